@@ -195,10 +195,6 @@ struct Podman::Impl {
     }
     Reply reply;
     bool too_long = false;
-    request.response_handler = [&reply](const httplib::Response& response) {
-      reply.status = response.status;
-      return true;
-    };
     request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
       if (reply.body.size() + size > max_reply) {
         too_long = true;
@@ -214,7 +210,9 @@ struct Podman::Impl {
     {
       const Watchdog watchdog(&client, timeout);
       try {
-        error = client.send(request).error();
+        const httplib::Result result = client.send(request);
+        error = result.error();
+        if (result) reply.status = result->status;
       } catch (...) {  // `source` threw, or httplib met something it does not expect
         thrown = std::current_exception();
       }

@@ -1,0 +1,269 @@
+#include "agent/launch.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "agent/install.h"
+#include "agent/service.h"
+#include "pool/podman.h"
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+using Json = nlohmann::json;
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr milliseconds kAgentStart(20000);
+constexpr milliseconds kGrace(5000);
+constexpr char kWireLabel[] = "hutch.wire";
+
+void CheckId(const std::string& id, const char* what) {
+  const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  if (id.size() != 32 || !std::all_of(id.begin(), id.end(), hex)) {
+    throw Error(Code::kInvalidArgument, std::string(what) + " must be 32 hexadecimal digits");
+  }
+}
+
+void Check(const LaunchOptions& options) {
+  CheckId(options.base_id, "--base-id");
+  CheckId(options.runtime_id, "--runtime-id");
+  if (options.package.empty() || options.package[0] != '/' || options.python.empty() || options.python[0] != '/') {
+    throw Error(Code::kInvalidArgument, "--package and --python must be absolute paths");
+  }
+}
+
+enum class Answer { kYes, kNobody, kAbsent };
+
+// Connects as Podman's user and hangs up; a listener of any other user is an attack, not an agent.
+Answer Try(const Paths& paths) {
+  const AsUser user(paths);
+  const Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!fd) ThrowErrno("socket");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  paths.agent_socket.copy(address.sun_path, sizeof address.sun_path - 1);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == ECONNREFUSED) return Answer::kNobody;
+    if (errno == ENOENT || errno == ENOTDIR) return Answer::kAbsent;
+    ThrowErrno("connect to " + paths.agent_socket, Code::kUnavailable);
+  }
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) ThrowErrno("SO_PEERCRED");
+  if (peer.uid != paths.uid) {
+    throw Error(Code::kPlatform, "somebody else (uid " + std::to_string(peer.uid) + ") listens on " +
+                                     paths.agent_socket);
+  }
+  return Answer::kYes;
+}
+
+// What the agent said last, for an error's message.
+std::string LogTail(const Podman& podman, const std::string& id) {
+  try {
+    const std::string log = podman.Logs(id, 3000);
+    return log.empty() ? " (its log is empty)" : "; its log ends with:\n" + log;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& id) {
+  const auto deadline = Clock::now() + kAgentStart;
+  auto look = Clock::now() + milliseconds(300);
+  for (;;) {
+    if (Try(paths) == Answer::kYes) return;
+    const auto now = Clock::now();
+    if (now >= look || now >= deadline) {
+      look = now + milliseconds(300);
+      const AsUser user(paths);
+      const std::optional<ContainerInfo> info = podman.Inspect(id);
+      if (!info || info->state == "exited" || info->state == "stopped") {
+        throw Error(Code::kPlatform, "the agent ended with status " +
+                                         std::to_string(info ? info->exit_code : -1) + LogTail(podman, id));
+      }
+      if (now >= deadline) {
+        throw Error(Code::kTimeout, "the agent does not answer on " + paths.agent_socket + LogTail(podman, id),
+                    "hutch down --force");
+      }
+    }
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+}
+
+// Makes the name free: a dead agent is removed, one of another version keeps its sessions under another name. Returns
+// the id of one that is ours and alive.
+std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
+  const std::optional<ContainerInfo> info = podman->Inspect(paths.agent_container());
+  if (!info || info->name != paths.agent_container()) return std::nullopt;
+  const auto wire = info->labels.find(kWireLabel);
+  const std::string version = wire == info->labels.end() ? "0" : wire->second;
+  const bool alive = info->state == "running" || info->state == "stopping" || info->state == "paused";
+  if (alive && version == std::to_string(kWireVersion)) return info->id;
+  if (!alive) {
+    podman->Remove(info->id);
+    return std::nullopt;
+  }
+  std::fprintf(stderr, "hutch: an agent of version %s goes on for its own clients\n", version.c_str());
+  podman->Rename(info->id, paths.agent_container() + "-v" + version);
+  return std::nullopt;
+}
+
+std::string Launch(const Paths& paths, const LaunchOptions& options) {
+  Podman podman(paths.podman_socket());
+  std::string id;
+  {
+    const AsUser user(paths);
+    if (const auto alive = ClearName(paths, &podman)) {
+      id = *alive;  // it is just starting
+    } else {
+      std::fprintf(stderr, "hutch: starting the agent\n");
+      ::unlink(paths.agent_socket.c_str());
+      id = podman.Create(AgentSpec(paths, options));
+      podman.Start(id);
+    }
+  }
+  WaitForAgent(paths, podman, id);
+  return paths.agent_socket;
+}
+
+}  // namespace
+
+std::string BaseReference(const std::string& base_id) { return "localhost/hutch-base:" + base_id; }
+
+std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
+  // Inside, Podman's user is root: the files of run_dir and state_dir are its own, and it needs no capability.
+  Paths inside = paths;
+  inside.service_user = false;
+  inside.uid = inside.gid = 0;
+  const auto bind = [](const std::string& source, const std::string& destination, const char* mode) {
+    return Json{{"type", "bind"}, {"source", source}, {"destination", destination},
+                {"options", {"bind", mode, "nosuid", "nodev", "private"}}};
+  };
+  const Json spec = {
+      {"name", paths.agent_container()},
+      {"image", BaseReference(options.base_id)},
+      {"command", {"/opt/hutch/hutch-agent", "--serve"}},
+      {"env",
+       {{"HUTCH_PATHS", inside.ToText()},
+        {"HUTCH_BASE_ID", options.base_id},
+        {"HUTCH_RUNTIME_ID", options.runtime_id},
+        {"LD_LIBRARY_PATH", "/opt/hutch/lib"},
+        {"HOME", "/tmp"}}},
+      {"labels",
+       {{"hutch.instance", paths.instance_label()},
+        {kWireLabel, std::to_string(kWireVersion)},
+        {"hutch.role", "agent"}}},
+      {"user", "0:0"},
+      {"cap_drop", {"all"}},
+      {"no_new_privileges", true},
+      {"read_only_filesystem", true},
+      {"netns", {{"nsmode", "none"}}},
+      {"use_image_hosts", true},
+      {"use_image_resolve_conf", true},
+      {"selinux_opts", {"disable"}},
+      {"mounts",
+       {bind(paths.runtime_dir(options.runtime_id), "/opt/hutch", "ro"), bind(paths.run_dir, paths.run_dir, "rw"),
+        bind(paths.state_dir, paths.state_dir, "rw"),
+        Json{{"type", "tmpfs"}, {"destination", "/tmp"}, {"options", {"rw", "nosuid", "nodev", "size=64m"}}}}},
+      {"r_limits", {{{"type", "nofile"}, {"soft", 4096}, {"hard", 4096}}}},
+      {"restart_policy", "on-failure"},
+      {"restart_tries", 5},
+      {"log_configuration", {{"driver", "k8s-file"}, {"size", 1 << 20}}},
+      {"systemd", "false"},
+      {"sdnotifyMode", "ignore"},
+      {"image_volume_mode", "ignore"},
+      {"stop_timeout", 3},
+      {"umask", "0077"},
+      {"volatile", true},
+  };
+  return spec.dump();
+}
+
+Paths PrepareHost() {
+  FindPodman();  // before anything is changed on the host
+  EnsureServiceUser();
+  return FindPaths();
+}
+
+std::string Start(const LaunchOptions& options) {
+  Check(options);
+  const Paths paths = PrepareHost();
+  if (Try(paths) == Answer::kYes) return paths.agent_socket;
+  const Fd lock = LockStart(paths);
+  if (Try(paths) == Answer::kYes) return paths.agent_socket;  // another launcher was quicker
+  EnsureService(paths);
+  InstallBase(paths, options);
+  InstallRuntime(paths, options);
+  return Launch(paths, options);
+}
+
+void Install(const LaunchOptions& options) {
+  Check(options);
+  const Paths paths = PrepareHost();
+  const Fd lock = LockStart(paths);
+  EnsureService(paths);
+  InstallBase(paths, options);
+  InstallRuntime(paths, options);
+}
+
+void Stop(bool force) {
+  FindPodman();
+  Paths paths;
+  try {
+    paths = FindPaths();
+  } catch (const Error& error) {
+    if (::geteuid() == 0 && error.code() == Code::kPlatform) return;  // no service user: nothing of ours
+    throw;
+  }
+  {
+    const AsUser user(paths);
+    if (::access(paths.run_dir.c_str(), F_OK) != 0) return;
+  }
+  const Fd lock = LockStart(paths);
+  EnsureService(paths);  // whoever died, its containers are only removed through it
+  bool others = false;
+  {
+    const AsUser user(paths);
+    Podman podman(paths.podman_socket());
+    std::vector<ContainerInfo> ours = podman.List("hutch.instance=" + paths.instance_label());
+    // The agent first: it would only see its workers die, and make new ones.
+    const auto is_agent = [](const ContainerInfo& info) {
+      const auto role = info.labels.find("hutch.role");
+      return role != info.labels.end() && role->second == "agent";
+    };
+    std::stable_partition(ours.begin(), ours.end(), is_agent);
+    for (const ContainerInfo& info : ours) {
+      if (!force && is_agent(info) && info.state == "running") {
+        podman.Kill(info.id, "TERM");
+        podman.WaitExit(info.id, kGrace);
+      }
+      podman.Remove(info.id);
+    }
+    others = !podman.List("").empty();
+    ::unlink(paths.agent_socket.c_str());
+  }
+  StopService(paths, others);
+}
+
+void PodmanCommand(const std::vector<std::string>& args) {
+  const Paths paths = PrepareHost();
+  {
+    const Fd lock = LockStart(paths);
+    EnsureService(paths);
+  }
+  ExecPodman(paths, args);
+}
+
+}  // namespace hutch

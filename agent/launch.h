@@ -1,0 +1,43 @@
+// The launcher: makes the agent be there, and not be there. `hutch-agent --start|--install|--stop|--podman`.
+//
+// Plain functions of a single-threaded program; each throws Error and prints its progress on stderr ("hutch: ...").
+// Safe when many processes call them at once: Start tries the socket first and then holds a lock in the run directory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "wire/paths.h"
+
+namespace hutch {
+
+struct LaunchOptions {
+  std::string package;      // the installed `hutch/_runtime` directory
+  std::string python;       // the caller's interpreter: the base image is derived from it
+  std::string cloudpickle;  // the caller's cloudpickle package: becomes <runtime>/cloudpickle
+  std::string uv;           // the uv program; "" installs none
+  std::string base_id;      // [0-9a-f]{32}
+  std::string runtime_id;   // [0-9a-f]{32}
+};
+
+// FindPaths, after making root's service user where it is missing.
+Paths PrepareHost();
+
+// Starts the agent unless it answers; returns its socket.
+std::string Start(const LaunchOptions& options);
+
+// Adds this base image and runtime to a host whose agent may run already (another interpreter, another version).
+void Install(const LaunchOptions& options);
+
+// Removes every container of this instance, the service, and what they left. `force`: without a grace period.
+// Nothing of ours there is success.
+void Stop(bool force);
+
+// Becomes `podman ARGS` as Podman's user, in the service's view of the mounts.
+[[noreturn]] void PodmanCommand(const std::vector<std::string>& args);
+
+std::string BaseReference(const std::string& base_id);
+// The libpod spec of the agent's container, as JSON.
+std::string AgentSpec(const Paths& paths, const LaunchOptions& options);
+
+}  // namespace hutch
