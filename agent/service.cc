@@ -108,7 +108,8 @@ struct Service {
 };
 
 // Processes of Podman's user with exactly the command line of a podman service; of ours only, or of anybody's.
-// Podman re-executes itself into its user namespace, so one service is two processes.
+// Podman re-executes itself into its user namespace, so one service is two processes; with a pause process there
+// already, it joins that one's namespaces instead.
 std::vector<Service> FindServices(const Paths& paths, bool ours) {
   std::vector<Service> found;
   const std::string wanted = ServiceUrl(paths);
@@ -395,17 +396,24 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   }
   if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
     // A parent that only root may write to (as /run): made by root, then given away.
-    if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
+    const bool fresh = ::mkdir(path.c_str(), 0700) == 0;
+    if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
     const Fd made = open();
     struct stat st{};
     // Also one that a launcher left half done; anything else is not ours to give away.
     if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
       if (::fchown(made.get(), paths.uid, paths.gid) != 0) ThrowErrno("chown " + path, Code::kPlatform);
     }
-    const AsUser user(paths);
-    dir = open();
+    {
+      const AsUser user(paths);
+      dir = open();
+    }
+    if (!dir && fresh) ::rmdir(path.c_str());
   }
-  if (!dir) ThrowErrno("open " + path + " as the user that Podman runs as", Code::kPlatform);
+  if (!dir) {
+    throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
+                "set HUTCH_HOME to a directory whose parents that user may enter, such as /var/lib/hutch/other");
+  }
   struct stat st{};
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
   if (st.st_uid != paths.uid) {
@@ -507,14 +515,11 @@ void ExecPodman(const Paths& paths, const std::vector<std::string>& args) {
     }
   }
   if (paths.service_user) {
-    bool entered = false;
+    // A restarted service has no outer process: it joined the pause process, and so will the command.
     for (const Service& service : FindServices(paths, true)) {
-      if (!service.outer || entered) continue;
+      if (!service.outer) continue;
       const Fd view(::open(("/proc/" + std::to_string(service.pid) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
-      entered = view && ::setns(view.get(), CLONE_NEWNS) == 0;
-    }
-    if (!entered) {
-      throw Error(Code::kUnavailable, "Podman's service is not running", "hutch up");
+      if (view && ::setns(view.get(), CLONE_NEWNS) == 0) break;
     }
     if (::setgroups(0, nullptr) != 0 || ::setresgid(paths.gid, paths.gid, paths.gid) != 0 ||
         ::setresuid(paths.uid, paths.uid, paths.uid) != 0) {
