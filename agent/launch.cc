@@ -15,6 +15,7 @@
 
 #include "agent/install.h"
 #include "agent/service.h"
+#include "pool/host.h"
 #include "pool/podman.h"
 #include "wire/error.h"
 
@@ -255,6 +256,32 @@ void Stop(bool force) {
     ::unlink(paths.agent_socket.c_str());
   }
   StopService(paths, others);
+}
+
+std::string Doctor() {
+  std::optional<Paths> paths;
+  std::optional<PodmanVersion> service;
+  std::string place_error;
+  std::string place_fix;
+  try {
+    paths = FindPaths();
+  } catch (const Error& error) {  // a missing place is a finding here, not a failure
+    place_error = error.what();
+    place_fix = error.hint();
+  }
+  if (paths) {
+    const AsUser user(*paths);
+    const Podman podman(paths->podman_socket());
+    try {
+      if (podman.Ping(milliseconds(2000))) service = podman.Version();
+    } catch (const Error&) {
+      // A service that does not say what it is counts as none: the checks then ask the host itself.
+    }
+  }
+  HostFacts facts = InspectHost(paths, service);
+  facts.place_error = place_error;
+  facts.place_fix = place_fix;
+  return ChecksToJson(CheckHost(facts));
 }
 
 void PodmanCommand(const std::vector<std::string>& args) {

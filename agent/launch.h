@@ -1,4 +1,5 @@
-// The launcher: makes the agent be there, and not be there. `hutch-agent --start|--install|--stop|--podman`.
+// The launcher: makes the agent be there, and not be there. `hutch-agent --start|--install|--stop|--doctor|
+// --podman`.
 //
 // Plain functions of a single-threaded program; each throws Error and prints its progress on stderr ("hutch: ...").
 // Safe when many processes call them at once: Start tries the socket first and then holds a lock in the run directory.
@@ -35,6 +36,9 @@ void Stop(bool force);
 
 // Becomes `podman ARGS` as Podman's user, in the service's view of the mounts.
 [[noreturn]] void PodmanCommand(const std::vector<std::string>& args);
+
+// The host's checks as one JSON object (pool/host.h); needs neither the agent nor the service and changes nothing.
+std::string Doctor();
 
 std::string BaseReference(const std::string& base_id);
 // The libpod spec of the agent's container, as JSON.
