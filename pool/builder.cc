@@ -1,0 +1,364 @@
+#include "pool/builder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "pool/install_error.h"
+#include "wire/error.h"
+#include "wire/fd.h"
+
+namespace hutch {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr uint64_t kMaxBytes = 24ull << 30;   // of one environment: the largest honest ones (CUDA) have about 10 GiB
+constexpr uint64_t kMaxFiles = 500'000;
+constexpr uint64_t kMaxAnswer = 16u << 20;    // bytes that the import step may write, anywhere
+constexpr size_t kMaxSourceFiles = 50'000;
+constexpr int kImportSeconds = 30;            // for each module
+constexpr milliseconds kPoll(10);
+constexpr milliseconds kInspect(500);
+constexpr char kPython[] = "/opt/python/bin/python3";
+constexpr char kAnswer[] = "/store/answer";  // where import and compile find the file they answer in
+constexpr char kScripts[] = "/opt/hutch/environment/";
+
+double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
+
+Json Bind(const std::string& from, const std::string& to, bool writable) {
+  return {{"type", "bind"},
+          {"source", from},
+          {"destination", to},
+          {"options", {"rbind", "nosuid", "nodev", writable ? "rw" : "ro"}}};
+}
+
+void WriteFile(const std::string& path, const std::string& text, mode_t mode) {
+  const Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+  if (!fd || ::fchmod(fd.get(), mode) != 0) ThrowErrno("create " + path, Code::kPlatform);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = ::write(fd.get(), text.data() + at, text.size() - at);
+    if (n < 0 && errno != EINTR) ThrowErrno("write " + path, Code::kPlatform);
+    if (n > 0) at += static_cast<size_t>(n);
+  }
+}
+
+// Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it recurses far.
+Json ParseShallow(const std::string& text, int depth) {
+  return Json::parse(
+      text, [depth](int at, Json::parse_event_t, Json&) { return at <= depth; }, false);
+}
+
+template <typename T>
+T Member(const Json& object, const char* key, T otherwise) {
+  if (!object.is_object()) return otherwise;
+  const auto found = object.find(key);
+  if (found == object.end()) return otherwise;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->template get<std::string>() : otherwise;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return found->is_boolean() ? found->template get<bool>() : otherwise;
+  } else {
+    return found->is_number() ? found->template get<T>() : otherwise;
+  }
+}
+
+std::vector<std::string> Strings(const Json& object, const char* key, size_t max) {
+  std::vector<std::string> strings;
+  if (!object.is_object() || !object.contains(key) || !object[key].is_array()) return strings;
+  for (const Json& item : object[key]) {
+    if (strings.size() == max) break;
+    if (item.is_string()) strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
+// One line for a person: no control characters that a terminal would obey.
+std::string Printable(std::string_view text, size_t max) {
+  std::string out;
+  for (const char c : text.substr(0, max)) {
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\x9b' ? ' ' : c;
+  }
+  return out;
+}
+
+bool IsPlainSourcePath(const std::string& path) {
+  if (path.size() > 512 || !path.ends_with(".py") || path.starts_with('/')) return false;
+  if (path.find('\0') != std::string::npos) return false;
+  for (const auto& part : std::filesystem::path(path)) {
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked) {
+  ProbeAnswer answer;
+  const Json body = ParseShallow(text, 4);
+  std::set<std::string> seen;
+  if (body.is_object() && body.contains("modules") && body["modules"].is_array()) {
+    for (const Json& item : body["modules"]) {
+      const std::string module = Member(item, "module", std::string());
+      const bool known = std::find(asked.begin(), asked.end(), module) != asked.end();
+      if (!known || !seen.insert(module).second) continue;
+      if (!Member(item, "ok", false)) {
+        answer.notes.push_back(module + " is not loaded ahead: importing it failed: " +
+                               Printable(Member(item, "error", std::string()), 400));
+      } else if (const double threads = Member(item, "threads", 0.0); threads != 0) {
+        answer.notes.push_back(module + " is not loaded ahead: importing it starts threads");
+      } else {
+        answer.preload.push_back(module);
+      }
+    }
+  }
+  for (const std::string& module : asked) {
+    if (!seen.contains(module)) answer.notes.push_back(module + " is not loaded ahead: importing it did not end");
+  }
+  for (std::string& path : Strings(body, "files", kMaxSourceFiles)) {
+    if (IsPlainSourcePath(path)) answer.files.push_back(std::move(path));
+  }
+  return answer;
+}
+
+Builder::Builder(Podman& podman, const Paths& paths, std::string name, std::function<void(BuildProgress)> progress,
+                 std::function<bool()> cancelled)
+    : podman_(podman),
+      paths_(paths),
+      name_(std::move(name)),
+      directory_(paths.store_dir() + "/build/" + name_),
+      progress_(std::move(progress)),
+      cancelled_(std::move(cancelled)) {}
+
+Builder::~Builder() { RemoveContainers(); }
+
+void Builder::RemoveContainers() noexcept {
+  for (const std::string& id : containers_) {
+    try {
+      podman_.Remove(id);
+    } catch (const std::exception&) {
+      // The next sweep finds it by its label.
+    }
+  }
+  containers_.clear();
+}
+
+std::string Builder::ContainerSpec(const std::string& step, const std::vector<std::string>& command,
+                                   const std::string& mounts_json) const {
+  // What runs packages' code is the stranger here; the other two run ours and the installer.
+  const bool import = step == "import";
+  const bool network = step == "fetch";
+  Json mounts = Json::parse(mounts_json);
+  mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
+  mounts.push_back({{"type", "tmpfs"},
+                    {"source", "tmpfs"},
+                    {"destination", "/tmp"},
+                    {"options", {"nosuid", "nodev", network ? "size=2g" : "size=256m", "mode=1777"}}});
+  // The same as a worker's zygote sets: with one thread each, these libraries start none at import.
+  Json env = {{"HOME", "/tmp"},          {"LANG", "C.UTF-8"},          {"TMPDIR", "/tmp"},
+              {"OMP_NUM_THREADS", "1"},  {"OPENBLAS_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"},
+              {"NUMEXPR_NUM_THREADS", "1"}, {"MPLCONFIGDIR", "/tmp"},   {"PATH", "/opt/python/bin:/usr/bin"}};
+  Json limits = {{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}};
+  if (import) limits.push_back({{"type", "FSIZE"}, {"hard", kMaxAnswer}, {"soft", kMaxAnswer}});
+  Json spec = {
+      {"name", "hutch-builder-" + name_ + "-" + step},
+      {"image", image_},
+      {"entrypoint", {kPython, "-I", "-S"}},
+      {"command", command},
+      {"env", env},
+      {"labels", {{"hutch.instance", paths_.agent_container()}, {"hutch.role", "builder"}, {"hutch.build", name_}}},
+      {"mounts", mounts},
+      // Container root without a capability is the host's own unprivileged user: what it writes is ours to remove.
+      {"user", import ? "1000:1000" : "0:0"},
+      {"cap_drop", {"ALL"}},
+      {"no_new_privileges", true},
+      {"read_only_filesystem", true},
+      {"netns", {{"nsmode", network ? "slirp4netns" : "none"}}},
+      {"pidns", {{"nsmode", "private"}}},
+      {"ipcns", {{"nsmode", "private"}}},
+      {"utsns", {{"nsmode", "private"}}},
+      {"hostname", "builder"},
+      {"log_configuration", {{"driver", "none"}}},
+      {"r_limits", limits},
+      {"stop_timeout", 0},
+      {"sdnotifyMode", "ignore"},
+      {"volatile", true},
+  };
+  // The installer and the bytecode compiler need no more than the packages' own code.
+  const std::string own = runtime_dir_ + (import ? "/seccomp-worker.json" : "/seccomp-builder.json");
+  if (::access(own.c_str(), R_OK) == 0) spec["seccomp_profile_path"] = own;
+  return spec.dump();
+}
+
+void Builder::RunStep(const std::string& step, const std::string& spec_json, const std::string& report,
+                      seconds limit, const std::function<bool(const std::string&)>& line) {
+  const auto stop_if_cancelled = [this] {
+    if (cancelled_()) throw Error(Code::kCancelled, "the build was given up: nobody waits for it any more");
+  };
+  stop_if_cancelled();
+  containers_.push_back("hutch-builder-" + name_ + "-" + step);  // so that a lost answer leaves nothing behind
+  const std::string id = podman_.Create(spec_json);
+  podman_.Start(id);
+
+  Fd fd;
+  std::string rest;
+  bool ended = false;
+  const auto deadline = Clock::now() + limit;
+  auto inspect_at = Clock::now() + kInspect;
+  for (;;) {
+    if (!fd) fd.reset(::open(report.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    char buffer[65536];
+    ssize_t n = 0;
+    while (fd && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0) {
+      rest.append(buffer, static_cast<size_t>(n));
+      if (rest.size() > 4 * kMaxAnswer) throw Error(Code::kProtocol, "the " + step + " step's report is too long");
+    }
+    size_t begin = 0;
+    for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      if (line(rest.substr(begin, end - begin))) return;
+    }
+    rest.erase(0, begin);
+    if (ended) return;  // read once more after the end was seen
+    stop_if_cancelled();
+    if (Clock::now() > deadline) {
+      throw Error(Code::kInstallFailed, "the " + step + " step took longer than " + std::to_string(limit.count()) + " s");
+    }
+    if (Clock::now() > inspect_at) {
+      const auto info = podman_.Inspect(id);
+      ended = !info || info->state == "exited" || info->state == "stopped";
+      inspect_at = Clock::now() + kInspect;
+    } else {
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+}
+
+void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
+  Json proxies = Json::object();
+  if (!spec.index.http_proxy.empty()) proxies["HTTP_PROXY"] = spec.index.http_proxy;
+  if (!spec.index.https_proxy.empty()) proxies["HTTPS_PROXY"] = spec.index.https_proxy;
+  if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
+  Json extra = Json::array();
+  for (size_t at = 0; at < spec.index.extra_index_urls.size();) {
+    const size_t end = std::min(spec.index.extra_index_urls.find(' ', at), spec.index.extra_index_urls.size());
+    if (end > at) extra.push_back(spec.index.extra_index_urls.substr(at, end - at));
+    at = end + 1;
+  }
+  const std::string inside = spec.allow_sdists ? "/store" : "/store/build/" + name_;
+  const Json settings = {{"requirements", spec.requirements},
+                         {"allow_sdists", spec.allow_sdists},
+                         {"index_url", spec.index.index_url},
+                         {"extra_index_urls", extra},
+                         {"proxies", proxies},
+                         {"ca_bundle", spec.index.ca_bundle},
+                         {"cache", "/store/cache"},
+                         {"max_bytes", kMaxBytes},
+                         {"max_files", kMaxFiles}};
+  // In a file, not in arguments or the environment: `podman inspect` shows those.
+  WriteFile(directory_ + "/fetch.json", settings.dump(), 0600);
+  // One mount for cache and tree: a hard link does not cross mounts.
+  const Json mounts = {Bind(spec.allow_sdists ? directory_ : paths_.store_dir(), "/store", true)};
+  const std::string script = std::string(kScripts) + "fetch.py";
+
+  std::optional<Error> failure;
+  bool done = false;
+  const auto read = [&](const std::string& line) {
+    const Json item = ParseShallow(line, 3);
+    if (item.is_object() && item.contains("failed")) {
+      failure = InstallError(Member(item, "failed", std::string()), Member(item, "log", std::string()));
+      return true;
+    }
+    if (item.is_object() && item.contains("packages")) {
+      result->packages = Strings(item, "packages", 10'000);
+      result->bytes = Member<uint64_t>(item, "bytes", 0);
+      result->files = Member<uint64_t>(item, "files", 0);
+      modules_ = Strings(item, "modules", 4096);
+      return done = true;
+    }
+    if (item.is_object() && item.contains("stage")) {
+      progress_({Member(item, "stage", std::string()), ScrubCredentials(Member(item, "text", std::string())),
+                 Member(item, "done", 0.0), Member(item, "total", 0.0)});
+    }
+    return false;
+  };
+  RunStep("fetch", ContainerSpec("fetch", {script, inside}, mounts.dump()), directory_ + "/report.jsonl", seconds(3600),
+          read);
+  if (failure) throw *failure;
+  if (!done) throw Error(Code::kInstallFailed, "the dependency installer ended without an answer");
+}
+
+std::vector<std::string> Builder::Import(BuildResult* result) {
+  if (modules_.empty()) return {};
+  progress_({"import", "importing " + Printable(modules_.front(), 100) + (modules_.size() > 1 ? ", ..." : ""), 0, 0});
+  // One file, made by us, is all of the host that packages' code may write, and its size is limited.
+  const std::string out = directory_ + "/import.json";
+  WriteFile(out, "", 0666);
+  const Json mounts = {Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)};
+  std::vector<std::string> command = {std::string(kScripts) + "probe.py", kAnswer, std::to_string(kImportSeconds)};
+  command.insert(command.end(), modules_.begin(), modules_.end());
+  std::string text;
+  const auto limit = seconds(kImportSeconds) * static_cast<int>(modules_.size()) + seconds(30);
+  try {
+    RunStep("import", ContainerSpec("import", command, mounts.dump()), out, limit, [&](const std::string& line) {
+      text = line;
+      return true;
+    });
+  } catch (const Error& error) {
+    // Packages that do not load are still installed: the caller's own import says why. Their word decides nothing here.
+    if (error.code() != Code::kInstallFailed && error.code() != Code::kProtocol) throw;
+  }
+  ProbeAnswer answer = ReadProbeAnswer(text, modules_);
+  result->preload = std::move(answer.preload);
+  result->notes = std::move(answer.notes);
+  return std::move(answer.files);
+}
+
+void Builder::Compile(const std::vector<std::string>& files) {
+  if (files.empty()) return;
+  progress_({"compile", "compiling " + std::to_string(files.size()) + " modules", 0, static_cast<double>(files.size())});
+  const std::string list = directory_ + "/compile.json", report = directory_ + "/compiled.json";
+  WriteFile(list, Json(files).dump(-1, ' ', false, Json::error_handler_t::replace), 0644);
+  WriteFile(report, "", 0644);
+  const std::string tree = directory_ + "/tree";
+  const Json mounts = {Bind(tree, "/opt/env", true), Bind(list, "/store/list", false), Bind(report, kAnswer, true)};
+  const std::vector<std::string> command = {std::string(kScripts) + "compile.py", "/store/list", kAnswer};
+  RunStep("compile", ContainerSpec("compile", command, mounts.dump()), report, seconds(600),
+          [](const std::string&) { return true; });
+}
+
+BuildResult Builder::Run(const EnvironmentSpec& spec) {
+  runtime_dir_ = paths_.runtime_dir(spec.runtime_id);
+  if (::access((runtime_dir_ + "/environment/fetch.py").c_str(), R_OK) != 0) {
+    throw Error(Code::kMissingRuntime, "the worker files " + spec.runtime_id + " are not installed");
+  }
+  const auto image = podman_.ImageId("localhost/hutch-base:" + spec.base_id);
+  if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
+  image_ = *image;
+
+  BuildResult result;
+  auto start = Clock::now();
+  const auto lap = [&start](double* seconds) {
+    *seconds = Seconds(start);
+    start = Clock::now();
+  };
+  Fetch(spec, &result);
+  lap(&result.fetch_sec);
+  const std::vector<std::string> files = Import(&result);
+  lap(&result.import_sec);
+  Compile(files);
+  lap(&result.compile_sec);
+  return result;
+}
+
+}  // namespace hutch

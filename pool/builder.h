@@ -1,0 +1,81 @@
+// Builds one environment in containers that are thrown away: fetch, import, compile, one after another.
+//
+// fetch has the network and the download cache and runs nothing of the packages; import runs their code and has neither,
+// nor a writable tree; compile has a writable tree and runs nothing of them. With sdists allowed, fetch runs build
+// scripts: it then gets a cache and a store of its own, so that it can spoil no environment but this one.
+// Belongs to one thread. Whatever happens, the destructor removes the containers; the directory is its owner's.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "pool/environment_spec.h"
+#include "pool/podman.h"
+#include "wire/paths.h"
+
+namespace hutch {
+
+struct BuildProgress {
+  std::string stage;  // resolve download install import compile
+  std::string text;
+  double done = 0;
+  double total = 0;  // 0: not known
+
+  bool operator==(const BuildProgress&) const = default;
+};
+
+struct BuildResult {
+  std::vector<std::string> packages;  // name==version
+  std::vector<std::string> preload;   // modules that load and start no thread
+  std::vector<std::string> notes;     // sentences about those that do not
+  uint64_t bytes = 0;
+  uint64_t files = 0;
+  double fetch_sec = 0, import_sec = 0, compile_sec = 0;
+};
+
+struct ProbeAnswer {
+  std::vector<std::string> preload, notes, files;
+};
+
+// What the import step said, which is the packages' word: modules that were not asked for, paths that are not plain,
+// and whatever else does not fit are dropped. Never throws.
+ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked);
+
+class Builder {
+ public:
+  // `name` is unique: the directory store_dir/build/<name> is made by the caller and empty; containers are named after it.
+  Builder(Podman& podman, const Paths& paths, std::string name, std::function<void(BuildProgress)> progress,
+          std::function<bool()> cancelled);
+  ~Builder();
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  // Leaves `tree/` and `lock.txt` in the directory. Throws kInstallFailed, kPlatform (full disk), kCancelled,
+  // kMissingBase, kMissingRuntime, kPodman.
+  BuildResult Run(const EnvironmentSpec& spec);
+
+  void RemoveContainers() noexcept;
+
+ private:
+  struct Report;
+  void Fetch(const EnvironmentSpec& spec, BuildResult* result);
+  std::vector<std::string> Import(BuildResult* result);
+  void Compile(const std::vector<std::string>& files);
+  // Starts a container and calls `line` for each line of `report` until it returns true.
+  void RunStep(const std::string& step, const std::string& spec_json, const std::string& report,
+               std::chrono::seconds limit, const std::function<bool(const std::string&)>& line);
+  std::string ContainerSpec(const std::string& step, const std::vector<std::string>& command,
+                            const std::string& mounts_json) const;
+
+  Podman& podman_;
+  const Paths& paths_;
+  std::string name_, directory_, image_, runtime_dir_;
+  std::function<void(BuildProgress)> progress_;
+  std::function<bool()> cancelled_;
+  std::vector<std::string> modules_;
+  std::vector<std::string> containers_;
+};
+
+}  // namespace hutch
