@@ -1,0 +1,248 @@
+"""Builds the values that the decoder does not build itself, one function for each kind of bindings/decode.h.
+
+The fields come from a cell and may be anything that the decoder builds, in any number: every function checks the type of
+each one before it uses it, and names no class, module or file that the fields name. What a function raises becomes a
+DecodeError with the same message. numpy, pandas, pyarrow and PIL are imported only when a result holds their types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import re
+import sys
+from typing import Any, Callable
+
+from . import _types
+
+# Longest tz database key is 32 characters; no dots, so no way out of its directory.
+_ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
+_DIGITS = re.compile(r"[0-9]{0,100000}")
+_MAX_EXPONENT = 999_999  # beyond it, writing out a Decimal takes memory without bound
+
+
+def want(value: Any, *kinds: type) -> Any:
+    """The value, whose type is exactly one of `kinds`."""
+    if type(value) not in kinds:
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise ValueError(f"a field is a {type(value).__name__}, where {names} belongs")
+    return value
+
+
+def _date(year: Any, month: Any, day: Any) -> datetime.date:
+    return datetime.date(want(year, int), want(month, int), want(day, int))
+
+
+def zone(value: Any) -> datetime.tzinfo | None:
+    """A field that is a timezone or None."""
+    if value is None or type(value) is datetime.timezone:
+        return value  # type: ignore[no-any-return]
+    from zoneinfo import ZoneInfo
+
+    return want(value, ZoneInfo)  # type: ignore[no-any-return]
+
+
+def _time(hour: Any, minute: Any, second: Any, us: Any, fold: Any, tz: Any) -> datetime.time:
+    for field in (hour, minute, second, us, fold):
+        want(field, int)
+    return datetime.time(hour, minute, second, us, zone(tz), fold=fold)
+
+
+def _datetime(
+    year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, us: Any, fold: Any, tz: Any
+) -> datetime.datetime:
+    for field in (year, month, day, hour, minute, second, us, fold):
+        want(field, int)
+    return datetime.datetime(year, month, day, hour, minute, second, us, zone(tz), fold=fold)
+
+
+def _timedelta(days: Any, seconds: Any, us: Any) -> datetime.timedelta:
+    return datetime.timedelta(want(days, int), want(seconds, int), want(us, int))
+
+
+def _timezone(offset: Any, name: Any) -> datetime.timezone:
+    want(offset, datetime.timedelta)
+    if name is None:
+        return datetime.timezone(offset)
+    return datetime.timezone(offset, want(name, str))
+
+
+def _zone_info(key: Any) -> Any:
+    from zoneinfo import ZoneInfo
+
+    if not _ZONE_KEY.fullmatch(want(key, str)):
+        raise ValueError(f"{key[:80]!r} is no key of the tz database")
+    return ZoneInfo(key)
+
+
+def _decimal(sign: Any, digits: Any, exponent: Any) -> Any:
+    from decimal import Decimal
+
+    if want(sign, int) not in (0, 1) or not _DIGITS.fullmatch(want(digits, str)):
+        raise ValueError("a Decimal's sign or digits are malformed")
+    if exponent not in ("F", "n", "N") and abs(want(exponent, int)) > _MAX_EXPONENT:
+        raise ValueError("a Decimal's exponent is beyond 999,999")
+    return Decimal((sign, tuple(map(int, digits)), exponent))
+
+
+def _fraction(numerator: Any, denominator: Any) -> Any:
+    from fractions import Fraction
+
+    if want(denominator, int) <= 0:
+        raise ValueError("a Fraction's denominator is not positive")
+    return Fraction(want(numerator, int), denominator)
+
+
+def _uuid(data: Any) -> Any:
+    from uuid import UUID
+
+    return UUID(bytes=want(data, bytes))
+
+
+def _path(text: Any) -> Any:
+    from pathlib import PurePosixPath
+
+    return PurePosixPath(want(text, str))
+
+
+def _find(types: dict[str, type], name: Any, base: type, what: str) -> Any:
+    found = types.get(want(name, str))
+    if found is None:
+        raise ValueError(
+            f"the function returned a {what}, {name[:200]!r}, that its annotation does not name: "
+            f"annotate what it returns with that class"
+        )
+    if not issubclass(found, base):
+        raise ValueError(f"{name[:200]!r} is no {what} here")
+    return found
+
+
+def _enum(types: dict[str, type], name: Any, member: Any) -> Any:
+    members = _find(types, name, enum.Enum, "enum").__members__
+    if want(member, str) not in members:
+        raise ValueError(f"{name[:200]!r} has no member {member[:200]!r}")
+    return members[member]
+
+
+def _flag(types: dict[str, type], name: Any, value: Any) -> Any:
+    return _find(types, name, enum.Flag, "flag")(want(value, int))
+
+
+def _dataclass(types: dict[str, type], name: Any, values: Any) -> Any:
+    kind = _find(types, name, object, "dataclass")
+    if not dataclasses.is_dataclass(kind):
+        raise ValueError(f"{name[:200]!r} is no dataclass here")
+    expected = {field.name for field in dataclasses.fields(kind) if field.init}
+    _check_fields(kind, want(values, dict), expected)
+    return kind(**values)
+
+
+def _named_tuple(types: dict[str, type], name: Any, items: Any) -> Any:
+    kind = _find(types, name, tuple, "NamedTuple")
+    names = getattr(kind, "_fields", None)
+    if type(names) is not tuple or len(names) != len(want(items, list)):
+        raise ValueError(f"{name[:200]!r} has other fields here")
+    values = dict(zip(names, items))
+    _check_fields(kind, values, set(names))
+    return kind(*items)
+
+
+def _check_fields(kind: type, values: dict[Any, Any], expected: set[str]) -> None:
+    if values.keys() != expected:
+        raise ValueError(f"{kind.__qualname__} has other fields here: {', '.join(sorted(expected))[:500]}")
+    hints = _types.field_hints(kind)
+    for field, value in values.items():
+        try:
+            _types.check(value, hints.get(field, Any))
+        except _types.AnnotationMismatch as error:
+            raise ValueError(f"{kind.__qualname__}.{field}: {error}") from None
+
+
+def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> Any:
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None:
+        raise ValueError("the result holds a pydantic model, and pydantic is not imported here")
+    kind = _find(types, name, pydantic.BaseModel, "pydantic model")
+    fields = kind.model_fields
+    if any(type(key) is not str for key in want(values, dict)):
+        raise ValueError(f"{kind.__qualname__} has a field whose name is not text")
+    extra = values.keys() - fields.keys()
+    if fields.keys() - values.keys() or (extra and kind.model_config.get("extra") != "allow"):
+        raise ValueError(f"{kind.__qualname__} has other fields here: {', '.join(fields)[:500]}")
+    chosen = {want(field, str) for field in want(set_fields, list)}
+    by_input = {}
+    for key, value in values.items():
+        alias = fields[key].validation_alias if key in fields else None
+        if alias is not None and not isinstance(alias, str):
+            raise ValueError(f"{kind.__qualname__}.{key} has an alias that is no plain name")
+        by_name = kind.model_config.get("populate_by_name") or alias is None
+        by_input[key if by_name else alias] = value
+    model = kind.model_validate(by_input)
+    model.__pydantic_fields_set__ = chosen & values.keys()
+    return model
+
+
+def need(package: str, what: str) -> Any:
+    """Imports a package whose type a result holds."""
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        name = package.split(".")[0].replace("PIL", "Pillow")
+        raise ValueError(f"the result holds {what}, and {name} is not installed here: install {name}") from None
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """A builder of a module of ours that is imported when first needed."""
+
+    def build(*fields: Any) -> Any:
+        from . import _build_arrays, _build_arrow
+
+        return getattr({"arrays": _build_arrays, "arrow": _build_arrow}[module], name)(*fields)
+
+    return build
+
+
+# From 0x20 to 0x24 the caller's `types` come before the fields.
+BUILDERS: dict[int, Callable[..., Any]] = {
+    0x10: _date,
+    0x11: _time,
+    0x12: _datetime,
+    0x13: _timedelta,
+    0x14: _timezone,
+    0x15: _zone_info,
+    0x16: _decimal,
+    0x17: _fraction,
+    0x18: _uuid,
+    0x19: _path,
+    0x20: _enum,
+    0x21: _flag,
+    0x22: _dataclass,
+    0x23: _named_tuple,
+    0x24: _model,
+    0x30: _later("arrays", "ndarray"),
+    0x31: _later("arrays", "scalar"),
+    0x32: _later("arrays", "numpy_str"),
+    0x33: _later("arrays", "numpy_bytes"),
+    0x40: _later("arrays", "object_column"),
+    0x41: _later("arrays", "zoned_column"),
+    0x42: _later("arrays", "categorical"),
+    0x43: _later("arrays", "masked_column"),
+    0x44: _later("arrays", "string_column"),
+    0x45: _later("arrow", "typed_column"),
+    0x46: _later("arrays", "index"),
+    0x47: _later("arrays", "range_index"),
+    0x48: _later("arrays", "multi_index"),
+    0x49: _later("arrays", "series"),
+    0x4A: _later("arrays", "data_frame"),
+    0x4B: _later("arrays", "timestamp"),
+    0x4C: _later("arrays", "timedelta"),
+    0x4D: _later("arrays", "not_a_time"),
+    0x4E: _later("arrays", "not_available"),
+    0x50: _later("arrow", "array"),
+    0x51: _later("arrow", "chunked"),
+    0x52: _later("arrow", "table"),
+    0x60: _later("arrays", "image"),
+}

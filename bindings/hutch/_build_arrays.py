@@ -1,0 +1,280 @@
+"""Builders for numpy, pandas and PIL (see _build.py, whose rules hold here).
+
+Arrays refer to the payload where it is writable and private to this result, else they get bytes of their own.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ._build import need, want, zone
+
+_UNIT = r"Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as"
+_DTYPE = re.compile(
+    r"\|b1|[<>|][iu][1248]|[<>]f(2|4|8|16)|[<>]c(8|16|32)|\|S\d{1,9}|[<>]U\d{1,9}"
+    rf"|[<>][mM]8(\[[1-9]?\d{{0,5}}({_UNIT})\])?"
+)
+_MASKED = {
+    **{f"{u}Int{n}": f"{u.lower()}int{n}" for u in ("", "U") for n in (8, 16, 32, 64)},
+    **{"Float32": "float32", "Float64": "float64", "boolean": "bool"},
+}
+_FREQ = re.compile(r"[A-Za-z0-9.:-]{1,64}")
+_PIL_MODES = {"1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBa", "La", "RGBX"}
+_PIL_MODES |= {"I;16", "I;16L", "I;16B"}
+
+
+def _numpy() -> Any:
+    return need("numpy", "a numpy array")
+
+
+def _pandas() -> Any:
+    return need("pandas", "a pandas object")
+
+
+def _dtype(np: Any, name: Any) -> Any:
+    if not _DTYPE.fullmatch(want(name, str)):
+        raise ValueError(f"{name[:80]!r} is no dtype that travels")
+    return np.dtype(name)
+
+
+def _checked(np: Any, array: Any) -> Any:
+    """Refuses bit patterns that no array of this dtype has: numpy takes them as they are."""
+    if array.size and array.dtype.kind == "b" and array.view(np.uint8).max() > 1:
+        raise ValueError("a bool array holds other bytes than 0 and 1")
+    if array.size and array.dtype.kind == "U":
+        points = array.view(array.dtype.str[0] + "u4")
+        if points.max() > 0x10FFFF:
+            raise ValueError("a text array holds what is no character")
+    return array
+
+
+def ndarray(dtype: Any, shape: Any, raw: Any) -> Any:
+    np = _numpy()
+    kind = _dtype(np, dtype)
+    if len(want(shape, list)) > 32:
+        raise ValueError("an array has more than 32 dimensions")
+    items = 1
+    for extent in shape:
+        if want(extent, int) < 0:
+            raise ValueError("an array has a negative extent")
+        items *= extent
+    if type(raw) is not memoryview:
+        raw = bytearray(want(raw, bytes))
+    elif raw.readonly:
+        raw = bytearray(raw)
+    if items * kind.itemsize != len(raw) or max(shape, default=0) >= 1 << 62:
+        raise ValueError("an array's bytes do not fit its shape")
+    if items == 0 or kind.itemsize == 0:
+        return np.zeros(shape, kind)
+    return _checked(np, np.frombuffer(raw, kind)).reshape(shape)
+
+
+def scalar(dtype: Any, data: Any) -> Any:
+    np = _numpy()
+    kind = _dtype(np, dtype)
+    if kind.kind in "SU" or len(want(data, bytes)) != kind.itemsize:
+        raise ValueError("a numpy scalar's bytes do not fit its dtype")
+    return _checked(np, np.frombuffer(data, kind))[0]
+
+
+def numpy_str(text: Any) -> Any:
+    return _numpy().str_(want(text, str))
+
+
+def numpy_bytes(data: Any) -> Any:
+    return _numpy().bytes_(want(data, bytes))
+
+
+def _vector(value: Any, *kinds: str) -> Any:
+    """A field that is a one-dimensional array of one of these dtype kinds."""
+    np = _numpy()
+    if want(value, np.ndarray).ndim != 1 or (kinds and value.dtype.kind not in kinds):
+        raise ValueError("a column is not a one-dimensional array of the right dtype")
+    return value
+
+
+def object_column(values: Any) -> Any:
+    np = _numpy()
+    column = np.empty(len(want(values, list)), dtype=object)
+    for i, value in enumerate(values):
+        column[i] = value  # one by one: a list of lists would be taken for a second dimension
+    return column
+
+
+def zoned_column(unit: Any, tz: Any, data: Any) -> Any:
+    np, pd = _numpy(), _pandas()
+    values = _vector(data, "i").astype("i8", copy=False).view(f"M8[{_time_unit(unit)}]")
+    zoned = zone(tz)
+    if zoned is None:
+        raise ValueError("a tz-aware column has no timezone")
+    return pd.array(pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(zoned))
+
+
+def _time_unit(unit: Any) -> str:
+    if want(unit, str) not in ("s", "ms", "us", "ns"):
+        raise ValueError(f"{unit[:20]!r} is no unit of time of pandas")
+    return str(unit)
+
+
+def categorical(codes: Any, categories: Any, ordered: Any) -> Any:
+    pd = _pandas()
+    if not isinstance(categories, pd.Index):
+        raise ValueError("categories are not an index")
+    dtype = pd.CategoricalDtype(categories, want(ordered, bool))
+    return pd.Categorical.from_codes(_vector(codes, "i"), dtype=dtype)
+
+
+def masked_column(name: Any, data: Any, mask: Any) -> Any:
+    np, pd = _numpy(), _pandas()
+    numpy_name = _MASKED.get(want(name, str))
+    _vector(data)
+    if numpy_name is None or data.dtype != np.dtype(numpy_name) or len(data) != len(_vector(mask, "b")):
+        raise ValueError("a nullable column's values or mask do not fit its dtype")
+    if name == "boolean":
+        return pd.arrays.BooleanArray(data, mask)
+    return (pd.arrays.FloatingArray if name.startswith("Float") else pd.arrays.IntegerArray)(data, mask)
+
+
+def string_column(storage: Any, is_na: Any, values: Any) -> Any:
+    pd = _pandas()
+    if want(storage, str) not in ("python", "pyarrow"):
+        raise ValueError("a string column's storage is unknown")
+    for value in want(values, list):
+        want(value, str, type(None))
+    if storage == "pyarrow":
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError:
+            storage = "python"  # the same text, kept another way
+    if want(is_na, bool):
+        return pd.array(values, dtype=pd.StringDtype(storage))
+    try:
+        dtype = pd.StringDtype(storage, na_value=float("nan"))
+    except TypeError:
+        return object_column(values)  # pandas before 2.3 has text that misses as NaN only as objects
+    return pd.array(values, dtype=dtype)
+
+
+def _is_column(value: Any) -> Any:
+    np, pd = _numpy(), _pandas()
+    if type(value) is np.ndarray:
+        return _vector(value)
+    if not isinstance(value, pd.api.extensions.ExtensionArray):
+        raise ValueError(f"a column is a {type(value).__name__}")
+    return value
+
+
+def _name(value: Any) -> Any:
+    hash(value)
+    return value
+
+
+def index(column: Any, name: Any, freq: Any) -> Any:
+    pd = _pandas()
+    dtype = object if getattr(_is_column(column), "dtype", None) == object else None
+    built = pd.Index(column, dtype=dtype, name=_name(name))
+    if freq is not None and _FREQ.fullmatch(want(freq, str)):
+        if isinstance(built, (pd.DatetimeIndex, pd.TimedeltaIndex)):
+            built.freq = freq  # pandas refuses one that the values do not have
+    return built
+
+
+def range_index(start: Any, stop: Any, step: Any, name: Any) -> Any:
+    for bound in (start, stop, step):
+        if abs(want(bound, int)) >= 1 << 62:
+            raise ValueError("a RangeIndex goes too far")
+    return _pandas().RangeIndex(start, stop, step, name=_name(name))
+
+
+def multi_index(levels: Any, codes: Any, names: Any) -> Any:
+    pd = _pandas()
+    for level in want(levels, list):
+        if not isinstance(level, pd.Index):
+            raise ValueError("a MultiIndex's level is not an index")
+    codes = [_vector(code, "i") for code in want(codes, list)]
+    names = [_name(name) for name in want(names, list)]
+    return pd.MultiIndex(levels=levels, codes=codes, names=names, verify_integrity=True)
+
+
+def series(column: Any, labels: Any, name: Any, attrs: Any) -> Any:
+    pd = _pandas()
+    built = _series(pd, column, _index(pd, labels, _is_column(column)))
+    built.name = _name(name)
+    if want(attrs, dict):
+        built.attrs = attrs
+    return built
+
+
+def _index(pd: Any, labels: Any, column: Any = None) -> Any:
+    if not isinstance(labels, pd.Index) or (column is not None and len(labels) != len(column)):
+        raise ValueError("an index is missing or of another length")
+    return labels
+
+
+def _series(pd: Any, column: Any, labels: Any) -> Any:
+    dtype = object if column.dtype == object else None  # as it was sent, not as pandas would infer
+    return pd.Series(column, index=labels, dtype=dtype, copy=False)
+
+
+def data_frame(columns: Any, labels: Any, block: Any, parts: Any, attrs: Any) -> Any:
+    np, pd = _numpy(), _pandas()
+    _index(pd, columns)
+    _index(pd, labels)
+    if block is not None:
+        if want(block, np.ndarray).shape != (len(columns), len(labels)) or want(parts, list):
+            raise ValueError("a DataFrame's block does not fit its labels")
+        built = pd.DataFrame(block.T, index=labels, columns=columns, copy=False)
+    else:
+        if len(want(parts, list)) != len(columns):
+            raise ValueError("a DataFrame's columns do not fit their labels")
+        series_of = {
+            i: _series(pd, part, _index(pd, labels, _is_column(part))) for i, part in enumerate(parts)
+        }
+        built = pd.DataFrame(series_of, index=labels, copy=False)
+        built.columns = columns
+    if want(attrs, dict):
+        built.attrs = attrs
+    return built
+
+
+def timestamp(value: Any, unit: Any, tz: Any) -> Any:
+    np, pd = _numpy(), _pandas()
+    built = pd.Timestamp(np.datetime64(want(value, int), _time_unit(unit)))
+    zoned = zone(tz)
+    return built if zoned is None else built.tz_localize("UTC").tz_convert(zoned)
+
+
+def timedelta(value: Any, unit: Any) -> Any:
+    np, pd = _numpy(), _pandas()
+    return pd.Timedelta(np.timedelta64(want(value, int), _time_unit(unit)))
+
+
+def not_a_time() -> Any:
+    return _pandas().NaT
+
+
+def not_available() -> Any:
+    return _pandas().NA
+
+
+def image(
+    mode: Any, width: Any, height: Any, pixels: Any, palette_mode: Any, palette: Any, transparency: Any
+) -> Any:
+    module = need("PIL.Image", "an image")
+    if want(mode, str) not in _PIL_MODES:
+        raise ValueError(f"{mode[:20]!r} is no image mode that travels")
+    want(pixels, bytes, memoryview)
+    if min(want(width, int), want(height, int)) < 0 or width * height > 8 * len(pixels):
+        raise ValueError("an image's pixels do not fit its size")
+    if width * height == 0:
+        built = module.new(mode, (width, height))
+    else:
+        built = module.frombytes(mode, (width, height), pixels)
+    if palette is not None:
+        if want(palette_mode, str) not in ("RGB", "RGBA") or len(want(palette, bytes)) > 1024:
+            raise ValueError("an image's palette is malformed")
+        built.putpalette(palette, palette_mode)
+    if transparency is not None:
+        built.info["transparency"] = want(transparency, int, bytes, tuple)
+    return built

@@ -1,0 +1,361 @@
+"""The part of the encoder for numpy, pandas, Arrow and PIL (see encode.py).
+
+`handler(kind)` gives the function that writes values of exactly that class, or None. Nothing is imported: a library that
+the cell has not imported cannot have made the value.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    from encode import Encoder
+
+    Handler = Callable[[Encoder, Any], None]
+
+_DTYPE = re.compile(r"[<>|=]?([bifcu]\d+|[SU]\d+|[mM]8(\[\d*[a-zA-Zμ]+\])?)")
+_MASKED = {"boolean", "Float32", "Float64", *(f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
+_COMPRESSED_FREQ = 64  # characters of a frequency's name
+
+
+def handler(kind: type) -> Handler | None:
+    for library, find in (("numpy", _numpy), ("pandas", _pandas), ("pyarrow", _arrow), ("PIL.Image", _pil)):
+        module = sys.modules.get(library)
+        found = module and find(module, kind)
+        if found:
+            return found
+    return None
+
+
+def _numpy(np: Any, kind: type) -> Handler | None:
+    if kind is np.ndarray:
+        return _ndarray
+    if issubclass(kind, np.ndarray):
+        if kind.__name__ == "MaskedArray":
+            return _refuse("return x.filled(…), or x.data and x.mask")
+        return _refuse("return np.asarray(x)")
+    if kind is np.str_:
+        return lambda e, x: e.mark(0x32, str.__str__(x))
+    if kind is np.bytes_:
+        return lambda e, x: e.mark(0x33, bytes(x))
+    if issubclass(kind, np.generic):
+        return _numpy_scalar
+    return None
+
+
+def _refuse(hint: str) -> Handler:
+    return lambda e, x: e.refuse(x, hint)
+
+
+def _dtype(e: Encoder, x: Any) -> str:
+    name: str = x.dtype.str
+    if not _DTYPE.fullmatch(name) or x.dtype.hasobject:
+        what = "object" if x.dtype.hasobject else str(x.dtype)[:60]
+        e.refuse(x, f"its dtype is {what}: return x.tolist(), or an array of numbers, text or times")
+    return name
+
+
+def _ndarray(e: Encoder, x: Any) -> None:
+    np = sys.modules["numpy"]
+    name = _dtype(e, x)
+    e.open(3, 0x30)
+    e.value(name)
+    e.value(list(x.shape))
+    if x.nbytes:
+        e.check_size(x.nbytes)
+        # Times have no buffer protocol of their own, so all is seen as bytes.
+        e.raw(np.ascontiguousarray(x).reshape(-1).view(np.uint8))
+    else:
+        e.raw(b"")
+    e.close()
+
+
+def _numpy_scalar(e: Encoder, x: Any) -> None:
+    e.mark(0x31, _dtype(e, x), x.tobytes())
+
+
+def _pandas(pd: Any, kind: type) -> Handler | None:
+    exact: dict[Any, Handler] = {
+        pd.Series: _series,
+        pd.DataFrame: _data_frame,
+        pd.RangeIndex: lambda e, x: e.mark(0x47, x.start, x.stop, x.step, x.name),
+        pd.MultiIndex: _multi_index,
+        pd.Timestamp: _timestamp,
+        pd.Timedelta: _pandas_timedelta,
+        type(pd.NaT): lambda e, x: e.mark(0x4D),
+        type(pd.NA): lambda e, x: e.mark(0x4E),
+    }
+    if kind in exact:
+        return exact[kind]
+    if kind in (pd.Period, pd.Interval, pd.PeriodIndex, pd.IntervalIndex):
+        return _refuse("periods and intervals do not travel: return timestamps, or text")
+    if issubclass(kind, pd.Index):
+        return _index if kind.__module__.split(".")[0] == "pandas" else _refuse("return pd.Index(x)")
+    if issubclass(kind, pd.DataFrame):
+        return _refuse("return pd.DataFrame(x)")
+    if issubclass(kind, pd.Series):
+        return _refuse("return pd.Series(x)")
+    if issubclass(kind, pd.api.extensions.ExtensionArray) and kind.__module__.split(".")[0] == "pandas":
+        return _column
+    return None
+
+
+def _column(e: Encoder, x: Any) -> None:
+    """A one-dimensional pandas array, by its dtype."""
+    np, pd = sys.modules["numpy"], sys.modules["pandas"]
+    dtype = x.dtype
+    plain = getattr(pd.arrays, "NumpyExtensionArray", None) or pd.arrays.PandasArray
+    if isinstance(dtype, np.dtype) or type(x) is plain:
+        values = np.asarray(x)
+        if values.dtype.hasobject:
+            e.mark(0x40, values.tolist())
+        else:
+            _ndarray(e, values)
+    elif isinstance(dtype, pd.DatetimeTZDtype):
+        e.open(3, 0x41)
+        e.value(dtype.unit)
+        _zone(e, dtype.tz)
+        _ndarray(e, x.asi8)
+        e.close()
+    elif isinstance(dtype, pd.CategoricalDtype):
+        e.mark(0x42, np.asarray(x.codes), x.categories, bool(x.ordered))
+    elif isinstance(dtype, pd.StringDtype):
+        is_na = getattr(dtype, "na_value", pd.NA) is pd.NA
+        values = x.to_numpy(dtype=object, na_value=None).tolist()
+        e.mark(0x44, "pyarrow" if "pyarrow" in dtype.storage else "python", is_na, values)
+    elif dtype.name in _MASKED:
+        mask = np.asarray(x.isna())
+        e.mark(0x43, dtype.name, x.to_numpy(dtype=dtype.numpy_dtype, na_value=dtype.type(0)), mask)
+    elif hasattr(pd, "ArrowDtype") and isinstance(dtype, pd.ArrowDtype):
+        e.mark(0x45, sys.modules["pyarrow"].chunked_array(x.__arrow_array__()))
+    else:
+        e.refuse(x, f"columns of {str(dtype)[:60]} do not travel: convert with astype, or to dense")
+
+
+def _step(name: Any, otherwise: str) -> str:
+    if type(name) is str and len(name) <= 64 and name.isprintable() and '"' not in name:
+        return f'["{name}"]'
+    return f"[{name}]" if type(name) is int else otherwise
+
+
+def _zone(e: Encoder, zone: Any) -> None:
+    """A timezone, where pandas may have one of pytz's: those go by the same keys."""
+    key = getattr(zone, "zone", None)
+    if type(key) is str and type(zone).__module__.startswith("pytz"):
+        e.mark(0x15, key)
+    else:
+        e.value(zone)
+
+
+def _freq(x: Any) -> str | None:
+    freq = getattr(x, "freq", None) and x.freqstr
+    return freq if type(freq) is str and len(freq) <= _COMPRESSED_FREQ else None
+
+
+def _index(e: Encoder, x: Any) -> None:
+    e.open(3, 0x46)
+    _column(e, x.array)
+    e.value(x.name, ".name")
+    e.value(_freq(x))
+    e.close()
+
+
+def _multi_index(e: Encoder, x: Any) -> None:
+    np = sys.modules["numpy"]
+    e.mark(0x48, list(x.levels), [np.asarray(codes) for codes in x.codes], list(x.names))
+
+
+def _series(e: Encoder, x: Any) -> None:
+    e.open(4, 0x49)
+    _column(e, x.array)
+    e.value(x.index, ".index")
+    e.value(x.name, ".name")
+    e.value(dict(x.attrs), ".attrs")
+    e.close()
+
+
+def _data_frame(e: Encoder, x: Any) -> None:
+    np = sys.modules["numpy"]
+    kinds = set(x.dtypes)
+    one = kinds.pop() if len(kinds) == 1 else None
+    e.open(5, 0x4A)
+    e.value(x.columns, ".columns")
+    e.value(x.index, ".index")
+    if isinstance(one, np.dtype) and not one.hasobject:
+        _ndarray(e, x.to_numpy().T)  # all of one kind: one block, a column after the other
+        e.value([])
+    else:
+        e.value(None)
+        e.open(x.shape[1])
+        for i in range(x.shape[1]):
+            column = x.iloc[:, i].array
+            e.located(lambda: _column(e, column), _step(x.columns[i], f".iloc[:, {i}]"))
+        e.close()
+    e.value(dict(x.attrs), ".attrs")
+    e.close()
+
+
+def _timestamp(e: Encoder, x: Any) -> None:
+    e.open(3, 0x4B)
+    e.value(int(x.asm8.view("i8")))
+    e.value(getattr(x, "unit", "ns"))
+    _zone(e, x.tzinfo)
+    e.close()
+
+
+def _pandas_timedelta(e: Encoder, x: Any) -> None:
+    e.mark(0x4C, int(x.asm8.view("i8")), getattr(x, "unit", "ns"))
+
+
+def _arrow(pa: Any, kind: type) -> Handler | None:
+    if kind is pa.Table:
+        return _arrow_table
+    if kind is pa.ChunkedArray:
+        return _arrow_chunked
+    if issubclass(kind, pa.Array):
+        return _arrow_compact_array
+    if kind is pa.RecordBatch:
+        return _refuse("return pa.Table.from_batches([x])")
+    return None
+
+
+_ARROW_PLAIN = frozenset(
+    "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double date32[day] date64[ms] "
+    "time32[s] time32[ms] time64[us] time64[ns] duration[s] duration[ms] duration[us] duration[ns] "
+    "string binary large_string large_binary".split()
+)
+
+
+def _arrow_type(e: Encoder, t: Any) -> Any:
+    """A type as plain data: a name, or a list that starts with one."""
+    pa = sys.modules["pyarrow"]
+    is_, name = pa.types, str(t)
+    if isinstance(t, pa.BaseExtensionType):
+        e.refuse(t, "Arrow extension types do not travel: return their storage")
+    if name in _ARROW_PLAIN:
+        return name
+    if is_.is_timestamp(t):
+        return ["timestamp", t.unit, t.tz]
+    if is_.is_decimal128(t) or is_.is_decimal256(t):
+        return ["decimal128" if is_.is_decimal128(t) else "decimal256", t.precision, t.scale]
+    if is_.is_fixed_size_binary(t):
+        return ["fixed_size_binary", t.byte_width]
+    if is_.is_list(t) or is_.is_large_list(t):
+        return ["list" if is_.is_list(t) else "large_list", _arrow_field(e, t.value_field)]
+    if is_.is_fixed_size_list(t):
+        return ["fixed_size_list", _arrow_field(e, t.value_field), t.list_size]
+    if is_.is_struct(t):
+        return ["struct", [_arrow_field(e, t.field(i)) for i in range(t.num_fields)]]
+    if is_.is_map(t):
+        return ["map", _arrow_field(e, t.key_field), _arrow_field(e, t.item_field), t.keys_sorted]
+    if is_.is_dictionary(t):
+        return ["dictionary", _arrow_type(e, t.index_type), _arrow_type(e, t.value_type), t.ordered]
+    return e.refuse(t, f"Arrow's {name[:60]} does not travel: cast the column")
+
+
+def _arrow_field(e: Encoder, field: Any) -> list[Any]:
+    return [field.name, field.nullable, _arrow_type(e, field.type)]
+
+
+def _arrow_table(e: Encoder, x: Any) -> None:
+    if x.nbytes < x.get_total_buffer_size():
+        # A slice: rewritten, so that only its own rows travel.
+        pa = sys.modules["pyarrow"]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, x.schema) as writer:
+            writer.write_table(x)
+        x = pa.ipc.open_stream(sink.getvalue()).read_all()
+    fields = list(x.schema)
+    e.open(4, 0x52)
+    e.value([field.name for field in fields])
+    e.value([field.nullable for field in fields])
+    e.open(len(fields))
+    for i, field in enumerate(fields):
+        e.located(lambda: _arrow_chunked(e, x.column(i)), _step(field.name, "[?]"))
+    e.close()
+    e.value(x.num_rows)
+    e.close()
+
+
+def _arrow_chunked(e: Encoder, x: Any) -> None:
+    e.open(2, 0x51)
+    e.value(_arrow_type(e, x.type))
+    e.open(x.num_chunks)
+    for chunk in x.chunks:
+        _arrow_array(e, chunk)
+    e.close()
+    e.close()
+
+
+def _arrow_compact_array(e: Encoder, x: Any) -> None:
+    """An array of its own; what a slice leaves out is left out."""
+    pa = sys.modules["pyarrow"]
+    if x.nbytes < x.get_total_buffer_size():
+        x = pa.concat_arrays([x, x.slice(0, 0)])
+    _arrow_array(e, x)
+
+
+def _arrow_array(e: Encoder, x: Any) -> None:
+    pa = sys.modules["pyarrow"]
+    is_, t = pa.types, x.type
+    children: list[Any] = []
+    dictionary, own = None, 2
+    if is_.is_dictionary(t):
+        dictionary = x.dictionary
+    elif is_.is_struct(t):
+        # Without the parent's offset, since that is sent on its own.
+        full = x if x.offset == 0 else pa.concat_arrays([x, x.slice(0, 0)])
+        x, own = full, 1
+        children = [full.field(i) for i in range(t.num_fields)]
+    elif is_.is_map(t):
+        children = [pa.StructArray.from_arrays([x.keys, x.items], fields=[t.key_field, t.item_field])]
+    elif is_.is_list(t) or is_.is_large_list(t):
+        children = [x.values]
+    elif is_.is_fixed_size_list(t):
+        children, own = [x.values], 1
+    elif is_.is_null(t):
+        own = 1
+    elif t.num_buffers == 3:
+        own = 3
+    buffers = x.buffers()[:own]
+    e.open(5 + own, 0x50)
+    e.value(_arrow_type(e, t))
+    e.value(len(x))
+    e.value(x.offset)
+    e.open(len(children))
+    for child in children:
+        _arrow_array(e, child)
+    e.close()
+    if dictionary is None:
+        e.value(None)
+    else:
+        _arrow_array(e, dictionary)
+    for buffer in buffers:
+        if buffer is None:
+            e.value(None)
+        else:
+            e.raw(buffer)
+    e.close()
+
+
+def _pil(image: Any, kind: type) -> Handler | None:
+    return _image if issubclass(kind, image.Image) else None
+
+
+def _image(e: Encoder, x: Any) -> None:
+    pixels = x.tobytes()
+    transparency = x.info.get("transparency")
+    if type(transparency) not in (int, bytes, tuple):
+        transparency = None
+    palette = x.palette if x.mode in ("P", "PA") else None
+    e.open(7, 0x60)
+    e.value(x.mode)
+    e.value(x.width)
+    e.value(x.height)
+    e.raw(pixels)
+    e.value(palette and palette.mode)
+    e.value(palette and bytes(palette.palette))
+    e.value(transparency)
+    e.close()
