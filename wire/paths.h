@@ -31,6 +31,7 @@ struct Paths {
 
   // $HUTCH_SOCKET or run_dir/agent-<wire version>.sock
   std::string agent_socket;
+  std::string agent_socket_dir() const { return agent_socket.substr(0, agent_socket.rfind('/')); }
   std::string podman_socket() const { return run_dir + "/podman/podman.sock"; }
   std::string worker_dir() const { return run_dir + "/workers"; }          // one directory for each worker
   std::string runtime_dir(const std::string& id) const { return state_dir + "/runtime/" + id; }

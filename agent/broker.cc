@@ -1,0 +1,432 @@
+#include "agent/broker.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "wire/sha256.h"
+
+namespace hutch {
+namespace {
+
+using nlohmann::json;
+
+constexpr auto kTick = std::chrono::seconds(1);
+constexpr unsigned kTicksBetweenSweeps = 60;
+// Workers of an agent before this one end by themselves within 10 s; what is left after that is removed.
+constexpr auto kFirstSweep = std::chrono::seconds(14);
+constexpr size_t kMaxPools = 512;
+constexpr size_t kMaxLockText = 64 * 1024;
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+uint64_t Micros(Clock::duration d) {
+  return static_cast<uint64_t>(std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
+}
+
+bool IsHex(const std::string& text, size_t digits) {
+  return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+// Limits are checked here again, whoever the client is: no number from outside reaches a container unchecked.
+void Validate(const PoolSpec& spec) {
+  const auto refuse = [](const std::string& what) { throw Error(Code::kInvalidArgument, what); };
+  if (!IsHex(spec.base_id, 32) || !IsHex(spec.runtime_id, 32)) refuse("base_id and runtime_id are 32 hex digits");
+  if (spec.memory_mb < 16 || spec.memory_mb > (1u << 22)) refuse("memory_mb is from 16 to 4194304");
+  if (spec.disk_mb < 1 || spec.disk_mb > (1u << 22)) refuse("disk_mb is from 1 to 4194304");
+  if (spec.pids < 1 || spec.pids > 32768) refuse("pids is from 1 to 32768");
+  if (!(spec.cpus > 0 && spec.cpus <= 4096)) refuse("cpus is above 0 and at most 4096");
+  if (spec.max_calls < 1) refuse("max_calls is at least 1");
+  if (!(spec.max_age_sec > 0 && spec.idle_sec > 0)) refuse("max_age_sec and idle_sec are above 0");
+  if (spec.max_cells > 4096) refuse("max_cells is at most 4096");
+}
+
+}  // namespace
+
+Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation)
+    : loop_(loop),
+      podman_(podman),
+      store_(store),
+      paths_(paths),
+      generation_(std::move(generation)),
+      started_(Clock::now()),
+      podman_threads_(2),
+      builder_threads_(16) {
+  loop_.After(kTick, [this] { Tick(); });
+  loop_.After(kFirstSweep, [this] { Sweep(); });
+}
+
+Broker::~Broker() = default;
+
+Broker::PeerState* Broker::StateOf(uint64_t peer) {
+  const auto found = peers_.find(peer);
+  return found == peers_.end() ? nullptr : &found->second;
+}
+
+Pool* Broker::FindPool(const std::string& key) {
+  const auto found = pools_.find(key);
+  return found == pools_.end() ? nullptr : found->second.get();
+}
+
+std::string Broker::ImageOf(const std::string& base_id) {
+  std::string& image = images_[base_id];
+  if (image.empty()) {
+    const auto found = podman_.ImageId("localhost/hutch-base:" + base_id);
+    if (!found) throw Error(Code::kMissingBase, "the base image " + base_id + " is not in Podman's storage");
+    image = *found;
+  }
+  return image;
+}
+
+void Broker::Fail(uint64_t peer, uint64_t request, const Error& error) {
+  if (error.code() == Code::kWorkerFailed || error.code() == Code::kPodman) images_.clear();  // it may be gone: look again
+  if (PeerState* state = StateOf(peer)) {
+    state->waiting.erase(request);
+    state->peer->Send(Failed{request, static_cast<int32_t>(error.code()), error.what(), error.hint(),
+                             error.may_have_run()});
+  }
+}
+
+void Broker::Handle(Peer& peer, const Message& message) {
+  auto [it, fresh] = peers_.try_emplace(peer.id());
+  PeerState& state = it->second;
+  if (fresh) {
+    state.peer = &peer;
+    for (uint32_t slot = kLeaseTableSlots; slot > 0; --slot) state.free_slots.push_back(slot - 1);
+  }
+  if (const auto* prepare = std::get_if<Prepare>(&message)) return OnPrepare(peer, *prepare);
+  if (const auto* warm = std::get_if<Warm>(&message)) return OnWarm(peer, *warm);
+  if (const auto* acquire = std::get_if<Acquire>(&message)) return OnAcquire(peer, *acquire);
+  if (const auto* done = std::get_if<Done>(&message)) return OnDone(state, *done);
+  if (const auto* ask = std::get_if<Ask>(&message)) return OnAsk(peer, *ask);
+  if (const auto* started = std::get_if<Started>(&message)) {
+    const auto lease = leases_.find(started->lease);
+    if (lease == leases_.end() || lease->second.peer != peer.id()) return;
+    if (Pool* pool = FindPool(lease->second.pool)) pool->Arm(started->lease, started->timeout_ms, started->cpu_ms);
+    return;
+  }
+  if (const auto* forget = std::get_if<Forget>(&message)) {
+    const auto waiting = state.waiting.find(forget->request);
+    if (waiting == state.waiting.end()) return;
+    if (Pool* pool = FindPool(waiting->second.first)) pool->Forget(waiting->second.second);
+    state.waiting.erase(waiting);
+    return;
+  }
+  throw Error(Code::kProtocol, "a client sent a message that is not its own");
+}
+
+void Broker::Gone(Peer& peer) {
+  const auto found = peers_.find(peer.id());
+  if (found == peers_.end()) return;
+  const PeerState state = std::move(found->second);
+  peers_.erase(found);
+  for (const auto& [request, place] : state.waiting) {
+    if (Pool* pool = FindPool(place.first)) pool->Forget(place.second);
+  }
+  for (const uint64_t cell : state.leases) {
+    const auto lease = leases_.find(cell);
+    if (lease != leases_.end()) Release(cell, lease->second);
+  }
+}
+
+void Broker::Release(uint64_t cell, Lease& lease) {
+  if (std::exchange(lease.releasing, true)) return;
+  if (Pool* pool = FindPool(lease.pool)) pool->Release(cell);
+}
+
+void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
+  const uint64_t id = peer.id();
+  try {
+    if (stopping_) throw Error(Code::kUnavailable, "the agent is stopping");
+    Validate(prepare.spec);
+    ImageOf(prepare.spec.base_id);
+    if (::access(paths_.runtime_dir(prepare.spec.runtime_id).c_str(), R_OK | X_OK) != 0) {
+      throw Error(Code::kMissingRuntime, "the worker files " + prepare.spec.runtime_id + " are not installed");
+    }
+  } catch (const Error& error) {
+    return Fail(id, prepare.request, error);
+  }
+  const Clock::time_point begun = Clock::now();
+  const Clock::time_point deadline = begun + std::chrono::milliseconds(prepare.timeout_ms);
+  builder_threads_.Post([this, id, prepare, begun, deadline] {
+    try {
+      const auto progress = [this, id, request = prepare.request](const BuildProgress& p) {
+        loop_.Post([this, id, message = Progress{request, p.stage, p.text, p.done, p.total}] {
+          if (PeerState* state = StateOf(id)) state->peer->Send(message);
+        });
+      };
+      Environment environment =
+          store_.Get(SpecOf(prepare.spec), deadline, progress, [] { return false; });
+      loop_.Post([this, id, prepare, begun, environment = std::move(environment)] {
+        OnEnvironment(id, prepare, begun, environment);
+      });
+    } catch (const Error& error) {
+      loop_.Post([this, id, request = prepare.request, error] { Fail(id, request, error); });
+    } catch (const std::exception& error) {
+      loop_.Post([this, id, request = prepare.request, text = std::string(error.what())] {
+        Fail(id, request, Error(Code::kInternal, text));
+      });
+    }
+  });
+}
+
+void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, Clock::time_point begun, Environment environment) {
+  PeerState* state = StateOf(id);
+  if (state == nullptr) return;
+  const std::string key = Sha256Hex(environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec}));
+  Pool* pool = FindPool(key);
+  if (pool == nullptr) {
+    if (stopping_ || pools_.size() >= kMaxPools) {
+      return Fail(id, prepare.request, Error(Code::kBusy, "the agent takes no new pools now"));
+    }
+    Pool::Context context{loop_,
+                          podman_,
+                          podman_threads_,
+                          paths_,
+                          generation_,
+                          std::max(1u, std::thread::hardware_concurrency()),
+                          [this](const std::string& base) { return ImageOf(base); },
+                          [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
+                          [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); }};
+    pool = pools_.emplace(key, std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
+               .first->second.get();
+  }
+  Prepared prepared{prepare.request, key, environment.digest, environment.lock.substr(0, kMaxLockText),
+                    environment.notes, environment.built_now, environment.build_sec, 0, "watchdog"};
+  if (environment.built_now) {
+    state->peer->Send(Progress{prepare.request, "worker", "starting a worker", 0, 0});
+  }
+  const Clock::time_point built = Clock::now();
+  (void)begun;
+  pool->WhenWorkerReady([this, id, key, built, prepared](const Error* error) mutable {
+    if (error != nullptr) return Fail(id, prepared.request, *error);
+    PeerState* peer = StateOf(id);
+    if (peer == nullptr) return;
+    prepared.worker_sec = Seconds(Clock::now() - built);
+    if (const Pool* ready = FindPool(key)) {
+      const std::string notes = ready->GetStats().notes;
+      if (!notes.empty()) prepared.notes.push_back(notes);
+    }
+    peer->peer->Send(prepared);
+  });
+}
+
+void Broker::OnWarm(Peer& peer, const Warm& warm) {
+  Pool* pool = FindPool(warm.key);
+  if (pool == nullptr) return Fail(peer.id(), warm.request, Error(Code::kUnknownPool, "prepare it first"));
+  const uint64_t cells = warm.cells < 0 ? 1 : static_cast<uint64_t>(warm.cells);
+  pool->EnsureWarm(cells, [this, id = peer.id(), request = warm.request](uint64_t ready, const Error* error) {
+    if (error != nullptr) return Fail(id, request, *error);
+    if (PeerState* state = StateOf(id)) state->peer->Send(Answer{request, std::to_string(ready)});
+  });
+}
+
+void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
+  const uint64_t id = peer.id();
+  Pool* pool = FindPool(acquire.key);
+  if (pool == nullptr) {
+    return Fail(id, acquire.request, Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
+  }
+  PeerState& state = peers_.at(id);
+  if (state.leases.size() + state.waiting.size() >= kLeaseTableSlots && acquire.ahead) {
+    return Fail(id, acquire.request, Error(Code::kBusy, "enough is leased ahead"));
+  }
+  // Until Acquire() returns the ticket is not known; 0 stands for it.
+  state.waiting[acquire.request] = {acquire.key, 0};
+  const uint64_t ticket = pool->Acquire(
+      std::chrono::milliseconds(acquire.queue_ms), acquire.ahead,
+      [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead](Grant grant) {
+        OnGranted(id, request, key, ahead, std::move(grant));
+      },
+      [this, id, request = acquire.request](const Error& error) { Fail(id, request, error); });
+  if (PeerState* still = StateOf(id)) {
+    const auto waiting = still->waiting.find(acquire.request);
+    if (waiting != still->waiting.end()) waiting->second.second = ticket;
+  }
+}
+
+void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, bool ahead, Grant grant) {
+  Lease& lease = leases_[grant.cell];
+  lease = {pool, id, 0, grant.worker, ahead, false, false};
+  PeerState* state = StateOf(id);
+  if (state == nullptr || state->free_slots.empty()) {
+    if (state != nullptr) Fail(id, request, Error(Code::kBusy, "too many leases on one connection"));
+    // Not inside the pool's own loop over its cells.
+    return loop_.Post([this, cell = grant.cell] {
+      const auto found = leases_.find(cell);
+      if (found != leases_.end()) Release(cell, found->second);
+    });
+  }
+  ++calls_;
+  state->waiting.erase(request);
+  state->leases.insert(grant.cell);
+  lease.table_slot = state->free_slots.back();
+  state->free_slots.pop_back();
+  std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot]).store(kLeaseIdle);
+  const int descriptors[] = {grant.channels.socket.get(), grant.channels.out.get(), grant.channels.err.get()};
+  const Leased leased{request,           grant.cell, lease.table_slot, grant.worker, Micros(grant.waited),
+                      Micros(grant.worker_start)};
+  state->peer->Send(leased, descriptors);
+}
+
+void Broker::OnDone(PeerState& state, const Done& done) {
+  const auto lease = leases_.find(done.lease);
+  if (lease == leases_.end() || lease->second.peer != state.peer->id()) {
+    // Its cell ended before the client said so, and the report was not wanted then: it is gone.
+    if (done.want_report) state.peer->Send(Report{done.lease, CellReport{}});
+    return;
+  }
+  lease->second.want_report |= done.want_report;
+  Release(done.lease, lease->second);
+}
+
+void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
+  const auto found = leases_.find(cell);
+  if (found == leases_.end()) return;
+  Lease& lease = found->second;
+  PeerState* state = StateOf(lease.peer);
+  if (state == nullptr) {
+    leases_.erase(found);
+    return;
+  }
+  // A cell that ended by itself (it died, or hit a limit): the report goes out unasked, for the client will want it.
+  if (lease.want_report || !lease.releasing) state->peer->Send(Report{cell, report});
+  state->leases.erase(cell);
+  state->free_slots.push_back(lease.table_slot);
+  leases_.erase(found);
+}
+
+bool Broker::Reclaim(Pool& pool, const std::string* worker) {
+  for (auto& [cell, lease] : leases_) {
+    if (!lease.ahead || lease.releasing || lease.pool != pool.key()) continue;
+    if (worker != nullptr && lease.worker != *worker) continue;
+    PeerState* state = StateOf(lease.peer);
+    if (state == nullptr) continue;
+    uint32_t expected = kLeaseIdle;
+    if (!std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
+             .compare_exchange_strong(expected, kLeaseReclaimed)) {
+      lease.ahead = false;  // in use: not looked at again
+      continue;
+    }
+    lease.releasing = true;
+    pool.Release(cell);
+    return true;
+  }
+  return false;
+}
+
+void Broker::OnAsk(Peer& peer, const Ask& ask) {
+  const uint64_t id = peer.id();
+  const auto answer = [this, id, request = ask.request](std::string text) {
+    if (PeerState* state = StateOf(id)) state->peer->Send(Answer{request, std::move(text)});
+  };
+  if (ask.what == "status") return answer(StatusJson());
+  if (ask.what.starts_with("stop ")) {
+    const long drain = std::strtol(ask.what.c_str() + 5, nullptr, 10);
+    answer("stopping");
+    return Stop(std::chrono::milliseconds(std::clamp(drain, 0l, 600'000l)), [this] { loop_.Stop(); });
+  }
+  if (ask.what == "environments") {
+    return builder_threads_.Post([this, answer] {
+      json list = json::array();
+      for (const EnvironmentInfo& info : store_.List()) {
+        list.push_back({{"digest", info.digest}, {"requirements", info.requirements}, {"bytes", info.bytes},
+                        {"packages", info.packages}, {"python", info.python_version}, {"created", info.created_sec}});
+      }
+      loop_.Post([answer, text = list.dump()] { answer(text); });
+    });
+  }
+  if (ask.what.starts_with("remove ")) {
+    return builder_threads_.Post([this, answer, digest = ask.what.substr(7)] {
+      const bool removed = IsHex(digest, 64) && store_.Remove(digest);
+      loop_.Post([answer, removed] { answer(removed ? "removed" : "absent"); });
+    });
+  }
+  Fail(id, ask.request, Error(Code::kInvalidArgument, "the agent does not know how to answer that"));
+}
+
+std::string Broker::StatusJson() const {
+  json pools = json::array();
+  for (const auto& [key, pool] : pools_) {
+    const Pool::Stats stats = pool->GetStats();
+    pools.push_back({{"key", key},
+                     {"digest", pool->environment().digest},
+                     {"requirements", pool->spec().requirements},
+                     {"labels", pool->spec().labels},
+                     {"memory_mb", pool->spec().memory_mb},
+                     {"workers", stats.worker_names},
+                     {"slots", stats.slots},
+                     {"ready", stats.ready},
+                     {"leased", stats.leased},
+                     {"waiting", stats.waiting},
+                     {"calls", stats.calls},
+                     {"rotations", stats.rotations},
+                     {"start_failures", stats.start_failures},
+                     {"last_failure", stats.last_failure}});
+  }
+  return json{{"version", "0.1.0"},
+              {"wire_version", kWireVersion},
+              {"generation", generation_},
+              {"pid", ::getpid()},
+              {"uptime_sec", Seconds(Clock::now() - started_)},
+              {"calls", calls_},
+              {"clients", peers_.size()},
+              {"leases", leases_.size()},
+              {"enforcement", "watchdog"},
+              {"stopping", stopping_},
+              {"pools", pools}}
+      .dump();
+}
+
+void Broker::Tick() {
+  for (auto& [key, pool] : pools_) pool->Tick();
+  if (++ticks_ % kTicksBetweenSweeps == 0) Sweep();
+  loop_.After(kTick, [this] { Tick(); });
+}
+
+void Broker::Sweep() {
+  if (stopping_) return;
+  std::set<std::string> known;
+  for (const auto& [key, pool] : pools_) {
+    for (const std::string& name : pool->GetStats().worker_names) known.insert(name);
+  }
+  podman_threads_.Post([this, known] {
+    try {
+      for (const ContainerInfo& container : podman_.List("hutch.instance=" + paths_.agent_container())) {
+        const auto role = container.labels.find("hutch.role");
+        if (role == container.labels.end() || role->second != "worker" || known.contains(container.name)) continue;
+        const auto generation = container.labels.find("hutch.generation");
+        // One of ours that was started after `known` was made is not an orphan; it is looked at again next time.
+        const bool ours = generation != container.labels.end() && generation->second == generation_;
+        if (ours && container.state != "exited" && container.state != "stopped") continue;
+        podman_.Remove(container.id);
+      }
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "sweep: %s\n", error.what());
+    }
+  });
+}
+
+void Broker::Stop(Clock::duration drain, std::function<void()> stopped) {
+  if (stopping_) return;
+  stopping_ = true;
+  stopped_ = std::move(stopped);
+  for (auto& [key, pool] : pools_) pool->Retire();
+  loop_.After(drain, [this] { FinishStop(); });
+  const auto poll = std::make_shared<std::function<void()>>();
+  *poll = [this, poll] {
+    if (std::ranges::all_of(pools_, [](const auto& p) { return p.second->empty(); })) return FinishStop();
+    loop_.After(std::chrono::milliseconds(20), *poll);
+  };
+  (*poll)();
+}
+
+void Broker::FinishStop() {
+  if (!stopped_) return;
+  pools_.clear();
+  std::exchange(stopped_, nullptr)();
+}
+
+}  // namespace hutch

@@ -1,0 +1,100 @@
+// Who gets which cell: the pools by key, the leases by cell, the environments being built, and what clients ask.
+//
+// Belongs to the loop's thread; what blocks (libpod, builds) runs in the background and comes back by Loop::Post. The
+// broker never looks into a cell: it hands out descriptors and notes what the warden reports.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "pool/background.h"
+#include "pool/environment.h"
+#include "pool/loop.h"
+#include "pool/podman.h"
+#include "pool/pool.h"
+#include "wire/message.h"
+#include "wire/paths.h"
+
+namespace hutch {
+
+// One client as the broker sees it. Owned by the server, which tells the broker when it is gone.
+class Peer {
+ public:
+  virtual ~Peer() = default;
+  // False when the peer is gone or does not read; it will be dropped by the server.
+  virtual bool Send(const Message& message, std::span<const int> descriptors = {}) = 0;
+  virtual uint64_t id() const = 0;
+  // The lease table shared with this client, kLeaseTableSlots marks.
+  virtual uint32_t* lease_table() = 0;
+};
+
+class Broker {
+ public:
+  Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation);
+  ~Broker();
+
+  void Handle(Peer& peer, const Message& message);  // throws kProtocol on what no client of ours sends
+  void Gone(Peer& peer);                            // kills every cell it held
+
+  // Begins to drain; `stopped` is called when no worker is left or `drain` has passed.
+  void Stop(Clock::duration drain, std::function<void()> stopped);
+
+ private:
+  struct Lease {
+    std::string pool;
+    uint64_t peer = 0;
+    uint32_t table_slot = 0;
+    std::string worker;
+    bool ahead = false;
+    bool releasing = false;
+    bool want_report = false;
+  };
+  struct PeerState {
+    Peer* peer = nullptr;
+    std::set<uint64_t> leases;
+    std::map<uint64_t, std::pair<std::string, uint64_t>> waiting;  // request -> pool, ticket
+    std::vector<uint32_t> free_slots;
+  };
+
+  void OnPrepare(Peer& peer, const Prepare& prepare);
+  void OnEnvironment(uint64_t peer, const Prepare& prepare, Clock::time_point begun, Environment environment);
+  void OnWarm(Peer& peer, const Warm& warm);
+  void OnAcquire(Peer& peer, const Acquire& acquire);
+  void OnGranted(uint64_t peer, uint64_t request, const std::string& pool, bool ahead, Grant grant);
+  void OnDone(PeerState& state, const Done& done);
+  void OnAsk(Peer& peer, const Ask& ask);
+  void OnCellGone(uint64_t cell, const CellReport& report);
+  bool Reclaim(Pool& pool, const std::string* worker);
+  void Release(uint64_t cell, Lease& lease);
+  PeerState* StateOf(uint64_t peer);
+  Pool* FindPool(const std::string& key);
+  std::string ImageOf(const std::string& base_id);
+  void Fail(uint64_t peer, uint64_t request, const Error& error);
+  void Tick();
+  void Sweep();
+  std::string StatusJson() const;
+  void FinishStop();
+
+  Loop& loop_;
+  Podman& podman_;
+  EnvironmentStore& store_;
+  const Paths& paths_;
+  std::string generation_;
+  Clock::time_point started_;
+  Background podman_threads_;   // container starts and removals: two at once, more only queue up on Podman's locks
+  Background builder_threads_;
+  std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
+  std::map<uint64_t, Lease> leases_;  // by cell; oldest first
+  std::unordered_map<uint64_t, PeerState> peers_;
+  std::map<std::string, std::string> images_;  // base id -> image id
+  std::function<void()> stopped_;
+  bool stopping_ = false;
+  unsigned ticks_ = 0;
+  uint64_t calls_ = 0;
+};
+
+}  // namespace hutch

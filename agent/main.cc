@@ -1,0 +1,142 @@
+// hutch-agent: the agent itself (--serve, --foreground) and the launcher's verbs that make it be there.
+//
+// Theory of operation. `--start`, run by a client, brings up Podman's service, the base image and the worker files, and
+// creates the container `hutch-agent`, in which this same program runs with `--serve`: one thread with an event loop that
+// owns everything (connections, leases, pools, workers), and a few threads beside it for what blocks (libpod, builds).
+// It holds no capability, has no network, and reaches the host only through its run and state directories, where
+// Podman's socket is. `--foreground` is the same without a container.
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "agent/broker.h"
+#include "agent/launch.h"
+#include "agent/server.h"
+#include "wire/channel.h"
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kBacklog = 256;
+constexpr auto kDrainOnSignal = std::chrono::seconds(5);
+
+constexpr char kUsage[] =
+    "usage: hutch-agent --serve | --foreground\n"
+    "       hutch-agent --start | --install --package DIR --python EXE --cloudpickle DIR --uv EXE\n"
+    "                   --base-id HEX --runtime-id HEX\n"
+    "       hutch-agent --stop | --doctor | --podman -- ARGS\n";
+
+std::string Generation() {
+  timespec now;
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  char text[40];
+  std::snprintf(text, sizeof text, "%llx%05lx", static_cast<unsigned long long>(now.tv_sec), now.tv_nsec >> 10);
+  return text;
+}
+
+int Serve() {
+  ::prctl(PR_SET_DUMPABLE, 0);
+  ::setvbuf(stderr, nullptr, _IOLBF, 0);
+  ::umask(022);
+  const Paths paths = FindPaths();
+  Podman podman(paths.podman_socket());
+  EnvironmentStore store(podman, paths);
+  Loop loop;
+  Broker broker(loop, podman, store, paths, Generation());
+
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
+  const Fd signal_fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  loop.Add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
+    signalfd_siginfo info;
+    if (::read(signal_fd.get(), &info, sizeof info) != sizeof info) return;
+    std::fprintf(stderr, "signal %u: draining\n", info.ssi_signo);
+    broker.Stop(kDrainOnSignal, [&] { loop.Stop(); });
+  });
+
+  store.Sweep();
+  const Server server(loop, broker, ListenAt(paths.agent_socket, kBacklog), "hutch-agent 0.1.0");
+  std::fprintf(stderr, "listening at %s\n", paths.agent_socket.c_str());
+  loop.Run();
+  ::unlink(paths.agent_socket.c_str());
+  std::fprintf(stderr, "stopped\n");
+  return 0;
+}
+
+int Report(const json& result) {
+  std::puts(result.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
+  return result.value("ok", false) ? 0 : 1;
+}
+
+int Main(const std::vector<std::string>& args) {
+  const std::string verb = args.empty() ? "" : args[0];
+  if (verb == "--podman") {
+    const size_t skip = args.size() > 1 && args[1] == "--" ? 2 : 1;
+    PodmanCommand({args.begin() + static_cast<std::ptrdiff_t>(skip), args.end()});
+  }
+  std::map<std::string, std::string> flags;
+  for (size_t i = 1; i < args.size(); i += 2) {
+    if (i + 1 == args.size()) throw Error(Code::kInvalidArgument, args[i] + " wants a value");
+    flags[args[i]] = args[i + 1];
+  }
+  const LaunchOptions options{flags["--package"], flags["--python"],  flags["--cloudpickle"],
+                              flags["--uv"],      flags["--base-id"], flags["--runtime-id"]};
+  if (verb == "--serve") return Serve();
+  if (verb == "--foreground") {
+    PrepareHost();
+    return Serve();
+  }
+  if (verb == "--start") return Report({{"ok", true}, {"socket", Start(options)}});
+  if (verb == "--install") {
+    Install(options);
+    return Report({{"ok", true}});
+  }
+  if (verb == "--stop") {
+    Stop(flags["--force"] == "yes");
+    return Report({{"ok", true}});
+  }
+  if (verb == "--doctor") {
+    std::puts(Doctor().c_str());
+    return 0;
+  }
+  std::fputs(kUsage, stderr);
+  return 2;
+}
+
+}  // namespace
+}  // namespace hutch
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> args(argv + 1, argv + argc);
+  try {
+    return hutch::Main(args);
+  } catch (const hutch::Error& error) {
+    if (!args.empty() && (args[0] == "--serve" || args[0] == "--foreground")) {
+      std::fprintf(stderr, "hutch-agent: %s\n%s\n", error.what(), error.hint().c_str());
+      return 1;
+    }
+    return hutch::Report({{"ok", false},
+                          {"code", hutch::CodeName(error.code())},
+                          {"message", error.what()},
+                          {"hint", error.hint()}});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "hutch-agent: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,152 @@
+"""What the C++ side offers to the package. Thin on purpose: a connection to the agent, calls, and the result decoder."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+WIRE_VERSION: int
+
+class Error(Exception):
+    """What Hutch failed at. `args == (code, message, hint, may_have_run)`; `code` is one of wire/error.h's names."""
+
+class DecodeError(ValueError):
+    """Bytes from a cell that are not the data they claim to be: `args == (message, path)`."""
+
+class Limits(TypedDict):
+    """Per call; 0 means none."""
+
+    timeout_ms: int
+    cpu_ms: int
+    output_bytes: int
+    result_bytes: int
+    queue_ms: int
+
+class PoolSpec(TypedDict):
+    """Everything that decides which worker may serve a call. Requirements are normalized and sorted by the caller."""
+
+    requirements: Sequence[str]
+    python_version: str  # "3.11.7"
+    platform: str  # "linux_x86_64"
+    base_id: str
+    runtime_id: str
+    index: Mapping[str, str]  # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (a path)
+    allow_sdists: bool
+    preload: Sequence[str] | None  # None: the direct requirements
+    nonce: str  # disable_cache: a fresh value builds afresh
+    setup: bytes  # cloudpickle of the setup function, b"": none
+    modules: Mapping[str, bytes]  # the caller's `modules=`: relative path to content
+    memory_mb: int
+    disk_mb: int
+    pids: int
+    cpus: float
+    env: Mapping[str, str]
+    labels: Mapping[str, str]
+    max_calls: int
+    max_age_sec: float
+    warm: int  # cells kept ready; -1: auto
+    max_cells: int  # 0: auto
+    idle_sec: float
+
+class Cancel:
+    """Cancels a call from any thread: `cancel()` once; the call then ends as "cancelled" (or had ended before)."""
+
+    def __init__(self) -> None: ...
+    def cancel(self) -> None: ...
+    @property
+    def cancelled(self) -> bool: ...
+
+class Payload:
+    """A result's bytes: a private, writable, copy-on-write buffer (supports the buffer protocol)."""
+
+    @property
+    def body_size(self) -> int: ...
+    def __len__(self) -> int: ...
+
+class CallResult:
+    """What became of one call, before decoding."""
+
+    status: str  # "returned" "raised" "unencodable" "limit" "died" "cancelled"
+    limit: str  # "" or "time" "cpu_time" "memory" "pids" "disk" "result"
+    exit_code: int | None
+    signal: int | None
+    payload: Payload | None  # for returned (the value), raised (the error map), unencodable (path, type, hint, message)
+    stdout: bytes  # head and tail, at most output_bytes together with stderr
+    stderr: bytes
+    stdout_size: int
+    stderr_size: int
+    stdout_truncated: bool
+    stderr_truncated: bool
+    call_id: str
+    worker_id: str
+    may_have_run: bool
+    result_size: int
+    usage: dict[str, Any]  # wall_sec cpu_sec peak_memory_bytes waited_sec source ("cell" or "warden") memory_limit_bytes
+    timings: dict[str, float]  # seconds: queue environment worker send run receive
+
+class Client:
+    """One process's connection to one agent. Thread-safe; calls of different threads run side by side.
+
+    Not usable in a forked child: a child makes its own (`pid` tells whose it is).
+    """
+
+    pid: int
+
+    def __init__(self, socket: str, connect_uid: int = -1) -> None:
+        """Connects and shakes hands. `connect_uid`: the effective uid to connect with (root and its service user)."""
+
+    def prepare(
+        self,
+        spec: PoolSpec,
+        timeout_ms: int,
+        progress: Callable[[str, str, float, float], None] | None = None,
+    ) -> dict[str, Any]:
+        """Builds or finds the environment; returns {"key", "digest", "lock", "notes", "built", "build_sec", "enforcement"}.
+
+        `progress(stage, text, done, total)` is called on this thread. Raises Error (install_failed, missing_base,
+        missing_runtime, timeout, ...).
+        """
+
+    def warm(self, key: str, cells: int, timeout_ms: int) -> int:
+        """Waits until at least `cells` cells (-1: the pool's own number) are ready; returns how many are."""
+
+    def call(
+        self,
+        key: str,
+        meta: bytes,
+        function: Function,
+        arguments: bytes,
+        buffers: Sequence[Any],
+        limits: Limits,
+        cancel: Cancel | None = None,
+        on_stdout: Callable[[bytes], None] | None = None,
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> CallResult:
+        """Runs one call in a fresh cell. Blocks without the GIL; Ctrl-C kills the cell, then raises.
+
+        `buffers` are contiguous buffer objects, sent out of band. Raises Error: busy (queue_ms ran out), worker_failed,
+        unavailable (may_have_run tells), unknown_pool.
+        """
+
+    def status(self) -> str:
+        """The agent's state as JSON text."""
+
+    def environments(self) -> str:
+        """What is in the store, as JSON text."""
+
+    def remove_environment(self, digest: str) -> bool: ...
+    def stop_agent(self, drain_ms: int) -> None:
+        """Asks the agent to finish what runs (at most `drain_ms`), remove its workers and exit."""
+
+    def close(self) -> None: ...
+
+class Function:
+    """Bytes of a function or program, placed once (in a sealed memfd when large) and sent with each of its calls."""
+
+    def __init__(self, data: bytes) -> None: ...
+    @property
+    def sha256(self) -> str: ...
+
+def decode(owner: Payload | bytes, body_size: int, types: Mapping[str, type]) -> Any:
+    """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that may be built."""
+
+def paths() -> dict[str, Any]:
+    """Where things are: service_user uid gid home run_dir state_dir instance agent_socket agent_container."""

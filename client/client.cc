@@ -1,0 +1,351 @@
+#include "client/client.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+
+#include "wire/channel.h"
+#include "wire/paths.h"
+
+namespace hutch {
+namespace {
+
+constexpr size_t kLeasesAhead = 2;  // for each pool: one in use soon, one behind it
+constexpr uint64_t kAheadPatienceMs = 60'000;
+constexpr auto kGreeting = std::chrono::seconds(10);
+constexpr auto kSlice = std::chrono::milliseconds(250);
+// How long an outcome waits for the warden's word. A timeout may be passed by half a second in all.
+constexpr auto kReportAfterLimit = std::chrono::milliseconds(300);
+constexpr auto kReportAfterEnd = std::chrono::milliseconds(3000);
+constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
+
+uint64_t RandomId() {
+  thread_local std::mt19937_64 engine{(uint64_t{std::random_device{}()} << 32) ^ std::random_device{}()};
+  return engine() | 1;
+}
+
+Error Lost() {
+  return Error(Code::kUnavailable, "the agent closed the connection", "`hutch logs` shows its last words; it starts again with the next call");
+}
+
+}  // namespace
+
+Client::Client(const std::string& socket, long connect_uid) : socket_(ConnectTo(socket, connect_uid)), pid_(::getpid()) {
+  if (!socket_) throw Error(Code::kUnavailable, "no agent listens at " + socket);
+  Send(Hello{static_cast<uint32_t>(kWireVersion), pid_});
+  pollfd polled{socket_.get(), POLLIN, 0};
+  const Clock::time_point deadline = Clock::now() + kGreeting;
+  std::optional<ReceivedMessage> received;
+  while (!received) {
+    if (Clock::now() > deadline) throw Error(Code::kUnavailable, "the agent does not answer");
+    if (::poll(&polled, 1, 250) > 0) received = ReceiveMessage(socket_.get());
+  }
+  if (const auto* failed = std::get_if<Failed>(&received->message)) {
+    throw Error(static_cast<Code>(failed->code), failed->message, failed->hint);
+  }
+  const auto* welcome = std::get_if<Welcome>(&received->message);
+  if (welcome == nullptr || received->descriptors.size() != 1) throw Error(Code::kProtocol, "the agent gave no welcome");
+  void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->descriptors[0].get(), 0);
+  if (mapped == MAP_FAILED) ThrowErrno("mapping the lease table");
+  table_ = static_cast<uint32_t*>(mapped);
+}
+
+Client::~Client() {
+  if (table_ != nullptr) ::munmap(table_, kTableBytes);
+}
+
+void Client::Send(const Message& message) {
+  if (broken_) throw Lost();
+  try {
+    while (!SendMessage(socket_.get(), message)) {
+      pollfd polled{socket_.get(), POLLOUT, 0};
+      ::poll(&polled, 1, 250);
+    }
+  } catch (const Error&) {
+    broken_ = true;
+    changed_.notify_all();
+    throw;
+  }
+}
+
+Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
+  if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots) throw Error(Code::kProtocol, "a lease is incomplete");
+  return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]), std::move(fds[2])),
+          leased.table_slot, static_cast<double>(leased.waited_us) / 1e6, static_cast<double>(leased.worker_us) / 1e6};
+}
+
+void Client::Dispatch(ReceivedMessage received) {
+  const auto request_of = [](const Message& message) -> uint64_t {
+    return std::visit(
+        [](const auto& m) -> uint64_t {
+          if constexpr (requires { m.request; }) return m.request;
+          return 0;
+        },
+        message);
+  };
+  if (const auto* report = std::get_if<Report>(&received.message)) {
+    const auto found = reports_.find(report->lease);
+    if (found != reports_.end() && !found->second) found->second = report->report;
+    return;
+  }
+  const uint64_t request = request_of(received.message);
+  const auto ahead = ahead_requests_.find(request);
+  if (ahead != ahead_requests_.end()) {
+    if (const auto* leased = std::get_if<Leased>(&received.message)) {
+      ahead_[ahead->second].push_back(MakeLease(*leased, std::move(received.descriptors)));
+    }
+    ahead_requests_.erase(ahead);
+    return;
+  }
+  const auto pending = pending_.find(request);
+  if (pending != pending_.end()) {
+    pending->second->arrived.push_back(std::move(received));
+  } else if (const auto* leased = std::get_if<Leased>(&received.message)) {
+    // Whoever asked for it gave up meanwhile.
+    SendMessage(socket_.get(), Message(hutch::Done{leased->lease, false, "unused"}));
+  }
+}
+
+void Client::DrainLocked() {
+  try {
+    while (auto received = ReceiveMessage(socket_.get())) Dispatch(std::move(*received));
+  } catch (const Error&) {
+    broken_ = true;
+  }
+}
+
+bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const CallHooks& hooks,
+                     const Done& done) {
+  for (;;) {
+    if (done()) return true;
+    if (broken_) throw Lost();
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline) return false;
+    const Clock::duration wait = std::min<Clock::duration>(kSlice, deadline - now);
+    if (!reading_) {
+      reading_ = true;
+      lock.unlock();
+      pollfd polled[2] = {{socket_.get(), POLLIN, 0}, {hooks.cancel_fd, POLLIN, 0}};
+      const auto ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
+      ::poll(polled, 2, static_cast<int>(ms));
+      const bool cancelled = polled[1].revents != 0;
+      const bool interrupted = !cancelled && hooks.interrupted && hooks.interrupted();
+      lock.lock();
+      reading_ = false;
+      DrainLocked();
+      changed_.notify_all();
+      if (done()) return true;
+      if (cancelled || interrupted) {
+        throw Error(Code::kCancelled, interrupted ? "interrupted" : "cancelled before it began");
+      }
+    } else {
+      changed_.wait_for(lock, wait);
+      if (done()) return true;
+      lock.unlock();
+      pollfd polled{hooks.cancel_fd, POLLIN, 0};
+      const bool cancelled = hooks.cancel_fd >= 0 && ::poll(&polled, 1, 0) > 0;
+      const bool interrupted = !cancelled && hooks.interrupted && hooks.interrupted();
+      lock.lock();
+      if (cancelled || interrupted) {
+        throw Error(Code::kCancelled, interrupted ? "interrupted" : "cancelled before it began");
+      }
+    }
+  }
+}
+
+void Client::Converse(const Message& request, uint64_t id, Clock::time_point deadline, const CallHooks& hooks,
+                      const std::function<bool(ReceivedMessage&)>& handle) {
+  Pending pending;
+  std::unique_lock lock(mutex_);
+  pending_[id] = &pending;
+  const auto forget = [&] { pending_.erase(id); };
+  try {
+    lock.unlock();
+    Send(request);
+    lock.lock();
+    for (;;) {
+      if (!WaitFor(lock, deadline, hooks, [&] { return !pending.arrived.empty(); })) {
+        throw Error(Code::kTimeout, "the agent did not answer in time");
+      }
+      ReceivedMessage received = std::move(pending.arrived.front());
+      pending.arrived.pop_front();
+      lock.unlock();
+      if (const auto* failed = std::get_if<Failed>(&received.message)) {
+        throw Error(static_cast<Code>(failed->code), failed->message, failed->hint, failed->may_have_run);
+      }
+      const bool finished = handle(received);
+      lock.lock();
+      if (finished) break;
+    }
+    forget();
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    forget();
+    lock.unlock();
+    if (!broken_) SendMessage(socket_.get(), Message(Forget{id}));
+    throw;
+  }
+}
+
+Prepared Client::PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
+                             const std::function<void(const Progress&)>& progress, const CallHooks& hooks) {
+  const uint64_t id = NextRequest();
+  Prepared prepared;
+  // The agent has the deadline; ours is only for an agent that does not answer at all.
+  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms) + std::chrono::seconds(200);
+  Converse(Prepare{id, timeout_ms, spec}, id, deadline, hooks, [&](ReceivedMessage& received) {
+    if (const auto* step = std::get_if<Progress>(&received.message)) {
+      if (progress) progress(*step);
+      return false;
+    }
+    if (auto* done = std::get_if<Prepared>(&received.message)) {
+      prepared = std::move(*done);
+      return true;
+    }
+    throw Error(Code::kProtocol, "the agent answered a preparation with something else");
+  });
+  return prepared;
+}
+
+uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms, const CallHooks& hooks) {
+  const uint64_t id = NextRequest();
+  uint64_t ready = 0;
+  Converse(Warm{id, key, cells}, id, Clock::now() + std::chrono::milliseconds(timeout_ms), hooks,
+           [&](ReceivedMessage& received) {
+             const auto* answer = std::get_if<Answer>(&received.message);
+             if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+             ready = std::stoull(answer->text);
+             return true;
+           });
+  return ready;
+}
+
+std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks) {
+  const uint64_t id = NextRequest();
+  std::string text;
+  Converse(Ask{id, what}, id, Clock::now() + std::chrono::milliseconds(timeout_ms), hooks,
+           [&](ReceivedMessage& received) {
+             auto* answer = std::get_if<Answer>(&received.message);
+             if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+             text = std::move(answer->text);
+             return true;
+           });
+  return text;
+}
+
+std::optional<Client::HeldLease> Client::TakeAhead(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  if (!reading_) DrainLocked();
+  const auto found = ahead_.find(key);
+  if (found == ahead_.end() || found->second.empty()) return std::nullopt;
+  HeldLease held = std::move(found->second.front());
+  found->second.pop_front();
+  held.queue_sec = held.worker_sec = 0;  // nobody waited for it
+  reports_[held.lease.id()];
+  return held;
+}
+
+Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits& limits, const CallHooks& hooks) {
+  const uint64_t id = NextRequest();
+  std::optional<HeldLease> held;
+  const Clock::time_point deadline =
+      Clock::now() + std::chrono::milliseconds(limits.queue_ms) + std::chrono::seconds(5);
+  Converse(Acquire{id, key, limits.queue_ms, false}, id, deadline, hooks, [&](ReceivedMessage& received) {
+    const auto* leased = std::get_if<Leased>(&received.message);
+    if (leased == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+    held = MakeLease(*leased, std::move(received.descriptors));
+    return true;
+  });
+  const std::lock_guard lock(mutex_);
+  reports_[held->lease.id()];
+  return std::move(*held);
+}
+
+bool Client::MarkUsed(const HeldLease& held) {
+  uint32_t expected = kLeaseIdle;
+  return std::atomic_ref<uint32_t>(table_[held.table_slot]).compare_exchange_strong(expected, kLeaseUsed);
+}
+
+void Client::LeaseAhead(const std::string& key) {
+  std::vector<uint64_t> requests;
+  {
+    const std::lock_guard lock(mutex_);
+    const size_t asked = static_cast<size_t>(
+        std::ranges::count_if(ahead_requests_, [&](const auto& r) { return r.second == key; }));
+    for (size_t have = ahead_[key].size() + asked; have < kLeasesAhead; ++have) {
+      requests.push_back(NextRequest());
+      ahead_requests_[requests.back()] = key;
+    }
+  }
+  for (const uint64_t id : requests) Send(Acquire{id, key, kAheadPatienceMs, true});
+}
+
+void Client::Release(uint64_t lease, bool want_report, std::string_view status) {
+  if (!want_report) {
+    const std::lock_guard lock(mutex_);
+    reports_.erase(lease);
+  }
+  Send(hutch::Done{lease, want_report, std::string(status)});
+}
+
+CellReport Client::AwaitReport(uint64_t lease, Clock::duration patience) {
+  std::unique_lock lock(mutex_);
+  const bool came = WaitFor(lock, Clock::now() + patience, {}, [&] { return reports_[lease].has_value(); });
+  const CellReport report = came ? *reports_[lease] : CellReport{};
+  reports_.erase(lease);
+  return report;
+}
+
+CallRecord Client::Call(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
+  std::optional<HeldLease> held;
+  for (int attempt = 0;; ++attempt) {
+    held = TakeAhead(key);
+    if (!held) held = AcquireLease(key, request.limits, hooks);
+    if (!MarkUsed(*held)) continue;  // the agent took it back: it never ran anything
+    if (held->lease.Send(request, RandomId())) break;
+    Release(held->lease.id(), false, "gone");
+    if (attempt == 8) throw Error(Code::kWorkerFailed, "cells end before a call can be sent to them", "`hutch logs` says why");
+  }
+  const uint64_t lease = held->lease.id();
+  CallRecord record{.outcome = CallOutcome(), .report = {}, .worker = held->lease.worker(),
+                    .queue_sec = held->queue_sec, .worker_sec = held->worker_sec};
+  try {
+    record.outcome = held->lease.Await(request, hooks, [&] {
+      if (!broken_) Send(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
+    });
+  } catch (...) {
+    if (!broken_) Release(lease, false, "fault");
+    throw;
+  }
+  const CallStatus status = record.outcome.status;
+  const bool simple = status == CallStatus::kReturned || status == CallStatus::kUnencodable ||
+                      (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);
+  if (broken_) {
+    // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows what became of it.
+    if (status == CallStatus::kEnded) {
+      throw Error(Code::kUnavailable, "the agent and the cell were lost during the call",
+                  "the call may have run; repeat it only if that does no harm", true);
+    }
+    return record;
+  }
+  try {
+    Release(lease, !simple, simple ? "done" : "limit");
+    LeaseAhead(key);
+    if (!simple && status != CallStatus::kInterrupted) {
+      record.report = AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
+                                                                       : Clock::duration(kReportAfterLimit));
+    }
+  } catch (const Error&) {
+    if (status == CallStatus::kEnded) {
+      throw Error(Code::kUnavailable, "the agent and the cell were lost during the call",
+                  "the call may have run; repeat it only if that does no harm", true);
+    }
+  }
+  return record;
+}
+
+}  // namespace hutch

@@ -1,0 +1,95 @@
+// One process's connection to one agent: prepares pools, keeps cells leased ahead, runs calls on them.
+//
+// Thread-safe. There is no thread of its own: whoever waits reads the connection and hands the others what is theirs.
+// Not usable after fork() in the child. When the agent is gone every wait ends with kUnavailable; calls whose cell still
+// lives go on to their end.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "client/lease.h"
+#include "wire/error.h"
+#include "wire/message.h"
+
+namespace hutch {
+
+// A call's outcome with what the agent and the warden know of it.
+struct CallRecord {
+  CallOutcome outcome;
+  std::optional<CellReport> report;  // asked for whenever the call did not simply return or raise
+  std::string worker;
+  double queue_sec = 0;
+  double worker_sec = 0;
+};
+
+class Client {
+ public:
+  // Throws kUnavailable when nobody listens, kVersionMismatch.
+  Client(const std::string& socket, long connect_uid);
+  ~Client();
+
+  Prepared PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
+                       const std::function<void(const Progress&)>& progress, const CallHooks& hooks);
+  CallRecord Call(const std::string& key, const CallRequest& request, const CallHooks& hooks);
+  uint64_t WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms, const CallHooks& hooks);
+  std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
+
+  pid_t pid() const { return pid_; }
+  bool broken() const { return broken_; }
+
+ private:
+  struct HeldLease {
+    Lease lease;
+    uint32_t table_slot;
+    double queue_sec;
+    double worker_sec;
+  };
+  struct Pending {
+    std::deque<ReceivedMessage> arrived;
+  };
+  using Done = std::function<bool()>;
+
+  std::optional<HeldLease> TakeAhead(const std::string& key);
+  HeldLease AcquireLease(const std::string& key, const CallLimits& limits, const CallHooks& hooks);
+  bool MarkUsed(const HeldLease& held);
+  void LeaseAhead(const std::string& key);
+  CellReport AwaitReport(uint64_t lease, Clock::duration patience);
+  void Release(uint64_t lease, bool want_report, std::string_view status);
+
+  uint64_t NextRequest() { return next_request_++; }
+  // Sends a request and gives `handle` each message that answers it until it says true.
+  void Converse(const Message& request, uint64_t id, Clock::time_point deadline, const CallHooks& hooks,
+                const std::function<bool(ReceivedMessage&)>& handle);
+  // Returns false at the deadline. `done` is asked under the lock.
+  bool WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const CallHooks& hooks, const Done& done);
+  void Send(const Message& message);
+  void DrainLocked();
+  void Dispatch(ReceivedMessage received);
+  HeldLease MakeLease(const Leased& leased, std::vector<Fd> descriptors);
+
+  Fd socket_;
+  pid_t pid_;
+  uint32_t* table_ = nullptr;
+  std::atomic<uint64_t> next_request_{1};
+  std::atomic<bool> broken_{false};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reading_ = false;
+  std::map<uint64_t, Pending*> pending_;
+  std::unordered_map<std::string, std::deque<HeldLease>> ahead_;
+  std::map<uint64_t, std::string> ahead_requests_;             // request -> pool key
+  std::map<uint64_t, std::optional<CellReport>> reports_;      // leases in use
+};
+
+}  // namespace hutch

@@ -1,0 +1,225 @@
+#include "client/lease.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "wire/channel.h"
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+constexpr size_t kInlineSection = 15 * 1024;  // four of them fit a datagram
+// Calls shorter than this are never announced to the agent: the note would cost more than they do.
+constexpr auto kSlowAfter = std::chrono::milliseconds(5);
+constexpr auto kSlice = std::chrono::milliseconds(250);
+constexpr size_t kReadChunk = 64 * 1024;
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+size_t AlignUp(size_t n) { return (n + kArgumentAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+
+Fd PlaceBuffers(const std::vector<std::string_view>& buffers, size_t total) {
+  Fd memfd = MakeResultMemfd(total);
+  size_t offset = 0;
+  for (const std::string_view buffer : buffers) {
+    size_t done = 0;
+    while (done < buffer.size()) {
+      const ssize_t n = ::pwrite(memfd.get(), buffer.data() + done, buffer.size() - done,
+                                 static_cast<off_t>(offset + done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) ThrowErrno("placing an argument in shared memory");
+      done += static_cast<size_t>(n);
+    }
+    offset = AlignUp(offset + buffer.size());
+  }
+  return memfd;
+}
+
+Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
+  return timeout_ms == 0 ? Clock::time_point::max() : start + std::chrono::milliseconds(timeout_ms);
+}
+
+}  // namespace
+
+Blob::Blob(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
+  if (bytes_.size() > kInlineSection) {
+    memfd_ = MakeSealedMemfd("hutch-function", bytes_.data(), bytes_.size());
+  }
+}
+
+bool Lease::Send(const CallRequest& request, uint64_t call_id) {
+  call_id_ = call_id;
+  std::vector<uint64_t> buffer_sizes;
+  size_t total = 0;
+  for (const std::string_view buffer : request.buffers) {
+    buffer_sizes.push_back(buffer.size());
+    total = AlignUp(total + buffer.size());
+  }
+  const std::string_view sizes(reinterpret_cast<const char*>(buffer_sizes.data()), buffer_sizes.size() * 8);
+  const std::string_view sections[] = {request.meta, request.function->bytes(), request.arguments, sizes};
+
+  FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id};
+  uint32_t lengths[4];
+  std::vector<Fd> owned;
+  std::vector<int> descriptors;
+  iovec parts[6] = {{&header, sizeof header}, {lengths, sizeof lengths}};
+  size_t count = 2;
+  for (int i = 0; i < 4; ++i) {
+    const std::string_view section = sections[i];
+    if (section.size() <= kInlineSection) {
+      lengths[i] = static_cast<uint32_t>(section.size());
+      if (!section.empty()) parts[count++] = {const_cast<char*>(section.data()), section.size()};
+      continue;
+    }
+    lengths[i] = kSectionInDescriptor;
+    if (i == 1) {
+      descriptors.push_back(request.function->memfd());
+      continue;
+    }
+    owned.push_back(MakeSealedMemfd("hutch-section", section.data(), section.size()));
+    descriptors.push_back(owned.back().get());
+  }
+  if (!buffer_sizes.empty()) {
+    owned.push_back(PlaceBuffers(request.buffers, total));
+    descriptors.push_back(owned.back().get());
+  }
+  sent_ = Clock::now();
+  deadline_ = DeadlineFrom(sent_, request.limits.timeout_ms);
+  const SendStatus status = SendDatagram(socket_.get(), {parts, count}, descriptors);
+  if (status == SendStatus::kFull) throw Error(Code::kInternal, "a fresh cell's socket is full");
+  return status == SendStatus::kSent;
+}
+
+CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks, const std::function<void()>& slow) {
+  CallOutcome outcome(request.limits.output_bytes, call_id_);
+  outcome.send_sec = Seconds(Clock::now() - sent_);
+  pollfd polled[4] = {{socket_.get(), POLLIN, 0},
+                      {out_.get(), POLLIN, 0},
+                      {err_.get(), POLLIN, 0},
+                      {hooks.cancel_fd, POLLIN, 0}};
+  bool told_slow = false;
+  const auto finish = [&](CallStatus status) {
+    outcome.status = status;
+    for (int stream : {0, 1}) ReadOutput(stream, outcome, hooks);
+    outcome.run_sec = Seconds(Clock::now() - sent_) - outcome.send_sec - outcome.receive_sec;
+    return std::move(outcome);
+  };
+  for (;;) {
+    const Clock::time_point now = Clock::now();
+    if (now >= deadline_) return finish(CallStatus::kTimedOut);
+    if (!told_slow && now - sent_ >= kSlowAfter) {
+      told_slow = true;
+      slow();
+    }
+    Clock::duration wait = told_slow ? Clock::duration(kSlice) : sent_ + kSlowAfter - now;
+    if (deadline_ != Clock::time_point::max()) wait = std::min(wait, deadline_ - now);
+    wait = std::max(wait, Clock::duration(0));
+    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
+    const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
+    const int ready = ::ppoll(polled, 4, &timeout, nullptr);
+    if (ready < 0 && errno != EINTR) ThrowErrno("poll");
+    if (ready <= 0) {
+      if ((ready < 0 || told_slow) && hooks.interrupted && hooks.interrupted()) {
+        return finish(CallStatus::kInterrupted);
+      }
+      continue;
+    }
+    if (polled[3].revents != 0) return finish(CallStatus::kCancelled);
+    for (int stream : {0, 1}) {
+      if (polled[stream + 1].revents != 0 && !ReadOutput(stream, outcome, hooks)) polled[stream + 1].fd = -1;
+    }
+    if (polled[0].revents != 0 && OnFrame(outcome, request)) return finish(outcome.status);
+    // A call that prints without end never times out of ppoll.
+    if (told_slow && hooks.interrupted && polled[0].revents == 0 && hooks.interrupted()) {
+      return finish(CallStatus::kInterrupted);
+    }
+  }
+}
+
+bool Lease::ReadOutput(int stream, CallOutcome& outcome, const CallHooks& hooks) {
+  thread_local char buffer[kReadChunk];
+  // At most a pipe's content: a writer that never stops must not keep us from the deadline.
+  for (int i = 0; i < 4; ++i) {
+    const ssize_t n = ::read((stream == 0 ? out_ : err_).get(), buffer, sizeof buffer);
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    if (n == 0) return false;
+    const std::string_view bytes(buffer, static_cast<size_t>(n));
+    outcome.output.Add(stream, bytes);
+    if (hooks.output) hooks.output(stream, bytes);
+    if (bytes.size() < sizeof buffer) return true;
+  }
+  return true;
+}
+
+bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
+  alignas(FrameHeader) thread_local char buffer[sizeof(FrameHeader) + kMaxPayload];
+  const ReceiveResult got = ReceiveDatagram(socket_.get(), buffer, nullptr, 0);
+  if (got.status == ReceiveStatus::kNothing) return false;
+  if (got.status == ReceiveStatus::kClosed) {
+    outcome.status = CallStatus::kEnded;
+    return true;
+  }
+  FrameHeader header;
+  if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
+    throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
+  }
+  std::memcpy(&header, buffer, sizeof header);
+  if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id_) {
+    throw Error(Code::kProtocol, "the cell sent a frame that is no answer to its call", "", true);
+  }
+  const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
+  switch (header.kind) {
+    case FrameKind::kStarted:
+      if (!std::exchange(restarted_, true)) deadline_ = DeadlineFrom(Clock::now(), request.limits.timeout_ms);
+      return false;
+    case FrameKind::kNeed: {
+      FrameHeader reply{.kind = FrameKind::kRefused, .id = call_id_, .b = header.b};
+      const iovec part{&reply, sizeof reply};
+      if (header.b == 0 || header.b > request.limits.result_bytes || result_memfd_) {
+        SendDatagram(socket_.get(), {&part, 1});
+        return false;
+      }
+      result_memfd_ = MakeResultMemfd(header.b);
+      result_memfd_size_ = header.b;
+      reply.kind = FrameKind::kMemfd;
+      const int descriptor = result_memfd_.get();
+      SendDatagram(socket_.get(), {&part, 1}, {&descriptor, 1});
+      return false;
+    }
+    case FrameKind::kTooLarge:
+      outcome.status = CallStatus::kTooLarge;
+      outcome.result_size = header.b;
+      return true;
+    case FrameKind::kResult: outcome.status = CallStatus::kReturned; break;
+    case FrameKind::kRaised: outcome.status = CallStatus::kRaised; break;
+    case FrameKind::kUnencodable: outcome.status = CallStatus::kUnencodable; break;
+    default: throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);
+  }
+  const Clock::time_point begun = Clock::now();
+  TakeResult(outcome, header, payload);
+  outcome.receive_sec = Seconds(Clock::now() - begun);
+  return true;
+}
+
+void Lease::TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload) {
+  if (payload.size() < sizeof(CallUsage)) throw Error(Code::kProtocol, "the cell's reply is too short", "", true);
+  std::memcpy(&outcome.usage, payload.data(), sizeof(CallUsage));
+  payload.remove_prefix(sizeof(CallUsage));
+  outcome.result_size = header.c;
+  if (header.b > header.c) throw Error(Code::kProtocol, "the cell's reply contradicts itself", "", true);
+  if (header.a & kFlagInMemfd) {
+    if (!result_memfd_ || header.c > result_memfd_size_) {
+      throw Error(Code::kProtocol, "the cell's reply is not where it says", "", true);
+    }
+    outcome.payload = std::make_unique<Payload>(PrivateMapping(result_memfd_.get(), result_memfd_size_), header.b);
+    return;
+  }
+  if (header.c != payload.size()) throw Error(Code::kProtocol, "the cell's reply has another size", "", true);
+  outcome.payload = std::make_unique<Payload>(std::string(payload), header.b);
+}
+
+}  // namespace hutch

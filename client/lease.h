@@ -1,0 +1,114 @@
+// One call on one leased cell: sends it, polls its socket and its output with the deadline, and decides what became of it.
+//
+// A Lease is exclusive use of a cell. Dropping it closes our ends; the agent kills the cell when told (or when this
+// process is gone). One thread at a time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/output.h"
+#include "wire/cell_frame.h"
+#include "wire/fd.h"
+#include "wire/memfd.h"
+#include "wire/values.h"
+
+namespace hutch {
+
+using Clock = std::chrono::steady_clock;
+
+// Bytes placed once and sent with many calls: inline when small, else in a sealed memfd.
+class Blob {
+ public:
+  explicit Blob(std::string bytes);
+  const std::string& bytes() const { return bytes_; }
+  int memfd() const { return memfd_.get(); }  // -1: inline
+  size_t size() const { return size_; }
+
+ private:
+  std::string bytes_;
+  size_t size_;
+  Fd memfd_;
+};
+
+struct CallRequest {
+  std::string_view meta;
+  const Blob* function = nullptr;
+  std::string_view arguments;
+  std::vector<std::string_view> buffers;  // out of band
+  CallLimits limits;
+};
+
+struct CallHooks {
+  std::function<bool()> interrupted;                           // polled every quarter second and after each EINTR
+  std::function<void(int stream, std::string_view)> output;    // live, as it comes
+  int cancel_fd = -1;                                          // readable: cancel
+};
+
+// The result's bytes, ours alone.
+class Payload {
+ public:
+  Payload(std::string bytes, size_t body) : bytes_(std::move(bytes)), body_(body) {}
+  Payload(PrivateMapping mapping, size_t body) : mapping_(std::move(mapping)), body_(body) {}
+  char* data() { return mapping_.data() != nullptr ? mapping_.data() : bytes_.data(); }
+  size_t size() const { return mapping_.data() != nullptr ? mapping_.size() : bytes_.size(); }
+  size_t body_size() const { return body_; }
+
+ private:
+  std::string bytes_;
+  PrivateMapping mapping_;
+  size_t body_;
+};
+
+enum class CallStatus { kReturned, kRaised, kUnencodable, kTooLarge, kTimedOut, kCancelled, kInterrupted, kEnded };
+
+struct CallOutcome {
+  explicit CallOutcome(uint64_t output_limit = 0, uint64_t id = 0) : output(output_limit), call_id(id) {}
+
+  CallStatus status = CallStatus::kEnded;  // kEnded: the cell's end of the socket closed without a reply
+  std::unique_ptr<Payload> payload;
+  CallUsage usage;
+  uint64_t result_size = 0;
+  double send_sec = 0, run_sec = 0, receive_sec = 0;
+  Output output;
+  uint64_t call_id;
+};
+
+class Lease {
+ public:
+  Lease(uint64_t id, std::string worker, Fd socket, Fd out, Fd err)
+      : id_(id), worker_(std::move(worker)), socket_(std::move(socket)), out_(std::move(out)), err_(std::move(err)) {}
+
+  uint64_t id() const { return id_; }
+  const std::string& worker() const { return worker_; }
+
+  // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
+  bool Send(const CallRequest& request, uint64_t call_id);
+
+  // Waits for what becomes of it. `slow` is called once, when the call has been running for some milliseconds.
+  // REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the protocol.
+  CallOutcome Await(const CallRequest& request, const CallHooks& hooks, const std::function<void()>& slow);
+
+ private:
+  // True when `outcome` is decided.
+  bool OnFrame(CallOutcome& outcome, const CallRequest& request);
+  void TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload);
+  bool ReadOutput(int stream, CallOutcome& outcome, const CallHooks& hooks);  // false: that stream has ended
+
+  uint64_t id_;
+  std::string worker_;
+  Fd socket_, out_, err_;
+  uint64_t call_id_ = 0;
+  Clock::time_point sent_;
+  Clock::time_point deadline_;
+  bool restarted_ = false;
+  Fd result_memfd_;
+  uint64_t result_memfd_size_ = 0;
+};
+
+}  // namespace hutch

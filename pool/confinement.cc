@@ -1,0 +1,88 @@
+#include "pool/confinement.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace hutch {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr unsigned kNoFile = 1024;  // open files for each process: bounds kernel memory in sockets and pipes
+
+json Bind(const std::string& from, const std::string& to, bool writable) {
+  json options = {"rbind", "nosuid", "nodev", writable ? "rw" : "ro"};
+  return {{"type", "bind"}, {"source", from}, {"destination", to}, {"options", options}};
+}
+
+json Limit(const char* type, uint64_t value) { return {{"type", type}, {"hard", value}, {"soft", value}}; }
+
+}  // namespace
+
+std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const WorkerLaunch& launch) {
+  const std::string user = std::to_string(launch.uid);
+  json mounts = json::array();
+  mounts.push_back(Bind(launch.runtime_dir, "/opt/hutch", false));
+  mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, true));
+  if (!launch.environment_dir.empty()) mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
+  if (launch.modules) mounts.push_back(Bind(launch.socket_dir + "/modules", "/opt/modules", false));
+  mounts.push_back({{"type", "tmpfs"},
+                    {"source", "tmpfs"},
+                    {"destination", "/tmp"},
+                    {"options", {"nosuid", "nodev", "size=16m", "nr_inodes=4096", "mode=1777"}}});
+
+  json env = {
+      {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
+      {"HUTCH_TOKEN", launch.token},
+      {"HUTCH_PYTHON", "/opt/python/bin/python3"},
+      {"HUTCH_MEMORY_KB", std::to_string(pool.memory_mb * 1024)},
+      {"HUTCH_DISK_KB", std::to_string(pool.disk_mb * 1024)},
+      {"HUTCH_PIDS", std::to_string(pool.pids)},
+      {"HUTCH_CPUS", std::to_string(static_cast<int>(std::ceil(pool.cpus)))},
+      {"HUTCH_NOFILE", std::to_string(kNoFile)},
+      {"HUTCH_PRELOAD", launch.preload},
+      {"HUTCH_ENV", json(pool.env).dump()},
+  };
+  if (launch.setup) env["HUTCH_SETUP"] = std::string(kWorkerSocketDir) + "/setup.pickle";
+  if (launch.modules) env["HUTCH_MODULES"] = "/opt/modules";
+
+  const json spec = {
+      {"name", launch.name},
+      {"image", launch.image},
+      {"entrypoint", {"/opt/hutch/hutch-warden"}},
+      {"command", json::array()},
+      {"env", env},
+      {"labels",
+       {{"hutch.instance", paths.agent_container()},
+        {"hutch.role", "worker"},
+        {"hutch.generation", launch.generation}}},
+      {"mounts", mounts},
+      // Any uid but 0: a process mapped to the container's root may not make a user namespace of its own.
+      {"user", user + ":" + user},
+      {"cap_drop", {"ALL"}},
+      {"no_new_privileges", true},
+      {"read_only_filesystem", true},
+      // Default-deny; what it lets through is what the warden, slots and cells need.
+      {"seccomp_profile_path", launch.runtime_dir + "/seccomp-worker.json"},
+      // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts of the outer one are
+      // masked. The cell masks them again.
+      {"unmask", {"ALL"}},
+      {"netns", {{"nsmode", "none"}}},
+      {"pidns", {{"nsmode", "private"}}},
+      {"ipcns", {{"nsmode", "private"}}},
+      {"utsns", {{"nsmode", "private"}}},
+      {"cgroupns", {{"nsmode", "private"}}},
+      {"hostname", "worker"},
+      {"use_image_hosts", true},
+      {"log_configuration", {{"driver", "none"}}},
+      {"healthconfig", nullptr},
+      {"r_limits", {Limit("RLIMIT_CORE", 0), Limit("RLIMIT_NOFILE", kNoFile), Limit("RLIMIT_NPROC", 32768)}},
+      {"stop_timeout", 0},
+      {"sdnotifyMode", "ignore"},
+      {"volatile", true},
+  };
+  return spec.dump();
+}
+
+}  // namespace hutch

@@ -1,0 +1,32 @@
+// How a worker's container is walled off: the libpod spec, as text. Each restriction names its reason beside it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "wire/paths.h"
+#include "wire/values.h"
+
+namespace hutch {
+
+inline constexpr char kWorkerSocketDir[] = "/run/hutch";  // where a worker finds its own directory
+inline constexpr char kWorkerSocketName[] = "warden.sock";
+
+struct WorkerLaunch {
+  std::string name;        // of the container: unique for each worker
+  std::string token;       // the warden proves itself with it
+  unsigned uid = 1000;     // inside: a uid of its own for each worker, so that per-uid quotas and keyrings are separate
+  std::string image;       // by id, never pulled
+  std::string runtime_dir;      // on the host
+  std::string environment_dir;  // on the host, "": no packages
+  std::string socket_dir;       // on the host
+  std::string generation;       // of the agent that starts it
+  std::string preload;          // module names separated by commas
+  bool setup = false;           // socket_dir holds setup.pickle
+  bool modules = false;         // socket_dir holds modules/, mounted at /opt/modules
+};
+
+std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const WorkerLaunch& launch);
+
+}  // namespace hutch

@@ -1,0 +1,373 @@
+#include "pool/pool.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+namespace hutch {
+namespace {
+
+constexpr size_t kMaxQueue = 10'000;
+constexpr unsigned kFirstWorkerUid = 1000;  // inside; each worker has one of its own, in turn
+constexpr unsigned kWorkerUids = 20'000;
+
+std::random_device& Entropy() {
+  static std::random_device entropy;
+  return entropy;
+}
+
+double RandomFraction() { return std::uniform_real_distribution<>(0, 1)(Entropy()); }
+
+std::string RandomHex(size_t digits) {
+  std::string hex;
+  while (hex.size() < digits) {
+    char part[9];
+    std::snprintf(part, sizeof part, "%08x", static_cast<unsigned>(Entropy()()));
+    hex += part;
+  }
+  hex.resize(digits);
+  return hex;
+}
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string joined;
+  for (const std::string& name : names) joined += (joined.empty() ? "" : ",") + name;
+  return joined;
+}
+
+}  // namespace
+
+Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environment)
+    : context_(std::move(context)),
+      key_(std::move(key)),
+      spec_(std::move(spec)),
+      environment_(std::move(environment)),
+      rotation_{spec_.max_calls, std::chrono::duration<double>(spec_.max_age_sec)},
+      sizing_(ResolveSizing(spec_.warm, spec_.max_cells, context_.cores)),
+      last_use_(Clock::now()),
+      alive_(std::make_shared<bool>(true)) {}
+
+Pool::~Pool() {
+  *alive_ = false;
+  if (retry_timer_ != 0) context_.loop.Cancel(retry_timer_);
+  for (Waiter& waiter : waiters_) context_.loop.Cancel(waiter.timer);
+}
+
+Pool::Member* Pool::MemberOf(const Worker& worker) {
+  const auto found = std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
+  return found == workers_.end() ? nullptr : &*found;
+}
+
+Pool::Member* Pool::MemberOfCell(uint64_t cell) {
+  const auto found = leased_.find(cell);
+  return found == leased_.end() ? nullptr : found->second;
+}
+
+Pool::Member* Pool::Current() {
+  for (auto it = workers_.rbegin(); it != workers_.rend(); ++it) {
+    if (!it->retiring) return &*it;
+  }
+  return nullptr;
+}
+
+uint64_t Pool::ReadyCells() const {
+  uint64_t ready = 0;
+  for (const Member& member : workers_) ready += member.ready.size();
+  return ready;
+}
+
+uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused) {
+  last_use_ = Clock::now();
+  const uint64_t ticket = next_ticket_++;
+  if (retired_) {
+    refused(Error(Code::kUnknownPool, "this pool is being retired"));
+    return ticket;
+  }
+  if (waiters_.size() >= kMaxQueue) {
+    refused(Error(Code::kBusy, "the queue is full: " + std::to_string(waiters_.size()) + " calls are waiting",
+                  "start fewer calls at once, or try again later"));
+    return ticket;
+  }
+  const TimerId timer = context_.loop.After(patience, [this, ticket] {
+    const auto found = std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
+    if (found == waiters_.end()) return;
+    Waiter waiter = std::move(*found);
+    waiters_.erase(found);
+    const auto ahead_of_it = std::ranges::count_if(waiters_, [&](const Waiter& w) { return !w.ahead; });
+    char text[160];
+    std::snprintf(text, sizeof text, "no cell came free within %.1f s: %llu of %llu cells are in use, %lld more calls wait",
+                  Seconds(Clock::now() - waiter.since), static_cast<unsigned long long>(leased_.size()),
+                  static_cast<unsigned long long>(sizing_.max_cells), static_cast<long long>(ahead_of_it));
+    waiter.refused(Error(Code::kBusy, text, "raise queue_sec, or Pool(max_cells=...)"));
+  });
+  waiters_.push_back({ticket, ahead, Clock::now(), timer, std::move(granted), std::move(refused)});
+  Serve();
+  return ticket;
+}
+
+void Pool::Forget(uint64_t ticket) {
+  const auto found = std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
+  if (found == waiters_.end()) return;
+  context_.loop.Cancel(found->timer);
+  waiters_.erase(found);
+}
+
+void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
+  if (Member* member = MemberOfCell(cell)) member->worker->Arm(cell, timeout_ms, cpu_ms);
+}
+
+void Pool::Release(uint64_t cell) {
+  last_use_ = Clock::now();
+  if (Member* member = MemberOfCell(cell)) member->worker->Kill(cell);
+}
+
+void Pool::WhenWorkerReady(std::function<void(const Error*)> ready) {
+  last_use_ = Clock::now();
+  for (const Member& member : workers_) {
+    if (!member.retiring && member.worker->ready()) return ready(nullptr);
+  }
+  ready_watchers_.push_back(std::move(ready));
+  if (Current() == nullptr) StartWorker();
+}
+
+void Pool::EnsureWarm(uint64_t cells, std::function<void(uint64_t, const Error*)> done) {
+  last_use_ = Clock::now();
+  sizing_.warm = std::min(std::max(sizing_.warm, cells), sizing_.max_cells);
+  const uint64_t wanted = std::min(cells, sizing_.max_cells);
+  if (ReadyCells() >= wanted) return done(ReadyCells(), nullptr);
+  warm_watchers_.push_back({wanted, std::move(done)});
+  Serve();
+}
+
+void Pool::StartWorker() {
+  if (retired_ || retry_timer_ != 0) return;
+  const auto wait = StartBackoff(failures_);
+  if (failures_ > 0 && starting_since_ && Clock::now() - *starting_since_ < wait) {
+    retry_timer_ = context_.loop.After(wait - (Clock::now() - *starting_since_), [this] {
+      retry_timer_ = 0;
+      Serve();
+    });
+    return;
+  }
+  starting_since_ = Clock::now();
+  WorkerLaunch launch;
+  launch.name = "hutch-worker-" + key_.substr(0, 8) + "-" + RandomHex(8);
+  launch.token = RandomHex(32);
+  static unsigned next_uid = 0;
+  launch.uid = kFirstWorkerUid + next_uid++ % kWorkerUids;
+  launch.runtime_dir = context_.paths.runtime_dir(spec_.runtime_id);
+  launch.environment_dir = environment_.tree_dir;
+  launch.socket_dir = context_.paths.worker_dir() + "/" + launch.name;
+  launch.generation = context_.generation;
+  launch.preload = Joined(spec_.preload_given ? spec_.preload : environment_.preload);
+  try {
+    launch.image = context_.image_of(spec_.base_id);
+    workers_.push_back({std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
+                                                 context_.paths, spec_, std::move(launch),
+                                                 Worker::Files{spec_.setup, spec_.modules}),
+                        RandomFraction(),
+                        false,
+                        {},
+                        0});
+  } catch (const Error& error) {  // the disk is full, the base image is gone: the same as a start that failed
+    ++failures_;
+    last_failure_ = error.what();
+    context_.loop.Post([this, alive = alive_, error] {
+      if (*alive) FailWaiters(error);
+    });
+  }
+}
+
+void Pool::FailWaiters(const Error& error) {
+  for (Waiter& waiter : std::exchange(waiters_, {})) {
+    context_.loop.Cancel(waiter.timer);
+    waiter.refused(error);
+  }
+  for (auto& watcher : std::exchange(ready_watchers_, {})) watcher(&error);
+  for (Watcher& watcher : std::exchange(warm_watchers_, {})) watcher.done(ReadyCells(), &error);
+}
+
+void Pool::OnWorkerReady(Worker& worker) {
+  failures_ = 0;
+  // The replacement is there: the ones before it may go.
+  for (Member& member : workers_) {
+    if (member.worker.get() != &worker && !member.retiring) {
+      ++rotations_;
+      RetireMember(member, "replaced");
+    }
+  }
+  for (auto& watcher : std::exchange(ready_watchers_, {})) watcher(nullptr);
+  Serve();
+}
+
+void Pool::OnCellReady(Worker& worker, uint64_t cell) {
+  Member* member = MemberOf(worker);
+  if (member == nullptr) return;
+  if (member->retiring) return worker.Kill(cell);
+  member->ready.push_back(cell);
+  Serve();
+}
+
+void Pool::OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) {
+  if (Member* member = MemberOf(worker)) {
+    std::erase(member->ready, cell);
+    if (leased_.erase(cell) != 0) {
+      --member->leased;
+      context_.cell_gone(cell, report);
+    }
+    if (member->retiring && member->leased == 0) SweepRetired();
+  }
+  Resize();
+}
+
+void Pool::OnSlotsChanged(Worker& worker) {
+  if (worker.tainted()) Tick();
+  Serve();
+}
+
+void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
+  const auto found = std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
+  if (found == workers_.end()) return;
+  const bool was_starting = !worker.ready() && worker.ready_since() == Clock::time_point{};
+  std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
+  last_failure_ = why;
+  graveyard_.push_back(std::move(found->worker));
+  workers_.erase(found);
+  SweepRetired();
+  if (was_starting) {
+    ++failures_;
+    FailWaiters(Error(Code::kWorkerFailed, "a worker could not be started: " + why,
+                      "`hutch doctor` checks the host; `hutch logs` has the details"));
+  } else {
+    Serve();
+  }
+}
+
+void Pool::RetireMember(Member& member, std::string_view why) {
+  if (member.retiring) return;
+  std::fprintf(stderr, "worker %s retires: %.*s\n", member.worker->name().c_str(), static_cast<int>(why.size()),
+               why.data());
+  member.retiring = true;
+  member.ready.clear();
+  member.worker->StopRefilling();
+  const std::string name = member.worker->name();
+  while (context_.reclaim(*this, &name)) {
+  }
+  SweepRetired();
+}
+
+void Pool::SweepRetired() {
+  context_.loop.Post([this, alive = alive_] {
+    if (!*alive) return;
+    for (auto it = workers_.begin(); it != workers_.end();) {
+      if (it->retiring && it->leased == 0) {
+        graveyard_.push_back(std::move(it->worker));
+        it = workers_.erase(it);
+      } else {
+        ++it;
+      }
+    }
+    graveyard_.clear();
+  });
+}
+
+void Pool::Serve() {
+  if (serving_) return;
+  serving_ = true;
+  for (;;) {
+    auto waiter = std::ranges::find_if(waiters_, [](const Waiter& w) { return !w.ahead; });
+    if (waiter == waiters_.end()) waiter = waiters_.begin();
+    if (waiter == waiters_.end()) break;
+    const auto member = std::ranges::find_if(workers_, [&](const Member& m) {
+      return !m.retiring && !m.ready.empty() && m.worker->calls() < rotation_.max_calls;
+    });
+    if (member == workers_.end()) break;
+    Waiter served = std::move(*waiter);
+    waiters_.erase(waiter);
+    context_.loop.Cancel(served.timer);
+    Grant grant;
+    grant.cell = member->ready.front();
+    member->ready.pop_front();
+    grant.worker = member->worker->name();
+    grant.channels = member->worker->Take(grant.cell);
+    grant.waited = Clock::now() - served.since;
+    if (member->worker->ready_since() > served.since) {
+      grant.worker_start = member->worker->ready_since() - served.since;
+    }
+    ++member->leased;
+    ++calls_;
+    leased_[grant.cell] = &*member;
+    served.granted(std::move(grant));
+  }
+  std::erase_if(warm_watchers_, [this](Watcher& watcher) {
+    if (ReadyCells() < watcher.cells) return false;
+    watcher.done(ReadyCells(), nullptr);
+    return true;
+  });
+  serving_ = false;
+  Resize();
+}
+
+void Pool::Resize() {
+  if (retired_) return;
+  Member* current = Current();
+  const auto waiting = static_cast<uint64_t>(
+      std::ranges::count_if(waiters_, [](const Waiter& w) { return !w.ahead; }));
+  const bool wanted = !waiters_.empty() || !warm_watchers_.empty() || !ready_watchers_.empty();
+  if (current == nullptr) {
+    if (wanted) StartWorker();
+    return;
+  }
+  if (!current->worker->ready()) return;
+  const SlotCounts counts{current->worker->slots(), current->worker->slots_making(), current->ready.size(),
+                          current->worker->cells_coming(), waiting};
+  const uint64_t more = SlotsToAdd(sizing_, counts);
+  for (uint64_t i = 0; i < more; ++i) current->worker->AddSlot();
+  if (waiting > 0 && more == 0 && counts.ready + counts.coming + counts.making == 0) context_.reclaim(*this, nullptr);
+  if (waiting > 0 && current->worker->calls() >= rotation_.max_calls) Tick();
+}
+
+void Pool::Tick() {
+  if (retired_) return;
+  const Clock::time_point now = Clock::now();
+  if (PoolIsIdle(now - last_use_, spec_.idle_sec, leased_.size(), waiters_.size())) {
+    for (Member& member : workers_) RetireMember(member, "idle");
+    return;
+  }
+  Member* current = Current();
+  if (current == nullptr || !current->worker->ready()) return;
+  const Worker& worker = *current->worker;
+  // A little before its last call the replacement is begun, so that nobody waits for it.
+  const uint64_t margin = std::min<uint64_t>(rotation_.max_calls / 10, 32);
+  const auto why = DueForRotation(rotation_, {worker.calls() + margin, now - worker.ready_since(), worker.tainted(),
+                                              current->jitter});
+  if (!why.empty()) StartWorker();
+}
+
+void Pool::Retire() {
+  retired_ = true;
+  FailWaiters(Error(Code::kUnavailable, "the agent is stopping", "", false));
+  for (Member& member : workers_) RetireMember(member, "the pool ends");
+}
+
+Pool::Stats Pool::GetStats() const {
+  Stats stats;
+  for (const Member& member : workers_) {
+    ++stats.workers;
+    stats.slots += member.worker->slots();
+    stats.ready += member.ready.size();
+    stats.worker_names.push_back(member.worker->name());
+    if (!member.worker->notes().empty()) stats.notes = member.worker->notes();
+  }
+  stats.leased = leased_.size();
+  stats.waiting = waiters_.size();
+  stats.calls = calls_;
+  stats.rotations = rotations_;
+  stats.start_failures = failures_;
+  stats.last_failure = last_failure_;
+  return stats;
+}
+
+}  // namespace hutch

@@ -1,0 +1,142 @@
+// The warm workers of one environment under one policy, and the queue of those who wait for a cell of theirs.
+//
+// Belongs to the loop's thread. A Pool owns its workers; who holds which leased cell is the broker's affair. Every
+// decision about numbers and time is a function of rotation.h and sizing.h; this file only carries them out.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pool/environment.h"
+#include "pool/rotation.h"
+#include "pool/sizing.h"
+#include "pool/worker.h"
+
+namespace hutch {
+
+// What a caller gets: a cell that is its own until it is released.
+struct Grant {
+  uint64_t cell = 0;
+  std::string worker;
+  CellChannels channels;
+  Clock::duration waited{};
+  Clock::duration worker_start{};  // part of the wait in which no worker was ready
+};
+
+class Pool final : public Worker::Listener {
+ public:
+  // What a pool needs of its surroundings; all outlive it.
+  struct Context {
+    Loop& loop;
+    Podman& podman;
+    Background& background;
+    const Paths& paths;
+    std::string generation;
+    unsigned cores;
+    std::function<std::string(const std::string& base_id)> image_of;    // throws kMissingBase
+    std::function<void(uint64_t cell, const CellReport&)> cell_gone;     // leased cells only
+    std::function<bool(Pool&, const std::string* worker)> reclaim;      // takes back a cell that was leased ahead
+  };
+  using Granted = std::function<void(Grant)>;
+  using Refused = std::function<void(const Error&)>;
+
+  Pool(Context context, std::string key, PoolSpec spec, Environment environment);
+  ~Pool();
+
+  const std::string& key() const { return key_; }
+  const PoolSpec& spec() const { return spec_; }
+  const Environment& environment() const { return environment_; }
+
+  // Calls exactly one of the two, now or later. `ahead`: nobody waits for it, so it comes after everybody who does, and
+  // out of spare cells only. Returns a ticket for Forget.
+  uint64_t Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused);
+  void Forget(uint64_t ticket);
+  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
+  void Release(uint64_t cell);  // the cell dies; cell_gone follows
+
+  // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be started.
+  void WhenWorkerReady(std::function<void(const Error*)> ready);
+  void EnsureWarm(uint64_t cells, std::function<void(uint64_t ready, const Error*)> done);
+
+  void Tick();    // rotation and idle eviction; about once a second
+  void Retire();  // start nothing more; workers go as their leased cells end
+  bool empty() const { return workers_.empty(); }
+
+  struct Stats {
+    uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0, start_failures = 0;
+    std::string last_failure;
+    std::vector<std::string> worker_names;
+    std::string notes;
+  };
+  Stats GetStats() const;
+
+ private:
+  struct Member {
+    std::unique_ptr<Worker> worker;
+    double jitter = 0;
+    bool retiring = false;
+    std::deque<uint64_t> ready;  // parked cells, oldest first
+    uint64_t leased = 0;
+  };
+  struct Waiter {
+    uint64_t ticket;
+    bool ahead;
+    Clock::time_point since;
+    TimerId timer;
+    Granted granted;
+    Refused refused;
+  };
+  struct Watcher {
+    uint64_t cells;
+    std::function<void(uint64_t, const Error*)> done;
+  };
+
+  void OnWorkerReady(Worker& worker) override;
+  void OnCellReady(Worker& worker, uint64_t cell) override;
+  void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) override;
+  void OnSlotsChanged(Worker& worker) override;
+  void OnWorkerDead(Worker& worker, const std::string& why) override;
+
+  Member* MemberOf(const Worker& worker);
+  Member* MemberOfCell(uint64_t cell);
+  Member* Current();  // the worker that new cells come from, ready or starting
+  void StartWorker();
+  void RetireMember(Member& member, std::string_view why);
+  void Serve();     // gives ready cells to waiters, then sees to more slots
+  void Resize();
+  void SweepRetired();
+  uint64_t ReadyCells() const;
+  void FailWaiters(const Error& error);
+
+  Context context_;
+  std::string key_;
+  PoolSpec spec_;
+  Environment environment_;
+  Rotation rotation_;
+  SizingLimits sizing_;
+  std::list<Member> workers_;
+  std::vector<std::unique_ptr<Worker>> graveyard_;  // dead ones, destroyed on the next turn of the loop
+  std::deque<Waiter> waiters_;
+  std::vector<std::function<void(const Error*)>> ready_watchers_;
+  std::vector<Watcher> warm_watchers_;
+  std::map<uint64_t, Member*> leased_;
+  uint64_t next_ticket_ = 1;
+  uint64_t next_worker_ = 1;
+  Clock::time_point last_use_;
+  std::optional<Clock::time_point> starting_since_;
+  unsigned failures_ = 0;  // starts failed in a row
+  std::string last_failure_;
+  TimerId retry_timer_ = 0;
+  bool retired_ = false;
+  bool serving_ = false;
+  uint64_t calls_ = 0;
+  uint64_t rotations_ = 0;
+  std::shared_ptr<bool> alive_;
+};
+
+}  // namespace hutch

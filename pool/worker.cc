@@ -1,0 +1,259 @@
+#include "pool/worker.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "wire/channel.h"
+
+namespace hutch {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Until the zygote has imported its packages; each import has a deadline of its own inside.
+constexpr auto kStartDeadline = std::chrono::seconds(180);
+constexpr size_t kMaxNotes = 16 * 1024;
+
+uint64_t NextCellId() {
+  static std::atomic<uint64_t> next{1};
+  return next++;
+}
+
+void WriteFile(const fs::path& path, const std::string& bytes) {
+  std::ofstream out(path, std::ios::binary);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  out.close();
+  if (!out) throw Error(Code::kInternal, "could not write " + path.string(), "is the disk full?");
+  fs::permissions(path, fs::perms(0644));
+}
+
+void WriteModule(const fs::path& root, const std::string& path, const std::string& content) {
+  const fs::path relative = fs::path(path).lexically_normal();
+  if (path.empty() || relative.is_absolute() || *relative.begin() == "..") {
+    throw Error(Code::kInvalidArgument, "a module has a path that leaves its directory: " + path);
+  }
+  fs::create_directories((root / relative).parent_path());
+  WriteFile(root / relative, content);
+}
+
+}  // namespace
+
+Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
+               const PoolSpec& pool, WorkerLaunch launch, Files files)
+    : loop_(loop),
+      podman_(podman),
+      background_(background),
+      listener_(listener),
+      launch_(std::move(launch)),
+      started_(Clock::now()),
+      alive_(std::make_shared<bool>(true)) {
+  launch_.setup = !files.setup.empty();
+  launch_.modules = !files.modules.empty();
+  fs::create_directories(launch_.socket_dir);
+  fs::permissions(launch_.socket_dir, fs::perms(0755));  // run_dir above it is 0700; the worker's uid is another
+  if (launch_.setup) WriteFile(launch_.socket_dir + "/setup.pickle", files.setup);
+  for (const auto& [path, content] : files.modules) WriteModule(launch_.socket_dir + "/modules", path, content);
+  listener_fd_ = ListenAt(launch_.socket_dir + "/" + kWorkerSocketName, 1, 0666);
+  loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
+  start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
+
+  const std::string spec = WorkerContainerSpec(paths, pool, launch_);
+  background_.Post([this, spec, alive = alive_, &loop = loop_, &podman = podman_, name = launch_.name] {
+    std::string failure;
+    try {
+      podman.Start(podman.Create(spec));
+    } catch (const std::exception& e) {
+      failure = e.what();
+    }
+    loop.Post([this, alive, failure] {
+      if (*alive && !failure.empty()) Die("its container could not be started: " + failure);
+    });
+  });
+}
+
+Worker::~Worker() {
+  *alive_ = false;
+  if (start_timer_ != 0) loop_.Cancel(start_timer_);
+  if (listener_fd_) loop_.Remove(listener_fd_.get());
+  if (warden_) {
+    Send({.kind = FrameKind::kRetire});
+    loop_.Remove(warden_.get());
+  }
+  warden_.reset();
+  background_.Post([&podman = podman_, name = launch_.name, dir = launch_.socket_dir] {
+    try {
+      podman.Remove(name);
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
+    }
+    std::error_code ignored;
+    fs::remove_all(dir, ignored);
+  });
+}
+
+uint64_t Worker::slots_making() const {
+  return static_cast<uint64_t>(
+      std::ranges::count_if(slots_, [](const auto& s) { return s.second == SlotState::kMaking; }));
+}
+
+uint64_t Worker::cells_coming() const {
+  return static_cast<uint64_t>(
+      std::ranges::count_if(slots_, [](const auto& s) { return s.second == SlotState::kMakingCell; }));
+}
+
+void Worker::OnAccept() {
+  Fd peer(::accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!peer) return;
+  if (warden_ || PeerOf(peer.get()).uid != launch_.uid) return;  // dropped: one warden, and it has this worker's uid
+  warden_ = std::move(peer);
+  loop_.Add(warden_.get(), EPOLLIN, [this](uint32_t) { OnWarden(); });
+}
+
+void Worker::OnWarden() {
+  alignas(FrameHeader) static char buffer[sizeof(FrameHeader) + kMaxPayload];
+  const auto alive = alive_;
+  for (;;) {
+    const ReceiveResult got = ReceiveDatagram(warden_.get(), buffer, nullptr, 0);
+    if (got.status == ReceiveStatus::kNothing) return;
+    if (got.status == ReceiveStatus::kClosed) return Die("the warden is gone");
+    if (got.status == ReceiveStatus::kTruncated || got.size < sizeof(FrameHeader)) {
+      return Die("the warden sent a malformed frame");
+    }
+    FrameHeader header;
+    std::memcpy(&header, buffer, sizeof header);
+    if (header.magic != kFrameMagic || header.version != kFrameVersion) return Die("the warden sent an unknown frame");
+    OnFrame(header, {buffer + sizeof header, got.size - sizeof header});
+    if (!*alive || state_ == State::kDead) return;
+  }
+}
+
+void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
+  if (!proved_ && header.kind != FrameKind::kHello) return Die("the warden did not say who it is");
+  const auto slot = slots_.find(header.a);
+  const auto cell = cells_.find(header.id);
+  switch (header.kind) {
+    case FrameKind::kHello:
+      if (payload != launch_.token) return Die("the warden has the wrong token");
+      proved_ = true;
+      return;
+    case FrameKind::kZygoteReady:
+      if (state_ != State::kStarting || payload.size() > kMaxNotes) return Die("an unexpected ready frame");
+      loop_.Cancel(std::exchange(start_timer_, 0));
+      state_ = State::kReady;
+      ready_since_ = Clock::now();
+      start_seconds_ = std::chrono::duration<double>(ready_since_ - started_).count();
+      notes_ = payload;
+      return listener_.OnWorkerReady(*this);
+    case FrameKind::kSlotReady:
+      if (slot == slots_.end() || slot->second != SlotState::kMaking) return Die("an unexpected slot");
+      slot->second = SlotState::kFree;
+      if (refill_) MakeCell(slot->first);
+      return;
+    case FrameKind::kCellReady:
+      if (cell == cells_.end() || cell->second.ready) return Die("an unexpected cell");
+      cell->second.ready = true;
+      slots_[cell->second.slot] = SlotState::kHasCell;
+      return listener_.OnCellReady(*this, header.id);
+    case FrameKind::kCellExit: {
+      if (cell == cells_.end() || payload.size() != sizeof(CellReport)) return Die("an unexpected end of a cell");
+      CellReport report;
+      std::memcpy(&report, payload.data(), sizeof report);
+      const uint32_t its_slot = cell->second.slot;
+      cells_.erase(cell);
+      slots_[its_slot] = SlotState::kFree;
+      if (refill_) MakeCell(its_slot);
+      return listener_.OnCellGone(*this, header.id, report);
+    }
+    case FrameKind::kFailed: {
+      std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %.*s\n", launch_.name.c_str(), header.a,
+                   static_cast<unsigned long long>(header.id), static_cast<int>(std::min<size_t>(payload.size(), 300)),
+                   payload.data());
+      tainted_ = true;
+      if (slot == slots_.end()) return Die("a failure of an unknown slot");
+      ForgetSlot(header.a);
+      // A worker that can no longer make a single slot is of no use to anybody.
+      if (slots_.empty()) {
+        return Die("a cell could not be made: " + std::string(payload.substr(0, 300)));
+      }
+      return listener_.OnSlotsChanged(*this);
+    }
+    case FrameKind::kZygoteDied:
+      return Die("the zygote died: " + std::string(payload.substr(0, 300)));
+    default:
+      return Die("the warden sent a frame that is not its own");
+  }
+}
+
+void Worker::ForgetSlot(uint32_t slot) {
+  slots_.erase(slot);
+  for (auto it = cells_.begin(); it != cells_.end(); ++it) {
+    if (it->second.slot != slot) continue;
+    const uint64_t id = it->first;
+    cells_.erase(it);
+    listener_.OnCellGone(*this, id, CellReport{});
+    return;
+  }
+}
+
+void Worker::AddSlot() {
+  const uint32_t slot = next_slot_++;
+  slots_[slot] = SlotState::kMaking;
+  Send({.kind = FrameKind::kMakeSlot, .a = slot});
+}
+
+void Worker::MakeCell(uint32_t slot) {
+  const uint64_t id = NextCellId();
+  Cell cell{.slot = slot, .channels = {}};
+  auto [ours, theirs] = MakeSocketPair();
+  auto [out_read, out_write] = MakePipe();
+  auto [err_read, err_write] = MakePipe();
+  cell.channels = {std::move(ours), std::move(out_read), std::move(err_read)};
+  const int descriptors[] = {theirs.get(), out_write.get(), err_write.get()};
+  slots_[slot] = SlotState::kMakingCell;
+  cells_.emplace(id, std::move(cell));
+  Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id}, descriptors);
+}
+
+CellChannels Worker::Take(uint64_t cell) {
+  ++calls_;
+  return std::move(cells_.at(cell).channels);
+}
+
+void Worker::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
+  if (cells_.contains(cell)) Send({.kind = FrameKind::kArm, .id = cell, .b = timeout_ms, .c = cpu_ms});
+}
+
+void Worker::Kill(uint64_t cell) {
+  if (cells_.contains(cell)) Send({.kind = FrameKind::kKill, .id = cell});
+}
+
+bool Worker::Send(const FrameHeader& header, std::span<const int> descriptors) {
+  if (!warden_) return false;
+  const iovec part{const_cast<FrameHeader*>(&header), sizeof header};
+  // The warden's queue holds a few hundred frames; one that does not read them is no warden of ours any more.
+  if (SendDatagram(warden_.get(), {&part, 1}, descriptors) == SendStatus::kSent) return true;
+  loop_.Post([this, alive = alive_] {
+    if (*alive) Die("the warden does not take orders any more");
+  });
+  return false;
+}
+
+void Worker::Die(const std::string& why) {
+  if (state_ == State::kDead) return;
+  state_ = State::kDead;
+  for (auto& [id, cell] : std::exchange(cells_, {})) {
+    listener_.OnCellGone(*this, id, CellReport{.killed = 1});
+  }
+  slots_.clear();
+  listener_.OnWorkerDead(*this, why);  // usually destroys *this soon after, never inside
+}
+
+}  // namespace hutch

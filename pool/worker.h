@@ -1,0 +1,117 @@
+// One warm container of one environment under one policy: starts it, talks to its warden, keeps the books of its slots
+// and cells, and removes it.
+//
+// Belongs to the loop's thread. Everything the warden says is checked against what it was asked: a frame that does not
+// fit ends the worker (the zygote beneath it may be hostile), and that is all it can do to us. Channels of a cell are
+// made here and sent in; no descriptor ever comes out of a worker.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pool/background.h"
+#include "pool/confinement.h"
+#include "pool/loop.h"
+#include "pool/podman.h"
+#include "wire/cell_frame.h"
+#include "wire/error.h"
+#include "wire/fd.h"
+
+namespace hutch {
+
+// The host's ends of a cell.
+struct CellChannels {
+  Fd socket, out, err;
+};
+
+class Worker {
+ public:
+  struct Files {
+    std::string setup;  // pickled, "": none
+    std::map<std::string, std::string> modules;  // relative path to content
+  };
+  class Listener {
+   public:
+    virtual void OnWorkerReady(Worker& worker) = 0;
+    virtual void OnCellReady(Worker& worker, uint64_t cell) = 0;
+    virtual void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) = 0;
+    virtual void OnSlotsChanged(Worker& worker) = 0;
+    // The worker is of no more use; its container is being removed. Cells it had are reported gone before.
+    virtual void OnWorkerDead(Worker& worker, const std::string& why) = 0;
+
+   protected:
+    ~Listener() = default;
+  };
+
+  // Begins to start it; OnWorkerReady or OnWorkerDead follows. `loop`, `podman`, `background` and `listener` outlive it.
+  Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
+         const PoolSpec& pool, WorkerLaunch launch, Files files);
+  ~Worker();  // kills and removes whatever is left of it
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  const std::string& name() const { return launch_.name; }
+  bool ready() const { return state_ == State::kReady; }
+  Clock::time_point ready_since() const { return ready_since_; }
+  double start_seconds() const { return start_seconds_; }
+  const std::string& notes() const { return notes_; }
+  uint64_t calls() const { return calls_; }
+  bool tainted() const { return tainted_; }
+
+  uint64_t slots() const { return slots_.size(); }   // alive or being made
+  uint64_t slots_making() const;
+  uint64_t cells_coming() const;
+  uint64_t cells_alive() const { return cells_.size(); }
+
+  void AddSlot();
+  // Takes the channels of a parked cell: it is leased from now on.
+  CellChannels Take(uint64_t cell);
+  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
+  void Kill(uint64_t cell);   // OnCellGone follows
+  void StopRefilling() { refill_ = false; }
+
+ private:
+  enum class State { kStarting, kReady, kDead };
+  enum class SlotState { kMaking, kFree, kMakingCell, kHasCell };
+  struct Cell {
+    uint32_t slot;
+    CellChannels channels;
+    bool ready = false;
+  };
+
+  void OnAccept();
+  void OnWarden();
+  void OnFrame(const FrameHeader& header, std::string_view payload);
+  void MakeCell(uint32_t slot);
+  bool Send(const FrameHeader& header, std::span<const int> descriptors = {});
+  void Die(const std::string& why);
+  void ForgetSlot(uint32_t slot);
+
+  Loop& loop_;
+  Podman& podman_;
+  Background& background_;
+  Listener& listener_;
+  WorkerLaunch launch_;
+  State state_ = State::kStarting;
+  Clock::time_point started_;
+  Clock::time_point ready_since_{};
+  double start_seconds_ = 0;
+  std::string notes_;
+  Fd listener_fd_;
+  Fd warden_;
+  TimerId start_timer_ = 0;
+  std::map<uint32_t, SlotState> slots_;
+  uint32_t next_slot_ = 0;
+  std::map<uint64_t, Cell> cells_;
+  uint64_t calls_ = 0;
+  bool proved_ = false;  // the warden has shown its token
+  bool tainted_ = false;
+  bool refill_ = true;
+  std::shared_ptr<bool> alive_;  // false once destroyed: for results that come back from the background
+};
+
+}  // namespace hutch

@@ -1,0 +1,132 @@
+#include "wire/message.h"
+
+#include <cereal/archives/binary.hpp>
+#include <cereal/types/map.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/variant.hpp>
+#include <cereal/types/vector.hpp>
+#include <cstring>
+#include <sstream>
+
+#include "wire/channel.h"
+#include "wire/memfd.h"
+
+namespace hutch {
+namespace {
+
+constexpr char kInlineMark = 'I';
+constexpr char kMemfdMark = 'M';
+constexpr int kMaxDescriptors = 4;
+
+}  // namespace
+
+template <class A>
+void serialize(A& a, IndexSettings& m) {
+  a(m.index_url, m.extra_index_urls, m.http_proxy, m.https_proxy, m.no_proxy, m.ca_bundle);
+}
+template <class A>
+void serialize(A& a, PoolSpec& m) {
+  a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index, m.allow_sdists, m.preload_given,
+    m.preload, m.nonce, m.setup, m.modules, m.memory_mb, m.disk_mb, m.pids, m.cpus, m.env, m.labels, m.max_calls,
+    m.max_age_sec, m.warm, m.max_cells, m.idle_sec);
+}
+template <class A>
+void serialize(A& a, CellReport& m) {
+  a(m.exit_code, m.signal, m.limit, m.killed, m.wall_us, m.cpu_us, m.peak_kb, m.memory_limit_kb, m.pids_peak,
+    m.disk_full);
+}
+template <class A>
+void serialize(A& a, Hello& m) { a(m.wire_version, m.pid); }
+template <class A>
+void serialize(A& a, Prepare& m) { a(m.request, m.timeout_ms, m.spec); }
+template <class A>
+void serialize(A& a, Warm& m) { a(m.request, m.key, m.cells); }
+template <class A>
+void serialize(A& a, Acquire& m) { a(m.request, m.key, m.queue_ms, m.ahead); }
+template <class A>
+void serialize(A& a, Forget& m) { a(m.request); }
+template <class A>
+void serialize(A& a, Started& m) { a(m.lease, m.timeout_ms, m.cpu_ms); }
+template <class A>
+void serialize(A& a, Done& m) { a(m.lease, m.want_report, m.status); }
+template <class A>
+void serialize(A& a, Ask& m) { a(m.request, m.what); }
+template <class A>
+void serialize(A& a, Welcome& m) { a(m.wire_version, m.agent); }
+template <class A>
+void serialize(A& a, Progress& m) { a(m.request, m.stage, m.text, m.done, m.total); }
+template <class A>
+void serialize(A& a, Prepared& m) {
+  a(m.request, m.key, m.digest, m.lock, m.notes, m.built, m.build_sec, m.worker_sec, m.enforcement);
+}
+template <class A>
+void serialize(A& a, Leased& m) { a(m.request, m.lease, m.table_slot, m.worker, m.waited_us, m.worker_us); }
+template <class A>
+void serialize(A& a, Report& m) { a(m.lease, m.report); }
+template <class A>
+void serialize(A& a, Answer& m) { a(m.request, m.text); }
+template <class A>
+void serialize(A& a, Failed& m) { a(m.request, m.code, m.message, m.hint, m.may_have_run); }
+
+std::string EncodeMessage(const Message& message) {
+  std::ostringstream out(std::ios::binary);
+  {
+    cereal::BinaryOutputArchive archive(out);
+    archive(message);
+  }
+  return std::move(out).str();
+}
+
+Message DecodeMessage(std::string_view bytes) {
+  try {
+    std::istringstream in(std::string(bytes), std::ios::binary);
+    cereal::BinaryInputArchive archive(in);
+    Message message;
+    archive(message);
+    return message;
+  } catch (const std::exception& e) {
+    throw Error(Code::kProtocol, std::string("a message could not be read: ") + e.what());
+  }
+}
+
+bool SendMessage(int fd, const Message& message, std::span<const int> descriptors) {
+  std::string bytes = EncodeMessage(message);
+  char mark = kInlineMark;
+  Fd memfd;
+  std::vector<int> all;
+  if (bytes.size() > kInlineMessage) {
+    memfd = MakeSealedMemfd("hutch-message", bytes.data(), bytes.size());
+    all.push_back(memfd.get());
+    mark = kMemfdMark;
+    bytes.clear();
+  }
+  all.insert(all.end(), descriptors.begin(), descriptors.end());
+  iovec parts[2] = {{&mark, 1}, {bytes.data(), bytes.size()}};
+  switch (SendDatagram(fd, {parts, bytes.empty() ? 1u : 2u}, all)) {
+    case SendStatus::kSent: return true;
+    case SendStatus::kFull: return false;
+    case SendStatus::kClosed: break;
+  }
+  throw Error(Code::kUnavailable, "the connection to the agent is closed");
+}
+
+std::optional<ReceivedMessage> ReceiveMessage(int fd) {
+  thread_local std::vector<char> buffer(kInlineMessage + 1);
+  std::vector<Fd> descriptors;
+  const ReceiveResult got = ReceiveDatagram(fd, buffer, &descriptors, kMaxDescriptors);
+  switch (got.status) {
+    case ReceiveStatus::kNothing: return std::nullopt;
+    case ReceiveStatus::kClosed: throw Error(Code::kUnavailable, "the connection was closed by its peer");
+    case ReceiveStatus::kTruncated: throw Error(Code::kProtocol, "a message is too long");
+    case ReceiveStatus::kData: break;
+  }
+  if (buffer[0] == kInlineMark) {
+    return ReceivedMessage{DecodeMessage({buffer.data() + 1, got.size - 1}), std::move(descriptors)};
+  }
+  if (buffer[0] != kMemfdMark || descriptors.empty()) throw Error(Code::kProtocol, "a message has an unknown form");
+  const std::string bytes = ReadSealedMemfd(descriptors.front().get(), kMaxMessage);
+  descriptors.erase(descriptors.begin());
+  return ReceivedMessage{DecodeMessage(bytes), std::move(descriptors)};
+}
+
+}  // namespace hutch

@@ -1,0 +1,131 @@
+// Requests and replies between client and agent, both ours and of one user: cereal inside, one datagram each.
+//
+// A client numbers its requests (1, 2, ...); a reply names the request it answers. A message over kInlineMessage bytes
+// travels in a sealed memfd, the first descriptor of its datagram. Bytes of a sandbox never come near this file.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "wire/cell_frame.h"
+#include "wire/error.h"
+#include "wire/fd.h"
+#include "wire/values.h"
+
+namespace hutch {
+
+inline constexpr size_t kInlineMessage = 32 * 1024;
+inline constexpr size_t kMaxMessage = 256u << 20;
+inline constexpr uint32_t kLeaseTableSlots = 1024;
+
+// What a slot of the lease table holds. The table is one memfd for each connection, mapped by both sides: it decides,
+// without a message, whether a lease that was handed out ahead is used by the client or taken back by the agent.
+enum LeaseMark : uint32_t { kLeaseIdle = 0, kLeaseUsed = 1, kLeaseReclaimed = 2 };
+
+// ---- client -> agent
+struct Hello {
+  uint32_t wire_version = 0;
+  int32_t pid = 0;
+};
+struct Prepare {
+  uint64_t request = 0;
+  uint64_t timeout_ms = 0;
+  PoolSpec spec;
+};
+struct Warm {
+  uint64_t request = 0;
+  std::string key;
+  int64_t cells = -1;
+};
+struct Acquire {  // answered by Leased with three descriptors, or Failed
+  uint64_t request = 0;
+  std::string key;
+  uint64_t queue_ms = 0;
+  bool ahead = false;  // nobody waits for it: only out of spare cells
+};
+struct Forget {  // the client no longer waits for `request`
+  uint64_t request = 0;
+};
+struct Started {  // the call on this lease has been running for a while
+  uint64_t lease = 0;
+  uint64_t timeout_ms = 0;
+  uint64_t cpu_ms = 0;
+};
+struct Done {  // the lease is over; its cell dies
+  uint64_t lease = 0;
+  bool want_report = false;
+  std::string status;
+};
+struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
+  uint64_t request = 0;
+  std::string what;
+};
+
+// ---- agent -> client
+struct Welcome {  // with one descriptor: the lease table
+  uint32_t wire_version = 0;
+  std::string agent;  // version and generation, for logs
+};
+struct Progress {
+  uint64_t request = 0;
+  std::string stage;  // base resolve download install import compile worker
+  std::string text;
+  double done = 0;
+  double total = 0;
+};
+struct Prepared {
+  uint64_t request = 0;
+  std::string key;
+  std::string digest;
+  std::string lock;
+  std::vector<std::string> notes;
+  bool built = false;
+  double build_sec = 0;
+  double worker_sec = 0;  // until the first worker was ready, 0: it was already
+  std::string enforcement;  // "cgroup" or "watchdog"
+};
+struct Leased {
+  uint64_t request = 0;
+  uint64_t lease = 0;
+  uint32_t table_slot = 0;
+  std::string worker;
+  uint64_t waited_us = 0;
+  uint64_t worker_us = 0;  // part of the wait spent starting a worker
+};
+struct Report {
+  uint64_t lease = 0;
+  CellReport report;
+};
+struct Answer {
+  uint64_t request = 0;
+  std::string text;
+};
+struct Failed {
+  uint64_t request = 0;
+  int32_t code = 0;
+  std::string message;
+  std::string hint;
+  bool may_have_run = false;
+};
+
+using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, Done, Ask, Welcome, Progress, Prepared,
+                             Leased, Report, Answer, Failed>;
+
+std::string EncodeMessage(const Message& message);
+Message DecodeMessage(std::string_view bytes);  // throws kProtocol
+
+// Sends without blocking. False: the socket is full. Throws kUnavailable when the peer is gone.
+bool SendMessage(int fd, const Message& message, std::span<const int> descriptors = {});
+
+struct ReceivedMessage {
+  Message message;
+  std::vector<Fd> descriptors;
+};
+// std::nullopt: nothing there. Throws kUnavailable at the end of the stream, kProtocol on nonsense.
+std::optional<ReceivedMessage> ReceiveMessage(int fd);
+
+}  // namespace hutch

@@ -1,0 +1,59 @@
+// Values that cross a socket of ours: plain, copyable, comparable; no behaviour.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace hutch {
+
+// What one call may use; 0 means no limit.
+struct CallLimits {
+  uint64_t timeout_ms = 30'000;          // wall time from the start of the function
+  uint64_t cpu_ms = 0;                   // CPU time of all its processes
+  uint64_t output_bytes = 1 << 20;       // kept of stdout and stderr together
+  uint64_t result_bytes = 512ull << 20;  // encoded result
+  uint64_t queue_ms = 60'000;            // wait for a cell
+};
+
+// Where packages come from. Never a credential: those travel in a netrc of their own.
+struct IndexSettings {
+  std::string index_url;
+  std::string extra_index_urls;  // separated by spaces
+  std::string http_proxy;
+  std::string https_proxy;
+  std::string no_proxy;
+  std::string ca_bundle;  // PEM text, "": the base image's own
+
+  bool operator==(const IndexSettings&) const = default;
+};
+
+// Everything that decides which worker may serve a call. Two calls share a pool exactly when all of it is equal.
+struct PoolSpec {
+  std::vector<std::string> requirements;  // PEP 508, normalized and sorted by the client; validated again here
+  std::string python_version;             // "3.11.7"
+  std::string platform;                   // "linux_x86_64"
+  std::string base_id;                    // 32 hex digits: the base image
+  std::string runtime_id;                 // 32 hex digits: the worker files
+  IndexSettings index;
+  bool allow_sdists = false;
+  bool preload_given = false;  // false: the direct requirements
+  std::vector<std::string> preload;
+  std::string nonce;    // disable_cache: a fresh value makes a fresh environment
+  std::string setup;    // pickled setup function for the zygote, never loaded on the host
+  std::map<std::string, std::string> modules;  // the caller's own modules: relative path to content
+  uint64_t memory_mb = 1024;
+  uint64_t disk_mb = 256;
+  uint64_t pids = 64;
+  double cpus = 1;
+  std::map<std::string, std::string> env;
+  std::map<std::string, std::string> labels;
+  uint64_t max_calls = 10'000;
+  double max_age_sec = 3600;
+  int64_t warm = -1;       // cells kept ready, -1: the pool decides
+  uint64_t max_cells = 0;  // 0: the pool decides
+  double idle_sec = 300;
+};
+
+}  // namespace hutch
