@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -152,6 +153,12 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
     return Json{{"type", "bind"}, {"source", source}, {"destination", destination},
                 {"options", {"bind", mode, "nosuid", "nodev", "private"}}};
   };
+  Json mounts = {bind(paths.runtime_dir(options.runtime_id), "/opt/hutch", "ro"),
+                 bind(paths.run_dir, paths.run_dir, "rw"), bind(paths.state_dir, paths.state_dir, "rw"),
+                 Json{{"type", "tmpfs"}, {"destination", "/tmp"}, {"options", {"rw", "nosuid", "nodev", "size=64m"}}}};
+  if (paths.agent_socket_dir() != paths.run_dir) {
+    mounts.push_back(bind(paths.agent_socket_dir(), paths.agent_socket_dir(), "rw"));  // $HUTCH_SOCKET is elsewhere
+  }
   const Json spec = {
       {"name", paths.agent_container()},
       {"image", BaseReference(options.base_id)},
@@ -174,10 +181,7 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
       {"use_image_hosts", true},
       {"use_image_resolve_conf", true},
       {"selinux_opts", {"disable"}},
-      {"mounts",
-       {bind(paths.runtime_dir(options.runtime_id), "/opt/hutch", "ro"), bind(paths.run_dir, paths.run_dir, "rw"),
-        bind(paths.state_dir, paths.state_dir, "rw"),
-        Json{{"type", "tmpfs"}, {"destination", "/tmp"}, {"options", {"rw", "nosuid", "nodev", "size=64m"}}}}},
+      {"mounts", mounts},
       {"r_limits", {{{"type", "nofile"}, {"soft", 4096}, {"hard", 4096}}}},
       {"restart_policy", "on-failure"},
       {"restart_tries", 5},
@@ -217,6 +221,15 @@ void Install(const LaunchOptions& options) {
   EnsureService(paths);
   InstallBase(paths, options);
   InstallRuntime(paths, options);
+}
+
+void PrepareForeground() {
+  Paths paths = PrepareHost();
+  const Fd lock = LockStart(paths);
+  EnsureService(paths);
+  BecomeUser(paths);
+  paths.service_user = false;
+  ::setenv("HUTCH_PATHS", paths.ToText().c_str(), 1);
 }
 
 void Stop(bool force) {

@@ -30,6 +30,10 @@ std::string Start(const LaunchOptions& options);
 // Adds this base image and runtime to a host whose agent may run already (another interpreter, another version).
 void Install(const LaunchOptions& options);
 
+// For an agent without a container: the host, the directories and the service are made ready, and root becomes Podman's
+// user for good. FindPaths then answers for that user.
+void PrepareForeground();
+
 // Removes every container of this instance, the service, and what they left. `force`: without a grace period.
 // Nothing of ours there is success.
 void Stop(bool force);

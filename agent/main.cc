@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -79,7 +80,7 @@ int Serve() {
   return 0;
 }
 
-int Report(const json& result) {
+int PrintResult(const json& result) {
   std::puts(result.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
   return result.value("ok", false) ? 0 : 1;
 }
@@ -102,14 +103,14 @@ int Main(const std::vector<std::string>& args) {
     PrepareHost();
     return Serve();
   }
-  if (verb == "--start") return Report({{"ok", true}, {"socket", Start(options)}});
+  if (verb == "--start") return PrintResult({{"ok", true}, {"socket", Start(options)}});
   if (verb == "--install") {
     Install(options);
-    return Report({{"ok", true}});
+    return PrintResult({{"ok", true}});
   }
   if (verb == "--stop") {
     Stop(flags["--force"] == "yes");
-    return Report({{"ok", true}});
+    return PrintResult({{"ok", true}});
   }
   if (verb == "--doctor") {
     std::puts(Doctor().c_str());
@@ -131,7 +132,7 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "hutch-agent: %s\n%s\n", error.what(), error.hint().c_str());
       return 1;
     }
-    return hutch::Report({{"ok", false},
+    return hutch::PrintResult({{"ok", false},
                           {"code", hutch::CodeName(error.code())},
                           {"message", error.what()},
                           {"hint", error.hint()}});

@@ -234,6 +234,14 @@ AsUser::~AsUser() {
   if (::syscall(SYS_setresuid, -1, 0, -1) != 0 || ::syscall(SYS_setresgid, -1, 0, -1) != 0) std::abort();
 }
 
+void BecomeUser(const Paths& paths) {
+  if (!paths.service_user || ::getuid() != 0) return;
+  if (::setgroups(0, nullptr) != 0 || ::setresgid(paths.gid, paths.gid, paths.gid) != 0 ||
+      ::setresuid(paths.uid, paths.uid, paths.uid) != 0) {
+    ThrowErrno("become the service user");
+  }
+}
+
 pid_t Spawn(const Paths& paths, const Command& command) {
   std::vector<char*> argv;
   for (const std::string& word : command.argv) argv.push_back(const_cast<char*>(word.c_str()));
@@ -270,12 +278,7 @@ pid_t Spawn(const Paths& paths, const Command& command) {
       ::sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
       ::umask(0022);
-      if (command.drop && paths.service_user && ::getuid() == 0) {
-        if (::setgroups(0, nullptr) != 0 || ::setresgid(paths.gid, paths.gid, paths.gid) != 0 ||
-            ::setresuid(paths.uid, paths.uid, paths.uid) != 0) {
-          ThrowErrno("become the service user");
-        }
-      }
+      if (command.drop) BecomeUser(paths);
       if (::chdir(command.directory.c_str()) != 0) ThrowErrno("chdir " + command.directory);
       ::execve(argv[0], argv.data(), environment.data());
       ThrowErrno("execute " + command.argv[0]);
@@ -444,7 +447,8 @@ Fd LockStart(const Paths& paths) {
     EnsurePrivate(paths, paths.home);
   }
   for (const std::string& path : {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
-                                  paths.state_dir + "/runtime", paths.store_dir(), paths.environment_dir()}) {
+                                  paths.state_dir + "/runtime", paths.store_dir(), paths.environment_dir(),
+                                  paths.agent_socket_dir()}) {
     EnsurePrivate(paths, path);
   }
   const AsUser user(paths);
@@ -521,10 +525,7 @@ void ExecPodman(const Paths& paths, const std::vector<std::string>& args) {
       const Fd view(::open(("/proc/" + std::to_string(service.pid) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
       if (view && ::setns(view.get(), CLONE_NEWNS) == 0) break;
     }
-    if (::setgroups(0, nullptr) != 0 || ::setresgid(paths.gid, paths.gid, paths.gid) != 0 ||
-        ::setresuid(paths.uid, paths.uid, paths.uid) != 0) {
-      ThrowErrno("become the service user");
-    }
+    BecomeUser(paths);
     if (::chdir("/") != 0) ThrowErrno("chdir /");
   }
   std::vector<char*> argv = {const_cast<char*>("podman")};

@@ -30,6 +30,9 @@ class AsUser {
   bool switched_ = false;
 };
 
+// Becomes Podman's user for good. REQUIRES: root, or nothing happens.
+void BecomeUser(const Paths& paths);
+
 // A child process to be: what it gets and nothing else (descriptors above 2 are closed, signals are at their defaults).
 struct Command {
   std::vector<std::string> argv;  // argv[0] is an absolute path

@@ -8,7 +8,6 @@
 #include <array>
 #include <cstring>
 #include <msgpack.hpp>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,10 +54,9 @@ constexpr uint64_t kBuiltBytes = 128;
 // A refusal: becomes a DecodeError, with the path that the visitor's stacks give.
 struct Refused {
   std::string message;
-  std::optional<py::error_already_set> cause;
 };
 
-[[noreturn]] void Refuse(std::string message) { throw Refused{std::move(message), std::nullopt}; }
+[[noreturn]] void Refuse(std::string message) { throw Refused{std::move(message)}; }
 
 PyObject* OrThrow(PyObject* object) {
   if (object == nullptr) throw py::error_already_set();
@@ -426,17 +424,6 @@ PyObject* Builder::BuildNumbers(uint8_t kind, PyObject* raw) {
   return list.release().ptr();
 }
 
-// What an exception says, capped, as valid UTF-8.
-std::string Message(const py::error_already_set& error) {
-  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(error.value().ptr()));
-  if (!text) {
-    PyErr_Clear();
-    return "a field was refused";
-  }
-  const py::object capped = text[py::slice(0, 1000, 1)];
-  return capped.attr("encode")("utf-8", "backslashreplace").cast<std::string>();
-}
-
 PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
   Charge(kBuiltBytes);
   if (!builders_) builders_ = py::module_::import("hutch._build").attr("BUILDERS");
@@ -446,12 +433,7 @@ PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
   std::vector<PyObject*> fields;
   if (named) fields.push_back(types_.ptr());
   fields.insert(fields.end(), items.begin(), items.end());
-  PyObject* value = PyObject_Vectorcall(builder, fields.data(), fields.size(), nullptr);
-  if (value != nullptr) return value;
-  py::error_already_set error;
-  // An interrupt or lack of memory is not the payload's fault; anything else that a constructor says of its fields is.
-  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw error;
-  throw Refused{Message(error), std::move(error)};
+  return OrThrow(PyObject_Vectorcall(builder, fields.data(), fields.size(), nullptr));
 }
 
 // One step of a path: the repr of a short str or an int, else "?".
@@ -495,11 +477,22 @@ py::object& ErrorType() {
       .get_stored();
 }
 
-[[noreturn]] void Raise(const Refused& refused, const std::string& path) {
-  py::object error = ErrorType()(refused.message + " (" + path + ")");
-  error.attr("message") = refused.message;
+// What an exception says, capped, as valid UTF-8.
+std::string Message(const py::error_already_set& error) {
+  const auto text = py::reinterpret_steal<py::object>(PyObject_Str(error.value().ptr()));
+  if (!text) {
+    PyErr_Clear();
+    return "a field was refused";
+  }
+  const py::object capped = text[py::slice(0, 1000, 1)];
+  return capped.attr("encode")("utf-8", "backslashreplace").cast<std::string>();
+}
+
+[[noreturn]] void Raise(const std::string& message, const std::string& path, py::object cause) {
+  py::object error = ErrorType()(message + " (" + path + ")");
+  error.attr("message") = message;
   error.attr("path") = path;
-  if (refused.cause) PyException_SetCause(error.ptr(), refused.cause->value().inc_ref().ptr());
+  if (cause) PyException_SetCause(error.ptr(), cause.release().ptr());
   PyErr_SetObject(ErrorType().ptr(), error.ptr());
   throw py::error_already_set();
 }
@@ -520,7 +513,11 @@ py::object Decode(py::object owner, const char* data, size_t size, size_t body_s
     if (offset != body_size) Refuse("bytes are left over after the value");
     return builder.Take();
   } catch (const Refused& refused) {
-    Raise(refused, builder.Path());
+    Raise(refused.message, builder.Path(), {});
+  } catch (const py::error_already_set& error) {
+    // An interrupt or lack of memory is not the payload's fault; what else a constructor says of its fields is.
+    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+    Raise(Message(error), builder.Path(), error.value());
   }
 }
 

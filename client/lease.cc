@@ -20,7 +20,7 @@ constexpr size_t kReadChunk = 64 * 1024;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-size_t AlignUp(size_t n) { return (n + kArgumentAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+size_t AlignUp(size_t n) { return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment; }
 
 Fd PlaceBuffers(const std::vector<std::string_view>& buffers, size_t total) {
   Fd memfd = MakeResultMemfd(total);

@@ -41,8 +41,8 @@ struct Paths {
   // The value of the label hutch.instance: never empty, so that a filter on it never matches everything.
   std::string instance_label() const { return instance.empty() ? "default" : instance; }
 
-  // What the launcher hands to `--serve` in $HUTCH_PATHS, and back. Lines of `key=value`. FromText throws
-  // kInvalidArgument on an unknown or missing key.
+  // What the launcher hands to `--serve` in $HUTCH_PATHS (FindPaths takes it), and back. Lines of `key=value`. FromText
+  // throws kInvalidArgument on an unknown or missing key.
   std::string ToText() const;
   static Paths FromText(std::string_view text);
 };

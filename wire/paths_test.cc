@@ -51,6 +51,12 @@ TEST(Paths, RefuseTextWithMissingOrUnknownKeys) {
   EXPECT_THROW(Paths::FromText(Example().ToText() + "more=1\n"), Error);
 }
 
+TEST(Paths, AreTakenFromTheLauncherWhereItGaveThem) {
+  Variable given("HUTCH_PATHS", Example().ToText().c_str());
+  Variable home("HUTCH_HOME", "/srv/ignored");
+  EXPECT_EQ(FindPaths().ToText(), Example().ToText());
+}
+
 TEST(Paths, NameAnInstanceInEveryFilter) {
   EXPECT_EQ(Example().instance_label(), "default");
   EXPECT_EQ(Example().agent_container(), "hutch-agent");

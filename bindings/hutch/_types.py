@@ -29,16 +29,21 @@ class AnnotationMismatch(TypeError):
         self.got = got
 
 
-def return_annotation(function: Callable[..., Any]) -> Any:
-    """The resolved return annotation, or Any where there is none or it cannot be resolved."""
+def return_annotation(function: Callable[..., Any], local_names: dict[str, Any] | None = None) -> Any:
+    """The resolved return annotation, or Any where there is none or it cannot be resolved. `local_names`: what was in
+    scope where the function was defined, if that was inside another one.
+    """
     raw = getattr(function, "__annotations__", {}).get("return", Any)
+    names = {**getattr(function, "__globals__", {}), **(local_names or {}), **_free_names(function)}
+    return _resolved(raw, names)
+
+
+def _resolved(hint: Any, names: dict[str, Any]) -> Any:
+    holder = types.SimpleNamespace(__annotations__={"hint": hint})
     try:
-        # Only the return annotation, so that an unresolvable parameter does not hide it.
-        holder = types.SimpleNamespace(__annotations__={"return": raw})
-        names = {**getattr(function, "__globals__", {}), **_free_names(function)}
-        return typing.get_type_hints(holder, globalns=names, include_extras=True)["return"]
+        return typing.get_type_hints(holder, globalns=names, include_extras=True)["hint"]
     except Exception:
-        return Any if isinstance(raw, str) else raw
+        return Any if isinstance(hint, str) else hint
 
 
 def _free_names(function: Callable[..., Any]) -> dict[str, Any]:
@@ -54,14 +59,19 @@ def _free_names(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def field_hints(kind: type) -> dict[str, Any]:
-    """The resolved annotations of a class's fields; empty where they cannot be resolved."""
+    """The resolved annotations of a class's fields; Any for what cannot be resolved."""
+    fields = getattr(kind, "model_fields", None)
+    if type(fields) is dict:
+        return {name: getattr(field, "annotation", Any) for name, field in fields.items()}  # pydantic resolved them
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except Exception:
         merged: dict[str, Any] = {}
         for base in reversed(kind.__mro__):
-            merged.update(base.__dict__.get("__annotations__", {}))
-        return {name: Any if isinstance(hint, str) else hint for name, hint in merged.items()}
+            names = {**vars(sys.modules.get(base.__module__, typing)), kind.__name__: kind}
+            for name, hint in base.__dict__.get("__annotations__", {}).items():
+                merged[name] = _resolved(hint, names)
+        return merged
 
 
 def wire_name(kind: type) -> str:
