@@ -133,7 +133,13 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
       std::fprintf(stderr, "hutch: starting the agent\n");
       ::unlink(paths.agent_socket.c_str());
       id = podman.Create(AgentSpec(paths, options));
-      podman.Start(id);
+      try {
+        podman.Start(id);
+      } catch (const Error& error) {
+        // Nothing of it has run: what keeps a first container from starting is the host.
+        podman.Remove(id);
+        throw Error(Code::kPlatform, error.what(), "hutch doctor");
+      }
     }
   }
   WaitForAgent(paths, podman, id);

@@ -48,10 +48,16 @@ std::string AskVersion(const std::string& program) {
   ::posix_spawn_file_actions_adddup2(&actions, writes.get(), 1);
   ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   char word[] = "--version";
-  char path[] = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-  char home[] = "HOME=/nonexistent";
+  // Without root it wants the user's own directories even for this.
+  const auto variable = [](const char* name) {
+    const char* value = ::geteuid() == 0 ? nullptr : ::secure_getenv(name);
+    return std::string(name) + "=" + (value == nullptr ? "" : value);
+  };
+  std::string path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
+  std::string home = ::geteuid() == 0 ? "HOME=/nonexistent" : variable("HOME");
+  std::string runtime_dir = variable("XDG_RUNTIME_DIR");
   char* argv[] = {const_cast<char*>(program.c_str()), word, nullptr};
-  char* environment[] = {path, home, nullptr};
+  char* environment[] = {path.data(), home.data(), runtime_dir.data(), nullptr};
   pid_t pid = -1;
   const int failed = ::posix_spawn(&pid, program.c_str(), &actions, nullptr, argv, environment);
   ::posix_spawn_file_actions_destroy(&actions);
@@ -238,6 +244,13 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts) {
                     : "Linux " + facts.kernel + " cannot mount overlay without root",
       facts.overlay ? "set driver = \"overlay\" in ~/.config/containers/storage.conf and run: podman system reset" : "",
       false);
+  // root's launcher gives Podman a view without the hybrid; an ordinary user cannot.
+  const std::string unify = "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot";
+  add("cgroup layout", facts.root || facts.cgroups == CgroupLayout::kV2,
+      facts.cgroups == CgroupLayout::kV2 ? "cgroup v2" : "a private cgroup v2 view is made for Podman",
+      facts.cgroups == CgroupLayout::kHybrid ? "hybrid (v1 and v2): crun starts no rootless container on it"
+                                             : "no cgroup v2: rootless containers have no limits",
+      unify, facts.cgroups == CgroupLayout::kHybrid);
   std::vector<std::string> missing;
   for (const char* name : {"memory", "pids", "cpu"}) {
     if (std::find(facts.controllers.begin(), facts.controllers.end(), name) == facts.controllers.end()) {
@@ -250,7 +263,7 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts) {
            "pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo systemctl daemon-reload "
            "&& log in again";
   } else if (!facts.root) {
-    mend = "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot";
+    mend = unify;
   }
   add("cgroup limits", missing.empty(), "enforced by the kernel: " + Join(facts.controllers),
       "not delegated to Podman: " + Join(missing) +

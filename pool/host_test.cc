@@ -62,6 +62,15 @@ TEST(Host, SaysWhichLimitsTheKernelWillNotEnforce) {
   EXPECT_TRUE(AllRequired(facts)) << "Hutch works without them";
 }
 
+TEST(Host, RefusesAHybridLayoutToAnOrdinaryUserOnly) {
+  HostFacts facts = Good();
+  facts.cgroups = CgroupLayout::kHybrid;
+  EXPECT_FALSE(AllRequired(facts));
+  EXPECT_NE(Find(facts, "cgroup layout").fix, "");
+  facts.root = true;
+  EXPECT_TRUE(AllRequired(facts));
+}
+
 TEST(Host, TellsAMissingPodmanFromABrokenOne) {
   HostFacts facts = Good();
   facts.podman_version.clear();
