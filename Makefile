@@ -1,0 +1,55 @@
+# Everything a contributor types. The steps themselves are in scripts/ and CMakeLists.txt.
+PYTHON := .venv/bin/python
+SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool agent images bindings -type f \
+             -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
+CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
+                 -DHUTCH_PYTHON=OFF
+
+.PHONY: demo test bench security lint format clean help install machine machine-lint
+.DEFAULT_GOAL := help
+
+demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
+	$(PYTHON) examples/demo.py
+
+test: install ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
+	$(CMAKE_TESTS) >/dev/null
+	cmake --build build/sanitized
+	ctest --test-dir build/sanitized --output-on-failure --no-tests=error
+	.venv/bin/ruff check .
+	.venv/bin/mypy --strict bindings/hutch
+	$(PYTHON) -m pytest bindings images tests
+
+bench: install ## Measure latency, throughput and cold starts; one table
+	$(PYTHON) benchmarks/bench.py
+
+security: install ## Run the attacks alone, and the honest twin of each
+	$(PYTHON) -m pytest tests/security -v
+
+lint: machine-lint install ## Check style and types: ruff, mypy --strict, clang-tidy, clang-format
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy --strict bindings/hutch
+	scripts/tidy
+
+format: machine-lint install ## Rewrite the sources in the house style
+	.venv/bin/ruff format .
+	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
+
+clean: ## Stop the agent and remove what was built (the store of environments stays)
+	-.venv/bin/hutch agent stop
+	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+install: machine build/installed
+
+machine:
+	@scripts/prepare
+
+machine-lint:
+	@scripts/prepare lint
+
+build/installed: $(SOURCES) scripts/install scripts/requirements.txt | machine
+	scripts/install
+	@mkdir -p build && touch $@
