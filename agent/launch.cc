@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -146,6 +147,18 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
   return paths.agent_socket;
 }
 
+// What containers that are gone have left in the run directory. REQUIRES: AsUser.
+void RemoveSockets(const Paths& paths) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  ::unlink(paths.agent_socket.c_str());
+  for (const auto& entry : fs::directory_iterator(paths.run_dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("agent-") && name.ends_with(".sock")) fs::remove(entry.path(), ignored);
+  }
+  for (const auto& entry : fs::directory_iterator(paths.worker_dir(), ignored)) fs::remove_all(entry.path(), ignored);
+}
+
 }  // namespace
 
 std::string BaseReference(const std::string& base_id) { return "localhost/hutch-base:" + base_id; }
@@ -272,7 +285,7 @@ void Stop(bool force) {
       podman.Remove(info.id);
     }
     others = !podman.List("").empty();
-    ::unlink(paths.agent_socket.c_str());
+    RemoveSockets(paths);
   }
   StopService(paths, others);
 }

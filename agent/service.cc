@@ -27,6 +27,7 @@
 #include <thread>
 
 #include "agent/view.h"
+#include "pool/host.h"
 #include "pool/podman.h"
 #include "wire/error.h"
 
@@ -380,7 +381,7 @@ void CheckSubIds(const Paths& paths) {
     }
     if (found) continue;
     throw Error(Code::kPlatform, std::string(file) + " has no range for " + name,
-                "sudo usermod --add-subuids 200000-265535 --add-subgids 200000-265535 " + name);
+                SubIdCommand(name));
   }
 }
 

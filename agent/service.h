@@ -35,8 +35,8 @@ void BecomeUser(const Paths& paths);
 
 // A child process to be: what it gets and nothing else (descriptors above 2 are closed, signals are at their defaults).
 struct Command {
-  std::vector<std::string> argv;  // argv[0] is an absolute path
-  std::vector<std::string> environment;
+  std::vector<std::string> argv = {};  // argv[0] is an absolute path
+  std::vector<std::string> environment = {};
   int in = -1;    // -1: /dev/null
   int out = -1;   // -1: /dev/null
   int err = -1;   // -1: /dev/null

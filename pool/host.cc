@@ -211,6 +211,23 @@ HostFacts InspectHost(const std::optional<Paths>& paths, const std::optional<Pod
   return facts;
 }
 
+std::string SubIdCommand(const std::string& user) {
+  uint64_t free = 100000;  // where useradd begins
+  for (const char* file : {"/etc/subuid", "/etc/subgid"}) {
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) {
+      unsigned long long first = 0;
+      unsigned long long count = 0;
+      const size_t colon = line.find(':');
+      if (colon == std::string::npos) continue;
+      if (std::sscanf(line.c_str() + colon, ":%llu:%llu", &first, &count) != 2) continue;
+      if (first < 4000000000u && count < 4000000000u) free = std::max<uint64_t>(free, first + count);
+    }
+  }
+  const std::string range = std::to_string(free) + "-" + std::to_string(free + 65535);
+  return "sudo usermod --add-subuids " + range + " --add-subgids " + range + " " + user;
+}
+
 std::vector<HostCheck> CheckHost(const HostFacts& facts) {
   std::vector<HostCheck> checks;
   const auto add = [&checks](std::string name, bool ok, std::string good, std::string bad, std::string fix,
@@ -234,7 +251,7 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts) {
         std::to_string(facts.subuids) + " uids and " + std::to_string(facts.subgids) + " gids",
         facts.user + " may map " + std::to_string(facts.subuids) + " uids and " + std::to_string(facts.subgids) +
             " gids; 65536 are needed",
-        "sudo usermod --add-subuids 200000-265535 --add-subgids 200000-265535 " + facts.user);
+        SubIdCommand(facts.user));
   }
   add("user namespaces", facts.user_namespaces_error.empty(), "usable", facts.user_namespaces_error,
       MendUserNamespaces());

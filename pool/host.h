@@ -47,6 +47,9 @@ struct HostCheck {
   std::string fix;       // the exact command; "" where ok or where there is none
 };
 
+// The command that gives `user` ids that nobody else has.
+std::string SubIdCommand(const std::string& user);
+
 // `service`: what the running service said, if it runs. `paths`: nullopt when FindPaths threw `place`.
 HostFacts InspectHost(const std::optional<Paths>& paths, const std::optional<PodmanVersion>& service);
 std::vector<HostCheck> CheckHost(const HostFacts& facts);

@@ -49,7 +49,8 @@ TEST(Host, NamesTheCommandThatGivesSubIds) {
   facts.subgids = 0;
   const HostCheck check = Find(facts, "sub-ids");
   EXPECT_FALSE(check.ok);
-  EXPECT_EQ(check.fix, "sudo usermod --add-subuids 200000-265535 --add-subgids 200000-265535 ada");
+  EXPECT_TRUE(check.fix.starts_with("sudo usermod --add-subuids ")) << check.fix;
+  EXPECT_TRUE(check.fix.ends_with(" ada")) << check.fix;
   EXPECT_FALSE(AllRequired(facts));
 }
 

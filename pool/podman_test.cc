@@ -172,7 +172,16 @@ TEST(Podman, RefusesAHeaderWithoutEnd) {
   EXPECT_EQ(CodeOf([&] { Podman(fake.path()).List("a=b"); }), Code::kPodman);
 }
 
-TEST(Podman, RefusesAnAnswerThatIsNoJsonOrDeeplyNested) {
+TEST(Podman, RefusesHeadersWithoutEnd) {
+  FakePodman fake([](const std::string&) {
+    std::string lines = "HTTP/1.1 200 OK\r\n";
+    for (int i = 0; i < 1 << 20; ++i) lines += "X: y\r\n";
+    return lines;
+  });
+  EXPECT_EQ(CodeOf([&] { Podman(fake.path()).List("a=b"); }), Code::kPodman);
+}
+
+TEST(Podman, RefusesAnAnswerThatIsNoJson) {
   FakePodman fake([](const std::string&) { return Reply("200 OK", "<html>"); });
   EXPECT_EQ(CodeOf([&] { Podman(fake.path()).Inspect("box"); }), Code::kPodman);
 }
