@@ -24,18 +24,22 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr uint64_t kMaxBytes = 24ull << 30;   // of one environment: the largest honest ones (CUDA) have about 10 GiB
+constexpr uint64_t kMaxBytes =
+    24ull << 30;  // of one environment: the largest honest ones (CUDA) have about 10 GiB
 constexpr uint64_t kMaxFiles = 500'000;
-constexpr uint64_t kMaxAnswer = 16u << 20;    // bytes that the import step may write, anywhere
+constexpr uint64_t kMaxAnswer = 16u << 20;  // bytes that the import step may write, anywhere
 constexpr size_t kMaxSourceFiles = 50'000;
-constexpr int kImportSeconds = 30;            // for each module
+constexpr int kImportSeconds = 30;  // for each module
 constexpr milliseconds kPoll(10);
 constexpr milliseconds kInspect(500);
 constexpr char kPython[] = "/opt/python/bin/python3";
-constexpr char kAnswer[] = "/store/answer";  // where import and compile find the file they answer in
+constexpr char kAnswer[] =
+    "/store/answer";  // where import and compile find the file they answer in
 constexpr char kScripts[] = "/opt/hutch/environment/";
 
-double Seconds(Clock::time_point since) { return std::chrono::duration<double>(Clock::now() - since).count(); }
+double Seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
 
 Json Bind(const std::string& from, const std::string& to, bool writable) {
   return {{"type", "bind"},
@@ -54,7 +58,8 @@ void WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   }
 }
 
-// Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it recurses far.
+// Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it
+// recurses far.
 Json ParseShallow(const std::string& text, int depth) {
   return Json::parse(
       text, [depth](int at, Json::parse_event_t, Json&) { return at <= depth; }, false);
@@ -124,7 +129,8 @@ ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::stri
     }
   }
   for (const std::string& module : asked) {
-    if (!seen.contains(module)) answer.notes.push_back(module + " is not loaded ahead: importing it did not end");
+    if (!seen.contains(module))
+      answer.notes.push_back(module + " is not loaded ahead: importing it did not end");
   }
   for (std::string& path : Strings(body, "files", kMaxSourceFiles)) {
     if (IsPlainSourcePath(path)) answer.files.push_back(std::move(path));
@@ -132,8 +138,8 @@ ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::stri
   return answer;
 }
 
-Builder::Builder(Podman& podman, const Paths& paths, std::string name, std::function<void(BuildProgress)> progress,
-                 std::function<bool()> cancelled)
+Builder::Builder(Podman& podman, const Paths& paths, std::string name,
+                 std::function<void(BuildProgress)> progress, std::function<bool()> cancelled)
     : podman_(podman),
       paths_(paths),
       name_(std::move(name)),
@@ -161,14 +167,21 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
   const bool network = step == "fetch";
   Json mounts = Json::parse(mounts_json);
   mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
-  mounts.push_back({{"type", "tmpfs"},
-                    {"source", "tmpfs"},
-                    {"destination", "/tmp"},
-                    {"options", {"nosuid", "nodev", network ? "size=2g" : "size=256m", "mode=1777"}}});
+  mounts.push_back(
+      {{"type", "tmpfs"},
+       {"source", "tmpfs"},
+       {"destination", "/tmp"},
+       {"options", {"nosuid", "nodev", network ? "size=2g" : "size=256m", "mode=1777"}}});
   // The same as a worker's zygote sets: with one thread each, these libraries start none at import.
-  Json env = {{"HOME", "/tmp"},          {"LANG", "C.UTF-8"},          {"TMPDIR", "/tmp"},
-              {"OMP_NUM_THREADS", "1"},  {"OPENBLAS_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"},
-              {"NUMEXPR_NUM_THREADS", "1"}, {"MPLCONFIGDIR", "/tmp"},   {"PATH", "/opt/python/bin:/usr/bin"}};
+  Json env = {{"HOME", "/tmp"},
+              {"LANG", "C.UTF-8"},
+              {"TMPDIR", "/tmp"},
+              {"OMP_NUM_THREADS", "1"},
+              {"OPENBLAS_NUM_THREADS", "1"},
+              {"MKL_NUM_THREADS", "1"},
+              {"NUMEXPR_NUM_THREADS", "1"},
+              {"MPLCONFIGDIR", "/tmp"},
+              {"PATH", "/opt/python/bin:/usr/bin"}};
   Json limits = {{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}};
   if (import) limits.push_back({{"type", "FSIZE"}, {"hard", kMaxAnswer}, {"soft", kMaxAnswer}});
   Json spec = {
@@ -177,9 +190,13 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
       {"entrypoint", {kPython, "-I", "-S"}},
       {"command", command},
       {"env", env},
-      {"labels", {{"hutch.instance", paths_.agent_container()}, {"hutch.role", "builder"}, {"hutch.build", name_}}},
+      {"labels",
+       {{"hutch.instance", paths_.agent_container()},
+        {"hutch.role", "builder"},
+        {"hutch.build", name_}}},
       {"mounts", mounts},
-      // Container root without a capability is the host's own unprivileged user: what it writes is ours to remove.
+      // Container root without a capability is the host's own unprivileged user: what it writes is
+      // ours to remove.
       {"user", import ? "1000:1000" : "0:0"},
       {"cap_drop", {"ALL"}},
       {"no_new_privileges", true},
@@ -196,18 +213,22 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
       {"volatile", true},
   };
   // The installer and the bytecode compiler need no more than the packages' own code.
-  const std::string own = runtime_dir_ + (import ? "/seccomp-worker.json" : "/seccomp-builder.json");
+  const std::string own =
+      runtime_dir_ + (import ? "/seccomp-worker.json" : "/seccomp-builder.json");
   if (::access(own.c_str(), R_OK) == 0) spec["seccomp_profile_path"] = own;
   return spec.dump();
 }
 
-void Builder::RunStep(const std::string& step, const std::string& spec_json, const std::string& report,
-                      seconds limit, const std::function<bool(const std::string&)>& line) {
+void Builder::RunStep(const std::string& step, const std::string& spec_json,
+                      const std::string& report, seconds limit,
+                      const std::function<bool(const std::string&)>& line) {
   const auto stop_if_cancelled = [this] {
-    if (cancelled_()) throw Error(Code::kCancelled, "the build was given up: nobody waits for it any more");
+    if (cancelled_())
+      throw Error(Code::kCancelled, "the build was given up: nobody waits for it any more");
   };
   stop_if_cancelled();
-  containers_.push_back("hutch-builder-" + name_ + "-" + step);  // so that a lost answer leaves nothing behind
+  containers_.push_back("hutch-builder-" + name_ + "-" +
+                        step);  // so that a lost answer leaves nothing behind
   const std::string id = podman_.Create(spec_json);
   podman_.Start(id);
 
@@ -222,7 +243,8 @@ void Builder::RunStep(const std::string& step, const std::string& spec_json, con
     ssize_t n = 0;
     while (fd && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0) {
       rest.append(buffer, static_cast<size_t>(n));
-      if (rest.size() > 4 * kMaxAnswer) throw Error(Code::kProtocol, "the " + step + " step's report is too long");
+      if (rest.size() > 4 * kMaxAnswer)
+        throw Error(Code::kProtocol, "the " + step + " step's report is too long");
     }
     size_t begin = 0;
     for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1) {
@@ -232,7 +254,8 @@ void Builder::RunStep(const std::string& step, const std::string& spec_json, con
     if (ended) return;  // read once more after the end was seen
     stop_if_cancelled();
     if (Clock::now() > deadline) {
-      throw Error(Code::kInstallFailed, "the " + step + " step took longer than " + std::to_string(limit.count()) + " s");
+      throw Error(Code::kInstallFailed,
+                  "the " + step + " step took longer than " + std::to_string(limit.count()) + " s");
     }
     if (Clock::now() > inspect_at) {
       const auto info = podman_.Inspect(id);
@@ -251,11 +274,12 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
   Json extra = Json::array();
   for (size_t at = 0; at < spec.index.extra_index_urls.size();) {
-    const size_t end = std::min(spec.index.extra_index_urls.find(' ', at), spec.index.extra_index_urls.size());
+    const size_t end =
+        std::min(spec.index.extra_index_urls.find(' ', at), spec.index.extra_index_urls.size());
     if (end > at) extra.push_back(spec.index.extra_index_urls.substr(at, end - at));
     at = end + 1;
   }
-  const std::string inside = spec.allow_sdists ? "/store" : "/store/build/" + name_;
+  const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
   const Json settings = {{"requirements", spec.requirements},
                          {"allow_sdists", spec.allow_sdists},
                          {"index_url", spec.index.index_url},
@@ -268,7 +292,7 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   // In a file, not in arguments or the environment: `podman inspect` shows those.
   WriteFile(directory_ + "/fetch.json", settings.dump(), 0600);
   // One mount for cache and tree: a hard link does not cross mounts.
-  const Json mounts = {Bind(spec.allow_sdists ? directory_ : paths_.store_dir(), "/store", true)};
+  const Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
   const std::string script = std::string(kScripts) + "fetch.py";
 
   std::optional<Error> failure;
@@ -276,7 +300,8 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   const auto read = [&](const std::string& line) {
     const Json item = ParseShallow(line, 3);
     if (item.is_object() && item.contains("failed")) {
-      failure = InstallError(Member(item, "failed", std::string()), Member(item, "log", std::string()));
+      failure =
+          InstallError(Member(item, "failed", std::string()), Member(item, "log", std::string()));
       return true;
     }
     if (item.is_object() && item.contains("packages")) {
@@ -287,35 +312,42 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
       return done = true;
     }
     if (item.is_object() && item.contains("stage")) {
-      progress_({Member(item, "stage", std::string()), ScrubCredentials(Member(item, "text", std::string())),
-                 Member(item, "done", 0.0), Member(item, "total", 0.0)});
+      progress_({Member(item, "stage", std::string()),
+                 ScrubCredentials(Member(item, "text", std::string())), Member(item, "done", 0.0),
+                 Member(item, "total", 0.0)});
     }
     return false;
   };
-  RunStep("fetch", ContainerSpec("fetch", {script, inside}, mounts.dump()), directory_ + "/report.jsonl", seconds(3600),
-          read);
+  RunStep("fetch", ContainerSpec("fetch", {script, inside}, mounts.dump()),
+          directory_ + "/report.jsonl", seconds(3600), read);
   if (failure) throw *failure;
   if (!done) throw Error(Code::kInstallFailed, "the dependency installer ended without an answer");
 }
 
 std::vector<std::string> Builder::Import(BuildResult* result) {
   if (modules_.empty()) return {};
-  progress_({"import", "importing " + Printable(modules_.front(), 100) + (modules_.size() > 1 ? ", ..." : ""), 0, 0});
-  // One file, made by us, is all of the host that packages' code may write, and its size is limited.
+  progress_({"import",
+             "importing " + Printable(modules_.front(), 100) + (modules_.size() > 1 ? ", ..." : ""),
+             0, 0});
+  // One file, made by us, is all of the host that packages' code may write, and its size is
+  // limited.
   const std::string out = directory_ + "/import.json";
   WriteFile(out, "", 0666);
   const Json mounts = {Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)};
-  std::vector<std::string> command = {std::string(kScripts) + "probe.py", kAnswer, std::to_string(kImportSeconds)};
+  std::vector<std::string> command = {std::string(kScripts) + "probe.py", kAnswer,
+                                      std::to_string(kImportSeconds)};
   command.insert(command.end(), modules_.begin(), modules_.end());
   std::string text;
   const auto limit = seconds(kImportSeconds) * static_cast<int>(modules_.size()) + seconds(30);
   try {
-    RunStep("import", ContainerSpec("import", command, mounts.dump()), out, limit, [&](const std::string& line) {
-      text = line;
-      return true;
-    });
+    RunStep("import", ContainerSpec("import", command, mounts.dump()), out, limit,
+            [&](const std::string& line) {
+              text = line;
+              return true;
+            });
   } catch (const Error& error) {
-    // Packages that do not load are still installed: the caller's own import says why. Their word decides nothing here.
+    // Packages that do not load are still installed: the caller's own import says why. Their word
+    // decides nothing here.
     if (error.code() != Code::kInstallFailed && error.code() != Code::kProtocol) throw;
   }
   ProbeAnswer answer = ReadProbeAnswer(text, modules_);
@@ -326,21 +358,27 @@ std::vector<std::string> Builder::Import(BuildResult* result) {
 
 void Builder::Compile(const std::vector<std::string>& files) {
   if (files.empty()) return;
-  progress_({"compile", "compiling " + std::to_string(files.size()) + " modules", 0, static_cast<double>(files.size())});
+  progress_({"compile", "compiling " + std::to_string(files.size()) + " modules", 0,
+             static_cast<double>(files.size())});
   const std::string list = directory_ + "/compile.json", report = directory_ + "/compiled.json";
   WriteFile(list, Json(files).dump(-1, ' ', false, Json::error_handler_t::replace), 0644);
-  WriteFile(report, "", 0644);
-  const std::string tree = directory_ + "/tree";
-  const Json mounts = {Bind(tree, "/opt/env", true), Bind(list, "/store/list", false), Bind(report, kAnswer, true)};
-  const std::vector<std::string> command = {std::string(kScripts) + "compile.py", "/store/list", kAnswer};
+  // The same mount as the fetch step's: bytecode is hard-linked into the cache, and no code of
+  // packages runs here.
+  const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
+  const Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  const std::vector<std::string> command = {std::string(kScripts) + "compile.py", inside + "/tree",
+                                            inside + "/compile.json", inside + "/compiled.json",
+                                            "/store/cache"};
   RunStep("compile", ContainerSpec("compile", command, mounts.dump()), report, seconds(600),
           [](const std::string&) { return true; });
 }
 
 BuildResult Builder::Run(const EnvironmentSpec& spec) {
   runtime_dir_ = paths_.runtime_dir(spec.runtime_id);
+  isolated_ = spec.allow_sdists;
   if (::access((runtime_dir_ + "/environment/fetch.py").c_str(), R_OK) != 0) {
-    throw Error(Code::kMissingRuntime, "the worker files " + spec.runtime_id + " are not installed");
+    throw Error(Code::kMissingRuntime,
+                "the worker files " + spec.runtime_id + " are not installed");
   }
   const auto image = podman_.ImageId("localhost/hutch-base:" + spec.base_id);
   if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");

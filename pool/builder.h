@@ -1,9 +1,11 @@
-// Builds one environment in containers that are thrown away: fetch, import, compile, one after another.
+// Builds one environment in containers that are thrown away: fetch, import, compile, one after
+// another.
 //
-// fetch has the network and the download cache and runs nothing of the packages; import runs their code and has neither,
-// nor a writable tree; compile has a writable tree and runs nothing of them. With sdists allowed, fetch runs build
-// scripts: it then gets a cache and a store of its own, so that it can spoil no environment but this one.
-// Belongs to one thread. Whatever happens, the destructor removes the containers; the directory is its owner's.
+// fetch has the network and the download cache and runs nothing of the packages; import runs their
+// code and has neither, nor a writable tree; compile has a writable tree and runs nothing of them.
+// With sdists allowed, fetch runs build scripts: it then gets a cache and a store of its own, so
+// that it can spoil no environment but this one. Belongs to one thread. Whatever happens, the
+// destructor removes the containers; the directory is its owner's.
 #pragma once
 
 #include <chrono>
@@ -39,21 +41,22 @@ struct ProbeAnswer {
   std::vector<std::string> preload, notes, files;
 };
 
-// What the import step said, which is the packages' word: modules that were not asked for, paths that are not plain,
-// and whatever else does not fit are dropped. Never throws.
+// What the import step said, which is the packages' word: modules that were not asked for, paths
+// that are not plain, and whatever else does not fit are dropped. Never throws.
 ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked);
 
 class Builder {
  public:
-  // `name` is unique: the directory store_dir/build/<name> is made by the caller and empty; containers are named after it.
-  Builder(Podman& podman, const Paths& paths, std::string name, std::function<void(BuildProgress)> progress,
-          std::function<bool()> cancelled);
+  // `name` is unique: the directory store_dir/build/<name> is made by the caller and empty;
+  // containers are named after it.
+  Builder(Podman& podman, const Paths& paths, std::string name,
+          std::function<void(BuildProgress)> progress, std::function<bool()> cancelled);
   ~Builder();
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
-  // Leaves `tree/` and `lock.txt` in the directory. Throws kInstallFailed, kPlatform (full disk), kCancelled,
-  // kMissingBase, kMissingRuntime, kPodman.
+  // Leaves `tree/` and `lock.txt` in the directory. Throws kInstallFailed, kPlatform (full disk),
+  // kCancelled, kMissingBase, kMissingRuntime, kPodman.
   BuildResult Run(const EnvironmentSpec& spec);
 
   void RemoveContainers() noexcept;
@@ -74,6 +77,7 @@ class Builder {
   std::string name_, directory_, image_, runtime_dir_;
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;
+  bool isolated_ = false;  // build scripts run while fetching: nothing is shared with other builds
   std::vector<std::string> modules_;
   std::vector<std::string> containers_;
 };

@@ -86,23 +86,27 @@ std::optional<Meta> ReadMeta(const fs::path& directory) {
     meta.notes = json.at("notes");
     std::error_code error;
     const bool durable = json.at("boot") == BootId() || fs::exists(directory / "synced", error);
-    meta.whole = durable && meta.info.digest == directory.filename() && fs::is_directory(directory / "tree", error);
+    meta.whole = durable && meta.info.digest == directory.filename() &&
+                 fs::is_directory(directory / "tree", error);
   } catch (const Json::exception&) {  // edited by hand, or another version's
     return std::nullopt;
   }
   struct stat status;
-  if (::stat((directory / "meta.json").c_str(), &status) == 0) meta.info.last_used_sec = status.st_mtime;
+  if (::stat((directory / "meta.json").c_str(), &status) == 0)
+    meta.info.last_used_sec = status.st_mtime;
   return meta;
 }
 
 void RequireSpace(const std::string& directory) {
   struct statvfs status;
-  if (::statvfs(directory.c_str(), &status) != 0) ThrowErrno("statvfs " + directory, Code::kPlatform);
+  if (::statvfs(directory.c_str(), &status) != 0)
+    ThrowErrno("statvfs " + directory, Code::kPlatform);
   const uint64_t free = static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
   if (free >= kMinFree) return;
   throw Error(Code::kPlatform,
-              "the disk is full: " + std::to_string(free >> 20) + " MB are free where environments are kept (" +
-                  directory + "), a build needs " + std::to_string(kMinFree >> 20),
+              "the disk is full: " + std::to_string(free >> 20) +
+                  " MB are free where environments are kept (" + directory + "), a build needs " +
+                  std::to_string(kMinFree >> 20),
               "free some space; `hutch env` lists what Hutch keeps");
 }
 
@@ -126,7 +130,8 @@ struct EnvironmentStore::Build {
   double seconds = 0;
 };
 
-EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths) : podman_(podman), paths_(paths) {
+EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths)
+    : podman_(podman), paths_(paths) {
   for (const std::string& directory :
        {paths.store_dir() + "/cache", paths.store_dir() + "/build", paths.environment_dir()}) {
     std::error_code error;
@@ -148,8 +153,9 @@ void EnvironmentStore::Join(bool all) {
   std::vector<std::shared_ptr<Build>> joinable;
   {
     const std::lock_guard lock(mutex_);
-    const auto end = std::stable_partition(threads_.begin(), threads_.end(),
-                                           [all](const auto& build) { return !all && !build->ended; });
+    const auto end =
+        std::stable_partition(threads_.begin(), threads_.end(),
+                              [all](const auto& build) { return !all && !build->ended; });
     joinable.assign(end, threads_.end());
     threads_.erase(end, threads_.end());
   }
@@ -161,7 +167,8 @@ std::string EnvironmentStore::Digest(const EnvironmentSpec& spec) const {
   return DigestOf(spec);
 }
 
-std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec, const std::string& digest) const {
+std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec,
+                                                  const std::string& digest) const {
   const fs::path directory = fs::path(paths_.environment_dir()) / digest;
   std::optional<Meta> meta = ReadMeta(directory);
   if (!meta || !meta->whole) return std::nullopt;
@@ -177,8 +184,8 @@ std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec, c
   return environment;
 }
 
-Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point deadline, const ProgressFn& progress,
-                                  const Cancelled& cancelled) {
+Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point deadline,
+                                  const ProgressFn& progress, const Cancelled& cancelled) {
   const std::string digest = Digest(spec);
   Join(false);
   std::shared_ptr<Build> build;
@@ -209,8 +216,10 @@ Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point
     std::vector<BuildProgress> news;
     {
       std::unique_lock lock(build->mutex);
-      build->changed.wait_for(lock, kTick, [&] { return build->done || build->progress.size() > shown; });
-      news.assign(build->progress.begin() + static_cast<std::ptrdiff_t>(shown), build->progress.end());
+      build->changed.wait_for(lock, kTick,
+                              [&] { return build->done || build->progress.size() > shown; });
+      news.assign(build->progress.begin() + static_cast<std::ptrdiff_t>(shown),
+                  build->progress.end());
       shown = build->progress.size();
       done = build->done;
     }
@@ -230,7 +239,8 @@ Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point
   }
   if (failure) throw *failure;
   auto environment = Load(spec, digest);
-  if (!environment) throw Error(Code::kInternal, "the environment " + digest + " was built and is not there");
+  if (!environment)
+    throw Error(Code::kInternal, "the environment " + digest + " was built and is not there");
   environment->built_now = true;
   environment->build_sec = build->seconds;
   return *environment;
@@ -241,7 +251,8 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
   const fs::path directory = fs::path(paths_.store_dir()) / "build" / build->name;
   const auto say = [&build](BuildProgress progress) {
     const std::lock_guard lock(build->mutex);
-    // A caller sees each stage; of one stage's numbers only the newest matter, so the list stays short.
+    // A caller sees each stage; of one stage's numbers only the newest matter, so the list stays
+    // short.
     if (build->progress.size() < 10'000) build->progress.push_back(std::move(progress));
     build->changed.notify_all();
   };
@@ -307,14 +318,19 @@ void EnvironmentStore::Publish(const Build& build, const BuildResult& result, do
       {"files", result.files},
       {"created_sec", static_cast<int64_t>(::time(nullptr))},
       {"build_sec", seconds},
-      {"stages_sec", {{"fetch", result.fetch_sec}, {"import", result.import_sec}, {"compile", result.compile_sec}}},
+      {"stages_sec",
+       {{"fetch", result.fetch_sec},
+        {"import", result.import_sec},
+        {"compile", result.compile_sec}}},
       {"boot", BootId()},
   };
-  WriteFile(finished / "meta.json", meta.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  WriteFile(finished / "meta.json",
+            meta.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 
   const fs::path target = fs::path(paths_.environment_dir()) / build.digest;
   if (::rename(finished.c_str(), target.c_str()) == 0) return;
-  if (errno != EEXIST && errno != ENOTEMPTY) ThrowErrno("publish " + target.string(), Code::kPlatform);
+  if (errno != EEXIST && errno != ENOTEMPTY)
+    ThrowErrno("publish " + target.string(), Code::kPlatform);
   // Only one that Load() did not believe can be in the way.
   fs::rename(target, directory / "old");
   fs::rename(finished, target);
@@ -326,7 +342,8 @@ std::vector<EnvironmentInfo> EnvironmentStore::List() const {
     std::optional<Meta> meta = ReadMeta(entry.path());
     if (meta) list.push_back(std::move(meta->info));
   }
-  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.created_sec > b.created_sec; });
+  std::sort(list.begin(), list.end(),
+            [](const auto& a, const auto& b) { return a.created_sec > b.created_sec; });
   return list;
 }
 
@@ -345,10 +362,12 @@ bool EnvironmentStore::Remove(const std::string& digest) {
 }
 
 void EnvironmentStore::Sweep() {
-  // Everything is listed before the builds under way are: what a new build makes is never taken for a leftover.
+  // Everything is listed before the builds under way are: what a new build makes is never taken for
+  // a leftover.
   const std::vector<ContainerInfo> containers = podman_.List("hutch.role=builder");
   std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(paths_.store_dir() + "/build")) leftovers.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(paths_.store_dir() + "/build"))
+    leftovers.push_back(entry.path());
   std::set<std::string> active;
   {
     const std::lock_guard lock(mutex_);
@@ -359,10 +378,13 @@ void EnvironmentStore::Sweep() {
       const auto found = container.labels.find(key);
       return found == container.labels.end() ? std::string() : found->second;
     };
-    if (label("hutch.instance") != paths_.agent_container() || active.contains(label("hutch.build"))) continue;
+    if (label("hutch.instance") != paths_.agent_container() ||
+        active.contains(label("hutch.build")))
+      continue;
     podman_.Remove(container.id);
   }
-  std::erase_if(leftovers, [&active](const fs::path& path) { return active.contains(path.filename()); });
+  std::erase_if(leftovers,
+                [&active](const fs::path& path) { return active.contains(path.filename()); });
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(paths_.environment_dir())) {
     const std::optional<Meta> meta = ReadMeta(entry.path());

@@ -1,14 +1,17 @@
-// The store of environments: read-only directories with a digest's packages installed, built once and then shared.
+// The store of environments: read-only directories with a digest's packages installed, built once
+// and then shared.
 //
-// Thread-safe. Get() blocks and is called on worker threads; each build runs on a thread of its own, so a caller that
-// gives up does not take the others' build with it; a build that nobody waits for any more is given up. On disk, below
-// the state directory:
+// Thread-safe. Get() blocks and is called on worker threads; each build runs on a thread of its
+// own, so a caller that gives up does not take the others' build with it; a build that nobody waits
+// for any more is given up. On disk, below the state directory:
 //
-//   store/cache/                 the installer's downloads        store/build/<name>/  builds under way
-//   environments/<digest>/tree/  the packages                     .../lock.txt         versions and hashes
-//   environments/<digest>/meta.json                               .../synced           its bytes have reached the disk
+//   store/cache/                 the installer's downloads        store/build/<name>/  builds under
+//   way environments/<digest>/tree/  the packages                     .../lock.txt         versions
+//   and hashes environments/<digest>/meta.json                               .../synced its bytes
+//   have reached the disk
 //
-// A build appears under its digest by one rename. One without `synced` is believed only by the boot that made it.
+// A build appears under its digest by one rename. One without `synced` is believed only by the boot
+// that made it.
 #pragma once
 
 #include <chrono>
@@ -44,7 +47,7 @@ struct EnvironmentInfo {
   std::vector<std::string> packages;      // as installed: name==version
   std::string python_version;
   uint64_t bytes = 0;
-  int64_t created_sec = 0;    // since the epoch
+  int64_t created_sec = 0;  // since the epoch
   int64_t last_used_sec = 0;
   double build_sec = 0;
 };
@@ -62,16 +65,19 @@ class EnvironmentStore {
 
   std::string Digest(const EnvironmentSpec& spec) const;  // throws kInvalidArgument
 
-  // Returns the environment, building it first if it is not there. Callers of one digest share one build, its progress
-  // and its failure; a later call tries again. `progress` and `cancelled` are called on the caller's thread (the latter
-  // about every 20 ms); either may be null. Throws kInvalidArgument, kTimeout, kCancelled, kInstallFailed, kPlatform,
-  // kMissingBase, kMissingRuntime, kPodman.
+  // Returns the environment, building it first if it is not there. Callers of one digest share one
+  // build, its progress and its failure; a later call tries again. `progress` and `cancelled` are
+  // called on the caller's thread (the latter about every 20 ms); either may be null. Throws
+  // kInvalidArgument, kTimeout, kCancelled, kInstallFailed, kPlatform, kMissingBase,
+  // kMissingRuntime, kPodman.
   Environment Get(const EnvironmentSpec& spec, std::chrono::steady_clock::time_point deadline,
                   const ProgressFn& progress, const Cancelled& cancelled);
 
   std::vector<EnvironmentInfo> List() const;  // newest first
-  bool Remove(const std::string& digest);     // false: there is none. Workers that have it mounted keep it
-  // Removes what builds cut off have left: directories, containers, and environments whose bytes a crash may have lost.
+  bool Remove(
+      const std::string& digest);  // false: there is none. Workers that have it mounted keep it
+  // Removes what builds cut off have left: directories, containers, and environments whose bytes a
+  // crash may have lost.
   void Sweep();
 
  private:

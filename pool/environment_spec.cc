@@ -12,13 +12,17 @@
 namespace hutch {
 namespace {
 
-constexpr int kLayoutVersion = 1;  // of the directory that a digest names: raise it when old ones no longer serve
+constexpr int kLayoutVersion =
+    1;  // of the directory that a digest names: raise it when old ones no longer serve
 constexpr size_t kMaxRequirements = 512;
 constexpr size_t kMaxRequirement = 512;
 constexpr size_t kMaxModules = 256;
 
-// ASCII only: the C library's own answers depend on the locale, and a homoglyph is not a letter here.
-bool Alnum(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+// ASCII only: the C library's own answers depend on the locale, and a homoglyph is not a letter
+// here.
+bool Alnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
 bool OneOf(char c, std::string_view set) { return set.find(c) != std::string_view::npos; }
 
 std::string Quoted(std::string_view text) {
@@ -41,7 +45,8 @@ bool IsName(std::string_view name) {
 bool IsRequirement(std::string_view text) {
   if (text.empty() || text.size() > kMaxRequirement) return false;
   const size_t name_end = std::find_if_not(text.begin(), text.end(),
-                                           [](char c) { return Alnum(c) || OneOf(c, "._-"); }) - text.begin();
+                                           [](char c) { return Alnum(c) || OneOf(c, "._-"); }) -
+                          text.begin();
   if (!IsName(text.substr(0, name_end))) return false;
   text.remove_prefix(name_end);
 
@@ -54,14 +59,18 @@ bool IsRequirement(std::string_view text) {
   if (text.starts_with('[')) {
     const size_t end = text.find(']');
     if (end == std::string_view::npos) return false;
-    if (!Consists(text.substr(1, end - 1), 256, [](char c) { return Alnum(c) || OneOf(c, "._-, "); })) return false;
+    if (!Consists(text.substr(1, end - 1), 256,
+                  [](char c) { return Alnum(c) || OneOf(c, "._-, "); }))
+      return false;
     text.remove_prefix(end + 1);
   }
   // An "@" would begin a URL, a "#" a comment, "$" a variable, "\" a continued line.
   while (text.starts_with(' ')) text.remove_prefix(1);
   if (!text.empty() && !OneOf(text.front(), "<>=!~")) return false;
-  return Consists(text, kMaxRequirement, [](char c) { return Alnum(c) || OneOf(c, "<>=!~,.*+-_ "); }) &&
-         Consists(marker, kMaxRequirement, [](char c) { return Alnum(c) || OneOf(c, "<>=!~,.*+-_ '\"()"); });
+  return Consists(text, kMaxRequirement,
+                  [](char c) { return Alnum(c) || OneOf(c, "<>=!~,.*+-_ "); }) &&
+         Consists(marker, kMaxRequirement,
+                  [](char c) { return Alnum(c) || OneOf(c, "<>=!~,.*+-_ '\"()"); });
 }
 
 bool IsModule(std::string_view name) {
@@ -76,11 +85,13 @@ bool IsModule(std::string_view name) {
 
 void CheckUrl(const std::string& what, std::string_view url) {
   if (url.empty()) return;
-  const bool printable = Consists(url, 2048, [](char c) { return c > 0x20 && c < 0x7f && !OneOf(c, "\"'\\`"); });
+  const bool printable =
+      Consists(url, 2048, [](char c) { return c > 0x20 && c < 0x7f && !OneOf(c, "\"'\\`"); });
   const size_t scheme = url.find("://");
   const bool known = url.starts_with("https://") || url.starts_with("http://");
   if (!printable || !known || url.size() <= scheme + 3) {
-    throw Error(Code::kInvalidArgument, what + " is not a URL that starts with https:// or http://");
+    throw Error(Code::kInvalidArgument,
+                what + " is not a URL that starts with https:// or http://");
   }
 }
 
@@ -118,18 +129,21 @@ EnvironmentSpec SpecOf(const PoolSpec& pool) {
 
 void CheckSpec(const EnvironmentSpec& spec) {
   if (spec.requirements.size() > kMaxRequirements) {
-    throw Error(Code::kInvalidArgument, "more than " + std::to_string(kMaxRequirements) + " dependencies");
+    throw Error(Code::kInvalidArgument,
+                "more than " + std::to_string(kMaxRequirements) + " dependencies");
   }
   for (const std::string& requirement : spec.requirements) {
     if (IsRequirement(requirement)) continue;
     throw Error(Code::kInvalidArgument, Quoted(requirement) + " is not a dependency",
-                "write a name with an optional version, such as \"pandas>=2\"; options, URLs and paths are refused");
+                "write a name with an optional version, such as \"pandas>=2\"; options, URLs and "
+                "paths are refused");
   }
   for (const std::string& module : spec.preload) {
     if (IsModule(module)) continue;
     throw Error(Code::kInvalidArgument, Quoted(module) + " is not the name of a module to preload");
   }
-  if (spec.preload.size() > kMaxModules) throw Error(Code::kInvalidArgument, "too many modules to preload");
+  if (spec.preload.size() > kMaxModules)
+    throw Error(Code::kInvalidArgument, "too many modules to preload");
   CheckToken("python_version", spec.python_version, 32, ".+");
   CheckToken("platform", spec.platform, 64, "._-");
   CheckToken("base_id", spec.base_id, 64, "");
@@ -138,9 +152,11 @@ void CheckSpec(const EnvironmentSpec& spec) {
   CheckUrl("index_url", spec.index.index_url);
   CheckUrl("http_proxy", spec.index.http_proxy);
   CheckUrl("https_proxy", spec.index.https_proxy);
-  for (const std::string& url : Words(spec.index.extra_index_urls)) CheckUrl("extra_index_urls", url);
+  for (const std::string& url : Words(spec.index.extra_index_urls))
+    CheckUrl("extra_index_urls", url);
   CheckToken("no_proxy", spec.index.no_proxy, 4096, ".-_,*:/[] ");
-  if (spec.index.ca_bundle.size() > (8u << 20)) throw Error(Code::kInvalidArgument, "the CA bundle is over 8 MiB");
+  if (spec.index.ca_bundle.size() > (8u << 20))
+    throw Error(Code::kInvalidArgument, "the CA bundle is over 8 MiB");
 }
 
 std::string DigestOf(const EnvironmentSpec& spec) {

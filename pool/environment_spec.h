@@ -13,7 +13,8 @@ struct EnvironmentSpec {
   std::string python_version;             // "3.11.7"
   std::string platform;                   // "linux_x86_64"
   std::string base_id;                    // 32 hex digits
-  std::string runtime_id;                 // 32 hex digits: whose build scripts and installer run; not in the digest
+  std::string
+      runtime_id;  // 32 hex digits: whose build scripts and installer run; not in the digest
   IndexSettings index;
   bool allow_sdists = false;
   std::vector<std::string> preload;
@@ -23,13 +24,14 @@ struct EnvironmentSpec {
 
 EnvironmentSpec SpecOf(const PoolSpec& pool);
 
-// Throws kInvalidArgument, naming the value, for everything but a name with extras, version clauses and a marker: an
-// option, a URL, a path or a line break never reaches the installer. The client has checked already; it is not believed.
+// Throws kInvalidArgument, naming the value, for everything but a name with extras, version clauses
+// and a marker: an option, a URL, a path or a line break never reaches the installer. The client
+// has checked already; it is not believed.
 void CheckSpec(const EnvironmentSpec& spec);
 
-// SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform, base, index and layout.
-// Proxies, certificates and the preload list change how it is got and used, not what is in it.
-// REQUIRES: CheckSpec passed.
+// SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform,
+// base, index and layout. Proxies, certificates and the preload list change how it is got and used,
+// not what is in it. REQUIRES: CheckSpec passed.
 std::string DigestOf(const EnvironmentSpec& spec);
 
 }  // namespace hutch

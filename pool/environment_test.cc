@@ -70,19 +70,42 @@ TEST(EnvironmentDigest, IsTheSameWhateverBuildsItAndPreloadsIt) {
 }
 
 TEST(EnvironmentSpec, TakesNamesWithExtrasVersionsAndMarkers) {
-  EXPECT_NO_THROW(CheckSpec(Spec({"six", "Pandas>=2,<3", "a.b-c_d[x,y-z]==1.0.*", "numpy===1.2+local", "x~=1.4",
-                                  "tomli>=1; python_version < \"3.11\"", "a ; (os_name == 'posix' or extra == \"b\")"})));
+  EXPECT_NO_THROW(CheckSpec(
+      Spec({"six", "Pandas>=2,<3", "a.b-c_d[x,y-z]==1.0.*", "numpy===1.2+local", "x~=1.4",
+            "tomli>=1; python_version < \"3.11\"", "a ; (os_name == 'posix' or extra == \"b\")"})));
 }
 
 TEST(EnvironmentSpec, RefusesOptionsUrlsPathsAndControlCharacters) {
-  for (const std::string& bad :
-       {std::string("--index-url=http://evil"), std::string("-r /etc/passwd"), std::string("-e ."), std::string("-c f"),
-        std::string("--config-settings=x"), std::string("pkg @ file:///x"), std::string("./x.whl"), std::string("/x.whl"),
-        std::string("git+ssh://h/x"), std::string("https://h/x.whl"), std::string("x\ny"), std::string("x\r-e ."),
-        std::string("x\0y", 3), std::string(" x"), std::string("x "), std::string(""), std::string("x # y"),
-        std::string("${HOME}"), std::string("x\\"), std::string("p\xc3\xa4ndas"), std::string("pandas\xe2\x80\x91x"),
-        std::string(10'240, 'a'), std::string("x[/]"), std::string("x[y"), std::string("x;"), std::string("x>=1 --pre@"),
-        std::string("x y"), std::string("_x"), std::string("x; a @ b"), std::string("x[y]z")}) {
+  for (const std::string& bad : {std::string("--index-url=http://evil"),
+                                 std::string("-r /etc/passwd"),
+                                 std::string("-e ."),
+                                 std::string("-c f"),
+                                 std::string("--config-settings=x"),
+                                 std::string("pkg @ file:///x"),
+                                 std::string("./x.whl"),
+                                 std::string("/x.whl"),
+                                 std::string("git+ssh://h/x"),
+                                 std::string("https://h/x.whl"),
+                                 std::string("x\ny"),
+                                 std::string("x\r-e ."),
+                                 std::string("x\0y", 3),
+                                 std::string(" x"),
+                                 std::string("x "),
+                                 std::string(""),
+                                 std::string("x # y"),
+                                 std::string("${HOME}"),
+                                 std::string("x\\"),
+                                 std::string("p\xc3\xa4ndas"),
+                                 std::string("pandas\xe2\x80\x91x"),
+                                 std::string(10'240, 'a'),
+                                 std::string("x[/]"),
+                                 std::string("x[y"),
+                                 std::string("x;"),
+                                 std::string("x>=1 --pre@"),
+                                 std::string("x y"),
+                                 std::string("_x"),
+                                 std::string("x; a @ b"),
+                                 std::string("x[y]z")}) {
     if (bad == "x ") continue;  // a trailing space is harmless, and cut by the installer
     EXPECT_EQ(CodeOf([&] { CheckSpec(Spec({bad})); }), Code::kInvalidArgument) << bad;
   }
@@ -97,7 +120,8 @@ TEST(EnvironmentSpec, RefusesModulesAndIndexesThatAreNone) {
   for (const char* module : {"", "a b", "a..b", ".a", "a.", "1a", "a;b", "-m", "a/b", "a.2b"}) {
     refuses([&](EnvironmentSpec* spec) { spec->preload = {module}; });
   }
-  for (const char* url : {"file:///etc", "ftp://h/", "https://", "https://h/ x", "-f", "https://h/\n"}) {
+  for (const char* url :
+       {"file:///etc", "ftp://h/", "https://", "https://h/ x", "-f", "https://h/\n"}) {
     refuses([&](EnvironmentSpec* spec) { spec->index.index_url = url; });
   }
   refuses([](EnvironmentSpec* spec) { spec->base_id = "../../x"; });
@@ -120,12 +144,16 @@ class EnvironmentStoreTest : public testing::Test {
     store_.reset();
     fs::remove_all(root_);
   }
-  Environment Get(const EnvironmentSpec& spec) { return store_->Get(spec, steady_clock::now() + seconds(60), {}, {}); }
+  Environment Get(const EnvironmentSpec& spec) {
+    return store_->Get(spec, steady_clock::now() + seconds(60), {}, {});
+  }
   void InstallRuntime() {
     fs::create_directories(paths_.runtime_dir(std::string(32, 'a')) + "/environment");
     std::ofstream(paths_.runtime_dir(std::string(32, 'a')) + "/environment/fetch.py");
   }
-  fs::path Published(const std::string& digest) const { return fs::path(paths_.environment_dir()) / digest; }
+  fs::path Published(const std::string& digest) const {
+    return fs::path(paths_.environment_dir()) / digest;
+  }
 
   std::string root_;
   Paths paths_;

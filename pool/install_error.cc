@@ -10,13 +10,24 @@ namespace {
 
 constexpr size_t kMaxSentence = 1500;
 
-bool Has(std::string_view text, std::string_view word) { return text.find(word) != std::string_view::npos; }
+bool Has(std::string_view text, std::string_view word) {
+  return text.find(word) != std::string_view::npos;
+}
 
 // The installer draws its message as a tree, or names each line by its part.
 std::string_view Undecorated(std::string_view line) {
-  static constexpr std::array<std::string_view, 12> kMarks = {
-      " ", "\t", "\xc3\x97" /* × */, "\xe2\x95\xb0" /* ╰ */, "\xe2\x94\x80" /* ─ */, "\xe2\x96\xb6" /* ▶ */,
-      "\xe2\x94\x82" /* │ */, "\xe2\x94\x9c" /* ├ */, "\xe2\x95\xad" /* ╭ */, "error: ", "cause: ", "Caused by: "};
+  static constexpr std::array<std::string_view, 12> kMarks = {" ",
+                                                              "\t",
+                                                              "\xc3\x97" /* × */,
+                                                              "\xe2\x95\xb0" /* ╰ */,
+                                                              "\xe2\x94\x80" /* ─ */,
+                                                              "\xe2\x96\xb6" /* ▶ */,
+                                                              "\xe2\x94\x82" /* │ */,
+                                                              "\xe2\x94\x9c" /* ├ */,
+                                                              "\xe2\x95\xad" /* ╭ */,
+                                                              "error: ",
+                                                              "cause: ",
+                                                              "Caused by: "};
   for (bool again = true; again;) {
     again = false;
     for (const std::string_view mark : kMarks) {
@@ -42,18 +53,22 @@ std::vector<std::string_view> Lines(std::string_view text) {
 std::string Hint(std::string_view sentence) {
   if (Has(sentence, "no usable wheels") || Has(sentence, "building from source is disabled") ||
       Has(sentence, "no wheels with a matching") || Has(sentence, "only-binary")) {
-    return "this package has no wheel for this Python; to build it from source, which runs its code while installing, "
+    return "this package has no wheel for this Python; to build it from source, which runs its "
+           "code while installing, "
            "allow it with allow_sdists=True";
   }
-  if (Has(sentence, "was not found in the package registry") || Has(sentence, "not found in the provided package")) {
+  if (Has(sentence, "was not found in the package registry") ||
+      Has(sentence, "not found in the provided package")) {
     return "check the spelling of the name";
   }
-  if (Has(sentence, "there is no version of")) return "check the version: no such release is offered";
-  for (const std::string_view network : {"Failed to fetch", "error sending request", "dns error", "timed out",
-                                         "Could not connect", "Network unreachable", "status client error",
-                                         "status server error"}) {
+  if (Has(sentence, "there is no version of"))
+    return "check the version: no such release is offered";
+  for (const std::string_view network :
+       {"Failed to fetch", "error sending request", "dns error", "timed out", "Could not connect",
+        "Network unreachable", "status client error", "status server error"}) {
     if (Has(sentence, network)) {
-      return "the package index could not be reached: check the network, the index URL, proxy and certificates";
+      return "the package index could not be reached: check the network, the index URL, proxy and "
+             "certificates";
     }
   }
   if (Has(sentence, "unsatisfiable") || Has(sentence, "conflict")) {
@@ -83,18 +98,21 @@ std::string InstallerSentence(std::string_view log) {
   std::string sentence;
   for (const std::string_view raw : Lines(log)) {
     const std::string_view line = Undecorated(raw);
-    const bool noise = line.empty() || line.starts_with("hint: ") || line.starts_with("warning: ") ||
-                       line.starts_with("Using ") || line.starts_with("Resolved ") || line.starts_with("Prepared ") ||
+    const bool noise = line.empty() || line.starts_with("hint: ") ||
+                       line.starts_with("warning: ") || line.starts_with("Using ") ||
+                       line.starts_with("Resolved ") || line.starts_with("Prepared ") ||
                        line.starts_with("No solution found when resolving");
     if (noise) continue;
     if (!sentence.empty()) sentence += ' ';
     sentence += line;
   }
-  if (sentence.empty()) sentence = log.empty() ? "the installer said nothing" : std::string(Undecorated(log));
+  if (sentence.empty())
+    sentence = log.empty() ? "the installer said nothing" : std::string(Undecorated(log));
   sentence = ScrubCredentials(sentence);
   if (sentence.size() > kMaxSentence) {
     size_t cut = kMaxSentence;
-    while (cut > 0 && (static_cast<unsigned char>(sentence[cut]) & 0xc0) == 0x80) --cut;  // keep UTF-8 whole
+    while (cut > 0 && (static_cast<unsigned char>(sentence[cut]) & 0xc0) == 0x80)
+      --cut;  // keep UTF-8 whole
     sentence.resize(cut);
     sentence += " ...";
   }
@@ -104,7 +122,8 @@ std::string InstallerSentence(std::string_view log) {
 Error InstallError(std::string_view stage, std::string_view log) {
   const std::string sentence = InstallerSentence(log);
   if (Has(log, "No space left on device") || Has(log, "os error 28")) {
-    return Error(Code::kPlatform, "the disk is full: " + sentence, "free some space; `hutch env` lists what Hutch keeps");
+    return Error(Code::kPlatform, "the disk is full: " + sentence,
+                 "free some space; `hutch env` lists what Hutch keeps");
   }
   // What the resolver says needs no introduction; what broke later does.
   const std::string prefix = stage == "resolve" ? "" : "installing the dependencies failed: ";

@@ -1,4 +1,5 @@
-// From the installer's log to what a user should read: its own sentence, and what to do. Pure functions.
+// From the installer's log to what a user should read: its own sentence, and what to do. Pure
+// functions.
 #pragma once
 
 #include <string>

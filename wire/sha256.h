@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4) of bytes at hand: what names a set of packages and everything made from it. Pure functions.
+// SHA-256 (FIPS 180-4) of bytes at hand: what names a set of packages and everything made from it.
+// Pure functions.
 #pragma once
 
 #include <string>

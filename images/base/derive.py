@@ -1,16 +1,17 @@
 """Streams the base image of the worker containers to standard output, as a tar.
 
-Run by the interpreter whose twin the sandbox shall have: `python -I -S derive.py`. What goes in is that interpreter,
-moved to /opt/python with its standard library (bytecode included, tests left out), the shared libraries it needs, `sh`
-and coreutils, libstdc++ and its like for packages, certificates, time zones and C.UTF-8; nothing else, and no path,
-user name or machine id of this host. The same machine gives the same bytes: names sorted, all times zero, bytecode
-"unchecked" (PEP 552), so that it needs no times.
+Run by the interpreter whose twin the sandbox shall have: `python -I -S derive.py`. What goes in is
+that interpreter, moved to /opt/python with its standard library (bytecode included, tests left
+out), the shared libraries it needs, `sh` and coreutils, libstdc++ and its like for packages,
+certificates, time zones and C.UTF-8; nothing else, and no path, user name or machine id of this
+host. The same machine gives the same bytes: names sorted, all times zero, bytecode "unchecked" (PEP
+552), so that it needs no times.
 
-Libraries are found by asking the host's own dynamic loader, and put into the directory that loader searches when it is
-told nothing: the one where it found libc.so.6. Linux with glibc only.
+Libraries are found by asking the host's own dynamic loader, and put into the directory that loader
+searches when it is told nothing: the one where it found libc.so.6. Linux with glibc only.
 
-One process and one pass; memory stays at the largest single file. Exits 1 with one line on standard error where
-the host cannot give a base image.
+One process and one pass; memory stays at the largest single file. Exits 1 with one line on standard
+error where the host cannot give a base image.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from types import CodeType
+from typing import BinaryIO
 
 HOME = "/opt/python"
-VERSION = "python%d.%d" % sys.version_info[:2]
+VERSION = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 
 # What no program in a sandbox needs from the standard library: two thirds of its size.
 SKIPPED_DIRECTORIES = {
@@ -40,17 +42,19 @@ SKIPPED_FILES = {"sitecustomize.py", "usercustomize.py", "EXTERNALLY-MANAGED", "
 SKIPPED_MODULES = re.compile(r"(_test|_tkinter|_xxtest|xx|_ctypes_test)")
 
 COREUTILS = """
-    [ arch b2sum base32 base64 basename basenc cat chgrp chmod chown cksum comm cp csplit cut date dd df dir dirname du
-    echo env expand expr factor false fmt fold groups head hostid id install join link ln logname ls md5sum mkdir
-    mkfifo mknod mktemp mv nice nl nohup nproc numfmt od paste pathchk pr printenv printf ptx pwd readlink realpath rm
-    rmdir seq sha1sum sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty sum sync
-    tac tail tee test timeout touch tr true truncate tsort tty uname unexpand uniq unlink vdir wc whoami yes
+    [ arch b2sum base32 base64 basename basenc cat chgrp chmod chown cksum comm cp csplit cut
+    date dd df dir dirname du echo env expand expr factor false fmt fold groups head hostid id
+    install join link ln logname ls md5sum mkdir mkfifo mknod mktemp mv nice nl nohup nproc
+    numfmt od paste pathchk pr printenv printf ptx pwd readlink realpath rm rmdir seq sha1sum
+    sha224sum sha256sum sha384sum sha512sum shred shuf sleep sort split stat stdbuf stty sum
+    sync tac tail tee test timeout touch tr true truncate tsort tty uname unexpand uniq unlink
+    vdir wc whoami yes
 """.split()
 
 # For the wheels that link them, and for the dependency installer.
 EXTRA_LIBRARIES = """
-    libstdc++.so.6 libgomp.so.1 libgcc_s.so.1 libatomic.so.1 librt.so.1 libpthread.so.0 libm.so.6 libdl.so.2
-    libutil.so.1 libresolv.so.2 libnss_files.so.2 libnss_dns.so.2 libz.so.1
+    libstdc++.so.6 libgomp.so.1 libgcc_s.so.1 libatomic.so.1 librt.so.1 libpthread.so.0
+    libm.so.6 libdl.so.2 libutil.so.1 libresolv.so.2 libnss_files.so.2 libnss_dns.so.2 libz.so.1
 """.split()
 
 CERTIFICATES = (
@@ -80,7 +84,7 @@ def fold(path: str) -> str:
 
 
 def resolved_directory(path: str) -> str:
-    """`path` with the symbolic links of its directory resolved, and its own name kept (a soname is a name)."""
+    """`path` with its directory's symbolic links resolved, and its own name, a soname, kept."""
     return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
@@ -100,16 +104,18 @@ class Interpreter:
         self.library = os.path.join(HOME, sys.platlibdir, VERSION)
         dynload = [p for p in sys.path if os.path.basename(p) == "lib-dynload" and os.path.isdir(p)]
         self.dynload = os.path.realpath(dynload[0]) if dynload else ""
-        # The prefix is compiled into ELF files and bytecode. Overwriting it by a path of the same length keeps every
-        # offset; it may name a user. A distribution's /usr is nobody's secret, and too short.
+        # The prefix is compiled into ELF files and bytecode. Overwriting it by a path of the same
+        # length keeps every offset; it may name a user. A distribution's /usr is nobody's secret,
+        # and too short.
         self._old = self.prefix.encode() + b"/"
         self._known = len(self._old) > len(HOME)
 
     def anonymous(self, data: bytes) -> bytes:
         if not self._known:
             return data
-        # A linker lets one string end inside another: "3.11.7" may be the tail of "/home/me/3.11.7". So where the
-        # prefix ends a C string, its last name stays; text has no such trouble.
+        # A linker lets one string end inside another: "3.11.7" may be the tail of
+        # "/home/me/3.11.7". So where the prefix ends a C string, its last name stays; text has no
+        # such trouble.
         bare = re.escape(self._old[:-1])
         head = self._old[: self._old[:-1].rindex(b"/") + 1]
         if len(head) > len(HOME):
@@ -140,7 +146,7 @@ class Interpreter:
 
 
 def needed(binary: str, preload: Sequence[str] = ()) -> dict[str, str]:
-    """Soname -> path of all that the loader would map for `binary` and `preload`. The loader stops before main()."""
+    """Soname -> path of all that the loader maps for `binary` and `preload`. Nothing is run."""
     environment = {"LD_TRACE_LOADED_OBJECTS": "1", "LD_PRELOAD": ":".join(preload)}
     answer = subprocess.run([binary], env=environment, capture_output=True, check=False)
     found: dict[str, str] = {}
@@ -149,13 +155,14 @@ def needed(binary: str, preload: Sequence[str] = ()) -> dict[str, str]:
         if match and match[2] not in preload:
             found[os.path.basename(match[1])] = match[2]
         elif "not found" in line:
-            # An extension module may want what is not installed: then it does not load on the host either.
-            sys.stderr.write("hutch: base image: %s\n" % line.strip())
+            # An extension module may want what is not installed: then it does not load on the host
+            # either.
+            sys.stderr.write(f"hutch: base image: {line.strip()}\n")
     return found
 
 
 def bytecode(source: bytes, cached: bytes, path: str, size_and_time: tuple[int, int]) -> bytes:
-    """A .pyc of `source` whose header says that it needs no check; of the host's own where that is up to date."""
+    """A .pyc of `source` that needs no check; made of the host's own where that is up to date."""
     size, mtime = size_and_time
     head = (
         importlib.util.MAGIC_NUMBER
@@ -176,7 +183,7 @@ def bytecode(source: bytes, cached: bytes, path: str, size_and_time: tuple[int, 
 class Image:
     """The tar being written. Directories above a file are made as they are needed."""
 
-    def __init__(self, out: io.BufferedIOBase) -> None:
+    def __init__(self, out: BinaryIO) -> None:
         self._tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.GNU_FORMAT, bufsize=1 << 20)
         self._seen: set[str] = set()
 
@@ -278,11 +285,11 @@ def add_programs(image: Image) -> dict[str, str]:
 
 
 def add_interpreter(image: Image, python: Interpreter) -> None:
-    binary = "%s/bin/%s" % (HOME, VERSION)
+    binary = f"{HOME}/bin/{VERSION}"
     image.file(binary, python.anonymous(read(python.executable)), 0o755)
     for name in ("python3", "python"):
-        image.symlink("%s/bin/%s" % (HOME, name), VERSION)
-        image.symlink("usr/bin/" + name, "%s/bin/%s" % (HOME, VERSION))
+        image.symlink(f"{HOME}/bin/{name}", VERSION)
+        image.symlink("usr/bin/" + name, f"{HOME}/bin/{VERSION}")
     for path in python.extensions():
         name = os.path.basename(path)
         image.file(python.library + "/lib-dynload/" + name, python.anonymous(read(path)), 0o755)
@@ -309,7 +316,7 @@ def add_interpreter(image: Image, python: Interpreter) -> None:
             add_bytecode(image, job[2], compiled(job))
         return
     with concurrent.futures.ProcessPoolExecutor(max_workers=min(os.cpu_count() or 1, 8)) as pool:
-        for job, data in zip(stale, pool.map(compiled, stale, chunksize=8)):
+        for job, data in zip(stale, pool.map(compiled, stale, chunksize=8), strict=True):
             add_bytecode(image, job[2], data)
 
 
@@ -326,10 +333,12 @@ def add_bytecode(image: Image, target: str, data: bytes) -> None:
 
 
 def add_libraries(image: Image, python: Interpreter, libraries: dict[str, str]) -> None:
-    """`libraries` are those of other programs; where a name is there twice, the interpreter's own is taken."""
+    """`libraries` are other programs'; of two of one name the interpreter's own is taken."""
     own = needed(python.executable, python.extensions() + EXTRA_LIBRARIES)
     if "libc.so.6" not in own:
-        raise Unsupported("the base image needs an interpreter linked with glibc: %s is not" % sys.executable)
+        raise Unsupported(
+            f"the base image needs an interpreter linked with glibc: {sys.executable} is not"
+        )
     home = fold(os.path.dirname(resolved_directory(own["libc.so.6"])))
     for name, path in sorted({**libraries, **own}.items()):
         # The loader itself is found by the path that is written into every program.
@@ -340,7 +349,7 @@ def add_libraries(image: Image, python: Interpreter, libraries: dict[str, str]) 
 
 def main() -> int:
     if sys.platform != "linux":
-        sys.stderr.write("hutch: base image: Linux is needed, this is %s\n" % sys.platform)
+        sys.stderr.write(f"hutch: base image: Linux is needed, this is {sys.platform}\n")
         return 1
     image = Image(sys.stdout.buffer)
     try:
@@ -351,7 +360,7 @@ def main() -> int:
         add_libraries(image, python, libraries)
         image.close()
     except (Unsupported, OSError) as error:
-        sys.stderr.write("hutch: base image: %s\n" % error)
+        sys.stderr.write(f"hutch: base image: {error}\n")
         return 1
     return 0
 

@@ -1,18 +1,20 @@
-"""The fetch step of an environment's build: resolve, download, install. Runs as PID 1 of a builder container.
+"""The fetch step of an environment's build: resolve, download, install. Runs as PID 1 of a builder
+container.
 
     python3 -I -S fetch.py DIR
 
-DIR holds `fetch.json` (what to install and from where; deleted once read, it may hold credentials). Into DIR go
-`tree/` (the packages), `lock.txt` (versions and hashes) and `report.jsonl`: one JSON object a line, for the agent that
-reads it as it grows:
+DIR holds `fetch.json` (what to install and from where; deleted once read, it may hold credentials).
+Into DIR go `tree/` (the packages), `lock.txt` (versions and hashes) and `report.jsonl`: one JSON
+object a line, for the agent that reads it as it grows:
 
-    {"stage": "resolve" | "download" | "install", "text": str, "done": number, "total": number}   progress
-    {"failed": stage, "log": str}                                                                 the end, or
-    {"packages": [name==version], "modules": [str], "bytes": int, "files": int}                   the end
+    {"stage": "resolve" | "download" | "install", "text": str, "done": number, "total": number}
+    {"failed": stage, "log": str}                                                   the end, or
+    {"packages": [name==version], "modules": [str], "bytes": int, "files": int}     the end
 
-Only wheels are installed unless `allow_sdists` is set, so nothing of the packages runs here; this step alone has the
-network and the cache. What it leaves is checked: size, number of files, no link that leads out, no special file, no
-setuid bit. One thread reads the installer's lines, the main one watches disk and network counters.
+Only wheels are installed unless `allow_sdists` is set, so nothing of the packages runs here; this
+step alone has the network and the cache. What it leaves is checked: size, number of files, no link
+that leads out, no special file, no setuid bit. One thread reads the installer's lines, the main one
+watches disk and network counters.
 """
 
 from __future__ import annotations
@@ -26,7 +28,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 UV = "/opt/hutch/uv"
@@ -37,7 +38,19 @@ TICK = 0.1
 MODULE_LIMIT = 8  # of one distribution
 
 # Top-level names that wheels ship by mistake, or that are not for import.
-NOT_MODULES = {"test", "tests", "testing", "doc", "docs", "example", "examples", "benchmarks", "scripts", "bin", "share"}
+NOT_MODULES = {
+    "test",
+    "tests",
+    "testing",
+    "doc",
+    "docs",
+    "example",
+    "examples",
+    "benchmarks",
+    "scripts",
+    "bin",
+    "share",
+}
 
 
 class Failed(Exception):
@@ -50,7 +63,7 @@ class Failed(Exception):
 
 
 class Report:
-    """Appends whole lines; each is one write, so a reader never sees half of one followed by another."""
+    """Appends whole lines; each is one write, so no reader sees two of them mixed."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -120,14 +133,33 @@ class Installer:
         source = "/tmp/requirements.in"
         with open(source, "w") as file:
             file.write("".join(line + "\n" for line in requirements))
-        self._report.progress("resolve", "resolving %s" % ", ".join(requirements)[:200])
-        command = ["compile", source, "-o", lock, "--generate-hashes", "--no-header", "--no-annotate", "--quiet"]
+        self._report.progress("resolve", "resolving {}".format(", ".join(requirements)[:200]))
+        command = [
+            "compile",
+            source,
+            "-o",
+            lock,
+            "--generate-hashes",
+            "--no-header",
+            "--no-annotate",
+            "--quiet",
+        ]
         # Few retries: that a name does not exist, or the network, should be known at once.
         self._run("resolve", command, {"UV_HTTP_RETRIES": "1"})
 
     def install(self, lock: str, tree: str, count: int) -> None:
-        self._report.progress("download", "%d packages" % count)
-        command = ["install", "-r", lock, "--no-deps", "--require-hashes", "--target", tree, "--link-mode", "hardlink"]
+        self._report.progress("download", counted(count))
+        command = [
+            "install",
+            "-r",
+            lock,
+            "--no-deps",
+            "--require-hashes",
+            "--target",
+            tree,
+            "--link-mode",
+            "hardlink",
+        ]
         self._run("download", command, {"UV_HTTP_RETRIES": "3"})
 
     def _run(self, stage: str, arguments: list[str], extra: dict[str, str]) -> None:
@@ -149,7 +181,9 @@ class Installer:
             if free_bytes(self._directory) < self._floor:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                raise Failed(stage, "No space left on device: the packages need more than they may take")
+                raise Failed(
+                    stage, "No space left on device: the packages need more than they may take"
+                )
             if stage == "download" and lines.announced:
                 done = min(received_bytes() - start, lines.announced)
                 now = (done, lines.announced, lines.current)
@@ -159,11 +193,13 @@ class Installer:
             if not lines.is_alive():
                 break
         if process.wait() != 0:
-            raise Failed(stage, lines.log or "the installer ended with status %d" % process.returncode)
+            raise Failed(
+                stage, lines.log or f"the installer ended with status {process.returncode}"
+            )
 
 
 class Lines(threading.Thread):
-    """What the installer says, taken apart: sizes announced, what is downloading, and the tail of it all."""
+    """What the installer says: sizes announced, what is downloading, and the rest as a log."""
 
     UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -195,13 +231,22 @@ class Lines(threading.Thread):
             self.current = ", ".join(self._open[:4])
 
 
+def counted(packages: int) -> str:
+    return f"{packages} package{'' if packages == 1 else 's'}"
+
+
 def locked_packages(lock: str) -> list[str]:
     with open(lock) as file:
-        return [m[1] for m in (re.match(r"([A-Za-z0-9][\w.-]*==[^\s;\\]+)", line) for line in file) if m]
+        return [
+            m[1] for m in (re.match(r"([A-Za-z0-9][\w.-]*==[^\s;\\]+)", line) for line in file) if m
+        ]
 
 
 def check_tree(tree: str, max_bytes: int, max_files: int) -> tuple[int, int]:
-    """Returns (bytes, files). Makes all of it readable for the worker's uid; throws Failed at what must not be there."""
+    """Returns (bytes, files) and makes all of it readable for the worker's uid.
+
+    Raises Failed at what must not be there.
+    """
     total = files = 0
     for directory, subdirectories, names in os.walk(tree):
         for name in subdirectories + names:
@@ -210,17 +255,20 @@ def check_tree(tree: str, max_bytes: int, max_files: int) -> tuple[int, int]:
             files += 1
             if stat.S_ISLNK(status.st_mode):
                 if not os.path.realpath(path).startswith(tree + "/"):
-                    raise Failed("install", "refused: a link leads out of the packages: %s" % path[len(tree) + 1 :])
+                    raise Failed(
+                        "install",
+                        f"refused: a link leads out of the packages: {path[len(tree) + 1 :]}",
+                    )
                 continue
             if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-                raise Failed("install", "refused: a special file: %s" % path[len(tree) + 1 :])
+                raise Failed("install", f"refused: a special file: {path[len(tree) + 1 :]}")
             total += status.st_size
             executable = stat.S_ISDIR(status.st_mode) or status.st_mode & 0o100
             mode = 0o755 if executable else 0o644
             if stat.S_IMODE(status.st_mode) != mode:
                 os.chmod(path, mode)
         if total > max_bytes or files > max_files:
-            raise Failed("install", "refused: more than %d bytes or %d files" % (max_bytes, max_files))
+            raise Failed("install", f"refused: more than {max_bytes} bytes or {max_files} files")
     return total, files
 
 
@@ -229,7 +277,7 @@ def canonical(name: str) -> str:
 
 
 def import_names(record: list[str], distribution: str) -> list[str]:
-    """What to import of a distribution, by the files it lists: no code of it is needed to know that."""
+    """What to import of a distribution, by the files it lists: none of its code is needed."""
     packages: set[tuple[str, ...]] = set()
     modules: set[tuple[str, ...]] = set()
     for path in record:
@@ -246,7 +294,8 @@ def import_names(record: list[str], distribution: str) -> list[str]:
             modules.add(name)
     inside = {p for p in packages if not any(p[:n] in packages for n in range(1, len(p)))}
     outside = {m for m in modules if not any(m[:n] in packages for n in range(1, len(m)))}
-    # A module below a directory without __init__.py counts only where that directory has no package (PEP 420).
+    # A module below a directory without __init__.py counts only where that directory has no package
+    # (PEP 420).
     outside = {m for m in outside if len(m) == 1 or not any(p[0] == m[0] for p in inside)}
     found = sorted((inside | outside) - {()}, key=lambda name: (len(name), name))
     public = [n for n in found if not n[0].startswith("_") and n[0] not in NOT_MODULES]
@@ -256,7 +305,7 @@ def import_names(record: list[str], distribution: str) -> list[str]:
 
 
 def direct_modules(tree: str, requirements: list[str]) -> list[str]:
-    """Import names of the direct requirements, in their order. Those a marker left out have none."""
+    """Import names of the direct requirements, in order; none where a marker left one out."""
     records: dict[str, list[str]] = {}
     for entry in sorted(os.listdir(tree)):
         match = re.fullmatch(r"(.+?)-[^-]+\.dist-info", entry)
@@ -282,11 +331,11 @@ def build(directory: str, settings: dict[str, Any], report: Report) -> None:
     installer = Installer(settings, directory, report)
     installer.resolve(settings["requirements"], lock)
     packages = locked_packages(lock)
-    report.progress("resolve", "%d packages" % len(packages), 1, 1)
+    report.progress("resolve", counted(len(packages)), 1, 1)
     os.makedirs(tree, exist_ok=True)
     if packages:  # a marker may have left out all of them
         installer.install(lock, tree, len(packages))
-    report.progress("install", "checking %d packages" % len(packages))
+    report.progress("install", f"checking {counted(len(packages))}")
     try:
         os.unlink(os.path.join(tree, ".lock"))
     except FileNotFoundError:

@@ -1,15 +1,19 @@
-"""The import step of an environment's build: which modules load, how long they take, which start threads.
+"""The import step of an environment's build: which modules load, how long they take, which start
+threads.
 
     python3 -I -S probe.py OUT DEADLINE MODULE...
 
-Runs as PID 1 of a container with no network, uid 1000, the packages read-only at /opt/env. It **executes the
-packages' code**: what it writes to OUT is their word, data for a reader that trusts none of it:
+Runs as PID 1 of a container with no network, uid 1000, the packages read-only at /opt/env. It
+**executes the packages' code**: what it writes to OUT is their word, data for a reader that trusts
+none of it:
 
-    {"modules": [{"module": str, "ok": bool, "sec": number, "threads": int, "error": str}], "files": [str]}
+    {"modules": [{"module": str, "ok": bool, "sec": number, "threads": int, "error": str}],
+     "files": [str]}
 
-`files` are the source files that importing read, relative to /opt/env: those are worth compiling. Modules are imported
-one after another in one child, as a worker's zygote does it; after one that fails, hangs for DEADLINE seconds or
-starts threads, the rest goes on in a fresh child, since that zygote will not import it.
+`files` are the source files that importing read, relative to /opt/env: those are worth compiling.
+Modules are imported one after another in one child, as a worker's zygote does it; after one that
+fails, hangs for DEADLINE seconds or starts threads, the rest goes on in a fresh child, since that
+zygote will not import it.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ def import_one(name: str) -> dict[str, Any]:
         importlib.import_module(name)
     except BaseException as raised:  # SystemExit is a way to fail, too
         try:
-            error = ("%s: %s" % (type(raised).__name__, raised))[:400]
+            error = (f"{type(raised).__name__}: {raised}")[:400]
         except Exception:
             error = type(raised).__name__
     return {
@@ -77,7 +81,7 @@ def child(modules: list[str], out: int) -> None:
 
 
 def read_line(fd: int, rest: bytes, seconds: float) -> tuple[bytes | None, bytes]:
-    """The next line and what follows it; None at the end of input, at the deadline, or when it grows too long."""
+    """The next line and what follows it; None at the end, at the deadline, or when too long."""
     end = time.monotonic() + seconds
     while b"\n" not in rest:
         left = end - time.monotonic()
@@ -122,7 +126,7 @@ def run(modules: list[str], seconds: float) -> tuple[list[dict[str, Any]], set[s
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finished = len(done) == len(modules) or (done and (not done[-1]["ok"] or done[-1]["threads"]))
     if not finished:
-        reason = "did not load within %g s" % seconds if late else "the process ended"
+        reason = f"did not load within {seconds:g} s" if late else "the process ended"
         if not late and status < 0:
             reason += " by " + signal.Signals(-status).name
         name = modules[len(done)]

@@ -1,0 +1,150 @@
+"""What the fetch step decides by itself: import names, progress, and what it refuses in an
+installed tree."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def fetch(script: Script) -> ModuleType:
+    return script("fetch")
+
+
+@pytest.mark.parametrize(
+    ("distribution", "record", "names"),
+    [
+        ("six", ["six.py", "six-1.0.dist-info/RECORD", "__pycache__/six.cpython-311.pyc"], ["six"]),
+        (
+            "scikit-learn",
+            ["sklearn/__init__.py", "sklearn/svm/__init__.py", "sklearn/base.py"],
+            ["sklearn"],
+        ),
+        ("pyyaml", ["_yaml/__init__.py", "yaml/__init__.py"], ["yaml"]),
+        ("attrs", ["attr/__init__.py", "attrs/__init__.py"], ["attrs"]),
+        ("ruamel-yaml", ["ruamel/yaml/__init__.py", "ruamel/yaml/main.py"], ["ruamel.yaml"]),
+        ("plain-namespace", ["space/one.py", "space/two.py"], ["space.one", "space.two"]),
+        ("native", ["native.cpython-311-x86_64-linux-gnu.so", "native.libs/libx.so"], ["native"]),
+        ("careless", ["careless_pkg/__init__.py", "tests/__init__.py"], ["careless_pkg"]),
+        ("types-stubs", ["stubs-stubs/__init__.pyi"], []),
+        ("private", ["_private.py"], ["_private"]),
+        ("escape", ["../../evil.py", "bin/tool"], []),
+        ("absent", [], []),
+    ],
+)
+def test_import_names_come_from_the_files_listed(
+    fetch: ModuleType, distribution: str, record: list[str], names: list[str]
+) -> None:
+    assert fetch.import_names(record, distribution) == names
+
+
+def test_modules_of_the_direct_requirements_only_in_their_order(
+    fetch: ModuleType, tmp_path: pathlib.Path
+) -> None:
+    for name, module in (("Big_Name-1.0", "big"), ("other-2", "other"), ("indirect-3", "indirect")):
+        (tmp_path / (name + ".dist-info")).mkdir()
+        (tmp_path / (name + ".dist-info") / "RECORD").write_text(
+            module + "/__init__.py,sha256=x,3\n"
+        )
+    requirements = [
+        "other[extra]>=1; python_version > '3'",
+        "big-name",
+        "left-out; os_name == 'nt'",
+    ]
+    assert fetch.direct_modules(str(tmp_path), requirements) == ["other", "big"]
+
+
+def test_tree_is_made_readable_for_the_worker(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pkg").mkdir(mode=0o700)
+    source = tmp_path / "pkg" / "a.py"
+    source.write_text("x")
+    source.chmod(0o6700)
+    size, files = fetch.check_tree(str(tmp_path), 1 << 20, 10)
+    assert source.stat().st_mode & 0o7777 == 0o755
+    assert (tmp_path / "pkg").stat().st_mode & 0o7777 == 0o755
+    assert files == 2 and size >= 1
+
+
+def test_link_out_of_the_tree_is_refused(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "inner").symlink_to("x.py")  # to a neighbour: harmless
+    fetch.check_tree(str(tmp_path), 1 << 20, 10)
+    (tmp_path / "evil").symlink_to("/etc")
+    with pytest.raises(fetch.Failed, match="leads out"):
+        fetch.check_tree(str(tmp_path), 1 << 20, 10)
+
+
+def test_special_file_is_refused(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(fetch.Failed, match="special file"):
+        fetch.check_tree(str(tmp_path), 1 << 20, 10)
+
+
+def test_too_much_is_refused(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    for index in range(5):
+        (tmp_path / str(index)).write_bytes(b"x" * 1000)
+    with pytest.raises(fetch.Failed, match="more than"):
+        fetch.check_tree(str(tmp_path), 4000, 100)
+    with pytest.raises(fetch.Failed, match="more than"):
+        fetch.check_tree(str(tmp_path), 1 << 20, 4)
+
+
+def test_lock_lists_versions_without_hashes(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text(
+        "six==1.17.0 \\\n    --hash=sha256:00\n"
+        "b.c==2 ; python_version < '4' \\\n    --hash=sha256:01\n"
+    )
+    assert fetch.locked_packages(str(lock)) == ["six==1.17.0", "b.c==2"]
+
+
+def installer_lines(fetch: ModuleType, text: str) -> Any:
+    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    process.kill()
+    process.communicate()
+    echo = subprocess.Popen(["printf", "%s", text], stdout=subprocess.PIPE)
+    echo.stderr, echo.stdout = echo.stdout, None
+    lines = fetch.Lines(echo)
+    lines.join(10)
+    echo.wait()
+    return lines
+
+
+def test_download_sizes_are_read_from_the_installers_lines(fetch: ModuleType) -> None:
+    lines = installer_lines(
+        fetch, "Downloading numpy (1.5MiB)\nDownloading x (512.0KiB)\n Downloaded x\nPrepared 2\n"
+    )
+    assert lines.announced == (1 << 20) * 2
+    assert lines.current == "numpy"
+    assert lines.prepared and lines.log == ""
+
+
+def test_what_is_no_progress_is_kept_as_the_log(fetch: ModuleType) -> None:
+    lines = installer_lines(fetch, "error: No solution\n  cause: because\n")
+    assert lines.log == "error: No solution\n  cause: because\n"
+
+
+def test_settings_reach_the_installer_and_nothing_of_the_callers_does(
+    fetch: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "x")
+    settings = {
+        "cache": "/c",
+        "index_url": "https://i/",
+        "extra_index_urls": ["https://j/"],
+        "proxies": {"HTTPS_PROXY": "p"},
+    }
+    environment = fetch.installer_environment(settings, "/d")
+    assert (
+        environment["UV_DEFAULT_INDEX"] == "https://i/" and environment["UV_INDEX"] == "https://j/"
+    )
+    assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "p"
+    assert "SECRET" not in environment and environment["UV_NO_CONFIG"] == "1"
