@@ -1,0 +1,216 @@
+// The warden's slots and cells.
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "images/warden/clock.h"
+#include "images/warden/warden.h"
+#include "images/warden/watch.h"
+
+namespace hutch {
+namespace {
+
+uint64_t Microseconds(const timeval& time) {
+  return static_cast<uint64_t>(time.tv_sec) * 1'000'000 + static_cast<uint64_t>(time.tv_usec);
+}
+
+FrameHeader About(FrameKind kind, int slot, uint64_t id) {
+  FrameHeader header;
+  header.kind = kind;
+  header.a = static_cast<uint32_t>(slot);
+  header.id = id;
+  return header;
+}
+
+}  // namespace
+
+Warden::Slot* Warden::FindCell(uint64_t id) {
+  for (Slot& slot : slots_) {
+    if (slot.cell.state != CellState::kNone && slot.cell.id == id) return &slot;
+  }
+  return nullptr;
+}
+
+void Warden::OnMakeSlot(const Message& message) {
+  const auto refuse = [&](int error, const char* text) {
+    FrameHeader failed = message.header;
+    failed.kind = FrameKind::kFailed;
+    failed.id = 0;
+    failed.b = static_cast<uint64_t>(error);
+    Report(failed, text, strlen(text));
+  };
+  const uint32_t number = message.header.a;
+  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree) return refuse(EBUSY, "no such free slot");
+  if (!zygote_ready_) return refuse(EAGAIN, "the zygote is not ready");
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return refuse(errno, "socketpair");
+  const int on = 1;
+  setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+  FrameHeader header = About(FrameKind::kMakeSlot, static_cast<int>(number), 0);
+  const bool sent = Send(zygote_control_, header, nullptr, 0, &pair[1], 1);
+  const int error = errno;
+  close(pair[1]);
+  if (!sent) {
+    close(pair[0]);
+    return refuse(error, "the zygote does not listen");
+  }
+  Slot& slot = slots_[number];
+  slot = Slot{};
+  slot.state = SlotState::kStarting;
+  slot.control = pair[0];
+  slot.begun_us = NowUs();
+  Watch(slot.control, number);
+}
+
+void Warden::OnMakeCell(const Message& message) {
+  const uint32_t number = message.header.a;
+  FrameHeader header = message.header;
+  if (number >= kMaxSlots || slots_[number].state != SlotState::kServing ||
+      slots_[number].cell.state != CellState::kNone || message.count != 3) {
+    header.kind = FrameKind::kFailed;
+    header.b = EBUSY;
+    static constexpr char kText[] = "the slot is not there, or has a cell";
+    return Report(header, kText, sizeof kText - 1);
+  }
+  Slot& slot = slots_[number];
+  slot.cell = Cell{};
+  slot.cell.state = CellState::kMaking;
+  slot.cell.id = header.id;
+  slot.cell.begun_us = NowUs();
+  if (!Send(slot.control, header, nullptr, 0, message.descriptors, 3)) {
+    static constexpr char kText[] = "the slot does not listen";
+    FailSlot(static_cast<int>(number), errno, kText, sizeof kText - 1);
+  }
+}
+
+void Warden::OnSlot(int number) {
+  Slot& slot = slots_[number];
+  Message message;
+  while (slot.state != SlotState::kFree && slot.control >= 0) {
+    const Receiving got = Receive(slot.control, &message);
+    if (got == Receiving::kNothing) return;
+    if (got == Receiving::kMalformed) Doom("a slot sent no frame");
+    if (got == Receiving::kGone) {
+      static constexpr char kText[] = "the slot went away";
+      return FailSlot(number, ECHILD, kText, sizeof kText - 1);
+    }
+    OnSlotMessage(number, &message);
+    message.CloseDescriptors();
+  }
+}
+
+void Warden::OnSlotMessage(int number, Message* message) {
+  Slot& slot = slots_[number];
+  Cell& cell = slot.cell;
+  const FrameHeader& header = message->header;
+  if (header.kind == FrameKind::kFailed) {
+    return FailSlot(number, static_cast<int>(header.b), message->payload, message->size);
+  }
+  if (header.kind == FrameKind::kSlotReady) {
+    if (slot.state != SlotState::kStarting || !IsNewChild(message->sender)) Doom("a slot is not what it says");
+    slot.pid = message->sender;
+    slot.state = SlotState::kServing;
+    return Report(About(FrameKind::kSlotReady, number, 0));
+  }
+  if (cell.state == CellState::kNone || header.id != cell.id) Doom("a slot spoke of a cell that it has not");
+  if (header.kind == kCellMade) {
+    if (!TakeCell(&slot, message)) Doom("a cell is not what it says");
+  } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
+    cell.state = CellState::kReady;
+    FrameHeader ready = About(FrameKind::kCellReady, number, cell.id);
+    ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
+    Report(ready);
+  } else if (header.kind == kCellStatus && !cell.ended && cell.state != CellState::kMaking) {
+    cell.ended = true;
+    cell.status = static_cast<int>(header.a);
+  } else {
+    Doom("a slot spoke out of turn");
+  }
+}
+
+bool Warden::TakeCell(Slot* slot, Message* message) {
+  Cell& cell = slot->cell;
+  if (cell.state != CellState::kMaking || message->count != 2 || !IsProc(message->descriptors[0]) ||
+      !IsScratch(message->descriptors[1]) || !IsNewChild(message->sender)) {
+    return false;
+  }
+  cell.state = CellState::kMade;
+  cell.init = message->sender;
+  cell.proc = message->descriptors[0];
+  cell.scratch = message->descriptors[1];
+  message->count = 0;  // they are the cell's now
+  if (cell.killed) kill(cell.init, SIGKILL);
+  return true;
+}
+
+void Warden::Kill(Cell* cell, uint32_t limit) {
+  if (cell->killed) return;
+  cell->killed = true;
+  cell->limit = limit;
+  if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
+}
+
+// The slot goes, and its cell with it. The agent hears of a cell that ran (kCellExit) before it hears of the slot.
+void Warden::FailSlot(int number, int error, const char* text, size_t size) {
+  Slot& slot = slots_[number];
+  if (slot.state == SlotState::kFree || slot.state == SlotState::kLost) return;
+  const bool ran = slot.cell.state == CellState::kReady;
+  FrameHeader failed = About(FrameKind::kFailed, number, ran ? 0 : slot.cell.id);
+  failed.b = static_cast<uint64_t>(error);
+  if (slot.pid > 0) kill(slot.pid, SIGKILL);
+  slot.pid = 0;
+  Kill(&slot.cell, kNoLimit);
+  if (ran) {
+    slot.state = SlotState::kLost;  // until its cell is reaped
+    return;
+  }
+  Report(failed, text, std::min<size_t>(size, sizeof Unsent::payload));
+  FreeSlot(number);
+}
+
+void Warden::FreeSlot(int number) {
+  Slot& slot = slots_[number];
+  for (const int fd : {slot.control, slot.cell.proc, slot.cell.scratch}) {
+    if (fd >= 0) close(fd);
+  }
+  slot = Slot{};
+}
+
+void Warden::OnCellDeath(int number, const rusage& usage) {
+  Slot& slot = slots_[number];
+  Cell& cell = slot.cell;
+  cell.init = 0;
+  if (cell.state != CellState::kReady && !cell.killed) {
+    static constexpr char kText[] = "the cell died before it was ready";
+    return FailSlot(number, ECHILD, kText, sizeof kText - 1);
+  }
+  CellReport report;
+  if (cell.ended && WIFEXITED(cell.status)) report.exit_code = WEXITSTATUS(cell.status);
+  if (cell.ended && WIFSIGNALED(cell.status)) report.signal = WTERMSIG(cell.status);
+  if (!cell.ended && !cell.killed) report.signal = SIGKILL;  // its PID 1 was killed, by none of ours
+  report.limit = report.signal == SIGXCPU ? kLimitCpuTime : cell.limit;
+  report.killed = cell.killed ? 1 : 0;
+  report.wall_us = static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
+  report.cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
+  report.peak_kb = cell.peak_kb;
+  report.memory_limit_kb = settings_.memory_kb;
+  report.pids_peak = cell.pids_peak;
+  report.disk_full = MeasureScratch(cell.scratch).full ? 1 : 0;
+  Report(About(FrameKind::kCellExit, number, cell.id), &report, sizeof report);
+  close(cell.proc);
+  close(cell.scratch);
+  cell = Cell{};
+  if (slot.state != SlotState::kLost) return;
+  FrameHeader failed = About(FrameKind::kFailed, number, 0);
+  failed.b = ECHILD;
+  static constexpr char kText[] = "the slot died";
+  Report(failed, kText, sizeof kText - 1);
+  FreeSlot(number);
+}
+
+}  // namespace hutch

@@ -1,0 +1,328 @@
+#include "images/warden/warden.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "images/warden/clock.h"
+#include "images/warden/watch.h"
+
+namespace hutch {
+namespace {
+
+constexpr int64_t kAgentGoneUs = 10'000'000;
+constexpr int64_t kGraceUs = 500'000;        // beyond the wall limit, which the client keeps itself
+constexpr int64_t kMakingUs = 10'000'000;    // a slot or cell that takes longer hangs
+constexpr int64_t kEndingUs = 2'000'000;     // for the reports of killed cells
+constexpr int64_t kBusyMs = 20;
+constexpr int64_t kIdleMs = 1000;
+constexpr uint32_t kExactEvery = 5;          // looks at a cell
+
+// What epoll_data carries: a slot's number, or one of these.
+enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent };
+
+}  // namespace
+
+Warden::Warden(const Settings& settings, const char* config, size_t config_size)
+    : settings_(settings), config_(config), config_size_(config_size) {}
+
+int Warden::Run() {
+  sigset_t signals;
+  sigfillset(&signals);
+  sigprocmask(SIG_SETMASK, &signals, nullptr);
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGCHLD);
+  sigaddset(&signals, SIGTERM);
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  signals_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+  timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  proc_ = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  Watch(signals_, kSignalEvent);
+  Watch(timer_, kTimerEvent);
+  agent_gone_us_ = NowUs();
+  while (!Connect()) {
+    if (NowUs() - agent_gone_us_ > kAgentGoneUs) return 3;
+    usleep(50'000);
+  }
+  StartZygote();
+  for (;;) {
+    SetTick();
+    epoll_event events[64];
+    const int count = TEMP_FAILURE_RETRY(epoll_wait(epoll_, events, 64, -1));
+    bool child = false;
+    for (int i = 0; i < count; ++i) {
+      const uint32_t what = events[i].data.u32;
+      if (what == kAgentEvent) {
+        if ((events[i].events & EPOLLOUT) != 0) Flush();
+        if ((events[i].events & ~EPOLLOUT) != 0) OnAgent();
+      } else if (what == kZygoteEvent) {
+        OnZygote();
+      } else if (what == kTimerEvent) {
+        uint64_t times;
+        if (read(timer_, &times, sizeof times) > 0) Tick();
+      } else if (what == kSignalEvent) {
+        signalfd_siginfo info;
+        while (read(signals_, &info, sizeof info) == sizeof info) {
+          if (info.ssi_signo == SIGTERM) return 0;
+          child = true;
+        }
+      } else if (what < kMaxSlots) {
+        OnSlot(static_cast<int>(what));
+      }
+    }
+    if (child) Reap();
+  }
+}
+
+void Warden::Watch(int fd, uint32_t what) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u32 = what;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event);
+}
+
+void Warden::WatchZygote() { Watch(zygote_control_, kZygoteEvent); }
+
+void Warden::Doom(const char* text) {
+  FrameHeader header;
+  header.kind = FrameKind::kZygoteDied;
+  header.a = 0;
+  Report(header, text, strlen(text));
+  _exit(4);
+}
+
+// ---- the agent --------------------------------------------------------------------------------------------------
+
+bool Warden::Connect() {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  strncpy(address.sun_path, settings_.socket, sizeof address.sun_path - 1);
+  const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  FrameHeader hello;
+  hello.kind = FrameKind::kHello;
+  hello.a = kFrameVersion;
+  if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
+      !Send(fd, hello, settings_.token, strlen(settings_.token))) {
+    if (fd >= 0) close(fd);
+    return false;
+  }
+  agent_ = fd;
+  agent_waits_ = false;
+  unsent_count_ = 0;
+  Watch(agent_, kAgentEvent);
+  Announce();
+  return true;
+}
+
+void Warden::LoseAgent() {
+  close(agent_);
+  agent_ = -1;
+  agent_gone_us_ = NowUs();
+}
+
+// What an agent that comes later must know of a worker that is at work already.
+void Warden::Announce() {
+  if (!zygote_ready_) return;
+  FrameHeader header;
+  header.kind = FrameKind::kZygoteReady;
+  Report(header, notes_, notes_size_);
+  for (int i = 0; i < kMaxSlots; ++i) {
+    const Slot& slot = slots_[i];
+    if (slot.state != SlotState::kServing) continue;
+    header.a = static_cast<uint32_t>(i);
+    header.kind = FrameKind::kSlotReady;
+    header.id = 0;
+    if (slot.cell.state == CellState::kReady) {
+      header.kind = FrameKind::kCellReady;
+      header.id = slot.cell.id;
+    } else if (slot.cell.state != CellState::kNone) {
+      continue;
+    }
+    Report(header);
+  }
+}
+
+void Warden::OnAgent() {
+  Message message;
+  while (agent_ >= 0) {
+    const Receiving got = Receive(agent_, &message);
+    if (got == Receiving::kNothing) return;
+    if (got == Receiving::kMalformed) _exit(5);
+    if (got == Receiving::kGone) return LoseAgent();
+    const FrameHeader& header = message.header;
+    switch (header.kind) {
+      case FrameKind::kMakeSlot: OnMakeSlot(message); break;
+      case FrameKind::kMakeCell: OnMakeCell(message); break;
+      case FrameKind::kArm: OnArm(header); break;
+      case FrameKind::kKill:
+        if (Slot* slot = FindCell(header.id)) Kill(&slot->cell, kNoLimit);
+        break;
+      case FrameKind::kRetire: _exit(0);
+      default: _exit(5);
+    }
+    message.CloseDescriptors();
+  }
+}
+
+void Warden::OnArm(const FrameHeader& header) {
+  Slot* slot = FindCell(header.id);
+  if (slot == nullptr) return;  // it has just ended: kCellExit is on its way
+  Cell& cell = slot->cell;
+  cell.armed_us = NowUs();
+  cell.deadline_us = header.b == 0 ? 0 : cell.armed_us + static_cast<int64_t>(header.b) * 1000 + kGraceUs;
+  cell.cpu_limit_us = header.c * 1000;
+}
+
+void Warden::Report(const FrameHeader& header, const void* payload, size_t size) {
+  if (agent_ < 0) return;  // Announce() tells what still matters
+  if (unsent_count_ == 0) {
+    if (Send(agent_, header, payload, size)) return;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return;  // its end comes as an event
+  }
+  if (unsent_count_ == kMaxUnsent) return LoseAgent();  // it does not read
+  Unsent& unsent = unsent_[(unsent_first_ + unsent_count_++) % kMaxUnsent];
+  unsent.header = header;
+  unsent.size = static_cast<uint16_t>(std::min(size, sizeof unsent.payload));
+  if (unsent.size > 0) memcpy(unsent.payload, payload, unsent.size);
+  Flush();
+}
+
+void Warden::Flush() {
+  while (unsent_count_ > 0) {
+    const Unsent& unsent = unsent_[unsent_first_];
+    if (!Send(agent_, unsent.header, unsent.payload, unsent.size)) break;
+    unsent_first_ = (unsent_first_ + 1) % kMaxUnsent;
+    --unsent_count_;
+  }
+  if (agent_waits_ == (unsent_count_ > 0)) return;
+  agent_waits_ = unsent_count_ > 0;
+  epoll_event event{};
+  event.events = EPOLLIN | (agent_waits_ ? EPOLLOUT : 0u);
+  event.data.u32 = kAgentEvent;
+  epoll_ctl(epoll_, EPOLL_CTL_MOD, agent_, &event);
+}
+
+// ---- processes and time -----------------------------------------------------------------------------------------
+
+bool Warden::IsNewChild(pid_t pid) const {
+  if (pid <= 1 || pid == zygote_) return false;
+  for (const Slot& slot : slots_) {
+    if (slot.pid == pid || slot.cell.init == pid) return false;
+  }
+  siginfo_t info{};
+  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT | __WALL) == 0;
+}
+
+void Warden::Reap() {
+  for (;;) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0 || info.si_pid == 0) return;
+    // What a process said before it died is in a queue already. Hear it first.
+    if (info.si_pid == zygote_) OnZygote();
+    for (int i = 0; i < kMaxSlots; ++i) {
+      if (slots_[i].state != SlotState::kFree) OnSlot(i);
+    }
+    int status = 0;
+    rusage usage{};
+    if (wait4(info.si_pid, &status, WNOHANG | __WALL, &usage) == info.si_pid) OnDeath(info.si_pid, status, usage);
+  }
+}
+
+void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
+  if (pid == zygote_) return OnZygoteDeath(status);
+  for (int i = 0; i < kMaxSlots; ++i) {
+    if (slots_[i].cell.init == pid) return OnCellDeath(i, usage);
+    if (slots_[i].pid == pid) {
+      slots_[i].pid = 0;
+      static constexpr char kText[] = "the slot died";
+      return FailSlot(i, ECHILD, kText, sizeof kText - 1);
+    }
+  }
+}
+
+void Warden::Tick() {
+  const int64_t now = NowUs();
+  if (agent_ < 0 && !Connect() && now - agent_gone_us_ > kAgentGoneUs) _exit(0);
+  if (import_deadline_us_ != 0 && now > import_deadline_us_) SkipImported("took too long to import");
+  bool live = false;
+  for (int i = 0; i < kMaxSlots; ++i) {
+    Slot& slot = slots_[i];
+    Cell& cell = slot.cell;
+    live = live || cell.state != CellState::kNone;
+    const bool late = (slot.state == SlotState::kStarting && now - slot.begun_us > kMakingUs) ||
+                      ((cell.state == CellState::kMaking || cell.state == CellState::kMade) &&
+                       now - cell.begun_us > kMakingUs);
+    if (late) {
+      static constexpr char kText[] = "it took longer than 10 s";
+      FailSlot(i, ETIMEDOUT, kText, sizeof kText - 1);
+    } else if (cell.state == CellState::kReady && cell.armed_us != 0 && !cell.killed) {
+      WatchCell(&cell, now);
+    }
+  }
+  if (ending_ && (!live || now - ending_us_ > kEndingUs)) _exit(6);
+  const int64_t worker_period_us = zygote_ready_ ? 1'000'000 : 100'000;
+  if (now - worker_looked_us_ >= worker_period_us) {
+    worker_looked_us_ = now;
+    WatchWorker();
+  }
+}
+
+void Warden::WatchCell(Cell* cell, int64_t now) {
+  if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kLimitTime);
+  const ScratchUse scratch = MeasureScratch(cell->scratch);
+  Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
+  cell->pids_peak = std::max(cell->pids_peak, usage.processes);
+  if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us) return Kill(cell, kLimitCpuTime);
+  const bool suspect = usage.memory_kb + scratch.used_kb > settings_.memory_kb;
+  if (!suspect && cell->looks++ % kExactEvery != 0) return;
+  usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
+  // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
+  const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb);
+  cell->peak_kb = std::max(cell->peak_kb, total);
+  if (total > settings_.memory_kb) Kill(cell, kLimitMemory);
+}
+
+void Warden::WatchWorker() {
+  uint64_t allowed = settings_.worker_kb;
+  uint64_t slots = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.state == SlotState::kServing) ++slots;
+    if (slot.cell.state != CellState::kNone) allowed += settings_.memory_kb;
+  }
+  if (MeasureProcesses(proc_, 1, Exactness::kResident).memory_kb <= allowed) return;
+  const Usage usage = MeasureProcesses(proc_, 1, Exactness::kShare);
+  // A slot is not dumpable, so its whole size was counted, most of which is the zygote's, shared.
+  const uint64_t counted_twice = slots * zygote_kb_;
+  const uint64_t total = usage.memory_kb + usage.shared_kb;
+  if (total > counted_twice && total - counted_twice > allowed) {
+    Doom("the worker's packages or setup function took more memory than a worker may");
+  }
+}
+
+void Warden::SetTick() {
+  bool busy = agent_ < 0 || !zygote_ready_ || ending_;
+  for (const Slot& slot : slots_) {
+    busy = busy || slot.state == SlotState::kStarting || slot.cell.armed_us != 0 || slot.cell.state == CellState::kMaking;
+  }
+  const int64_t period = busy ? kBusyMs : kIdleMs;
+  if (period == period_ms_) return;
+  period_ms_ = period;
+  itimerspec time{};
+  time.it_interval.tv_sec = period / 1000;
+  time.it_interval.tv_nsec = period % 1000 * 1'000'000;
+  time.it_value = time.it_interval;
+  timerfd_settime(timer_, 0, &time, nullptr);
+}
+
+}  // namespace hutch

@@ -1,0 +1,155 @@
+// The warden: PID 1 of a worker. It starts the zygote, is the parent of every slot and cell, and is the only one that the
+// agent speaks to. It times, measures, kills, reaps and reports; it makes nothing itself.
+//
+// Theory of operation. One thread, one epoll loop; nothing in it blocks or allocates. Zygote, slots and cells run as the
+// same uid, in the worker's or in nested user namespaces; as PID 1 the warden cannot be killed from among them, and it is
+// not dumpable, so that its memory (the token) cannot be read. Everything it hears from them may be a lie: a message is
+// acted on only in the state that expects it, a pid only when the kernel attached it, it is a child of ours and nothing else of
+// ours. Anything else ends the worker. At its exit the kernel kills all.
+//
+// A slot's cell goes through: making (kMakeCell passed on), made (its PID 1 is known), ready (user process parked), armed
+// (a call runs), dead (reaped: its PID namespace is empty, the slot may make the next).
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "images/warden/channel.h"
+
+namespace hutch {
+
+struct Settings {
+  const char* socket = nullptr;
+  const char* token = nullptr;
+  const char* python = nullptr;
+  const char* zygote = nullptr;  // the path of zygote.py
+  const char* cpus = "1";
+  uint64_t memory_kb = 1048576;  // of a call
+  uint64_t worker_kb = 0;        // of zygote and slots together
+};
+
+class Warden {
+ public:
+  // `config` is the payload of kConfig but for HUTCH_SKIP. It and what `settings` points to outlive the warden.
+  Warden(const Settings& settings, const char* config, size_t config_size);
+
+  // Serves the agent until the end of the worker; returns its exit status.
+  int Run();
+
+ private:
+  static constexpr int kMaxSlots = 128;
+
+  enum class CellState { kNone, kMaking, kMade, kReady };
+  struct Cell {
+    CellState state = CellState::kNone;
+    uint64_t id = 0;
+    pid_t init = 0;
+    int proc = -1;     // the root of its /proc
+    int scratch = -1;  // the root of its tmpfs
+    int64_t begun_us = 0;
+    int64_t armed_us = 0;     // 0: not armed
+    int64_t deadline_us = 0;  // 0: none
+    uint64_t cpu_limit_us = 0;
+    bool killed = false;
+    uint32_t limit = kNoLimit;
+    bool ended = false;  // `status` is known
+    int status = 0;      // raw wait status of the user process
+    uint64_t peak_kb = 0;
+    uint32_t pids_peak = 0;
+    uint32_t looks = 0;
+    bool disk_full = false;
+  };
+  enum class SlotState { kFree, kStarting, kServing, kLost };
+  struct Slot {
+    SlotState state = SlotState::kFree;
+    int control = -1;
+    pid_t pid = 0;
+    int64_t begun_us = 0;
+    Cell cell;
+  };
+  struct Unsent {
+    FrameHeader header;
+    uint16_t size;
+    char payload[256];
+  };
+  static constexpr size_t kMaxUnsent = 256;
+
+  // agent
+  bool Connect();
+  void LoseAgent();
+  void Announce();
+  void OnAgent();
+  void OnMakeSlot(const Message& message);
+  void OnMakeCell(const Message& message);
+  void OnArm(const FrameHeader& header);
+  void Report(const FrameHeader& header, const void* payload = nullptr, size_t size = 0);
+  void Flush();
+
+  // zygote
+  void StartZygote();
+  void OnZygote();
+  void OnZygoteDeath(int status);
+  void Skip(const char* line, size_t size);
+  void SkipImported(const char* reason);
+
+  // slots and cells
+  void OnSlot(int number);
+  void OnSlotMessage(int number, Message* message);
+  bool TakeCell(Slot* slot, Message* message);
+  void FailSlot(int number, int error, const char* text, size_t size);
+  void FreeSlot(int number);
+  void OnCellDeath(int number, const rusage& usage);
+  void Kill(Cell* cell, uint32_t limit);
+  Slot* FindCell(uint64_t id);
+
+  // processes and time
+  void Reap();
+  void OnDeath(pid_t pid, int status, const rusage& usage);
+  bool IsNewChild(pid_t pid) const;
+  void Tick();
+  void WatchCell(Cell* cell, int64_t now);
+  void WatchWorker();
+  void SetTick();
+  void Watch(int fd, uint32_t what);  // in the epoll loop
+  void WatchZygote();
+
+  [[noreturn]] void Doom(const char* text);
+
+  const Settings settings_;
+  const char* const config_;
+  const size_t config_size_;
+  int epoll_ = -1;
+  int timer_ = -1;
+  int signals_ = -1;
+  int proc_ = -1;
+  int64_t period_ms_ = 0;  // of the timer, as set
+
+  int agent_ = -1;
+  int64_t agent_gone_us_ = 0;
+  bool agent_waits_ = false;  // for EPOLLOUT
+  Unsent unsent_[kMaxUnsent];
+  size_t unsent_first_ = 0;
+  size_t unsent_count_ = 0;
+
+  int zygote_control_ = -1;
+  pid_t zygote_ = 0;
+  bool zygote_ready_ = false;
+  bool zygote_again_ = false;  // it asked to be started without a module
+  int zygote_starts_ = 0;
+  uint64_t zygote_kb_ = 0;
+  char importing_[128] = {};
+  int64_t import_deadline_us_ = 0;
+  char notes_[16384];
+  size_t notes_size_ = 0;
+  char skip_[8192] = {};
+  size_t skip_size_ = 0;
+
+  int64_t worker_looked_us_ = 0;
+  bool ending_ = false;
+  int64_t ending_us_ = 0;
+  Slot slots_[kMaxSlots];
+};
+
+}  // namespace hutch

@@ -1,0 +1,127 @@
+#include "images/warden/watch.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace hutch {
+namespace {
+
+constexpr int kMaxProcesses = 32768;  // more are not looked at in one round
+
+struct DirectoryEntry {  // of getdents64
+  uint64_t inode;
+  int64_t offset;
+  uint16_t length;
+  uint8_t type;
+  char name[1];  // NUL-terminated, as long as it takes
+};
+
+// The text of /proc/<pid>/<file>, or "" when the process is gone or hides it.
+const char* ReadFile(int proc, pid_t pid, const char* file) {
+  static char text[4096];
+  char path[64];
+  snprintf(path, sizeof path, "%d/%s", pid, file);
+  text[0] = '\0';
+  const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return text;
+  const ssize_t size = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[std::max<ssize_t>(size, 0)] = '\0';
+  return text;
+}
+
+uint64_t Field(const char* text, const char* name) {
+  const char* found = strstr(text, name);
+  return found == nullptr ? 0 : strtoull(found + strlen(name), nullptr, 10);
+}
+
+struct Share {
+  uint64_t anonymous_kb = 0;
+  uint64_t shared_kb = 0;
+};
+
+Share MeasureShare(int proc, pid_t pid) {
+  const char* text = ReadFile(proc, pid, "smaps_rollup");
+  if (*text == '\0') return {ResidentKb(proc, pid), 0};
+  return {Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:"), Field(text, "\nPss_Shmem:")};
+}
+
+// User and system time of a process, and of its children that it has waited for.
+uint64_t CpuUs(int proc, pid_t pid) {
+  const char* text = ReadFile(proc, pid, "stat");
+  const char* after_name = strrchr(text, ')');
+  if (after_name == nullptr) return 0;
+  unsigned long long user = 0, system = 0;
+  long long children_user = 0, children_system = 0;
+  sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %lld %lld", &user, &system,
+         &children_user, &children_system);
+  static const uint64_t us_per_tick = 1000000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+  return (user + system + static_cast<uint64_t>(children_user + children_system)) * us_per_tick;
+}
+
+bool IsDirectoryOf(int fd, long file_system) {
+  struct statfs info;
+  struct stat file;
+  return fstat(fd, &file) == 0 && S_ISDIR(file.st_mode) && fstatfs(fd, &info) == 0 &&
+         static_cast<long>(info.f_type) == file_system;
+}
+
+}  // namespace
+
+uint64_t ResidentKb(int proc, pid_t pid) {
+  static const uint64_t page_kb = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 1024;
+  unsigned long long pages = 0;
+  sscanf(ReadFile(proc, pid, "statm"), "%*u %llu", &pages);
+  return pages * page_kb;
+}
+
+Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness) {
+  Usage usage;
+  alignas(DirectoryEntry) static char entries[32768];
+  lseek(proc, 0, SEEK_SET);
+  for (int seen = 0; seen < kMaxProcesses;) {
+    const long size = syscall(SYS_getdents64, proc, entries, sizeof entries);
+    if (size <= 0) break;
+    for (long at = 0; at < size;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry->length;
+      if (entry->name[0] < '1' || entry->name[0] > '9') continue;
+      const pid_t pid = static_cast<pid_t>(strtol(entry->name, nullptr, 10));
+      ++seen;
+      usage.cpu_us += CpuUs(proc, pid);
+      if (pid == excluded_pid) continue;
+      ++usage.processes;
+      if (exactness == Exactness::kResident) {
+        usage.memory_kb += ResidentKb(proc, pid);
+      } else {
+        const Share share = MeasureShare(proc, pid);
+        usage.memory_kb += share.anonymous_kb;
+        usage.shared_kb += share.shared_kb;
+      }
+    }
+  }
+  return usage;
+}
+
+ScratchUse MeasureScratch(int scratch) {
+  struct statfs info;
+  if (scratch < 0 || fstatfs(scratch, &info) != 0) return {};
+  const uint64_t used = (info.f_blocks - info.f_bfree) * static_cast<uint64_t>(info.f_bsize) / 1024;
+  return {used, (info.f_blocks > 0 && info.f_bfree == 0) || (info.f_files > 0 && info.f_ffree == 0)};
+}
+
+bool IsProc(int fd) { return IsDirectoryOf(fd, PROC_SUPER_MAGIC); }
+bool IsScratch(int fd) { return IsDirectoryOf(fd, TMPFS_MAGIC); }
+
+}  // namespace hutch

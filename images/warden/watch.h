@@ -1,0 +1,43 @@
+// Measures the processes of a cell, or of the worker, through the root of a /proc. Reads only; allocates nothing.
+//
+// Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its share), what is swapped
+// out, shared memory, and the scratch. Pages of files are the image's and the environment's, and can be dropped. A
+// process that made itself undumpable hides its page counts; its whole resident size counts then.
+//
+// Thread contract: single-threaded.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace hutch {
+
+struct Usage {
+  uint64_t memory_kb = 0;  // anonymous and swapped, or resident
+  uint64_t shared_kb = 0;  // shared memory in use by mappings; some of it may be the scratch's
+  uint64_t cpu_us = 0;
+  uint32_t processes = 0;
+};
+
+struct ScratchUse {
+  uint64_t used_kb = 0;
+  bool full = false;
+};
+
+// How exactly to look. A resident size is a few microseconds a process, and never less than the true share; that costs
+// a walk of the page tables.
+enum class Exactness { kResident, kShare };
+
+// All processes that `proc`, a directory, shows, but `excluded_pid`.
+Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness);
+
+// One process: anonymous, swapped and shared memory, or its resident size where the rest is hidden.
+uint64_t ResidentKb(int proc, pid_t pid);
+
+ScratchUse MeasureScratch(int scratch);
+
+bool IsProc(int fd);     // a directory of a proc file system
+bool IsScratch(int fd);  // a directory of a tmpfs
+
+}  // namespace hutch

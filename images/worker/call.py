@@ -1,0 +1,454 @@
+"""Serves calls in the user process of a cell: receives a call, runs it, replies, and blocks until the cell is killed.
+
+The frames are those of wire/cell_frame.h. The other side believes nothing of what is sent here, since the code that is
+called may have replaced any of this. What could be broken by accident (a patched clock, a closed stream) is bound at
+import. Nothing is imported on a call's path. One thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import linecache
+import mmap
+import os
+import pickle
+import resource
+import sys
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from struct import Struct
+from time import perf_counter_ns
+from typing import Any, NoReturn
+
+import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+import encode as encoding
+
+CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE = range(1, 10)
+IN_MEMFD = 1
+SECTIONS = 4
+IN_DESCRIPTOR = 0xFFFFFFFF
+BUFFER_ALIGNMENT = 4096
+MAX_PAYLOAD = 64 * 1024
+LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
+
+SLOW_LOAD_NS = 20_000_000  # a load longer than this restarts the call's clock
+BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
+COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
+
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_lengths = Struct(f"<{SECTIONS}I")
+_usage = Struct("<QQQQQII")
+INLINE = MAX_PAYLOAD - _usage.size
+
+_exit = os._exit
+_close = os.close
+_pwrite = os.pwrite
+_loads = pickle.loads
+
+
+class Call:
+    """One received call: meta data, function and arguments, not yet loaded."""
+
+    def __init__(self, payload: bytes, descriptors: tuple[int, ...]) -> None:
+        self.descriptors = list(descriptors)
+        at = _lengths.size
+        sections: list[Any] = []
+        for size in _lengths.unpack_from(payload):
+            if size == IN_DESCRIPTOR:
+                sections.append(self._map(writable=False))
+            else:
+                sections.append(payload[at : at + size])
+                at += size
+        self.meta: dict[str, Any] = _loads(sections[0])
+        self.function = sections[1]
+        self._arguments = sections[2]
+        self._lengths = memoryview(bytes(sections[3])).cast("Q")
+
+    def _map(self, writable: bool) -> Any:
+        """The next descriptor's content. What is written to it stays in this process."""
+        fd = self.descriptors.pop(0)
+        try:
+            size = os.fstat(fd).st_size
+            if size == 0:
+                return bytearray()
+            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+            return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=protection)
+        finally:
+            _close(fd)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        buffers: list[memoryview] = []
+        if self._lengths:
+            whole = memoryview(self._map(writable=True))
+            at = 0
+            for size in self._lengths:
+                buffers.append(whole[at : at + size])
+                at += -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+        args, kwargs = _loads(self._arguments, buffers=buffers)
+        return args, kwargs
+
+
+class Usage:
+    """What the cell says of itself with its reply."""
+
+    def __init__(self, cell: Any) -> None:
+        self._cell = cell
+        self.load_ns = self.wall_ns = self.encode_ns = 0
+        self.limit = 0
+        self._cpu, _, self._faults = cell.usage()
+        self._done: tuple[int, int, int] | None = None
+
+    def stop(self) -> None:
+        self._done = self._cell.usage()
+
+    def packed(self) -> bytes:
+        cpu, peak, faults = self._done or self._cell.usage()
+        faults = min(faults - self._faults, 0xFFFFFFFF)
+        return _usage.pack(
+            self.load_ns // 1000,
+            self.wall_ns // 1000,
+            cpu - self._cpu,
+            peak,
+            self.encode_ns // 1000,
+            faults,
+            self.limit,
+        )
+
+
+class Worker:
+    """`fd`: the call socket. `cpus`: how many CPUs a call may use."""
+
+    def __init__(self, cell: Any, fd: int, cpus: int) -> None:
+        self.cell = cell
+        self.fd = fd
+        self.cpus = cpus
+
+    def serve(self) -> None:
+        """Returns when the other side is gone."""
+        while True:
+            frame = self.cell.recv(self.fd)
+            if frame is None:
+                return
+            if frame[0] == CALL and frame[1] == SECTIONS:
+                if self.cpus < (os.cpu_count() or 1):
+                    self.cell.pin(self.cpus)
+                self.handle(frame)
+
+    def handle(self, frame: Any) -> None:
+        call_id, payload, descriptors = frame[2], frame[5], frame[6]
+        usage = Usage(self.cell)
+        begin = perf_counter_ns()
+        sources: dict[str, str] = {}
+        try:
+            call = Call(payload, descriptors)
+            sources = call.meta.get("sources") or {}
+            run = self.prepare(call)
+            start = perf_counter_ns()
+            usage.load_ns = start - begin
+            if usage.load_ns > SLOW_LOAD_NS:
+                self.cell.send(self.fd, STARTED, 0, call_id, 0, 0)
+                start = perf_counter_ns()
+            try:
+                value = run()
+            finally:
+                usage.wall_ns = perf_counter_ns() - start
+                flush_streams()
+                usage.stop()
+        except BaseException as error:
+            self.reply_error(call_id, error, sources, usage)
+            return
+        try:
+            self.reply_value(call_id, value, call.meta.get("result_bytes") or 1 << 62, usage)
+        except BaseException as error:
+            self.reply_error(call_id, error, sources, usage)
+
+    # ---- running ----
+
+    def prepare(self, call: Call) -> Callable[[], Any]:
+        """Loads what the call needs; what it returns runs it."""
+        meta = call.meta
+        if meta.get("env"):
+            os.environ.update(meta["env"])
+        if meta.get("cwd"):
+            os.makedirs(meta["cwd"], exist_ok=True)
+            os.chdir(meta["cwd"])
+        if meta.get("files"):
+            write_files(meta["files"])
+        if meta.get("cpu_ms"):
+            limit_cpu(meta["cpu_ms"] / 1000 + self.cell.usage()[0] / 1e6)
+        mode = meta["mode"]
+        if mode == "program":
+            return self.prepare_program(call)
+        if mode == "function":
+            function = _loads(call.function)
+        else:
+            function = define(str(call.function, "utf-8"), meta)
+        args, kwargs = call.arguments()
+        if getattr(getattr(function, "__code__", None), "co_flags", 0) & COROUTINE:
+            import asyncio
+
+            return lambda: asyncio.run(function(*args, **kwargs))
+        return lambda: function(*args, **kwargs)
+
+    def prepare_program(self, call: Call) -> Callable[[], None]:
+        meta = call.meta
+        filename = meta.get("filename") or "program.py"
+        source = str(call.function, "utf-8")
+        main = fresh_main(filename)
+        sys.argv = [filename, *meta.get("args", ())]
+        sys.path.insert(0, os.getcwd())
+        if meta.get("stdin") is not None:
+            feed_stdin(meta["stdin"])
+        remember_source(filename, source)
+        code = compile(source, filename, "exec", dont_inherit=True)
+
+        def run() -> None:
+            try:
+                exec(code, main.__dict__)
+            except SystemExit as error:
+                finish_program()
+                exit_unless_zero(error.code)
+            else:
+                finish_program()
+
+        return run
+
+    # ---- replying ----
+
+    def reply_value(self, call_id: int, value: Any, max_bytes: int, usage: Usage) -> None:
+        begin = perf_counter_ns()
+        try:
+            payload = encoding.encode(value, max_bytes)
+        except encoding.Unencodable as error:
+            fields = {"path": error.path, "type": error.type_name, "hint": error.hint, "message": str(error)}
+            body = bytes(encoding.encode(fields, 1 << 24).body)
+            self.cell.send(self.fd, UNENCODABLE, 0, call_id, len(body), len(body), usage.packed(), body)
+            return
+        except encoding.TooLarge as error:
+            self.cell.send(self.fd, TOO_LARGE, 0, call_id, error.size, 0, usage.packed())
+            return
+        usage.encode_ns = perf_counter_ns() - begin
+        size = payload.size
+        if size <= INLINE:
+            self.cell.send(self.fd, RESULT, 0, call_id, size, size, usage.packed(), payload.body)
+        else:
+            self.reply_large(call_id, RESULT, len(payload.body), size, payload.chunks(), usage)
+
+    def reply_large(
+        self, call_id: int, kind: int, body_size: int, size: int, chunks: Iterator[tuple[int, Any]], usage: Usage
+    ) -> None:
+        self.cell.send(self.fd, NEED, 0, call_id, size, 0)
+        frame = self.cell.recv(self.fd)
+        if frame is None:
+            _exit(0)
+        if frame[0] != MEMFD or len(frame[6]) != 1:
+            self.cell.send(self.fd, TOO_LARGE, 0, call_id, size, 0, usage.packed())
+            return
+        fd = frame[6][0]
+        for offset, chunk in chunks:
+            view = memoryview(chunk).cast("B")
+            while view:
+                written = _pwrite(fd, view[: 1 << 30], offset)
+                view = view[written:]
+                offset += written
+        _close(fd)
+        self.cell.send(self.fd, kind, IN_MEMFD, call_id, body_size, size, usage.packed())
+
+    def reply_error(self, call_id: int, error: BaseException, sources: dict[str, str], usage: Usage) -> None:
+        usage.limit = limit_of(error, self.cell)
+        if usage.limit:
+            _ballast.clear()
+        try:
+            body = describe(error, sources)
+        except BaseException:
+            traceback.clear_frames(error.__traceback__)
+            body = encoding.encode_error(type(error).__name__, "", "", None, "", encoding.builtin_bases(type(error)))
+        if len(body) <= INLINE:
+            self.cell.send(self.fd, RAISED, 0, call_id, len(body), len(body), usage.packed(), body)
+        else:
+            self.reply_large(call_id, RAISED, len(body), len(body), iter([(0, body)]), usage)
+
+    # ---- before the first call ----
+
+    def rehearse(self) -> None:
+        """Walks the whole path on a dummy, success and exception: the first real call then meets few page faults.
+
+        Also gives every source of random numbers a state of this process. Nothing of it is visible to a call."""
+        self.cell.stir_openssl()
+        numpy_random = sys.modules.get("numpy.random")
+        if numpy_random is not None:
+            numpy_random.seed()
+        ours, theirs = self.cell.pair()
+        fd, self.fd = self.fd, ours
+        for dummy in _DUMMIES:
+            self.cell.send(theirs, CALL, SECTIONS, 0, 0, 0, dummy)
+            self.handle(self.cell.recv(ours))
+            self.cell.recv(theirs)
+        self.fd = fd
+        _close(ours)
+        _close(theirs)
+
+
+_ballast = bytearray(BALLAST)
+
+
+def limit_of(error: BaseException, cell: Any) -> int:
+    """Which limit of the cell an uncaught exception is, or 0."""
+    if isinstance(error, MemoryError):
+        return LIMIT_MEMORY
+    number = getattr(error, "errno", None) if isinstance(error, OSError) else None
+    if number == errno.ENOMEM:
+        return LIMIT_MEMORY
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return LIMIT_DISK
+    no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
+    if (number == errno.EAGAIN or no_thread) and not cell.can_fork():
+        return LIMIT_PIDS
+    return LIMIT_MEMORY if no_thread else 0
+
+
+def describe(error: BaseException, sources: dict[str, str]) -> bytes:
+    """The error as data: the user's own frames only, with the lines of files that are not here."""
+    for filename, text in sources.items():
+        remember_source(filename, text)
+    told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    leave_out_own(told)
+    line = told.stack[-1].lineno if told.stack else None
+    for frame in told.stack:
+        if frame.filename in sources:
+            line = frame.lineno
+    if isinstance(error, SyntaxError) and error.filename in (*sources, getattr(sys.modules["__main__"], "__file__", None)):
+        line = error.lineno
+    try:
+        message = str(error)
+    except Exception as second:
+        message = f"(its text cannot be had: {type(second).__name__})"
+    bases = encoding.builtin_bases(type(error))
+    return encoding.encode_error(type(error).__name__, message, "".join(told.format()), line, "", bases)
+
+
+def leave_out_own(told: traceback.TracebackException) -> None:
+    waiting, seen = [told], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack[:] = [frame for frame in one.stack if not frame.filename.startswith(_HERE)]
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+        waiting += getattr(one, "exceptions", None) or []
+
+
+def remember_source(filename: str, text: str) -> None:
+    lines = text.splitlines(True)
+    linecache.cache[filename] = (len(text), None, lines, filename)
+
+
+def define(source: str, meta: dict[str, Any]) -> Any:
+    """The function of that name, after the text ran once as a module that is not `__main__`."""
+    filename = meta.get("filename") or "program.py"
+    remember_source(filename, source)
+    module = types.ModuleType("program")
+    module.__file__ = filename
+    sys.modules["program"] = module
+    exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
+    try:
+        return module.__dict__[meta["name"]]
+    except KeyError:
+        raise NameError(f"the source defines no {meta['name']!r}") from None
+
+
+def fresh_main(filename: str) -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    main.__file__ = filename
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    main.__dict__["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    return main
+
+
+def write_files(files: dict[str, Any]) -> None:
+    for name, content in files.items():
+        directory = os.path.dirname(name)
+        if directory:
+            os.makedirs(directory, exist_ok=True)
+        data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+        with open(name, "wb") as file:
+            file.write(data)
+
+
+def feed_stdin(content: Any) -> None:
+    """A real descriptor 0, so that child processes can read it too."""
+    data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+    fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    os.write(fd, b"")
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+    _close(fd)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+
+
+def limit_cpu(seconds: float) -> None:
+    """A backstop of the warden's own count: whole seconds, rounded up."""
+    whole = int(seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
+
+
+def finish_program() -> None:
+    """What the interpreter does at its end, as far as a program can tell: waits for threads, runs exit functions."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()
+    import atexit
+
+    atexit._run_exitfuncs()
+
+
+def exit_unless_zero(code: Any) -> None:
+    if code is None or code == 0:
+        return
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    flush_streams()
+    leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    _exit(code & 0xFF)
+
+
+def flush_streams() -> None:
+    for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+        try:
+            if stream is not None:
+                stream.flush()
+        except BaseException:
+            pass  # closed, replaced, or nobody reads: none of it may lose the result
+
+
+def _dummy(function: Callable[[int], int]) -> bytes:
+    sections = [
+        pickle.dumps({"mode": "function", "sources": {}}, 5),
+        cloudpickle.dumps(function, 5),
+        pickle.dumps(((1,), {}), 5),
+        b"",
+    ]
+    return _lengths.pack(*map(len, sections)) + b"".join(sections)
+
+
+def _make_dummies() -> list[bytes]:
+    space: dict[str, Any] = {"__name__": "__main__"}
+    exec("def good(x): return x + 1\ndef bad(x): return x // 0", space)
+    return [_dummy(space["good"]), _dummy(space["bad"])]
+
+
+_DUMMIES = _make_dummies()
+gc.collect()

@@ -1,0 +1,249 @@
+#include "images/worker/clone.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "images/warden/control.h"
+#include "images/worker/raw_syscall.h"
+
+namespace hutch {
+namespace {
+
+constexpr int kNamespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS;
+constexpr unsigned long kQuiet = MS_NOSUID | MS_NODEV;
+
+// Between MakeCell() and CellInit(), which share memory. One cell at a time.
+struct Birth {
+  const CellPlan* plan;
+  uint64_t id;
+  int done;  // pipe: PID 1 writes one byte when the user process exists; its end is PID 1's death
+  const char* failed_step;
+  int failed_errno;
+  void* frame[5];  // of __builtin_setjmp
+};
+Birth birth;
+alignas(64) char init_stack[32 * 1024];
+
+struct Thread {
+  int* tid = nullptr;
+  void* robust_head = nullptr;
+  size_t robust_size = 0;
+  void* rseq = nullptr;
+};
+Thread thread;
+
+[[noreturn]] void Exit(int status) {
+  for (;;) RawCall(SYS_exit_group, status);
+}
+
+[[noreturn]] void FailInit(const char* step, long error) {
+  birth.failed_step = step;
+  birth.failed_errno = static_cast<int>(-error);
+  Exit(1);
+}
+
+void Check(const char* step, long result) {
+  if (result < 0) FailInit(step, result);
+}
+
+void WriteText(const char* path, const char* text) {
+  size_t size = 0;
+  while (text[size] != '\0') ++size;
+  const long fd = RawCall(SYS_openat, AT_FDCWD, Arg(path), O_WRONLY | O_CLOEXEC);
+  Check(path, fd);
+  Check(path, RawCall(SYS_write, fd, Arg(text), static_cast<long>(size)));
+  RawCall(SYS_close, fd);
+}
+
+void Mount(const char* source, const char* target, const char* type, unsigned long flags, const char* options) {
+  Check(target, RawCall(SYS_mount, Arg(source), Arg(target), Arg(type), static_cast<long>(flags), Arg(options)));
+}
+
+long OpenDirectory(const char* path) {
+  const long fd = RawCall(SYS_openat, AT_FDCWD, Arg(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  Check(path, fd);
+  return fd;
+}
+
+// One tmpfs is the working directory, /tmp and /dev/shm: one size limit, one thing to measure.
+long MountScratch(const char* options) {
+  Mount("scratch", "/work", "tmpfs", kQuiet, options);
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/work"), 0755));
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/tmp"), 01777));
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/shm"), 01777));
+  const long root = OpenDirectory("/work");
+  Mount("/work/tmp", "/tmp", nullptr, MS_BIND, nullptr);
+  Mount("/work/shm", "/dev/shm", nullptr, MS_BIND, nullptr);
+  Mount("/work/work", "/work", nullptr, MS_BIND, nullptr);
+  return root;
+}
+
+long MountProc(const CellPlan& plan) {
+  Mount("proc", "/proc", "proc", kQuiet | MS_NOEXEC, nullptr);
+  const long root = OpenDirectory("/proc");
+  for (int i = 0; i < plan.masks; ++i) Mount(plan.mask_by[i], plan.mask[i], nullptr, MS_BIND, nullptr);
+  // No user namespace below this one: it would hand out capabilities again. The cell's filter refuses them too.
+  WriteText("/proc/sys/user/max_user_namespaces", "0");
+  return root;
+}
+
+void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
+  FrameHeader header;
+  header.kind = kind;
+  header.id = birth.id;
+  header.a = a;
+  iovec part{&header, sizeof header};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (count > 0) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(count * sizeof(int));
+    int* out = reinterpret_cast<int*>(CMSG_DATA(rights));
+    for (int i = 0; i < count; ++i) out[i] = descriptors[i];
+  }
+  Check("tell the warden", RawCall(SYS_sendmsg, kControlFd, Arg(&message), MSG_NOSIGNAL));
+}
+
+void CloseAllBut(int kept) {
+  RawCall(SYS_close_range, 0, kept - 1, 0);
+  RawCall(SYS_close_range, kept + 1, ~0u, 0);
+}
+
+int CellInit(void*) {
+  const CellPlan& plan = *birth.plan;
+  WriteText("/proc/self/uid_map", plan.uid_map);
+  WriteText("/proc/self/gid_map", plan.gid_map);  // setgroups is denied in the slot's namespace, and so in this one
+  const long scratch = MountScratch(plan.scratch_options);
+  const long proc = MountProc(plan);
+  const int shown[2] = {static_cast<int>(proc), static_cast<int>(scratch)};
+  Tell(kCellMade, 0, shown, 2);
+  // From here on this memory is nobody's to look into. The user process makes its own copy dumpable again.
+  Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
+
+  // libc caches the thread id: the kernel writes the new one where the old one was (a stale one turns abort() into SIGSEGV).
+#if defined(__x86_64__)
+  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, Arg(thread.tid), 0);
+#else
+  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, 0, Arg(thread.tid));
+#endif
+  if (user == 0) __builtin_longjmp(birth.frame, 1);
+  Check("clone of the user process", user);
+  const char done = 1;
+  RawCall(SYS_write, birth.done, Arg(&done), 1);
+  CloseAllBut(kControlFd);
+  for (;;) {
+    int status = 0;
+    const long pid = RawCall(SYS_wait4, -1, Arg(&status), __WALL, 0);
+    if (pid == user) {
+      Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
+      Exit(0);
+    }
+    if (pid == -ECHILD) Exit(1);
+  }
+}
+
+void RestoreThread() {
+  if (thread.robust_head != nullptr) syscall(SYS_set_robust_list, thread.robust_head, thread.robust_size);
+  if (thread.rseq != nullptr) {
+#if defined(__x86_64__)
+    constexpr unsigned kSignature = 0x53053053;
+#else
+    constexpr unsigned kSignature = 0xd428bc00;
+#endif
+    syscall(SYS_rseq, thread.rseq, 32, 0, kSignature);
+  }
+}
+
+const char* PlaceDescriptors(const int (&descriptors)[3]) {
+  if (dup2(descriptors[1], STDOUT_FILENO) < 0) return "stdout";
+  if (dup2(descriptors[2], STDERR_FILENO) < 0) return "stderr";
+  if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0) return "call socket";
+  return syscall(SYS_close_range, kControlFd + 1, ~0u, 0) == 0 ? nullptr : "close_range";
+}
+
+// The user process, a copy of the slot, raises its own walls. nullptr, or the step that failed.
+const char* EnterCell(const CellPlan& plan, const int (&descriptors)[3]) {
+  RestoreThread();
+  if (const char* step = PlaceDescriptors(descriptors)) return step;
+  if (setsid() < 0) return "setsid";
+  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return "PR_SET_DUMPABLE";  // /proc/self is its own; the warden reads its size
+  if (chdir("/work") != 0) return "/work";
+  if (const char* step = ApplyLimits(plan.limits)) return step;
+  if (const char* step = DropCapabilities()) return step;
+  if (const char* step = InstallFilter()) return step;
+  sigset_t none;
+  sigemptyset(&none);
+  return sigprocmask(SIG_SETMASK, &none, nullptr) == 0 ? nullptr : "sigprocmask";
+}
+
+[[noreturn]] void FailCell(const char* step) {
+  struct {
+    FrameHeader header;
+    char text[64];
+  } message{};
+  message.header.kind = FrameKind::kFailed;
+  message.header.id = birth.id;
+  message.header.b = static_cast<uint64_t>(errno);
+  strncpy(message.text, step, sizeof message.text - 1);
+  send(kControlFd, &message, sizeof message.header + strlen(message.text), MSG_NOSIGNAL);
+  Exit(1);
+}
+
+}  // namespace
+
+bool LearnThread() {
+  if (prctl(PR_GET_TID_ADDRESS, &thread.tid, 0, 0, 0) != 0) return false;
+  syscall(SYS_get_robust_list, 0, &thread.robust_head, &thread.robust_size);
+  const void* offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
+  const void* size = dlsym(RTLD_DEFAULT, "__rseq_size");
+  if (offset != nullptr && size != nullptr && *static_cast<const unsigned*>(size) != 0) {
+    thread.rseq = static_cast<char*>(__builtin_thread_pointer()) + *static_cast<const ptrdiff_t*>(offset);
+  }
+  return thread.tid != nullptr;
+}
+
+// Not inlined: the user process returns from this frame, in a copy of it.
+__attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3],
+                                        const char** step) {
+  int done[2];
+  if (pipe2(done, O_CLOEXEC) != 0) return *step = "pipe", -errno;
+  birth.plan = &plan;
+  birth.id = id;
+  birth.done = done[1];
+  birth.failed_step = nullptr;
+  if (__builtin_setjmp(birth.frame) != 0) {
+    if (const char* failed = EnterCell(*birth.plan, descriptors)) FailCell(failed);
+    return 0;
+  }
+  // The id maps can only be written by a dumpable process.
+  prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+  const int pid = clone(CellInit, init_stack + sizeof init_stack, CLONE_VM | CLONE_PARENT | kNamespaces | SIGCHLD, nullptr);
+  const int error = errno;
+  close(done[1]);
+  char byte = 0;
+  const bool made = pid > 0 && TEMP_FAILURE_RETRY(read(done[0], &byte, 1)) == 1;
+  close(done[0]);
+  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (made) return 1;
+  *step = pid <= 0 ? "clone" : birth.failed_step != nullptr ? birth.failed_step : "PID 1 of the cell was killed";
+  return pid <= 0 ? -error : birth.failed_step != nullptr ? -birth.failed_errno : -ECANCELED;
+}
+
+}  // namespace hutch

@@ -1,0 +1,20 @@
+// What a cell's user process may do: limits, capabilities, system calls. Applied by that process to itself, once, before it
+// has seen anything of a call. Single-threaded; async-signal-safe but for errno.
+#pragma once
+
+#include <cstdint>
+
+namespace hutch {
+
+struct Limits {
+  uint64_t data_bytes = 0;  // RLIMIT_DATA: what the zygote had already, and the call's memory
+  uint64_t pids = 0;        // processes and threads of the user
+  uint64_t nofile = 0;
+};
+
+// Each returns nullptr, or the name of the step that failed, with errno set.
+const char* ApplyLimits(const Limits& limits);
+const char* DropCapabilities();
+const char* InstallFilter();
+
+}  // namespace hutch

@@ -1,0 +1,263 @@
+"""The zygote: imports what calls will need, once, and makes slots; a slot makes cells. Started by the warden.
+
+    python3 -I -S -B zygote.py          control socket: descriptor 3 (images/warden/control.h)
+
+Worker code is loaded by explicit path before anything of the environment can be: `call`, `encode` and `_hutch_cell` get
+private names in `sys.modules`, so a package's `call.py` neither shadows ours nor is shadowed. /opt/env comes after the
+standard library in `sys.path`, like site-packages, so a package's `json.py` shadows nothing. There is no `site`: `.pth`
+files and `sitecustomize` of packages are not executed.
+
+A module that hangs, kills the process or leaves threads running cannot stay (a fork would copy its locks, not its
+threads): this process says so and ends, and the warden starts another one without it.
+
+Everything here runs in a process that packages share; nobody believes what it says of itself. One thread.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import pickle
+import sys
+import time
+import types
+from typing import Any
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CONTROL = 3
+CALL = 3  # in a cell
+CELL_CONTROL = 4  # in a slot, and in a cell until it is ready
+
+MAKE_SLOT, ZYGOTE_READY, SLOT_READY, CELL_READY, FAILED = 32, 65, 66, 67, 69
+CONFIG, IMPORTING, SKIP = 128, 129, 130
+
+ENVIRONMENT = "/opt/env"
+MODULES = "/run/hutch/modules"
+SETUP = "setup()"  # no module has such a name
+NOTES_LIMIT = 16 * 1024
+TEXT_LIMIT = 300
+
+
+def load_own(name: str) -> Any:
+    """One of our modules, from our directory whatever `sys.path` says."""
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES + [".py"]:
+        path = os.path.join(HERE, name + suffix)
+        if os.path.exists(path):
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+            return module
+    raise ImportError(f"{name} is not in {HERE}")
+
+
+def load_cloudpickle() -> None:
+    """The caller's cloudpickle: its functions name that version's internals."""
+    root = os.path.join(os.path.dirname(HERE), "cloudpickle")
+    if not os.path.exists(os.path.join(root, "__init__.py")):
+        root = os.path.join(root, "cloudpickle")
+    spec = importlib.util.spec_from_file_location(
+        "cloudpickle", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["cloudpickle"] = module
+    spec.loader.exec_module(module)
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def settle_threads() -> int:
+    """The threads left after a plain fork: libraries that handle forks (OpenBLAS) stop theirs before one."""
+    if threads() == 1:
+        return 1
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    for _ in range(20):
+        if threads() == 1:
+            break
+        time.sleep(0.01)
+    return threads()
+
+
+def shorten(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:
+        text = type(error).__name__
+    return " ".join(text.split())[:TEXT_LIMIT]
+
+
+class Zygote:
+    def __init__(self, cell: Any, config: dict[str, str]) -> None:
+        self.cell = cell
+        self.config = config
+        self.notes: dict[str, Any] = {"preloaded": {}, "skipped": {}}
+        for line in config.get("HUTCH_SKIP", "").splitlines():
+            name, _, reason = line.partition("\t")
+            self.notes["skipped"][name] = reason
+
+    def number(self, name: str, otherwise: int) -> int:
+        try:
+            return int(self.config.get(name, otherwise))
+        except ValueError:
+            return otherwise
+
+    def preload(self) -> None:
+        deadline = self.number("HUTCH_PRELOAD_SEC", 30)
+        for name in filter(None, self.config.get("HUTCH_PRELOAD", "").split(",")):
+            if name in self.notes["skipped"]:
+                continue
+            self.cell.send(CONTROL, IMPORTING, 0, 0, deadline, 0, name.encode()[:120])
+            start = time.monotonic()
+            try:
+                importlib.import_module(name)
+            except BaseException as error:
+                self.notes["skipped"][name] = shorten(error)
+            else:
+                self.notes["preloaded"][name] = round(time.monotonic() - start, 3)
+            if settle_threads() > 1:
+                self.start_again(name, "left threads running")
+        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
+
+    def start_again(self, name: str, reason: str) -> None:
+        self.cell.send(CONTROL, SKIP, 0, 0, 0, 0, f"{name}\t{reason}".encode())
+        os._exit(0)
+
+    def set_up(self) -> None:
+        """The caller's own `setup=` function. Its failure is told, and each call then finds nothing set up."""
+        path = self.config.get("HUTCH_SETUP")
+        if not path:
+            return
+        if SETUP in self.notes["skipped"]:
+            self.notes["setup"] = self.notes["skipped"].pop(SETUP)
+            return
+        self.cell.send(CONTROL, IMPORTING, 0, 0, self.number("HUTCH_SETUP_SEC", 300), 0, SETUP.encode())
+        try:
+            with open(path, "rb") as file:
+                pickle.load(file)()
+        except BaseException as error:
+            self.notes["setup"] = shorten(error)
+        if settle_threads() > 1:
+            self.start_again(SETUP, "it left threads running, which calls do not have")
+        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
+
+    def freeze(self) -> None:
+        """Nothing allocated so far is looked at by the collector again: a fork then copies no page for it."""
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        gc.collect()
+        gc.freeze()
+
+    def ready(self) -> None:
+        text = json.dumps(self.notes)
+        if len(text) > NOTES_LIMIT:
+            text = json.dumps({"preloaded": {}, "skipped": {"*": "too many notes"}})
+        self.cell.send(CONTROL, ZYGOTE_READY, 0, 0, 0, 0, text.encode())
+
+    def serve(self, call: Any) -> None:
+        while True:
+            frame = self.cell.recv(CONTROL)
+            if frame is None:
+                os._exit(0)
+            kind, slot, _, _, _, _, descriptors = frame
+            if kind != MAKE_SLOT or len(descriptors) != 1:
+                os._exit(70)
+            try:
+                pid = self.cell.fork_slot()
+            except OSError as error:
+                self.cell.send(CONTROL, FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot")
+            else:
+                if pid == 0:
+                    self.be_slot(slot, descriptors[0], call)
+            os.close(descriptors[0])
+
+    def be_slot(self, slot: int, control: int, call: Any) -> None:
+        cell = self.cell
+        try:
+            cell.enter_slot(
+                control,
+                self.number("HUTCH_MEMORY_KB", 1 << 20),
+                self.number("HUTCH_DISK_KB", 1 << 18),
+                self.number("HUTCH_PIDS", 64),
+                self.number("HUTCH_NOFILE", 1024),
+            )
+        except OSError as error:
+            where = CELL_CONTROL if error.strerror == "/dev/null" else control
+            cell.send(where, FAILED, slot, 0, error.errno or 0, 0, str(error.strerror).encode())
+            os._exit(71)
+        gc.disable()  # collecting is the call's business: it is switched on again in the cell
+        cell.send(CELL_CONTROL, SLOT_READY, slot, 0, 0, 0)
+        cell_id = cell.serve()
+        # From here on this is the user process of a cell, every wall up.
+        try:
+            worker = call.Worker(cell, CALL, self.number("HUTCH_CPUS", 1))
+            worker.rehearse()
+            gc.enable()
+            cell.send(CELL_CONTROL, CELL_READY, 0, cell_id, 0, 0)
+            os.close(CELL_CONTROL)
+        except BaseException as error:
+            cell.send(CELL_CONTROL, FAILED, 0, cell_id, 0, 0, shorten(error).encode()[:200])
+            os._exit(72)
+        worker.serve()
+        os._exit(0)
+
+
+def prepare_streams() -> None:
+    """Descriptors 1 and 2 become a call's pipes later; the objects stay, with nothing in their buffers."""
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def prepare_environment(config: dict[str, str]) -> None:
+    """The C environment too: os.environ writes through."""
+    try:
+        given = json.loads(config.get("HUTCH_ENV") or "{}")
+        os.environ.update({str(key): str(value) for key, value in given.items()})
+    except (ValueError, AttributeError):
+        pass
+
+
+def main() -> None:
+    cell = load_own("_hutch_cell")
+    frame = cell.recv(CONTROL)
+    if frame is None or frame[0] != CONFIG:
+        sys.exit("zygote.py is started by hutch-warden")
+    config = dict(item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item)
+    load_cloudpickle()
+    sys.path.insert(0, HERE)
+    call = load_own("call")
+    sys.path.remove(HERE)
+    for name, module in list(sys.modules.items()):
+        origin = getattr(module, "__file__", None)
+        if name != "__main__" and isinstance(origin, str) and os.path.dirname(origin) == HERE:
+            del sys.modules[name]
+            sys.modules["_hutch_" + name.removeprefix("_hutch_")] = module
+    gc.disable()
+    prepare_streams()
+    prepare_environment(config)
+    sys.path += [path for path in (MODULES, ENVIRONMENT) if os.path.isdir(path)]
+    sys.argv = [""]
+    zygote = Zygote(cell, config)
+    zygote.preload()
+    zygote.set_up()
+    lock = cell.lock_executable()  # held for ever by being open
+    sys.stdout.flush()
+    sys.stderr.flush()
+    zygote.freeze()
+    zygote.ready()
+    zygote.serve(call)
+    del lock
+
+
+if __name__ == "__main__":
+    main()
