@@ -52,7 +52,7 @@ enum class Answer { kYes, kNobody, kAbsent };
 // Connects as Podman's user and hangs up; a listener of any other user is an attack, not an agent.
 Answer Try(const Paths& paths) {
   const AsUser user(paths);
-  const Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) ThrowErrno("socket");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
