@@ -1,5 +1,6 @@
-// The reader of the format that decode.h specifies. Iterative: msgpack-cxx's parser calls the visitor below, which keeps
-// finished values on one stack and open arrays and maps on another; an array or map is built when its last item is there.
+// The reader of the format that decode.h specifies. Iterative: msgpack-cxx's parser calls the
+// visitor below, which keeps finished values on one stack and open arrays and maps on another; an
+// array or map is built when its last item is there.
 #include "bindings/decode.h"
 
 #include <pybind11/pybind11.h>
@@ -68,7 +69,8 @@ bool TakesRaw(uint8_t kind) {
          kind == kArrowArray || kind == kImage;
 }
 
-// Pauses the cyclic collector: a million fresh containers would otherwise be traversed again and again.
+// Pauses the cyclic collector: a million fresh containers would otherwise be traversed again and
+// again.
 class NoCollection {
  public:
   NoCollection() : was_enabled_(PyGC_Disable() != 0) {}
@@ -187,7 +189,7 @@ class Builder : public msgpack::null_visitor {
   bool in_key_ = false;
   std::vector<PyObject*> values_;
   std::vector<Frame> frames_;
-  std::array<PyObject*, 256> key_cache_{};  // the rows of a table repeat their keys: one str for all
+  std::array<PyObject*, 256> key_cache_{};  // a table's rows repeat their keys: one str for all
 };
 
 bool Builder::visit_str(const char* v, uint32_t size) {
@@ -338,7 +340,8 @@ PyObject* Builder::Build(uint8_t kind, std::span<PyObject*> items) {
   Refuse("kind " + std::to_string(kind) + " has the wrong fields");
 }
 
-// A key whose hash the sender can choose: a str or bytes hash is salted, an int below 2^61 - 1 has one of its own.
+// A key whose hash the sender can choose: a str or bytes hash is salted, an int below 2^61 - 1 has
+// one of its own.
 bool HashCanBeChosen(PyObject* key) {
   if (PyUnicode_CheckExact(key) || PyBytes_CheckExact(key)) return false;
   if (!PyLong_CheckExact(key)) return true;
@@ -465,7 +468,7 @@ std::string Builder::Path() const {
 }
 
 constexpr const char* kErrorDoc =
-    "A result that is not in the format or not in the closed set of types: .message and .path say what and where.";
+    "A result that is not in the format or the closed set of types; .message and .path say more.";
 
 py::object& ErrorType() {
   PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
@@ -515,7 +518,8 @@ py::object Decode(py::object owner, const char* data, size_t size, size_t body_s
   } catch (const Refused& refused) {
     Raise(refused.message, builder.Path(), {});
   } catch (const py::error_already_set& error) {
-    // An interrupt or lack of memory is not the payload's fault; what else a constructor says of its fields is.
+    // An interrupt or lack of memory is not the payload's fault; what else a constructor says of
+    // its fields is.
     if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
     Raise(Message(error), builder.Path(), error.value());
   }

@@ -1,34 +1,37 @@
 // What a cell returns, as data: the byte format, and the one decoder that reads it.
 //
-// The writer is images/worker/encode.py, inside the cell, where hostile code may have replaced any part of it. So nothing
-// here trusts the bytes: no pickle, no class or function by name, no second decoder to fall back to. This comment is the
-// format's one authority. Thread contract: every function here needs the GIL, holds it throughout, and keeps no state.
-// REQUIRES: nobody can write to the payload while it is decoded (a private copy, or sealed shared memory).
+// The writer is images/worker/encode.py, inside the cell, where hostile code may have replaced any
+// part of it. So nothing here trusts the bytes: no pickle, no class or function by name, no second
+// decoder to fall back to. This comment is the format's one authority. Thread contract: every
+// function here needs the GIL, holds it throughout, and keeps no state. REQUIRES: nobody can write
+// to the payload while it is decoded (a private copy, or sealed shared memory).
 //
 //   payload := body, buffers          `body_size` and `size` travel in the frame's header
-//   body    := 0xC1 0x01 value        0xC1 is no MessagePack tag, no pickle, no JSON, no frame: a foreign body ends at byte 0
-//   buffers := raw bytes of 64 KiB and more, in the order in which the body mentions them, each starting at the next
-//              multiple of 64 from the payload's start; the last one ends where the payload ends. They cannot overlap.
+//   body    := 0xC1 0x01 value      0xC1 starts no MessagePack, pickle or JSON: they end at byte 0
+//   buffers := raw bytes of 64 KiB and more, in the order in which the body mentions them, each
+//              starting at the next multiple of 64 from the payload's start; the last one ends
+//              where the payload ends. They cannot overlap.
 //
 // A value is one MessagePack object; the body holds exactly one and nothing after it.
 //
 //   nil bool int float64 str(UTF-8) bin     None bool int float str bytes (float32 is refused)
 //   array                                   list
-//   map                                     dict; any hashable keys; a key equal to an earlier one is an error. A NaN
-//                                           equals nothing, so each NaN key is a key of its own, as in Python
-//   array whose first item is a mark        the kind that the mark names, below; the other items are its fields
+//   map                                     dict, any hashable keys; two equal keys are an error
+//                                           (NaN equals nothing: each NaN key is one of its own)
+//   array whose first item is a mark        the mark's kind, with the other items as its fields
 //
 //   ext  name        content
-//   1    mark        1 byte: the kind. Only as the first item of an array: marks are not values, so no dict can forge one
-//   2    buffer      u64 big-endian: the length of the next out-of-band buffer. As a value it is a bytes
-//   3    big int     two's complement, little-endian, 1 to 131072 bytes; for ints that MessagePack cannot hold
-//   4    surrogates  UTF-8 with lone surrogates ("surrogatepass"); for str that UTF-8 cannot hold
+//   1    mark        1 byte, the kind; only as an array's first item: a mark is no value to forge
+//   2    buffer      u64 big-endian, the length of the next buffer; as a value it is a bytes
+//   3    big int     two's complement, little-endian, 1 to 131072 bytes: ints beyond MessagePack's
+//   4    surrogates  "surrogatepass" UTF-8: for str that UTF-8 cannot hold
 //
-// Kinds (hex) and their fields. `raw` is bin or a buffer; numbers in raw are little-endian unless a dtype says otherwise.
+// Kinds (hex) and their fields. `raw` is bin or a buffer; numbers in raw are little-endian unless a
+// dtype says otherwise.
 //
-//   01 tuple item…              02 set item…                03 frozenset item…        04 bytearray raw
-//   05 list of float: raw       06 list of int: raw of i64  07 range start stop step  08 slice start stop step
-//   09 complex real imag
+//   01 tuple item…              02 set item…                03 frozenset item…
+//   04 bytearray raw            05 list of float: raw       06 list of int: raw of i64
+//   07 range start stop step    08 slice start stop step    09 complex real imag
 //   10 date y m d               11 time h m s us fold tz    12 datetime y m d h m s us fold tz
 //   13 timedelta days s us      14 timezone offset name     15 ZoneInfo key
 //   16 Decimal sign digits exponent (int, or "F" "n" "N")   17 Fraction numerator denominator
@@ -45,15 +48,18 @@
 //   4a DataFrame columns index block|nil [column…] attrs    4b Timestamp i64 unit tz
 //   4c Timedelta i64 unit       4d NaT                      4e NA
 //   50 Arrow array type length offset [child…] dictionary|nil (raw|nil)…
-//   51 Arrow chunked array type [array…]                    52 Arrow table [name…] [nullable…] [chunked…] rows
+//   51 Arrow chunked type [array…]
+//   52 Arrow table [name…] [nullable…] [chunked…] rows
 //   60 image mode width height raw palette-mode|nil palette|nil transparency|nil
 //
-// 01 to 09 are built in C++, the rest by the function of that number in hutch/_build.py, which checks every field. A name
-// (20 to 24) is only looked up in the caller's `types`. Field and schema metadata of Arrow does not travel.
+// 01 to 09 are built in C++, the rest by the function of that number in hutch/_build.py, which
+// checks every field. A name (20 to 24) is only looked up in the caller's `types`. Field and schema
+// metadata of Arrow does not travel.
 //
-// Budgets: kMaxFrames open arrays and maps; kMaxNodes values; kHostFloor + kHostFactor * size bytes of what the values will
-// take in this process (an empty dict is one byte here and 72 there). Nothing is allocated for a length that is only
-// claimed. Sets and dicts whose keys share more than kMaxSameHash hashes are refused (hash flooding).
+// Budgets: kMaxFrames open arrays and maps; kMaxNodes values; kHostFloor + kHostFactor * size bytes
+// of what the values will take in this process (an empty dict is one byte here and 72 there).
+// Nothing is allocated for a length that is only claimed. Sets and dicts whose keys share more than
+// kMaxSameHash hashes are refused (hash flooding).
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -63,7 +69,7 @@
 
 namespace hutch {
 
-inline constexpr size_t kMaxFrames = 160;  // 128 levels of values, and what the innermost ones need for themselves
+inline constexpr size_t kMaxFrames = 160;  // 128 levels of values, and the inside of the last
 inline constexpr uint64_t kMaxNodes = uint64_t{1} << 27;
 inline constexpr uint64_t kHostFloor = uint64_t{1} << 30;
 inline constexpr uint64_t kHostFactor = 16;
@@ -71,13 +77,15 @@ inline constexpr size_t kMaxSameHash = 64;
 inline constexpr size_t kMaxBigIntBytes = 131072;
 inline constexpr size_t kBufferAlignment = 64;
 
-// Builds the payload of `size` bytes at `data`, which is the start of `owner`'s buffer. Arrays refer to `owner` and keep it
-// alive when its buffer is writable (it must then be private to this payload); otherwise they get copies. `types` maps
-// "module.qualname" to the class. Raises _core.DecodeError.
+// Builds the payload of `size` bytes at `data`, which is the start of `owner`'s buffer. Arrays
+// refer to `owner` and keep it alive when its buffer is writable (it must then be private to this
+// payload); otherwise they get copies. `types` maps "module.qualname" to the class. Raises
+// _core.DecodeError.
 pybind11::object Decode(pybind11::object owner, const char* data, size_t size, size_t body_size,
                         pybind11::dict types);
 
-// Adds `decode(owner, body_size, types)` and `DecodeError` (a ValueError with .message and .path) to `m`.
+// Adds `decode(owner, body_size, types)` and `DecodeError` (a ValueError with .message and .path)
+// to `m`.
 void BindDecode(pybind11::module_& m);
 
 }  // namespace hutch

@@ -1,8 +1,10 @@
-"""Builds the values that the decoder does not build itself, one function for each kind of bindings/decode.h.
+"""Builds the values that the decoder does not build itself, one function for each kind of
+bindings/decode.h.
 
-The fields come from a cell and may be anything that the decoder builds, in any number: every function checks the type of
-each one before it uses it, and names no class, module or file that the fields name. What a function raises becomes a
-DecodeError with the same message. numpy, pandas, pyarrow and PIL are imported only when a result holds their types.
+The fields come from a cell and may be anything that the decoder builds, in any number: every
+function checks the type of each one before it uses it, and names no class, module or file that the
+fields name. What a function raises becomes a DecodeError with the same message. numpy, pandas,
+pyarrow and PIL are imported only when a result holds their types.
 """
 
 from __future__ import annotations
@@ -37,10 +39,11 @@ def _date(year: Any, month: Any, day: Any) -> datetime.date:
 def zone(value: Any) -> datetime.tzinfo | None:
     """A field that is a timezone or None."""
     if value is None or type(value) is datetime.timezone:
-        return value  # type: ignore[no-any-return]
+        return value
     from zoneinfo import ZoneInfo
 
-    return want(value, ZoneInfo)  # type: ignore[no-any-return]
+    checked: datetime.tzinfo = want(value, ZoneInfo)
+    return checked
 
 
 def _time(hour: Any, minute: Any, second: Any, us: Any, fold: Any, tz: Any) -> datetime.time:
@@ -50,7 +53,15 @@ def _time(hour: Any, minute: Any, second: Any, us: Any, fold: Any, tz: Any) -> d
 
 
 def _datetime(
-    year: Any, month: Any, day: Any, hour: Any, minute: Any, second: Any, us: Any, fold: Any, tz: Any
+    year: Any,
+    month: Any,
+    day: Any,
+    hour: Any,
+    minute: Any,
+    second: Any,
+    us: Any,
+    fold: Any,
+    tz: Any,
 ) -> datetime.datetime:
     for field in (year, month, day, hour, minute, second, us, fold):
         want(field, int)
@@ -130,8 +141,8 @@ def _flag(types: dict[str, type], name: Any, value: Any) -> Any:
 
 
 def _dataclass(types: dict[str, type], name: Any, values: Any) -> Any:
-    kind = _find(types, name, object, "dataclass")
-    if not dataclasses.is_dataclass(kind):
+    kind: Any = _find(types, name, object, "dataclass")
+    if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
         raise ValueError(f"{name[:200]!r} is no dataclass here")
     expected = {field.name for field in dataclasses.fields(kind) if field.init}
     _check_fields(kind, want(values, dict), expected)
@@ -150,7 +161,9 @@ def _named_tuple(types: dict[str, type], name: Any, items: Any) -> Any:
 
 def _check_fields(kind: type, values: dict[Any, Any], expected: set[str]) -> None:
     if values.keys() != expected:
-        raise ValueError(f"{kind.__qualname__} has other fields here: {', '.join(sorted(expected))[:500]}")
+        raise ValueError(
+            f"{kind.__qualname__} has other fields here: {', '.join(sorted(expected))[:500]}"
+        )
     hints = _types.field_hints(kind)
     for field, value in values.items():
         try:
@@ -191,7 +204,9 @@ def need(package: str, what: str) -> Any:
         return importlib.import_module(package)
     except ImportError:
         name = package.split(".")[0].replace("PIL", "Pillow")
-        raise ValueError(f"the result holds {what}, and {name} is not installed here: install {name}") from None
+        raise ValueError(
+            f"the result holds {what}, and {name} is not installed here: install {name}"
+        ) from None
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:

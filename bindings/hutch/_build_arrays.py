@@ -1,6 +1,7 @@
 """Builders for numpy, pandas and PIL (see _build.py, whose rules hold here).
 
-Arrays refer to the payload where it is writable and private to this result, else they get bytes of their own.
+Arrays refer to the payload where it is writable and private to this result, else they get bytes of
+their own.
 """
 
 from __future__ import annotations
@@ -13,15 +14,26 @@ from ._build import need, want, zone
 _UNIT = r"Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as"
 _DTYPE = re.compile(
     r"\|b1|[<>|][iu][1248]|[<>]f(2|4|8|16)|[<>]c(8|16|32)|\|S\d{1,9}|[<>]U\d{1,9}"
-    rf"|[<>][mM]8(\[[1-9]?\d{{0,5}}({_UNIT})\])?"
+    rf"|[<>][mM]8(\[([1-9]\d{{0,5}})?({_UNIT})\])?"
 )
 _MASKED = {
     **{f"{u}Int{n}": f"{u.lower()}int{n}" for u in ("", "U") for n in (8, 16, 32, 64)},
     **{"Float32": "float32", "Float64": "float64", "boolean": "bool"},
 }
 _FREQ = re.compile(r"[A-Za-z0-9.:-]{1,64}")
-_PIL_MODES = {"1", "L", "P", "RGB", "RGBA", "CMYK", "YCbCr", "LAB", "HSV", "I", "F", "LA", "PA", "RGBa", "La", "RGBX"}
-_PIL_MODES |= {"I;16", "I;16L", "I;16B"}
+_PIXEL_BITS = {
+    "1": 1,
+    "L": 8,
+    "P": 8,
+    "LA": 16,
+    "PA": 16,
+    "La": 16,
+    "I;16": 16,
+    "I;16L": 16,
+    "I;16B": 16,
+}
+_PIXEL_BITS |= dict.fromkeys(("RGB", "YCbCr", "LAB", "HSV"), 24)
+_PIXEL_BITS |= dict.fromkeys(("RGBA", "RGBa", "RGBX", "CMYK", "I", "F"), 32)
 
 
 def _numpy() -> Any:
@@ -103,7 +115,7 @@ def object_column(values: Any) -> Any:
 
 
 def zoned_column(unit: Any, tz: Any, data: Any) -> Any:
-    np, pd = _numpy(), _pandas()
+    pd = _pandas()
     values = _vector(data, "i").astype("i8", copy=False).view(f"M8[{_time_unit(unit)}]")
     zoned = zone(tz)
     if zoned is None:
@@ -129,11 +141,17 @@ def masked_column(name: Any, data: Any, mask: Any) -> Any:
     np, pd = _numpy(), _pandas()
     numpy_name = _MASKED.get(want(name, str))
     _vector(data)
-    if numpy_name is None or data.dtype != np.dtype(numpy_name) or len(data) != len(_vector(mask, "b")):
+    if (
+        numpy_name is None
+        or data.dtype != np.dtype(numpy_name)
+        or len(data) != len(_vector(mask, "b"))
+    ):
         raise ValueError("a nullable column's values or mask do not fit its dtype")
     if name == "boolean":
         return pd.arrays.BooleanArray(data, mask)
-    return (pd.arrays.FloatingArray if name.startswith("Float") else pd.arrays.IntegerArray)(data, mask)
+    return (pd.arrays.FloatingArray if name.startswith("Float") else pd.arrays.IntegerArray)(
+        data, mask
+    )
 
 
 def string_column(storage: Any, is_na: Any, values: Any) -> Any:
@@ -152,7 +170,9 @@ def string_column(storage: Any, is_na: Any, values: Any) -> Any:
     try:
         dtype = pd.StringDtype(storage, na_value=float("nan"))
     except TypeError:
-        return object_column(values)  # pandas before 2.3 has text that misses as NaN only as objects
+        return object_column(
+            values
+        )  # pandas before 2.3 has text that misses as NaN only as objects
     return pd.array(values, dtype=dtype)
 
 
@@ -165,6 +185,11 @@ def _is_column(value: Any) -> Any:
     return value
 
 
+def _is_object(column: Any) -> bool:
+    """Whether a column holds Python objects: it keeps its dtype, whatever pandas would infer."""
+    return isinstance(column.dtype, _numpy().dtype) and column.dtype.hasobject
+
+
 def _name(value: Any) -> Any:
     hash(value)
     return value
@@ -172,11 +197,12 @@ def _name(value: Any) -> Any:
 
 def index(column: Any, name: Any, freq: Any) -> Any:
     pd = _pandas()
-    dtype = object if getattr(_is_column(column), "dtype", None) == object else None
+    dtype = object if _is_object(_is_column(column)) else None
     built = pd.Index(column, dtype=dtype, name=_name(name))
-    if freq is not None and _FREQ.fullmatch(want(freq, str)):
-        if isinstance(built, (pd.DatetimeIndex, pd.TimedeltaIndex)):
-            built.freq = freq  # pandas refuses one that the values do not have
+    if freq is not None:
+        if not _FREQ.fullmatch(want(freq, str)) or not hasattr(built, "freq"):
+            raise ValueError("an index's frequency is malformed")
+        built.freq = freq  # pandas refuses one that the values do not have
     return built
 
 
@@ -213,7 +239,7 @@ def _index(pd: Any, labels: Any, column: Any = None) -> Any:
 
 
 def _series(pd: Any, column: Any, labels: Any) -> Any:
-    dtype = object if column.dtype == object else None  # as it was sent, not as pandas would infer
+    dtype = object if _is_object(column) else None
     return pd.Series(column, index=labels, dtype=dtype, copy=False)
 
 
@@ -229,7 +255,8 @@ def data_frame(columns: Any, labels: Any, block: Any, parts: Any, attrs: Any) ->
         if len(want(parts, list)) != len(columns):
             raise ValueError("a DataFrame's columns do not fit their labels")
         series_of = {
-            i: _series(pd, part, _index(pd, labels, _is_column(part))) for i, part in enumerate(parts)
+            i: _series(pd, part, _index(pd, labels, _is_column(part)))
+            for i, part in enumerate(parts)
         }
         built = pd.DataFrame(series_of, index=labels, copy=False)
         built.columns = columns
@@ -259,13 +286,21 @@ def not_available() -> Any:
 
 
 def image(
-    mode: Any, width: Any, height: Any, pixels: Any, palette_mode: Any, palette: Any, transparency: Any
+    mode: Any,
+    width: Any,
+    height: Any,
+    pixels: Any,
+    palette_mode: Any,
+    palette: Any,
+    transparency: Any,
 ) -> Any:
     module = need("PIL.Image", "an image")
-    if want(mode, str) not in _PIL_MODES:
+    if want(mode, str) not in _PIXEL_BITS:
         raise ValueError(f"{mode[:20]!r} is no image mode that travels")
     want(pixels, bytes, memoryview)
-    if min(want(width, int), want(height, int)) < 0 or width * height > 8 * len(pixels):
+    if not (0 <= want(width, int) < 1 << 31 and 0 <= want(height, int) < 1 << 31):
+        raise ValueError("an image's size is out of range")
+    if (width * _PIXEL_BITS[mode] + 7) // 8 * height != len(pixels):
         raise ValueError("an image's pixels do not fit its size")
     if width * height == 0:
         built = module.new(mode, (width, height))

@@ -1,7 +1,8 @@
 """Builders for Arrow (see _build.py, whose rules hold here).
 
-An array is put together from its buffers and then validated in full: offsets in bounds and rising, text UTF-8, indices
-inside their dictionary. There is no schema on the wire that Arrow's own reader sees, hence no extension type.
+An array is put together from its buffers and then validated in full: offsets in bounds and rising,
+text UTF-8, indices inside their dictionary. There is no schema on the wire that Arrow's own reader
+sees, hence no extension type.
 """
 
 from __future__ import annotations
@@ -69,14 +70,19 @@ def _field(pa: Any, spec: Any) -> Any:
     return pa.field(want(name, str), _type(pa, kind), want(nullable, bool))
 
 
-def array(spec: Any, length: Any, offset: Any, children: Any, dictionary: Any, *buffers: Any) -> Any:
+def array(
+    spec: Any, length: Any, offset: Any, children: Any, dictionary: Any, *buffers: Any
+) -> Any:
     pa = _arrow()
     kind = _type(pa, spec)
     if min(want(length, int), want(offset, int)) < 0 or length + offset >= 1 << 62:
         raise ValueError("an Arrow array's length is out of range")
     inner = [_array(pa, child) for child in want(children, list)]
     # pyarrow checks these counts only where it converts; validation wants them right.
-    parts = [None if buffer is None else pa.py_buffer(want(buffer, bytes, memoryview)) for buffer in buffers]
+    parts = [
+        None if buffer is None else pa.py_buffer(want(buffer, bytes, memoryview))
+        for buffer in buffers
+    ]
     if pa.types.is_dictionary(kind):
         values = _array(pa, dictionary)
         if values.type != kind.value_type or len(parts) != 2 or inner:

@@ -1,7 +1,9 @@
-"""What the caller's annotations say of a result: which classes it may hold, and whether it is what was promised.
+"""What the caller's annotations say of a result: which classes it may hold, and whether it is what
+was promised.
 
-`named_types` computes the closed set in which the decoder looks names up. `check` enforces a return annotation. Both read
-annotations leniently: what cannot be resolved or judged is taken for `Any`. Nothing here is imported but typing.
+`named_types` computes the closed set in which the decoder looks names up. `check` enforces a
+return annotation. Both read annotations leniently: what cannot be resolved or judged is taken for
+`Any`. Nothing here is imported but typing.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _DICTS |= {collections.abc.Mapping, collections.abc.MutableMapping}
 
 
 class AnnotationMismatch(TypeError):
-    """A value is not what its annotation says: `path` (like `result["rows"][2]`), `expected`, `got`."""
+    """A value is not what its annotation says: `path` (like `result["rows"][2]`), `expected`,
+    `got`.
+    """
 
     def __init__(self, path: str, expected: str, got: str) -> None:
         super().__init__(f"{path} is {got}, annotated {expected}")
@@ -29,9 +33,11 @@ class AnnotationMismatch(TypeError):
         self.got = got
 
 
-def return_annotation(function: Callable[..., Any], local_names: dict[str, Any] | None = None) -> Any:
-    """The resolved return annotation, or Any where there is none or it cannot be resolved. `local_names`: what was in
-    scope where the function was defined, if that was inside another one.
+def return_annotation(
+    function: Callable[..., Any], local_names: dict[str, Any] | None = None
+) -> Any:
+    """The resolved return annotation, or Any where there is none or it cannot be resolved.
+    `local_names`: what was in scope where the function was defined, if that was inside another one.
     """
     raw = getattr(function, "__annotations__", {}).get("return", Any)
     names = {**getattr(function, "__globals__", {}), **(local_names or {}), **_free_names(function)}
@@ -62,7 +68,9 @@ def field_hints(kind: type) -> dict[str, Any]:
     """The resolved annotations of a class's fields; Any for what cannot be resolved."""
     fields = getattr(kind, "model_fields", None)
     if type(fields) is dict:
-        return {name: getattr(field, "annotation", Any) for name, field in fields.items()}  # pydantic resolved them
+        return {
+            name: getattr(field, "annotation", Any) for name, field in fields.items()
+        }  # pydantic resolved them
     try:
         return typing.get_type_hints(kind, include_extras=True)
     except Exception:
@@ -90,8 +98,9 @@ def _is_named(kind: type) -> bool:
 
 
 def named_types(annotation: Any, args: Iterable[Any] = ()) -> dict[str, type]:
-    """The classes that a result may hold, by "module.qualname": those that the (resolved) annotation reaches, also through
-    fields, and those of the arguments and of what the arguments hold.
+    """The classes that a result may hold, by "module.qualname": those that the (resolved)
+    annotation reaches, also through fields, and those of the arguments and of what the arguments
+    hold.
     """
     found: dict[str, type] = {}
     _from_annotation(annotation, found)
@@ -134,7 +143,9 @@ def _from_annotation(annotation: Any, found: dict[str, type]) -> None:
 
 
 def _classes_in(args: Iterable[Any]) -> list[type]:
-    """The named classes among the arguments, looking into plain containers and named values, up to a bound."""
+    """The named classes among the arguments, looking into plain containers and named values, up to
+    a bound.
+    """
     queue = collections.deque(args)
     classes: dict[type, None] = {}
     seen: set[int] = set()
@@ -160,14 +171,20 @@ def _classes_in(args: Iterable[Any]) -> list[type]:
             classes[kind] = None
             if id(value) not in seen:
                 seen.add(id(value))
-                fields = value if isinstance(value, tuple) else getattr(value, "__dict__", {}).values()
+                fields = (
+                    value if isinstance(value, tuple) else getattr(value, "__dict__", {}).values()
+                )
                 queue.extend(fields)
     return list(classes)
 
 
 def check(value: Any, annotation: Any, path: str = "result") -> None:
     """Raises AnnotationMismatch where `value` is not of the (resolved) annotation."""
-    if annotation is Any or annotation is object or isinstance(annotation, (str, typing.ForwardRef)):
+    if (
+        annotation is Any
+        or annotation is object
+        or isinstance(annotation, (str, typing.ForwardRef))
+    ):
         return
     if annotation is None or annotation is type(None):
         if value is not None:
@@ -182,7 +199,8 @@ def check(value: Any, annotation: Any, path: str = "result") -> None:
         if not any(type(value) is type(x) and value == x for x in typing.get_args(annotation)):
             raise _mismatch(value, annotation, path)
     elif origin is typing.Annotated or not isinstance(origin, type):
-        # Annotated, Final, ClassVar, Required, NotRequired, ReadOnly: what they wrap; a generic `type X[T] = …`: no more.
+        # Annotated, Final, ClassVar, Required, NotRequired, ReadOnly: what they wrap; a generic
+        # `type X[T] = …`: no more.
         arguments = typing.get_args(annotation)
         if arguments and not hasattr(origin, "__value__"):
             check(value, arguments[0], path)
@@ -226,7 +244,11 @@ def _check_tuple(value: Any, annotation: Any, arguments: tuple[Any, ...], path: 
         return
     if arguments == ((),):
         arguments = ()  # how tuple[()] is told before Python 3.11
-    if any(typing.get_origin(hint) is getattr(typing, "Unpack", None) for hint in arguments if hint is not None):
+    if any(
+        typing.get_origin(hint) is getattr(typing, "Unpack", None)
+        for hint in arguments
+        if hint is not None
+    ):
         return
     if len(value) != len(arguments):
         raise AnnotationMismatch(path, _shown(annotation), f"a tuple of {len(value)} items")
@@ -239,7 +261,9 @@ def _check_items(
 ) -> None:
     if hint is Any or hint is object or isinstance(hint, typing.TypeVar):
         return
-    kinds = set(map(type, values))  # at C speed; most containers hold one type, and most hints are plain classes
+    kinds = set(
+        map(type, values)
+    )  # at C speed; most containers hold one type, and most hints are plain classes
     if isinstance(hint, type) and typing.get_origin(hint) is None and kinds <= {hint}:
         if not _is_typed_dict(hint):
             return
@@ -247,7 +271,9 @@ def _check_items(
         try:
             check(value, hint, "")
         except AnnotationMismatch as error:
-            raise AnnotationMismatch(step(i, value) + error.path, error.expected, error.got) from None
+            raise AnnotationMismatch(
+                step(i, value) + error.path, error.expected, error.got
+            ) from None
 
 
 def _key(mapping: dict[Any, Any], place: int) -> str:
@@ -290,7 +316,8 @@ def _is_instance(value: Any, kind: type) -> bool:
             return True
     except TypeError:
         return True  # a protocol that cannot be asked
-    # What PEP 484 lets stand for one another, also as numpy has it; and what only changed its class on the way.
+    # What PEP 484 lets stand for one another, also as numpy has it; and what only changed its class
+    # on the way.
     numpy = sys.modules.get("numpy")
     if kind in (float, complex) and isinstance(value, (int, float)):
         return True
@@ -309,7 +336,8 @@ def _is_instance(value: Any, kind: type) -> bool:
         return issubclass(kind, pathlib.PurePath)
     if kind is getattr(typing, "Protocol", None) or getattr(kind, "_is_protocol", False):
         return True
-    # A generator or iterator's items, which travel as a list only if the function made one, are no match.
+    # A generator or iterator's items, which travel as a list only if the function made one, are no
+    # match.
     return False
 
 
@@ -332,7 +360,10 @@ def _check_typed_dict(value: Any, annotation: Any, path: str) -> None:
 
 def _mismatch(value: Any, annotation: Any, path: str) -> AnnotationMismatch:
     name = type(value).__name__
-    return AnnotationMismatch(path, _shown(annotation), "None" if value is None else f"a {name}")
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return AnnotationMismatch(
+        path, _shown(annotation), "None" if value is None else f"{article} {name}"
+    )
 
 
 def _shown(annotation: Any) -> str:

@@ -1,12 +1,13 @@
 """Writes what a call returned as data, inside the cell.
 
-The byte format is specified in bindings/decode.h, the one authority. Nothing here is trusted: code in the cell may have
-replaced any of it, and the host's decoder checks every byte. One encoder serves one value, on one thread; the value must not
-change meanwhile.
+The byte format is specified in bindings/decode.h, the one authority. Nothing here is trusted: code
+in the cell may have replaced any of it, and the host's decoder checks every byte. One encoder
+serves one value, on one thread; the value must not change meanwhile.
 
-Types are matched exactly. OrderedDict, defaultdict and Counter travel as the dict that they equal; every other subclass of
-a builtin is refused, since the host would get something else than was returned. A shared reference is written each time it
-is met. Libraries (numpy, pandas, …) are only looked up in `sys.modules`: if one is not imported, no value is of its types.
+Types are matched exactly. OrderedDict, defaultdict and Counter travel as the dict that they equal;
+every other subclass of a builtin is refused, since the host would get something else than was
+returned. A shared reference is written each time it is met. Libraries (numpy, pandas, …) are only
+looked up in `sys.modules`: if one is not imported, no value is of its types.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ ALIGNMENT = 64
 TEXT_CAP = 65536  # bytes of each text of an error
 
 _PACK_AT = 16  # items: from here on a list of only floats, or only ints, is written as one block
-_MEMO_ITEMS, _MEMO_LENGTH = 1024, 24  # short strings repeat (the keys of rows); their bytes are kept
+_MEMO_ITEMS, _MEMO_LENGTH = (
+    1024,
+    24,
+)  # short strings repeat (the keys of rows); their bytes are kept
 
 _float = Struct(">Bd").pack
 _u8, _u16, _u32, _u64 = (Struct(">B" + c).pack for c in "BHIQ")
@@ -34,7 +38,9 @@ _i8, _i16, _i32, _i64 = (Struct(">B" + c).pack for c in "bhiq")
 
 
 class Unencodable(Exception):
-    """A value that is not in the closed set: `path` (like `result["models"][2]`), `type_name`, `hint`."""
+    """A value that is not in the closed set: `path` (like `result["models"][2]`), `type_name`,
+    `hint`.
+    """
 
     def __init__(self, path: str, type_name: str, hint: str) -> None:
         super().__init__(path, type_name, hint)
@@ -42,18 +48,25 @@ class Unencodable(Exception):
         self.type_name = type_name
         self.hint = hint
         self.steps: list[str] = []  # innermost first, until the encoder joins them into `path`
-        self.around: set[int] = set()  # ids of the containers that a value nested too deeply lies in
+        self.around: set[int] = (
+            set()
+        )  # ids of the containers that a value nested too deeply lies in
 
     def __str__(self) -> str:
-        return f"{self.path} is a {self.type_name}: {self.hint}"
+        article = "an" if self.type_name[0] in "aeiouAEIOU" else "a"
+        return f"{self.path} is {article} {self.type_name}: {self.hint}"
 
     def leave(self, container: Any) -> None:
-        """Called for each container, from the innermost: one met again holds itself; the outermost such is named."""
+        """Called for each container, from the innermost: one met again holds itself; the outermost
+        such is named.
+        """
         if self.hint is not _TOO_DEEP and not self.around:
             return
         if id(container) in self.around:
             self.type_name = _name(type(container))
-            self.hint = f"a {self.type_name} that holds itself has no end: return ids in place of the objects"
+            self.hint = (
+                f"a {self.type_name} that holds itself has no end: return ids in place of objects"
+            )
             self.steps.clear()
         self.around.add(id(container))
 
@@ -67,7 +80,9 @@ class TooLarge(Exception):
 
 
 class Payload:
-    """A finished result: `body`, then `buffers`, each at the next multiple of 64; `size` bytes in all."""
+    """A finished result: `body`, then `buffers`, each at the next multiple of 64; `size` bytes in
+    all.
+    """
 
     __slots__ = ("body", "buffers", "size")
 
@@ -80,7 +95,9 @@ class Payload:
         self.size = size
 
     def chunks(self) -> Iterator[tuple[int, memoryview]]:
-        """The pieces to write and their offsets, in order; what lies between two pieces may be anything."""
+        """The pieces to write and their offsets, in order; what lies between two pieces may be
+        anything.
+        """
         yield 0, memoryview(self.body)
         end = len(self.body)
         for buffer in self.buffers:
@@ -107,9 +124,14 @@ def encode(value: Any, max_bytes: int) -> Payload:
 
 
 def encode_error(
-    type_name: str, message: str, traceback_text: str, line: int | None, hint: str, bases: Iterable[str]
+    type_name: str,
+    message: str,
+    traceback_text: str,
+    line: int | None,
+    hint: str,
+    bases: Iterable[str],
 ) -> bytes:
-    """An exception as a map of capped texts. `bases`: the names of the builtin classes in its MRO."""
+    """An exception as a map of capped texts. `bases`: the builtin classes in its MRO, by name."""
     fields = {
         "type": _capped(type_name),
         "message": _capped(message),
@@ -146,7 +168,9 @@ def _aligned(offset: int) -> int:
 
 
 class Encoder:
-    """Appends values to `out`. `nested` handlers (encode_arrays) use value, open, close, mark, raw, refuse."""
+    """Appends values to `out`. `nested` handlers (encode_arrays) use value, open, close, mark, raw,
+    refuse.
+    """
 
     __slots__ = ("buffers", "depth", "limit", "memo", "out", "outside")
 
@@ -160,20 +184,14 @@ class Encoder:
 
     def value(self, x: Any, step: str = "") -> None:
         """`step` is what to add to the path if x is refused."""
-        handler = _HANDLERS.get(type(x)) or _resolve(type(x))
+        self.located(_HANDLERS.get(type(x)) or _resolve(type(x)), x, step)
+
+    def located(self, handler: Callable[[Encoder, Any], None], x: Any, step: str) -> None:
         try:
             handler(self, x)
         except Unencodable as error:
             if step:
                 error.steps.append(step)
-            raise
-
-    def located(self, write: Callable[[], None], step: str) -> None:
-        """Runs `write`; `step` is what to add to the path if it refuses."""
-        try:
-            write()
-        except Unencodable as error:
-            error.steps.append(step)
             raise
 
     def check_size(self, more: int = 0) -> None:
@@ -182,7 +200,9 @@ class Encoder:
             raise TooLarge(size)
 
     def open(self, size: int, kind: int = 0) -> None:
-        """Starts a list of `size` items, or, with a kind, that kind with `size` fields; `close` ends it."""
+        """Starts a list of `size` items, or, with a kind, that kind with `size` fields; `close`
+        ends it.
+        """
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise Unencodable("", "list", _TOO_DEEP)
@@ -247,40 +267,41 @@ class Encoder:
     def items(self, items: Iterable[Any]) -> None:
         """The hot loop. An item that is refused leaves as _At."""
         out, memo, handlers = self.out, self.memo, _HANDLERS
-        for x in items:
-            t = type(x)
-            if t is str:
-                known = memo.get(x)
-                if known is not None:
-                    out += known
-                    continue
-                try:
-                    data = x.encode()
-                except UnicodeEncodeError:
-                    _surrogates(self, x)
-                    continue
-                size = len(data)
-                if size < 32:
-                    data = _FIX_STR[size] + data
-                    out += data
-                    if size <= _MEMO_LENGTH and len(memo) < _MEMO_ITEMS:
-                        memo[x] = data
+        x = None
+        try:
+            for x in items:
+                t = type(x)
+                if t is str:
+                    known = memo.get(x)
+                    if known is not None:
+                        out += known
+                        continue
+                    try:
+                        data = x.encode()
+                    except UnicodeEncodeError:
+                        _surrogates(self, x)
+                        continue
+                    size = len(data)
+                    if size < 32:
+                        data = _FIX_STR[size] + data
+                        out += data
+                        if size <= _MEMO_LENGTH and len(memo) < _MEMO_ITEMS:
+                            memo[x] = data
+                    else:
+                        _text(self, data)
+                elif t is int:
+                    if 0 <= x < 128:
+                        out.append(x)
+                    else:
+                        _int(self, x)
+                elif t is float:
+                    out += _float(0xCB, x)
+                elif x is None:
+                    out.append(0xC0)
                 else:
-                    _text(self, data)
-            elif t is int:
-                if 0 <= x < 128:
-                    out.append(x)
-                else:
-                    _int(self, x)
-            elif t is float:
-                out += _float(0xCB, x)
-            elif x is None:
-                out.append(0xC0)
-            else:
-                try:
                     (handlers.get(t) or _resolve(t))(self, x)
-                except Unencodable as error:
-                    raise _At(x, error) from None
+        except Unencodable as error:
+            raise _At(x, error) from None
 
     def refuse(self, x: Any, hint: str) -> Any:
         raise Unencodable("", _name(type(x)), hint)
@@ -475,7 +496,9 @@ def _name(kind: type) -> str:
 
 
 def _resolve(kind: type) -> Callable[[Encoder, Any], None]:
-    """The handler of a type met for the first time; what it raises becomes a refusal of the value it got."""
+    """The handler of a type met for the first time; what it raises becomes a refusal of the value
+    it got.
+    """
     found = encode_standard.handler(kind) or encode_arrays.handler(kind) or _refusal(kind)
 
     def handle(e: Encoder, x: Any) -> None:
@@ -522,6 +545,9 @@ _HINTS = {
 }
 
 
+_BUILTINS = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
+
+
 def _refusal(kind: type) -> Callable[[Encoder, Any], None]:
     if issubclass(kind, type):
         hint = "a class does not travel back: return an instance's data, or its name as str"
@@ -530,15 +556,16 @@ def _refusal(kind: type) -> Callable[[Encoder, Any], None]:
     elif kind.__name__ in _HINTS:
         hint = _HINTS[kind.__name__]
     else:
-        for base in (bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset):
+        for base in _BUILTINS:
             if issubclass(kind, base):
-                hint = f"a subclass of {base.__name__} would lose what it adds: return {base.__name__}(…) of it"
+                name = base.__name__
+                hint = f"a subclass of {name} would lose what it adds: return {name}(…) of it"
                 break
         else:
             if hasattr(kind, "__next__"):
                 hint = "return list(…) of it"
             else:
-                hint = "return plain data instead: a dict of its fields, a dataclass, numbers, text, bytes"
+                hint = "return plain data: a dict of its fields, a dataclass, numbers, text, bytes"
 
     def refuse(e: Encoder, x: Any) -> None:
         e.refuse(x, hint)

@@ -1,7 +1,7 @@
 """The part of the encoder for numpy, pandas, Arrow and PIL (see encode.py).
 
-`handler(kind)` gives the function that writes values of exactly that class, or None. Nothing is imported: a library that
-the cell has not imported cannot have made the value.
+`handler(kind)` gives the function that writes values of exactly that class, or None. Nothing is
+imported: a library that the cell has not imported cannot have made the value.
 """
 
 from __future__ import annotations
@@ -16,12 +16,22 @@ if TYPE_CHECKING:
     Handler = Callable[[Encoder, Any], None]
 
 _DTYPE = re.compile(r"[<>|=]?([bifcu]\d+|[SU]\d+|[mM]8(\[\d*[a-zA-Zμ]+\])?)")
-_MASKED = {"boolean", "Float32", "Float64", *(f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64))}
+_MASKED = {
+    "boolean",
+    "Float32",
+    "Float64",
+    *(f"{u}Int{n}" for u in ("", "U") for n in (8, 16, 32, 64)),
+}
 _COMPRESSED_FREQ = 64  # characters of a frequency's name
 
 
 def handler(kind: type) -> Handler | None:
-    for library, find in (("numpy", _numpy), ("pandas", _pandas), ("pyarrow", _arrow), ("PIL.Image", _pil)):
+    for library, find in (
+        ("numpy", _numpy),
+        ("pandas", _pandas),
+        ("pyarrow", _arrow),
+        ("PIL.Image", _pil),
+    ):
         module = sys.modules.get(library)
         found = module and find(module, kind)
         if found:
@@ -53,7 +63,9 @@ def _dtype(e: Encoder, x: Any) -> str:
     name: str = x.dtype.str
     if not _DTYPE.fullmatch(name) or x.dtype.hasobject:
         what = "object" if x.dtype.hasobject else str(x.dtype)[:60]
-        e.refuse(x, f"its dtype is {what}: return x.tolist(), or an array of numbers, text or times")
+        e.refuse(
+            x, f"its dtype is {what}: return x.tolist(), or an array of numbers, text or times"
+        )
     return name
 
 
@@ -92,12 +104,17 @@ def _pandas(pd: Any, kind: type) -> Handler | None:
     if kind in (pd.Period, pd.Interval, pd.PeriodIndex, pd.IntervalIndex):
         return _refuse("periods and intervals do not travel: return timestamps, or text")
     if issubclass(kind, pd.Index):
-        return _index if kind.__module__.split(".")[0] == "pandas" else _refuse("return pd.Index(x)")
+        return (
+            _index if kind.__module__.split(".")[0] == "pandas" else _refuse("return pd.Index(x)")
+        )
     if issubclass(kind, pd.DataFrame):
         return _refuse("return pd.DataFrame(x)")
     if issubclass(kind, pd.Series):
         return _refuse("return pd.Series(x)")
-    if issubclass(kind, pd.api.extensions.ExtensionArray) and kind.__module__.split(".")[0] == "pandas":
+    if (
+        issubclass(kind, pd.api.extensions.ExtensionArray)
+        and kind.__module__.split(".")[0] == "pandas"
+    ):
         return _column
     return None
 
@@ -190,8 +207,8 @@ def _data_frame(e: Encoder, x: Any) -> None:
         e.value(None)
         e.open(x.shape[1])
         for i in range(x.shape[1]):
-            column = x.iloc[:, i].array
-            e.located(lambda: _column(e, column), _step(x.columns[i], f".iloc[:, {i}]"))
+            step = _step(x.columns[i], f".iloc[:, {i}]")
+            e.located(_column, x.iloc[:, i].array, step)
         e.close()
     e.value(dict(x.attrs), ".attrs")
     e.close()
@@ -222,9 +239,9 @@ def _arrow(pa: Any, kind: type) -> Handler | None:
 
 
 _ARROW_PLAIN = frozenset(
-    "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double date32[day] date64[ms] "
-    "time32[s] time32[ms] time64[us] time64[ns] duration[s] duration[ms] duration[us] duration[ns] "
-    "string binary large_string large_binary".split()
+    "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double "
+    "date32[day] date64[ms] time32[s] time32[ms] time64[us] time64[ns] "
+    "duration[s] duration[ms] duration[us] duration[ns] string binary large_string large_binary".split()
 )
 
 
@@ -273,7 +290,7 @@ def _arrow_table(e: Encoder, x: Any) -> None:
     e.value([field.nullable for field in fields])
     e.open(len(fields))
     for i, field in enumerate(fields):
-        e.located(lambda: _arrow_chunked(e, x.column(i)), _step(field.name, "[?]"))
+        e.located(_arrow_chunked, x.column(i), _step(field.name, "[?]"))
     e.close()
     e.value(x.num_rows)
     e.close()
@@ -310,7 +327,9 @@ def _arrow_array(e: Encoder, x: Any) -> None:
         x, own = full, 1
         children = [full.field(i) for i in range(t.num_fields)]
     elif is_.is_map(t):
-        children = [pa.StructArray.from_arrays([x.keys, x.items], fields=[t.key_field, t.item_field])]
+        children = [
+            pa.StructArray.from_arrays([x.keys, x.items], fields=[t.key_field, t.item_field])
+        ]
     elif is_.is_list(t) or is_.is_large_list(t):
         children = [x.values]
     elif is_.is_fixed_size_list(t):

@@ -1,7 +1,9 @@
-"""The part of the encoder for the standard library's types and for classes of the user's own (see encode.py).
+"""The part of the encoder for the standard library's types and for classes of the user's own (see
+encode.py).
 
-`handler(kind)` gives the function that writes values of exactly that class, or None. A class of the user's own travels as
-its name and its fields; the host looks the name up among those that the caller's annotations and arguments name.
+`handler(kind)` gives the function that writes values of exactly that class, or None. A class of
+the user's own travels as its name and its fields; the host looks the name up among those that the
+caller's annotations and arguments name.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def _zone_info(e: Encoder, x: Any) -> None:
 def _decimal(e: Encoder, x: Any) -> None:
     sign, digits, exponent = x.as_tuple()
     if len(digits) > 100_000 or (type(exponent) is int and abs(exponent) > 999_999):
-        e.refuse(x, "it has more than 100,000 digits or an exponent beyond 999,999: return it as str")
+        e.refuse(
+            x, "it has more than 100,000 digits or an exponent beyond 999,999: return it as str"
+        )
     e.mark(0x16, sign, "".join(map(str, digits)), exponent)
 
 
@@ -115,7 +119,9 @@ def _flag(e: Encoder, x: Any) -> None:
     e.mark(0x21, _wire_name(x), int(x._value_))
 
 
-def _named(e: Encoder, kind: int, x: Any, values: dict[str, Any], more: tuple[Any, ...] = ()) -> None:
+def _named(
+    e: Encoder, kind: int, x: Any, values: dict[str, Any], more: tuple[Any, ...] = ()
+) -> None:
     """Name and fields; unlike in a dict, a refused field's step is `.field`."""
     e.open(2 + len(more), kind)
     e.value(_wire_name(x))

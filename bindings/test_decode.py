@@ -1,0 +1,745 @@
+"""Results as data: what the cell's encoder writes, the decoder builds again, equal; all else is
+refused, and nothing runs.
+
+Both ends are the real ones: images/worker/encode.py as it runs in a cell, and hutch._core.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import datetime
+import enum
+import io
+import math
+import pickle
+import random
+import resource
+import struct
+import sys
+import uuid
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import pytest
+from hutch import _core, _types
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images" / "worker"))
+import encode  # noqa: E402
+
+MAGIC = b"\xc1\x01"
+
+
+def payload(value: Any, limit: int = 1 << 30) -> tuple[bytearray, int]:
+    encoded = encode.encode(value, limit)
+    whole = bytearray(encoded.size)
+    for offset, piece in encoded.chunks():
+        whole[offset : offset + len(piece)] = piece
+    return whole, len(encoded.body)
+
+
+def round_trip(value: Any, types: dict[str, type] | None = None) -> Any:
+    whole, body_size = payload(value)
+    return _core.decode(whole, body_size, types or {})
+
+
+def decode(body: bytes, buffers: bytes = b"", types: dict[str, type] | None = None) -> Any:
+    return _core.decode(MAGIC + body + buffers, len(MAGIC + body), types or {})
+
+
+def refused(body: bytes, buffers: bytes = b"", types: dict[str, type] | None = None) -> str:
+    with pytest.raises(_core.DecodeError) as caught:
+        decode(body, buffers, types)
+    assert isinstance(caught.value, ValueError)
+    return f"{caught.value.path}: {caught.value.message}"
+
+
+def mark(kind: int, *fields: Any) -> bytes:
+    """A kind with fields, each given as a value or as bytes of the format already."""
+    assert len(fields) < 15
+    out = bytes((0x90 | (len(fields) + 1), 0xD4, 1, kind))
+    for item in fields:
+        out += item if isinstance(item, bytes) else bytes(encode.encode(item, 1 << 20).body[2:])
+    return out
+
+
+def exactly_equal(a: Any, b: Any) -> bool:
+    """Equal with equal types all the way down, and NaN equal to NaN."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, float) and math.isnan(a):
+        return math.isnan(b)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(exactly_equal, a, b))
+    if isinstance(a, dict):
+        return exactly_equal(list(a.items()), list(b.items()))
+    return bool(a == b)
+
+
+PLAIN = [
+    None,
+    True,
+    False,
+    *(
+        sign * ((1 << bits) + d)
+        for bits in (0, 5, 7, 8, 15, 16, 31, 32, 63, 64, 65, 200)
+        for d in (-1, 0, 1)
+        for sign in (1, -1)
+    ),
+    10**20000,
+    0.0,
+    -0.0,
+    1.5,
+    math.inf,
+    -math.inf,
+    math.nan,
+    5e-324,
+    complex(1, -2),
+    complex(0.0, math.inf),
+    "",
+    "x",
+    "nul\0inside",
+    "äöü €",
+    "🐟" * 40,
+    "\ud800 lone \udfff",
+    "x" * 31,
+    "x" * 32,
+    "x" * 255,
+    "x" * 256,
+    "x" * 65535,
+    "x" * 65536,
+    b"",
+    b"\x80\x05K\x01.",
+    b"x" * 255,
+    b"x" * 256,
+    b"x" * 65535,
+    b"x" * 65536,
+    b"x" * 200_001,
+    bytearray(b""),
+    bytearray(b"abc"),
+    bytearray(b"y" * 100_000),
+    [],
+    [1, "two", None, [3.0, [4]]],
+    [True] * 20,
+    [1, True] * 20,
+    [float(i) for i in range(100)],
+    [-(1 << 63), (1 << 63) - 1] * 10,
+    [1 << 63] * 20,
+    [math.nan] * 20,
+    list(range(100_000)),
+    [0.5] * 10_000,
+    ["s"] * 16,
+    ["s"] * 65_536,
+    (),
+    (1,),
+    ((1, 2), [3], (4, (5,))),
+    {},
+    {"a": 1, 2: "b", (3, 4): [5], None: None, True: 0, 1.5: 2, b"k": {}, frozenset([1]): 1},
+    {i: i for i in range(70_000)},
+    {"lc": 1, "__type__": "os.system", "$ref": 2},
+    set(),
+    {1, "a", (2, 3), None},
+    frozenset(),
+    frozenset([1, frozenset([2])]),
+    range(0),
+    range(5, 100, 7),
+    range(10**30, 0, -3),
+    slice(None),
+    slice(1, "b", None),
+]
+STANDARD = [
+    datetime.date(1, 1, 1),
+    datetime.date(9999, 12, 31),
+    datetime.time(23, 59, 59, 999999),
+    datetime.time(1, 2, tzinfo=datetime.timezone.utc, fold=1),
+    datetime.datetime(2024, 2, 29, 1, 2, 3, 4),
+    datetime.datetime(2024, 2, 29, tzinfo=datetime.timezone.utc),
+    datetime.datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1),
+    datetime.timedelta(-1, 5, 7),
+    datetime.timedelta.max,
+    datetime.timezone.utc,
+    datetime.timezone(datetime.timedelta(hours=5, minutes=45)),
+    datetime.timezone(datetime.timedelta(hours=-3), "Brasília"),
+    ZoneInfo("UTC"),
+    ZoneInfo("America/Argentina/Buenos_Aires"),
+    Decimal("0"),
+    Decimal("-0.00"),
+    Decimal("3.14159265358979323846264338327950288"),
+    Decimal("1e999"),
+    Decimal("Infinity"),
+    Decimal("-Infinity"),
+    Fraction(-3, 7),
+    Fraction(10**40, 3),
+    uuid.UUID("12345678-1234-5678-1234-567812345678"),
+    PurePosixPath("/a/b c/../d"),
+    PurePosixPath("."),
+]
+
+
+@pytest.mark.parametrize(
+    "value",
+    PLAIN + STANDARD,
+    ids=lambda v: (
+        f"{type(v).__name__}-{str(v)[:20]!a}" if not isinstance(v, int) else f"{v.bit_length()}bit"
+    ),
+)
+def test_a_value_comes_back_equal_and_of_its_type(value: Any) -> None:
+    assert exactly_equal(round_trip(value), value)
+    assert exactly_equal(round_trip({"k": [value, value]}), {"k": [value, value]})
+
+
+def test_fold_and_not_a_number_decimals_survive() -> None:
+    assert round_trip(datetime.time(1, fold=1)).fold == 1
+    for text in ("NaN", "sNaN", "-NaN", "NaN123"):
+        assert str(round_trip(Decimal(text))) == str(Decimal(text))
+
+
+def test_a_path_of_any_kind_arrives_pure() -> None:
+    result = round_trip(Path("/etc/passwd"))
+    assert type(result) is PurePosixPath and result == PurePosixPath("/etc/passwd")
+
+
+def test_dicts_of_the_standard_library_arrive_as_the_dict_they_equal() -> None:
+    ordered = collections.OrderedDict(a=1, b=2)
+    ordered.move_to_end("a")
+    assert exactly_equal(round_trip(ordered), {"b": 2, "a": 1})
+    assert exactly_equal(round_trip(collections.Counter("aab")), {"a": 2, "b": 1})
+    assert exactly_equal(round_trip(collections.defaultdict(list, x=[1])), {"x": [1]})
+
+
+def test_a_shared_list_arrives_as_copies() -> None:
+    shared = [1]
+    a, b = round_trip([shared, shared])
+    assert a == b == [1] and a is not b
+
+
+def test_each_not_a_number_key_stays_a_key_of_its_own() -> None:
+    result = round_trip({float("nan"): 1, float("nan"): 2})
+    assert len(result) == 2 and all(math.isnan(key) for key in result)
+
+
+def test_bytes_that_lie_outside_the_body_keep_their_order() -> None:
+    big = [bytes([i]) * (70_000 + i) for i in range(5)]
+    whole, body_size = payload(big)
+    assert body_size < 200
+    assert _core.decode(whole, body_size, {}) == big
+    assert _core.decode(bytes(whole), body_size, {}) == big
+
+
+# Classes of the user's own
+
+
+class Colour(enum.Enum):
+    RED = 1
+    CRIMSON = 1
+    BLUE = "b"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+
+class Access(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+class Point(NamedTuple):
+    x: int
+    y: float = 0.0
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    point: Point
+    tags: list[str] = field(default_factory=list)
+    size: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", len(self.tags))
+
+
+@dataclass(slots=True)
+class Slotted:
+    rows: dict[str, Row]
+    colour: Colour | None = None
+
+
+NAMED = _types.named_types(list[Slotted] | Level | Access)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Colour.CRIMSON,
+        Colour.BLUE,
+        Level.LOW,
+        Access.READ | Access.WRITE,
+        Access(0),
+        Point(1, 2.5),
+        Row("a", Point(1), ["x", "y"]),
+        Slotted({"k": Row("a", Point(1))}, Colour.RED),
+    ],
+)
+def test_classes_that_the_caller_names_are_built_by_themselves(value: Any) -> None:
+    result = round_trip([value], NAMED)
+    assert exactly_equal(result, [value])
+
+
+def test_a_class_that_the_caller_does_not_name_is_refused_with_advice() -> None:
+    whole, body_size = payload({"a": [Row("a", Point(1))]})
+    with pytest.raises(_core.DecodeError) as caught:
+        _core.decode(whole, body_size, {_types.wire_name(Point): Point})
+    assert "annotate" in str(caught.value) and "Row" in str(caught.value)
+    assert caught.value.path == 'result["a"][0]'
+
+
+def test_a_field_of_the_wrong_type_never_reaches_the_constructor() -> None:
+    assert "name" in refused(
+        mark(0x22, _types.wire_name(Row), {"name": 1, "point": None, "tags": []}), types=NAMED
+    )
+    assert "fields" in refused(mark(0x22, _types.wire_name(Row), {"name": "a"}), types=NAMED)
+    assert "fields" in refused(
+        mark(0x22, _types.wire_name(Row), {"name": "a", "evil": 1}), types=NAMED
+    )
+    assert "Point.x" in refused(mark(0x23, _types.wire_name(Point), ["one", 2.0]), types=NAMED)
+    assert "fields" in refused(mark(0x23, _types.wire_name(Point), [1, 2.0, 3]), types=NAMED)
+    assert "no member" in refused(mark(0x20, _types.wire_name(Colour), "mro"), types=NAMED)
+    assert "no enum" in refused(mark(0x20, _types.wire_name(Row), "RED"), types=NAMED)
+    assert "no dataclass" in refused(mark(0x22, _types.wire_name(Colour), {}), types=NAMED)
+    assert "annotation does not name" in refused(
+        mark(0x22, "os.system", {"command": "id"}), types=NAMED
+    )
+
+
+def test_a_pydantic_model_is_validated_and_keeps_which_fields_were_set() -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+    class Address(pydantic.BaseModel):
+        street: str = pydantic.Field(alias="Street")
+        number: int = 1
+
+    class User(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="allow")
+        name: str
+        addresses: list[Address] = []
+
+    user = User(name="a", addresses=[Address(Street="x")], nick="b")
+    types = _types.named_types(User)
+    assert set(types.values()) == {User, Address}
+    result = round_trip(user, types)
+    assert result == user and result.model_fields_set == user.model_fields_set
+    assert result.addresses[0].model_fields_set == {"street"}
+    bad = mark(0x24, _types.wire_name(Address), {"street": [1], "number": 1}, ["street"])
+    assert "street" in refused(bad, types=types).lower()
+
+
+# What the encoder refuses
+
+
+async def _coroutine() -> None: ...
+
+
+def _generator() -> Any:
+    yield 1
+
+
+class _Dict(dict):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "type_name", "hint"),
+    [
+        (lambda: 1, "function", "code does not travel"),
+        (_generator(), "generator", "list("),
+        (sys, "module", "values"),
+        (io.StringIO("x"), "_io.StringIO", "getvalue"),
+        (io.BytesIO(b"x"), "_io.BytesIO", "getvalue"),
+        (Row, "type", "class"),
+        (Colour, "enum.EnumType", "class"),
+        (ValueError("x"), "ValueError", "raise"),
+        (memoryview(b"x"), "memoryview", "bytes("),
+        (iter([1]), "list_iterator", "list("),
+        ({1: 2}.keys(), "dict_keys", "list("),
+        (map(str, [1]), "map", "list("),
+        (object(), "object", "plain data"),
+        (_Dict(), f"{__name__}._Dict", "dict("),
+        (len, "builtin_function_or_method", "code does not travel"),
+        (1 << (1 << 20), "int", "bits"),
+        (Decimal("1e999999999"), "decimal.Decimal", "exponent"),
+    ],
+    ids=lambda v: "" if not isinstance(v, str) else v[:20],
+)
+def test_what_is_no_data_is_refused_by_type_path_and_advice(
+    value: Any, type_name: str, hint: str
+) -> None:
+    with pytest.raises(encode.Unencodable) as caught:
+        encode.encode({"models": [0, 1, value]}, 1 << 20)
+    assert caught.value.path == 'result["models"][2]'
+    if not (type_name == "enum.EnumType" and sys.version_info < (3, 11)):
+        assert caught.value.type_name == type_name
+    assert hint in caught.value.hint
+
+
+def test_a_coroutine_and_an_open_file_are_refused_with_advice(tmp_path: Path) -> None:
+    coroutine = _coroutine()
+    with pytest.raises(encode.Unencodable, match="await"):
+        encode.encode([coroutine], 1 << 20)
+    asyncio.run(coroutine)
+    with open(tmp_path / "f", "w") as file, pytest.raises(encode.Unencodable, match="read"):
+        encode.encode(file, 1 << 20)
+
+
+def test_a_container_that_holds_itself_is_refused_by_name() -> None:
+    own: list[Any] = [1]
+    own.append(own)
+    with pytest.raises(encode.Unencodable, match="a list that holds itself") as caught:
+        encode.encode({"a": (own,)}, 1 << 20)
+    assert caught.value.path == 'result["a"][0]'
+    both: dict[str, Any] = {}
+    both["x"] = [both, both]
+    with pytest.raises(encode.Unencodable, match="a dict that holds itself") as caught:
+        encode.encode(both, 1 << 20)
+    assert caught.value.path == "result"
+
+
+def test_a_fields_name_is_part_of_the_path() -> None:
+    with pytest.raises(encode.Unencodable) as caught:
+        encode.encode([Row("a", Point(1, object()))], 1 << 20)  # type: ignore[arg-type]
+    assert caught.value.path == "result[0].point.y"
+
+
+def test_depth_has_one_limit_for_both_ends() -> None:
+    def nested(kind: Any, depth: int) -> Any:
+        value = kind(())
+        for _ in range(depth - 1):
+            value = kind((value,))
+        return value
+
+    for kind in (list, tuple, frozenset):
+        assert exactly_equal(round_trip(nested(kind, 128)), nested(kind, 128))
+        with pytest.raises(encode.Unencodable, match="levels deep"):
+            encode.encode(nested(kind, 129), 1 << 20)
+    with pytest.raises(encode.Unencodable, match="levels deep"):
+        encode.encode(nested(list, 100_000), 1 << 20)
+
+
+def test_a_result_beyond_the_limit_is_told_by_size_and_early() -> None:
+    for value in (
+        b"x" * 300_000,
+        "x" * 300_000,
+        [None] * 300_000,
+        {i: i for i in range(100_000)},
+        bytearray(300_000),
+    ):
+        with pytest.raises(encode.TooLarge) as caught:
+            encode.encode(value, 200_000)
+        assert caught.value.size > 200_000
+    shared: list[Any] = []
+    for _ in range(60):
+        shared = [shared, shared]  # 2**60 lists once expanded
+    with pytest.raises(encode.TooLarge):
+        encode.encode(shared, 1 << 16)
+
+
+def test_an_error_is_a_map_of_capped_texts() -> None:
+    body = encode.encode_error(
+        "E", "m" * 100_000, "\ud800", 3, "h", encode.builtin_bases(UnicodeDecodeError)
+    )
+    fields = _core.decode(body, len(body), {})
+    assert fields["message"] == "m" * 65536 and fields["traceback"] == "\\ud800"
+    assert fields["bases"] == [
+        "UnicodeDecodeError",
+        "UnicodeError",
+        "ValueError",
+        "Exception",
+        "BaseException",
+    ]
+    body = encode.encode_error(3, "€" * 65536, "", -1, "", [])  # type: ignore[arg-type]
+    fields = _core.decode(body, len(body), {})
+    assert (
+        fields["type"] == "<int>"
+        and len(fields["message"].encode()) <= 65536
+        and fields["line"] is None
+    )
+
+
+# Hostile bytes
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickle_is_refused_at_its_first_byte(protocol: int) -> None:
+    data = pickle.dumps({"a": [1]}, protocol)
+    with pytest.raises(_core.DecodeError, match="not a result"):
+        _core.decode(data, len(data), {})
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"\xc1", b"\xc1\x00", b"\xc1\x02", b"\x01\xc1", b"{}", b"\x00\x00", b"PK", b"ARROW1"],
+)
+def test_another_version_or_format_is_refused(head: bytes) -> None:
+    with pytest.raises(_core.DecodeError, match="not a result"):
+        _core.decode(head + b"\x01" if len(head) > 1 else head, len(head), {})
+
+
+def test_every_truncation_is_refused() -> None:
+    value = {"a": [1, 2.5, "text" * 20, b"x" * 70_000, 1 << 90, (None, {3})], "b": Decimal("1.5")}
+    whole, body_size = payload(value)
+    assert _core.decode(whole, body_size, {}) == value
+    for cut in range(body_size):
+        with pytest.raises(_core.DecodeError):
+            _core.decode(whole[:cut], cut, {})
+        with pytest.raises(_core.DecodeError):
+            _core.decode(whole, cut, {})
+    for cut in (body_size, len(whole) - 1, len(whole) - 70_000):
+        with pytest.raises(_core.DecodeError, match="outside the payload"):
+            _core.decode(whole[:cut], body_size, {})
+    with pytest.raises(_core.DecodeError, match="longer than the payload"):
+        _core.decode(whole, len(whole) + 1, {})
+
+
+def test_bytes_left_over_are_refused() -> None:
+    assert "left over" in refused(b"\x01\x02")
+    assert "left over" in refused(b"\x01", b"x")
+    assert "left over" in refused(b"\xd7\x02" + struct.pack(">Q", 1), bytes(200))
+
+
+def test_a_claimed_length_allocates_nothing() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for tag in (0xDB, 0xC6, 0xDD, 0xDF, 0xC9):
+        refused(struct.pack(">BI", tag, 0xFFFFFFFF) + b"\x03\x00")
+    for length in (1, 64, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1):
+        refused(b"\xd7\x02" + struct.pack(">Q", length))
+        refused(
+            mark(
+                0x30,
+                "<f8",
+                [length if length < 1 << 63 else 1],
+                b"\xd7\x02" + struct.pack(">Q", length),
+            )
+        )
+    for shape in (
+        [1 << 62],
+        [1 << 32, 1 << 32],
+        [1 << 63, 2],
+        [0, 1 << 62],
+        [1 << 61, 8],
+        [-1],
+        [1] * 40,
+        [True],
+    ):
+        refused(mark(0x30, "<f8", shape, b"\xc4\x08" + bytes(8)))
+        refused(mark(0x30, "<f8", shape, b"\xc4\x00"))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+@pytest.mark.parametrize(
+    "opener", [b"\x91", b"\x92\xd4\x01\x01", b"\x81\x01", b"\x81", b"\x92\xd4\x01\x03"]
+)
+def test_a_depth_bomb_is_refused(opener: bytes) -> None:
+    assert "too deeply" in refused(opener * 100_000 + b"\xc0")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xc1",  # a tag that MessagePack does not have
+        b"\xca\x00\x00\x00\x00",  # float32
+        b"\xd4\x01\x01",  # a mark as the value
+        b"\x92\x01\xd4\x01\x01",  # a mark that is not first
+        b"\x93\xd4\x01\x01\xd4\x01\x02\x01",  # two marks
+        b"\x81\xd4\x01\x01\x01",  # a mark as a key
+        b"\x81\x01\xd4\x01\x01",  # a mark in a dict
+        b"\x91\xd5\x01\x01\x01",  # a mark of two bytes
+        b"\x91\xd4\x01\x00",  # a mark of no kind
+        b"\x91\xd4\x01\xff",
+        b"\x91\xd4\x01\x7e",  # an unknown kind
+        b"\xd4\x05\x00",  # unknown extensions
+        b"\xd4\xff\x00",  # MessagePack's own timestamp
+        b"\xc7\x00\x01",  # an empty extension
+        b"\xd4\x02\x00",  # a buffer whose length is too short
+        b"\xa2\xff\xfe",  # not UTF-8
+        b"\xa3\xed\xa0\x80",  # a surrogate in plain text
+        b"\xc7\x02\x04\xff\xff",
+        b"\x82\x01\x01\x01\x02",  # a key twice
+        b"\x82\x01\x01\xc3\x02",  # two keys that are equal
+        b"\x82\xa1a\x01\xa1a\x02",
+        b"\x81\x90\x01",  # a key that cannot be hashed
+        b"\x81\x80\x01",
+        b"\x92\xd4\x01\x02\x90",
+        b"\x93\xd4\x01\x02\x01\x01",  # an item twice
+        mark(0x04, "text"),
+        mark(0x05, b"\xc4\x07" + bytes(7)),
+        mark(0x06),
+        mark(0x07, 1, 2, 0),
+        mark(0x07, 1.0, 2, 1),
+        mark(0x08, 1),
+        mark(0x09, 1, 2),
+    ],
+    ids=lambda body: body[:8].hex(),
+)
+def test_malformed_bodies_are_refused(body: bytes) -> None:
+    refused(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (0x10, (2024, 13, 1)),
+        (0x10, (2024, "1", 1)),
+        (0x10, (1 << 70, 1, 1)),
+        (0x10, (2024, 1)),
+        (0x11, (1, 2, 3, 4, 5, None)),
+        (0x12, (2024, 1, 1, 0, 0, 0, 0, 0, "UTC")),
+        (0x13, (1 << 40, 0, 0)),
+        (0x14, (datetime.timedelta(days=2), None)),
+        (0x14, (5, None)),
+        *(
+            (0x15, (key,))
+            for key in (
+                "../../etc/passwd",
+                "/etc/passwd",
+                "",
+                "a/../b",
+                "Europe/Berlin\0",
+                "No/Such",
+                "a//b",
+                5,
+            )
+        ),
+        (0x16, (0, "1", 999_999_999)),
+        (0x16, (0, "1", -999_999_999)),
+        (0x16, (2, "1", 0)),
+        (0x16, (0, "1e5", 0)),
+        (0x16, (0, "٣", 0)),
+        (0x16, (0, "1", "X")),
+        (0x16, (0, "9" * 100_001, 0)),
+        (0x17, (1, 0)),
+        (0x17, (1, -2)),
+        (0x17, ("1", 2)),
+        (0x18, (b"short",)),
+        (0x18, ("x" * 16,)),
+        (0x19, (b"bytes",)),
+        (0x19, ()),
+    ],
+)
+def test_fields_that_no_such_value_has_are_refused(kind: int, fields: tuple[Any, ...]) -> None:
+    refused(mark(kind, *fields))
+
+
+def test_keys_of_one_hash_are_refused_before_they_cost() -> None:
+    modulus = (1 << 61) - 1
+    flood = {k * modulus: None for k in range(1, 65)}
+    assert round_trip(flood) == flood
+    many = bytes(encode.encode({k * modulus: None for k in range(1, 8001)}, 1 << 20).body[2:])
+    assert "one hash" in refused(many)
+    assert "one hash" in refused(
+        bytes(
+            encode.encode(
+                {float(k * modulus) for k in range(1, 8001)}
+                and {k * modulus for k in range(1, 8001)},
+                1 << 20,
+            ).body[2:]
+        )
+    )
+
+
+def test_small_bytes_that_stand_for_much_memory_are_refused() -> None:
+    dicts = b"\xdd" + struct.pack(">I", 30_000_000) + b"\x80" * 30_000_000
+    assert "memory" in refused(dicts)
+
+
+def test_an_error_tells_where_it_is() -> None:
+    body = b"\x81\xa1a\x93\x01\x02\x81\x05\xa2\xff\xfe"
+    assert refused(body).startswith('result["a"][2][5]')
+
+
+def test_a_payload_must_be_flat_bytes() -> None:
+    with pytest.raises(TypeError):
+        _core.decode("text", 4, {})
+    with pytest.raises(TypeError):
+        _core.decode(memoryview(bytearray(16)).cast("I"), 4, {})
+
+
+def test_mutated_payloads_are_data_or_refused() -> None:
+    """20,000 mutations, always the same ones: each gives a value or a DecodeError."""
+    values = [
+        PLAIN[-12:],
+        STANDARD,
+        {"a": [1.5] * 20, "b": (1 << 90, "\ud800")},
+        [Slotted({"k": Row("a", Point(1))}, Colour.RED), Access.READ],
+    ]
+    seeds = [bytes(payload(value)[0]) for value in values]
+    seeds = [seed for seed in seeds if len(seed) < 4096]
+    assert len(seeds) >= 3
+    rng = random.Random(20240229)
+    refusals = 0
+    for _ in range(20_000):
+        data = bytearray(rng.choice(seeds))
+        for _ in range(rng.randint(1, 6)):
+            place = rng.randrange(2, len(data))
+            action = rng.randrange(5)
+            if action == 0:
+                data[place] = rng.randrange(256)
+            elif action == 1:
+                data[place] ^= 1 << rng.randrange(8)
+            elif action == 2:
+                del data[place : place + rng.randint(1, 8)]
+            elif action == 3:
+                data[place:place] = rng.randbytes(rng.randint(1, 8))
+            else:
+                other = rng.choice(seeds)
+                start = rng.randrange(2, len(other))
+                data[place:place] = other[start : start + rng.randint(1, 40)]
+            if len(data) < 4:
+                break
+        try:
+            _core.decode(data, len(data), NAMED)
+        except _core.DecodeError:
+            refusals += 1
+    assert 10_000 < refusals <= 20_000
+
+
+def test_random_nested_values_come_back_equal() -> None:
+    hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    st = hypothesis.strategies
+    scalars = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(st.characters())
+        | st.binary()
+        | st.complex_numbers(allow_nan=False)
+        | st.dates()
+        | st.datetimes()
+        | st.timedeltas()
+        | st.uuids()
+        | st.decimals(allow_nan=False)
+        | st.fractions()
+    )
+    keys = st.integers() | st.text() | st.tuples(st.integers(), st.text()) | st.binary()
+    values = st.recursive(
+        scalars,
+        lambda inner: (
+            st.lists(inner)
+            | st.lists(inner).map(tuple)
+            | st.dictionaries(keys, inner)
+            | st.sets(keys)
+        ),
+        max_leaves=30,
+    )
+
+    @hypothesis.settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(values)
+    def comes_back(value: Any) -> None:
+        assert exactly_equal(round_trip(value), value)
+
+    comes_back()
