@@ -261,7 +261,7 @@ class Worker:
     def reply_error(self, call_id: int, error: BaseException, sources: dict[str, str], usage: Usage) -> None:
         usage.limit = limit_of(error, self.cell)
         if usage.limit:
-            _ballast.clear()
+            _ballast.close()
         try:
             body = describe(error, sources)
         except BaseException:
@@ -293,7 +293,7 @@ class Worker:
         _close(theirs)
 
 
-_ballast = bytearray(BALLAST)
+_ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def limit_of(error: BaseException, cell: Any) -> int:
