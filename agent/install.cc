@@ -28,8 +28,8 @@ struct Source {
   std::string to;    // below the runtime's directory
 };
 
-// The shared libraries of this very program, which is the one that is installed: without the C library's own family,
-// which has to fit the base image's loader.
+// The shared libraries of this very program, which is the one that is installed: without the C
+// library's own family, which has to fit the base image's loader.
 std::vector<Source> Libraries() {
   std::vector<Source> found;
   ::dl_iterate_phdr(
@@ -37,8 +37,8 @@ std::vector<Source> Libraries() {
         const std::string path = info->dlpi_name;
         if (path.empty() || path[0] != '/') return 0;  // the program itself, the vdso
         const std::string name = path.substr(path.rfind('/') + 1);
-        for (const char* own : {"libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so", "libresolv.so",
-                                "libutil.so", "ld-linux", "ld64", "libnss_"}) {
+        for (const char* own : {"libc.so", "libm.so", "libpthread.so", "libdl.so", "librt.so",
+                                "libresolv.so", "libutil.so", "ld-linux", "ld64", "libnss_"}) {
           if (name.starts_with(own)) return 0;
         }
         static_cast<std::vector<Source>*>(out)->push_back({path, "lib/" + name});
@@ -50,7 +50,8 @@ std::vector<Source> Libraries() {
 
 void AddTree(const std::string& from, const std::string& to, std::vector<Source>* sources) {
   if (!fs::is_directory(from)) throw Error(Code::kInvalidArgument, "no such directory: " + from);
-  for (auto entry = fs::recursive_directory_iterator(from, fs::directory_options::follow_directory_symlink);
+  for (auto entry =
+           fs::recursive_directory_iterator(from, fs::directory_options::follow_directory_symlink);
        entry != fs::recursive_directory_iterator(); ++entry) {
     if (entry->path().filename() == "__pycache__") {
       entry.disable_recursion_pending();
@@ -67,7 +68,8 @@ void Copy(const Paths& paths, const std::string& from, const std::string& to) {
   const Fd in(::open(from.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat st{};
   if (!in || ::fstat(in.get(), &st) != 0) ThrowErrno("open " + from, Code::kPlatform);
-  if (!S_ISREG(st.st_mode) || st.st_size > kMaxFile) throw Error(Code::kPlatform, from + " is no file of usual size");
+  if (!S_ISREG(st.st_mode) || st.st_size > kMaxFile)
+    throw Error(Code::kPlatform, from + " is no file of usual size");
   const AsUser user(paths);
   fs::create_directories(fs::path(to).parent_path());
   const Fd out(::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
@@ -78,7 +80,8 @@ void Copy(const Paths& paths, const std::string& from, const std::string& to) {
     if (n < 0) ThrowErrno("read " + from, Code::kPlatform);
     if (n == 0) break;
     for (ssize_t done = 0; done < n;) {
-      const ssize_t written = ::write(out.get(), buffer.data() + done, static_cast<size_t>(n - done));
+      const ssize_t written =
+          ::write(out.get(), buffer.data() + done, static_cast<size_t>(n - done));
       if (written < 0) ThrowErrno("write " + to, Code::kPlatform);
       done += written;
     }
@@ -122,7 +125,8 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
     const AsUser user(paths);
     if (podman.ImageId(reference)) return;
   }
-  std::fprintf(stderr, "hutch: making the base image from %s (once; about 5 s)\n", options.python.c_str());
+  std::fprintf(stderr, "hutch: making the base image from %s (once; about 5 s)\n",
+               options.python.c_str());
   const auto begin = std::chrono::steady_clock::now();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe");
@@ -130,8 +134,8 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
   Fd writes(ends[1]);
   Command derive;
   derive.argv = {options.python, "-I", "-S", options.package + "/base/derive.py"};
-  derive.environment = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
-                        "HOME=/nonexistent"};
+  derive.environment = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                        "LANG=C.UTF-8", "HOME=/nonexistent"};
   derive.out = writes.get();
   derive.err = 2;
   derive.drop = false;  // the caller's own interpreter, which only the caller may be able to read
@@ -147,15 +151,17 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
     const int status = Reap(pid);
     pid = -1;
     if (n < 0 || status != 0) {
-      throw Error(Code::kPlatform, "the base image could not be made: derive.py ended with " + std::to_string(status));
+      throw Error(Code::kPlatform, "the base image could not be made: derive.py ended with " +
+                                       std::to_string(status));
     }
     return 0;
   };
   try {
     const AsUser user(paths);
-    podman.ImportImage(reference, read,
-                       {"ENV PATH=/opt/python/bin:/usr/bin:/bin", "ENV LANG=C.UTF-8", "CMD [\"/opt/python/bin/python3\"]",
-                        "LABEL hutch.base=" + options.base_id});
+    podman.ImportImage(
+        reference, read,
+        {"ENV PATH=/opt/python/bin:/usr/bin:/bin", "ENV LANG=C.UTF-8",
+         "CMD [\"/opt/python/bin/python3\"]", "LABEL hutch.base=" + options.base_id});
   } catch (...) {
     if (pid > 0) {
       ::kill(pid, SIGKILL);
@@ -163,8 +169,10 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
     }
     throw;
   }
-  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
-  std::fprintf(stderr, "hutch: base image made in %.1f s\n", static_cast<double>(took.count()) / 1000);
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - begin);
+  std::fprintf(stderr, "hutch: base image made in %.1f s\n",
+               static_cast<double>(took.count()) / 1000);
 }
 
 }  // namespace hutch

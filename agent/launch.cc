@@ -42,7 +42,8 @@ void CheckId(const std::string& id, const char* what) {
 void Check(const LaunchOptions& options) {
   CheckId(options.base_id, "--base-id");
   CheckId(options.runtime_id, "--runtime-id");
-  if (options.package.empty() || options.package[0] != '/' || options.python.empty() || options.python[0] != '/') {
+  if (options.package.empty() || options.package[0] != '/' || options.python.empty() ||
+      options.python[0] != '/') {
     throw Error(Code::kInvalidArgument, "--package and --python must be absolute paths");
   }
 }
@@ -66,8 +67,8 @@ Answer Try(const Paths& paths) {
   socklen_t size = sizeof peer;
   if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) ThrowErrno("SO_PEERCRED");
   if (peer.uid != paths.uid) {
-    throw Error(Code::kPlatform, "somebody else (uid " + std::to_string(peer.uid) + ") listens on " +
-                                     paths.agent_socket);
+    throw Error(Code::kPlatform, "somebody else (uid " + std::to_string(peer.uid) +
+                                     ") listens on " + paths.agent_socket);
   }
   return Answer::kYes;
 }
@@ -94,10 +95,12 @@ void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& i
       const std::optional<ContainerInfo> info = podman.Inspect(id);
       if (!info || info->state == "exited" || info->state == "stopped") {
         throw Error(Code::kPlatform, "the agent ended with status " +
-                                         std::to_string(info ? info->exit_code : -1) + LogTail(podman, id));
+                                         std::to_string(info ? info->exit_code : -1) +
+                                         LogTail(podman, id));
       }
       if (now >= deadline) {
-        throw Error(Code::kTimeout, "the agent does not answer on " + paths.agent_socket + LogTail(podman, id),
+        throw Error(Code::kTimeout,
+                    "the agent does not answer on " + paths.agent_socket + LogTail(podman, id),
                     "hutch down --force");
       }
     }
@@ -105,20 +108,22 @@ void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& i
   }
 }
 
-// Makes the name free: a dead agent is removed, one of another version keeps its sessions under another name. Returns
-// the id of one that is ours and alive.
+// Makes the name free: a dead agent is removed, one of another version keeps its sessions under
+// another name. Returns the id of one that is ours and alive.
 std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
   const std::optional<ContainerInfo> info = podman->Inspect(paths.agent_container());
   if (!info || info->name != paths.agent_container()) return std::nullopt;
   const auto wire = info->labels.find(kWireLabel);
   const std::string version = wire == info->labels.end() ? "0" : wire->second;
-  const bool alive = info->state == "running" || info->state == "stopping" || info->state == "paused";
+  const bool alive =
+      info->state == "running" || info->state == "stopping" || info->state == "paused";
   if (alive && version == std::to_string(kWireVersion)) return info->id;
   if (!alive) {
     podman->Remove(info->id);
     return std::nullopt;
   }
-  std::fprintf(stderr, "hutch: an agent of version %s goes on for its own clients\n", version.c_str());
+  std::fprintf(stderr, "hutch: an agent of version %s goes on for its own clients\n",
+               version.c_str());
   podman->Rename(info->id, paths.agent_container() + "-v" + version);
   return std::nullopt;
 }
@@ -156,7 +161,8 @@ void RemoveSockets(const Paths& paths) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("agent-") && name.ends_with(".sock")) fs::remove(entry.path(), ignored);
   }
-  for (const auto& entry : fs::directory_iterator(paths.worker_dir(), ignored)) fs::remove_all(entry.path(), ignored);
+  for (const auto& entry : fs::directory_iterator(paths.worker_dir(), ignored))
+    fs::remove_all(entry.path(), ignored);
 }
 
 }  // namespace
@@ -164,19 +170,27 @@ void RemoveSockets(const Paths& paths) {
 std::string BaseReference(const std::string& base_id) { return "localhost/hutch-base:" + base_id; }
 
 std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
-  // Inside, Podman's user is root: the files of run_dir and state_dir are its own, and it needs no capability.
+  // Inside, Podman's user is root: the files of run_dir and state_dir are its own, and it needs no
+  // capability.
   Paths inside = paths;
   inside.service_user = false;
   inside.uid = inside.gid = 0;
-  const auto bind = [](const std::string& source, const std::string& destination, const char* mode) {
-    return Json{{"type", "bind"}, {"source", source}, {"destination", destination},
+  const auto bind = [](const std::string& source, const std::string& destination,
+                       const char* mode) {
+    return Json{{"type", "bind"},
+                {"source", source},
+                {"destination", destination},
                 {"options", {"bind", mode, "nosuid", "nodev", "private"}}};
   };
   Json mounts = {bind(paths.runtime_dir(options.runtime_id), "/opt/hutch", "ro"),
-                 bind(paths.run_dir, paths.run_dir, "rw"), bind(paths.state_dir, paths.state_dir, "rw"),
-                 Json{{"type", "tmpfs"}, {"destination", "/tmp"}, {"options", {"rw", "nosuid", "nodev", "size=64m"}}}};
+                 bind(paths.run_dir, paths.run_dir, "rw"),
+                 bind(paths.state_dir, paths.state_dir, "rw"),
+                 Json{{"type", "tmpfs"},
+                      {"destination", "/tmp"},
+                      {"options", {"rw", "nosuid", "nodev", "size=64m"}}}};
   if (paths.agent_socket_dir() != paths.run_dir) {
-    mounts.push_back(bind(paths.agent_socket_dir(), paths.agent_socket_dir(), "rw"));  // $HUTCH_SOCKET is elsewhere
+    mounts.push_back(bind(paths.agent_socket_dir(), paths.agent_socket_dir(),
+                          "rw"));  // $HUTCH_SOCKET is elsewhere
   }
   const Json spec = {
       {"name", paths.agent_container()},
@@ -257,7 +271,8 @@ void Stop(bool force) {
   try {
     paths = FindPaths();
   } catch (const Error& error) {
-    if (::geteuid() == 0 && error.code() == Code::kPlatform) return;  // no service user: nothing of ours
+    if (::geteuid() == 0 && error.code() == Code::kPlatform)
+      return;  // no service user: nothing of ours
     throw;
   }
   {

@@ -1,8 +1,10 @@
-// The launcher: makes the agent be there, and not be there. `hutch-agent --start|--install|--stop|--doctor|
+// The launcher: makes the agent be there, and not be there. `hutch-agent
+// --start|--install|--stop|--doctor|
 // --podman`.
 //
-// Plain functions of a single-threaded program; each throws Error and prints its progress on stderr ("hutch: ...").
-// Safe when many processes call them at once: Start tries the socket first and then holds a lock in the run directory.
+// Plain functions of a single-threaded program; each throws Error and prints its progress on stderr
+// ("hutch: ..."). Safe when many processes call them at once: Start tries the socket first and then
+// holds a lock in the run directory.
 #pragma once
 
 #include <string>
@@ -27,21 +29,23 @@ Paths PrepareHost();
 // Starts the agent unless it answers; returns its socket.
 std::string Start(const LaunchOptions& options);
 
-// Adds this base image and runtime to a host whose agent may run already (another interpreter, another version).
+// Adds this base image and runtime to a host whose agent may run already (another interpreter,
+// another version).
 void Install(const LaunchOptions& options);
 
-// For an agent without a container: the host, the directories and the service are made ready, and root becomes Podman's
-// user for good. FindPaths then answers for that user.
+// For an agent without a container: the host, the directories and the service are made ready, and
+// root becomes Podman's user for good. FindPaths then answers for that user.
 void PrepareForeground();
 
-// Removes every container of this instance, the service, and what they left. `force`: without a grace period.
-// Nothing of ours there is success.
+// Removes every container of this instance, the service, and what they left. `force`: without a
+// grace period. Nothing of ours there is success.
 void Stop(bool force);
 
 // Becomes `podman ARGS` as Podman's user, in the service's view of the mounts.
 [[noreturn]] void PodmanCommand(const std::vector<std::string>& args);
 
-// The host's checks as one JSON object (pool/host.h); needs neither the agent nor the service and changes nothing.
+// The host's checks as one JSON object (pool/host.h); needs neither the agent nor the service and
+// changes nothing.
 std::string Doctor();
 
 std::string BaseReference(const std::string& base_id);

@@ -32,7 +32,9 @@ Paths SomePaths() {
   return paths;
 }
 
-nlohmann::json Spec(const Paths& paths) { return nlohmann::json::parse(AgentSpec(paths, Options())); }
+nlohmann::json Spec(const Paths& paths) {
+  return nlohmann::json::parse(AgentSpec(paths, Options()));
+}
 
 TEST(Launch, GivesTheAgentNoPrivilegeAndNoNetwork) {
   const auto spec = Spec(SomePaths());
@@ -77,7 +79,8 @@ TEST(Launch, MountsTheDirectoryOfASocketThatLiesElsewhere) {
 }
 
 TEST(Launch, RefusesIdsThatAreNoIds) {
-  for (const char* bad : {"", "../../etc", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n"}) {
+  for (const char* bad :
+       {"", "../../etc", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n"}) {
     LaunchOptions options = Options();
     options.base_id = bad;
     EXPECT_THROW(Start(options), Error) << bad;

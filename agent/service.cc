@@ -2,18 +2,11 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <grp.h>
-#include <linux/magic.h>
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/file.h>
-#include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/sysmacros.h>
-#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,33 +77,37 @@ void WriteFile(const Paths& paths, const std::string& path, const std::string& t
   const std::string part = path + "." + std::to_string(::getpid());
   Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!fd) ThrowErrno("create " + part, Code::kPlatform);
-  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) ThrowErrno("write " + part);
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    ThrowErrno("write " + part);
   if (::rename(part.c_str(), path.c_str()) != 0) ThrowErrno("rename " + part);
 }
 
-// Podman's settings for the service user: before the first podman command, or it falls back to the vfs driver, which
-// copies the whole base image for each container.
+// Podman's settings for the service user: before the first podman command, or it falls back to the
+// vfs driver, which copies the whole base image for each container.
 void WriteSettings(const Paths& paths) {
   const std::string config = paths.home + "/.config";
   EnsureDirectory(paths, config);
   EnsureDirectory(paths, config + "/containers");
   WriteFile(paths, config + "/containers/storage.conf",
-            "[storage]\ndriver = \"overlay\"\ngraphroot = \"" + paths.home + "/containers\"\nrunroot = \"" +
-                paths.xdg_runtime_dir + "/containers\"\n");
-  // No event is read by us: none is written. No limit by default: one without its controller would be an error.
-  WriteFile(paths, config + "/containers/containers.conf",
-            "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\nruntime = \"crun\"\n"
-            "[containers]\nlog_driver = \"k8s-file\"\npids_limit = 0\n");
+            "[storage]\ndriver = \"overlay\"\ngraphroot = \"" + paths.home +
+                "/containers\"\nrunroot = \"" + paths.xdg_runtime_dir + "/containers\"\n");
+  // No event is read by us: none is written. No limit by default: one without its controller would
+  // be an error.
+  WriteFile(
+      paths, config + "/containers/containers.conf",
+      "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\nruntime = \"crun\"\n"
+      "[containers]\nlog_driver = \"k8s-file\"\npids_limit = 0\n");
 }
 
 struct Service {
   pid_t pid = 0;
-  bool outer = false;  // in our own user namespace: the one whose mount namespace is the private view
+  bool outer =
+      false;  // in our own user namespace: the one whose mount namespace is the private view
 };
 
-// Processes of Podman's user with exactly the command line of a podman service; of ours only, or of anybody's.
-// Podman re-executes itself into its user namespace, so one service is two processes; with a pause process there
-// already, it joins that one's namespaces instead.
+// Processes of Podman's user with exactly the command line of a podman service; of ours only, or of
+// anybody's. Podman re-executes itself into its user namespace, so one service is two processes;
+// with a pause process there already, it joins that one's namespaces instead.
 std::vector<Service> FindServices(const Paths& paths, bool ours) {
   std::vector<Service> found;
   const std::string wanted = ServiceUrl(paths);
@@ -124,13 +121,17 @@ std::vector<Service> FindServices(const Paths& paths, bool ours) {
     const std::string dir = "/proc/" + std::to_string(pid);
     const std::string status = ReadText(dir + "/status");
     const size_t at = status.find("\nUid:\t");
-    if (at == std::string::npos || std::strtoul(status.c_str() + at + 6, nullptr, 10) != paths.uid) continue;
+    if (at == std::string::npos || std::strtoul(status.c_str() + at + 6, nullptr, 10) != paths.uid)
+      continue;
     const std::string words = ReadText(dir + "/cmdline");
     const std::string service = std::string("\0system\0service\0", 16);
     if (words.find(service) == std::string::npos) continue;
-    if (ours && words.find(std::string(1, '\0') + wanted + std::string(1, '\0')) == std::string::npos) continue;
+    if (ours &&
+        words.find(std::string(1, '\0') + wanted + std::string(1, '\0')) == std::string::npos)
+      continue;
     struct stat theirs{};
-    const bool outer = ::stat((dir + "/ns/user").c_str(), &theirs) == 0 && theirs.st_ino == own.st_ino;
+    const bool outer =
+        ::stat((dir + "/ns/user").c_str(), &theirs) == 0 && theirs.st_ino == own.st_ino;
     found.push_back({pid, outer});
   }
   ::closedir(proc);
@@ -156,8 +157,9 @@ void WaitForService(const Paths& paths, pid_t child) {
     const bool died = child > 0 && ::waitpid(child, &status, WNOHANG) == child;
     if (died || Clock::now() >= deadline) {
       const AsUser user(paths);
-      throw Error(Code::kPlatform, std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
-                                       Tail(ReadText(ServiceLog(paths)), 2000),
+      throw Error(Code::kPlatform,
+                  std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
+                      Tail(ReadText(ServiceLog(paths)), 2000),
                   "hutch doctor");
     }
     std::this_thread::sleep_for(milliseconds(15));
@@ -168,8 +170,10 @@ void LaunchService(const Paths& paths) {
   Fd log;
   {
     const AsUser user(paths);
-    ::unlink(paths.podman_socket().c_str());  // nobody listens there: a stale file would make Podman fail
-    log = Fd(::open(ServiceLog(paths).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    ::unlink(paths.podman_socket()
+                 .c_str());  // nobody listens there: a stale file would make Podman fail
+    log = Fd(::open(ServiceLog(paths).c_str(),
+                    O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
     if (!log) ThrowErrno("create " + ServiceLog(paths), Code::kPlatform);
   }
   Command command;
@@ -179,8 +183,13 @@ void LaunchService(const Paths& paths) {
   if (SystemdUserManager(paths)) {
     // `env -i`: the manager's own environment may hold what the caller imported into it.
     Command run = command;
-    run.argv = {FindProgram("systemd-run", SearchPath()), "--user", "--collect", "--quiet", "--unit=" + Unit(paths),
-                FindProgram("env", SearchPath()), "-i"};
+    run.argv = {FindProgram("systemd-run", SearchPath()),
+                "--user",
+                "--collect",
+                "--quiet",
+                "--unit=" + Unit(paths),
+                FindProgram("env", SearchPath()),
+                "-i"};
     run.argv.insert(run.argv.end(), command.environment.begin(), command.environment.end());
     run.argv.insert(run.argv.end(), command.argv.begin(), command.argv.end());
     if (Run(paths, run) == 0) {
@@ -221,106 +230,13 @@ void KillPause(const Paths& paths) {
 
 }  // namespace
 
-AsUser::AsUser(const Paths& paths) {
-  if (::geteuid() == paths.uid || !paths.service_user) return;
-  if (::syscall(SYS_setresgid, -1, paths.gid, -1) != 0 || ::syscall(SYS_setresuid, -1, paths.uid, -1) != 0) {
-    ThrowErrno("become the service user");
-  }
-  switched_ = true;
-}
-
-AsUser::~AsUser() {
-  if (!switched_) return;
-  // To go on with the wrong identity would be worse than to end.
-  if (::syscall(SYS_setresuid, -1, 0, -1) != 0 || ::syscall(SYS_setresgid, -1, 0, -1) != 0) std::abort();
-}
-
-void BecomeUser(const Paths& paths) {
-  if (!paths.service_user || ::getuid() != 0) return;
-  if (::setgroups(0, nullptr) != 0 || ::setresgid(paths.gid, paths.gid, paths.gid) != 0 ||
-      ::setresuid(paths.uid, paths.uid, paths.uid) != 0) {
-    ThrowErrno("become the service user");
-  }
-}
-
-pid_t Spawn(const Paths& paths, const Command& command) {
-  std::vector<char*> argv;
-  for (const std::string& word : command.argv) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
-  std::vector<char*> environment;
-  for (const std::string& word : command.environment) environment.push_back(const_cast<char*>(word.c_str()));
-  environment.push_back(nullptr);
-  // The child reports a failure before exec through this pipe, which exec closes.
-  int report[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) ThrowErrno("pipe");
-  Fd reads(report[0]);
-  Fd writes(report[1]);
-  const pid_t pid = ::fork();
-  if (pid < 0) ThrowErrno("fork");
-  if (pid == 0) {
-    std::string failed;
-    try {
-      if (command.detach) ::setsid();
-      if (command.private_view) EnterPrivateView(paths);
-      const int null = ::open("/dev/null", O_RDWR);
-      // Above 2 first: a standard descriptor may be the source of another one.
-      const int in = ::fcntl(command.in < 0 ? null : command.in, F_DUPFD, 3);
-      const int out = ::fcntl(command.out < 0 ? null : command.out, F_DUPFD, 3);
-      const int err = ::fcntl(command.err < 0 ? null : command.err, F_DUPFD, 3);
-      if (::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0) ThrowErrno("dup2");
-      if (::dup2(writes.get(), 3) < 0) ThrowErrno("dup2");
-      ::fcntl(3, F_SETFD, FD_CLOEXEC);
-      (void)writes.release();
-      (void)reads.release();
-      writes.reset(3);
-      ::syscall(SYS_close_range, 4u, ~0u, 0u);
-      for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
-      sigset_t none;
-      ::sigemptyset(&none);
-      ::sigprocmask(SIG_SETMASK, &none, nullptr);
-      ::umask(0022);
-      if (command.drop) BecomeUser(paths);
-      if (::chdir(command.directory.c_str()) != 0) ThrowErrno("chdir " + command.directory);
-      ::execve(argv[0], argv.data(), environment.data());
-      ThrowErrno("execute " + command.argv[0]);
-    } catch (const std::exception& error) {
-      failed = error.what();
-    }
-    [[maybe_unused]] const ssize_t ignored = ::write(writes.get(), failed.data(), failed.size());
-    ::_exit(127);
-  }
-  writes.reset();
-  std::string failed;
-  char buffer[512];
-  for (;;) {
-    const ssize_t n = ::read(reads.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    failed.append(buffer, static_cast<size_t>(n));
-  }
-  if (!failed.empty()) {
-    Reap(pid);
-    throw Error(Code::kPlatform, failed);
-  }
-  return pid;
-}
-
-int Reap(pid_t pid) {
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
-    if (errno != EINTR) return 127;
-  }
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
-int Run(const Paths& paths, const Command& command) { return Reap(Spawn(paths, command)); }
-
 std::string FindPodman() {
   const std::string path = FindProgram("podman", SearchPath());
   if (path.empty()) {
-    throw Error(Code::kPodmanMissing, "Podman is not installed",
-                "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
-                "aardvark-dns catatonit");
+    throw Error(
+        Code::kPodmanMissing, "Podman is not installed",
+        "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
+        "aardvark-dns catatonit");
   }
   return path;
 }
@@ -336,9 +252,10 @@ std::vector<std::string> PodmanEnvironment(const Paths& paths) {
     environment.push_back("USER=" + std::string(kServiceUser));
     environment.push_back("CONTAINERS_CONF=" + paths.home + "/.config/containers/containers.conf");
   } else {
-    // Podman's own settings of this user, where they moved them; the bus is how their systemd makes cgroups.
-    for (const char* name : {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "CONTAINERS_CONF", "CONTAINERS_STORAGE_CONF",
-                             "DBUS_SESSION_BUS_ADDRESS"}) {
+    // Podman's own settings of this user, where they moved them; the bus is how their systemd makes
+    // cgroups.
+    for (const char* name : {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "CONTAINERS_CONF",
+                             "CONTAINERS_STORAGE_CONF", "DBUS_SESSION_BUS_ADDRESS"}) {
       if (const std::string value = Variable(name); !value.empty()) {
         environment.push_back(std::string(name) + "=" + value);
       }
@@ -351,12 +268,13 @@ void EnsureServiceUser() {
   if (::geteuid() != 0) return;
   if (::getpwnam(kServiceUser) != nullptr) return;
   Fd lock(::open("/run/hutch-user.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!lock || ::flock(lock.get(), LOCK_EX) != 0) ThrowErrno("lock /run/hutch-user.lock", Code::kPlatform);
+  if (!lock || ::flock(lock.get(), LOCK_EX) != 0)
+    ThrowErrno("lock /run/hutch-user.lock", Code::kPlatform);
   if (::getpwnam(kServiceUser) != nullptr) return;
   const std::string useradd = FindProgram("useradd", kSafePath);
-  const std::vector<std::string> words = {"--create-home", "--home-dir", kServiceHome, "--skel", "/dev/null",
-                                          "--key", "HOME_MODE=0700", "--shell", "/usr/sbin/nologin",
-                                          "--user-group", kServiceUser};
+  const std::vector<std::string> words = {
+      "--create-home",  "--home-dir", kServiceHome,        "--skel",       "/dev/null", "--key",
+      "HOME_MODE=0700", "--shell",    "/usr/sbin/nologin", "--user-group", kServiceUser};
   std::string text = "useradd";
   for (const std::string& word : words) text += " " + word;
   if (useradd.empty()) throw Error(Code::kPlatform, "there is no useradd on this host", text);
@@ -366,7 +284,8 @@ void EnsureServiceUser() {
   command.argv.insert(command.argv.end(), words.begin(), words.end());
   command.environment = {std::string("PATH=") + kSafePath, "LANG=C.UTF-8"};
   command.err = 2;
-  if (Run(Paths{}, command) != 0) throw Error(Code::kPlatform, "could not make the service user", text);
+  if (Run(Paths{}, command) != 0)
+    throw Error(Code::kPlatform, "could not make the service user", text);
 }
 
 void CheckSubIds(const Paths& paths) {
@@ -386,7 +305,9 @@ void CheckSubIds(const Paths& paths) {
 }
 
 Fd EnsureDirectory(const Paths& paths, const std::string& path) {
-  const auto open = [&path] { return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)); };
+  const auto open = [&path] {
+    return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  };
   Fd dir;
   {
     const AsUser user(paths);
@@ -406,7 +327,8 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     struct stat st{};
     // Also one that a launcher left half done; anything else is not ours to give away.
     if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
-      if (::fchown(made.get(), paths.uid, paths.gid) != 0) ThrowErrno("chown " + path, Code::kPlatform);
+      if (::fchown(made.get(), paths.uid, paths.gid) != 0)
+        ThrowErrno("chown " + path, Code::kPlatform);
     }
     {
       const AsUser user(paths);
@@ -416,13 +338,15 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   }
   if (!dir) {
     throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
-                "set HUTCH_HOME to a directory whose parents that user may enter, such as /var/lib/hutch/other");
+                "set HUTCH_HOME to a directory whose parents that user may enter, such as "
+                "/var/lib/hutch/other");
   }
   struct stat st{};
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
   if (st.st_uid != paths.uid) {
-    throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " +
-                                     std::to_string(paths.uid) + ": remove it or set HUTCH_HOME");
+    throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) +
+                                     ", not to " + std::to_string(paths.uid) +
+                                     ": remove it or set HUTCH_HOME");
   }
   return dir;
 }
@@ -435,7 +359,8 @@ void EnsurePrivate(const Paths& paths, const std::string& path) {
   struct stat st{};
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
   if ((st.st_mode & 0022) != 0) {
-    throw Error(Code::kPlatform, path + " can be written to by others: remove it, or: chmod 700 " + path);
+    throw Error(Code::kPlatform,
+                path + " can be written to by others: remove it, or: chmod 700 " + path);
   }
   if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0) ThrowErrno("chmod " + path);
 }
@@ -447,9 +372,10 @@ Fd LockStart(const Paths& paths) {
     EnsurePrivate(paths, paths.xdg_runtime_dir);
     EnsurePrivate(paths, paths.home);
   }
-  for (const std::string& path : {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
-                                  paths.state_dir + "/runtime", paths.store_dir(), paths.environment_dir(),
-                                  paths.agent_socket_dir()}) {
+  for (const std::string& path :
+       {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
+        paths.state_dir + "/runtime", paths.store_dir(), paths.environment_dir(),
+        paths.agent_socket_dir()}) {
     EnsurePrivate(paths, path);
   }
   const AsUser user(paths);
@@ -520,10 +446,12 @@ void ExecPodman(const Paths& paths, const std::vector<std::string>& args) {
     }
   }
   if (paths.service_user) {
-    // A restarted service has no outer process: it joined the pause process, and so will the command.
+    // A restarted service has no outer process: it joined the pause process, and so will the
+    // command.
     for (const Service& service : FindServices(paths, true)) {
       if (!service.outer) continue;
-      const Fd view(::open(("/proc/" + std::to_string(service.pid) + "/ns/mnt").c_str(), O_RDONLY | O_CLOEXEC));
+      const Fd view(::open(("/proc/" + std::to_string(service.pid) + "/ns/mnt").c_str(),
+                           O_RDONLY | O_CLOEXEC));
       if (view && ::setns(view.get(), CLONE_NEWNS) == 0) break;
     }
     BecomeUser(paths);

@@ -1,10 +1,11 @@
 // The podman service that Hutch runs for itself, and the user it belongs to.
 //
-// An ordinary user's service is `podman system service` at Paths::podman_socket(), kept by their systemd when there is
-// one. Root's belongs to the service user and lives in a private mount namespace: a pure cgroup2 view (crun refuses a
-// hybrid one), a /dev/net/tun that the user may open; the machine's own mounts stay as they are. Podman's environment
-// is built from nothing, so no secret of the caller's travels. Not thread-safe: these functions fork and switch the
-// calling thread's user; the launcher calls them from its only thread, under the lock of LockStart.
+// An ordinary user's service is `podman system service` at Paths::podman_socket(), kept by their
+// systemd when there is one. Root's belongs to the service user and lives in a private mount
+// namespace: a pure cgroup2 view (crun refuses a hybrid one), a /dev/net/tun that the user may
+// open; the machine's own mounts stay as they are. Podman's environment is built from nothing, so
+// no secret of the caller's travels. Not thread-safe: these functions fork and switch the calling
+// thread's user; the launcher calls them from its only thread, under the lock of LockStart.
 #pragma once
 
 #include <sys/types.h>
@@ -12,45 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "agent/process.h"
 #include "wire/fd.h"
 #include "wire/paths.h"
 
 namespace hutch {
-
-// For its lifetime the calling thread acts as Podman's user (effective ids; raw system calls, as glibc's wrappers would
-// change every thread). Nothing happens where that is us already. Nests.
-class AsUser {
- public:
-  explicit AsUser(const Paths& paths);
-  ~AsUser();
-  AsUser(const AsUser&) = delete;
-  AsUser& operator=(const AsUser&) = delete;
-
- private:
-  bool switched_ = false;
-};
-
-// Becomes Podman's user for good. REQUIRES: root, or nothing happens.
-void BecomeUser(const Paths& paths);
-
-// A child process to be: what it gets and nothing else (descriptors above 2 are closed, signals are at their defaults).
-struct Command {
-  std::vector<std::string> argv = {};  // argv[0] is an absolute path
-  std::vector<std::string> environment = {};
-  int in = -1;    // -1: /dev/null
-  int out = -1;   // -1: /dev/null
-  int err = -1;   // -1: /dev/null
-  bool drop = true;          // become Podman's user for good (where root runs us)
-  bool private_view = false; // REQUIRES root: a mount namespace of its own, prepared as the head of this file says
-  bool detach = false;       // a session of its own; outlives us
-  std::string directory = "/";
-};
-
-// Throws kPlatform when the program cannot be started.
-pid_t Spawn(const Paths& paths, const Command& command);
-// Exit status, or 128 + signal. `Run` is both.
-int Reap(pid_t pid);
-int Run(const Paths& paths, const Command& command);
 
 // The podman program. Throws kPodmanMissing with the command that installs it.
 std::string FindPodman();
@@ -60,16 +27,17 @@ std::vector<std::string> PodmanEnvironment(const Paths& paths);
 void EnsureServiceUser();
 // Throws kPlatform when the user may not map sub-ids; the hint has the command.
 void CheckSubIds(const Paths& paths);
-// Makes `path` (0700, Podman's user) and its missing parents; checks type, owner and mode by descriptor (an attacker's
-// directory or symlink in its place is refused).
+// Makes `path` (0700, Podman's user) and its missing parents; checks type, owner and mode by
+// descriptor (an attacker's directory or symlink in its place is refused).
 Fd EnsureDirectory(const Paths& paths, const std::string& path);
-// The directories of Paths, and an exclusive lock among launchers, held while the descriptor is open.
+// The directories of Paths, and an exclusive lock among launchers, held while the descriptor is
+// open.
 Fd LockStart(const Paths& paths);
 
 // Starts the service unless it answers. Throws kPlatform or kPodman with the tail of its log.
 void EnsureService(const Paths& paths);
-// Ends the service and, for the service user without other services, Podman's pause process and our cgroup.
-// REQUIRES: no container of ours is left. `keep_pause`: somebody else's containers are.
+// Ends the service and, for the service user without other services, Podman's pause process and our
+// cgroup. REQUIRES: no container of ours is left. `keep_pause`: somebody else's containers are.
 void StopService(const Paths& paths, bool keep_pause);
 
 // Becomes `podman ARGS` as Podman's user in the service's view. Returns only by throwing.

@@ -55,17 +55,20 @@ class Service : public testing::Test {
 
 TEST_F(Service, GivesAChildNoneOfTheCallersEnvironment) {
   ::setenv("HUTCH_TEST_SECRET", "token", 1);
-  const std::string output = Output({.argv = {"/usr/bin/env"}, .environment = PodmanEnvironment(paths_)});
+  const std::string output =
+      Output({.argv = {"/usr/bin/env"}, .environment = PodmanEnvironment(paths_)});
   ::unsetenv("HUTCH_TEST_SECRET");
   EXPECT_EQ(output.find("token"), std::string::npos) << output;
   EXPECT_NE(output.find("HOME=" + paths_.home + "\n"), std::string::npos) << output;
-  EXPECT_NE(output.find("XDG_RUNTIME_DIR=" + paths_.xdg_runtime_dir + "\n"), std::string::npos) << output;
+  EXPECT_NE(output.find("XDG_RUNTIME_DIR=" + paths_.xdg_runtime_dir + "\n"), std::string::npos)
+      << output;
 }
 
 TEST_F(Service, GivesAChildNoDescriptorOfTheCaller) {
   const Fd leaked(::open("/dev/null", O_RDONLY));  // without O_CLOEXEC
   const Fd high(::fcntl(leaked.get(), F_DUPFD, 200));
-  const std::string output = Output({.argv = {"/bin/sh", "-c", "for f in /proc/$$/fd/*; do echo ${f##*/}; done"}});
+  const std::string output =
+      Output({.argv = {"/bin/sh", "-c", "for f in /proc/$$/fd/*; do echo ${f##*/}; done"}});
   EXPECT_EQ(output.find("200"), std::string::npos) << output;
 }
 
@@ -82,7 +85,8 @@ TEST_F(Service, MakesItsDirectoriesForItsUserOnly) {
   const mode_t mask = ::umask(0);
   const Fd lock = LockStart(paths_);
   ::umask(mask);
-  for (const std::string& path : {paths_.run_dir, paths_.state_dir, paths_.worker_dir(), paths_.run_dir + "/podman"}) {
+  for (const std::string& path :
+       {paths_.run_dir, paths_.state_dir, paths_.worker_dir(), paths_.run_dir + "/podman"}) {
     EXPECT_EQ(Mode(path), 0700u) << path;
   }
 }
@@ -123,7 +127,8 @@ TEST_F(Service, ClosesADirectoryThatOthersMayOnlyRead) {
 
 TEST_F(Service, LetsOnlyOneLauncherIn) {
   Fd lock = LockStart(paths_);
-  const Command other{.argv = {"/usr/bin/flock", "--nonblock", paths_.run_dir + "/start.lock", "/bin/true"}};
+  const Command other{
+      .argv = {"/usr/bin/flock", "--nonblock", paths_.run_dir + "/start.lock", "/bin/true"}};
   EXPECT_EQ(hutch::Run(paths_, other), 1);
   lock.reset();
   EXPECT_EQ(hutch::Run(paths_, other), 0);

@@ -34,13 +34,15 @@ bool WriteTo(const std::string& path, const std::string& text) {
 
 void MountCgroups() {
   if (::unshare(CLONE_NEWNS) != 0) ThrowErrno("make a mount namespace", Code::kPlatform);
-  // Cut off from the machine's mounts first; then shared among ourselves, as Podman wants its root to be.
+  // Cut off from the machine's mounts first; then shared among ourselves, as Podman wants its root
+  // to be.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_SHARED, nullptr) != 0) {
     ThrowErrno("make the mounts private", Code::kPlatform);
   }
   struct statfs fs{};
-  const bool pure = ::statfs(kCgroups, &fs) == 0 && static_cast<unsigned long>(fs.f_type) == CGROUP2_SUPER_MAGIC;
+  const bool pure =
+      ::statfs(kCgroups, &fs) == 0 && static_cast<unsigned long>(fs.f_type) == CGROUP2_SUPER_MAGIC;
   if (pure && ::access(kCgroups, W_OK) == 0) return;
   if (!pure) ::umount2(kCgroups, MNT_DETACH);  // hybrid: crun refuses it
   if (::mount("cgroup2", kCgroups, "cgroup2", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) {
@@ -48,18 +50,21 @@ void MountCgroups() {
   }
 }
 
-// hutch/ is the user's to divide; hutch/service holds Podman, since a cgroup that delegates may hold no process.
+// hutch/ is the user's to divide; hutch/service holds Podman, since a cgroup that delegates may
+// hold no process.
 void EnterCgroup(const Paths& paths) {
   const std::string ours = kOurs;
   const std::string service = ours + "/service";
   for (const std::string& dir : {ours, service}) {
-    if (::mkdir(dir.c_str(), 0755) != 0 && errno != EEXIST) ThrowErrno("make " + dir, Code::kPlatform);
+    if (::mkdir(dir.c_str(), 0755) != 0 && errno != EEXIST)
+      ThrowErrno("make " + dir, Code::kPlatform);
     if (dir == ours) {
       std::ifstream file(std::string(kCgroups) + "/cgroup.controllers");
       std::stringstream controllers;
       controllers << file.rdbuf();
       for (std::string name; controllers >> name;) {
-        if (name != "cpu" && name != "memory" && name != "pids" && name != "cpuset" && name != "io") continue;
+        if (name != "cpu" && name != "memory" && name != "pids" && name != "cpuset" && name != "io")
+          continue;
         // Each for itself: one that is refused must not cost the others.
         if (WriteTo(std::string(kCgroups) + "/cgroup.subtree_control", "+" + name)) {
           WriteTo(ours + "/cgroup.subtree_control", "+" + name);
@@ -67,14 +72,15 @@ void EnterCgroup(const Paths& paths) {
       }
     }
     for (const char* file : {"", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads"}) {
-      if (::chown((dir + file).c_str(), paths.uid, paths.gid) != 0) ThrowErrno("chown " + dir, Code::kPlatform);
+      if (::chown((dir + file).c_str(), paths.uid, paths.gid) != 0)
+        ThrowErrno("chown " + dir, Code::kPlatform);
     }
   }
   if (!WriteTo(service + "/cgroup.procs", "0")) ThrowErrno("enter " + service, Code::kPlatform);
 }
 
-// Its own node on its own tmpfs: the machine's may be root's only, and stays so. Without it slirp4netns (and so the
-// network of environment builds) does not start.
+// Its own node on its own tmpfs: the machine's may be root's only, and stays so. Without it
+// slirp4netns (and so the network of environment builds) does not start.
 void MountTun() {
   struct stat st{};
   if (::stat("/dev/net/tun", &st) != 0 || (st.st_mode & 0006) == 0006) return;

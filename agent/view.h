@@ -1,15 +1,17 @@
-// The private view of the mounts that the service user's Podman runs in, and the cgroup that it owns.
+// The private view of the mounts that the service user's Podman runs in, and the cgroup that it
+// owns.
 //
-// REQUIRES root, and a single-threaded process. Nothing here changes a mount of the machine's own namespace.
+// REQUIRES root, and a single-threaded process. Nothing here changes a mount of the machine's own
+// namespace.
 #pragma once
 
 #include "wire/paths.h"
 
 namespace hutch {
 
-// Gives the calling process a mount namespace of its own with a pure cgroup2 at /sys/fs/cgroup, moves it into a cgroup
-// that Podman's user owns (controllers delegated where the host has them free), and mounts a /dev/net/tun that the user
-// may open. Throws kPlatform.
+// Gives the calling process a mount namespace of its own with a pure cgroup2 at /sys/fs/cgroup,
+// moves it into a cgroup that Podman's user owns (controllers delegated where the host has them
+// free), and mounts a /dev/net/tun that the user may open. Throws kPlatform.
 void EnterPrivateView(const Paths& paths);
 
 // Removes that cgroup, as far as nothing lives in it. Never throws.

@@ -40,7 +40,8 @@ bool AllRequired(const HostFacts& facts) {
 }
 
 TEST(Host, IsFineWhenNothingIsMissing) {
-  for (const HostCheck& check : CheckHost(Good())) EXPECT_TRUE(check.ok) << check.name << ": " << check.detail;
+  for (const HostCheck& check : CheckHost(Good()))
+    EXPECT_TRUE(check.ok) << check.name << ": " << check.detail;
   EXPECT_TRUE(AllRequired(Good()));
 }
 
@@ -121,7 +122,8 @@ TEST(Host, BelievesTheServiceAboutItsControllers) {
 TEST(Host, PrintsOneJsonObjectWithEveryCheck) {
   const auto json = nlohmann::json::parse(ChecksToJson({{"a\xff", false, true, "detail", "fix"}}));
   ASSERT_EQ(json["checks"].size(), 1u);
-  for (const char* key : {"name", "ok", "required", "detail", "fix"}) EXPECT_TRUE(json["checks"][0].contains(key)) << key;
+  for (const char* key : {"name", "ok", "required", "detail", "fix"})
+    EXPECT_TRUE(json["checks"][0].contains(key)) << key;
   EXPECT_FALSE(json["ok"].get<bool>());
 }
 

@@ -1,6 +1,7 @@
 #include "pool/podman.h"
 
-// The one user of cpp-httplib. Podman's reply is parsed as data of a stranger: bounded in bytes and time.
+// The one user of cpp-httplib. Podman's reply is parsed as data of a stranger: bounded in bytes and
+// time.
 #include <httplib.h>
 #include <sys/socket.h>
 
@@ -23,14 +24,14 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr char kPrefix[] = "/v4.0.0/libpod";       // the oldest API we know; newer Podmans serve it too
-constexpr size_t kMaxReply = 16u << 20;            // a list of 2,000 containers is about 4 MB
+constexpr char kPrefix[] = "/v4.0.0/libpod";  // the oldest API we know; newer Podmans serve it too
+constexpr size_t kMaxReply = 16u << 20;       // a list of 2,000 containers is about 4 MB
 constexpr milliseconds kUsual = seconds(30);
-constexpr milliseconds kSlow = seconds(120);       // create and start queue behind Podman's locks
+constexpr milliseconds kSlow = seconds(120);  // create and start queue behind Podman's locks
 constexpr milliseconds kImport = seconds(600);
 constexpr int kLockedRetries = 8;
 constexpr int kRemoveRetries = 12;
-constexpr int kParallelStarts = 2;                 // more of them only queue in Podman and make every one slower
+constexpr int kParallelStarts = 2;  // more of them only queue in Podman and make every one slower
 
 struct Reply {
   int status = 0;
@@ -38,7 +39,8 @@ struct Reply {
   bool ok() const { return status >= 200 && status < 300; }
 };
 
-// Ends a request at its deadline whatever the peer does (httplib's own timeouts count from byte to byte).
+// Ends a request at its deadline whatever the peer does (httplib's own timeouts count from byte to
+// byte).
 class Watchdog {
  public:
   Watchdog(httplib::Client* client, milliseconds timeout)
@@ -83,7 +85,9 @@ std::string Encode(const std::string& text) {
 
 // A container's id or name as Podman itself defines one; nothing else may enter a path.
 const std::string& CheckName(const std::string& name) {
-  const auto valid = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-'; };
+  const auto valid = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
+  };
   if (name.empty() || name.size() > 255 || std::isalnum(static_cast<unsigned char>(name[0])) == 0 ||
       !std::all_of(name.begin(), name.end(), valid)) {
     throw Error(Code::kInvalidArgument, "not a container's name: \"" + name.substr(0, 64) + "\"");
@@ -106,8 +110,12 @@ std::string Reason(const Reply& reply) {
   return std::to_string(reply.status) + ": " + text;
 }
 
-bool Mentions(const Reply& reply, std::string_view words) { return reply.body.find(words) != std::string::npos; }
-bool Locked(const Reply& reply) { return reply.status == 500 && Mentions(reply, "database is locked"); }
+bool Mentions(const Reply& reply, std::string_view words) {
+  return reply.body.find(words) != std::string::npos;
+}
+bool Locked(const Reply& reply) {
+  return reply.status == 500 && Mentions(reply, "database is locked");
+}
 
 [[noreturn]] void Refuse(const std::string& what, const Reply& reply) {
   throw Error(Code::kPodman, what + ": Podman answered " + Reason(reply));
@@ -120,7 +128,8 @@ Json Parse(const std::string& what, const Reply& reply) {
   return body;
 }
 
-// The member as text, "" when it is absent or of another type: shapes differ between Podman's versions.
+// The member as text, "" when it is absent or of another type: shapes differ between Podman's
+// versions.
 std::string Text(const Json& object, const char* key) {
   if (!object.is_object()) return {};
   const auto found = object.find(key);
@@ -130,7 +139,9 @@ std::string Text(const Json& object, const char* key) {
 int Number(const Json& object, const char* key) {
   if (!object.is_object()) return 0;
   const auto found = object.find(key);
-  return found != object.end() && found->is_number_integer() ? static_cast<int>(found->get<int64_t>()) : 0;
+  return found != object.end() && found->is_number_integer()
+             ? static_cast<int>(found->get<int64_t>())
+             : 0;
 }
 
 const Json& Member(const Json& object, const char* key) {
@@ -159,9 +170,11 @@ struct Podman::Impl {
 
   using Source = std::function<size_t(char*, size_t)>;
 
-  // One request on a connection of its own. Throws kUnavailable (nobody answers), kTimeout, kPodman (a broken reply).
-  Reply Send(const std::string& method, const std::string& path, milliseconds timeout, const std::string& json = {},
-             const Source& source = nullptr, size_t max_reply = kMaxReply) const {
+  // One request on a connection of its own. Throws kUnavailable (nobody answers), kTimeout, kPodman
+  // (a broken reply).
+  Reply Send(const std::string& method, const std::string& path, milliseconds timeout,
+             const std::string& json = {}, const Source& source = nullptr,
+             size_t max_reply = kMaxReply) const {
     httplib::Client client(socket_path);
     client.set_address_family(AF_UNIX);
     client.set_url_encode(false);
@@ -174,7 +187,8 @@ struct Podman::Impl {
     httplib::Request request;
     request.method = method;
     request.path = std::string(kPrefix) + path;
-    request.set_header("Host", "localhost");  // httplib would send the socket's path, which Podman refuses
+    request.set_header("Host",
+                       "localhost");  // httplib would send the socket's path, which Podman refuses
     request.set_header("Accept", "application/json");
     if (!json.empty()) {
       request.body = json;
@@ -265,7 +279,9 @@ namespace {
 
 class Turn {
  public:
-  explicit Turn(std::counting_semaphore<kParallelStarts>* turns) : turns_(turns) { turns_->acquire(); }
+  explicit Turn(std::counting_semaphore<kParallelStarts>* turns) : turns_(turns) {
+    turns_->acquire();
+  }
   ~Turn() { turns_->release(); }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
@@ -329,7 +345,8 @@ std::string Podman::Create(const std::string& spec_json) {
 
 void Podman::Start(const std::string& id) {
   const Turn turn(&impl_->starts);
-  const Reply reply = impl_->SendPatiently("POST", "/containers/" + CheckName(id) + "/start", kSlow);
+  const Reply reply =
+      impl_->SendPatiently("POST", "/containers/" + CheckName(id) + "/start", kSlow);
   if (!reply.ok() && reply.status != 304) Refuse("start " + id, reply);  // 304: it runs already
 }
 
@@ -356,7 +373,8 @@ void Podman::Remove(const std::string& id) {
     } catch (const Error&) {
       // The forced delete kills too; this one only makes it quick.
     }
-    // Podman sleeps 100 ms at a time for a container that still runs: let it be dead before it looks.
+    // Podman sleeps 100 ms at a time for a container that still runs: let it be dead before it
+    // looks.
     for (int turn = 0; turn < 40; ++turn) {
       info = Inspect(id);
       if (!info) return;
@@ -376,7 +394,8 @@ void Podman::Remove(const std::string& id) {
 }
 
 std::optional<ContainerInfo> Podman::Inspect(const std::string& id_or_name) const {
-  const Reply reply = impl_->SendPatiently("GET", "/containers/" + CheckName(id_or_name) + "/json", kUsual);
+  const Reply reply =
+      impl_->SendPatiently("GET", "/containers/" + CheckName(id_or_name) + "/json", kUsual);
   if (reply.status == 404) return std::nullopt;
   const Json body = Parse("inspect " + id_or_name, reply);
   ContainerInfo info;
@@ -385,21 +404,26 @@ std::optional<ContainerInfo> Podman::Inspect(const std::string& id_or_name) cons
   info.state = Text(Member(body, "State"), "Status");
   info.exit_code = Number(Member(body, "State"), "ExitCode");
   info.labels = Labels(Member(Member(body, "Config"), "Labels"));
-  if (info.id.empty()) throw Error(Code::kPodman, "inspect " + id_or_name + ": Podman's answer has no Id");
+  if (info.id.empty())
+    throw Error(Code::kPodman, "inspect " + id_or_name + ": Podman's answer has no Id");
   return info;
 }
 
 std::vector<ContainerInfo> Podman::List(const std::string& label) const {
   const Json filters = {{"label", {label}}};
-  const Json body = Parse("list", impl_->SendPatiently(
-      "GET", "/containers/json?all=true" + (label.empty() ? "" : "&filters=" + Encode(filters.dump())), kUsual));
+  const Json body = Parse(
+      "list", impl_->SendPatiently("GET",
+                                   "/containers/json?all=true" +
+                                       (label.empty() ? "" : "&filters=" + Encode(filters.dump())),
+                                   kUsual));
   std::vector<ContainerInfo> containers;
   if (!body.is_array()) return containers;  // "null" where there is none
   for (const Json& item : body) {
     ContainerInfo info;
     info.id = Text(item, "Id");
     const Json& names = Member(item, "Names");
-    if (names.is_array() && !names.empty() && names[0].is_string()) info.name = names[0].get<std::string>();
+    if (names.is_array() && !names.empty() && names[0].is_string())
+      info.name = names[0].get<std::string>();
     info.state = Text(item, "State");
     info.exit_code = Number(item, "ExitCode");
     info.labels = Labels(Member(item, "Labels"));
@@ -417,7 +441,9 @@ std::string Podman::Logs(const std::string& id, size_t max_bytes) const {
   std::string text;
   size_t at = 0;
   while (at + 8 <= reply.body.size()) {
-    const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(reply.body[at + i])); };
+    const auto byte = [&](size_t i) {
+      return static_cast<size_t>(static_cast<unsigned char>(reply.body[at + i]));
+    };
     const size_t length = byte(4) << 24 | byte(5) << 16 | byte(6) << 8 | byte(7);
     at += 8;
     const size_t take = std::min(length, reply.body.size() - at);
@@ -449,7 +475,8 @@ std::optional<std::string> Podman::ImageId(const std::string& reference) const {
   return id;
 }
 
-std::string Podman::ImportImage(const std::string& reference, const std::function<size_t(char*, size_t)>& read,
+std::string Podman::ImportImage(const std::string& reference,
+                                const std::function<size_t(char*, size_t)>& read,
                                 const std::vector<std::string>& changes) {
   std::string path = "/images/import?reference=" + Encode(reference);
   for (const std::string& change : changes) path += "&changes=" + Encode(change);
@@ -459,7 +486,8 @@ std::string Podman::ImportImage(const std::string& reference, const std::functio
 }
 
 void Podman::RemoveImage(const std::string& id_or_reference) {
-  const Reply reply = impl_->SendPatiently("DELETE", "/images/" + Encode(id_or_reference) + "?force=false", kSlow);
+  const Reply reply =
+      impl_->SendPatiently("DELETE", "/images/" + Encode(id_or_reference) + "?force=false", kSlow);
   if (!reply.ok() && reply.status != 404) Refuse("remove image " + id_or_reference, reply);
 }
 
@@ -471,7 +499,8 @@ std::vector<std::string> Podman::ListImages(const std::string& prefix) const {
     const Json& tags = Member(item, "RepoTags");
     if (!tags.is_array()) continue;
     for (const Json& tag : tags) {
-      if (tag.is_string() && tag.get<std::string>().starts_with(prefix)) found.push_back(tag.get<std::string>());
+      if (tag.is_string() && tag.get<std::string>().starts_with(prefix))
+        found.push_back(tag.get<std::string>());
     }
   }
   return found;

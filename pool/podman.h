@@ -1,9 +1,10 @@
 // libpod over its REST API: the only part of Hutch that speaks HTTP.
 //
-// One Podman is one client of one service socket. Thread-safe: each call makes a connection of its own, in the calling
-// thread (whose effective uid therefore decides), and has a deadline; at most two creates or starts run at once.
-// Failure (Error: kUnavailable nobody listens, kTimeout, kPodman any other), absence (std::nullopt, false) and a value
-// are three different things. REQUIRES: the socket belongs to our own user.
+// One Podman is one client of one service socket. Thread-safe: each call makes a connection of its
+// own, in the calling thread (whose effective uid therefore decides), and has a deadline; at most
+// two creates or starts run at once. Failure (Error: kUnavailable nobody listens, kTimeout, kPodman
+// any other), absence (std::nullopt, false) and a value are three different things. REQUIRES: the
+// socket belongs to our own user.
 #pragma once
 
 #include <chrono>
@@ -25,11 +26,12 @@ struct ContainerInfo {
 };
 
 struct PodmanVersion {
-  std::string podman;     // "4.3.1"
-  std::string api;        // "4.3.1"
-  std::string runtime;    // "crun"
-  std::string cgroup_version;                    // "v1" or "v2"
-  std::vector<std::string> cgroup_controllers;   // what the service may delegate; empty: no hard limits
+  std::string podman;          // "4.3.1"
+  std::string api;             // "4.3.1"
+  std::string runtime;         // "crun"
+  std::string cgroup_version;  // "v1" or "v2"
+  std::vector<std::string>
+      cgroup_controllers;  // what the service may delegate; empty: no hard limits
   bool rootless = false;
   std::string graph_driver;
 };
@@ -42,23 +44,30 @@ class Podman {
   bool Ping(std::chrono::milliseconds timeout) const;  // never throws
   PodmanVersion Version() const;
 
-  // `spec_json` is a libpod SpecGenerator body (POST /libpod/containers/create); returns the container's id.
-  // `name` inside it makes a retry after a lost answer idempotent: an existing container of that name with the same
-  // labels is returned.
+  // `spec_json` is a libpod SpecGenerator body (POST /libpod/containers/create); returns the
+  // container's id. `name` inside it makes a retry after a lost answer idempotent: an existing
+  // container of that name with the same labels is returned.
   std::string Create(const std::string& spec_json);
   void Start(const std::string& id);
-  void Kill(const std::string& id, const std::string& signal = "KILL");   // absent or stopped counts as done
+  void Kill(const std::string& id,
+            const std::string& signal = "KILL");  // absent or stopped counts as done
   void Rename(const std::string& id, const std::string& name);
-  void Remove(const std::string& id);                   // forced, with volumes; absent counts as done; bounded retries
+  void Remove(
+      const std::string& id);  // forced, with volumes; absent counts as done; bounded retries
   std::optional<ContainerInfo> Inspect(const std::string& id_or_name) const;
-  std::vector<ContainerInfo> List(const std::string& label) const;        // all states; label "hutch.owner=..."
-  std::string Logs(const std::string& id, size_t max_bytes = 65536) const;  // stdout and stderr, tail
-  // Waits until the container has stopped; nullopt when `timeout` passes first. Polls inspect, never libpod's wait.
+  std::vector<ContainerInfo> List(
+      const std::string& label) const;  // all states; label "hutch.owner=..."
+  std::string Logs(const std::string& id,
+                   size_t max_bytes = 65536) const;  // stdout and stderr, tail
+  // Waits until the container has stopped; nullopt when `timeout` passes first. Polls inspect,
+  // never libpod's wait.
   std::optional<int> WaitExit(const std::string& id, std::chrono::milliseconds timeout) const;
 
   std::optional<std::string> ImageId(const std::string& reference) const;
-  // POST /libpod/images/import, streaming a tar; `read` fills the buffer, 0 is the end. `changes` are Dockerfile lines.
-  std::string ImportImage(const std::string& reference, const std::function<size_t(char*, size_t)>& read,
+  // POST /libpod/images/import, streaming a tar; `read` fills the buffer, 0 is the end. `changes`
+  // are Dockerfile lines.
+  std::string ImportImage(const std::string& reference,
+                          const std::function<size_t(char*, size_t)>& read,
                           const std::vector<std::string>& changes = {});
   void RemoveImage(const std::string& id_or_reference);
   std::vector<std::string> ListImages(const std::string& reference_prefix) const;

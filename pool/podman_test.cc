@@ -1,4 +1,5 @@
-// Podman against a small server that misbehaves on purpose, and once against a real one where it runs.
+// Podman against a small server that misbehaves on purpose, and once against a real one where it
+// runs.
 #include "pool/podman.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,8 @@ namespace {
 using std::chrono::milliseconds;
 
 std::string Reply(const std::string& status, const std::string& body) {
-  return "HTTP/1.1 " + status + "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+  return "HTTP/1.1 " + status +
+         "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
          "\r\n\r\n" + body;
 }
 
@@ -81,7 +83,8 @@ class FakePodman {
       }
       const std::string answer = answer_(head);
       for (size_t done = 0; done < answer.size();) {
-        const ssize_t n = ::send(peer.get(), answer.data() + done, answer.size() - done, MSG_NOSIGNAL);
+        const ssize_t n =
+            ::send(peer.get(), answer.data() + done, answer.size() - done, MSG_NOSIGNAL);
         if (n <= 0) break;
         done += static_cast<size_t>(n);
       }
@@ -130,8 +133,9 @@ TEST(Podman, SendsAHostThatPodmanAccepts) {
 
 TEST(Podman, TellsAbsenceFromFailure) {
   FakePodman fake([](const std::string& head) {
-    return Has(head, "/absent/") ? Reply("404 Not Found", R"({"cause":"no such container"})")
-                                 : Reply("500 Internal Server Error", R"({"message":"it is broken"})");
+    return Has(head, "/absent/")
+               ? Reply("404 Not Found", R"({"cause":"no such container"})")
+               : Reply("500 Internal Server Error", R"({"message":"it is broken"})");
   });
   const Podman podman(fake.path());
   EXPECT_EQ(podman.Inspect("absent"), std::nullopt);
@@ -144,19 +148,24 @@ TEST(Podman, CutsOffAHugeReply) {
 }
 
 TEST(Podman, CutsOffAReplyThatOnlyClaimsToBeHuge) {
-  FakePodman fake([](const std::string&) { return std::string("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n{}"); });
+  FakePodman fake([](const std::string&) {
+    return std::string("HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n{}");
+  });
   EXPECT_EQ(CodeOf([&] { Podman(fake.path()).List("a=b"); }), Code::kPodman);
 }
 
 TEST(Podman, RefusesATruncatedReply) {
-  FakePodman fake([](const std::string&) { return std::string("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[{\"Id\":\"a"); });
+  FakePodman fake([](const std::string&) {
+    return std::string("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n[{\"Id\":\"a");
+  });
   EXPECT_EQ(CodeOf([&] { Podman(fake.path()).List("a=b"); }), Code::kPodman);
 }
 
 TEST(Podman, RefusesChunksOfNoSensibleSize) {
   for (const char* size : {"-1", "-5", "ffffffffffffffff", "zz", "7fffffffffffffff"}) {
     FakePodman fake([size](const std::string&) {
-      return "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string(size) + "\r\n[]\r\n0\r\n\r\n";
+      return "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string(size) +
+             "\r\n[]\r\n0\r\n\r\n";
     });
     EXPECT_EQ(CodeOf([&] { Podman(fake.path()).List("a=b"); }), Code::kPodman) << size;
   }
@@ -168,7 +177,8 @@ TEST(Podman, RefusesWhatIsNoHttp) {
 }
 
 TEST(Podman, RefusesAHeaderWithoutEnd) {
-  FakePodman fake([](const std::string&) { return "HTTP/1.1 200 OK\r\nX: " + std::string(8 << 20, 'x'); });
+  FakePodman fake(
+      [](const std::string&) { return "HTTP/1.1 200 OK\r\nX: " + std::string(8 << 20, 'x'); });
   EXPECT_EQ(CodeOf([&] { Podman(fake.path()).List("a=b"); }), Code::kPodman);
 }
 
@@ -188,8 +198,10 @@ TEST(Podman, RefusesAnAnswerThatIsNoJson) {
 
 TEST(Podman, SurvivesMembersOfTheWrongType) {
   FakePodman fake([](const std::string& head) {
-    return Has(head, "/containers/json") ? Reply("200 OK", R"([1,null,{"Id":5},{"Id":"a","Names":"x","Labels":[1],"State":{}}])")
-                                         : Reply("200 OK", R"({"Id":"abc","Name":{},"State":[],"Config":7})");
+    return Has(head, "/containers/json")
+               ? Reply("200 OK",
+                       R"([1,null,{"Id":5},{"Id":"a","Names":"x","Labels":[1],"State":{}}])")
+               : Reply("200 OK", R"({"Id":"abc","Name":{},"State":[],"Config":7})");
   });
   const Podman podman(fake.path());
   ASSERT_EQ(podman.List("a=b").size(), 1u);
@@ -236,10 +248,12 @@ TEST(Podman, FindsTheContainerOfALostCreate) {
 
 TEST(Podman, DoesNotTakeSomebodyElsesContainerOfThatName) {
   FakePodman fake([](const std::string& head) {
-    return Has(head, "POST") ? Reply("409 Conflict", R"({"cause":"the name is already in use"})") : Reply("200 OK", kRunning);
+    return Has(head, "POST") ? Reply("409 Conflict", R"({"cause":"the name is already in use"})")
+                             : Reply("200 OK", kRunning);
   });
   EXPECT_EQ(Podman(fake.path()).Create(R"({"name":"box","labels":{"k":"v"}})"), "abc");
-  EXPECT_EQ(CodeOf([&] { Podman(fake.path()).Create(R"({"name":"box","labels":{"k":"other"}})"); }), Code::kPodman);
+  EXPECT_EQ(CodeOf([&] { Podman(fake.path()).Create(R"({"name":"box","labels":{"k":"other"}})"); }),
+            Code::kPodman);
 }
 
 TEST(Podman, TakesAStoppedOrAbsentContainerAsKilled) {
@@ -264,7 +278,9 @@ TEST(Podman, KillsBeforeItRemovesAndRetriesAnImproperState) {
     }
     if (head.starts_with("DELETE")) {
       EXPECT_TRUE(killed);
-      return ++deletes < 3 ? Reply("500 Internal Server Error", R"({"cause":"container state improper"})") : Reply("200 OK", "[]");
+      return ++deletes < 3
+                 ? Reply("500 Internal Server Error", R"({"cause":"container state improper"})")
+                 : Reply("200 OK", "[]");
     }
     if (deletes >= 3) return Reply("404 Not Found", "{}");
     return Reply("200 OK", killed ? kExited : kRunning);
@@ -276,8 +292,10 @@ TEST(Podman, KillsBeforeItRemovesAndRetriesAnImproperState) {
 TEST(Podman, KeepsHostileNamesOutOfThePath) {
   FakePodman fake([](const std::string&) { return Reply("200 OK", "[]"); });
   Podman podman(fake.path());
-  for (const std::string& name : {std::string("-rf"), std::string("../../images/x"), std::string("a/b"), std::string("a?b"),
-                                  std::string("a\r\nX: y"), std::string("a\0b", 3), std::string(), std::string(10 << 10, 'a')}) {
+  for (const std::string& name :
+       {std::string("-rf"), std::string("../../images/x"), std::string("a/b"), std::string("a?b"),
+        std::string("a\r\nX: y"), std::string("a\0b", 3), std::string(),
+        std::string(10 << 10, 'a')}) {
     EXPECT_EQ(CodeOf([&] { podman.Start(name); }), Code::kInvalidArgument) << name;
     EXPECT_EQ(CodeOf([&] { podman.Remove(name); }), Code::kInvalidArgument) << name;
   }
@@ -305,7 +323,8 @@ TEST(Podman, StopsAnImportWhoseSourceFails) {
             Code::kPlatform);
 }
 
-// The service of this user, where the launcher (or the caller, by $HUTCH_TEST_PODMAN) has one running.
+// The service of this user, where the launcher (or the caller, by $HUTCH_TEST_PODMAN) has one
+// running.
 TEST(RealPodman, GoesThroughAContainersLife) {
   std::string socket;
   std::string why = "no service answers";
@@ -324,10 +343,11 @@ TEST(RealPodman, GoesThroughAContainersLife) {
   const std::vector<std::string> images = podman.ListImages("localhost/hutch-base:");
   if (images.empty()) GTEST_SKIP() << "no base image is installed";
   const std::string name = "hutch-test-" + std::to_string(::getpid());
-  const std::string spec = R"({"name":")" + name + R"(","image":")" + images[0] +
-                           R"x(","command":["/opt/python/bin/python3","-c","print('said'); raise SystemExit(5)"],)x" +
-                           R"("labels":{"hutch.test":")" + name + R"("},"netns":{"nsmode":"none"},)" +
-                           R"("log_configuration":{"driver":"k8s-file"}})";
+  const std::string spec =
+      R"({"name":")" + name + R"(","image":")" + images[0] +
+      R"x(","command":["/opt/python/bin/python3","-c","print('said'); raise SystemExit(5)"],)x" +
+      R"("labels":{"hutch.test":")" + name + R"("},"netns":{"nsmode":"none"},)" +
+      R"("log_configuration":{"driver":"k8s-file"}})";
   const std::string id = podman.Create(spec);
   EXPECT_EQ(podman.Create(spec), id) << "a repeated create finds the same container";
   podman.Start(id);

@@ -33,10 +33,12 @@ bool LookUp(const struct passwd* found, User* user) {
   return true;
 }
 
-// Absolute, without "." and "..", "//" and a trailing slash: two spellings of one directory are one instance.
+// Absolute, without "." and "..", "//" and a trailing slash: two spellings of one directory are one
+// instance.
 std::string Normalize(const std::string& path, const char* variable) {
   if (path.empty() || path[0] != '/') {
-    throw Error(Code::kInvalidArgument, std::string(variable) + " must be an absolute path, not \"" + path + "\"");
+    throw Error(Code::kInvalidArgument,
+                std::string(variable) + " must be an absolute path, not \"" + path + "\"");
   }
   std::vector<std::string> parts;
   size_t begin = 1;
@@ -46,21 +48,25 @@ std::string Normalize(const std::string& path, const char* variable) {
     const std::string part = path.substr(begin, end - begin);
     begin = end + 1;
     if (part.empty() || part == ".") continue;
-    if (part == "..") throw Error(Code::kInvalidArgument, std::string(variable) + " must not contain \"..\"");
+    if (part == "..")
+      throw Error(Code::kInvalidArgument, std::string(variable) + " must not contain \"..\"");
     for (const char c : part) {
       if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-        throw Error(Code::kInvalidArgument, std::string(variable) + " must not contain control characters");
+        throw Error(Code::kInvalidArgument,
+                    std::string(variable) + " must not contain control characters");
       }
     }
     parts.push_back(part);
   }
   std::string out;
   for (const std::string& part : parts) out += "/" + part;
-  if (out.empty()) throw Error(Code::kInvalidArgument, std::string(variable) + " must not be \"/\"");
+  if (out.empty())
+    throw Error(Code::kInvalidArgument, std::string(variable) + " must not be \"/\"");
   return out;
 }
 
-// FNV-1a folded to 32 bits: tells instances of one user apart; nothing depends on it being hard to forge.
+// FNV-1a folded to 32 bits: tells instances of one user apart; nothing depends on it being hard to
+// forge.
 std::string Suffix(const std::string& state_dir) {
   uint64_t hash = 14695981039346656037ull;
   for (const unsigned char c : state_dir) hash = (hash ^ c) * 1099511628211ull;
@@ -74,7 +80,8 @@ void CheckRuntimeDir(const std::string& dir, uid_t uid) {
                            " && export XDG_RUNTIME_DIR=/run/user/" + std::to_string(uid);
   if (dir.empty()) throw Error(Code::kPlatform, "XDG_RUNTIME_DIR is not set", hint);
   struct stat st{};
-  if (::lstat(dir.c_str(), &st) != 0) throw Error(Code::kPlatform, "XDG_RUNTIME_DIR does not exist: " + dir, hint);
+  if (::lstat(dir.c_str(), &st) != 0)
+    throw Error(Code::kPlatform, "XDG_RUNTIME_DIR does not exist: " + dir, hint);
   if (!S_ISDIR(st.st_mode) || st.st_uid != uid || (st.st_mode & 0022) != 0) {
     throw Error(Code::kPlatform,
                 "XDG_RUNTIME_DIR is not a directory that only you can write to: " + dir, hint);
@@ -85,7 +92,8 @@ void CheckRuntimeDir(const std::string& dir, uid_t uid) {
 
 Paths FindPaths() {
   // Inside the agent's container nothing of the below is known; the launcher has found it out.
-  if (const std::string given = Environment("HUTCH_PATHS"); !given.empty()) return Paths::FromText(given);
+  if (const std::string given = Environment("HUTCH_PATHS"); !given.empty())
+    return Paths::FromText(given);
   Paths paths;
   paths.uid = ::geteuid();
   paths.service_user = paths.uid == 0;
@@ -95,7 +103,8 @@ Paths FindPaths() {
   if (paths.service_user) {
     const struct passwd* found = ::getpwnam(kServiceUser);
     if (!LookUp(found, &user)) {
-      throw Error(Code::kPlatform, std::string("the service user \"") + kServiceUser + "\" does not exist",
+      throw Error(Code::kPlatform,
+                  std::string("the service user \"") + kServiceUser + "\" does not exist",
                   std::string("useradd --create-home --home-dir ") + kServiceHome +
                       " --skel /dev/null --shell /usr/sbin/nologin --user-group " + kServiceUser);
     }
@@ -106,7 +115,8 @@ Paths FindPaths() {
     run_base = paths.xdg_runtime_dir + "/run";
   } else {
     if (!LookUp(::getpwuid(paths.uid), &user)) {
-      throw Error(Code::kPlatform, "uid " + std::to_string(paths.uid) + " has no entry in the user database");
+      throw Error(Code::kPlatform,
+                  "uid " + std::to_string(paths.uid) + " has no entry in the user database");
     }
     if (const std::string home = Environment("HOME"); !home.empty()) user.home = home;
     paths.xdg_runtime_dir = Environment("XDG_RUNTIME_DIR");
@@ -118,7 +128,8 @@ Paths FindPaths() {
     CheckRuntimeDir(paths.xdg_runtime_dir, paths.uid);
     paths.xdg_runtime_dir = Normalize(paths.xdg_runtime_dir, "XDG_RUNTIME_DIR");
     const std::string data = Environment("XDG_DATA_HOME");
-    default_state = (data.empty() ? Normalize(user.home, "HOME") + "/.local/share" : Normalize(data, "XDG_DATA_HOME")) +
+    default_state = (data.empty() ? Normalize(user.home, "HOME") + "/.local/share"
+                                  : Normalize(data, "XDG_DATA_HOME")) +
                     "/hutch";
     run_base = paths.xdg_runtime_dir + "/hutch";
   }
@@ -129,21 +140,26 @@ Paths FindPaths() {
   if (paths.state_dir != default_state) paths.instance = Suffix(paths.state_dir);
   paths.run_dir = paths.instance.empty() ? run_base : run_base + "-" + paths.instance;
   const std::string socket = Environment("HUTCH_SOCKET");
-  paths.agent_socket = socket.empty() ? paths.run_dir + "/agent-" + std::to_string(kWireVersion) + ".sock"
-                                      : Normalize(socket, "HUTCH_SOCKET");
+  paths.agent_socket = socket.empty()
+                           ? paths.run_dir + "/agent-" + std::to_string(kWireVersion) + ".sock"
+                           : Normalize(socket, "HUTCH_SOCKET");
   // The longest socket of ours is a worker's; 40 bytes are kept for "/workers/<id>/warden.sock".
   if (paths.agent_socket.size() >= sizeof(sockaddr_un::sun_path) ||
       paths.run_dir.size() + 40 >= sizeof(sockaddr_un::sun_path)) {
-    throw Error(Code::kPlatform, "the run directory's path is too long for a Unix socket: " + paths.run_dir);
+    throw Error(Code::kPlatform,
+                "the run directory's path is too long for a Unix socket: " + paths.run_dir);
   }
   return paths;
 }
 
 std::string Paths::ToText() const {
-  const auto line = [](const char* key, const std::string& value) { return std::string(key) + "=" + value + "\n"; };
+  const auto line = [](const char* key, const std::string& value) {
+    return std::string(key) + "=" + value + "\n";
+  };
   return line("service_user", service_user ? "1" : "0") + line("uid", std::to_string(uid)) +
-         line("gid", std::to_string(gid)) + line("home", home) + line("xdg_runtime_dir", xdg_runtime_dir) +
-         line("run_dir", run_dir) + line("state_dir", state_dir) + line("instance", instance) +
+         line("gid", std::to_string(gid)) + line("home", home) +
+         line("xdg_runtime_dir", xdg_runtime_dir) + line("run_dir", run_dir) +
+         line("state_dir", state_dir) + line("instance", instance) +
          line("agent_socket", agent_socket);
 }
 
@@ -155,7 +171,8 @@ Paths Paths::FromText(std::string_view text) {
     text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
     if (line.empty()) continue;
     const size_t equals = line.find('=');
-    if (equals == std::string_view::npos) throw Error(Code::kInvalidArgument, "paths: a line without \"=\"");
+    if (equals == std::string_view::npos)
+      throw Error(Code::kInvalidArgument, "paths: a line without \"=\"");
     values[std::string(line.substr(0, equals))] = line.substr(equals + 1);
   }
   const auto take = [&values](const char* key) {
@@ -184,7 +201,8 @@ Paths Paths::FromText(std::string_view text) {
   paths.state_dir = take("state_dir");
   paths.instance = take("instance");
   paths.agent_socket = take("agent_socket");
-  if (!values.empty()) throw Error(Code::kInvalidArgument, "paths: unknown key " + values.begin()->first);
+  if (!values.empty())
+    throw Error(Code::kInvalidArgument, "paths: unknown key " + values.begin()->first);
   return paths;
 }
 
