@@ -40,12 +40,12 @@
 //   23 NamedTuple name [item…]  24 pydantic model name {field: value} [set field…]
 //   30 ndarray dtype [shape] raw (C order)                  31 numpy scalar dtype bin
 //   32 numpy str_ str           33 numpy bytes_ bin
-//   40 object column [value…]   41 tz-aware column unit tz i64-ndarray
+//   40 object column [value…]   41 tz-aware column unit tz|key i64-ndarray
 //   42 categorical codes categories ordered                 43 masked column dtype-name data mask
 //   44 string column storage is-NA [str|nil…]               45 Arrow-typed column chunked-array
 //   46 Index column name freq   47 RangeIndex start stop step name
 //   48 MultiIndex [levels] [codes] [names]                  49 Series column index name attrs
-//   4a DataFrame columns index block|nil [column…] attrs    4b Timestamp i64 unit tz
+//   4a DataFrame columns index block|nil [column…] attrs    4b Timestamp i64 unit tz|key
 //   4c Timedelta i64 unit       4d NaT                      4e NA
 //   50 Arrow array type length offset [child…] dictionary|nil (raw|nil)…
 //   51 Arrow chunked type [array…]

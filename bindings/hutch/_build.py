@@ -79,12 +79,16 @@ def _timezone(offset: Any, name: Any) -> datetime.timezone:
     return datetime.timezone(offset, want(name, str))
 
 
+def zone_key(key: Any) -> str:
+    if not _ZONE_KEY.fullmatch(want(key, str)):
+        raise ValueError(f"{key[:80]!r} is no key of the tz database")
+    return str(key)
+
+
 def _zone_info(key: Any) -> Any:
     from zoneinfo import ZoneInfo
 
-    if not _ZONE_KEY.fullmatch(want(key, str)):
-        raise ValueError(f"{key[:80]!r} is no key of the tz database")
-    return ZoneInfo(key)
+    return ZoneInfo(zone_key(key))
 
 
 def _decimal(sign: Any, digits: Any, exponent: Any) -> Any:

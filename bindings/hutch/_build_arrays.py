@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ._build import need, want, zone
+from ._build import need, want, zone, zone_key
 
 _UNIT = r"Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as"
 _DTYPE = re.compile(
@@ -117,10 +117,15 @@ def object_column(values: Any) -> Any:
 def zoned_column(unit: Any, tz: Any, data: Any) -> Any:
     pd = _pandas()
     values = _vector(data, "i").astype("i8", copy=False).view(f"M8[{_time_unit(unit)}]")
-    zoned = zone(tz)
+    zoned = _zone(pd, tz)
     if zoned is None:
         raise ValueError("a tz-aware column has no timezone")
     return pd.array(pd.DatetimeIndex(values).tz_localize("UTC").tz_convert(zoned))
+
+
+def _zone(pd: Any, tz: Any) -> Any:
+    """A timezone, or the key of one, for which this pandas has a class of its own."""
+    return pd.DatetimeTZDtype("ns", zone_key(tz)).tz if type(tz) is str else zone(tz)
 
 
 def _time_unit(unit: Any) -> str:
@@ -268,7 +273,7 @@ def data_frame(columns: Any, labels: Any, block: Any, parts: Any, attrs: Any) ->
 def timestamp(value: Any, unit: Any, tz: Any) -> Any:
     np, pd = _numpy(), _pandas()
     built = pd.Timestamp(np.datetime64(want(value, int), _time_unit(unit)))
-    zoned = zone(tz)
+    zoned = _zone(pd, tz)
     return built if zoned is None else built.tz_localize("UTC").tz_convert(zoned)
 
 

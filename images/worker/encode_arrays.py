@@ -146,7 +146,9 @@ def _column(e: Encoder, x: Any) -> None:
         mask = np.asarray(x.isna())
         e.mark(0x43, dtype.name, x.to_numpy(dtype=dtype.numpy_dtype, na_value=dtype.type(0)), mask)
     elif hasattr(pd, "ArrowDtype") and isinstance(dtype, pd.ArrowDtype):
-        e.mark(0x45, sys.modules["pyarrow"].chunked_array(x.__arrow_array__()))
+        pa = sys.modules["pyarrow"]
+        held = x.__arrow_array__()
+        e.mark(0x45, held if isinstance(held, pa.ChunkedArray) else pa.chunked_array([held]))
     else:
         e.refuse(x, f"columns of {str(dtype)[:60]} do not travel: convert with astype, or to dense")
 
@@ -158,10 +160,10 @@ def _step(name: Any, otherwise: str) -> str:
 
 
 def _zone(e: Encoder, zone: Any) -> None:
-    """A timezone, where pandas may have one of pytz's: those go by the same keys."""
+    """A timezone; one of pytz's, which older pandas has, goes as its key alone."""
     key = getattr(zone, "zone", None)
     if type(key) is str and type(zone).__module__.startswith("pytz"):
-        e.mark(0x15, key)
+        e.value(key)
     else:
         e.value(zone)
 
@@ -241,7 +243,8 @@ def _arrow(pa: Any, kind: type) -> Handler | None:
 _ARROW_PLAIN = frozenset(
     "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double "
     "date32[day] date64[ms] time32[s] time32[ms] time64[us] time64[ns] "
-    "duration[s] duration[ms] duration[us] duration[ns] string binary large_string large_binary".split()
+    "duration[s] duration[ms] duration[us] duration[ns] "
+    "string binary large_string large_binary".split()
 )
 
 
