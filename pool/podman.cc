@@ -3,6 +3,7 @@
 // The one user of cpp-httplib. Podman's reply is parsed as data of a stranger: bounded in bytes and
 // time.
 #include <httplib.h>
+#include <signal.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -66,6 +67,30 @@ class Watchdog {
   bool done_ = false;
   std::atomic<bool> expired_ = false;
   std::thread thread_;
+};
+
+// httplib writes without MSG_NOSIGNAL: a service that dies in the middle of a request would end us
+// by SIGPIPE. Blocked for the calling thread only, and taken back if it came.
+class NoBrokenPipe {
+ public:
+  NoBrokenPipe() {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~NoBrokenPipe() {
+    if (::sigismember(&before_, SIGPIPE) != 0) return;
+    const timespec at_once{};
+    while (::sigtimedwait(&pipe_, nullptr, &at_once) > 0) {
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  NoBrokenPipe(const NoBrokenPipe&) = delete;
+  NoBrokenPipe& operator=(const NoBrokenPipe&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
 };
 
 std::string Encode(const std::string& text) {
@@ -222,6 +247,7 @@ struct Podman::Impl {
     httplib::Error error = httplib::Error::Success;
     bool expired = false;
     {
+      const NoBrokenPipe no_broken_pipe;
       const Watchdog watchdog(&client, timeout);
       try {
         const httplib::Result result = client.send(request);

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -63,19 +64,31 @@ class FakePodman {
   }
 
  private:
+  // A request with its body, where its length is told.
+  static std::string Receive(int peer) {
+    std::string head;
+    char buffer[4096];
+    for (;;) {
+      const size_t end = head.find("\r\n\r\n");
+      const size_t length = head.find("Content-Length: ");
+      if (end != std::string::npos) {
+        const size_t body =
+            length > end ? 0 : std::strtoul(head.c_str() + length + 16, nullptr, 10);
+        if (head.size() >= end + 4 + body) return head;
+      }
+      const ssize_t n = ::read(peer, buffer, sizeof buffer);
+      if (n <= 0) return head;
+      head.append(buffer, static_cast<size_t>(n));
+    }
+  }
+
   void Serve() {
     while (!stop_) {
       pollfd waits{listener_.get(), POLLIN, 0};
       if (::poll(&waits, 1, 20) <= 0) continue;
       const Fd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!peer) continue;
-      std::string head;
-      char buffer[4096];
-      while (head.find("\r\n\r\n") == std::string::npos) {
-        const ssize_t n = ::read(peer.get(), buffer, sizeof buffer);
-        if (n <= 0) break;
-        head.append(buffer, static_cast<size_t>(n));
-      }
+      const std::string head = Receive(peer.get());
       if (head.empty()) continue;
       {
         const std::lock_guard lock(mutex_);
@@ -237,6 +250,20 @@ TEST(Podman, DoesNotRepeatAnyOtherFailure) {
   });
   EXPECT_EQ(CodeOf([&] { Podman(fake.path()).Start("box"); }), Code::kPodman);
   EXPECT_EQ(count, 1);
+}
+
+TEST(Podman, SurvivesAServiceThatHangsUpWhileItIsWrittenTo) {
+  // The answer comes, and the connection goes, before the archive has been sent.
+  FakePodman fake([](const std::string&) { return Reply("500 Internal Server Error", "{}"); });
+  size_t left = 64 << 20;
+  EXPECT_EQ(CodeOf([&] {
+              Podman(fake.path()).ImportImage("localhost/x:1", [&left](char*, size_t size) {
+                const size_t take = std::min(size, left);
+                left -= take;
+                return take;
+              });
+            }),
+            Code::kPodman);
 }
 
 TEST(Podman, FindsTheContainerOfALostCreate) {
