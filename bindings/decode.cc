@@ -1,6 +1,7 @@
 // The reader of the format that decode.h specifies. Iterative: msgpack-cxx's parser calls the
 // visitor below, which keeps finished values on one stack and open arrays and maps on another; an
 // array or map is built when its last item is there.
+#define MSGPACK_NO_BOOST  // its parser needs none
 #include "bindings/decode.h"
 
 #include <pybind11/pybind11.h>
@@ -237,8 +238,8 @@ bool Builder::visit_ext(const char* v, uint32_t size) {
     }
     case kSurrogates: {
       Charge(kTextBytes + 2 * content.size());
-      PyObject* text = PyUnicode_DecodeUTF8(
-          content.data(), static_cast<Py_ssize_t>(content.size()), "surrogatepass");
+      PyObject* text = PyUnicode_DecodeUTF8(content.data(), static_cast<Py_ssize_t>(content.size()),
+                                            "surrogatepass");
       if (text == nullptr) {
         PyErr_Clear();
         Refuse("a string with surrogates is malformed");
