@@ -152,6 +152,8 @@ void Warden::Kill(Cell* cell, uint32_t limit) {
   if (cell->killed) return;
   cell->killed = true;
   cell->limit = limit;
+  // What a dying namespace reaps by itself is in nobody's rusage.
+  if (cell->armed_us != 0) cell->cpu_us = MeasureProcesses(cell->proc, 1, Exactness::kResident).cpu_us;
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
 }
 
@@ -196,7 +198,7 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   report.limit = report.signal == SIGXCPU ? kLimitCpuTime : cell.limit;
   report.killed = cell.killed ? 1 : 0;
   report.wall_us = static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
-  report.cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
+  report.cpu_us = std::max(cell.cpu_us, Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime));
   report.peak_kb = cell.peak_kb;
   report.memory_limit_kb = settings_.memory_kb;
   report.pids_peak = cell.pids_peak;

@@ -194,7 +194,7 @@ void Warden::Report(const FrameHeader& header, const void* payload, size_t size)
   Unsent& unsent = unsent_[(unsent_first_ + unsent_count_++) % kMaxUnsent];
   unsent.header = header;
   unsent.size = static_cast<uint16_t>(std::min(size, sizeof unsent.payload));
-  if (unsent.size > 0) memcpy(unsent.payload, payload, unsent.size);
+  if (payload != nullptr) memcpy(unsent.payload, payload, unsent.size);
   Flush();
 }
 
@@ -283,6 +283,7 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   const ScratchUse scratch = MeasureScratch(cell->scratch);
   Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
   cell->pids_peak = std::max(cell->pids_peak, usage.processes);
+  cell->cpu_us = usage.cpu_us;
   if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us) return Kill(cell, kLimitCpuTime);
   const bool suspect = usage.memory_kb + scratch.used_kb > settings_.memory_kb;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;

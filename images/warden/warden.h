@@ -56,6 +56,7 @@ class Warden {
     uint32_t limit = kNoLimit;
     bool ended = false;  // `status` is known
     int status = 0;      // raw wait status of the user process
+    uint64_t cpu_us = 0;  // as last seen
     uint64_t peak_kb = 0;
     uint32_t pids_peak = 0;
     uint32_t looks = 0;

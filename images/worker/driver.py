@@ -159,6 +159,15 @@ class Worker:
         shutil.rmtree(self.directory, ignore_errors=True)
         return said
 
+    def process_ids(self) -> dict[str, list[int]]:
+        """This worker's processes as the host sees them: those of "zygote" and slots are children of the warden."""
+        asked = subprocess.run([*PODMAN, "inspect", "-f", "{{.State.Pid}}", self.name], capture_output=True, text=True)
+        warden = int(asked.stdout)
+        children = [int(pid) for pid in Path(f"/proc/{warden}/task/{warden}/children").read_text().split()]
+        # The zygote is the oldest child; PID 1 of a cell is the first of another PID namespace.
+        own = [pid for pid in children if len(nspid(pid)) == len(nspid(warden))]
+        return {"warden": [warden], "zygote": own[:1], "slots": own[1:]}
+
     def tell(self, frame: Frame, descriptors: list[int] | None = None) -> None:
         send(self.agent, frame, descriptors)
 
@@ -274,6 +283,11 @@ class Cell:
     def kill(self) -> Exit:
         self.worker.tell(Frame(KILL, id=self.id))
         return self.exit()
+
+
+def nspid(pid: int) -> list[str]:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(line for line in status.splitlines() if line.startswith("NSpid")).split()[1:]
 
 
 def make_memfd(data: bytes) -> int:

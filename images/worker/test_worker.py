@@ -571,6 +571,59 @@ def test_preloads_that_fail_hang_crash_or_start_threads_are_skipped_and_said() -
         run(cell, "import json, good, call; assert call.name == 'theirs' and json.loads('1') == 1")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; os.write(3, b'no frame')",
+        "import os; os.write(3, b'HC' + bytes([1, 131]) + bytes(28))",
+        "import socket; socket.socket(fileno=os.dup(3)).close()\nimport _hutch_cell",
+        "import os; os.closerange(3, 100); import time; time.sleep(1)",
+        "x = bytearray(b'x' * (600 << 20)); import time; time.sleep(5)",
+    ],
+)
+def test_hostile_package_ends_its_worker_and_nothing_else(source: str) -> None:
+    files = {"modules/hostile.py": source.encode()}
+    limits = {"WORKER_KB": 300 << 10, "PRELOAD_SEC": 2}
+    with Worker(PRELOAD="hostile", MODULES="/run/hutch/modules", files=files, **limits) as worker:
+        frame = worker.expect(driver.ZYGOTE_DIED, driver.ZYGOTE_READY, timeout=20)
+        if frame.kind == driver.ZYGOTE_READY:
+            assert b"hostile" in frame.payload.split(b"skipped")[1]
+        else:
+            worker.process.wait(10)
+
+
+def host_root() -> bool:
+    return os.geteuid() == 0
+
+
+@pytest.mark.skipif(not host_root(), reason="needs root, to kill the worker's processes")
+def test_zygote_killed_during_a_call_is_told_and_ends_the_worker() -> None:
+    with Worker() as worker:
+        worker.ready()
+        cell = worker.cell()
+        cell.arm(20_000)
+        cell.send_call(b"while True: pass", {"mode": "program"})
+        os.kill(worker.process_ids()["zygote"][0], signal.SIGKILL)
+        died = worker.expect(driver.ZYGOTE_DIED)
+        assert died.a == signal.SIGKILL
+        assert cell.exit().killed == 1
+        worker.process.wait(10)
+
+
+@pytest.mark.skipif(not host_root(), reason="needs root, to kill the worker's processes")
+def test_slot_killed_is_told_and_can_be_made_again() -> None:
+    with Worker() as worker:
+        worker.ready()
+        cell = worker.cell(0)
+        cell.arm(20_000)
+        cell.send_call(b"while True: pass", {"mode": "program"})
+        os.kill(worker.process_ids()["slots"][0], signal.SIGKILL)
+        assert cell.exit().killed == 1
+        assert worker.expect(driver.FAILED).a == 0
+        worker.slots.clear()
+        assert worker.cell(0).call(lambda: 1).value == 1  # type: ignore[union-attr]
+
+
 def test_setup_function_is_shared_by_calls() -> None:
     import cloudpickle
 
