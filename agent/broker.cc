@@ -264,7 +264,7 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
   state->leases.insert(grant.cell);
   lease.table_slot = state->free_slots.back();
   state->free_slots.pop_back();
-  std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot]).store(kLeaseIdle);
+  std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot]).store(MarkOf(grant.cell, kLeaseIdle));
   const int descriptors[] = {grant.channels.socket.get(), grant.channels.out.get(), grant.channels.err.get()};
   const Leased leased{request,           grant.cell, lease.table_slot, grant.worker, Micros(grant.waited),
                       Micros(grant.worker_start)};
@@ -304,9 +304,9 @@ bool Broker::Reclaim(Pool& pool, const std::string* worker) {
     if (worker != nullptr && lease.worker != *worker) continue;
     PeerState* state = StateOf(lease.peer);
     if (state == nullptr) continue;
-    uint32_t expected = kLeaseIdle;
+    uint32_t expected = MarkOf(cell, kLeaseIdle);
     if (!std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
-             .compare_exchange_strong(expected, kLeaseReclaimed)) {
+             .compare_exchange_strong(expected, MarkOf(cell, kLeaseReclaimed))) {
       lease.ahead = false;  // in use: not looked at again
       continue;
     }
@@ -394,7 +394,7 @@ void Broker::Sweep() {
   }
   podman_threads_.Post([this, known] {
     try {
-      for (const ContainerInfo& container : podman_.List("hutch.instance=" + paths_.agent_container())) {
+      for (const ContainerInfo& container : podman_.List("hutch.instance=" + paths_.instance_label())) {
         const auto role = container.labels.find("hutch.role");
         if (role == container.labels.end() || role->second != "worker" || known.contains(container.name)) continue;
         const auto generation = container.labels.find("hutch.generation");

@@ -49,6 +49,12 @@ std::string Generation() {
 }
 
 int Serve() {
+  // Before any thread is made: each inherits the mask, so the signals are read here and nowhere else.
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_DUMPABLE, 0);
   ::setvbuf(stderr, nullptr, _IOLBF, 0);
   ::umask(022);
@@ -58,11 +64,6 @@ int Serve() {
   Loop loop;
   Broker broker(loop, podman, store, paths, Generation());
 
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   const Fd signal_fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   loop.Add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
     signalfd_siginfo info;
@@ -100,7 +101,7 @@ int Main(const std::vector<std::string>& args) {
                               flags["--uv"],      flags["--base-id"], flags["--runtime-id"]};
   if (verb == "--serve") return Serve();
   if (verb == "--foreground") {
-    PrepareHost();
+    PrepareForeground();
     return Serve();
   }
   if (verb == "--start") return PrintResult({{"ok", true}, {"socket", Start(options)}});

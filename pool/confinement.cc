@@ -30,7 +30,7 @@ std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const 
   mounts.push_back({{"type", "tmpfs"},
                     {"source", "tmpfs"},
                     {"destination", "/tmp"},
-                    {"options", {"nosuid", "nodev", "size=16m", "nr_inodes=4096", "mode=1777"}}});
+                    {"options", {"nosuid", "nodev", "size=16m", "mode=1777"}}});
 
   json env = {
       {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
@@ -54,7 +54,7 @@ std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const 
       {"command", json::array()},
       {"env", env},
       {"labels",
-       {{"hutch.instance", paths.agent_container()},
+       {{"hutch.instance", paths.instance_label()},
         {"hutch.role", "worker"},
         {"hutch.generation", launch.generation}}},
       {"mounts", mounts},
@@ -77,7 +77,7 @@ std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const 
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
       {"healthconfig", nullptr},
-      {"r_limits", {Limit("RLIMIT_CORE", 0), Limit("RLIMIT_NOFILE", kNoFile), Limit("RLIMIT_NPROC", 32768)}},
+      {"r_limits", {Limit("core", 0), Limit("nofile", kNoFile), Limit("nproc", 32768)}},
       {"stop_timeout", 0},
       {"sdnotifyMode", "ignore"},
       {"volatile", true},
