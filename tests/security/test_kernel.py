@@ -1,0 +1,126 @@
+"""The kernel's surface: what a call may ask of it, and what it may not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REFUSED = {
+    "EPERM",
+    "ENOSYS",
+    "EACCES",
+    "EROFS",
+    "ENOENT",
+    "ENXIO",
+    "ENODEV",
+    "ENOTDIR",
+    "EINVAL",
+    "EAFNOSUPPORT",
+}
+GOLDEN = Path(__file__).parent / "golden_syscalls.txt"
+
+
+@pytest.fixture(scope="module")
+def seen(probes: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return probes("kernel")
+
+
+def test_dangerous_system_calls_are_refused(seen: dict[str, Any]) -> None:
+    allowed = {
+        k: v for k, v in seen["refused_calls"].items() if v not in ("EPERM", "ENOSYS", "signal 31")
+    }
+    assert allowed == {}
+
+
+def test_no_namespace_can_be_made_or_entered(seen: dict[str, Any]) -> None:
+    assert set(seen["namespaces"].values()) <= {"EPERM", "ENOSPC", "ENOSYS"}
+    assert set(seen["enter_namespaces"].values()) <= REFUSED
+    assert seen["namespace_limit"] == "0" or seen["namespace_limit"].startswith("!")
+
+
+def test_only_three_families_of_sockets_exist(seen: dict[str, Any]) -> None:
+    assert set(seen["socket_families"]) == {"1", "2", "10"}
+    assert 3 not in seen["socket_families"]["2"] + seen["socket_families"]["10"]
+    assert set(seen["raw_sockets"].values()) <= {
+        "EPERM",
+        "EACCES",
+        "EAFNOSUPPORT",
+        "EPROTONOSUPPORT",
+    }
+
+
+def test_the_address_space_stays_random(seen: dict[str, Any]) -> None:
+    answers = dict(seen["personality"])
+    assert answers.pop("ask") == "done"
+    assert set(answers.values()) <= REFUSED
+
+
+def test_another_instruction_set_does_not_pass_the_filter(seen: dict[str, Any]) -> None:
+    assert seen["foreign_architecture"] in (
+        "signal 31",
+        "signal 11",
+        "refused",
+        "OSError",
+        "PermissionError",
+    )
+    assert seen["x32"] in ("ENOSYS", "EPERM", "signal 31")
+
+
+def test_the_kernels_log_and_clocks_are_out_of_reach(seen: dict[str, Any]) -> None:
+    assert set(seen["kernel_log"].values()) <= REFUSED
+    assert set(seen["clocks"].values()) <= REFUSED
+
+
+def test_a_filter_of_ones_own_loosens_nothing(seen: dict[str, Any]) -> None:
+    assert seen["loosen_filter"] == "kept"
+
+
+def test_every_thread_has_no_capability_and_two_filters(seen: dict[str, Any]) -> None:
+    assert len(seen["posture"]) >= 2
+    for thread in seen["posture"]:
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            assert int(thread[name][0], 16) == 0, name
+        assert thread["NoNewPrivs"] == ["1"]
+        assert thread["Seccomp"] == ["2"]
+        assert int(thread.get("Seccomp_filters", ["2"])[0]) >= 2
+        assert thread["Groups"] in ([], ["65534"])
+        assert "0" not in thread["Uid"]
+
+
+def test_only_harmless_devices_exist(seen: dict[str, Any]) -> None:
+    harmless = {
+        "null",
+        "zero",
+        "full",
+        "random",
+        "urandom",
+        "tty",
+        "ptmx",
+        "stdin",
+        "stdout",
+        "stderr",
+    }
+    there = {Path(path).name for path, answer in seen["devices"].items() if answer == "done"}
+    assert there <= harmless
+    assert {"null", "urandom"} <= there
+    assert set(seen["dangerous_devices"].values()) <= REFUSED
+
+
+def test_no_setting_of_the_kernel_can_be_written(seen: dict[str, Any]) -> None:
+    assert seen["writable_proc"] == []
+    assert set(seen["others_settings"].values()) <= REFUSED
+
+
+def test_no_system_call_is_allowed_that_was_not_before(seen: dict[str, Any]) -> None:
+    """golden_syscalls.txt: x86-64 numbers that zeros do not refuse. A new one needs a reason, and a line there."""
+    if not seen["sweep"]:
+        pytest.skip("the list is of x86-64's numbers")
+    golden = {
+        int(line.split()[0])
+        for line in GOLDEN.read_text().splitlines()
+        if line and line[0].isdigit()
+    }
+    assert set(seen["sweep"]) - golden == set()

@@ -1,0 +1,328 @@
+"""The worker's protocol: whatever a cell sends, or does not, is an answer or a clear error."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import sandbox
+
+
+@sandbox(timeout_sec=10)
+def leave(how: str) -> None:
+    import os
+    import sys
+
+    if how == "_exit 0":
+        os._exit(0)
+    if how == "_exit 3":
+        os._exit(3)
+    if how == "sys.exit":
+        sys.exit("bye")
+    if how == "exec":
+        os.execv("/bin/true", ["true"])
+    if how == "exec sleep":
+        os.execv("/bin/sleep", ["sleep", "0.1"])
+
+
+@pytest.mark.parametrize("how", ["_exit 0", "_exit 3", "exec", "exec sleep"])
+def test_leaving_without_an_answer_is_a_death(how: str, next_call_works: None) -> None:
+    outcome = leave.run(how)
+    assert outcome.status == "died"
+    assert outcome.exit_code == (3 if how == "_exit 3" else 0)
+    with pytest.raises(hutch.SandboxDied):
+        outcome.unwrap()
+
+
+def test_sys_exit_in_a_function_is_told(next_call_works: None) -> None:
+    assert leave.run("sys.exit").status in ("raised", "died")
+
+
+@sandbox(timeout_sec=10)
+def close_all(then: str) -> int:
+    import os
+
+    if then == "dup":
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in range(1024):
+            try:
+                os.dup2(null, fd)
+            except OSError:
+                pass
+    else:
+        os.closerange(0, 1024)
+    return 5
+
+
+@pytest.mark.parametrize("then", ["close", "dup"])
+def test_closing_every_descriptor_is_a_clear_end(then: str, next_call_works: None) -> None:
+    outcome = close_all.run(then)
+    assert outcome.status in ("died", "fault", "limit")
+    assert outcome.status != "limit" or outcome.limit == "time"
+
+
+def frame_attack(how: str) -> str:
+    """Speaks the protocol itself: finds the worker's object and the call's id by walking up the stack."""
+    import socket
+    import struct
+    import sys
+    import time
+
+    frame: Any = sys._getframe()
+    while frame is not None and "call_id" not in frame.f_locals:
+        frame = frame.f_back
+    worker, call = frame.f_locals["self"], frame.f_locals["call_id"]
+    raw = socket.socket(fileno=worker.fd)
+    usage = b"\0" * 48
+
+    def head(
+        kind: int, b: int, c: int, number: int = call, magic: int = 0x4348, version: int = 1
+    ) -> bytes:
+        return struct.pack("<HBBIQQQ", magic, version, kind, 0, number, b, c)
+
+    result, need, memfd_result = 3, 6, 1
+    pickled = b"\x80\x05\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."
+    texts = {
+        "pickle": [head(result, len(pickled), len(pickled)) + usage + pickled],
+        "marshal": [head(result, 5, 5) + usage + b"\xe3\0\0\0\0"],
+        "json": [head(result, 2, 2) + usage + b"{}"],
+        "unknown version": [head(result, 3, 3) + usage + b"\xc1\x02\xc0"],
+        "empty": [b""],
+        "short header": [b"\x48\x43\x01"],
+        "bad magic": [head(result, 1, 1, magic=0x5555) + usage + b"\xc0"],
+        "bad frame version": [head(result, 1, 1, version=9) + usage + b"\xc0"],
+        "unknown kind": [head(200, 0, 0)],
+        "agent's kind": [head(64, 0, 0) + b"token"],
+        "size 0": [head(result, 0, 0) + usage],
+        "size 2^63": [head(result, 1 << 63, 1 << 63) + usage],
+        "size -1": [head(result, (1 << 64) - 1, (1 << 64) - 1) + usage + b"\xc1\x01\xc0"],
+        "body larger": [head(result, 100, 3) + usage + b"\xc1\x01\xc0"],
+        "trailing": [head(result, 3, 3) + usage + b"\xc1\x01\xc0" + b"more"],
+        "no usage": [head(result, 3, 3) + b"\xc1\x01\xc0"],
+        "other call": [head(result, 3, 3, number=call ^ 1) + usage + b"\xc1\x01\xc0"],
+        "need 2^63": [head(need, 1 << 63, 0)],
+        "need -1": [head(need, (1 << 64) - 1, 0)],
+        "need 0": [head(need, 0, 0)],
+        "memfd never given": [
+            struct.pack("<HBBIQQQ", 0x4348, 1, result, memfd_result, call, 3, 3) + usage
+        ],
+        "garbage": [b"\xff" * 5000],
+    }
+    if how == "two replies":
+        # A second answer of the same call is never anybody's answer.
+        raw.send(head(result, 3, 3) + usage + b"\xc1\x01\x01")
+        raw.send(head(result, 3, 3) + usage + b"\xc1\x01\x02")
+    elif how == "flood":
+        raw.setblocking(False)
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            try:
+                raw.send(head(2, 0, 0))
+            except BlockingIOError:
+                time.sleep(0.001)
+            except OSError:
+                break
+    else:
+        for text in texts[how]:
+            try:
+                raw.send(text)
+            except OSError:
+                pass
+    raw.detach()
+    time.sleep(0.2)
+    return "went on"
+
+
+attack = sandbox(timeout_sec=3)(frame_attack)
+FORGERIES = [
+    "pickle", "marshal", "json", "unknown version", "empty", "short header", "bad magic",
+    "bad frame version", "unknown kind", "agent's kind", "size 0", "size 2^63", "size -1",
+    "body larger", "trailing", "no usage", "other call", "need 2^63", "need -1",
+    "memfd never given", "garbage",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FORGERIES)
+def test_a_forged_frame_is_a_fault_and_nothing_else(how: str, next_call_works: None) -> None:
+    outcome = attack.run(how)
+    assert outcome.status in ("fault", "died", "limit"), (how, outcome)
+    with pytest.raises(hutch.SandboxError):
+        outcome.unwrap()
+
+
+def test_a_second_reply_is_nobodys_answer(next_call_works: None) -> None:
+    for _ in range(5):
+        outcome = attack.run("two replies")
+        assert outcome.status in ("fault", "died") or outcome.value == 1
+
+
+def test_a_flood_of_frames_is_held_back(next_call_works: None) -> None:
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcome = attack.run("flood")
+    assert outcome.status in ("fault", "died", "limit", "returned")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+def test_a_slow_reply_meets_the_absolute_deadline(next_call_works: None) -> None:
+    @sandbox(timeout_sec=1)
+    def drip() -> int:
+        """Keeps saying that it has started, so that an idle timer would never fire."""
+        import struct
+        import sys
+        import time
+
+        frame: Any = sys._getframe()
+        while frame is not None and "call_id" not in frame.f_locals:
+            frame = frame.f_back
+        worker, call = frame.f_locals["self"], frame.f_locals["call_id"]
+        while True:
+            worker.cell.send(worker.fd, 2, 0, call, 0, 0)
+            time.sleep(0.2)
+        return len(struct.pack("B", 1))
+
+    begin = time.monotonic()
+    outcome = drip.run()
+    assert outcome.status in ("limit", "fault", "died")
+    assert time.monotonic() - begin < 20  # not for ever
+
+
+def test_patching_the_encoder_changes_no_measurement(next_call_works: None) -> None:
+    @sandbox(timeout_sec=5)
+    def lie() -> int:
+        import sys
+        import time
+
+        frame: Any = sys._getframe()
+        while frame is not None and "call_id" not in frame.f_locals:
+            frame = frame.f_back
+        usage = frame.f_locals["usage"]
+        type(usage).packed = lambda self: b"\0" * 48
+        sys.stdout = None
+        time.time = lambda: 0.0
+        time.sleep(0.5)
+        return 1
+
+    begin = time.monotonic()
+    outcome = lie.run()
+    assert outcome.status == "returned"
+    assert outcome.timings["receive"] + outcome.timings["run"] >= 0.0
+    assert time.monotonic() - begin >= 0.5
+
+
+def test_text_that_looks_like_a_frame_is_text(next_call_works: None) -> None:
+    @sandbox
+    def speak() -> int:
+        import sys
+
+        sys.stdout.write("READY:9000\n")
+        sys.stdout.buffer.write(b"\x48\x43\x01\x03" + b"\0" * 28 + b"\xc1\x01\xc0")
+        return 4
+
+    outcome = speak.run()
+    assert (outcome.status, outcome.value) == ("returned", 4)
+    assert "READY:9000" in outcome.stdout
+
+
+def test_control_characters_are_not_echoed_to_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    @sandbox
+    def paint() -> int:
+        print("\x1b[2J\x1b]0;title\x07red\r\x9b31m\x00end")
+        return 1
+
+    assert paint() == 1
+    out, err = capfd.readouterr()
+    assert "end" in out + err
+    assert not set(out + err) & set("\x1b\x07\x00\x9b")
+
+
+def test_control_characters_in_an_error_are_escaped() -> None:
+    @sandbox
+    def fail() -> None:
+        raise ValueError("\x1b[2Jboo\x07")
+
+    with pytest.raises(ValueError) as caught:
+        fail()
+    assert not set(str(caught.value)) & set("\x1b\x07")
+
+
+@sandbox
+def odd_result(kind: str) -> Any:
+    import sys
+
+    if kind == "lambda":
+        return lambda: 1
+    if kind == "generator":
+        return (n for n in range(3))
+    if kind == "coroutine":
+
+        async def later() -> int:
+            return 1
+
+        return {"deep": [later()]}
+    if kind == "module":
+        return sys
+    if kind == "file":
+        return open("/dev/null")
+    if kind == "class":
+        return int
+    if kind == "cycle":
+        me: list[Any] = []
+        me.append(me)
+        return me
+    if kind == "deep":
+        deep: list[Any] = []
+        for _ in range(100_000):
+            deep = [deep]
+        return deep
+    if kind == "object":
+
+        class Mine:
+            def __reduce__(self) -> Any:
+                return (print, ("executed on the host",))
+
+        return Mine()
+    if kind == "subclass":
+
+        class Text(str):
+            pass
+
+        return Text("x")
+    return None
+
+
+ODD = [
+    "lambda",
+    "generator",
+    "coroutine",
+    "module",
+    "file",
+    "class",
+    "cycle",
+    "deep",
+    "object",
+    "subclass",
+]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_data_is_a_serialization_error(kind: str, next_call_works: None) -> None:
+    with pytest.raises(hutch.SerializationError) as caught:
+        odd_result(kind)
+    assert caught.value.type_name
+    if kind == "coroutine":
+        assert caught.value.path == "result['deep'][0]" or caught.value.path == 'result["deep"][0]'
+
+
+def test_a_result_larger_than_allowed_is_the_result_limit(next_call_works: None) -> None:
+    @sandbox(result_mb=4, memory_mb=512)
+    def large(megabytes: int) -> bytes:
+        return bytes(megabytes << 20)
+
+    outcome = large.run(40)
+    assert (outcome.status, outcome.limit) == ("limit", "result")
+    assert len(large(3)) == 3 << 20

@@ -1,0 +1,135 @@
+"""State: no call sees what another one changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hutch import sandbox
+
+counter = 0
+table: dict[str, int] = {}
+
+
+class Settings:
+    mode = "plain"
+
+
+@sandbox
+def change_everything() -> list[object]:
+    global counter
+    import decimal
+    import locale
+    import logging
+    import os
+    import random
+    import sys
+    import time
+
+    counter += 1
+    table["seen"] = table.get("seen", 0) + 1
+    found: list[object] = [counter, len(table), Settings.mode]
+    found += [
+        decimal.getcontext().prec,
+        os.environ.get("TZ", ""),
+        len(logging.getLogger().handlers),
+        os.getcwd(),
+    ]
+    found += [
+        hasattr(os, "changed"),
+        "intruder" in sys.modules,
+        sys.getrecursionlimit(),
+        os.umask(0o22),
+    ]
+    Settings.mode = "changed"
+    decimal.getcontext().prec = 3
+    os.environ["TZ"] = "Asia/Tokyo"
+    time.tzset()
+    logging.basicConfig(level=0)
+    locale.setlocale(locale.LC_ALL, "C")
+    os.chdir("/tmp")
+    os.umask(0)
+    os.changed = True  # type: ignore[attr-defined]
+    sys.modules["intruder"] = sys
+    sys.setrecursionlimit(5000)
+    random.seed(1)
+    return found
+
+
+def test_a_call_begins_as_every_other_did() -> None:
+    first = change_everything()
+    assert first[:3] == [1, 1, "plain"]
+    assert [change_everything() for _ in range(8)] == [first] * 8
+    assert (counter, table, Settings.mode) == (0, {}, "plain")
+
+
+def test_random_numbers_differ_from_call_to_call() -> None:
+    @sandbox
+    def draw() -> list[object]:
+        import os
+        import random
+        import secrets
+        import uuid
+
+        return [random.random(), os.urandom(8), secrets.token_hex(8), str(uuid.uuid4())]
+
+    drawn = [draw() for _ in range(10)]
+    for place in range(4):
+        assert len({str(one[place]) for one in drawn}) == 10
+
+
+def test_modules_of_the_library_can_be_broken_for_oneself_only() -> None:
+    @sandbox
+    def break_json() -> str:
+        import json
+
+        json.dumps = lambda *_: "broken"
+        return json.dumps({})
+
+    @sandbox
+    def use_json() -> str:
+        import json
+
+        return json.dumps({})
+
+    assert break_json() == "broken"
+    assert [use_json() for _ in range(8)] == ["{}"] * 8
+
+
+@pytest.mark.parametrize("setting", ["memory_mb", "env", "pids", "disk_mb"])
+def test_calls_of_different_settings_never_share_a_cell(setting: str) -> None:
+    small: dict[str, object] = {"memory_mb": 200, "env": {"WHO": "a"}, "pids": 10, "disk_mb": 8}
+    large: dict[str, object] = {"memory_mb": 900, "env": {"WHO": "b"}, "pids": 40, "disk_mb": 32}
+
+    def limits() -> dict[str, object]:
+        import os
+        import resource
+
+        scratch = os.statvfs(".")
+        return {
+            "memory_mb": resource.getrlimit(resource.RLIMIT_DATA)[1],
+            "env": os.environ.get("WHO"),
+            "pids": resource.getrlimit(resource.RLIMIT_NPROC)[1],
+            "disk_mb": scratch.f_blocks * scratch.f_frsize,
+        }
+
+    one = sandbox(**{setting: small[setting]})(limits)  # type: ignore[call-overload]
+    two = sandbox(**{setting: large[setting]})(limits)  # type: ignore[call-overload]
+    answers = [[function()[setting] for _ in range(3)] for function in (one, two, one, two)]
+    assert answers[0] == answers[2]
+    assert answers[1] == answers[3]
+    assert not set(map(str, answers[0])) & set(map(str, answers[1]))
+
+
+def test_every_call_has_a_process_of_its_own() -> None:
+    @sandbox
+    def who() -> list[object]:
+        import os
+
+        spaces = [
+            os.readlink(f"/proc/self/ns/{kind}") for kind in ("user", "pid", "mnt", "ipc", "uts")
+        ]
+        return [os.getpid(), spaces, open("/proc/self/stat").read().rpartition(")")[2].split()[19]]
+
+    seen = [who() for _ in range(10)]
+    births = {str(one[2]) + str(one[1]) for one in seen}
+    assert len(births) == 10
