@@ -58,6 +58,14 @@ void WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   }
 }
 
+// A link in this place would have us mount, move or read whatever it points to.
+void CheckKind(const std::string& path, mode_t kind) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind) return;
+  throw Error(Code::kInstallFailed,
+              "the installer left " + path + " as something else than it should be");
+}
+
 // Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it
 // recurses far.
 Json ParseShallow(const std::string& text, int depth) {
@@ -309,6 +317,7 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
       result->bytes = Member<uint64_t>(item, "bytes", 0);
       result->files = Member<uint64_t>(item, "files", 0);
       modules_ = Strings(item, "modules", 4096);
+      std::erase_if(modules_, [](const std::string& module) { return !IsModule(module); });
       return done = true;
     }
     if (item.is_object() && item.contains("stage")) {
@@ -320,8 +329,15 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   };
   RunStep("fetch", ContainerSpec("fetch", {script, inside}, mounts.dump()),
           directory_ + "/report.jsonl", seconds(3600), read);
+  // Build scripts of source packages may have left processes, and links for us to follow: first
+  // they die, then we look.
+  if (isolated_) {
+    for (const std::string& id : containers_) podman_.Remove(id);
+  }
   if (failure) throw *failure;
   if (!done) throw Error(Code::kInstallFailed, "the dependency installer ended without an answer");
+  CheckKind(directory_ + "/tree", S_IFDIR);
+  CheckKind(directory_ + "/lock.txt", S_IFREG);
 }
 
 std::vector<std::string> Builder::Import(BuildResult* result) {

@@ -302,7 +302,9 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
 void EnvironmentStore::Publish(const Build& build, const BuildResult& result, double seconds) {
   const fs::path directory = fs::path(paths_.store_dir()) / "build" / build.name;
   const fs::path finished = directory / "finished";
-  fs::create_directory(finished);
+  // It must not be there: what a build script has put in its place could lead anywhere.
+  if (::mkdir(finished.c_str(), 0755) != 0)
+    ThrowErrno("create " + finished.string(), Code::kPlatform);
   fs::rename(directory / "tree", finished / "tree");
   fs::rename(directory / "lock.txt", finished / "lock.txt");
   const Json meta = {

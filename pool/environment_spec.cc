@@ -73,16 +73,6 @@ bool IsRequirement(std::string_view text) {
                   [](char c) { return Alnum(c) || OneOf(c, "<>=!~,.*+-_ '\"()"); });
 }
 
-bool IsModule(std::string_view name) {
-  if (name.empty() || name.size() > 256 || name.front() == '.' || name.back() == '.') return false;
-  bool start = true;
-  for (const char c : name) {
-    if (c == '.' ? start : !(Alnum(c) || c == '_') || (start && c >= '0' && c <= '9')) return false;
-    start = c == '.';
-  }
-  return true;
-}
-
 void CheckUrl(const std::string& what, std::string_view url) {
   if (url.empty()) return;
   const bool printable =
@@ -111,6 +101,16 @@ void CheckToken(const std::string& what, std::string_view text, size_t max, std:
 }
 
 }  // namespace
+
+bool IsModule(std::string_view name) {
+  if (name.empty() || name.size() > 256 || name.front() == '.' || name.back() == '.') return false;
+  bool start = true;
+  for (const char c : name) {
+    if (c == '.' ? start : !(Alnum(c) || c == '_') || (start && c >= '0' && c <= '9')) return false;
+    start = c == '.';
+  }
+  return true;
+}
 
 EnvironmentSpec SpecOf(const PoolSpec& pool) {
   EnvironmentSpec spec;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "wire/values.h"
@@ -28,6 +29,9 @@ EnvironmentSpec SpecOf(const PoolSpec& pool);
 // and a marker: an option, a URL, a path or a line break never reaches the installer. The client
 // has checked already; it is not believed.
 void CheckSpec(const EnvironmentSpec& spec);
+
+// A dotted name of ASCII identifiers.
+bool IsModule(std::string_view name);
 
 // SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform,
 // base, index and layout. Proxies, certificates and the preload list change how it is got and used,
