@@ -30,7 +30,7 @@ constexpr char kEmpty[] = "/tmp/empty";  // the second lower directory that an o
 // Shown to cells, each where it is in the container. Links among them are made anew.
 constexpr const char* kShown[] = {"/usr",        "/bin",     "/sbin",    "/lib",     "/lib32",
                                   "/lib64",      "/libx32",  "/opt/python", "/opt/env", "/etc/ssl",
-                                  "/run/hutch/modules"};
+                                  "/opt/modules"};
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
 constexpr const char* kCopied[] = {"/etc/ld.so.cache"};  // an image's own library directories
 

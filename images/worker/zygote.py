@@ -36,7 +36,7 @@ MAKE_SLOT, ZYGOTE_READY, SLOT_READY, CELL_READY, FAILED = 32, 65, 66, 67, 69
 CONFIG, IMPORTING, SKIP = 128, 129, 130
 
 ENVIRONMENT = "/opt/env"
-MODULES = "/run/hutch/modules"
+MODULES = "/opt/modules"
 SETUP = "setup()"  # no module has such a name
 NOTES_LIMIT = 16 * 1024
 TEXT_LIMIT = 300
