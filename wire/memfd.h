@@ -22,7 +22,7 @@ std::string ReadSealedMemfd(int fd, size_t limit);
 class PrivateMapping {
  public:
   PrivateMapping() = default;
-  // REQUIRES: `fd` came from MakeResultMemfd(size).
+  // REQUIRES: `fd` came from MakeResultMemfd() of at least `size`.
   PrivateMapping(int fd, size_t size);
   PrivateMapping(PrivateMapping&& other) noexcept;
   PrivateMapping& operator=(PrivateMapping&& other) noexcept;

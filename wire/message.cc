@@ -7,6 +7,7 @@
 #include <cereal/types/vector.hpp>
 #include <cstring>
 #include <sstream>
+#include <type_traits>
 
 #include "wire/channel.h"
 #include "wire/memfd.h"
@@ -20,13 +21,63 @@ constexpr int kMaxDescriptors = 4;
 
 }  // namespace
 
+// What cereal's own binary archive writes, read from memory. A length that is more than the bytes left is refused before
+// anything of its size is allocated.
+class BoundedInput : public cereal::InputArchive<BoundedInput, cereal::AllowEmptyClassElision> {
+ public:
+  explicit BoundedInput(std::string_view bytes)
+      : cereal::InputArchive<BoundedInput, cereal::AllowEmptyClassElision>(this), left_(bytes) {}
+
+  void Read(void* to, uint64_t size) {
+    RequireLeft(size);
+    if (size != 0) std::memcpy(to, left_.data(), size);
+    left_.remove_prefix(size);
+  }
+  void RequireLeft(uint64_t size) const {
+    if (size > left_.size()) throw Error(Code::kProtocol, "it is cut short");
+  }
+  bool empty() const { return left_.empty(); }
+
+ private:
+  std::string_view left_;
+};
+template <class T>
+  requires std::is_arithmetic_v<T>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedInput& archive, T& value) {
+  archive.Read(&value, sizeof value);
+}
+template <class T>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedInput& archive, cereal::NameValuePair<T>& pair) {
+  archive(pair.value);
+}
+template <class T>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedInput& archive, cereal::SizeTag<T>& tag) {
+  archive(tag.size);
+  archive.RequireLeft(tag.size);
+}
+template <class T>
+void CEREAL_LOAD_FUNCTION_NAME(BoundedInput& archive, cereal::BinaryData<T>& data) {
+  archive.Read(data.data, data.size);
+}
+
+// A bool crosses as a byte that is compared: one loaded from a byte other than 0 and 1 would be undefined.
+struct Flag {
+  bool& value;
+};
+
+template <class A>
+void serialize(A& a, Flag& flag) {
+  uint8_t byte = flag.value ? 1 : 0;
+  a(byte);
+  flag.value = byte != 0;
+}
 template <class A>
 void serialize(A& a, IndexSettings& m) {
   a(m.index_url, m.extra_index_urls, m.http_proxy, m.https_proxy, m.no_proxy, m.ca_bundle);
 }
 template <class A>
 void serialize(A& a, PoolSpec& m) {
-  a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index, m.allow_sdists, m.preload_given,
+  a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index, Flag{m.allow_sdists}, Flag{m.preload_given},
     m.preload, m.nonce, m.setup, m.modules, m.memory_mb, m.disk_mb, m.pids, m.cpus, m.env, m.labels, m.max_calls,
     m.max_age_sec, m.warm, m.max_cells, m.idle_sec);
 }
@@ -42,13 +93,13 @@ void serialize(A& a, Prepare& m) { a(m.request, m.timeout_ms, m.spec); }
 template <class A>
 void serialize(A& a, Warm& m) { a(m.request, m.key, m.cells); }
 template <class A>
-void serialize(A& a, Acquire& m) { a(m.request, m.key, m.queue_ms, m.ahead); }
+void serialize(A& a, Acquire& m) { a(m.request, m.key, m.queue_ms, Flag{m.ahead}); }
 template <class A>
 void serialize(A& a, Forget& m) { a(m.request); }
 template <class A>
 void serialize(A& a, Started& m) { a(m.lease, m.timeout_ms, m.cpu_ms); }
 template <class A>
-void serialize(A& a, Done& m) { a(m.lease, m.want_report, m.status); }
+void serialize(A& a, Done& m) { a(m.lease, Flag{m.want_report}, m.status); }
 template <class A>
 void serialize(A& a, Ask& m) { a(m.request, m.what); }
 template <class A>
@@ -57,7 +108,7 @@ template <class A>
 void serialize(A& a, Progress& m) { a(m.request, m.stage, m.text, m.done, m.total); }
 template <class A>
 void serialize(A& a, Prepared& m) {
-  a(m.request, m.key, m.digest, m.lock, m.notes, m.built, m.build_sec, m.worker_sec, m.enforcement);
+  a(m.request, m.key, m.digest, m.lock, m.notes, Flag{m.built}, m.build_sec, m.worker_sec, m.enforcement);
 }
 template <class A>
 void serialize(A& a, Leased& m) { a(m.request, m.lease, m.table_slot, m.worker, m.waited_us, m.worker_us); }
@@ -66,7 +117,7 @@ void serialize(A& a, Report& m) { a(m.lease, m.report); }
 template <class A>
 void serialize(A& a, Answer& m) { a(m.request, m.text); }
 template <class A>
-void serialize(A& a, Failed& m) { a(m.request, m.code, m.message, m.hint, m.may_have_run); }
+void serialize(A& a, Failed& m) { a(m.request, m.code, m.message, m.hint, Flag{m.may_have_run}); }
 
 std::string EncodeMessage(const Message& message) {
   std::ostringstream out(std::ios::binary);
@@ -79,10 +130,10 @@ std::string EncodeMessage(const Message& message) {
 
 Message DecodeMessage(std::string_view bytes) {
   try {
-    std::istringstream in(std::string(bytes), std::ios::binary);
-    cereal::BinaryInputArchive archive(in);
+    BoundedInput archive(bytes);
     Message message;
     archive(message);
+    if (!archive.empty()) throw Error(Code::kProtocol, "bytes follow its end");
     return message;
   } catch (const std::exception& e) {
     throw Error(Code::kProtocol, std::string("a message could not be read: ") + e.what());
