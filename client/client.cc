@@ -21,11 +21,18 @@ constexpr auto kSlice = std::chrono::milliseconds(250);
 // How long an outcome waits for the warden's word. A timeout may be passed by half a second in all.
 constexpr auto kReportAfterLimit = std::chrono::milliseconds(300);
 constexpr auto kReportAfterEnd = std::chrono::milliseconds(3000);
+constexpr int kSendAttempts = 9;  // each on another cell
 constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
 
 uint64_t RandomId() {
   thread_local std::mt19937_64 engine{(uint64_t{std::random_device{}()} << 32) ^ std::random_device{}()};
   return engine() | 1;
+}
+
+// A year stands for ever: the sum must not overflow.
+Clock::time_point After(uint64_t ms) {
+  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
+  return Clock::now() + std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
 Error Lost() {
@@ -72,6 +79,21 @@ void Client::Send(const Message& message) {
   }
 }
 
+void Client::Tell(const Message& message) {
+  if (broken_) return;
+  try {
+    // Into a full socket it is not sent. The cell of a dropped lease ends by itself, its socket being closed.
+    SendMessage(socket_.get(), message);
+  } catch (const Error&) {
+    broken_ = true;
+    changed_.notify_all();
+  }
+}
+
+void Client::GiveBack(const Message& message) {
+  if (const auto* leased = std::get_if<Leased>(&message)) Tell(hutch::Done{leased->lease, false, "unused"});
+}
+
 Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
   if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots) throw Error(Code::kProtocol, "a lease is incomplete");
   return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]), std::move(fds[2])),
@@ -104,9 +126,8 @@ void Client::Dispatch(ReceivedMessage received) {
   const auto pending = pending_.find(request);
   if (pending != pending_.end()) {
     pending->second->arrived.push_back(std::move(received));
-  } else if (const auto* leased = std::get_if<Leased>(&received.message)) {
-    // Whoever asked for it gave up meanwhile.
-    SendMessage(socket_.get(), Message(hutch::Done{leased->lease, false, "unused"}));
+  } else {
+    GiveBack(received.message);  // whoever asked for it gave up meanwhile
   }
 }
 
@@ -186,7 +207,8 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
     if (!lock.owns_lock()) lock.lock();
     forget();
     lock.unlock();
-    if (!broken_) SendMessage(socket_.get(), Message(Forget{id}));
+    Tell(Forget{id});
+    for (const ReceivedMessage& late : pending.arrived) GiveBack(late.message);
     throw;
   }
 }
@@ -196,7 +218,7 @@ Prepared Client::PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
   const uint64_t id = NextRequest();
   Prepared prepared;
   // The agent has the deadline; ours is only for an agent that does not answer at all.
-  const Clock::time_point deadline = Clock::now() + std::chrono::milliseconds(timeout_ms) + std::chrono::seconds(200);
+  const Clock::time_point deadline = After(timeout_ms) + std::chrono::seconds(200);
   Converse(Prepare{id, timeout_ms, spec}, id, deadline, hooks, [&](ReceivedMessage& received) {
     if (const auto* step = std::get_if<Progress>(&received.message)) {
       if (progress) progress(*step);
@@ -214,7 +236,7 @@ Prepared Client::PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
 uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms, const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   uint64_t ready = 0;
-  Converse(Warm{id, key, cells}, id, Clock::now() + std::chrono::milliseconds(timeout_ms), hooks,
+  Converse(Warm{id, key, cells}, id, After(timeout_ms), hooks,
            [&](ReceivedMessage& received) {
              const auto* answer = std::get_if<Answer>(&received.message);
              if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
@@ -227,7 +249,7 @@ uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeou
 std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   std::string text;
-  Converse(Ask{id, what}, id, Clock::now() + std::chrono::milliseconds(timeout_ms), hooks,
+  Converse(Ask{id, what}, id, After(timeout_ms), hooks,
            [&](ReceivedMessage& received) {
              auto* answer = std::get_if<Answer>(&received.message);
              if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
@@ -252,8 +274,7 @@ std::optional<Client::HeldLease> Client::TakeAhead(const std::string& key) {
 Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits& limits, const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   std::optional<HeldLease> held;
-  const Clock::time_point deadline =
-      Clock::now() + std::chrono::milliseconds(limits.queue_ms) + std::chrono::seconds(5);
+  const Clock::time_point deadline = After(limits.queue_ms) + std::chrono::seconds(5);
   Converse(Acquire{id, key, limits.queue_ms, false}, id, deadline, hooks, [&](ReceivedMessage& received) {
     const auto* leased = std::get_if<Leased>(&received.message);
     if (leased == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
@@ -266,8 +287,10 @@ Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits&
 }
 
 bool Client::MarkUsed(const HeldLease& held) {
-  uint32_t expected = kLeaseIdle;
-  return std::atomic_ref<uint32_t>(table_[held.table_slot]).compare_exchange_strong(expected, kLeaseUsed);
+  const uint64_t lease = held.lease.id();
+  uint32_t expected = MarkOf(lease, kLeaseIdle);
+  return std::atomic_ref<uint32_t>(table_[held.table_slot])
+      .compare_exchange_strong(expected, MarkOf(lease, kLeaseUsed));
 }
 
 void Client::LeaseAhead(const std::string& key) {
@@ -292,55 +315,74 @@ void Client::Release(uint64_t lease, bool want_report, std::string_view status) 
   Send(hutch::Done{lease, want_report, std::string(status)});
 }
 
-CellReport Client::AwaitReport(uint64_t lease, Clock::duration patience) {
+std::optional<CellReport> Client::AwaitReport(uint64_t lease, Clock::duration patience) {
   std::unique_lock lock(mutex_);
-  const bool came = WaitFor(lock, Clock::now() + patience, {}, [&] { return reports_[lease].has_value(); });
-  const CellReport report = came ? *reports_[lease] : CellReport{};
+  WaitFor(lock, Clock::now() + patience, {}, [&] { return reports_[lease].has_value(); });
+  const std::optional<CellReport> report = reports_[lease];
   reports_.erase(lease);
   return report;
 }
 
-CallRecord Client::Call(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
-  std::optional<HeldLease> held;
-  for (int attempt = 0;; ++attempt) {
-    held = TakeAhead(key);
-    if (!held) held = AcquireLease(key, request.limits, hooks);
-    if (!MarkUsed(*held)) continue;  // the agent took it back: it never ran anything
-    if (held->lease.Send(request, RandomId())) break;
-    Release(held->lease.id(), false, "gone");
-    if (attempt == 8) throw Error(Code::kWorkerFailed, "cells end before a call can be sent to them", "`hutch logs` says why");
+void Client::ForgetLease(uint64_t lease, std::string_view status) {
+  {
+    const std::lock_guard lock(mutex_);
+    reports_.erase(lease);
   }
-  const uint64_t lease = held->lease.id();
-  CallRecord record{.outcome = CallOutcome(), .report = {}, .worker = held->lease.worker(),
-                    .queue_sec = held->queue_sec, .worker_sec = held->worker_sec};
+  Tell(hutch::Done{lease, false, std::string(status)});
+}
+
+Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
+  for (int attempt = 0; attempt < kSendAttempts; ++attempt) {
+    std::optional<HeldLease> held = TakeAhead(key);
+    if (!held) held = AcquireLease(key, request.limits, hooks);
+    const uint64_t lease = held->lease.id();
+    if (!MarkUsed(*held)) {  // the agent took it back: it never ran anything
+      const std::lock_guard lock(mutex_);
+      reports_.erase(lease);
+      continue;
+    }
+    try {
+      if (held->lease.Send(request, RandomId())) return std::move(*held);
+    } catch (...) {
+      ForgetLease(lease, "fault");
+      throw;
+    }
+    ForgetLease(lease, "gone");
+  }
+  throw Error(Code::kWorkerFailed, "cells end before a call can be sent to them", "`hutch logs` says why");
+}
+
+CallRecord Client::Call(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
+  HeldLease held = SendCall(key, request, hooks);
+  const uint64_t lease = held.lease.id();
+  CallRecord record{.outcome = CallOutcome(), .report = {}, .worker = held.lease.worker(),
+                    .queue_sec = held.queue_sec, .worker_sec = held.worker_sec};
   try {
-    record.outcome = held->lease.Await(request, hooks, [&] {
-      if (!broken_) Send(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
+    record.outcome = held.lease.Await(request, hooks, [&] {
+      Tell(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
     });
+  } catch (const Error& error) {
+    ForgetLease(lease, "fault");
+    // The call was sent: whatever went wrong then, it may have run.
+    throw Error(error.code(), error.what(), error.hint(), true);
   } catch (...) {
-    if (!broken_) Release(lease, false, "fault");
+    ForgetLease(lease, "fault");
     throw;
   }
   const CallStatus status = record.outcome.status;
   const bool simple = status == CallStatus::kReturned || status == CallStatus::kUnencodable ||
                       (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);
-  if (broken_) {
-    // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows what became of it.
-    if (status == CallStatus::kEnded) {
-      throw Error(Code::kUnavailable, "the agent and the cell were lost during the call",
-                  "the call may have run; repeat it only if that does no harm", true);
-    }
-    return record;
-  }
+  const bool want_report = !simple && status != CallStatus::kInterrupted;
   try {
-    Release(lease, !simple, simple ? "done" : "limit");
-    LeaseAhead(key);
-    if (!simple && status != CallStatus::kInterrupted) {
+    Release(lease, want_report, simple ? "done" : "limit");
+    if (want_report) {
       record.report = AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
                                                                        : Clock::duration(kReportAfterLimit));
     }
+    LeaseAhead(key);
   } catch (const Error&) {
-    if (status == CallStatus::kEnded) {
+    // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows what became of it.
+    if (status == CallStatus::kEnded && !record.report) {
       throw Error(Code::kUnavailable, "the agent and the cell were lost during the call",
                   "the call may have run; repeat it only if that does no harm", true);
     }

@@ -64,7 +64,10 @@ class Client {
   HeldLease AcquireLease(const std::string& key, const CallLimits& limits, const CallHooks& hooks);
   bool MarkUsed(const HeldLease& held);
   void LeaseAhead(const std::string& key);
-  CellReport AwaitReport(uint64_t lease, Clock::duration patience);
+  // Takes a cell and sends it the call: on another one when that one was taken back, or is gone.
+  HeldLease SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks);
+  std::optional<CellReport> AwaitReport(uint64_t lease, Clock::duration patience);
+  void ForgetLease(uint64_t lease, std::string_view status);  // never throws: for what is given up anyway
   void Release(uint64_t lease, bool want_report, std::string_view status);
 
   uint64_t NextRequest() { return next_request_++; }
@@ -74,6 +77,8 @@ class Client {
   // Returns false at the deadline. `done` is asked under the lock.
   bool WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const CallHooks& hooks, const Done& done);
   void Send(const Message& message);
+  void Tell(const Message& message);  // a note that nobody waits for: never blocks, never throws
+  void GiveBack(const Message& message);  // a lease that came for nobody
   void DrainLocked();
   void Dispatch(ReceivedMessage received);
   HeldLease MakeLease(const Leased& leased, std::vector<Fd> descriptors);

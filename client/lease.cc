@@ -17,6 +17,7 @@ constexpr size_t kInlineSection = 15 * 1024;  // four of them fit a datagram
 constexpr auto kSlowAfter = std::chrono::milliseconds(5);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
+constexpr uint64_t kMaxResult = 64ull << 30;  // where the call has no limit of its own
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -40,7 +41,10 @@ Fd PlaceBuffers(const std::vector<std::string_view>& buffers, size_t total) {
 }
 
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
-  return timeout_ms == 0 ? Clock::time_point::max() : start + std::chrono::milliseconds(timeout_ms);
+  // A year stands for ever: the sum must not overflow.
+  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
+  if (timeout_ms == 0 || timeout_ms >= static_cast<uint64_t>(kYear.count())) return Clock::time_point::max();
+  return start + std::chrono::milliseconds(timeout_ms);
 }
 
 }  // namespace
@@ -102,6 +106,13 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks, con
                       {err_.get(), POLLIN, 0},
                       {hooks.cancel_fd, POLLIN, 0}};
   bool told_slow = false;
+  Clock::time_point ask_again = sent_ + kSlice;
+  // By the clock, not in quiet moments: a cell that prints or sends frames without end leaves none.
+  const auto interrupted = [&](bool now) {
+    if (!hooks.interrupted || (!now && Clock::now() < ask_again)) return false;
+    ask_again = Clock::now() + kSlice;
+    return hooks.interrupted();
+  };
   const auto finish = [&](CallStatus status) {
     outcome.status = status;
     for (int stream : {0, 1}) ReadOutput(stream, outcome, hooks);
@@ -122,21 +133,13 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks, con
     const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
     const int ready = ::ppoll(polled, 4, &timeout, nullptr);
     if (ready < 0 && errno != EINTR) ThrowErrno("poll");
-    if (ready <= 0) {
-      if ((ready < 0 || told_slow) && hooks.interrupted && hooks.interrupted()) {
-        return finish(CallStatus::kInterrupted);
-      }
-      continue;
-    }
+    if (interrupted(ready < 0)) return finish(CallStatus::kInterrupted);
+    if (ready <= 0) continue;
     if (polled[3].revents != 0) return finish(CallStatus::kCancelled);
     for (int stream : {0, 1}) {
       if (polled[stream + 1].revents != 0 && !ReadOutput(stream, outcome, hooks)) polled[stream + 1].fd = -1;
     }
     if (polled[0].revents != 0 && OnFrame(outcome, request)) return finish(outcome.status);
-    // A call that prints without end never times out of ppoll.
-    if (told_slow && hooks.interrupted && polled[0].revents == 0 && hooks.interrupted()) {
-      return finish(CallStatus::kInterrupted);
-    }
   }
 }
 
@@ -179,7 +182,8 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     case FrameKind::kNeed: {
       FrameHeader reply{.kind = FrameKind::kRefused, .id = call_id_, .b = header.b};
       const iovec part{&reply, sizeof reply};
-      if (header.b == 0 || header.b > request.limits.result_bytes || result_memfd_) {
+      const uint64_t limit = request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
+      if (header.b == 0 || header.b > limit || result_memfd_) {
         SendDatagram(socket_.get(), {&part, 1});
         return false;
       }
@@ -210,12 +214,12 @@ void Lease::TakeResult(CallOutcome& outcome, const FrameHeader& header, std::str
   std::memcpy(&outcome.usage, payload.data(), sizeof(CallUsage));
   payload.remove_prefix(sizeof(CallUsage));
   outcome.result_size = header.c;
-  if (header.b > header.c) throw Error(Code::kProtocol, "the cell's reply contradicts itself", "", true);
+  if (header.b > header.c || (header.a & ~kFlagInMemfd) != 0) throw Error(Code::kProtocol, "the cell's reply contradicts itself", "", true);
   if (header.a & kFlagInMemfd) {
-    if (!result_memfd_ || header.c > result_memfd_size_) {
+    if (!result_memfd_ || header.c > result_memfd_size_ || !payload.empty()) {
       throw Error(Code::kProtocol, "the cell's reply is not where it says", "", true);
     }
-    outcome.payload = std::make_unique<Payload>(PrivateMapping(result_memfd_.get(), result_memfd_size_), header.b);
+    outcome.payload = std::make_unique<Payload>(PrivateMapping(result_memfd_.get(), header.c), header.b);
     return;
   }
   if (header.c != payload.size()) throw Error(Code::kProtocol, "the cell's reply has another size", "", true);

@@ -24,7 +24,11 @@ inline constexpr uint32_t kLeaseTableSlots = 1024;
 
 // What a slot of the lease table holds. The table is one memfd for each connection, mapped by both sides: it decides,
 // without a message, whether a lease that was handed out ahead is used by the client or taken back by the agent.
+//
+// A mark carries the low bits of its lease's id: a slot is given out again once its cell is gone, and a client that still
+// holds the old lease must not mark the new one by mistake.
 enum LeaseMark : uint32_t { kLeaseIdle = 0, kLeaseUsed = 1, kLeaseReclaimed = 2 };
+constexpr uint32_t MarkOf(uint64_t lease, LeaseMark mark) { return static_cast<uint32_t>(lease << 2) | mark; }
 
 // ---- client -> agent
 struct Hello {
