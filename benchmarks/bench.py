@@ -56,7 +56,7 @@ def each(
 
 
 def spread(callers: int, count: int, rate: float = 0.0) -> list[float]:
-    """`count` calls in all by threads of one process, `rate` a second in all (0: as fast as they go)."""
+    """`count` calls by threads of one process, `rate` a second in all (0: as fast as they go)."""
     taken: list[list[float]] = [[] for _ in range(callers)]
     every = callers / rate if rate else 0.0
 
@@ -142,7 +142,7 @@ class Report:
 
 
 def cold(repeats: int) -> list[tuple[str, float]]:
-    """Seconds of first calls. A setting of its own makes a pool of its own, hence a worker that is not there yet."""
+    """Seconds of first calls. A setting of its own makes a pool without a worker yet."""
     found = []
     fresh = [sandbox(memory_mb=700 + n)(plain) for n in range(repeats)]
     double(1)
@@ -259,13 +259,13 @@ def main() -> int:
         console.print(table)
         files = built["files"]
         console.print(
-            f"environment of pandas: {files['py']} .py files, {files['pyc']} compiled (what importing needs)"
+            f"environment of pandas: {files['py']} .py, {files['pyc']} compiled (those imported)"
         )
         figures |= {"cold": dict(rows), "files": files}
     end = os.getloadavg()
     written = "not " if sys.dont_write_bytecode else ""
     console.print(
-        f"bytecode of the caller's own modules is {written}kept; load average {end[0]:.2f} at the end"
+        f"the caller's own bytecode is {written}kept; load average {end[0]:.2f} at the end"
     )
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=1))

@@ -100,21 +100,17 @@ def analyse() -> None:
     heading(1, "A real data set, analysed in a process of its own")
     begin = time.perf_counter()
     load_table.warm()
-    console.print(
-        f"   environment with pandas and scikit-learn ready after {time.perf_counter() - begin:.1f} s"
-    )
+    console.print(f"   pandas and scikit-learn ready after {time.perf_counter() - begin:.1f} s")
     rows = load_table()
     begin = time.perf_counter()
     scores = cross_validate(rows)
     took = time.perf_counter() - begin
     for name, folds in scores.items():
-        mean = statistics.fmean(folds)
+        mean, spread = statistics.fmean(folds), statistics.stdev(folds)
         bar = "█" * round((mean - 0.8) * 150)
-        console.print(
-            f"   {name:<20} [green]{bar:<30}[/] {mean:.3f} ± {statistics.stdev(folds):.3f} (5 folds)"
-        )
+        console.print(f"   {name:<20} [green]{bar:<30}[/] {mean:.3f} ± {spread:.3f} (5 folds)")
     console.print(
-        f"   {len(rows)} rows × {len(rows[0])} columns went in as data, scores came out: {milliseconds(took)}"
+        f"   {len(rows)} rows × {len(rows[0])} columns went in, scores out: {milliseconds(took)}"
     )
 
 
@@ -136,7 +132,7 @@ def explain() -> None:
 
 
 def timed(count: int, every: float = 0.0) -> list[float]:
-    """Seconds of each of `count` calls; `every`: seconds from the start of one call to that of the next."""
+    """Seconds of each of `count` calls; `every`: seconds from one's start to the next's."""
     taken = []
     start = time.perf_counter()
     for n in range(count):
@@ -178,12 +174,12 @@ def latency() -> None:
     console.print(table)
     load = os.getloadavg()[0]
     console.print(
-        f"   one caller on {os.cpu_count()} CPUs, load average {load:.1f}; back to back is bound by making cells"
+        f"   one caller, {os.cpu_count()} CPUs, load {load:.1f}; back to back waits for cells"
     )
 
 
 def refused(what: str, attack: Callable[[], object], leaked: Callable[[object], bool]) -> bool:
-    """Runs an attack; it is refused when it raises, or when nothing of the host is in what it found."""
+    """Runs an attack. It failed when it raises, or when nothing of the host is in what it found."""
     try:
         found = attack()
     except hutch.SandboxExecutionError as error:
@@ -192,7 +188,8 @@ def refused(what: str, attack: Callable[[], object], leaked: Callable[[object], 
         if leaked(found):
             console.print(Text(f"   ✗ {what}: LEAKED {found}", style="bold white on red"))
             return False
-        answer = f"found {', '.join(found) if isinstance(found, dict) else found}: nothing of this host's"
+        names = ", ".join(found) if isinstance(found, dict) else str(found)
+        answer = f"found {names}: nothing of this host's"
     console.print(
         Text.assemble(
             ("   ✓ refused  ", "bold green"), (f"{what:<24}", "bold"), (answer[:100], "dim")
@@ -216,9 +213,7 @@ def attacks() -> bool:
 
 
 def main() -> int:
-    console.print(
-        f"[bold]Hutch[/] on {os.uname().sysname} {os.uname().release}, Python {sys.version.split()[0]}"
-    )
+    console.print(f"[bold]Hutch[/] on Linux {os.uname().release}, Python {sys.version.split()[0]}")
     analyse()
     explain()
     latency()

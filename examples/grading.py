@@ -28,7 +28,9 @@ def grade(source: str) -> str:
     for case in CASES:
         outcome = solve.run(case)
         if not outcome.ok:
-            return f"{passed} of {len(CASES)}, then: {outcome.status} {outcome.limit or outcome.error or ''}".rstrip()
+            return (
+                f"{passed} of {len(CASES)}, then: {outcome.status} {outcome.limit or ''}".rstrip()
+            )
         passed += check(case, outcome.value)
     return f"{passed} of {len(CASES)}"
 

@@ -16,7 +16,7 @@ def main() -> None:
         outcome = hutch.run(source, stdin="1 2 3\n", timeout_sec=1, memory_mb=128)
         if outcome.ok:
             print(
-                f"{name}: printed {outcome.stdout.strip()!r} after {outcome.usage.wall_sec * 1000:.1f} ms"
+                f"{name}: printed {outcome.stdout.strip()!r} after {outcome.usage.wall_sec:.4f} s"
             )
         elif outcome.error is not None:
             print(

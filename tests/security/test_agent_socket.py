@@ -62,7 +62,8 @@ def test_the_socket_and_its_directory_are_for_one_user(paths: dict[str, Any]) ->
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can try as somebody else")
 def test_another_user_cannot_connect(paths: dict[str, Any]) -> None:
     code = (
-        "import os,socket,sys; os.setgid(65534); os.setuid(65534); s=socket.socket(socket.AF_UNIX, int(sys.argv[2]));"
+        "import os,socket,sys; os.setgid(65534); os.setuid(65534);"
+        "s=socket.socket(socket.AF_UNIX, int(sys.argv[2]));"
         "s.connect(sys.argv[1])"
     )
     place = paths["agent_socket"]

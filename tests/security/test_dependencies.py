@@ -76,12 +76,25 @@ def test_odd_names_are_refused_or_harmless(name: str) -> None:
 @pytest.mark.parametrize(
     "setting",
     [
-        {"memory_mb": -1}, {"memory_mb": 2**63}, {"memory_mb": "much"}, {"pids": 0}, {"disk_mb": -5}, {"result_mb": -1},
-        {"output_mb": -1}, {"cpus": -1}, {"cpus": float("nan")}, {"cpu_sec": -1}, {"queue_sec": float("nan")}, {"pids": 2**40},
-        {"unknown_keyword": 1}, {"isolation": "none"}, {"env": {"A=B": "x"}}, {"env": {"A": "x\x00y"}},
+        {"memory_mb": -1},
+        {"memory_mb": 2**63},
+        {"memory_mb": "much"},
+        {"pids": 0},
+        {"disk_mb": -5},
+        {"result_mb": -1},
+        {"output_mb": -1},
+        {"cpus": -1},
+        {"cpus": float("nan")},
+        {"cpu_sec": -1},
+        {"queue_sec": float("nan")},
+        {"pids": 2**40},
+        {"unknown_keyword": 1},
+        {"isolation": "none"},
+        {"env": {"A=B": "x"}},
+        {"env": {"A": "x\x00y"}},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_limits_that_are_none_are_refused_before_a_call(setting: dict[str, object]) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):
         sandbox(**setting)(nothing)()  # type: ignore[call-overload]

@@ -166,5 +166,5 @@ def test_arguments_of_an_earlier_call_are_in_nobodys_memory() -> None:
     secret = os.urandom(24).hex().encode()
     for _ in range(5):
         assert remember(secret) == 48
-    # What is searched for is sent backwards, so that the searcher's own arguments are no find; its copies are a few.
+    # It is sent backwards, so that the searcher's own arguments are no find; its copies are few.
     assert all(look_for(secret[::-1]) < 50 for _ in range(3))

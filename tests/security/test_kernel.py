@@ -115,7 +115,7 @@ def test_no_setting_of_the_kernel_can_be_written(seen: dict[str, Any]) -> None:
 
 
 def test_no_system_call_is_allowed_that_was_not_before(seen: dict[str, Any]) -> None:
-    """golden_syscalls.txt: x86-64 numbers that zeros do not refuse. A new one needs a reason, and a line there."""
+    """golden_syscalls.txt: x86-64 numbers that zeros do not refuse. A new one needs a reason."""
     if not seen["sweep"]:
         pytest.skip("the list is of x86-64's numbers")
     golden = {

@@ -65,7 +65,7 @@ def test_closing_every_descriptor_is_a_clear_end(then: str, next_call_works: Non
 
 
 def frame_attack(how: str) -> str:
-    """Speaks the protocol itself: finds the worker's object and the call's id by walking up the stack."""
+    """Speaks the protocol itself: finds the worker and the call's id by walking up the stack."""
     import socket
     import struct
     import sys

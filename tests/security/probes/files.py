@@ -222,7 +222,7 @@ def probe_traversal():
         "/proc/self/root",
         "/proc/self/cwd/../../../../..",
         "/proc/1/root",
-        "/proc/self/task/%d/root" % os.getpid(),
+        f"/proc/self/task/{os.getpid()}/root",
     ]
     fd = os.open("/tmp", os.O_RDONLY)
     places.append(f"/dev/fd/{fd}/../../../..")

@@ -239,9 +239,9 @@ def probe_namespace_limit():
 
 
 def probe_sweep():
-    """Every system call number with zeros for arguments, each in a child: the numbers that are not refused.
+    """Every system call number with zeros for arguments, each in a child: those not refused.
 
-    A fork server of our own would hide a number that kills; those that never return or end a process are left out.
+    Left out: what never returns, ends the process or makes another one.
     """
     if not X86:
         return []

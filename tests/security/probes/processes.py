@@ -133,7 +133,7 @@ def _posture():
 
 
 def probe_posture_after_exec():
-    """A program from a memfd, from /tmp and from /dev/shm is behind the same walls as we are, or does not run."""
+    """A program from a memfd, /tmp or /dev/shm is behind the same walls, or does not run."""
     import subprocess
 
     mine = _posture()
@@ -165,7 +165,7 @@ def probe_posture_after_exec():
 
 
 def probe_secrets_in_the_heap():
-    """Objects of the process that runs us: no path of the agent, no token, no other call's arguments."""
+    """Objects of the process that runs us: no path of the agent's, no token."""
     import gc
 
     words = ("podman.sock", "agent-1.sock", "HUTCH_TOKEN", "warden.sock")
