@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <random>
 
 #include "wire/channel.h"
@@ -240,7 +241,10 @@ uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeou
            [&](ReceivedMessage& received) {
              const auto* answer = std::get_if<Answer>(&received.message);
              if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
-             ready = std::stoull(answer->text);
+             const char* end = answer->text.data() + answer->text.size();
+             if (std::from_chars(answer->text.data(), end, ready).ptr != end) {
+               throw Error(Code::kProtocol, "the agent answered with no number");
+             }
              return true;
            });
   return ready;

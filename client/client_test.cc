@@ -1,0 +1,473 @@
+// A Client against a scripted agent: a thread that listens on a real socket and speaks the messages of wire/message.h.
+#include "client/client.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "wire/channel.h"
+#include "wire/memfd.h"
+#include "wire/paths.h"
+
+namespace hutch {
+namespace {
+
+constexpr char kKey[] = "pool";
+
+// The other side of one lease: a cell that answers "reply <its lease>" to a call, or does something else.
+struct FakeCell {
+  enum class Way { kReplies, kDiesBefore, kDiesDuring };
+  Fd socket;
+  Way way = Way::kReplies;
+  std::thread thread;
+};
+
+// One connection's agent. The test's script decides what to answer; everything it does is done on the agent's thread.
+class FakeAgent {
+ public:
+  using Script = std::function<void(FakeAgent&, const Message&)>;
+
+  explicit FakeAgent(Script script, uint32_t version = kWireVersion) : script_(std::move(script)), version_(version) {
+    char name[] = "/tmp/hutch-client-XXXXXX";
+    dir_ = ::mkdtemp(name);
+    listener_ = ListenAt(path(), 4);
+    table_fd_ = MakeResultMemfd(kLeaseTableSlots * sizeof(uint32_t));
+    void* mapped = ::mmap(nullptr, kLeaseTableSlots * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED,
+                          table_fd_.get(), 0);
+    table_ = static_cast<uint32_t*>(mapped);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~FakeAgent() {
+    stop_ = true;
+    thread_.join();
+    for (FakeCell& cell : cells_) {
+      cell.socket.reset();
+      if (cell.thread.joinable()) cell.thread.join();
+    }
+    ::munmap(table_, kLeaseTableSlots * sizeof(uint32_t));
+    std::filesystem::remove_all(dir_);
+  }
+  std::string path() const { return dir_ + "/agent.sock"; }
+
+  // ---- for scripts
+  void Send(const Message& message, std::span<const int> descriptors = {}) {
+    while (!SendMessage(peer_.get(), message, descriptors)) std::this_thread::yield();
+  }
+  uint64_t Grant(uint64_t request, FakeCell::Way way = FakeCell::Way::kReplies) {
+    const uint64_t lease = next_lease_++;
+    auto [ours, theirs] = MakeSocketPair();
+    auto [out_read, out_write] = MakePipe();
+    auto [err_read, err_write] = MakePipe();
+    const auto slot = static_cast<uint32_t>(lease % kLeaseTableSlots);
+    Mark(lease, kLeaseIdle);
+    const int descriptors[] = {ours.get(), out_read.get(), err_read.get()};
+    if (way == FakeCell::Way::kDiesBefore) {
+      theirs.reset();
+    } else {
+      FakeCell cell;
+      cell.thread = std::thread([socket = std::move(theirs), out = std::move(out_write), way, lease]() mutable {
+        Serve(socket, out, way, lease);
+      });
+      cells_.push_back(std::move(cell));
+    }
+    Send(Leased{request, lease, slot, "worker-" + std::to_string(lease), 5'000'000, 1'000'000}, descriptors);
+    return lease;
+  }
+  void Mark(uint64_t lease, LeaseMark mark) {
+    std::atomic_ref<uint32_t>(table_[lease % kLeaseTableSlots]).store(MarkOf(lease, mark));
+  }
+  bool IsUsed(uint64_t lease) {
+    return std::atomic_ref<uint32_t>(table_[lease % kLeaseTableSlots]).load() == MarkOf(lease, kLeaseUsed);
+  }
+  void HangUp() { peer_.reset(); }
+
+  // Waits until `true_now` holds, asked on the test's thread.
+  static void Until(const std::function<bool()>& true_now) {
+    while (!true_now()) std::this_thread::yield();
+  }
+  std::atomic<int> acquired = 0;
+  std::atomic<int> ahead = 0;
+  std::atomic<int> unused = 0;
+  std::atomic<int> gone = 0;
+  std::atomic<int> done = 0;
+  std::atomic<int> forgotten = 0;
+
+ private:
+  static void Serve(const Fd& socket, const Fd& out, FakeCell::Way way, uint64_t lease) {
+    std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
+    std::vector<Fd> descriptors;
+    for (;;) {
+      pollfd polled{socket.get(), POLLIN, 0};
+      ::poll(&polled, 1, -1);
+      const ReceiveResult got = ReceiveDatagram(socket.get(), buffer, &descriptors, 8);
+      if (got.status == ReceiveStatus::kNothing) continue;
+      if (got.status != ReceiveStatus::kData || way == FakeCell::Way::kDiesDuring) return;
+      FrameHeader header;
+      std::memcpy(&header, buffer.data(), sizeof header);
+      const std::string body = "reply " + std::to_string(lease);
+      if (::write(out.get(), "printed", 7) != 7) return;
+      header.kind = FrameKind::kResult;
+      header.a = 0;
+      header.b = header.c = body.size();
+      CallUsage usage;
+      usage.wall_us = 1;
+      const iovec parts[] = {
+          {&header, sizeof header}, {&usage, sizeof usage}, {const_cast<char*>(body.data()), body.size()}};
+      SendDatagram(socket.get(), parts);
+    }
+  }
+  void Run() {
+    while (!stop_) {
+      pollfd polled{peer_ ? peer_.get() : listener_.get(), POLLIN, 0};
+      if (::poll(&polled, 1, 5) <= 0) continue;
+      if (!peer_) {
+        if (accepted_) continue;
+        accepted_ = true;
+        peer_ = Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        continue;
+      }
+      try {
+        while (peer_) {
+          auto received = ReceiveMessage(peer_.get());
+          if (!received) break;
+          OnMessage(received->message);
+        }
+      } catch (const Error&) {
+        peer_.reset();
+      }
+    }
+    peer_.reset();
+  }
+  void OnMessage(const Message& message) {
+    if (std::get_if<Hello>(&message) != nullptr) {
+      if (version_ != kWireVersion) {
+        Send(Failed{0, static_cast<int32_t>(Code::kVersionMismatch), "another version", "hint", false});
+      } else {
+        const int table = table_fd_.get();
+        Send(Welcome{version_, "fake"}, {&table, 1});
+      }
+      return;
+    }
+    if (const auto* acquire = std::get_if<Acquire>(&message)) ++(acquire->ahead ? ahead : acquired);
+    if (const auto* over = std::get_if<Done>(&message)) {
+      ++done;
+      if (over->status == "unused") ++unused;
+      if (over->status == "gone") ++gone;
+    }
+    if (std::get_if<Forget>(&message) != nullptr) ++forgotten;
+    script_(*this, message);
+  }
+
+  Script script_;
+  uint32_t version_;
+  std::string dir_;
+  Fd listener_;
+  Fd peer_;
+  Fd table_fd_;
+  uint32_t* table_ = nullptr;
+  uint64_t next_lease_ = 1;
+  bool accepted_ = false;
+  std::vector<FakeCell> cells_;
+  std::atomic<bool> stop_ = false;
+  std::thread thread_;
+};
+
+void Nothing(FakeAgent&, const Message&) {}
+
+void GrantEach(FakeAgent& agent, const Message& message) {
+  if (const auto* acquire = std::get_if<Acquire>(&message)) agent.Grant(acquire->request);
+  if (const auto* done = std::get_if<Done>(&message)) {
+    if (done->want_report) agent.Send(Report{done->lease, CellReport{.signal = 9, .wall_us = 1}});
+  }
+}
+
+class ClientTest : public ::testing::Test {
+ protected:
+  ClientTest() {
+    request_.function = &function_;
+    request_.limits.timeout_ms = 60'000;
+  }
+  std::string CallText(Client& client) {
+    CallRecord record = client.Call(kKey, request_, {});
+    EXPECT_EQ(record.outcome.status, CallStatus::kReturned);
+    return {record.outcome.payload->data(), record.outcome.payload->size()};
+  }
+  Error ErrorOf(const std::function<void()>& act) {
+    try {
+      act();
+    } catch (const Error& error) {
+      return error;
+    }
+    ADD_FAILURE() << "nothing was thrown";
+    return Error(Code::kInternal, "");
+  }
+
+  Blob function_{std::string("function")};
+  CallRequest request_;
+};
+
+TEST_F(ClientTest, SaysThatNobodyListens) {
+  EXPECT_EQ(ErrorOf([] { Client("/tmp/hutch-nobody.sock", -1); }).code(), Code::kUnavailable);
+}
+
+TEST_F(ClientTest, SaysThatTheAgentSpeaksAnotherVersion) {
+  const FakeAgent agent(Nothing, kWireVersion + 1);
+  const Error error = ErrorOf([&] { Client(agent.path(), -1); });
+  EXPECT_EQ(error.code(), Code::kVersionMismatch);
+  EXPECT_EQ(error.hint(), "hint");
+}
+
+TEST_F(ClientTest, CallsOnACellThatItAskedFor) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  const CallRecord record = client.Call(kKey, request_, {});
+  EXPECT_EQ(record.outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(record.outcome.output.text(0), "printed");
+  EXPECT_EQ(record.worker, "worker-1");
+  EXPECT_EQ(record.queue_sec, 5.0);
+  EXPECT_EQ(record.worker_sec, 1.0);
+  EXPECT_FALSE(record.report) << "nobody asks the warden about a call that simply returned";
+}
+
+TEST_F(ClientTest, UsesWhatWasLeasedAheadAndAsksForMore) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  EXPECT_EQ(CallText(client), "reply 1");
+  FakeAgent::Until([&] { return agent.ahead == 2; });
+  // Its leases ahead may still be under way: whatever it takes, it is its own.
+  CallText(client);
+  FakeAgent::Until([&] { return agent.ahead >= 3; });
+  EXPECT_LE(agent.acquired, 2);
+}
+
+TEST_F(ClientTest, NeverUsesALeaseThatTheAgentTookBack) {
+  std::atomic<uint64_t> taken_back = 0;
+  std::vector<uint64_t> leases;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) {
+      const uint64_t lease = self.Grant(acquire->request);
+      if (acquire->ahead) {
+        self.Mark(lease, kLeaseReclaimed);
+        taken_back = lease;
+      }
+    }
+  });
+  Client client(agent.path(), -1);
+  EXPECT_EQ(CallText(client), "reply 1");
+  FakeAgent::Until([&] { return taken_back == 3; });
+  EXPECT_EQ(CallText(client), "reply 4");
+  EXPECT_EQ(agent.acquired, 2);
+}
+
+TEST_F(ClientTest, AnOldLeaseDoesNotMarkTheSlotsNewOne) {
+  std::atomic<int> ahead = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr) return;
+    const uint64_t lease = self.Grant(acquire->request);
+    // The agent took it back, its cell ended, and the slot was given to another lease.
+    if (acquire->ahead) self.Mark(lease + kLeaseTableSlots, kLeaseIdle), ++ahead;
+  });
+  Client client(agent.path(), -1);
+  EXPECT_EQ(CallText(client), "reply 1");
+  FakeAgent::Until([&] { return ahead == 2; });
+  EXPECT_EQ(CallText(client), "reply 4");
+  EXPECT_FALSE(agent.IsUsed(2 + kLeaseTableSlots));
+  EXPECT_FALSE(agent.IsUsed(3 + kLeaseTableSlots));
+}
+
+TEST_F(ClientTest, ReplacesALeaseWhoseCellIsGone) {
+  std::atomic<int> granted = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) {
+      self.Grant(acquire->request, granted++ < 3 ? FakeCell::Way::kDiesBefore : FakeCell::Way::kReplies);
+    }
+  });
+  Client client(agent.path(), -1);
+  EXPECT_EQ(CallText(client), "reply 4");
+  FakeAgent::Until([&] { return agent.gone == 3; });
+}
+
+TEST_F(ClientTest, GivesUpWhenEveryCellIsGone) {
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, FakeCell::Way::kDiesBefore);
+  });
+  Client client(agent.path(), -1);
+  const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
+  EXPECT_EQ(error.code(), Code::kWorkerFailed);
+  EXPECT_FALSE(error.may_have_run());
+}
+
+TEST_F(ClientTest, AsksTheWardenAboutACellThatEnded) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+    const auto* done = std::get_if<Done>(&message);
+    if (done != nullptr && done->want_report) self.Send(Report{done->lease, CellReport{.signal = 11}});
+  });
+  Client client(agent.path(), -1);
+  const CallRecord record = client.Call(kKey, request_, {});
+  EXPECT_EQ(record.outcome.status, CallStatus::kEnded);
+  ASSERT_TRUE(record.report);
+  EXPECT_EQ(record.report->signal, 11);
+}
+
+TEST_F(ClientTest, AgentAndCellLostDuringACallMayHaveRun) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+    if (std::get_if<Done>(&message) != nullptr) self.HangUp();
+  });
+  Client client(agent.path(), -1);
+  const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
+  EXPECT_EQ(error.code(), Code::kUnavailable);
+  EXPECT_TRUE(error.may_have_run());
+  EXPECT_TRUE(client.broken());
+}
+
+TEST_F(ClientTest, ACallWhoseCellLivesOutlivesTheAgent) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) {
+      self.Grant(acquire->request);
+      self.HangUp();
+    }
+  });
+  Client client(agent.path(), -1);
+  EXPECT_EQ(CallText(client), "reply 1");
+  const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
+  EXPECT_EQ(error.code(), Code::kUnavailable);
+  EXPECT_FALSE(error.may_have_run()) << "nothing was sent";
+}
+
+TEST_F(ClientTest, AnAgentLostBeforeACellWasGivenCertainlyRanNothing) {
+  FakeAgent agent([](FakeAgent& self, const Message&) { self.HangUp(); });
+  Client client(agent.path(), -1);
+  const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
+  EXPECT_EQ(error.code(), Code::kUnavailable);
+  EXPECT_FALSE(error.may_have_run());
+}
+
+TEST_F(ClientTest, CarriesTheAgentsRefusal) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) {
+      self.Send(Failed{acquire->request, static_cast<int32_t>(Code::kBusy), "full", "wait", false});
+    }
+  });
+  Client client(agent.path(), -1);
+  const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
+  EXPECT_EQ(error.code(), Code::kBusy);
+  EXPECT_STREQ(error.what(), "full");
+  EXPECT_EQ(error.hint(), "wait");
+}
+
+TEST_F(ClientTest, GivesBackALeaseThatCameAfterItGaveUp) {
+  std::atomic<uint64_t> asked = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) asked = acquire->request;
+    if (const auto* forget = std::get_if<Forget>(&message)) self.Grant(forget->request);
+    if (const auto* ask = std::get_if<Ask>(&message)) self.Send(Answer{ask->request, "here"});
+  });
+  Client client(agent.path(), -1);
+  auto [read_end, write_end] = MakePipe();
+  ASSERT_EQ(::write(write_end.get(), "x", 1), 1);
+  const CallHooks cancelled{.interrupted = {}, .output = {}, .cancel_fd = read_end.get()};
+  const Error error = ErrorOf([&] { client.Call(kKey, request_, cancelled); });
+  EXPECT_EQ(error.code(), Code::kCancelled);
+  EXPECT_FALSE(error.may_have_run());
+  FakeAgent::Until([&] { return agent.forgotten == 1; });
+  while (agent.unused == 0) EXPECT_EQ(client.AskAgent("status", 60'000, {}), "here");
+}
+
+TEST_F(ClientTest, TimesOutAnAgentThatDoesNotAnswer) {
+  FakeAgent agent(Nothing);
+  Client client(agent.path(), -1);
+  EXPECT_EQ(ErrorOf([&] { client.AskAgent("status", 1, {}); }).code(), Code::kTimeout);
+}
+
+TEST_F(ClientTest, IsInterruptedWhileItWaits) {
+  FakeAgent agent(Nothing);
+  Client client(agent.path(), -1);
+  const CallHooks hooks{.interrupted = [] { return true; }, .output = {}, .cancel_fd = -1};
+  EXPECT_EQ(ErrorOf([&] { client.AskAgent("status", ~0ull, hooks); }).code(), Code::kCancelled);
+}
+
+TEST_F(ClientTest, ReportsTheStepsOfAPreparation) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    const auto* prepare = std::get_if<Prepare>(&message);
+    if (prepare == nullptr) return;
+    self.Send(Progress{prepare->request, "download", "x", 1, 2});
+    self.Send(Prepared{prepare->request, "key", "digest", "lock", {}, true, 1, 2, "watchdog"});
+  });
+  Client client(agent.path(), -1);
+  std::vector<std::string> stages;
+  const Prepared prepared =
+      client.PreparePool({}, 1000, [&](const Progress& step) { stages.push_back(step.stage); }, {});
+  EXPECT_EQ(prepared.key, "key");
+  EXPECT_EQ(stages, std::vector<std::string>{"download"});
+}
+
+TEST_F(ClientTest, WarmsAPool) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* warm = std::get_if<Warm>(&message)) self.Send(Answer{warm->request, "3"});
+  });
+  Client client(agent.path(), -1);
+  EXPECT_EQ(client.WarmPool(kKey, 3, 1000, {}), 3u);
+}
+
+TEST_F(ClientTest, AnAnswerOfAnotherKindIsAnErrorOfTheProtocol) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* ask = std::get_if<Ask>(&message)) self.Send(Progress{ask->request, "x", "", 0, 0});
+    if (const auto* warm = std::get_if<Warm>(&message)) self.Send(Answer{warm->request, "many"});
+  });
+  Client client(agent.path(), -1);
+  EXPECT_EQ(ErrorOf([&] { client.AskAgent("status", 60'000, {}); }).code(), Code::kProtocol);
+  EXPECT_EQ(ErrorOf([&] { client.WarmPool(kKey, 1, 60'000, {}); }).code(), Code::kProtocol);
+}
+
+TEST_F(ClientTest, ThreadsShareOneConnectionAndEachGetsItsOwn) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    GrantEach(self, message);
+    if (const auto* ask = std::get_if<Ask>(&message)) self.Send(Answer{ask->request, ask->what});
+  });
+  Client client(agent.path(), -1);
+  std::vector<std::thread> threads;
+  std::atomic<int> calls = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 20; ++round) {
+        const std::string what = std::to_string(i) + "/" + std::to_string(round);
+        EXPECT_EQ(client.AskAgent(what, 60'000, {}), what);
+        EXPECT_TRUE(CallText(client).starts_with("reply "));
+        ++calls;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(calls, 160);
+}
+
+TEST_F(ClientTest, EveryThreadThatWaitsHearsOfTheAgentsEnd) {
+  std::atomic<int> asked = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message&) {
+    if (++asked == 4) self.HangUp();
+  });
+  Client client(agent.path(), -1);
+  std::vector<std::thread> threads;
+  std::atomic<int> unavailable = 0;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      if (ErrorOf([&] { client.AskAgent("status", 60'000, {}); }).code() == Code::kUnavailable) ++unavailable;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(unavailable, 4);
+}
+
+}  // namespace
+}  // namespace hutch

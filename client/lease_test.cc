@@ -1,0 +1,536 @@
+// A Lease against scripted cells: threads that hold the other ends of a real socket and two real pipes.
+#include "client/lease.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "wire/channel.h"
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+constexpr uint64_t kCallId = 77;
+
+// The cell's ends, with what a cell does with them.
+struct Cell {
+  Fd socket, out, err;
+
+  struct Received {
+    FrameHeader header{};
+    std::string payload;
+    std::vector<Fd> descriptors;
+  };
+  // Waits for one frame; nothing at the end of the stream.
+  std::optional<Received> Receive() const {
+    std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
+    Received received;
+    for (;;) {
+      pollfd polled{socket.get(), POLLIN, 0};
+      ::poll(&polled, 1, -1);
+      const ReceiveResult got = ReceiveDatagram(socket.get(), buffer, &received.descriptors, 8);
+      if (got.status == ReceiveStatus::kNothing) continue;
+      if (got.status != ReceiveStatus::kData || got.size < sizeof(FrameHeader)) return std::nullopt;
+      std::memcpy(&received.header, buffer.data(), sizeof(FrameHeader));
+      received.payload.assign(buffer.data() + sizeof(FrameHeader), got.size - sizeof(FrameHeader));
+      return received;
+    }
+  }
+  void SendRaw(std::string_view bytes, std::span<const int> descriptors = {}) const {
+    const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+    while (SendDatagram(socket.get(), {&part, 1}, descriptors) == SendStatus::kFull) {
+      pollfd polled{socket.get(), POLLOUT, 0};
+      ::poll(&polled, 1, -1);
+    }
+  }
+  void Send(const FrameHeader& header, std::string_view payload = {}) const {
+    std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+    SendRaw(bytes.append(payload));
+  }
+  void Reply(FrameKind kind, std::string_view body, CallUsage usage = {}) const {
+    std::string payload(reinterpret_cast<const char*>(&usage), sizeof usage);
+    Send({.kind = kind, .id = kCallId, .b = body.size(), .c = body.size()}, payload.append(body));
+  }
+  void Print(const Fd& stream, std::string_view text) const {
+    while (!text.empty()) {
+      const ssize_t n = ::write(stream.get(), text.data(), text.size());
+      if (n <= 0) return;
+      text.remove_prefix(static_cast<size_t>(n));
+    }
+  }
+};
+
+class LeaseTest : public ::testing::Test {
+ protected:
+  using Script = std::function<void(Cell&)>;
+
+  LeaseTest() {
+    std::signal(SIGPIPE, SIG_IGN);  // a script may print after the lease is gone
+    auto [ours, theirs] = MakeSocketPair();
+    auto [out_read, out_write] = MakePipe();
+    auto [err_read, err_write] = MakePipe();
+    cell_ = Cell{std::move(theirs), std::move(out_write), std::move(err_write)};
+    lease_.emplace(1, "worker", std::move(ours), std::move(out_read), std::move(err_read));
+    request_.meta = "meta";
+    request_.function = &function_;
+    request_.arguments = "arguments";
+    request_.limits.timeout_ms = 60'000;
+  }
+  ~LeaseTest() override {
+    lease_.reset();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // The script gets the cell after the call has arrived; its ends close when it returns.
+  void Play(Script script) {
+    thread_ = std::thread([this, script = std::move(script)] {
+      Cell cell = std::move(cell_);
+      call_ = cell.Receive();
+      script(cell);
+    });
+  }
+  CallOutcome Run() {
+    EXPECT_TRUE(lease_->Send(request_, kCallId));
+    return lease_->Await(request_, hooks_, [this] { ++slow_; });
+  }
+  CallOutcome RunAgainst(Script script) {
+    Play(std::move(script));
+    return Run();
+  }
+  // The cell's frame ends the call as an error of the protocol that says the call may have run.
+  void ExpectProtocolError(Script script) {
+    try {
+      RunAgainst(std::move(script));
+      ADD_FAILURE() << "the frame was accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kProtocol) << error.what();
+      EXPECT_TRUE(error.may_have_run());
+    }
+  }
+
+  Blob function_{std::string("function")};
+  CallRequest request_;
+  CallHooks hooks_;
+  std::optional<Lease> lease_;
+  Cell cell_;
+  std::optional<Cell::Received> call_;
+  std::atomic<int> slow_ = 0;
+  std::thread thread_;
+};
+
+std::string_view Text(const CallOutcome& outcome) { return {outcome.payload->data(), outcome.payload->size()}; }
+
+// A cell that waits until the host is done with it.
+void WaitForTheEnd(Cell& cell) {
+  while (cell.Receive()) {
+  }
+}
+
+TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Reply(FrameKind::kResult, "result", {.load_us = 3, .cpu_us = 5});
+    WaitForTheEnd(cell);
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(Text(outcome), "result");
+  EXPECT_EQ(outcome.payload->body_size(), 6u);
+  EXPECT_EQ(outcome.usage.load_us, 3u);
+  EXPECT_EQ(outcome.usage.cpu_us, 5u);
+}
+
+TEST_F(LeaseTest, TellsRaisedAndUnencodableApart) {
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kRaised, "error"); }).status, CallStatus::kRaised);
+}
+
+TEST_F(LeaseTest, TellsAResultThatIsNoData) {
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kUnencodable, "map"); }).status,
+            CallStatus::kUnencodable);
+}
+
+TEST_F(LeaseTest, PlacesTheCallAsTheSpecificationSays) {
+  const std::string big_arguments(100'000, 'a');
+  const std::string first(5000, 'x');
+  const std::string second(10, 'y');
+  const Blob big_function{std::string(50'000, 'f')};
+  request_.function = &big_function;
+  request_.arguments = big_arguments;
+  request_.buffers = {first, second};
+  RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); });
+  thread_.join();
+  ASSERT_TRUE(call_);
+  EXPECT_EQ(call_->header.kind, FrameKind::kCall);
+  EXPECT_EQ(call_->header.a, 4u);
+  EXPECT_EQ(call_->header.id, kCallId);
+  std::array<uint32_t, 4> lengths;
+  std::memcpy(lengths.data(), call_->payload.data(), sizeof lengths);
+  EXPECT_EQ(lengths, (std::array<uint32_t, 4>{4, kSectionInDescriptor, kSectionInDescriptor, 16}));
+  EXPECT_EQ(call_->payload.substr(16, 4), "meta");
+  std::array<uint64_t, 2> sizes;
+  std::memcpy(sizes.data(), call_->payload.data() + 20, sizeof sizes);
+  EXPECT_EQ(sizes, (std::array<uint64_t, 2>{5000, 10}));
+  ASSERT_EQ(call_->descriptors.size(), 3u);
+  EXPECT_EQ(ReadSealedMemfd(call_->descriptors[0].get(), 1 << 20), big_function.bytes());
+  EXPECT_EQ(ReadSealedMemfd(call_->descriptors[1].get(), 1 << 20), big_arguments);
+  const std::string buffers = ReadSealedMemfd(call_->descriptors[2].get(), 1 << 20);
+  EXPECT_EQ(buffers.substr(0, 5000), first);
+  EXPECT_EQ(buffers.substr(8192, 10), second) << "each buffer is at the next multiple of 4096";
+}
+
+TEST_F(LeaseTest, ASentFunctionCannotBeChangedByItsCell) {
+  const Blob big{std::string(50'000, 'f')};
+  request_.function = &big;
+  RunAgainst([this](Cell& cell) {
+    EXPECT_EQ(::pwrite(call_->descriptors.at(0).get(), "x", 1, 0), -1);
+    cell.Reply(FrameKind::kResult, "");
+  });
+}
+
+TEST_F(LeaseTest, ALargeResultComesThroughMemoryOfTheHost) {
+  const std::string result(300'000, 'r');
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = result.size()});
+    const auto memfd = cell.Receive();
+    ASSERT_TRUE(memfd && memfd->header.kind == FrameKind::kMemfd && memfd->descriptors.size() == 1);
+    struct stat status;
+    ASSERT_EQ(::fstat(memfd->descriptors[0].get(), &status), 0);
+    EXPECT_EQ(static_cast<size_t>(status.st_size), result.size());
+    EXPECT_EQ(::ftruncate(memfd->descriptors[0].get(), 1), -1) << "it can be truncated under us";
+    ASSERT_EQ(::pwrite(memfd->descriptors[0].get(), result.data(), result.size(), 0),
+              static_cast<ssize_t>(result.size()));
+    const CallUsage usage;
+    cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 10, .c = result.size()},
+              {reinterpret_cast<const char*>(&usage), sizeof usage});
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(Text(outcome), result);
+  EXPECT_EQ(outcome.payload->body_size(), 10u);
+}
+
+TEST_F(LeaseTest, ACellThatKeepsAWritableMappingCannotChangeTheResultAfterwards) {
+  char* mapped = nullptr;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 4096});
+    const auto memfd = cell.Receive();
+    ASSERT_TRUE(memfd && memfd->descriptors.size() == 1);
+    mapped = static_cast<char*>(
+        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memfd->descriptors[0].get(), 0));
+    std::memset(mapped, 'a', 4096);
+    const CallUsage usage;
+    cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4096, .c = 4096},
+              {reinterpret_cast<const char*>(&usage), sizeof usage});
+  });
+  std::memset(mapped, 'b', 4096);
+  EXPECT_EQ(Text(outcome), std::string(4096, 'a'));
+  ::munmap(mapped, 4096);
+}
+
+TEST_F(LeaseTest, AResultSmallerThanAskedForIsTakenAtItsSize) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 100'000});
+    const auto memfd = cell.Receive();
+    ASSERT_TRUE(memfd && memfd->descriptors.size() == 1);
+    ASSERT_EQ(::pwrite(memfd->descriptors[0].get(), "abc", 3, 0), 3);
+    const CallUsage usage;
+    cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 3, .c = 3},
+              {reinterpret_cast<const char*>(&usage), sizeof usage});
+  });
+  EXPECT_EQ(Text(outcome), "abc");
+}
+
+TEST_F(LeaseTest, ATooLargeResultIsRefusedAndItsSizeKept) {
+  request_.limits.result_bytes = 1000;
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 1001});
+    const auto answer = cell.Receive();
+    ASSERT_TRUE(answer);
+    EXPECT_EQ(answer->header.kind, FrameKind::kRefused);
+    EXPECT_TRUE(answer->descriptors.empty());
+    cell.Send({.kind = FrameKind::kTooLarge, .id = kCallId, .b = 1001});
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kTooLarge);
+  EXPECT_EQ(outcome.result_size, 1001u);
+}
+
+TEST_F(LeaseTest, WithoutALimitAnAbsurdSizeIsRefusedAllTheSame) {
+  request_.limits.result_bytes = 0;
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = ~0ull});
+    EXPECT_EQ(cell.Receive()->header.kind, FrameKind::kRefused);
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 1 << 20});
+    EXPECT_EQ(cell.Receive()->header.kind, FrameKind::kMemfd);
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+}
+
+TEST_F(LeaseTest, MemoryIsGivenOnce) {
+  RunAgainst([](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 100});
+    EXPECT_EQ(cell.Receive()->header.kind, FrameKind::kMemfd);
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 100});
+    EXPECT_EQ(cell.Receive()->header.kind, FrameKind::kRefused);
+    cell.Reply(FrameKind::kResult, "x");
+  });
+}
+
+TEST_F(LeaseTest, ACellThatEndsWithoutReplyIsTold) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) { cell.Print(cell.out, "last words"); });
+  EXPECT_EQ(outcome.status, CallStatus::kEnded);
+  EXPECT_EQ(outcome.output.text(0), "last words");
+  EXPECT_EQ(outcome.payload, nullptr);
+}
+
+TEST_F(LeaseTest, ACellGoneBeforeTheCallCertainlyDidNotRunIt) {
+  cell_ = {};
+  EXPECT_FALSE(lease_->Send(request_, kCallId));
+}
+
+TEST_F(LeaseTest, TimesOutACallThatDoesNotEnd) {
+  request_.limits.timeout_ms = 1;
+  EXPECT_EQ(RunAgainst(WaitForTheEnd).status, CallStatus::kTimedOut);
+}
+
+TEST_F(LeaseTest, TimesOutACallThatPrintsWithoutEnd) {
+  request_.limits.timeout_ms = 20;
+  request_.limits.output_bytes = 1000;
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    const std::string chunk(65'536, 'x');
+    while (::write(cell.out.get(), chunk.data(), chunk.size()) > 0) {
+    }
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+  EXPECT_TRUE(outcome.output.truncated(0));
+  EXPECT_LT(outcome.output.text(0).size(), 1100u);
+}
+
+TEST_F(LeaseTest, TimesOutACallThatSendsFramesWithoutEnd) {
+  request_.limits.timeout_ms = 20;
+  std::atomic<bool> over = false;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    while (!over) {
+      const FrameHeader need{.kind = FrameKind::kNeed, .id = kCallId, .b = 0};
+      const iovec part{const_cast<FrameHeader*>(&need), sizeof need};
+      SendDatagram(cell.socket.get(), {&part, 1});
+    }
+  });
+  over = true;
+  EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+}
+
+TEST_F(LeaseTest, StartedRestartsTheClockOnlyOnce) {
+  request_.limits.timeout_ms = 1;
+  std::atomic<bool> over = false;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    while (!over) {
+      const FrameHeader started{.kind = FrameKind::kStarted, .id = kCallId};
+      const iovec part{const_cast<FrameHeader*>(&started), sizeof started};
+      SendDatagram(cell.socket.get(), {&part, 1});
+    }
+  });
+  over = true;
+  EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+}
+
+TEST_F(LeaseTest, AnAbsurdTimeoutDoesNotOverflow) {
+  request_.limits.timeout_ms = ~uint64_t{0};
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, "x"); }).status, CallStatus::kReturned);
+}
+
+TEST_F(LeaseTest, IsCancelledThroughItsDescriptor) {
+  auto [read_end, write_end] = MakePipe();
+  hooks_.cancel_fd = read_end.get();
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    ASSERT_EQ(::write(write_end.get(), "x", 1), 1);
+    WaitForTheEnd(cell);
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kCancelled);
+}
+
+TEST_F(LeaseTest, IsInterruptedWhenItsHookSaysSo) {
+  hooks_.interrupted = [] { return true; };
+  EXPECT_EQ(RunAgainst(WaitForTheEnd).status, CallStatus::kInterrupted);
+}
+
+TEST_F(LeaseTest, IsInterruptedWhileTheCellSendsFramesWithoutEnd) {
+  hooks_.interrupted = [] { return true; };
+  std::atomic<bool> over = false;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    while (!over) {
+      const FrameHeader need{.kind = FrameKind::kNeed, .id = kCallId, .b = 0};
+      const iovec part{const_cast<FrameHeader*>(&need), sizeof need};
+      SendDatagram(cell.socket.get(), {&part, 1});
+      cell.Print(cell.out, ".");
+    }
+  });
+  over = true;
+  EXPECT_EQ(outcome.status, CallStatus::kInterrupted);
+}
+
+TEST_F(LeaseTest, TellsOnceThatACallIsSlow) {
+  RunAgainst([this](Cell& cell) {
+    while (slow_ == 0) std::this_thread::yield();
+    for (int i = 0; i < 100; ++i) cell.Print(cell.out, "x");
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(slow_, 1);
+}
+
+TEST_F(LeaseTest, KeepsBothStreamsApartAndTellsThemLive) {
+  std::array<std::string, 2> live;
+  hooks_.output = [&](int stream, std::string_view bytes) { live.at(static_cast<size_t>(stream)) += bytes; };
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Print(cell.out, "out");
+    cell.Print(cell.err, "err");
+    cell.Reply(FrameKind::kResult, "");
+  });
+  EXPECT_EQ(outcome.output.text(0), "out");
+  EXPECT_EQ(outcome.output.text(1), "err");
+  EXPECT_EQ(live[0], "out");
+  EXPECT_EQ(live[1], "err");
+}
+
+TEST_F(LeaseTest, StreamsThatEndEarlyAreNoEndOfTheCall) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.out.reset();
+    cell.err.reset();
+    cell.Reply(FrameKind::kResult, "still here");
+  });
+  EXPECT_EQ(Text(outcome), "still here");
+}
+
+TEST_F(LeaseTest, ClosesDescriptorsThatACellSends) {
+  auto [read_end, write_end] = MakePipe();
+  RunAgainst([&](Cell& cell) {
+    const FrameHeader need{.kind = FrameKind::kNeed, .id = kCallId, .b = 0};
+    const int descriptor = write_end.get();
+    cell.SendRaw({reinterpret_cast<const char*>(&need), sizeof need}, {&descriptor, 1});
+    cell.Receive();
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  write_end.reset();
+  char byte;
+  EXPECT_EQ(::read(read_end.get(), &byte, 1), 0) << "the host kept a descriptor of a cell's";
+}
+
+// ---- hostile frames ----------------------------------------------------------------------------------------------
+
+struct Hostile {
+  const char* name;
+  std::function<void(Cell&)> script;
+};
+void PrintTo(const Hostile& hostile, std::ostream* out) { *out << hostile.name; }
+
+class HostileCell : public LeaseTest, public ::testing::WithParamInterface<Hostile> {};
+
+TEST_P(HostileCell, BreaksTheProtocol) { ExpectProtocolError(GetParam().script); }
+
+std::string Usage() { return std::string(sizeof(CallUsage), '\0'); }
+
+// Asks for memory and takes it, so that a reply in memory has a place to be in.
+void TakeMemory(Cell& cell) {
+  cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 4096});
+  cell.Receive();
+}
+
+const Hostile kHostile[] = {
+    {"OneByte", [](Cell& cell) { cell.SendRaw("x"); }},
+    {"HalfAHeader", [](Cell& cell) { cell.SendRaw(std::string(31, '\0')); }},
+    {"ZeroHeader", [](Cell& cell) { cell.SendRaw(std::string(32, '\0')); }},
+    {"TooLong", [](Cell& cell) { cell.SendRaw(std::string(sizeof(FrameHeader) + kMaxPayload + 1, 'x')); }},
+    {"WrongMagic", [](Cell& cell) { cell.Send({.magic = 0x1234, .kind = FrameKind::kStarted, .id = kCallId}); }},
+    {"WrongVersion", [](Cell& cell) { cell.Send({.version = 9, .kind = FrameKind::kStarted, .id = kCallId}); }},
+    {"AnotherCall", [](Cell& cell) { cell.Send({.kind = FrameKind::kStarted, .id = kCallId + 1}); }},
+    {"UnknownKind", [](Cell& cell) { cell.Send({.kind = static_cast<FrameKind>(200), .id = kCallId}); }},
+    {"AWardensFrame", [](Cell& cell) { cell.Send({.kind = FrameKind::kCellExit, .id = kCallId}); }},
+    {"AHostsFrame", [](Cell& cell) { cell.Send({.kind = FrameKind::kMemfd, .id = kCallId}); }},
+    {"NoUsage", [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId}); }},
+    {"HalfAUsage", [](Cell& cell) { cell.Send({.kind = FrameKind::kRaised, .id = kCallId}, "1234567"); }},
+    {"UnknownFlags", [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .a = 2, .id = kCallId}, Usage()); }},
+    {"BodyBeyondTotal",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 5, .c = 4}, Usage() + "1234"); }},
+    {"TotalBeyondPayload",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 4, .c = 5}, Usage() + "1234"); }},
+    {"TotalBelowPayload",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 3, .c = 3}, Usage() + "1234"); }},
+    {"HugeTotal",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 4, .c = ~0ull}, Usage() + "1234"); }},
+    {"InMemoryNeverGiven",
+     [](Cell& cell) {
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4}, Usage());
+     }},
+    {"BeyondTheMemoryGiven",
+     [](Cell& cell) {
+       TakeMemory(cell);
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4097}, Usage());
+     }},
+    {"BodyBeyondTheMemoryGiven",
+     [](Cell& cell) {
+       TakeMemory(cell);
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = ~0ull, .c = 4096}, Usage());
+     }},
+    {"InMemoryAndInline",
+     [](Cell& cell) {
+       TakeMemory(cell);
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4}, Usage() + "1234");
+     }},
+};
+
+INSTANTIATE_TEST_SUITE_P(Frames, HostileCell, ::testing::ValuesIn(kHostile),
+                         [](const auto& hostile) { return hostile.param.name; });
+
+// Whatever a cell sends, the host ends the call with an outcome or an error of the protocol. The same each time.
+TEST(LeaseMutation, EveryDamagedFrameEndsTheCall) {
+  std::mt19937_64 random(20);  // NOLINT(bugprone-random-generator-seed): the same frames each time
+  const FrameKind kinds[] = {FrameKind::kStarted, FrameKind::kResult,   FrameKind::kRaised, FrameKind::kUnencodable,
+                             FrameKind::kNeed,    FrameKind::kTooLarge, FrameKind::kCall};
+  const uint64_t numbers[] = {0, 1, 47, 48, 49, 64, 65'536, 1u << 31, ~0ull, ~0ull >> 1, 1ull << 40};
+  const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
+  const Blob function{std::string("f")};
+  CallRequest request;
+  request.function = &function;
+  request.limits.result_bytes = 1 << 20;
+  for (int round = 0; round < 2000; ++round) {
+    auto [ours, theirs] = MakeSocketPair();
+    auto [out_read, out_write] = MakePipe();
+    auto [err_read, err_write] = MakePipe();
+    Lease lease(1, "worker", std::move(ours), std::move(out_read), std::move(err_read));
+    ASSERT_TRUE(lease.Send(request, kCallId));
+    for (uint64_t frames = 1 + random() % 6; frames > 0; --frames) {
+      const FrameHeader header{.kind = pick(kinds),
+                               .a = random() % 4 == 0 ? static_cast<uint32_t>(random()) : static_cast<uint32_t>(random() % 2),
+                               .id = kCallId,
+                               .b = pick(numbers),
+                               .c = pick(numbers)};
+      std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+      bytes.append(random() % 100, 'p');
+      if (random() % 3 == 0) bytes[random() % bytes.size()] ^= static_cast<char>(1u << (random() % 8));
+      if (random() % 10 == 0) bytes.resize(random() % bytes.size() + 1);
+      const iovec part{bytes.data(), bytes.size()};
+      SendDatagram(theirs.get(), {&part, 1});
+    }
+    theirs.reset();
+    try {
+      const CallOutcome outcome = lease.Await(request, {}, [] {});
+      if (outcome.payload) {
+        EXPECT_LE(outcome.payload->body_size(), outcome.payload->size());
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kProtocol) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hutch
