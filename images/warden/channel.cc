@@ -43,7 +43,8 @@ Receiving Receive(int fd, Message* message) {
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
-  if (size < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? Receiving::kNothing : Receiving::kGone;
+  if (size < 0)
+    return errno == EAGAIN || errno == EWOULDBLOCK ? Receiving::kNothing : Receiving::kGone;
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_RIGHTS) TakeRights(c, message);
@@ -58,8 +59,9 @@ Receiving Receive(int fd, Message* message) {
     return Receiving::kGone;
   }
   const FrameHeader& frame = message->header;
-  if (static_cast<size_t>(size) < sizeof frame || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      frame.magic != kFrameMagic || frame.version != kFrameVersion) {
+  if (static_cast<size_t>(size) < sizeof frame ||
+      (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || frame.magic != kFrameMagic ||
+      frame.version != kFrameVersion) {
     message->CloseDescriptors();
     return Receiving::kMalformed;
   }
@@ -68,8 +70,10 @@ Receiving Receive(int fd, Message* message) {
   return Receiving::kMessage;
 }
 
-bool Send(int fd, const FrameHeader& header, const void* payload, size_t size, const int* descriptors, int count) {
-  iovec parts[2] = {{const_cast<FrameHeader*>(&header), sizeof header}, {const_cast<void*>(payload), size}};
+bool Send(int fd, const FrameHeader& header, const void* payload, size_t size,
+          const int* descriptors, int count) {
+  iovec parts[2] = {{const_cast<FrameHeader*>(&header), sizeof header},
+                    {const_cast<void*>(payload), size}};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = parts;

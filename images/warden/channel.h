@@ -1,7 +1,8 @@
-// Frames over SOCK_SEQPACKET, as the warden sends and receives them: never blocking, never believing a length.
+// Frames over SOCK_SEQPACKET, as the warden sends and receives them: never blocking, never
+// believing a length.
 //
-// Thread contract: single-threaded; the payload of a received Message lies in one static buffer, valid until the next
-// Receive().
+// Thread contract: single-threaded; the payload of a received Message lies in one static buffer,
+// valid until the next Receive().
 #pragma once
 
 #include <sys/types.h>

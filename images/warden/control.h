@@ -1,18 +1,21 @@
-// The frames that stay inside a worker: warden <-> zygote, and warden <-> slots. They have the form of wire/cell_frame.h and
-// kinds that neither agent nor client knows.
+// The frames that stay inside a worker: warden <-> zygote, and warden <-> slots. They have the form
+// of wire/cell_frame.h and kinds that neither agent nor client knows.
 //
-// Every one of them comes from a process that runs somebody else's code (a package in the zygote, and so in its slots), or
-// from a cell before it has any. So the warden believes no length, no state and no pid in them.
+// Every one of them comes from a process that runs somebody else's code (a package in the zygote,
+// and so in its slots), or from a cell before it has any. So the warden believes no length, no
+// state and no pid in them.
 //
-// kConfig      warden -> zygote  payload = KEY=VALUE, each ended by NUL: the warden's HUTCH_* without socket and token, and
-//                                HUTCH_SKIP, lines "module TAB reason" of what an earlier zygote could not import
+// kConfig      warden -> zygote  payload = KEY=VALUE, each ended by NUL: the warden's HUTCH_*
+// without socket and token, and
+//                                HUTCH_SKIP, lines "module TAB reason" of what an earlier zygote
+//                                could not import
 // kMakeSlot    warden -> zygote  a = slot; one descriptor: the slot's control socket
-// kImporting   zygote -> warden  payload = the module about to be imported; b = seconds it may take. Empty payload, b = 0: done.
-// kSkip        zygote -> warden  payload = "module TAB reason": start me again without it. The zygote exits after it.
-// kZygoteReady zygote -> warden  as in cell_frame.h
-// kSlotReady   slot -> warden    a = slot; sent by the slot's own process, whose pid the kernel attaches
-// kMakeCell    warden -> slot    as in cell_frame.h
-// kCellMade    cell's PID 1 -> warden   id = cell; two descriptors: the root of its /proc, the root of its scratch. The
+// kImporting   zygote -> warden  payload = the module about to be imported; b = seconds it may
+// take. Empty payload, b = 0: done. kSkip        zygote -> warden  payload = "module TAB reason":
+// start me again without it. The zygote exits after it. kZygoteReady zygote -> warden  as in
+// cell_frame.h kSlotReady   slot -> warden    a = slot; sent by the slot's own process, whose pid
+// the kernel attaches kMakeCell    warden -> slot    as in cell_frame.h kCellMade    cell's PID 1
+// -> warden   id = cell; two descriptors: the root of its /proc, the root of its scratch. The
 //                                kernel attaches the sender's pid.
 // kCellReady   user process -> warden   id = cell. After it the process has no way to the warden.
 // kCellStatus  cell's PID 1 -> warden   id = cell, a = raw wait status of the user process
@@ -30,8 +33,9 @@ inline constexpr FrameKind kCellMade{131};
 inline constexpr FrameKind kCellStatus{132};
 
 // Descriptors with a fixed place, so that a process of a cell holds exactly 0 to 3.
-inline constexpr int kCallFd = 3;     // in a cell: the call socket
-inline constexpr int kZygoteFd = 3;   // in the zygote: its control socket
-inline constexpr int kControlFd = 4;  // in a slot, and in a cell until it is ready: the slot's control socket
+inline constexpr int kCallFd = 3;    // in a cell: the call socket
+inline constexpr int kZygoteFd = 3;  // in the zygote: its control socket
+inline constexpr int kControlFd =
+    4;  // in a slot, and in a cell until it is ready: the slot's control socket
 
 }  // namespace hutch

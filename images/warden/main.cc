@@ -1,7 +1,8 @@
-// hutch-warden: PID 1 of a worker's container. Static, because it runs in whatever image the worker has.
+// hutch-warden: PID 1 of a worker's container. Static, because it runs in whatever image the worker
+// has.
 //
-// All settings come in HUTCH_* variables (pool/ writes them). Socket and token stay here; the rest is passed on to the
-// zygote over its control socket, so that no environment block shows it.
+// All settings come in HUTCH_* variables (pool/ writes them). Socket and token stay here; the rest
+// is passed on to the zygote over its control socket, so that no environment block shows it.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,8 +46,9 @@ size_t GatherConfig(char* out, size_t capacity) {
   return used;
 }
 
-// A cell's user process is pid 2 there. No zygote and no slot may be pid 2 here: libraries that ask getpid() whether they were
-// forked (OpenSSL does, before it trusts its random state) would not notice.
+// A cell's user process is pid 2 there. No zygote and no slot may be pid 2 here: libraries that ask
+// getpid() whether they were forked (OpenSSL does, before it trusts its random state) would not
+// notice.
 void BurnPid() {
   const pid_t pid = fork();
   if (pid == 0) _exit(0);
@@ -71,9 +73,13 @@ int main() {
   settings.cpus = Text("HUTCH_CPUS", "1");
   settings.memory_kb = Number("HUTCH_MEMORY_KB", settings.memory_kb);
   // A package, or the caller's setup function, may load much; it may not eat the host.
-  settings.worker_kb = Number("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * settings.memory_kb));
+  settings.worker_kb =
+      Number("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * settings.memory_kb));
   if (settings.socket == nullptr || settings.token == nullptr) {
-    fputs("hutch-warden: HUTCH_SOCKET and HUTCH_TOKEN are not set; it is started by hutch-agent, in a container\n", stderr);
+    fputs(
+        "hutch-warden: HUTCH_SOCKET and HUTCH_TOKEN are not set; it is started by hutch-agent, in "
+        "a container\n",
+        stderr);
     return 2;
   }
   static char config[32 * 1024];

@@ -45,10 +45,12 @@ void Warden::OnMakeSlot(const Message& message) {
     Report(failed, text, strlen(text));
   };
   const uint32_t number = message.header.a;
-  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree) return refuse(EBUSY, "no such free slot");
+  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree)
+    return refuse(EBUSY, "no such free slot");
   if (!zygote_ready_) return refuse(EAGAIN, "the zygote is not ready");
   int pair[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return refuse(errno, "socketpair");
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    return refuse(errno, "socketpair");
   const int on = 1;
   setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   FrameHeader header = About(FrameKind::kMakeSlot, static_cast<int>(number), 0);
@@ -112,12 +114,14 @@ void Warden::OnSlotMessage(int number, Message* message) {
     return FailSlot(number, static_cast<int>(header.b), message->payload, message->size);
   }
   if (header.kind == FrameKind::kSlotReady) {
-    if (slot.state != SlotState::kStarting || !IsNewChild(message->sender)) Doom("a slot is not what it says");
+    if (slot.state != SlotState::kStarting || !IsNewChild(message->sender))
+      Doom("a slot is not what it says");
     slot.pid = message->sender;
     slot.state = SlotState::kServing;
     return Report(About(FrameKind::kSlotReady, number, 0));
   }
-  if (cell.state == CellState::kNone || header.id != cell.id) Doom("a slot spoke of a cell that it has not");
+  if (cell.state == CellState::kNone || header.id != cell.id)
+    Doom("a slot spoke of a cell that it has not");
   if (header.kind == kCellMade) {
     if (!TakeCell(&slot, message)) Doom("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
@@ -153,11 +157,13 @@ void Warden::Kill(Cell* cell, uint32_t limit) {
   cell->killed = true;
   cell->limit = limit;
   // What a dying namespace reaps by itself is in nobody's rusage.
-  if (cell->armed_us != 0) cell->cpu_us = MeasureProcesses(cell->proc, 1, Exactness::kResident).cpu_us;
+  if (cell->armed_us != 0)
+    cell->cpu_us = MeasureProcesses(cell->proc, 1, Exactness::kResident).cpu_us;
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
 }
 
-// The slot goes, and its cell with it. The agent hears of a cell that ran (kCellExit) before it hears of the slot.
+// The slot goes, and its cell with it. The agent hears of a cell that ran (kCellExit) before it
+// hears of the slot.
 void Warden::FailSlot(int number, int error, const char* text, size_t size) {
   Slot& slot = slots_[number];
   if (slot.state == SlotState::kFree || slot.state == SlotState::kLost) return;
@@ -194,11 +200,14 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   CellReport report;
   if (cell.ended && WIFEXITED(cell.status)) report.exit_code = WEXITSTATUS(cell.status);
   if (cell.ended && WIFSIGNALED(cell.status)) report.signal = WTERMSIG(cell.status);
-  if (!cell.ended && !cell.killed) report.signal = SIGKILL;  // its PID 1 was killed, by none of ours
+  if (!cell.ended && !cell.killed)
+    report.signal = SIGKILL;  // its PID 1 was killed, by none of ours
   report.limit = report.signal == SIGXCPU ? kLimitCpuTime : cell.limit;
   report.killed = cell.killed ? 1 : 0;
-  report.wall_us = static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
-  report.cpu_us = std::max(cell.cpu_us, Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime));
+  report.wall_us =
+      static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
+  report.cpu_us =
+      std::max(cell.cpu_us, Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime));
   report.peak_kb = cell.peak_kb;
   report.memory_limit_kb = settings_.memory_kb;
   report.pids_peak = cell.pids_peak;

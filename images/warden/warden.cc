@@ -22,12 +22,12 @@ namespace hutch {
 namespace {
 
 constexpr int64_t kAgentGoneUs = 10'000'000;
-constexpr int64_t kGraceUs = 500'000;        // beyond the wall limit, which the client keeps itself
-constexpr int64_t kMakingUs = 10'000'000;    // a slot or cell that takes longer hangs
-constexpr int64_t kEndingUs = 2'000'000;     // for the reports of killed cells
+constexpr int64_t kGraceUs = 500'000;      // beyond the wall limit, which the client keeps itself
+constexpr int64_t kMakingUs = 10'000'000;  // a slot or cell that takes longer hangs
+constexpr int64_t kEndingUs = 2'000'000;   // for the reports of killed cells
 constexpr int64_t kBusyMs = 20;
 constexpr int64_t kIdleMs = 1000;
-constexpr uint32_t kExactEvery = 5;          // looks at a cell
+constexpr uint32_t kExactEvery = 5;  // looks at a cell
 
 // What epoll_data carries: a slot's number, or one of these.
 enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent };
@@ -102,7 +102,8 @@ void Warden::Doom(const char* text) {
   _exit(4);
 }
 
-// ---- the agent --------------------------------------------------------------------------------------------------
+// ---- the agent
+// --------------------------------------------------------------------------------------------------
 
 bool Warden::Connect() {
   sockaddr_un address{};
@@ -162,14 +163,22 @@ void Warden::OnAgent() {
     if (got == Receiving::kGone) return LoseAgent();
     const FrameHeader& header = message.header;
     switch (header.kind) {
-      case FrameKind::kMakeSlot: OnMakeSlot(message); break;
-      case FrameKind::kMakeCell: OnMakeCell(message); break;
-      case FrameKind::kArm: OnArm(header); break;
+      case FrameKind::kMakeSlot:
+        OnMakeSlot(message);
+        break;
+      case FrameKind::kMakeCell:
+        OnMakeCell(message);
+        break;
+      case FrameKind::kArm:
+        OnArm(header);
+        break;
       case FrameKind::kKill:
         if (Slot* slot = FindCell(header.id)) Kill(&slot->cell, kNoLimit);
         break;
-      case FrameKind::kRetire: _exit(0);
-      default: _exit(5);
+      case FrameKind::kRetire:
+        _exit(0);
+      default:
+        _exit(5);
     }
     message.CloseDescriptors();
   }
@@ -180,7 +189,8 @@ void Warden::OnArm(const FrameHeader& header) {
   if (slot == nullptr) return;  // it has just ended: kCellExit is on its way
   Cell& cell = slot->cell;
   cell.armed_us = NowUs();
-  cell.deadline_us = header.b == 0 ? 0 : cell.armed_us + static_cast<int64_t>(header.b) * 1000 + kGraceUs;
+  cell.deadline_us =
+      header.b == 0 ? 0 : cell.armed_us + static_cast<int64_t>(header.b) * 1000 + kGraceUs;
   cell.cpu_limit_us = header.c * 1000;
 }
 
@@ -213,7 +223,8 @@ void Warden::Flush() {
   epoll_ctl(epoll_, EPOLL_CTL_MOD, agent_, &event);
 }
 
-// ---- processes and time -----------------------------------------------------------------------------------------
+// ---- processes and time
+// -----------------------------------------------------------------------------------------
 
 bool Warden::IsNewChild(pid_t pid) const {
   if (pid <= 1 || pid == zygote_) return false;
@@ -227,7 +238,8 @@ bool Warden::IsNewChild(pid_t pid) const {
 void Warden::Reap() {
   for (;;) {
     siginfo_t info{};
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0 || info.si_pid == 0) return;
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0 || info.si_pid == 0)
+      return;
     // What a process said before it died is in a queue already. Hear it first.
     if (info.si_pid == zygote_) OnZygote();
     for (int i = 0; i < kMaxSlots; ++i) {
@@ -235,7 +247,8 @@ void Warden::Reap() {
     }
     int status = 0;
     rusage usage{};
-    if (wait4(info.si_pid, &status, WNOHANG | __WALL, &usage) == info.si_pid) OnDeath(info.si_pid, status, usage);
+    if (wait4(info.si_pid, &status, WNOHANG | __WALL, &usage) == info.si_pid)
+      OnDeath(info.si_pid, status, usage);
   }
 }
 
@@ -254,7 +267,8 @@ void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
 void Warden::Tick() {
   const int64_t now = NowUs();
   if (agent_ < 0 && !Connect() && now - agent_gone_us_ > kAgentGoneUs) _exit(0);
-  if (import_deadline_us_ != 0 && now > import_deadline_us_) SkipImported("took too long to import");
+  if (import_deadline_us_ != 0 && now > import_deadline_us_)
+    SkipImported("took too long to import");
   bool live = false;
   for (int i = 0; i < kMaxSlots; ++i) {
     Slot& slot = slots_[i];
@@ -284,7 +298,8 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
   cell->pids_peak = std::max(cell->pids_peak, usage.processes);
   cell->cpu_us = usage.cpu_us;
-  if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us) return Kill(cell, kLimitCpuTime);
+  if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us)
+    return Kill(cell, kLimitCpuTime);
   const bool suspect = usage.memory_kb + scratch.used_kb > settings_.memory_kb;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
   usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
@@ -314,7 +329,8 @@ void Warden::WatchWorker() {
 void Warden::SetTick() {
   bool busy = agent_ < 0 || !zygote_ready_ || ending_;
   for (const Slot& slot : slots_) {
-    busy = busy || slot.state == SlotState::kStarting || slot.cell.armed_us != 0 || slot.cell.state == CellState::kMaking;
+    busy = busy || slot.state == SlotState::kStarting || slot.cell.armed_us != 0 ||
+           slot.cell.state == CellState::kMaking;
   }
   const int64_t period = busy ? kBusyMs : kIdleMs;
   if (period == period_ms_) return;

@@ -1,14 +1,17 @@
-// The warden: PID 1 of a worker. It starts the zygote, is the parent of every slot and cell, and is the only one that the
-// agent speaks to. It times, measures, kills, reaps and reports; it makes nothing itself.
+// The warden: PID 1 of a worker. It starts the zygote, is the parent of every slot and cell, and is
+// the only one that the agent speaks to. It times, measures, kills, reaps and reports; it makes
+// nothing itself.
 //
-// Theory of operation. One thread, one epoll loop; nothing in it blocks or allocates. Zygote, slots and cells run as the
-// same uid, in the worker's or in nested user namespaces; as PID 1 the warden cannot be killed from among them, and it is
-// not dumpable, so that its memory (the token) cannot be read. Everything it hears from them may be a lie: a message is
-// acted on only in the state that expects it, a pid only when the kernel attached it, it is a child of ours and nothing else of
+// Theory of operation. One thread, one epoll loop; nothing in it blocks or allocates. Zygote, slots
+// and cells run as the same uid, in the worker's or in nested user namespaces; as PID 1 the warden
+// cannot be killed from among them, and it is not dumpable, so that its memory (the token) cannot
+// be read. Everything it hears from them may be a lie: a message is acted on only in the state that
+// expects it, a pid only when the kernel attached it, it is a child of ours and nothing else of
 // ours. Anything else ends the worker. At its exit the kernel kills all.
 //
-// A slot's cell goes through: making (kMakeCell passed on), made (its PID 1 is known), ready (user process parked), armed
-// (a call runs), dead (reaped: its PID namespace is empty, the slot may make the next).
+// A slot's cell goes through: making (kMakeCell passed on), made (its PID 1 is known), ready (user
+// process parked), armed (a call runs), dead (reaped: its PID namespace is empty, the slot may make
+// the next).
 #pragma once
 
 #include <sys/resource.h>
@@ -32,7 +35,8 @@ struct Settings {
 
 class Warden {
  public:
-  // `config` is the payload of kConfig but for HUTCH_SKIP. It and what `settings` points to outlive the warden.
+  // `config` is the payload of kConfig but for HUTCH_SKIP. It and what `settings` points to outlive
+  // the warden.
   Warden(const Settings& settings, const char* config, size_t config_size);
 
   // Serves the agent until the end of the worker; returns its exit status.
@@ -54,8 +58,8 @@ class Warden {
     uint64_t cpu_limit_us = 0;
     bool killed = false;
     uint32_t limit = kNoLimit;
-    bool ended = false;  // `status` is known
-    int status = 0;      // raw wait status of the user process
+    bool ended = false;   // `status` is known
+    int status = 0;       // raw wait status of the user process
     uint64_t cpu_us = 0;  // as last seen
     uint64_t peak_kb = 0;
     uint32_t pids_peak = 0;

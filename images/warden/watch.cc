@@ -64,8 +64,8 @@ uint64_t CpuUs(int proc, pid_t pid) {
   if (after_name == nullptr) return 0;
   unsigned long long user = 0, system = 0;
   long long children_user = 0, children_system = 0;
-  sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %lld %lld", &user, &system,
-         &children_user, &children_system);
+  sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %lld %lld", &user,
+         &system, &children_user, &children_system);
   static const uint64_t us_per_tick = 1000000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
   return (user + system + static_cast<uint64_t>(children_user + children_system)) * us_per_tick;
 }
@@ -118,7 +118,8 @@ ScratchUse MeasureScratch(int scratch) {
   struct statfs info;
   if (scratch < 0 || fstatfs(scratch, &info) != 0) return {};
   const uint64_t used = (info.f_blocks - info.f_bfree) * static_cast<uint64_t>(info.f_bsize) / 1024;
-  return {used, (info.f_blocks > 0 && info.f_bfree == 0) || (info.f_files > 0 && info.f_ffree == 0)};
+  return {used,
+          (info.f_blocks > 0 && info.f_bfree == 0) || (info.f_files > 0 && info.f_ffree == 0)};
 }
 
 bool IsProc(int fd) { return IsDirectoryOf(fd, PROC_SUPER_MAGIC); }

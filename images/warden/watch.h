@@ -1,8 +1,10 @@
-// Measures the processes of a cell, or of the worker, through the root of a /proc. Reads only; allocates nothing.
+// Measures the processes of a cell, or of the worker, through the root of a /proc. Reads only;
+// allocates nothing.
 //
-// Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its share), what is swapped
-// out, shared memory, and the scratch. Pages of files are the image's and the environment's, and can be dropped. A
-// process that made itself undumpable hides its page counts; its whole resident size counts then.
+// Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its
+// share), what is swapped out, shared memory, and the scratch. Pages of files are the image's and
+// the environment's, and can be dropped. A process that made itself undumpable hides its page
+// counts; its whole resident size counts then.
 //
 // Thread contract: single-threaded.
 #pragma once
@@ -25,8 +27,8 @@ struct ScratchUse {
   bool full = false;
 };
 
-// How exactly to look. A resident size is a few microseconds a process, and never less than the true share; that costs
-// a walk of the page tables.
+// How exactly to look. A resident size is a few microseconds a process, and never less than the
+// true share; that costs a walk of the page tables.
 enum class Exactness { kResident, kShare };
 
 // All processes that `proc`, a directory, shows, but `excluded_pid`.

@@ -1,4 +1,5 @@
-// The warden's zygote: starting it, and starting it again without a module that it could not import.
+// The warden's zygote: starting it, and starting it again without a module that it could not
+// import.
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -52,12 +53,14 @@ constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
 
 void Warden::StartZygote() {
   int pair[2];
-  if (++zygote_starts_ > kMaxStarts || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
+  if (++zygote_starts_ > kMaxStarts ||
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     Doom("the zygote could not be started");
   }
   static char config[48 * 1024];
   memcpy(config, config_, config_size_);
-  const int size = snprintf(config + config_size_, sizeof config - config_size_, "HUTCH_SKIP=%s", skip_);
+  const int size =
+      snprintf(config + config_size_, sizeof config - config_size_, "HUTCH_SKIP=%s", skip_);
   FrameHeader header;
   header.kind = kConfig;
   Send(pair[0], header, config, config_size_ + static_cast<size_t>(size) + 1);
@@ -90,7 +93,8 @@ void Warden::OnZygote() {
     const FrameHeader& header = message.header;
     if (header.kind == FrameKind::kFailed) {  // of a slot that it could not fork
       if (header.a < kMaxSlots && slots_[header.a].state == SlotState::kStarting) {
-        FailSlot(static_cast<int>(header.a), static_cast<int>(header.b), message.payload, message.size);
+        FailSlot(static_cast<int>(header.a), static_cast<int>(header.b), message.payload,
+                 message.size);
       }
     } else if (zygote_ready_) {
       Doom("the zygote spoke out of turn");
@@ -98,7 +102,9 @@ void Warden::OnZygote() {
       const size_t size = std::min(message.size, sizeof importing_ - 1);
       memcpy(importing_, message.payload, size);
       importing_[size] = '\0';
-      const int64_t us = size == 0 ? kStartUs : static_cast<int64_t>(std::min<uint64_t>(header.b, kMaxImportSec)) * 1'000'000;
+      const int64_t us =
+          size == 0 ? kStartUs
+                    : static_cast<int64_t>(std::min<uint64_t>(header.b, kMaxImportSec)) * 1'000'000;
       import_deadline_us_ = NowUs() + us;
     } else if (header.kind == kSkip) {
       Skip(message.payload, message.size);
@@ -120,7 +126,8 @@ void Warden::OnZygote() {
 void Warden::Skip(const char* line, size_t size) {
   zygote_again_ = true;
   if (skip_size_ + size + 2 > sizeof skip_) return;
-  for (size_t i = 0; i < size; ++i) skip_[skip_size_++] = line[i] == '\0' || line[i] == '\n' ? ' ' : line[i];
+  for (size_t i = 0; i < size; ++i)
+    skip_[skip_size_++] = line[i] == '\0' || line[i] == '\n' ? ' ' : line[i];
   skip_[skip_size_++] = '\n';
   skip_[skip_size_] = '\0';
 }
@@ -143,7 +150,8 @@ void Warden::OnZygoteDeath(int status) {
     if (WIFSIGNALED(status)) {
       snprintf(reason, sizeof reason, "died while being imported (signal %d)", WTERMSIG(status));
     } else {
-      snprintf(reason, sizeof reason, "ended the process while being imported (exit %d)", WEXITSTATUS(status));
+      snprintf(reason, sizeof reason, "ended the process while being imported (exit %d)",
+               WEXITSTATUS(status));
     }
     SkipImported(reason);
   }

@@ -224,9 +224,16 @@ class Worker:
         try:
             payload = encoding.encode(value, max_bytes)
         except encoding.Unencodable as error:
-            fields = {"path": error.path, "type": error.type_name, "hint": error.hint, "message": str(error)}
+            fields = {
+                "path": error.path,
+                "type": error.type_name,
+                "hint": error.hint,
+                "message": str(error),
+            }
             body = bytes(encoding.encode(fields, 1 << 24).body)
-            self.cell.send(self.fd, UNENCODABLE, 0, call_id, len(body), len(body), usage.packed(), body)
+            self.cell.send(
+                self.fd, UNENCODABLE, 0, call_id, len(body), len(body), usage.packed(), body
+            )
             return
         except encoding.TooLarge as error:
             self.cell.send(self.fd, TOO_LARGE, 0, call_id, error.size, 0, usage.packed())
@@ -239,7 +246,13 @@ class Worker:
             self.reply_large(call_id, RESULT, len(payload.body), size, payload.chunks(), usage)
 
     def reply_large(
-        self, call_id: int, kind: int, body_size: int, size: int, chunks: Iterator[tuple[int, Any]], usage: Usage
+        self,
+        call_id: int,
+        kind: int,
+        body_size: int,
+        size: int,
+        chunks: Iterator[tuple[int, Any]],
+        usage: Usage,
     ) -> None:
         self.cell.send(self.fd, NEED, 0, call_id, size, 0)
         frame = self.cell.recv(self.fd)
@@ -258,7 +271,9 @@ class Worker:
         _close(fd)
         self.cell.send(self.fd, kind, IN_MEMFD, call_id, body_size, size, usage.packed())
 
-    def reply_error(self, call_id: int, error: BaseException, sources: dict[str, str], usage: Usage) -> None:
+    def reply_error(
+        self, call_id: int, error: BaseException, sources: dict[str, str], usage: Usage
+    ) -> None:
         usage.limit = limit_of(error, self.cell)
         if usage.limit:
             _ballast.close()
@@ -266,7 +281,9 @@ class Worker:
             body = describe(error, sources)
         except BaseException:
             traceback.clear_frames(error.__traceback__)
-            body = encoding.encode_error(type(error).__name__, "", "", None, "", encoding.builtin_bases(type(error)))
+            body = encoding.encode_error(
+                type(error).__name__, "", "", None, "", encoding.builtin_bases(type(error))
+            )
         if len(body) <= INLINE:
             self.cell.send(self.fd, RAISED, 0, call_id, len(body), len(body), usage.packed(), body)
         else:
@@ -321,14 +338,19 @@ def describe(error: BaseException, sources: dict[str, str]) -> bytes:
     for frame in told.stack:
         if frame.filename in sources:
             line = frame.lineno
-    if isinstance(error, SyntaxError) and error.filename in (*sources, getattr(sys.modules["__main__"], "__file__", None)):
+    if isinstance(error, SyntaxError) and error.filename in (
+        *sources,
+        getattr(sys.modules["__main__"], "__file__", None),
+    ):
         line = error.lineno
     try:
         message = str(error)
     except Exception as second:
         message = f"(its text cannot be had: {type(second).__name__})"
     bases = encoding.builtin_bases(type(error))
-    return encoding.encode_error(type(error).__name__, message, "".join(told.format()), line, "", bases)
+    return encoding.encode_error(
+        type(error).__name__, message, "".join(told.format()), line, "", bases
+    )
 
 
 def leave_out_own(told: traceback.TracebackException) -> None:
@@ -426,7 +448,9 @@ def leave(code: int) -> NoReturn:
 
 
 def flush_streams() -> None:
-    for stream in {id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
+    for stream in {
+        id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    }.values():
         try:
             if stream is not None:
                 stream.flush()

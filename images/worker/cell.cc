@@ -1,10 +1,10 @@
-// The extension module _hutch_cell: what zygote.py and call.py need of the kernel. CPython's limited API of 3.10, so that one
-// file serves every interpreter.
+// The extension module _hutch_cell: what zygote.py and call.py need of the kernel. CPython's
+// limited API of 3.10, so that one file serves every interpreter.
 //
-// Thread contract: frames (`send`, `recv`) from one thread at a time; everything else from the only thread of its process.
+// Thread contract: frames (`send`, `recv`) from one thread at a time; everything else from the only
+// thread of its process.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,8 @@ void CloseAll(Received* received) {
   while (received->count > 0) close(received->descriptors[--received->count]);
 }
 
-// Blocks for one datagram, into `incoming`. False, errno set: a failure, or no frame of ours (EPROTO).
+// Blocks for one datagram, into `incoming`. False, errno set: a failure, or no frame of ours
+// (EPROTO).
 bool Receive(int fd, Received* received) {
   iovec part{&incoming, sizeof incoming};
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
@@ -59,7 +60,8 @@ bool Receive(int fd, Received* received) {
   message.msg_controllen = sizeof control;
   const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
   if (size < 0 && errno != ECONNRESET) return false;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr;
+       c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     received->count = static_cast<int>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     memcpy(received->descriptors, CMSG_DATA(c), received->count * sizeof(int));
@@ -67,8 +69,9 @@ bool Receive(int fd, Received* received) {
   received->size = -1;
   if (size <= 0) return true;
   const FrameHeader& header = incoming.header;
-  if (static_cast<size_t>(size) < sizeof header || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      header.magic != kFrameMagic || header.version != kFrameVersion) {
+  if (static_cast<size_t>(size) < sizeof header ||
+      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || header.magic != kFrameMagic ||
+      header.version != kFrameVersion) {
     CloseAll(received);
     errno = EPROTO;
     return false;
@@ -92,18 +95,16 @@ PyObject* Recv(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
   Received received;
   bool good;
-  Py_BEGIN_ALLOW_THREADS
-  good = Receive(fd, &received);
-  Py_END_ALLOW_THREADS
-  if (!good) return Errno();
+  Py_BEGIN_ALLOW_THREADS good = Receive(fd, &received);
+  Py_END_ALLOW_THREADS if (!good) return Errno();
   if (received.size < 0) Py_RETURN_NONE;
   PyObject* descriptors = PyTuple_New(received.count);
   for (int i = 0; i < received.count; ++i) {
     PyTuple_SetItem(descriptors, i, PyLong_FromLong(received.descriptors[i]));
   }
   const FrameHeader& header = incoming.header;
-  return Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b, header.c,
-                       incoming.payload, received.size, descriptors);
+  return Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b,
+                       header.c, incoming.payload, received.size, descriptors);
 }
 
 // A bytes or bytearray as it is (the limited API of 3.10 has no buffers).
@@ -128,7 +129,8 @@ PyObject* Send(PyObject*, PyObject* args) {
   unsigned long long id, b, c;
   PyObject* first = nullptr;
   PyObject* second = nullptr;
-  if (!PyArg_ParseTuple(args, "iiIKKK|OO", &fd, &kind, &header.a, &id, &b, &c, &first, &second)) return nullptr;
+  if (!PyArg_ParseTuple(args, "iiIKKK|OO", &fd, &kind, &header.a, &id, &b, &c, &first, &second))
+    return nullptr;
   header.kind = static_cast<FrameKind>(kind);
   header.id = id;
   header.b = b;
@@ -140,10 +142,8 @@ PyObject* Send(PyObject*, PyObject* args) {
   message.msg_iov = parts;
   message.msg_iovlen = 3;
   ssize_t sent;
-  Py_BEGIN_ALLOW_THREADS
-  sent = TEMP_FAILURE_RETRY(sendmsg(fd, &message, MSG_NOSIGNAL));
-  Py_END_ALLOW_THREADS
-  if (sent < 0) return Errno();
+  Py_BEGIN_ALLOW_THREADS sent = TEMP_FAILURE_RETRY(sendmsg(fd, &message, MSG_NOSIGNAL));
+  Py_END_ALLOW_THREADS if (sent < 0) return Errno();
   Py_RETURN_NONE;
 }
 
@@ -171,7 +171,8 @@ PyObject* Fork(PyObject*, PyObject*) {
 PyObject* Enter(PyObject*, PyObject* args) {
   int control;
   unsigned long long memory_kb, disk_kb, pids, nofile;
-  if (!PyArg_ParseTuple(args, "iKKKK", &control, &memory_kb, &disk_kb, &pids, &nofile)) return nullptr;
+  if (!PyArg_ParseTuple(args, "iKKKK", &control, &memory_kb, &disk_kb, &pids, &nofile))
+    return nullptr;
   const SlotOptions options{memory_kb, disk_kb, pids, nofile};
   bool locks_shared = false;
   if (const char* step = EnterSlot(options, control, &plan, &locks_shared)) return Failed(step);
@@ -182,11 +183,12 @@ PyObject* Enter(PyObject*, PyObject* args) {
 PyObject* Serve(PyObject*, PyObject*) {
   for (;;) {
     Received received;
-    if (!Receive(kControlFd, &received) || received.size < 0 || incoming.header.kind != FrameKind::kMakeCell ||
-        received.count != 3) {
+    if (!Receive(kControlFd, &received) || received.size < 0 ||
+        incoming.header.kind != FrameKind::kMakeCell || received.count != 3) {
       _exit(received.size < 0 ? 0 : 70);
     }
-    const int descriptors[3] = {received.descriptors[0], received.descriptors[1], received.descriptors[2]};
+    const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
+                                received.descriptors[2]};
     const uint64_t id = incoming.header.id;
     const char* step = "";
     PyOS_BeforeFork();
@@ -216,8 +218,11 @@ PyObject* Usage(PyObject*, PyObject*) {
   fflush(nullptr);  // what C code printed: this process never exits
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto us = [](const timeval& t) { return static_cast<long long>(t.tv_sec) * 1000000 + t.tv_usec; };
-  return Py_BuildValue("(LLL)", us(usage.ru_utime) + us(usage.ru_stime), static_cast<long long>(usage.ru_maxrss),
+  const auto us = [](const timeval& t) {
+    return static_cast<long long>(t.tv_sec) * 1000000 + t.tv_usec;
+  };
+  return Py_BuildValue("(LLL)", us(usage.ru_utime) + us(usage.ru_stime),
+                       static_cast<long long>(usage.ru_maxrss),
                        static_cast<long long>(usage.ru_minflt));
 }
 
@@ -227,8 +232,8 @@ PyObject* Pin(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "i", &count)) return nullptr;
   cpu_set_t allowed;
   unsigned cpu = 0;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || syscall(SYS_getcpu, &cpu, nullptr, nullptr) != 0 ||
-      CPU_COUNT(&allowed) <= count) {
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
+      syscall(SYS_getcpu, &cpu, nullptr, nullptr) != 0 || CPU_COUNT(&allowed) <= count) {
     Py_RETURN_NONE;
   }
   cpu_set_t chosen;
@@ -249,19 +254,22 @@ PyObject* CanFork(PyObject*, PyObject*) {
   return PyBool_FromLong(pid > 0);
 }
 
-// Every cell can open /proc/self/exe, which is the one file that all cells of a worker see as the same inode. The zygote
-// holds every lock on it that can be taken on a file opened for reading, for ever, so that cells cannot meet by locks there.
+// Every cell can open /proc/self/exe, which is the one file that all cells of a worker see as the
+// same inode. The zygote holds every lock on it that can be taken on a file opened for reading, for
+// ever, so that cells cannot meet by locks there.
 PyObject* LockExecutable(PyObject*, PyObject*) {
   const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   struct flock all{};
   all.l_type = F_RDLCK;
   all.l_whence = SEEK_SET;
-  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 || fcntl(fd, F_OFD_SETLK, &all) != 0) return Errno();
+  if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 || fcntl(fd, F_OFD_SETLK, &all) != 0)
+    return Errno();
   return PyLong_FromLong(fd);
 }
 
-// OpenSSL reseeds after a fork when getpid() has changed. A cell's pids are small, and so may the zygote's have been: draw
-// from both of its generators once, so that the state which a grandchild inherits is the cell's own.
+// OpenSSL reseeds after a fork when getpid() has changed. A cell's pids are small, and so may the
+// zygote's have been: draw from both of its generators once, so that the state which a grandchild
+// inherits is the cell's own.
 PyObject* StirOpenssl(PyObject*, PyObject*) {
   for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"}) {
     void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
@@ -270,7 +278,8 @@ PyObject* StirOpenssl(PyObject*, PyObject*) {
     using Add = void (*)(const void*, int, double);
     unsigned char fresh[32];
     if (getentropy(fresh, sizeof fresh) != 0) return Errno();
-    if (auto add = reinterpret_cast<Add>(dlsym(library, "RAND_add"))) add(fresh, sizeof fresh, sizeof fresh);
+    if (auto add = reinterpret_cast<Add>(dlsym(library, "RAND_add")))
+      add(fresh, sizeof fresh, sizeof fresh);
     for (const char* draw : {"RAND_bytes", "RAND_priv_bytes"}) {
       unsigned char byte;
       if (auto function = reinterpret_cast<Draw>(dlsym(library, draw))) function(&byte, 1);
@@ -281,21 +290,26 @@ PyObject* StirOpenssl(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"recv", Recv, METH_VARARGS, "recv(fd) -> (kind, a, id, b, c, payload, descriptors), or None at the end"},
+    {"recv", Recv, METH_VARARGS,
+     "recv(fd) -> (kind, a, id, b, c, payload, descriptors), or None at the end"},
     {"send", Send, METH_VARARGS, "send(fd, kind, a, id, b, c, first=b'', second=b''): one frame"},
     {"pair", Pair, METH_NOARGS, "pair() -> (fd, fd): two ends of a channel for frames"},
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
-    {"enter_slot", Enter, METH_VARARGS, "enter_slot(control, memory_kb, disk_kb, pids, nofile) -> locks are shared"},
+    {"enter_slot", Enter, METH_VARARGS,
+     "enter_slot(control, memory_kb, disk_kb, pids, nofile) -> locks are shared"},
     {"serve", Serve, METH_NOARGS, "make cells; returns in each cell, its id"},
-    {"usage", Usage, METH_NOARGS, "usage() -> (CPU microseconds, peak KB, minor faults) of this process"},
+    {"usage", Usage, METH_NOARGS,
+     "usage() -> (CPU microseconds, peak KB, minor faults) of this process"},
     {"pin", Pin, METH_VARARGS, "pin(count): stay on that many CPUs"},
     {"can_fork", CanFork, METH_NOARGS, "whether one more process may be made"},
     {"lock_executable", LockExecutable, METH_NOARGS, "hold every lock on /proc/self/exe"},
-    {"stir_openssl", StirOpenssl, METH_NOARGS, "give OpenSSL's generators, where loaded, a state of this process"},
+    {"stir_openssl", StirOpenssl, METH_NOARGS,
+     "give OpenSSL's generators, where loaded, a state of this process"},
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_hutch_cell", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_hutch_cell", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace hutch

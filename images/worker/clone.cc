@@ -20,7 +20,8 @@
 namespace hutch {
 namespace {
 
-constexpr int kNamespaces = CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS;
+constexpr int kNamespaces =
+    CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS;
 constexpr unsigned long kQuiet = MS_NOSUID | MS_NODEV;
 
 // Between MakeCell() and CellInit(), which share memory. One cell at a time.
@@ -66,8 +67,10 @@ void WriteText(const char* path, const char* text) {
   RawCall(SYS_close, fd);
 }
 
-void Mount(const char* source, const char* target, const char* type, unsigned long flags, const char* options) {
-  Check(target, RawCall(SYS_mount, Arg(source), Arg(target), Arg(type), static_cast<long>(flags), Arg(options)));
+void Mount(const char* source, const char* target, const char* type, unsigned long flags,
+           const char* options) {
+  Check(target, RawCall(SYS_mount, Arg(source), Arg(target), Arg(type), static_cast<long>(flags),
+                        Arg(options)));
 }
 
 long OpenDirectory(const char* path) {
@@ -92,8 +95,10 @@ long MountScratch(const char* options) {
 long MountProc(const CellPlan& plan) {
   Mount("proc", "/proc", "proc", kQuiet | MS_NOEXEC, nullptr);
   const long root = OpenDirectory("/proc");
-  for (int i = 0; i < plan.masks; ++i) Mount(plan.mask_by[i], plan.mask[i], nullptr, MS_BIND, nullptr);
-  // No user namespace below this one: it would hand out capabilities again. The cell's filter refuses them too.
+  for (int i = 0; i < plan.masks; ++i)
+    Mount(plan.mask_by[i], plan.mask[i], nullptr, MS_BIND, nullptr);
+  // No user namespace below this one: it would hand out capabilities again. The cell's filter
+  // refuses them too.
   WriteText("/proc/sys/user/max_user_namespaces", "0");
   return root;
 }
@@ -129,19 +134,24 @@ void CloseAllBut(int kept) {
 int CellInit(void*) {
   const CellPlan& plan = *birth.plan;
   WriteText("/proc/self/uid_map", plan.uid_map);
-  WriteText("/proc/self/gid_map", plan.gid_map);  // setgroups is denied in the slot's namespace, and so in this one
+  WriteText("/proc/self/gid_map",
+            plan.gid_map);  // setgroups is denied in the slot's namespace, and so in this one
   const long scratch = MountScratch(plan.scratch_options);
   const long proc = MountProc(plan);
   const int shown[2] = {static_cast<int>(proc), static_cast<int>(scratch)};
   Tell(kCellMade, 0, shown, 2);
-  // From here on this memory is nobody's to look into. The user process makes its own copy dumpable again.
+  // From here on this memory is nobody's to look into. The user process makes its own copy dumpable
+  // again.
   Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
 
-  // libc caches the thread id: the kernel writes the new one where the old one was (a stale one turns abort() into SIGSEGV).
+  // libc caches the thread id: the kernel writes the new one where the old one was (a stale one
+  // turns abort() into SIGSEGV).
 #if defined(__x86_64__)
-  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, Arg(thread.tid), 0);
+  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0,
+                            Arg(thread.tid), 0);
 #else
-  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, 0, Arg(thread.tid));
+  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, 0,
+                            Arg(thread.tid));
 #endif
   if (user == 0) __builtin_longjmp(birth.frame, 1);
   Check("clone of the user process", user);
@@ -160,7 +170,8 @@ int CellInit(void*) {
 }
 
 void RestoreThread() {
-  if (thread.robust_head != nullptr) syscall(SYS_set_robust_list, thread.robust_head, thread.robust_size);
+  if (thread.robust_head != nullptr)
+    syscall(SYS_set_robust_list, thread.robust_head, thread.robust_size);
   if (thread.rseq != nullptr) {
 #if defined(__x86_64__)
     constexpr unsigned kSignature = 0x53053053;
@@ -174,7 +185,8 @@ void RestoreThread() {
 const char* PlaceDescriptors(const int (&descriptors)[3]) {
   if (dup2(descriptors[1], STDOUT_FILENO) < 0) return "stdout";
   if (dup2(descriptors[2], STDERR_FILENO) < 0) return "stderr";
-  if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0) return "call socket";
+  if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0)
+    return "call socket";
   return syscall(SYS_close_range, kControlFd + 1, ~0u, 0) == 0 ? nullptr : "close_range";
 }
 
@@ -183,7 +195,8 @@ const char* EnterCell(const CellPlan& plan, const int (&descriptors)[3]) {
   RestoreThread();
   if (const char* step = PlaceDescriptors(descriptors)) return step;
   if (setsid() < 0) return "setsid";
-  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return "PR_SET_DUMPABLE";  // /proc/self is its own; the warden reads its size
+  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0)
+    return "PR_SET_DUMPABLE";  // /proc/self is its own; the warden reads its size
   if (chdir("/work") != 0) return "/work";
   if (const char* step = ApplyLimits(plan.limits)) return step;
   if (const char* step = DropCapabilities()) return step;
@@ -214,14 +227,15 @@ bool LearnThread() {
   const void* offset = dlsym(RTLD_DEFAULT, "__rseq_offset");
   const void* size = dlsym(RTLD_DEFAULT, "__rseq_size");
   if (offset != nullptr && size != nullptr && *static_cast<const unsigned*>(size) != 0) {
-    thread.rseq = static_cast<char*>(__builtin_thread_pointer()) + *static_cast<const ptrdiff_t*>(offset);
+    thread.rseq =
+        static_cast<char*>(__builtin_thread_pointer()) + *static_cast<const ptrdiff_t*>(offset);
   }
   return thread.tid != nullptr;
 }
 
 // Not inlined: the user process returns from this frame, in a copy of it.
-__attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3],
-                                        const char** step) {
+__attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
+                                        const int (&descriptors)[3], const char** step) {
   int done[2];
   if (pipe2(done, O_CLOEXEC) != 0) return *step = "pipe", -errno;
   birth.plan = &plan;
@@ -234,16 +248,21 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id, const
   }
   // The id maps can only be written by a dumpable process.
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-  const int pid = clone(CellInit, init_stack + sizeof init_stack, CLONE_VM | CLONE_PARENT | kNamespaces | SIGCHLD, nullptr);
+  const int pid = clone(CellInit, init_stack + sizeof init_stack,
+                        CLONE_VM | CLONE_PARENT | kNamespaces | SIGCHLD, nullptr);
   const int error = errno;
   close(done[1]);
+  // A byte: the user process is there. The end without one: PID 1 failed, and said why, or was
+  // killed, since the user process may be ready, and the agent done with it, before PID 1 writes.
+  // That is the end of a cell, not of the slot.
   char byte = 0;
-  const bool made = pid > 0 && TEMP_FAILURE_RETRY(read(done[0], &byte, 1)) == 1;
+  if (pid > 0) [[maybe_unused]]
+    const ssize_t size = TEMP_FAILURE_RETRY(read(done[0], &byte, 1));
   close(done[0]);
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
-  if (made) return 1;
-  *step = pid <= 0 ? "clone" : birth.failed_step != nullptr ? birth.failed_step : "PID 1 of the cell was killed";
-  return pid <= 0 ? -error : birth.failed_step != nullptr ? -birth.failed_errno : -ECANCELED;
+  if (pid > 0 && birth.failed_step == nullptr) return 1;
+  *step = pid > 0 ? birth.failed_step : "clone";
+  return pid > 0 ? -birth.failed_errno : -error;
 }
 
 }  // namespace hutch

@@ -1,20 +1,24 @@
 // Makes a cell: PID 1 of new namespaces, and the user process in them.
 //
-// Theory of operation. The slot blocks every signal and calls MakeCell(). It clones PID 1 of the cell with CLONE_VM: that
-// process shares the slot's memory, on a small stack of its own, so that it costs no copy of the page tables. PID 1 writes
-// the id maps, mounts the scratch and a fresh /proc, masks it, and closes the door to further user namespaces. Then it
-// clones the user process, by a plain copy-on-write clone: a copy of the slot's memory as the slot is, blocked in MakeCell().
-// That copy jumps back into MakeCell()'s frame and returns from it, as fork() would, in the cell. PID 1 keeps no
-// descriptor but the control socket, reaps whatever is orphaned, reports how the user process ended, and exits, at which
-// the kernel kills all that is left in the cell.
+// Theory of operation. The slot blocks every signal and calls MakeCell(). It clones PID 1 of the
+// cell with CLONE_VM: that process shares the slot's memory, on a small stack of its own, so that
+// it costs no copy of the page tables. PID 1 writes the id maps, mounts the scratch and a fresh
+// /proc, masks it, and closes the door to further user namespaces. Then it clones the user process,
+// by a plain copy-on-write clone: a copy of the slot's memory as the slot is, blocked in
+// MakeCell(). That copy jumps back into MakeCell()'s frame and returns from it, as fork() would, in
+// the cell. PID 1 keeps no descriptor but the control socket, reaps whatever is orphaned, reports
+// how the user process ended, and exits, at which the kernel kills all that is left in the cell.
 //
-// With CLONE_PARENT the warden, not the slot, is the parent of PID 1: it kills and reaps it, and gets its rusage.
+// With CLONE_PARENT the warden, not the slot, is the parent of PID 1: it kills and reaps it, and
+// gets its rusage.
 //
-// PID 1 runs no code but CellInit()'s: raw system calls, no libc, no allocation, no thread-local storage, for all that is the
-// slot's. It is not dumpable and keeps its capabilities (over its own namespaces only), so that the user process, which
-// has the same uid and none, may not look into it.
+// PID 1 runs no code but CellInit()'s: raw system calls, no libc, no allocation, no thread-local
+// storage, for all that is the slot's. It is not dumpable and keeps its capabilities (over its own
+// namespaces only), so that the user process, which has the same uid and none, may not look into
+// it.
 //
-// Thread contract: the slot is single-threaded, and makes its next cell only when the last one's PID 1 is gone.
+// Thread contract: the slot is single-threaded, and makes its next cell only when the last one's
+// PID 1 is gone.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +41,14 @@ struct CellPlan {
   Limits limits;
 };
 
-// Descriptors are the cell's call socket, standard output and error. Returns 0 in the cell's user process, every wall
-// up and only descriptors 0, 1, 2, kCallFd and kControlFd open; 1 in the slot when the cell is made; a negative errno
-// in the slot when not, with the failed step in `step`.
+// Descriptors are the cell's call socket, standard output and error. Returns 0 in the cell's user
+// process, every wall up and only descriptors 0, 1, 2, kCallFd and kControlFd open; 1 in the slot
+// when the cell is made; a negative errno in the slot when not, with the failed step in `step`.
 // REQUIRES: called in a slot (slot.h), all signals blocked.
 long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3], const char** step);
 
-// Called once in a slot: learns where libc keeps the thread id, the robust list and the rseq area, which the user process
-// must register anew. False where the kernel does not tell.
+// Called once in a slot: learns where libc keeps the thread id, the robust list and the rseq area,
+// which the user process must register anew. False where the kernel does not tell.
 bool LearnThread();
 
 }  // namespace hutch

@@ -75,7 +75,11 @@ class Reply:
 
 def send(sock: socket.socket, frame: Frame, descriptors: list[int] | None = None) -> None:
     data = HEADER.pack(MAGIC, VERSION, frame.kind, frame.a, frame.id, frame.b, frame.c)
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+    rights = (
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+        if descriptors
+        else []
+    )
     sock.sendmsg([data, frame.payload], rights)
 
 
@@ -110,12 +114,21 @@ class Worker:
         self.slots: set[int] = set()
         self.exits: dict[int, Exit] = {}
         self.uid = settings.pop("uid", 1000)
-        self.limits = {"MEMORY_KB": 1 << 20, "DISK_KB": 64 << 10, "PIDS": 64, "CPUS": 1, "NOFILE": 1024}
+        self.limits = {
+            "MEMORY_KB": 1 << 20,
+            "DISK_KB": 64 << 10,
+            "PIDS": 64,
+            "CPUS": 1,
+            "NOFILE": 1024,
+        }
+        files: dict[str, bytes] = settings.pop("files", {})
         self.limits.update(settings)
-        for name, data in self.limits.pop("files", {}).items():
+        for name, data in files.items():
             (self.directory / name).parent.mkdir(parents=True, exist_ok=True)
             (self.directory / name).write_bytes(data)
-        self.process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            self.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         self.agent = self.accept()
 
     def accept(self) -> socket.socket:
@@ -127,17 +140,52 @@ class Worker:
             except TimeoutError:
                 raise RuntimeError(f"the worker did not come: {self.stop()}") from None
         hello = receive(connection)
-        assert hello is not None and hello.kind == HELLO and hello.a == VERSION and hello.payload == b"t" * 32
+        assert (
+            hello is not None
+            and hello.kind == HELLO
+            and hello.a == VERSION
+            and hello.payload == b"t" * 32
+        )
         return connection
 
     def command(self) -> list[str]:
-        env = {"SOCKET": "/run/hutch/warden.sock", "TOKEN": "t" * 32, "PYTHON": "/opt/python/bin/python3"}
+        env = {
+            "SOCKET": "/run/hutch/warden.sock",
+            "TOKEN": "t" * 32,
+            "PYTHON": "/opt/python/bin/python3",
+        }
         env.update({key: str(value) for key, value in self.limits.items()})
-        command = [*PODMAN, "run", "--name", self.name, "--user", f"{self.uid}:{self.uid}", "--cap-drop", "all"]
+        command = [
+            *PODMAN,
+            "run",
+            "--name",
+            self.name,
+            "--user",
+            f"{self.uid}:{self.uid}",
+            "--cap-drop",
+            "all",
+        ]
         command += ["--security-opt", "no-new-privileges", "--security-opt", "unmask=ALL"]
         command += ["--security-opt", f"seccomp={RUNTIME}/seccomp-worker.json"]
-        command += ["--read-only", "--read-only-tmpfs=false", "--network", "none", "--pid", "private", "--ipc", "private"]
-        command += ["--uts", "private", "--no-hosts", "--log-driver", "none", "--ulimit", "core=0:0"]
+        command += [
+            "--read-only",
+            "--read-only-tmpfs=false",
+            "--network",
+            "none",
+            "--pid",
+            "private",
+            "--ipc",
+            "private",
+        ]
+        command += [
+            "--uts",
+            "private",
+            "--no-hosts",
+            "--log-driver",
+            "none",
+            "--ulimit",
+            "core=0:0",
+        ]
         command += ["--tmpfs", "/tmp:rw,size=16m,mode=1777,nosuid,nodev", "--pull", "never"]
         command += ["-v", f"{RUNTIME}:/opt/hutch:ro", "-v", f"{self.directory}:/run/hutch:rw"]
         if ENVIRONMENT:
@@ -153,7 +201,7 @@ class Worker:
         self.stop()
 
     def stop(self) -> str:
-        subprocess.run([*PODMAN, "rm", "-f", "-t", "0", self.name], capture_output=True, timeout=60)
+        subprocess.run([*PODMAN, "rm", "-f", "-t", "0", self.name], capture_output=True, timeout=60, check=False)
         said = self.process.communicate(timeout=30)[0].decode(errors="replace")
         self.listener.close()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -161,9 +209,13 @@ class Worker:
 
     def process_ids(self) -> dict[str, list[int]]:
         """This worker's processes as the host sees them: those of "zygote" and slots are children of the warden."""
-        asked = subprocess.run([*PODMAN, "inspect", "-f", "{{.State.Pid}}", self.name], capture_output=True, text=True)
+        asked = subprocess.run(
+            [*PODMAN, "inspect", "-f", "{{.State.Pid}}", self.name], capture_output=True, text=True
+        )
         warden = int(asked.stdout)
-        children = [int(pid) for pid in Path(f"/proc/{warden}/task/{warden}/children").read_text().split()]
+        children = [
+            int(pid) for pid in Path(f"/proc/{warden}/task/{warden}/children").read_text().split()
+        ]
         # The zygote is the oldest child; PID 1 of a cell is the first of another PID namespace.
         own = [pid for pid in children if len(nspid(pid)) == len(nspid(warden))]
         return {"warden": [warden], "zygote": own[:1], "slots": own[1:]}
@@ -207,6 +259,7 @@ class Cell:
         self.worker = worker
         worker.cells += 1
         self.id = worker.cells
+        self.gone = False
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.out, out = os.pipe()
         self.err, err = os.pipe()
@@ -220,10 +273,17 @@ class Cell:
     def arm(self, wall_ms: int = 0, cpu_ms: int = 0) -> None:
         self.worker.tell(Frame(ARM, id=self.id, b=wall_ms, c=cpu_ms))
 
-    def send_call(self, payload: bytes, meta: dict[str, Any], args: tuple[Any, ...] = (), **kwargs: Any) -> None:
+    def send_call(
+        self, payload: bytes, meta: dict[str, Any], args: tuple[Any, ...] = (), **kwargs: Any
+    ) -> None:
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
-        sections = [pickle.dumps(meta, 5), payload, packed, b"".join(struct.pack("<Q", len(b.raw())) for b in buffers)]
+        sections = [
+            pickle.dumps(meta, 5),
+            payload,
+            packed,
+            b"".join(struct.pack("<Q", len(b.raw())) for b in buffers),
+        ]
         descriptors, lengths, inline = [], [], []
         total = sum(map(len, sections))
         for section in sections:
@@ -238,7 +298,11 @@ class Cell:
             for buffer in buffers:
                 joined += b"\0" * (-len(joined) % 4096) + buffer.raw()
             descriptors.append(make_memfd(bytes(joined)))
-        send(self.socket, Frame(CALL, a=4, id=self.id, payload=struct.pack("<4I", *lengths) + b"".join(inline)), descriptors)
+        send(
+            self.socket,
+            Frame(CALL, a=4, id=self.id, payload=struct.pack("<4I", *lengths) + b"".join(inline)),
+            descriptors,
+        )
         for fd in descriptors:
             os.close(fd)
 
@@ -255,7 +319,12 @@ class Cell:
                 os.ftruncate(memfd, frame.b)
                 send(self.socket, Frame(MEMFD, id=frame.id), [memfd])
                 continue
-            usage = dict(zip(("load", "wall", "cpu", "peak", "encode", "faults", "limit"), USAGE.unpack_from(frame.payload)))
+            usage = dict(
+                zip(
+                    ("load", "wall", "cpu", "peak", "encode", "faults", "limit"),
+                    USAGE.unpack_from(frame.payload),
+                )
+            )
             body = frame.payload[USAGE.size :]
             if frame.a & 1:
                 body = os.pread(memfd, frame.c, 0)
@@ -264,7 +333,7 @@ class Cell:
             return Reply(frame.kind, value, usage, drain(self.out), drain(self.err), body)
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Reply | None:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         self.send_call(cloudpickle.dumps(function, 5), {"mode": "function"}, args, **kwargs)
         return self.reply()
@@ -308,7 +377,7 @@ def drain(fd: int) -> str:
 
 def decode(body: bytes) -> Any:
     """Enough of bindings/decode.h for these tests: plain MessagePack, marks left as they are."""
-    import msgpack
+    import msgpack  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     assert body[:2] == b"\xc1\x01", body[:20]
     return msgpack.unpackb(body[2:], strict_map_key=False)

@@ -1,10 +1,12 @@
-// System calls without libc: for PID 1 of a cell, which shares memory and thread-local storage (errno) with the slot.
-// Returns what the kernel returns: negative errno on failure. Touches nothing but registers and the memory it is given.
+// System calls without libc: for PID 1 of a cell, which shares memory and thread-local storage
+// (errno) with the slot. Returns what the kernel returns: negative errno on failure. Touches
+// nothing but registers and the memory it is given.
 #pragma once
 
 namespace hutch {
 
-inline long RawCall(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0, long f = 0) {
+inline long RawCall(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                    long f = 0) {
 #if defined(__x86_64__)
   long result;
   register long r10 asm("r10") = d;

@@ -25,32 +25,38 @@ namespace {
 
 constexpr unsigned long kQuiet = MS_NOSUID | MS_NODEV;
 constexpr char kRoot[] = "/tmp/root";
-constexpr char kEmpty[] = "/tmp/empty";  // the second lower directory that an overlay without an upper one needs
+constexpr char kEmpty[] =
+    "/tmp/empty";  // the second lower directory that an overlay without an upper one needs
 
 // Shown to cells, each where it is in the container. Links among them are made anew.
-constexpr const char* kShown[] = {"/usr",        "/bin",     "/sbin",    "/lib",     "/lib32",
-                                  "/lib64",      "/libx32",  "/opt/python", "/opt/env", "/etc/ssl",
-                                  "/opt/modules"};
-constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"};
+constexpr const char* kShown[] = {"/usr",     "/bin",     "/sbin",       "/lib",
+                                  "/lib32",   "/lib64",   "/libx32",     "/opt/python",
+                                  "/opt/env", "/etc/ssl", "/opt/modules"};
+constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
+                                    "/dev/urandom"};
 constexpr const char* kCopied[] = {"/etc/ld.so.cache"};  // an image's own library directories
 
-constexpr char kNothing[] = "/var/hutch/nothing";          // an empty file
-constexpr char kNoFiles[] = "/var/hutch/none";             // an empty directory
+constexpr char kNothing[] = "/var/hutch/nothing";  // an empty file
+constexpr char kNoFiles[] = "/var/hutch/none";     // an empty directory
 constexpr char kNoBootId[] = "/var/hutch/boot_id";
 
 struct Mask {
   const char* path;
   const char* by;
 };
-// What a fresh /proc still shows of the host, whoever may read it: the owner is the host's root, but not all is 0400.
+// What a fresh /proc still shows of the host, whoever may read it: the owner is the host's root,
+// but not all is 0400.
 constexpr Mask kMasks[] = {
-    {"/proc/cmdline", kNothing},      {"/proc/config.gz", kNothing},    {"/proc/kallsyms", kNothing},
-    {"/proc/kcore", kNothing},        {"/proc/key-users", kNothing},    {"/proc/keys", kNothing},
-    {"/proc/kmsg", kNothing},         {"/proc/kpagecount", kNothing},   {"/proc/kpageflags", kNothing},
-    {"/proc/kpagecgroup", kNothing},  {"/proc/sched_debug", kNothing},  {"/proc/latency_stats", kNothing},
-    {"/proc/sysrq-trigger", kNothing}, {"/proc/timer_list", kNothing},  {"/proc/vmallocinfo", kNothing},
-    {"/proc/pressure", kNoFiles},     {"/proc/acpi", kNoFiles},         {"/proc/scsi", kNoFiles},
-    {"/proc/asound", kNoFiles},       {"/proc/sys/kernel/random/boot_id", kNoBootId},
+    {"/proc/cmdline", kNothing},       {"/proc/config.gz", kNothing},
+    {"/proc/kallsyms", kNothing},      {"/proc/kcore", kNothing},
+    {"/proc/key-users", kNothing},     {"/proc/keys", kNothing},
+    {"/proc/kmsg", kNothing},          {"/proc/kpagecount", kNothing},
+    {"/proc/kpageflags", kNothing},    {"/proc/kpagecgroup", kNothing},
+    {"/proc/sched_debug", kNothing},   {"/proc/latency_stats", kNothing},
+    {"/proc/sysrq-trigger", kNothing}, {"/proc/timer_list", kNothing},
+    {"/proc/vmallocinfo", kNothing},   {"/proc/pressure", kNoFiles},
+    {"/proc/acpi", kNoFiles},          {"/proc/scsi", kNoFiles},
+    {"/proc/asound", kNoFiles},        {"/proc/sys/kernel/random/boot_id", kNoBootId},
 };
 static_assert(sizeof kMasks / sizeof kMasks[0] <= kMaxMasks);
 
@@ -73,7 +79,8 @@ struct RootPath {
 // mkdir -p below the new root.
 void MakeDirectories(const char* path, mode_t mode = 0755) {
   RootPath full(path);
-  for (char* slash = full.text + sizeof kRoot; (slash = strchr(slash, '/')) != nullptr; *slash++ = '/') {
+  for (char* slash = full.text + sizeof kRoot; (slash = strchr(slash, '/')) != nullptr;
+       *slash++ = '/') {
     *slash = '\0';
     mkdir(full.text, 0755);
   }
@@ -97,7 +104,9 @@ const char* Show(const char* path, bool* locks_shared) {
   if (mount("overlay", full.text, "overlay", MS_RDONLY | kQuiet, options) == 0) return nullptr;
   *locks_shared = true;
   if (mount(path, full.text, nullptr, MS_BIND, nullptr) != 0) return path;
-  return mount(nullptr, full.text, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) == 0 ? nullptr : path;
+  return mount(nullptr, full.text, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) == 0
+             ? nullptr
+             : path;
 }
 
 const char* BindDevice(const char* path) {
@@ -111,7 +120,8 @@ void CopyFile(const char* path) {
   const int to = from < 0 ? -1 : open(RootPath(path).text, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   char buffer[4096];
   ssize_t size;
-  while (to >= 0 && (size = read(from, buffer, sizeof buffer)) > 0 && write(to, buffer, size) == size) {
+  while (to >= 0 && (size = read(from, buffer, sizeof buffer)) > 0 &&
+         write(to, buffer, size) == size) {
   }
   if (to >= 0) close(to);
   if (from >= 0) close(from);
@@ -120,7 +130,8 @@ void CopyFile(const char* path) {
 void WriteSmallFiles() {
   char passwd[160];
   char group[96];
-  snprintf(passwd, sizeof passwd, "root:x:0:0:root:/:/bin/sh\ncell:x:%u:%u:cell:/work:/bin/sh\n", getuid(), getgid());
+  snprintf(passwd, sizeof passwd, "root:x:0:0:root:/:/bin/sh\ncell:x:%u:%u:cell:/work:/bin/sh\n",
+           getuid(), getgid());
   snprintf(group, sizeof group, "root:x:0:\ncell:x:%u:\n", getgid());
   const struct {
     const char* path;
@@ -129,7 +140,8 @@ void WriteSmallFiles() {
       {"/etc/passwd", passwd},
       {"/etc/group", group},
       {"/etc/hosts", "127.0.0.1 localhost cell\n::1 localhost cell\n"},
-      {"/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n"},  // no name is asked for on a network
+      {"/etc/nsswitch.conf",
+       "passwd: files\ngroup: files\nhosts: files\n"},  // no name is asked for on a network
       {"/etc/host.conf", "multi on\n"},
       {kNothing, ""},
       {kNoBootId, "00000000-0000-4000-8000-000000000000\n"},
@@ -142,7 +154,8 @@ const char* BuildRoot(bool* locks_shared) {
   if (mount("tmpfs", "/tmp", "tmpfs", kQuiet, "size=1m,mode=0755") != 0) return "tmpfs";
   if (mkdir(kEmpty, 0755) != 0 || mkdir(kRoot, 0755) != 0) return "mkdir";
   if (mount("root", kRoot, "tmpfs", kQuiet, "size=8m,nr_inodes=4k,mode=0755") != 0) return "root";
-  for (const char* path : {"/proc", "/dev", "/dev/shm", "/etc", "/tmp", "/work", "/run", "/var", "/opt", kNoFiles}) {
+  for (const char* path :
+       {"/proc", "/dev", "/dev/shm", "/etc", "/tmp", "/work", "/run", "/var", "/opt", kNoFiles}) {
     MakeDirectories(path);
   }
   symlink("/tmp", RootPath("/var/tmp").text);
@@ -159,8 +172,10 @@ const char* BuildRoot(bool* locks_shared) {
   symlink("/proc/self/fd/1", RootPath("/dev/stdout").text);
   symlink("/proc/self/fd/2", RootPath("/dev/stderr").text);
   // Bound whole: only a full view of /proc lets a cell mount its own, which then covers this one.
-  if (mount("/proc", RootPath("/proc").text, nullptr, MS_BIND | MS_REC, nullptr) != 0) return "/proc";
-  if (mount(nullptr, kRoot, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) != 0) return "read-only root";
+  if (mount("/proc", RootPath("/proc").text, nullptr, MS_BIND | MS_REC, nullptr) != 0)
+    return "/proc";
+  if (mount(nullptr, kRoot, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) != 0)
+    return "read-only root";
   if (chdir(kRoot) != 0 || syscall(SYS_pivot_root, ".", ".") != 0) return "pivot_root";
   if (umount2(".", MNT_DETACH) != 0 || chdir("/") != 0) return "umount";
   return nullptr;
@@ -194,21 +209,28 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
   snprintf(plan->uid_map, sizeof plan->uid_map, "%u %u 1", getuid(), getuid());
   snprintf(plan->gid_map, sizeof plan->gid_map, "%u %u 1", getgid(), getgid());
   // An inode of tmpfs takes about 1 KB of kernel memory that `size` does not count.
-  const unsigned long long inodes = std::clamp<unsigned long long>(options.disk_kb / 8, 1024, 65536);
-  snprintf(plan->scratch_options, sizeof plan->scratch_options, "size=%lluk,nr_inodes=%llu,mode=0755",
-           static_cast<unsigned long long>(options.disk_kb), inodes);
+  const unsigned long long inodes =
+      std::clamp<unsigned long long>(options.disk_kb / 8, 1024, 65536);
+  snprintf(plan->scratch_options, sizeof plan->scratch_options,
+           "size=%lluk,nr_inodes=%llu,mode=0755", static_cast<unsigned long long>(options.disk_kb),
+           inodes);
   for (const Mask& mask : kMasks) {
-    if (access(mask.path, R_OK) != 0 && access(mask.path, W_OK) != 0) continue;  // the host's own ownership guards it
+    if (access(mask.path, R_OK) != 0 && access(mask.path, W_OK) != 0)
+      continue;  // the host's own ownership guards it
     plan->mask[plan->masks] = mask.path;
     plan->mask_by[plan->masks++] = mask.by;
   }
-  plan->limits = {.data_bytes = DataBytes() + options.memory_kb * 1024, .pids = options.pids, .nofile = options.nofile};
+  plan->limits = {.data_bytes = DataBytes() + options.memory_kb * 1024,
+                  .pids = options.pids,
+                  .nofile = options.nofile};
 }
 
 const char* PlaceDescriptors(int control) {
   if (control != kControlFd && dup3(control, kControlFd, O_CLOEXEC) < 0) return "control socket";
-  if (syscall(SYS_close_range, kControlFd + 1, ~0u, 0) != 0 || close(kControlFd - 1) != 0) return "close_range";
-  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);  // anew: the zygote's belongs to the container's own root
+  if (syscall(SYS_close_range, kControlFd + 1, ~0u, 0) != 0 || close(kControlFd - 1) != 0)
+    return "close_range";
+  const int null = open(
+      "/dev/null", O_RDWR | O_CLOEXEC);  // anew: the zygote's belongs to the container's own root
   if (null < 0) return "/dev/null";
   for (int fd = 0; fd <= 2; ++fd) {
     if (dup2(null, fd) < 0) return "/dev/null";

@@ -1,9 +1,11 @@
-// A slot: a fork of the zygote with user, mount, UTS and network namespaces of its own, in which one cell at a time is made.
+// A slot: a fork of the zygote with user, mount, UTS and network namespaces of its own, in which
+// one cell at a time is made.
 //
-// What it keeps for its cells, because each would pay for it (a network namespace: 0.9 ms of CPU): loopback, up, and a root.
-// The root is a small tmpfs, read-only when done. Each directory of the image and the environment appears in it as a
-// read-only overlay of this slot alone: a file lock is kept on the overlay's inode, so cells of two slots do not meet there.
-// Of the container's own root nothing is left: neither /opt/hutch nor /run/hutch.
+// What it keeps for its cells, because each would pay for it (a network namespace: 0.9 ms of CPU):
+// loopback, up, and a root. The root is a small tmpfs, read-only when done. Each directory of the
+// image and the environment appears in it as a read-only overlay of this slot alone: a file lock is
+// kept on the overlay's inode, so cells of two slots do not meet there. Of the container's own root
+// nothing is left: neither /opt/hutch nor /run/hutch.
 //
 // Thread contract: called in a fresh, single-threaded fork of the zygote, once.
 #pragma once
@@ -24,9 +26,10 @@ struct SlotOptions {
 // Forks the calling process with the same parent (CLONE_PARENT). Returns as fork() does.
 long ForkSlot();
 
-// Puts the calling process into the slot's namespaces and fills `plan`. `control` becomes kControlFd; every other
-// descriptor above 2 is closed. Returns nullptr, or the step that failed, with errno set. `*locks_shared` becomes true where
-// no overlay could be made: cells of this worker could then meet by file locks.
+// Puts the calling process into the slot's namespaces and fills `plan`. `control` becomes
+// kControlFd; every other descriptor above 2 is closed. Returns nullptr, or the step that failed,
+// with errno set. `*locks_shared` becomes true where no overlay could be made: cells of this worker
+// could then meet by file locks.
 const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, bool* locks_shared);
 
 }  // namespace hutch

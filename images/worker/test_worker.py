@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ driver = pytest.importorskip("driver", reason="cloudpickle and msgpack are not i
 pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 pytest.importorskip("msgpack", reason="msgpack is not installed")
 
-from driver import RAISED, RESULT, UNENCODABLE, Cell, Frame, Reply, Worker  # noqa: E402
+from driver import RAISED, RESULT, UNENCODABLE, Cell, Exit, Frame, Reply, Worker
 
 TIME, CPU, MEMORY, PIDS, DISK = 1, 2, 3, 4, 5
 
@@ -23,13 +24,17 @@ def podman_works() -> bool:
     if not driver.RUNTIME:
         return False
     try:
-        return subprocess.run([*driver.PODMAN, "image", "exists", driver.IMAGE], timeout=60).returncode == 0
+        return (
+            subprocess.run([*driver.PODMAN, "image", "exists", driver.IMAGE], timeout=60).returncode
+            == 0
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
 pytestmark = pytest.mark.skipif(
-    not podman_works(), reason="needs Podman with the base image: HUTCH_TEST_PODMAN, HUTCH_TEST_RUNTIME, HUTCH_TEST_IMAGE"
+    not podman_works(),
+    reason="needs Podman with the base image: HUTCH_TEST_PODMAN, HUTCH_TEST_RUNTIME, HUTCH_TEST_IMAGE",
 )
 
 
@@ -48,11 +53,11 @@ def cell(worker: Worker) -> Iterator[Cell]:
     yield made
     if not any(frame.kind == driver.CELL_EXIT and frame.id == made_id for frame in worker.inbox):
         worker.tell(Frame(driver.KILL, id=made_id))
-        if not getattr(made, "gone", False):
+        if not made.gone:
             made.exit()
 
 
-def ended(cell: Cell, timeout: float = 20) -> driver.Exit:
+def ended(cell: Cell, timeout: float = 20) -> Exit:
     report = cell.exit(timeout)
     cell.gone = True
     return report
@@ -105,7 +110,10 @@ def test_syntax_error_names_its_line(cell: Cell) -> None:
 
 def test_program_has_main_arguments_input_and_files(cell: Cell) -> None:
     source = "import sys\nassert __name__ == '__main__'\nprint(input(), sys.argv[1:], open('a/b.txt').read())"
-    assert run(cell, source, stdin="line\n", args=["x"], files={"a/b.txt": "text"}).output == "line ['x'] text\n"
+    assert (
+        run(cell, source, stdin="line\n", args=["x"], files={"a/b.txt": "text"}).output
+        == "line ['x'] text\n"
+    )
 
 
 def test_async_function_is_awaited(cell: Cell) -> None:
@@ -120,9 +128,41 @@ def test_async_function_is_awaited(cell: Cell) -> None:
 
 
 def test_function_from_source(cell: Cell) -> None:
-    cell.send_call(b"K = 3\ndef solve(x):\n    return x * K\n", {"mode": "function_source", "name": "solve"}, (5,))
+    cell.send_call(
+        b"K = 3\ndef solve(x):\n    return x * K\n",
+        {"mode": "function_source", "name": "solve"},
+        (5,),
+    )
     reply = cell.reply()
     assert reply is not None and reply.value == 15
+
+
+def test_environment_of_policy_and_call_is_all_there_is(worker: Worker) -> None:
+    with Worker(ENV='{"POLICY": "p\u00e9"}', uid=1007) as other:
+        other.ready()
+        cell = other.cell()
+        cell.arm(5000)
+        source = "import os, pwd; print(os.environ['POLICY'], os.environ['CALL'], os.getuid())"
+        source += "; print(pwd.getpwuid(os.getuid()).pw_name, os.path.expanduser('~'), os.getcwd())"
+        reply = run(cell, source, env={"CALL": "c"})
+        assert reply.output == "p\u00e9 c 1007\ncell /work /work\n"
+        cell.kill()
+
+
+def test_slow_load_restarts_the_calls_clock(cell: Cell) -> None:
+    class Slow:
+        def __reduce__(self):  # type: ignore[no-untyped-def]
+            import time
+
+            return time.sleep, (0.05,)
+
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    cell.send_call(cloudpickle.dumps(lambda x: 1, 5), {"mode": "function"}, (Slow(),))
+    frame = driver.receive(cell.socket)
+    assert frame is not None and frame.kind == driver.STARTED and frame.id == cell.id
+    reply = cell.reply()
+    assert reply is not None and reply.kind == RESULT
 
 
 def test_large_arguments_and_results_travel_in_shared_memory(cell: Cell) -> None:
@@ -160,7 +200,10 @@ def test_exit_code_is_measured_outside(cell: Cell, code: int) -> None:
         ("import os; os.abort()", signal.SIGABRT),
         ("import os; os.kill(os.getpid(), 9)", signal.SIGKILL),
         ("import os; os.kill(0, 15)", signal.SIGTERM),
-        ("import sys; sys.setrecursionlimit(10**9)\ndef f(): return list(map(lambda _: f(), [1]))\nf()", signal.SIGSEGV),
+        (
+            "import sys; sys.setrecursionlimit(10**9)\ndef f(): return list(map(lambda _: f(), [1]))\nf()",
+            signal.SIGSEGV,
+        ),
     ],
 )
 def test_signal_is_measured_outside(cell: Cell, source: str, number: int) -> None:
@@ -209,7 +252,11 @@ def test_busy_children_hit_the_cpu_limit(worker: Worker) -> None:
 
 def test_one_allocation_above_the_limit_is_a_memory_error(cell: Cell) -> None:
     reply = cell.program("x = bytearray(10 << 30)")
-    assert reply is not None and reply.value["type"] == "MemoryError" and reply.usage["limit"] == MEMORY
+    assert (
+        reply is not None
+        and reply.value["type"] == "MemoryError"
+        and reply.usage["limit"] == MEMORY
+    )
 
 
 def test_memory_error_caught_inside_is_no_limit(cell: Cell) -> None:
@@ -281,7 +328,10 @@ def test_the_next_cell_finds_an_empty_scratch(worker: Worker) -> None:
     for _ in range(2):
         cell = worker.cell()
         cell.arm(5000)
-        reply = run(cell, "import os\nprint([os.listdir(p) for p in ('/tmp', '/work', '/dev/shm')])\nopen('/tmp/left', 'w')")
+        reply = run(
+            cell,
+            "import os\nprint([os.listdir(p) for p in ('/tmp', '/work', '/dev/shm')])\nopen('/tmp/left', 'w')",
+        )
         assert reply.output == "[[], [], []]\n"
         cell.kill()
 
@@ -562,7 +612,9 @@ def test_preloads_that_fail_hang_crash_or_start_threads_are_skipped_and_said() -
         "modules/call.py": b"name = 'theirs'",
     }
     names = "good,raises,hangs,crashes,exits,threads,call"
-    with Worker(PRELOAD=names, PRELOAD_SEC=1, MODULES="/run/hutch/modules", files=modules) as worker:
+    with Worker(
+        PRELOAD=names, PRELOAD_SEC=1, MODULES="/run/hutch/modules", files=modules
+    ) as worker:
         notes = worker.ready()
         assert sorted(notes["preloaded"]) == ["call", "good"]
         assert sorted(notes["skipped"]) == ["crashes", "exits", "hangs", "raises", "threads"], notes
@@ -625,14 +677,16 @@ def test_slot_killed_is_told_and_can_be_made_again() -> None:
 
 
 def test_setup_function_is_shared_by_calls() -> None:
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     def setup():  # type: ignore[no-untyped-def]
         import builtins
 
         builtins.loaded = [1, 2, 3]  # type: ignore[attr-defined]
 
-    with Worker(SETUP="/run/hutch/setup.pickle", files={"setup.pickle": cloudpickle.dumps(setup)}) as worker:
+    with Worker(
+        SETUP="/run/hutch/setup.pickle", files={"setup.pickle": cloudpickle.dumps(setup)}
+    ) as worker:
         assert "setup" not in worker.ready()
         for _ in range(2):
             cell = worker.cell()
@@ -665,21 +719,45 @@ def test_worker_finds_its_agent_again_and_tells_it_everything() -> None:
         cell.kill()
 
 
+def rate_of_making(worker: Worker, slots: int, count: int) -> float:
+    """Cells a second, each made, killed as soon as it is ready, and reaped; every slot always at work."""
+    pipe = os.open("/dev/null", os.O_WRONLY)
+    kept = {}
+    made = gone = 0
+
+    def make(slot: int) -> None:
+        nonlocal made
+        made += 1
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        kept[made] = ours
+        worker.tell(Frame(driver.MAKE_CELL, a=slot, id=made), [theirs.fileno(), pipe, pipe])
+        theirs.close()
+
+    for number in range(slots):
+        worker.slot(number)
+    begin = time.perf_counter()
+    for number in range(slots):
+        make(number)
+    while gone < count:
+        frame = worker.expect(driver.CELL_READY, driver.CELL_EXIT)
+        if frame.kind == driver.CELL_READY:
+            worker.tell(Frame(driver.KILL, id=frame.id))
+            continue
+        gone += 1
+        kept.pop(frame.id).close()
+        if made < count:
+            make(frame.a)
+    os.close(pipe)
+    worker.cells = made
+    return count / (time.perf_counter() - begin)
+
+
 def test_numbers() -> None:
     """Prints, asserts no time."""
     with Worker() as worker:
         worker.ready()
-        slots = [worker.slot(i) for i in range(3)]
-        count, begin = 300, time.perf_counter()
-        live: list[Cell] = []
-        for i in range(count):
-            if len(live) == len(slots):
-                live.pop(0).kill()
-            live.append(worker.cell(slots[i % 3]))
-        rate = count / (time.perf_counter() - begin)
-        for cell in live:
-            cell.kill()
-        import cloudpickle
+        rate = rate_of_making(worker, slots=3, count=400)
+        import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         payload = cloudpickle.dumps(lambda x: x + 1, 5)
         times = []
@@ -692,5 +770,8 @@ def test_numbers() -> None:
             cell.kill()
         times.sort()
         assert reply is not None
-        print(f"\ncells/s {rate:.0f}; call p50 {times[50] * 1e6:.0f} us, p90 {times[90] * 1e6:.0f}; made in {cell.made.b} us;", end=" ")
+        print(
+            f"\ncells/s {rate:.0f}; call p50 {times[50] * 1e6:.0f} us, p90 {times[90] * 1e6:.0f}; made in {cell.made.b} us;",
+            end=" ",
+        )
         print(f"faults {reply.usage['faults']}; host load {os.getloadavg()[0]}")

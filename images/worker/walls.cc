@@ -21,18 +21,21 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_X86_64;
 constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #endif
 
-// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME shares its bit with the exit signal in clone.)
+// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. (NEWTIME shares its bit with the
+// exit signal in clone.)
 constexpr uint32_t kNamespaceFlags = 0x7e020000;
 
 #define LOAD(offset) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (offset))
 #define LOAD_NUMBER LOAD(offsetof(seccomp_data, nr))
-#define LOAD_ARGUMENT(n) LOAD(offsetof(seccomp_data, args[n]))  // the low half, on a little-endian machine
+#define LOAD_ARGUMENT(n) \
+  LOAD(offsetof(seccomp_data, args[n]))  // the low half, on a little-endian machine
 #define RETURN(value) BPF_STMT(BPF_RET | BPF_K, (value))
 #define SKIP_UNLESS(value, count) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), 0, (count))
 #define REFUSE(number) SKIP_UNLESS(number, 1), RETURN(SECCOMP_RET_ERRNO | EPERM)
 
-// The second filter. The container's profile (seccomp-worker.json), inherited from the zygote at no cost, is the big one;
-// here is only what a slot needs to make a cell, and a cell must not have. Installing costs about 2 us an instruction.
+// The second filter. The container's profile (seccomp-worker.json), inherited from the zygote at no
+// cost, is the big one; here is only what a slot needs to make a cell, and a cell must not have.
+// Installing costs about 2 us an instruction.
 sock_filter kDelta[] = {
     // A foreign instruction set has other numbers: kill, as the profile does.
     LOAD(offsetof(seccomp_data, arch)),
@@ -74,14 +77,15 @@ const char* ApplyLimits(const Limits& limits) {
   const auto set = [&failed](__rlimit_resource resource, rlim_t value, const char* name) {
     if (failed == nullptr) failed = Set(resource, value, name);
   };
-  set(RLIMIT_DATA, limits.data_bytes, "RLIMIT_DATA");  // one large allocation fails early, as a MemoryError
+  set(RLIMIT_DATA, limits.data_bytes,
+      "RLIMIT_DATA");  // one large allocation fails early, as a MemoryError
   set(RLIMIT_NPROC, limits.pids + 1, "RLIMIT_NPROC");  // of this user namespace; PID 1 counts too
   set(RLIMIT_NOFILE, limits.nofile, "RLIMIT_NOFILE");  // a socket pair holds 176 KB in the kernel
-  set(RLIMIT_CORE, 0, "RLIMIT_CORE");                  // the host's core_pattern may be a pipe to a program
+  set(RLIMIT_CORE, 0, "RLIMIT_CORE");  // the host's core_pattern may be a pipe to a program
   set(RLIMIT_STACK, 8 << 20, "RLIMIT_STACK");
   set(RLIMIT_MEMLOCK, 0, "RLIMIT_MEMLOCK");
-  set(RLIMIT_MSGQUEUE, 0, "RLIMIT_MSGQUEUE");          // kernel memory that no watch sees
-  set(RLIMIT_SIGPENDING, 1024, "RLIMIT_SIGPENDING");   // likewise, and of POSIX timers
+  set(RLIMIT_MSGQUEUE, 0, "RLIMIT_MSGQUEUE");         // kernel memory that no watch sees
+  set(RLIMIT_SIGPENDING, 1024, "RLIMIT_SIGPENDING");  // likewise, and of POSIX timers
   set(RLIMIT_NICE, 0, "RLIMIT_NICE");
   set(RLIMIT_RTPRIO, 0, "RLIMIT_RTPRIO");
   return failed;
@@ -91,7 +95,8 @@ const char* DropCapabilities() {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "no_new_privs";
   for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; ++capability) {
   }
-  if (errno != EINVAL) return "PR_CAPBSET_DROP";  // EINVAL: past the last one that this kernel knows
+  if (errno != EINVAL)
+    return "PR_CAPBSET_DROP";  // EINVAL: past the last one that this kernel knows
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2] = {};
   return syscall(SYS_capset, &header, none) == 0 ? nullptr : "capset";

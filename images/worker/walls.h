@@ -1,5 +1,6 @@
-// What a cell's user process may do: limits, capabilities, system calls. Applied by that process to itself, once, before it
-// has seen anything of a call. Single-threaded; async-signal-safe but for errno.
+// What a cell's user process may do: limits, capabilities, system calls. Applied by that process to
+// itself, once, before it has seen anything of a call. Single-threaded; async-signal-safe but for
+// errno.
 #pragma once
 
 #include <cstdint>

@@ -141,7 +141,9 @@ class Zygote:
         if SETUP in self.notes["skipped"]:
             self.notes["setup"] = self.notes["skipped"].pop(SETUP)
             return
-        self.cell.send(CONTROL, IMPORTING, 0, 0, self.number("HUTCH_SETUP_SEC", 300), 0, SETUP.encode())
+        self.cell.send(
+            CONTROL, IMPORTING, 0, 0, self.number("HUTCH_SETUP_SEC", 300), 0, SETUP.encode()
+        )
         try:
             with open(path, "rb") as file:
                 pickle.load(file)()
@@ -232,7 +234,9 @@ def main() -> None:
     frame = cell.recv(CONTROL)
     if frame is None or frame[0] != CONFIG:
         sys.exit("zygote.py is started by hutch-warden")
-    config = dict(item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item)
+    config = dict(
+        item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
+    )
     load_cloudpickle()
     sys.path.insert(0, HERE)
     call = load_own("call")
