@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -94,12 +95,15 @@ const char* LimitName(uint32_t limit) {
   }
 }
 
+// False when the agent had to speak for a warden that is gone.
+bool FromWarden(const CallRecord& record) { return record.report && record.report->memory_limit_kb != 0; }
+
 void SetUsage(CallResult& result, const CallRecord& record) {
   const CallUsage& told = record.outcome.usage;
-  const bool measured = record.report && record.report->wall_us != 0;
+  const bool measured = FromWarden(record);
   py::dict& usage = result.usage;
   if (measured) {
-    usage["wall_sec"] = static_cast<double>(record.report->wall_us) / 1e6;
+    usage["wall_sec"] = record.outcome.run_sec;  // measured here, from the call's sending to its end
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
     usage["peak_memory_bytes"] = record.report->peak_kb * 1024;
     usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
@@ -136,6 +140,9 @@ void SetEnded(CallResult& result, const CallRecord& record) {
   } else if (report.exit_code >= 0) {
     result.status = "died";
     result.exit_code = py::int_(report.exit_code);
+  } else if (FromWarden(record)) {
+    result.status = "died";  // it closed its end of the socket and lived on, until it was killed for it
+    result.signal = py::int_(SIGKILL);
   } else {
     Raise(Error(Code::kWorkerFailed, "the worker was lost during the call",
                 "the call may have run; repeat it only if that does no harm", true));
@@ -234,6 +241,32 @@ CallLimits LimitsFrom(const py::dict& d) {
 }
 
 class PyClient {
+ private:
+  std::shared_ptr<Client> Live() const {
+    if (!client_) Raise(Error(Code::kUnavailable, "this connection is closed"));
+    return client_;
+  }
+
+  template <class Work>
+  auto Wait(Pending& pending, const Work& work, const CancelToken* cancel = nullptr) {
+    const std::shared_ptr<Client> client = Live();
+    CallHooks hooks;
+    hooks.cancel_fd = cancel == nullptr ? -1 : cancel->fd();
+    hooks.interrupted = [&] { return Interrupted(pending); };
+    try {
+      const auto run = [&] {
+        const py::gil_scoped_release no_gil;
+        return work(*client, hooks);
+      };
+      auto result = run();
+      if (pending.error) throw py::error_already_set(std::move(*pending.error));
+      return result;
+    } catch (const Error& error) {
+      if (pending.error) throw py::error_already_set(std::move(*pending.error));
+      Raise(error);
+    }
+  }
+
  public:
   PyClient(const std::string& socket, long uid) {
     const py::gil_scoped_release no_gil;
@@ -322,31 +355,6 @@ class PyClient {
   void Close() { client_.reset(); }
 
  private:
-  std::shared_ptr<Client> Live() const {
-    if (!client_) Raise(Error(Code::kUnavailable, "this connection is closed"));
-    return client_;
-  }
-
-  template <class Work>
-  auto Wait(Pending& pending, const Work& work, const CancelToken* cancel = nullptr) {
-    const std::shared_ptr<Client> client = Live();
-    CallHooks hooks;
-    hooks.cancel_fd = cancel == nullptr ? -1 : cancel->fd();
-    hooks.interrupted = [&] { return Interrupted(pending); };
-    try {
-      const auto run = [&] {
-        const py::gil_scoped_release no_gil;
-        return work(*client, hooks);
-      };
-      auto result = run();
-      if (pending.error) throw py::error_already_set(std::move(*pending.error));
-      return result;
-    } catch (const Error& error) {
-      if (pending.error) throw py::error_already_set(std::move(*pending.error));
-      Raise(error);
-    }
-  }
-
   std::shared_ptr<Client> client_;
 };
 

@@ -21,6 +21,7 @@ constexpr auto kGreeting = std::chrono::seconds(10);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 // How long an outcome waits for the warden's word. A timeout may be passed by half a second in all.
 constexpr auto kReportAfterLimit = std::chrono::milliseconds(300);
+constexpr auto kLastWord = std::chrono::milliseconds(250);
 constexpr auto kReportAfterEnd = std::chrono::milliseconds(3000);
 constexpr int kSendAttempts = 9;  // each on another cell
 constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
@@ -319,12 +320,21 @@ void Client::Release(uint64_t lease, bool want_report, std::string_view status) 
   Send(hutch::Done{lease, want_report, std::string(status)});
 }
 
-std::optional<CellReport> Client::AwaitReport(uint64_t lease, Clock::duration patience) {
+std::optional<CellReport> Client::ReportWithin(uint64_t lease, Clock::duration patience) {
   std::unique_lock lock(mutex_);
   WaitFor(lock, Clock::now() + patience, {}, [&] { return reports_[lease].has_value(); });
-  const std::optional<CellReport> report = reports_[lease];
-  reports_.erase(lease);
+  return reports_[lease];
+}
+
+std::optional<CellReport> Client::AwaitReport(uint64_t lease, Clock::duration patience) {
+  const std::optional<CellReport> report = ReportWithin(lease, patience);
+  ForgetReport(lease);
   return report;
+}
+
+void Client::ForgetReport(uint64_t lease) {
+  const std::lock_guard lock(mutex_);
+  reports_.erase(lease);
 }
 
 void Client::ForgetLease(uint64_t lease, std::string_view status) {
@@ -378,8 +388,15 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request, cons
                       (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);
   const bool want_report = !simple && status != CallStatus::kInterrupted;
   try {
-    Release(lease, want_report, simple ? "done" : "limit");
-    if (want_report) {
+    // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the kill could overtake
+    // the last word of its PID 1, how the user's process ended.
+    if (status == CallStatus::kEnded) record.report = ReportWithin(lease, kLastWord);
+    if (record.report) {
+      ForgetReport(lease);
+    } else {
+      Release(lease, want_report, simple ? "done" : "limit");
+    }
+    if (want_report && !record.report) {
       record.report = AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
                                                                        : Clock::duration(kReportAfterLimit));
     }

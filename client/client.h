@@ -66,7 +66,9 @@ class Client {
   void LeaseAhead(const std::string& key);
   // Takes a cell and sends it the call: on another one when that one was taken back, or is gone.
   HeldLease SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks);
+  std::optional<CellReport> ReportWithin(uint64_t lease, Clock::duration patience);
   std::optional<CellReport> AwaitReport(uint64_t lease, Clock::duration patience);
+  void ForgetReport(uint64_t lease);
   void ForgetLease(uint64_t lease, std::string_view status);  // never throws: for what is given up anyway
   void Release(uint64_t lease, bool want_report, std::string_view status);
 
