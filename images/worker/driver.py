@@ -188,6 +188,8 @@ class Worker:
         ]
         command += ["--tmpfs", "/tmp:rw,size=16m,mode=1777,nosuid,nodev", "--pull", "never"]
         command += ["-v", f"{RUNTIME}:/opt/hutch:ro", "-v", f"{self.directory}:/run/hutch:rw"]
+        if (self.directory / "modules").is_dir():
+            command += ["-v", f"{self.directory}/modules:/opt/modules:ro"]
         if ENVIRONMENT:
             command += ["-v", f"{ENVIRONMENT}:/opt/env:ro"]
         for key, value in env.items():
