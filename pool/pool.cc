@@ -1,6 +1,7 @@
 #include "pool/pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <random>
 
@@ -29,6 +30,8 @@ std::string RandomHex(size_t digits) {
   return hex;
 }
 
+Error Retired() { return Error(Code::kUnknownPool, "this pool is being retired"); }
+
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 std::string Joined(const std::vector<std::string>& names) {
@@ -38,6 +41,11 @@ std::string Joined(const std::vector<std::string>& names) {
 }
 
 }  // namespace
+
+unsigned NextWorkerUid() {
+  static std::atomic<unsigned> next{0};
+  return kFirstWorkerUid + next++ % kWorkerUids;
+}
 
 Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environment)
     : context_(std::move(context)),
@@ -67,9 +75,17 @@ Pool::Member* Pool::MemberOfCell(uint64_t cell) {
 
 Pool::Member* Pool::Current() {
   for (auto it = workers_.rbegin(); it != workers_.rend(); ++it) {
-    if (!it->retiring) return &*it;
+    if (!it->retiring && it->worker->ready()) return &*it;
   }
   return nullptr;
+}
+
+bool Pool::Starting() const {
+  return std::ranges::any_of(workers_, [](const Member& m) { return !m.retiring && !m.worker->ready(); });
+}
+
+bool Pool::abandoned() const {
+  return workers_.empty() && waiters_.empty() && leased_.empty() && ready_watchers_.empty() && warm_watchers_.empty();
 }
 
 uint64_t Pool::ReadyCells() const {
@@ -82,7 +98,7 @@ uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Re
   last_use_ = Clock::now();
   const uint64_t ticket = next_ticket_++;
   if (retired_) {
-    refused(Error(Code::kUnknownPool, "this pool is being retired"));
+    refused(Retired());
     return ticket;
   }
   if (waiters_.size() >= kMaxQueue) {
@@ -120,20 +136,30 @@ void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
 
 void Pool::Release(uint64_t cell) {
   last_use_ = Clock::now();
+  TakeBack(cell);
+}
+
+void Pool::TakeBack(uint64_t cell) {
   if (Member* member = MemberOfCell(cell)) member->worker->Kill(cell);
 }
 
 void Pool::WhenWorkerReady(std::function<void(const Error*)> ready) {
   last_use_ = Clock::now();
-  for (const Member& member : workers_) {
-    if (!member.retiring && member.worker->ready()) return ready(nullptr);
+  if (retired_) {
+    const Error error = Retired();
+    return ready(&error);
   }
+  if (Current() != nullptr) return ready(nullptr);
   ready_watchers_.push_back(std::move(ready));
-  if (Current() == nullptr) StartWorker();
+  if (!Starting()) StartWorker();
 }
 
 void Pool::EnsureWarm(uint64_t cells, std::function<void(uint64_t, const Error*)> done) {
   last_use_ = Clock::now();
+  if (retired_) {
+    const Error error = Retired();
+    return done(0, &error);
+  }
   sizing_.warm = std::min(std::max(sizing_.warm, cells), sizing_.max_cells);
   const uint64_t wanted = std::min(cells, sizing_.max_cells);
   if (ReadyCells() >= wanted) return done(ReadyCells(), nullptr);
@@ -155,8 +181,7 @@ void Pool::StartWorker() {
   WorkerLaunch launch;
   launch.name = "hutch-worker-" + key_.substr(0, 8) + "-" + RandomHex(8);
   launch.token = RandomHex(32);
-  static unsigned next_uid = 0;
-  launch.uid = kFirstWorkerUid + next_uid++ % kWorkerUids;
+  launch.uid = context_.worker_uid();
   launch.runtime_dir = context_.paths.runtime_dir(spec_.runtime_id);
   launch.environment_dir = environment_.tree_dir;
   launch.socket_dir = context_.paths.worker_dir() + "/" + launch.name;
@@ -169,15 +194,23 @@ void Pool::StartWorker() {
                                                  Worker::Files{spec_.setup, spec_.modules}),
                         RandomFraction(),
                         false,
+                        false,
                         {},
                         0});
   } catch (const Error& error) {  // the disk is full, the base image is gone: the same as a start that failed
-    ++failures_;
-    last_failure_ = error.what();
-    context_.loop.Post([this, alive = alive_, error] {
-      if (*alive) FailWaiters(error);
-    });
+    StartFailed(error);
+  } catch (const std::exception& error) {  // of the standard library's: a directory that cannot be made
+    StartFailed(Error(Code::kWorkerFailed, std::string("a worker could not be started: ") + error.what()));
   }
+}
+
+void Pool::StartFailed(const Error& error) {
+  ++failures_;
+  last_failure_ = error.what();
+  // Not inside whoever asked for a worker. Those whom another worker serves go on waiting for it.
+  context_.loop.Post([this, alive = alive_, error] {
+    if (*alive && Current() == nullptr && !Starting()) FailWaiters(error);
+  });
 }
 
 void Pool::FailWaiters(const Error& error) {
@@ -190,7 +223,6 @@ void Pool::FailWaiters(const Error& error) {
 }
 
 void Pool::OnWorkerReady(Worker& worker) {
-  failures_ = 0;
   // The replacement is there: the ones before it may go.
   for (Member& member : workers_) {
     if (member.worker.get() != &worker && !member.retiring) {
@@ -205,6 +237,8 @@ void Pool::OnWorkerReady(Worker& worker) {
 void Pool::OnCellReady(Worker& worker, uint64_t cell) {
   Member* member = MemberOf(worker);
   if (member == nullptr) return;
+  member->proven = true;
+  failures_ = 0;
   if (member->retiring) return worker.Kill(cell);
   member->ready.push_back(cell);
   Serve();
@@ -230,15 +264,14 @@ void Pool::OnSlotsChanged(Worker& worker) {
 void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   const auto found = std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
   if (found == workers_.end()) return;
-  const bool was_starting = !worker.ready() && worker.ready_since() == Clock::time_point{};
+  const bool failed = !found->proven && !found->retiring;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   last_failure_ = why;
   graveyard_.push_back(std::move(found->worker));
   workers_.erase(found);
   SweepRetired();
-  if (was_starting) {
-    ++failures_;
-    FailWaiters(Error(Code::kWorkerFailed, "a worker could not be started: " + why,
+  if (failed) {
+    StartFailed(Error(Code::kWorkerFailed, "a worker could not be started: " + why,
                       "`hutch doctor` checks the host; `hutch logs` has the details"));
   } else {
     Serve();
@@ -281,7 +314,7 @@ void Pool::Serve() {
     if (waiter == waiters_.end()) waiter = waiters_.begin();
     if (waiter == waiters_.end()) break;
     const auto member = std::ranges::find_if(workers_, [&](const Member& m) {
-      return !m.retiring && !m.ready.empty() && m.worker->calls() < rotation_.max_calls;
+      return !m.retiring && m.worker->ready() && !m.ready.empty() && m.worker->calls() < rotation_.max_calls;
     });
     if (member == workers_.end()) break;
     Waiter served = std::move(*waiter);
@@ -317,10 +350,9 @@ void Pool::Resize() {
       std::ranges::count_if(waiters_, [](const Waiter& w) { return !w.ahead; }));
   const bool wanted = !waiters_.empty() || !warm_watchers_.empty() || !ready_watchers_.empty();
   if (current == nullptr) {
-    if (wanted) StartWorker();
+    if (wanted && !Starting()) StartWorker();
     return;
   }
-  if (!current->worker->ready()) return;
   const SlotCounts counts{current->worker->slots(), current->worker->slots_making(), current->ready.size(),
                           current->worker->cells_coming(), waiting};
   const uint64_t more = SlotsToAdd(sizing_, counts);
@@ -332,12 +364,16 @@ void Pool::Resize() {
 void Pool::Tick() {
   if (retired_) return;
   const Clock::time_point now = Clock::now();
-  if (PoolIsIdle(now - last_use_, spec_.idle_sec, leased_.size(), waiters_.size())) {
+  if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, waiters_.size())) {
+    // What is leased ahead of calls that do not come is taken back first; a call that runs keeps the pool.
+    while (context_.reclaim(*this, nullptr)) {
+    }
+    if (!leased_.empty()) return;
     for (Member& member : workers_) RetireMember(member, "idle");
     return;
   }
   Member* current = Current();
-  if (current == nullptr || !current->worker->ready()) return;
+  if (current == nullptr || Starting()) return;
   const Worker& worker = *current->worker;
   // A little before its last call the replacement is begun, so that nobody waits for it.
   const uint64_t margin = std::min<uint64_t>(rotation_.max_calls / 10, 32);

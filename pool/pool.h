@@ -28,6 +28,9 @@ struct Grant {
   Clock::duration worker_start{};  // part of the wait in which no worker was ready
 };
 
+// Worker uids in turn, so that two workers alive never share one.
+unsigned NextWorkerUid();
+
 class Pool final : public Worker::Listener {
  public:
   // What a pool needs of its surroundings; all outlive it.
@@ -41,6 +44,7 @@ class Pool final : public Worker::Listener {
     std::function<std::string(const std::string& base_id)> image_of;    // throws kMissingBase
     std::function<void(uint64_t cell, const CellReport&)> cell_gone;     // leased cells only
     std::function<bool(Pool&, const std::string* worker)> reclaim;      // takes back a cell that was leased ahead
+    std::function<unsigned()> worker_uid = NextWorkerUid;               // inside, for one more worker
   };
   using Granted = std::function<void(Grant)>;
   using Refused = std::function<void(const Error&)>;
@@ -57,7 +61,8 @@ class Pool final : public Worker::Listener {
   uint64_t Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused);
   void Forget(uint64_t ticket);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
-  void Release(uint64_t cell);  // the cell dies; cell_gone follows
+  void Release(uint64_t cell);   // the cell dies; cell_gone follows
+  void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle all the same
 
   // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be started.
   void WhenWorkerReady(std::function<void(const Error*)> ready);
@@ -66,6 +71,7 @@ class Pool final : public Worker::Listener {
   void Tick();    // rotation and idle eviction; about once a second
   void Retire();  // start nothing more; workers go as their leased cells end
   bool empty() const { return workers_.empty(); }
+  bool abandoned() const;  // it has nothing and nobody waits for it: it may be destroyed
 
   struct Stats {
     uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0, start_failures = 0;
@@ -80,6 +86,7 @@ class Pool final : public Worker::Listener {
     std::unique_ptr<Worker> worker;
     double jitter = 0;
     bool retiring = false;
+    bool proven = false;  // a cell of it was ready once
     std::deque<uint64_t> ready;  // parked cells, oldest first
     uint64_t leased = 0;
   };
@@ -104,8 +111,10 @@ class Pool final : public Worker::Listener {
 
   Member* MemberOf(const Worker& worker);
   Member* MemberOfCell(uint64_t cell);
-  Member* Current();  // the worker that new cells come from, ready or starting
+  Member* Current();   // the worker that new cells come from: the newest that is ready
+  bool Starting() const;  // one more is on its way
   void StartWorker();
+  void StartFailed(const Error& error);
   void RetireMember(Member& member, std::string_view why);
   void Serve();     // gives ready cells to waiters, then sees to more slots
   void Resize();

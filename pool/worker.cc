@@ -21,6 +21,18 @@ namespace fs = std::filesystem;
 // Until the zygote has imported its packages; each import has a deadline of its own inside.
 constexpr auto kStartDeadline = std::chrono::seconds(180);
 constexpr size_t kMaxNotes = 16 * 1024;
+constexpr size_t kMaxWords = 300;
+// Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us forking.
+constexpr unsigned kMaxBarren = 16;
+
+// What a worker says is shown in logs and terminals, and put into JSON: printable ASCII is all that is let through.
+std::string Printable(std::string_view text, size_t most) {
+  std::string printable(text.substr(0, most));
+  for (char& c : printable) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return printable;
+}
 
 uint64_t NextCellId() {
   static std::atomic<uint64_t> next{1};
@@ -54,6 +66,7 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
       listener_(listener),
       launch_(std::move(launch)),
       started_(Clock::now()),
+      container_(std::make_shared<Container>()),
       alive_(std::make_shared<bool>(true)) {
   launch_.setup = !files.setup.empty();
   launch_.modules = !files.modules.empty();
@@ -61,12 +74,15 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
   fs::permissions(launch_.socket_dir, fs::perms(0755));  // run_dir above it is 0700; the worker's uid is another
   if (launch_.setup) WriteFile(launch_.socket_dir + "/setup.pickle", files.setup);
   for (const auto& [path, content] : files.modules) WriteModule(launch_.socket_dir + "/modules", path, content);
+  const std::string spec = WorkerContainerSpec(paths, pool, launch_);
+  // Nothing throws from here on: the loop would keep callbacks into an object that never was.
   listener_fd_ = ListenAt(launch_.socket_dir + "/" + kWorkerSocketName, 1, 0666);
   loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
   start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
 
-  const std::string spec = WorkerContainerSpec(paths, pool, launch_);
-  background_.Post([this, spec, alive = alive_, &loop = loop_, &podman = podman_, name = launch_.name] {
+  background_.Post([this, spec, alive = alive_, container = container_, &loop = loop_, &podman = podman_] {
+    const std::lock_guard lock(container->mutex);
+    if (container->removed) return;
     std::string failure;
     try {
       podman.Start(podman.Create(spec));
@@ -88,7 +104,9 @@ Worker::~Worker() {
     loop_.Remove(warden_.get());
   }
   warden_.reset();
-  background_.Post([&podman = podman_, name = launch_.name, dir = launch_.socket_dir] {
+  background_.Post([&podman = podman_, container = container_, name = launch_.name, dir = launch_.socket_dir] {
+    const std::lock_guard lock(container->mutex);
+    container->removed = true;
     try {
       podman.Remove(name);
     } catch (const std::exception& e) {
@@ -130,7 +148,11 @@ void Worker::OnWarden() {
     FrameHeader header;
     std::memcpy(&header, buffer, sizeof header);
     if (header.magic != kFrameMagic || header.version != kFrameVersion) return Die("the warden sent an unknown frame");
-    OnFrame(header, {buffer + sizeof header, got.size - sizeof header});
+    try {
+      OnFrame(header, {buffer + sizeof header, got.size - sizeof header});
+    } catch (const Error& error) {  // out of descriptors: this worker is given up, the agent is not
+      return Die(error.what());
+    }
     if (!*alive || state_ == State::kDead) return;
   }
 }
@@ -150,7 +172,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       state_ = State::kReady;
       ready_since_ = Clock::now();
       start_seconds_ = std::chrono::duration<double>(ready_since_ - started_).count();
-      notes_ = payload;
+      notes_ = Printable(payload, kMaxNotes);
       return listener_.OnWorkerReady(*this);
     case FrameKind::kSlotReady:
       if (slot == slots_.end() || slot->second != SlotState::kMaking) return Die("an unexpected slot");
@@ -160,6 +182,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kCellReady:
       if (cell == cells_.end() || cell->second.ready) return Die("an unexpected cell");
       cell->second.ready = true;
+      barren_ = 0;
       slots_[cell->second.slot] = SlotState::kHasCell;
       return listener_.OnCellReady(*this, header.id);
     case FrameKind::kCellExit: {
@@ -167,30 +190,31 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       CellReport report;
       std::memcpy(&report, payload.data(), sizeof report);
       const uint32_t its_slot = cell->second.slot;
+      if (!cell->second.ready && Barren()) return Die("its cells end before they are ready");
       cells_.erase(cell);
       slots_[its_slot] = SlotState::kFree;
       if (refill_) MakeCell(its_slot);
       return listener_.OnCellGone(*this, header.id, report);
     }
     case FrameKind::kFailed: {
-      std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %.*s\n", launch_.name.c_str(), header.a,
-                   static_cast<unsigned long long>(header.id), static_cast<int>(std::min<size_t>(payload.size(), 300)),
-                   payload.data());
+      const std::string words = Printable(payload, kMaxWords);
+      std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %s\n", launch_.name.c_str(), header.a,
+                   static_cast<unsigned long long>(header.id), words.c_str());
       tainted_ = true;
       if (slot == slots_.end()) return Die("a failure of an unknown slot");
-      ForgetSlot(header.a);
       // A worker that can no longer make a single slot is of no use to anybody.
-      if (slots_.empty()) {
-        return Die("a cell could not be made: " + std::string(payload.substr(0, 300)));
-      }
+      if (slots_.size() == 1 || Barren()) return Die("a cell could not be made: " + words);
+      ForgetSlot(header.a);
       return listener_.OnSlotsChanged(*this);
     }
     case FrameKind::kZygoteDied:
-      return Die("the zygote died: " + std::string(payload.substr(0, 300)));
+      return Die("the zygote died: " + Printable(payload, kMaxWords));
     default:
       return Die("the warden sent a frame that is not its own");
   }
 }
+
+bool Worker::Barren() { return ++barren_ >= kMaxBarren; }
 
 void Worker::ForgetSlot(uint32_t slot) {
   slots_.erase(slot);

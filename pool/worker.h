@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -90,6 +91,13 @@ class Worker {
   bool Send(const FrameHeader& header, std::span<const int> descriptors = {});
   void Die(const std::string& why);
   void ForgetSlot(uint32_t slot);
+  bool Barren();  // one more cell came to nothing; true when that is so many in a row that the worker is of no use
+
+  // The container as the background threads know it: a removal never overtakes the start, nor a start the removal.
+  struct Container {
+    std::mutex mutex;
+    bool removed = false;
+  };
 
   Loop& loop_;
   Podman& podman_;
@@ -108,6 +116,8 @@ class Worker {
   uint32_t next_slot_ = 0;
   std::map<uint64_t, Cell> cells_;
   uint64_t calls_ = 0;
+  unsigned barren_ = 0;  // cells and slots that came to nothing since one was ready
+  std::shared_ptr<Container> container_;
   bool proved_ = false;  // the warden has shown its token
   bool tainted_ = false;
   bool refill_ = true;
