@@ -17,6 +17,7 @@ constexpr auto kTick = std::chrono::seconds(1);
 constexpr unsigned kTicksBetweenSweeps = 60;
 // Workers of an agent before this one end by themselves within 10 s; what is left after that is removed.
 constexpr auto kFirstSweep = std::chrono::seconds(14);
+constexpr auto kDrainPoll = std::chrono::milliseconds(20);
 constexpr size_t kMaxPools = 512;
 constexpr size_t kMaxLockText = 64 * 1024;
 
@@ -29,6 +30,15 @@ uint64_t Micros(Clock::duration d) {
 bool IsHex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
+
+// A year stands for ever: no sum with it overflows.
+std::chrono::milliseconds Milliseconds(uint64_t ms) {
+  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
+}
+
+// Whatever is in it: a label or a worker's last words may be no UTF-8.
+std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 // Limits are checked here again, whoever the client is: no number from outside reaches a container unchecked.
 void Validate(const PoolSpec& spec) {
@@ -45,12 +55,14 @@ void Validate(const PoolSpec& spec) {
 
 }  // namespace
 
-Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation)
+Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation,
+               std::function<unsigned()> worker_uid)
     : loop_(loop),
       podman_(podman),
       store_(store),
       paths_(paths),
       generation_(std::move(generation)),
+      worker_uid_(std::move(worker_uid)),
       started_(Clock::now()),
       podman_threads_(2),
       builder_threads_(16) {
@@ -58,7 +70,7 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
   loop_.After(kFirstSweep, [this] { Sweep(); });
 }
 
-Broker::~Broker() = default;
+Broker::~Broker() { closing_ = true; }
 
 Broker::PeerState* Broker::StateOf(uint64_t peer) {
   const auto found = peers_.find(peer);
@@ -84,6 +96,7 @@ void Broker::Fail(uint64_t peer, uint64_t request, const Error& error) {
   if (error.code() == Code::kWorkerFailed || error.code() == Code::kPodman) images_.clear();  // it may be gone: look again
   if (PeerState* state = StateOf(peer)) {
     state->waiting.erase(request);
+    state->preparing.erase(request);
     state->peer->Send(Failed{request, static_cast<int32_t>(error.code()), error.what(), error.hint(),
                              error.may_have_run()});
   }
@@ -108,6 +121,11 @@ void Broker::Handle(Peer& peer, const Message& message) {
     return;
   }
   if (const auto* forget = std::get_if<Forget>(&message)) {
+    const auto preparing = state.preparing.find(forget->request);
+    if (preparing != state.preparing.end()) {
+      *preparing->second = true;
+      state.preparing.erase(preparing);
+    }
     const auto waiting = state.waiting.find(forget->request);
     if (waiting == state.waiting.end()) return;
     if (Pool* pool = FindPool(waiting->second.first)) pool->Forget(waiting->second.second);
@@ -122,6 +140,7 @@ void Broker::Gone(Peer& peer) {
   if (found == peers_.end()) return;
   const PeerState state = std::move(found->second);
   peers_.erase(found);
+  for (const auto& [request, unwanted] : state.preparing) *unwanted = true;
   for (const auto& [request, place] : state.waiting) {
     if (Pool* pool = FindPool(place.first)) pool->Forget(place.second);
   }
@@ -149,8 +168,10 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
     return Fail(id, prepare.request, error);
   }
   const Clock::time_point begun = Clock::now();
-  const Clock::time_point deadline = begun + std::chrono::milliseconds(prepare.timeout_ms);
-  builder_threads_.Post([this, id, prepare, begun, deadline] {
+  const Clock::time_point deadline = begun + Milliseconds(prepare.timeout_ms);
+  const auto unwanted = std::make_shared<std::atomic<bool>>(false);
+  peers_.at(id).preparing[prepare.request] = unwanted;
+  builder_threads_.Post([this, id, prepare, begun, deadline, unwanted] {
     try {
       const auto progress = [this, id, request = prepare.request](const BuildProgress& p) {
         loop_.Post([this, id, message = Progress{request, p.stage, p.text, p.done, p.total}] {
@@ -158,7 +179,7 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
         });
       };
       Environment environment =
-          store_.Get(SpecOf(prepare.spec), deadline, progress, [] { return false; });
+          store_.Get(SpecOf(prepare.spec), deadline, progress, [&] { return closing_ || *unwanted; });
       loop_.Post([this, id, prepare, begun, environment = std::move(environment)] {
         OnEnvironment(id, prepare, begun, environment);
       });
@@ -174,10 +195,14 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
 
 void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, Clock::time_point begun, Environment environment) {
   PeerState* state = StateOf(id);
-  if (state == nullptr) return;
+  if (state == nullptr || state->preparing.erase(prepare.request) == 0) return;  // nobody waits for it any more
   const std::string key = Sha256Hex(environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec}));
   Pool* pool = FindPool(key);
   if (pool == nullptr) {
+    if (pools_.size() >= kMaxPools) {
+      const auto unused = std::ranges::find_if(pools_, [](const auto& p) { return p.second->abandoned(); });
+      if (unused != pools_.end()) pools_.erase(unused);
+    }
     if (stopping_ || pools_.size() >= kMaxPools) {
       return Fail(id, prepare.request, Error(Code::kBusy, "the agent takes no new pools now"));
     }
@@ -189,7 +214,8 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, Clock::time_poin
                           std::max(1u, std::thread::hardware_concurrency()),
                           [this](const std::string& base) { return ImageOf(base); },
                           [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
-                          [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); }};
+                          [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
+                          worker_uid_};
     pool = pools_.emplace(key, std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
                .first->second.get();
   }
@@ -236,7 +262,7 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
   // Until Acquire() returns the ticket is not known; 0 stands for it.
   state.waiting[acquire.request] = {acquire.key, 0};
   const uint64_t ticket = pool->Acquire(
-      std::chrono::milliseconds(acquire.queue_ms), acquire.ahead,
+      Milliseconds(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead](Grant grant) {
         OnGranted(id, request, key, ahead, std::move(grant));
       },
@@ -252,6 +278,7 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
   lease = {pool, id, 0, grant.worker, ahead, false, false};
   PeerState* state = StateOf(id);
   if (state == nullptr || state->free_slots.empty()) {
+    lease.peer = 0;  // nobody's: it has no slot to give back
     if (state != nullptr) Fail(id, request, Error(Code::kBusy, "too many leases on one connection"));
     // Not inside the pool's own loop over its cells.
     return loop_.Post([this, cell = grant.cell] {
@@ -311,7 +338,7 @@ bool Broker::Reclaim(Pool& pool, const std::string* worker) {
       continue;
     }
     lease.releasing = true;
-    pool.Release(cell);
+    pool.TakeBack(cell);
     return true;
   }
   return false;
@@ -335,7 +362,7 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
         list.push_back({{"digest", info.digest}, {"requirements", info.requirements}, {"bytes", info.bytes},
                         {"packages", info.packages}, {"python", info.python_version}, {"created", info.created_sec}});
       }
-      loop_.Post([answer, text = list.dump()] { answer(text); });
+      loop_.Post([answer, text = Dump(list)] { answer(text); });
     });
   }
   if (ask.what.starts_with("remove ")) {
@@ -366,18 +393,17 @@ std::string Broker::StatusJson() const {
                      {"start_failures", stats.start_failures},
                      {"last_failure", stats.last_failure}});
   }
-  return json{{"version", "0.1.0"},
-              {"wire_version", kWireVersion},
-              {"generation", generation_},
-              {"pid", ::getpid()},
-              {"uptime_sec", Seconds(Clock::now() - started_)},
-              {"calls", calls_},
-              {"clients", peers_.size()},
-              {"leases", leases_.size()},
-              {"enforcement", "watchdog"},
-              {"stopping", stopping_},
-              {"pools", pools}}
-      .dump();
+  return Dump({{"version", "0.1.0"},
+               {"wire_version", kWireVersion},
+               {"generation", generation_},
+               {"pid", ::getpid()},
+               {"uptime_sec", Seconds(Clock::now() - started_)},
+               {"calls", calls_},
+               {"clients", peers_.size()},
+               {"leases", leases_.size()},
+               {"enforcement", "watchdog"},
+               {"stopping", stopping_},
+               {"pools", pools}});
 }
 
 void Broker::Tick() {
@@ -412,15 +438,18 @@ void Broker::Sweep() {
 void Broker::Stop(Clock::duration drain, std::function<void()> stopped) {
   if (stopping_) return;
   stopping_ = true;
+  closing_ = true;
   stopped_ = std::move(stopped);
   for (auto& [key, pool] : pools_) pool->Retire();
   loop_.After(drain, [this] { FinishStop(); });
-  const auto poll = std::make_shared<std::function<void()>>();
-  *poll = [this, poll] {
-    if (std::ranges::all_of(pools_, [](const auto& p) { return p.second->empty(); })) return FinishStop();
-    loop_.After(std::chrono::milliseconds(20), *poll);
-  };
-  (*poll)();
+  // Not inside this call: its caller's answer goes out first.
+  loop_.Post([this] { AwaitDrain(); });
+}
+
+void Broker::AwaitDrain() {
+  if (!stopped_) return;
+  if (std::ranges::all_of(pools_, [](const auto& p) { return p.second->empty(); })) return FinishStop();
+  loop_.After(kDrainPoll, [this] { AwaitDrain(); });
 }
 
 void Broker::FinishStop() {

@@ -4,6 +4,7 @@
 // broker never looks into a cell: it hands out descriptors and notes what the warden reports.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,7 +35,8 @@ class Peer {
 
 class Broker {
  public:
-  Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation);
+  Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation,
+         std::function<unsigned()> worker_uid = NextWorkerUid);
   ~Broker();
 
   void Handle(Peer& peer, const Message& message);  // throws kProtocol on what no client of ours sends
@@ -58,6 +60,7 @@ class Broker {
     std::set<uint64_t> leases;
     std::map<uint64_t, std::pair<std::string, uint64_t>> waiting;  // request -> pool, ticket
     std::vector<uint32_t> free_slots;
+    std::map<uint64_t, std::shared_ptr<std::atomic<bool>>> preparing;  // request -> nobody waits for it any more
   };
 
   void OnPrepare(Peer& peer, const Prepare& prepare);
@@ -77,6 +80,7 @@ class Broker {
   void Tick();
   void Sweep();
   std::string StatusJson() const;
+  void AwaitDrain();
   void FinishStop();
 
   Loop& loop_;
@@ -84,6 +88,7 @@ class Broker {
   EnvironmentStore& store_;
   const Paths& paths_;
   std::string generation_;
+  std::function<unsigned()> worker_uid_;
   Clock::time_point started_;
   Background podman_threads_;   // container starts and removals: two at once, more only queue up on Podman's locks
   Background builder_threads_;
@@ -93,6 +98,7 @@ class Broker {
   std::map<std::string, std::string> images_;  // base id -> image id
   std::function<void()> stopped_;
   bool stopping_ = false;
+  std::atomic<bool> closing_ = false;  // for builds on other threads: give up
   unsigned ticks_ = 0;
   uint64_t calls_ = 0;
 };

@@ -76,10 +76,16 @@ class Server::Connection final : public Peer {
         OnMessage(received->message);
       }
     } catch (const Error& error) {
-      if (error.code() != Code::kUnavailable) std::fprintf(stderr, "client %llu: %s\n",
-                                                           static_cast<unsigned long long>(id_), error.what());
+      if (error.code() != Code::kUnavailable) Complain(error);
+      DropSoon();
+    } catch (const std::exception& error) {  // one client's message never ends the agent
+      Complain(error);
       DropSoon();
     }
+  }
+
+  void Complain(const std::exception& error) const {
+    std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id_), error.what());
   }
 
   void OnMessage(const Message& message) {
@@ -145,7 +151,11 @@ void Server::OnAccept() {
   if (PeerOf(peer.get()).uid != ::getuid()) return;
   if (connections_.size() >= kMaxConnections) return;
   const uint64_t id = next_id_++;
-  connections_.emplace(id, std::make_unique<Connection>(*this, std::move(peer), id));
+  try {
+    connections_.emplace(id, std::make_unique<Connection>(*this, std::move(peer), id));
+  } catch (const Error& error) {  // no descriptors left: this client is turned away
+    std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id), error.what());
+  }
 }
 
 void Server::Drop(uint64_t id) { connections_.erase(id); }
