@@ -103,7 +103,6 @@ void Warden::Doom(const char* text) {
 }
 
 // ---- the agent
-// --------------------------------------------------------------------------------------------------
 
 bool Warden::Connect() {
   sockaddr_un address{};

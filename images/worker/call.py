@@ -1,8 +1,9 @@
-"""Serves calls in the user process of a cell: receives a call, runs it, replies, and blocks until the cell is killed.
+"""Serves calls in the user process of a cell: receives, runs, replies, and blocks until killed.
 
-The frames are those of wire/cell_frame.h. The other side believes nothing of what is sent here, since the code that is
-called may have replaced any of this. What could be broken by accident (a patched clock, a closed stream) is bound at
-import. Nothing is imported on a call's path. One thread.
+The frames are those of wire/cell_frame.h. The other side believes nothing of what is sent here,
+since the code that is called may have replaced any of this. What could be broken by accident (a
+patched clock, a closed stream) is bound at import. Nothing is imported on a call's path. One
+thread.
 """
 
 from __future__ import annotations
@@ -292,9 +293,10 @@ class Worker:
     # ---- before the first call ----
 
     def rehearse(self) -> None:
-        """Walks the whole path on a dummy, success and exception: the first real call then meets few page faults.
+        """Walks the whole path on a dummy, success and exception: calls then meet few faults.
 
-        Also gives every source of random numbers a state of this process. Nothing of it is visible to a call."""
+        Also gives every source of random numbers a state of this process. A call sees nothing of
+        it."""
         self.cell.stir_openssl()
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
@@ -424,7 +426,7 @@ def limit_cpu(seconds: float) -> None:
 
 
 def finish_program() -> None:
-    """What the interpreter does at its end, as far as a program can tell: waits for threads, runs exit functions."""
+    """What a program can tell of the interpreter's end: threads waited for, exit functions run."""
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()

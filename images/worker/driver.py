@@ -1,8 +1,8 @@
-"""Plays the agent and the client for one real worker, started with `podman run`: the tests' own side of the wire.
+"""Plays agent and client for one real worker, started with `podman run`.
 
-`HUTCH_TEST_PODMAN`: the command that runs Podman (default `podman`); `HUTCH_TEST_RUNTIME`: a directory with hutch-warden,
-worker/ and cloudpickle/; `HUTCH_TEST_IMAGE`: the base image; `HUTCH_TEST_ENVIRONMENT`: a directory to mount at /opt/env.
-Speaks wire/cell_frame.h. One thread.
+`HUTCH_TEST_PODMAN`: the command that runs Podman (default `podman`); `HUTCH_TEST_RUNTIME`: a
+directory with hutch-warden, worker/ and cloudpickle/; `HUTCH_TEST_IMAGE`: the base image;
+`HUTCH_TEST_ENVIRONMENT`: a directory to mount at /opt/env. Speaks wire/cell_frame.h. One thread.
 """
 
 from __future__ import annotations
@@ -203,14 +203,19 @@ class Worker:
         self.stop()
 
     def stop(self) -> str:
-        subprocess.run([*PODMAN, "rm", "-f", "-t", "0", self.name], capture_output=True, timeout=60, check=False)
+        subprocess.run(
+            [*PODMAN, "rm", "-f", "-t", "0", self.name],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
         said = self.process.communicate(timeout=30)[0].decode(errors="replace")
         self.listener.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         return said
 
     def process_ids(self) -> dict[str, list[int]]:
-        """This worker's processes as the host sees them: those of "zygote" and slots are children of the warden."""
+        """This worker's processes as the host sees them: children of the warden."""
         asked = subprocess.run(
             [*PODMAN, "inspect", "-f", "{{.State.Pid}}", self.name], capture_output=True, text=True
         )

@@ -1,4 +1,8 @@
-"""A real worker in a real container: every attack hits its wall, and its honest twin works. See driver.py for what it needs."""
+# ruff: noqa: E501 (programs as text)
+"""A real worker in a real container: every attack hits its wall, and its honest twin works.
+
+See driver.py for what it needs.
+"""
 
 from __future__ import annotations
 

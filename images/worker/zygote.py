@@ -1,16 +1,19 @@
-"""The zygote: imports what calls will need, once, and makes slots; a slot makes cells. Started by the warden.
+"""The zygote, started by the warden: imports what calls need, and makes slots, which make cells.
 
     python3 -I -S -B zygote.py          control socket: descriptor 3 (images/warden/control.h)
 
-Worker code is loaded by explicit path before anything of the environment can be: `call`, `encode` and `_hutch_cell` get
-private names in `sys.modules`, so a package's `call.py` neither shadows ours nor is shadowed. /opt/env comes after the
-standard library in `sys.path`, like site-packages, so a package's `json.py` shadows nothing. There is no `site`: `.pth`
-files and `sitecustomize` of packages are not executed.
+Worker code is loaded by explicit path before anything of the environment can be: `call`, `encode`
+and `_hutch_cell` get private names in `sys.modules`, so a package's `call.py` neither shadows ours
+nor is shadowed. /opt/env comes after the standard library in `sys.path`, like site-packages, so a
+package's `json.py` shadows nothing. There is no `site`: `.pth` files and `sitecustomize` of
+packages are not executed.
 
-A module that hangs, kills the process or leaves threads running cannot stay (a fork would copy its locks, not its
-threads): this process says so and ends, and the warden starts another one without it.
+A module that hangs, kills the process or leaves threads running cannot stay (a fork would copy its
+locks, not its threads): this process says so and ends, and the warden starts another one without
+it.
 
-Everything here runs in a process that packages share; nobody believes what it says of itself. One thread.
+Everything here runs in a process that packages share; nobody believes what it says of itself. One
+thread.
 """
 
 from __future__ import annotations
@@ -75,7 +78,7 @@ def threads() -> int:
 
 
 def settle_threads() -> int:
-    """The threads left after a plain fork: libraries that handle forks (OpenBLAS) stop theirs before one."""
+    """The threads left after a plain fork, before which OpenBLAS and its like stop theirs."""
     if threads() == 1:
         return 1
     pid = os.fork()
@@ -134,7 +137,7 @@ class Zygote:
         os._exit(0)
 
     def set_up(self) -> None:
-        """The caller's own `setup=` function. Its failure is told, and each call then finds nothing set up."""
+        """The caller's own `setup=` function. Its failure is told; calls find nothing set up."""
         path = self.config.get("HUTCH_SETUP")
         if not path:
             return
@@ -154,7 +157,7 @@ class Zygote:
         self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
 
     def freeze(self) -> None:
-        """Nothing allocated so far is looked at by the collector again: a fork then copies no page for it."""
+        """Keeps the collector from what is there so far: a fork then copies no page for it."""
         sys.modules["__main__"] = types.ModuleType("__main__")
         gc.collect()
         gc.freeze()
@@ -214,7 +217,7 @@ class Zygote:
 
 
 def prepare_streams() -> None:
-    """Descriptors 1 and 2 become a call's pipes later; the objects stay, with nothing in their buffers."""
+    """The objects stay, with empty buffers, when descriptors 1 and 2 become a call's pipes."""
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
