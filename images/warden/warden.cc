@@ -102,7 +102,7 @@ void Warden::Doom(const char* text) {
   _exit(4);
 }
 
-// ---- the agent
+// ---- the agent ----
 
 bool Warden::Connect() {
   sockaddr_un address{};
@@ -222,8 +222,7 @@ void Warden::Flush() {
   epoll_ctl(epoll_, EPOLL_CTL_MOD, agent_, &event);
 }
 
-// ---- processes and time
-// -----------------------------------------------------------------------------------------
+// ---- processes and time ----
 
 bool Warden::IsNewChild(pid_t pid) const {
   if (pid <= 1 || pid == zygote_) return false;
