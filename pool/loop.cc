@@ -106,6 +106,7 @@ void Loop::Run() {
       (*keep)(events[static_cast<size_t>(i)].events);
     }
   }
+  stopped_ = false;
 }
 
 }  // namespace hutch

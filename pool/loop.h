@@ -36,7 +36,7 @@ class Loop {
 
   void Post(std::function<void()> work);  // from any thread
 
-  void Run();   // until Stop()
+  void Run();   // until Stop(); may be run again
   void Stop();  // from any thread
 
  private:

@@ -3,22 +3,18 @@
 #include "pool/podman.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tests/faults/fake_podman.h"
 #include "wire/error.h"
-#include "wire/fd.h"
 #include "wire/paths.h"
 
 namespace hutch {
@@ -26,93 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string Reply(const std::string& status, const std::string& body) {
-  return "HTTP/1.1 " + status +
-         "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
-         "\r\n\r\n" + body;
-}
-
-// Answers each request with what `answer(head)` returns, byte for byte, and closes the connection.
-class FakePodman {
- public:
-  using Answer = std::function<std::string(const std::string& head)>;
-
-  explicit FakePodman(Answer answer) : answer_(std::move(answer)) {
-    char name[] = "/tmp/fake-podman-XXXXXX";
-    dir_ = ::mkdtemp(name);
-    path_ = dir_ + "/podman.sock";
-    listener_ = Fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path_.copy(address.sun_path, sizeof address.sun_path - 1);
-    if (::bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(listener_.get(), 16) != 0) {
-      std::abort();
-    }
-    thread_ = std::thread([this] { Serve(); });
-  }
-  ~FakePodman() {
-    stop_ = true;
-    thread_.join();
-    ::unlink(path_.c_str());
-    ::rmdir(dir_.c_str());
-  }
-  const std::string& path() const { return path_; }
-  std::vector<std::string> requests() const {
-    const std::lock_guard lock(mutex_);
-    return requests_;
-  }
-
- private:
-  // A request with its body, where its length is told.
-  static std::string Receive(int peer) {
-    std::string head;
-    char buffer[4096];
-    for (;;) {
-      const size_t end = head.find("\r\n\r\n");
-      const size_t length = head.find("Content-Length: ");
-      if (end != std::string::npos) {
-        const size_t body =
-            length > end ? 0 : std::strtoul(head.c_str() + length + 16, nullptr, 10);
-        if (head.size() >= end + 4 + body) return head;
-      }
-      const ssize_t n = ::read(peer, buffer, sizeof buffer);
-      if (n <= 0) return head;
-      head.append(buffer, static_cast<size_t>(n));
-    }
-  }
-
-  void Serve() {
-    while (!stop_) {
-      pollfd waits{listener_.get(), POLLIN, 0};
-      if (::poll(&waits, 1, 20) <= 0) continue;
-      const Fd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      if (!peer) continue;
-      const std::string head = Receive(peer.get());
-      if (head.empty()) continue;
-      {
-        const std::lock_guard lock(mutex_);
-        requests_.push_back(head);
-      }
-      const std::string answer = answer_(head);
-      for (size_t done = 0; done < answer.size();) {
-        const ssize_t n =
-            ::send(peer.get(), answer.data() + done, answer.size() - done, MSG_NOSIGNAL);
-        if (n <= 0) break;
-        done += static_cast<size_t>(n);
-      }
-    }
-  }
-
-  Answer answer_;
-  std::string dir_;
-  std::string path_;
-  Fd listener_;
-  mutable std::mutex mutex_;
-  std::vector<std::string> requests_;
-  std::atomic<bool> stop_ = false;
-  std::thread thread_;
-};
+std::string Reply(const std::string& status, const std::string& body) { return HttpReply(status, body); }
 
 bool Has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 

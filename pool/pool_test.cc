@@ -1,0 +1,401 @@
+// A Pool and its Workers against a fake libpod whose containers are scripted wardens on real sockets.
+#include "pool/pool.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+
+#include "tests/faults/fake_warden.h"
+
+namespace hutch {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+
+class PoolTest : public ::testing::Test {
+ protected:
+  PoolTest() : paths_(MakePaths()), wardens_(paths_.worker_dir()), podman_(wardens_.podman_socket()) {
+    spec_.warm = 1;
+    spec_.max_cells = 4;
+    spec_.idle_sec = 3600;
+  }
+  ~PoolTest() override {
+    Drop();
+    std::filesystem::remove_all(paths_.run_dir);
+  }
+  static Paths MakePaths() {
+    char name[] = "/tmp/hutch-pool-XXXXXX";
+    Paths paths;
+    paths.run_dir = ::mkdtemp(name);
+    paths.state_dir = paths.run_dir + "/state";
+    return paths;
+  }
+
+  Pool& MakePool() {
+    background_.emplace(2);
+    Pool::Context context{loop_,
+                          podman_,
+                          *background_,
+                          paths_,
+                          "generation",
+                          2,
+                          [](const std::string&) { return std::string("image"); },
+                          [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
+                          [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
+                          [this] { return uid_; }};
+    pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, Environment{});
+    return *pool_;
+  }
+  // Destroys the pool and waits until what that left for the background is done.
+  void Drop() {
+    pool_.reset();
+    if (background_) RunUntil([this] { return wardens_.containers().count() == 0; });
+    background_.reset();
+  }
+  bool Reclaim(Pool& pool, const std::string* worker) {
+    for (auto it = ahead_.begin(); it != ahead_.end(); ++it) {
+      if (worker != nullptr && it->second != *worker) continue;
+      const uint64_t cell = it->first;
+      ahead_.erase(it);
+      ++reclaimed_;
+      pool.TakeBack(cell);
+      return true;
+    }
+    return false;
+  }
+  void RunUntil(const std::function<bool()>& done) {
+    const Clock::time_point give_up = Clock::now() + std::chrono::seconds(60);
+    std::function<void()> check = [&] {
+      if (Clock::now() > give_up) ADD_FAILURE() << "it did not come about";
+      if (done() || Clock::now() > give_up) return loop_.Stop();
+      loop_.After(milliseconds(1), check);
+    };
+    check();
+    loop_.Run();
+  }
+  uint64_t Ask(bool ahead = false, Clock::duration patience = hours(1)) {
+    return pool_->Acquire(
+        patience, ahead,
+        [this, ahead](Grant grant) {
+          workers_.insert(grant.worker);
+          ++calls_[grant.worker];
+          if (ahead) ahead_[grant.cell] = grant.worker;
+          grants_.push_back(std::move(grant));
+        },
+        [this](const Error& error) { refusals_.push_back(error); });
+  }
+  Grant* Await() {
+    const size_t before = grants_.size();
+    Ask();
+    RunUntil([&] { return grants_.size() > before || !refusals_.empty(); });
+    return grants_.size() > before ? &grants_.back() : nullptr;
+  }
+
+  PoolSpec spec_;
+  Paths paths_;
+  unsigned uid_ = ::getuid();
+  Loop loop_;
+  FakeWardens wardens_;
+  Podman podman_;
+  std::optional<Background> background_;
+  std::unique_ptr<Pool> pool_;
+  std::deque<Grant> grants_;
+  std::vector<Error> refusals_;
+  std::set<std::string> workers_;
+  std::map<std::string, uint64_t> calls_;
+  std::map<uint64_t, std::string> ahead_;
+  std::set<uint64_t> gone_;
+  int reclaimed_ = 0;
+};
+
+TEST_F(PoolTest, GivesACellOfAWorkerThatItStarts) {
+  MakePool();
+  Grant* grant = Await();
+  ASSERT_NE(grant, nullptr);
+  EXPECT_TRUE(grant->channels.socket && grant->channels.out && grant->channels.err);
+  EXPECT_TRUE(grant->worker.starts_with("hutch-worker-01234567-"));
+  EXPECT_EQ(pool_->GetStats().leased, 1u);
+}
+
+TEST_F(PoolTest, AReleasedCellDiesAndAnotherTakesItsPlace) {
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  pool_->Arm(cell, 1000, 0);
+  pool_->Release(cell);
+  RunUntil([&] { return gone_.contains(cell) && pool_->GetStats().ready > 0; });
+  EXPECT_EQ(wardens_.armed, 1);
+  EXPECT_EQ(pool_->GetStats().leased, 0u);
+  EXPECT_NE(Await()->cell, cell);
+}
+
+TEST_F(PoolTest, GivesNoCellTwice) {
+  MakePool();
+  std::set<uint64_t> cells;
+  for (int i = 0; i < 20; ++i) {
+    const uint64_t cell = Await()->cell;
+    EXPECT_TRUE(cells.insert(cell).second);
+    if (i % 2 == 0) pool_->Release(cell);
+    if (i % 2 == 1) pool_->Release(*cells.begin()), pool_->Release(cell);
+  }
+}
+
+TEST_F(PoolTest, ServesWhoWaitsBeforeWhoOnlyLooksAhead) {
+  spec_.max_cells = 1;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  Ask(true);
+  Ask(false);
+  pool_->Release(cell);
+  RunUntil([&] { return grants_.size() == 2; });
+  EXPECT_TRUE(ahead_.empty());
+}
+
+TEST_F(PoolTest, TakesBackWhatWasLeasedAheadForWhoWaits) {
+  spec_.max_cells = 1;
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  EXPECT_NE(Await(), nullptr);
+  EXPECT_EQ(reclaimed_, 1);
+}
+
+TEST_F(PoolTest, SaysThatNoCellCameFree) {
+  spec_.max_cells = 1;
+  MakePool();
+  ASSERT_NE(Await(), nullptr);
+  Ask(false, milliseconds(1));
+  RunUntil([&] { return !refusals_.empty(); });
+  EXPECT_EQ(refusals_[0].code(), Code::kBusy);
+}
+
+TEST_F(PoolTest, ForgetsWhoGaveUp) {
+  spec_.max_cells = 1;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  pool_->Forget(Ask());
+  pool_->Forget(12345);
+  pool_->Release(cell);
+  RunUntil([&] { return pool_->GetStats().ready == 1; });
+  EXPECT_EQ(grants_.size(), 1u);
+}
+
+TEST_F(PoolTest, FailsWhoWaitsWhenAContainerCannotBeMade) {
+  wardens_.containers().FailCreates(true);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kWorkerFailed);
+  wardens_.containers().FailCreates(false);
+  refusals_.clear();
+  EXPECT_NE(Await(), nullptr) << "a later call tries again";
+}
+
+TEST_F(PoolTest, FailsWhoWaitsWhenAWorkersDirectoryCannotBeMade) {
+  std::filesystem::remove_all(paths_.worker_dir());
+  { const Fd file(::creat(paths_.worker_dir().c_str(), 0600)); }
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kWorkerFailed);
+}
+
+TEST_F(PoolTest, RefusesAnEnvironmentVariableThatIsNoText) {
+  spec_.env["X"] = "\xff";
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kWorkerFailed);
+}
+
+TEST_F(PoolTest, BelievesNoWardenWithAnotherToken) {
+  wardens_.Behave(WardenWay::kWrongToken);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+}
+
+TEST_F(PoolTest, BelievesNoWardenThatDoesNotSayWhoItIs) {
+  wardens_.Behave(WardenWay::kNoHello);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+}
+
+TEST_F(PoolTest, TurnsAwayAPeerOfAnotherUid) {
+  uid_ = ::getuid() + 1;
+  MakePool();
+  Ask();
+  RunUntil([&] { return wardens_.turned_away == 1; });
+  EXPECT_TRUE(grants_.empty());
+}
+
+TEST_F(PoolTest, AWorkersLastWordsAreMadePrintable) {
+  wardens_.Behave(WardenWay::kZygoteDies);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  for (const char c : pool_->GetStats().last_failure) EXPECT_TRUE(c >= 0x20 && c <= 0x7e) << static_cast<int>(c);
+}
+
+TEST_F(PoolTest, CellsThatCannotBeMadeAreAFailureAndNoLoop) {
+  wardens_.Behave(WardenWay::kFailsCells);
+  spec_.warm = 4;
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_LE(wardens_.cells_made, 32);
+}
+
+TEST_F(PoolTest, CellsThatEndBeforeTheyAreReadyAreAFailureAndNoLoop) {
+  wardens_.Behave(WardenWay::kEndsCellsUnready);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_LE(wardens_.cells_made, 32);
+}
+
+TEST_F(PoolTest, AWorkerThatDiesTakesItsCellsAndIsReplaced) {
+  MakePool();
+  const Grant* grant = Await();
+  const uint64_t cell = grant->cell;
+  const std::string worker = grant->worker;
+  wardens_.KillAll();
+  RunUntil([&] { return gone_.contains(cell); });
+  const Grant* next = Await();
+  ASSERT_NE(next, nullptr);
+  EXPECT_NE(next->worker, worker);
+}
+
+TEST_F(PoolTest, NoWorkerServesMoreCallsThanItMay) {
+  spec_.max_calls = 3;
+  MakePool();
+  for (int i = 0; i < 12; ++i) {
+    const Grant* grant = Await();
+    ASSERT_NE(grant, nullptr);
+    pool_->Release(grant->cell);
+    pool_->Tick();
+  }
+  for (const auto& [worker, calls] : calls_) EXPECT_LE(calls, 3u);
+  EXPECT_GE(workers_.size(), 4u);
+}
+
+TEST_F(PoolTest, AReplacementThatFailsDoesNotFailWhoIsServedByTheOldWorker) {
+  spec_.max_age_sec = 1e-9;  // due at once
+  MakePool();
+  const uint64_t first = Await()->cell;
+  wardens_.Behave(WardenWay::kWrongToken);
+  pool_->Tick();
+  RunUntil([&] { return pool_->GetStats().start_failures == 1; });
+  pool_->Release(first);
+  EXPECT_NE(Await(), nullptr);
+  EXPECT_TRUE(refusals_.empty());
+}
+
+TEST_F(PoolTest, AReplacedWorkerGoesWhenItsLastCallHasEnded) {
+  spec_.max_age_sec = 1e-9;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  pool_->Tick();
+  RunUntil([&] { return pool_->GetStats().rotations == 1; });
+  EXPECT_EQ(pool_->GetStats().workers, 2u) << "a call still runs on it";
+  pool_->Release(cell);
+  RunUntil([&] { return pool_->GetStats().workers == 1 && wardens_.containers().count() == 1; });
+  EXPECT_EQ(wardens_.retired, 1);
+}
+
+TEST_F(PoolTest, AnIdlePoolTakesBackItsLeasesAndEndsItsWorkers) {
+  spec_.idle_sec = 1e-9;
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  RunUntil([&] {
+    pool_->Tick();
+    return pool_->empty();
+  });
+  EXPECT_EQ(reclaimed_, 1);
+  EXPECT_TRUE(pool_->abandoned());
+}
+
+TEST_F(PoolTest, ACallThatRunsKeepsAnIdlePool) {
+  spec_.idle_sec = 1e-9;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  for (int i = 0; i < 3; ++i) pool_->Tick();
+  EXPECT_EQ(pool_->GetStats().workers, 1u);
+  EXPECT_FALSE(gone_.contains(cell));
+}
+
+TEST_F(PoolTest, WarmsAsManyCellsAsAsked) {
+  MakePool();
+  uint64_t ready = 0;
+  pool_->EnsureWarm(3, [&](uint64_t cells, const Error* error) {
+    EXPECT_EQ(error, nullptr);
+    ready = cells;
+  });
+  RunUntil([&] { return ready != 0; });
+  EXPECT_GE(ready, 3u);
+}
+
+TEST_F(PoolTest, TellsEverybodyWhoWaitsThatItRetires) {
+  MakePool();
+  int told = 0;
+  const auto tell = [&](const Error* error) { told += error != nullptr ? 1 : 0; };
+  pool_->WhenWorkerReady(tell);
+  pool_->EnsureWarm(2, [&](uint64_t, const Error* error) { tell(error); });
+  Ask();
+  pool_->Retire();
+  pool_->WhenWorkerReady(tell);
+  pool_->EnsureWarm(2, [&](uint64_t, const Error* error) { tell(error); });
+  Ask();
+  EXPECT_EQ(told, 4);
+  EXPECT_EQ(refusals_.size(), 2u);
+  RunUntil([&] { return pool_->empty(); });
+}
+
+TEST_F(PoolTest, ARemovalNeverOvertakesTheStartItUndoes) {
+  for (int i = 0; i < 10; ++i) {
+    MakePool();
+    Ask();
+    if (i % 2 == 0) RunUntil([&] { return wardens_.containers().created() > 0; });
+    pool_.reset();
+    // Both threads must meet behind what was posted: whatever their order, no container is left, and none comes later.
+    std::atomic<int> met = 0;
+    for (int thread = 0; thread < 2; ++thread) {
+      background_->Post([&met] {
+        ++met;
+        while (met < 2) std::this_thread::yield();
+      });
+    }
+    while (met < 2) std::this_thread::yield();
+    background_.reset();
+    EXPECT_EQ(wardens_.containers().count(), 0u);
+  }
+}
+
+TEST_F(PoolTest, SurvivesWardensThatTalkNonsense) {
+  wardens_.Behave(WardenWay::kNonsense);
+  spec_.warm = 3;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    wardens_.seed = seed;
+    MakePool();
+    for (int i = 0; i < 3; ++i) Ask(i == 2);
+    for (int turn = 0; turn < 3 && refusals_.empty(); ++turn) {
+      int polls = 0;
+      RunUntil([&] { return ++polls > 5 || !refusals_.empty(); });
+      pool_->Tick();
+      while (!grants_.empty()) {
+        pool_->Release(grants_.front().cell);
+        grants_.pop_front();
+      }
+    }
+    ahead_.clear();
+    Drop();
+    wardens_.KillAll();
+    refusals_.clear();
+  }
+}
+
+}  // namespace
+}  // namespace hutch

@@ -1,0 +1,153 @@
+#include "tests/faults/fake_warden.h"
+
+#include <poll.h>
+
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "wire/channel.h"
+
+namespace hutch {
+namespace {
+
+void SendFrame(int socket, const FrameHeader& header, std::string_view payload = {}) {
+  const iovec parts[] = {{const_cast<FrameHeader*>(&header), sizeof header},
+                         {const_cast<char*>(payload.data()), payload.size()}};
+  SendDatagram(socket, parts);
+}
+
+void SendExit(int socket, uint32_t slot, uint64_t id) {
+  const CellReport report{.exit_code = 0, .killed = 1, .wall_us = 7};
+  SendFrame(socket, {.kind = FrameKind::kCellExit, .a = slot, .id = id},
+            {reinterpret_cast<const char*>(&report), sizeof report});
+}
+
+}  // namespace
+
+FakeWardens::FakeWardens(std::string worker_dir)
+    : worker_dir_(std::move(worker_dir)), containers_([this](const std::string& name, const std::string& spec) {
+        auto warden = std::make_unique<Warden>();
+        warden->thread = std::thread([this, &self = *warden, way = way_.load(), token = TextMember(spec, "HUTCH_TOKEN"),
+                                      socket = worker_dir_ + "/" + name + "/warden.sock"] {
+          Run(self, socket, token, way);
+        });
+        const std::lock_guard lock(mutex_);
+        wardens_.push_back(std::move(warden));
+        return std::string();
+      }) {}
+
+FakeWardens::~FakeWardens() { KillAll(); }
+
+void FakeWardens::KillAll() {
+  std::vector<std::unique_ptr<Warden>> wardens;
+  {
+    const std::lock_guard lock(mutex_);
+    wardens.swap(wardens_);
+  }
+  for (const auto& warden : wardens) warden->stop = true;
+  for (const auto& warden : wardens) warden->thread.join();
+}
+
+void FakeWardens::Run(const Warden& warden, const std::string& socket_path, const std::string& token, WardenWay way) {
+  if (way == WardenWay::kNeverConnects) return;
+  const Fd connection = ConnectTo(socket_path);
+  if (!connection) return;
+  ++connected;
+  const int socket = connection.get();
+  if (way != WardenWay::kNoHello) {
+    SendFrame(socket, {.kind = FrameKind::kHello, .a = kFrameVersion},
+              way == WardenWay::kWrongToken ? std::string(32, 'f') : token);
+  }
+  if (way == WardenWay::kZygoteDies) SendFrame(socket, {.kind = FrameKind::kZygoteDied}, "\xff\x1b[31m\"\\");
+  SendFrame(socket, {.kind = FrameKind::kZygoteReady}, "{}");
+  if (way == WardenWay::kNonsense) return Nonsense(warden, socket);
+
+  struct Cell {
+    uint32_t slot;
+    std::vector<Fd> ends;
+  };
+  std::map<uint64_t, Cell> cells;
+  std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
+  for (bool ordered = false; !warden.stop; ordered = true) {
+    pollfd polled{socket, POLLIN, 0};
+    while (!warden.stop && ::poll(&polled, 1, 5) <= 0) {
+    }
+    std::vector<Fd> descriptors;
+    const ReceiveResult got = ReceiveDatagram(socket, buffer, &descriptors, 3);
+    if (got.status == ReceiveStatus::kNothing) continue;
+    if (got.status != ReceiveStatus::kData) {
+      if (!ordered) ++turned_away;
+      return;
+    }
+    FrameHeader header;
+    std::memcpy(&header, buffer.data(), sizeof header);
+    switch (header.kind) {
+      case FrameKind::kMakeSlot:
+        SendFrame(socket, {.kind = FrameKind::kSlotReady, .a = header.a});
+        break;
+      case FrameKind::kMakeCell:
+        ++cells_made;
+        if (way == WardenWay::kFailsCells) {
+          SendFrame(socket, {.kind = FrameKind::kFailed, .a = header.a, .id = header.id, .b = 12}, "no memory");
+        } else if (way == WardenWay::kEndsCellsUnready) {
+          SendExit(socket, header.a, header.id);
+        } else {
+          cells[header.id] = {header.a, std::move(descriptors)};
+          SendFrame(socket, {.kind = FrameKind::kCellReady, .a = header.a, .id = header.id});
+        }
+        break;
+      case FrameKind::kArm: ++armed; break;
+      case FrameKind::kKill: {
+        const auto found = cells.find(header.id);
+        if (found == cells.end()) break;
+        const uint32_t slot = found->second.slot;
+        cells.erase(found);
+        ++cells_ended;
+        SendExit(socket, slot, header.id);
+        break;
+      }
+      case FrameKind::kRetire: ++retired; return;
+      default: return;
+    }
+  }
+}
+
+// Orders are answered honestly at times, so that the nonsense meets every state of a worker.
+void FakeWardens::Nonsense(const Warden& warden, int socket) {
+  std::mt19937_64 random(seed++);
+  const FrameKind kinds[] = {FrameKind::kHello,    FrameKind::kZygoteReady, FrameKind::kSlotReady, FrameKind::kCellReady,
+                             FrameKind::kCellExit, FrameKind::kFailed,      FrameKind::kZygoteDied};
+  std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
+  std::vector<FrameHeader> orders;
+  std::vector<Fd> descriptors;
+  while (!warden.stop) {
+    pollfd polled{socket, POLLIN, 0};
+    ::poll(&polled, 1, 1);
+    const ReceiveResult got = ReceiveDatagram(socket, buffer, &descriptors, 3);
+    if (got.status == ReceiveStatus::kClosed) return;
+    if (got.status == ReceiveStatus::kData) {
+      orders.emplace_back();
+      std::memcpy(&orders.back(), buffer.data(), sizeof(FrameHeader));
+    }
+    if (orders.empty()) continue;
+    const FrameHeader order = orders[random() % orders.size()];
+    FrameHeader header{.kind = kinds[random() % std::size(kinds)], .a = order.a, .id = order.id, .b = random()};
+    std::string payload;
+    if (random() % 8 != 0) {  // what it should be
+      header.kind = order.kind == FrameKind::kMakeSlot   ? FrameKind::kSlotReady
+                    : order.kind == FrameKind::kMakeCell ? (random() % 2 != 0 ? FrameKind::kCellReady : FrameKind::kCellExit)
+                                                         : FrameKind::kFailed;
+      if (header.kind == FrameKind::kCellExit) payload.resize(sizeof(CellReport));
+    }
+    if (random() % 50 == 0) payload.append(random() % 20'000, '\xff');
+    std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+    bytes += payload;
+    if (random() % 40 == 0) bytes[random() % bytes.size()] = static_cast<char>(random());
+    if (random() % 40 == 0) bytes.resize(random() % bytes.size() + 1);
+    const iovec part{bytes.data(), bytes.size()};
+    if (SendDatagram(socket, {&part, 1}) == SendStatus::kClosed) return;
+  }
+}
+
+}  // namespace hutch
