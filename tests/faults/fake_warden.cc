@@ -131,7 +131,9 @@ void FakeWardens::Nonsense(const Warden& warden, int socket) {
       std::memcpy(&orders.back(), buffer.data(), sizeof(FrameHeader));
     }
     if (orders.empty()) continue;
-    const FrameHeader order = orders[random() % orders.size()];
+    const auto chosen = orders.begin() + static_cast<std::ptrdiff_t>(random() % orders.size());
+    const FrameHeader order = *chosen;
+    if (random() % 10 != 0) orders.erase(chosen);  // else it is answered twice
     FrameHeader header{.kind = kinds[random() % std::size(kinds)], .a = order.a, .id = order.id, .b = random()};
     std::string payload;
     if (random() % 8 != 0) {  // what it should be

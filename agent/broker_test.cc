@@ -1,0 +1,403 @@
+// The Broker with a Server on a real socket and with peers of the test's own, over pools whose workers are scripted
+// wardens.
+#include "agent/broker.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <deque>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "agent/server.h"
+#include "tests/faults/fake_warden.h"
+#include "wire/channel.h"
+
+namespace hutch {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What the broker sees of a client: notes what it is sent.
+class FakePeer final : public Peer {
+ public:
+  explicit FakePeer(uint64_t id) : id_(id), table_(kLeaseTableSlots) {}
+  bool Send(const Message& message, std::span<const int> descriptors) override {
+    if (deaf) return false;
+    messages.push_back(message);
+    descriptors_seen += descriptors.size();
+    return true;
+  }
+  uint64_t id() const override { return id_; }
+  uint32_t* lease_table() override { return table_.data(); }
+
+  template <class T>
+  std::vector<T> All() const {
+    std::vector<T> all;
+    for (const Message& message : messages) {
+      if (const T* one = std::get_if<T>(&message)) all.push_back(*one);
+    }
+    return all;
+  }
+  template <class T>
+  size_t Count() const {
+    return All<T>().size();
+  }
+  void Use(const Leased& lease) { table_[lease.table_slot] = MarkOf(lease.lease, kLeaseUsed); }
+  uint32_t mark(const Leased& lease) const { return table_[lease.table_slot]; }
+
+  bool deaf = false;
+  std::deque<Message> messages;
+  size_t descriptors_seen = 0;
+
+ private:
+  uint64_t id_;
+  std::vector<uint32_t> table_;
+};
+
+class BrokerTest : public ::testing::Test {
+ protected:
+  BrokerTest()
+      : paths_(MakePaths()),
+        wardens_(paths_.worker_dir()),
+        podman_(wardens_.podman_socket()),
+        store_(podman_, paths_),
+        broker_(std::in_place, loop_, podman_, store_, paths_, "generation", [] { return ::getuid(); }) {
+    spec_.base_id = std::string(32, 'b');
+    spec_.runtime_id.assign(32, 'a');
+    spec_.python_version = "3.11.7";
+    spec_.platform = "linux_x86_64";
+    spec_.warm = 1;
+    spec_.max_cells = 2;
+    std::filesystem::create_directories(paths_.runtime_dir(spec_.runtime_id));
+  }
+  ~BrokerTest() override {
+    broker_.reset();
+    wardens_.KillAll();
+    std::filesystem::remove_all(paths_.run_dir);
+  }
+  static Paths MakePaths() {
+    char name[] = "/tmp/hutch-broker-XXXXXX";
+    Paths paths;
+    paths.run_dir = ::mkdtemp(name);
+    paths.state_dir = paths.run_dir + "/state";
+    paths.agent_socket = paths.run_dir + "/agent.sock";
+    std::filesystem::create_directories(paths.state_dir);
+    return paths;
+  }
+  void RunUntil(const std::function<bool()>& done) {
+    const Clock::time_point give_up = Clock::now() + std::chrono::seconds(60);
+    std::function<void()> check = [&] {
+      if (Clock::now() > give_up) ADD_FAILURE() << "it did not come about";
+      if (done() || Clock::now() > give_up) return loop_.Stop();
+      loop_.After(milliseconds(1), check);
+    };
+    check();
+    loop_.Run();
+  }
+  // An environment without packages needs no build. Returns the pool's key.
+  std::string PrepareFor(FakePeer& peer) {
+    broker_->Handle(peer, Prepare{1, 60'000, spec_});
+    RunUntil([&] { return peer.Count<Prepared>() + peer.Count<Failed>() > 0; });
+    if (peer.Count<Failed>() > 0) ADD_FAILURE() << peer.All<Failed>()[0].message;
+    return peer.Count<Prepared>() > 0 ? peer.All<Prepared>()[0].key : "";
+  }
+  Leased AcquireFor(FakePeer& peer, const std::string& key, bool ahead = false) {
+    const size_t before = peer.Count<Leased>();
+    broker_->Handle(peer, Acquire{next_request_++, key, 60'000, ahead});
+    RunUntil([&] { return peer.Count<Leased>() > before; });
+    return peer.All<Leased>().back();
+  }
+
+  Paths paths_;
+  PoolSpec spec_;
+  Loop loop_;
+  FakeWardens wardens_;
+  Podman podman_;
+  EnvironmentStore store_;
+  std::optional<Broker> broker_;
+  uint64_t next_request_ = 100;
+};
+
+TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  const Leased lease = AcquireFor(peer, key);
+  EXPECT_EQ(peer.descriptors_seen, 3u);
+  EXPECT_EQ(peer.mark(lease), MarkOf(lease.lease, kLeaseIdle));
+  broker_->Handle(peer, Done{lease.lease, true, "done"});
+  RunUntil([&] { return peer.Count<Report>() == 1; });
+  EXPECT_EQ(peer.All<Report>()[0].lease, lease.lease);
+  EXPECT_EQ(peer.All<Report>()[0].report.wall_us, 7u);
+}
+
+TEST_F(BrokerTest, TwoClientsOfOneSpecShareAPool) {
+  FakePeer first(1);
+  FakePeer second(2);
+  EXPECT_EQ(PrepareFor(first), PrepareFor(second));
+  EXPECT_EQ(wardens_.containers().created(), 1u);
+  spec_.memory_mb += 1;
+  FakePeer third(3);
+  EXPECT_NE(PrepareFor(third), first.All<Prepared>()[0].key);
+}
+
+TEST_F(BrokerTest, RefusesLimitsOutOfRange) {
+  FakePeer peer(1);
+  const auto refuses = [&](const PoolSpec& spec) {
+    peer.messages.clear();
+    broker_->Handle(peer, Prepare{1, 1000, spec});
+    return peer.Count<Failed>() == 1 && peer.All<Failed>()[0].code == static_cast<int32_t>(Code::kInvalidArgument);
+  };
+  PoolSpec bad = spec_;
+  bad.memory_mb = 0;
+  EXPECT_TRUE(refuses(bad));
+  bad = spec_;
+  bad.base_id = "../../etc";
+  EXPECT_TRUE(refuses(bad));
+  bad = spec_;
+  bad.cpus = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(refuses(bad));
+  bad = spec_;
+  bad.max_age_sec = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(refuses(bad));
+}
+
+TEST_F(BrokerTest, SaysThatABaseOrARuntimeIsMissing) {
+  FakePeer peer(1);
+  wardens_.containers().HideImages(true);
+  broker_->Handle(peer, Prepare{1, 1000, spec_});
+  RunUntil([&] { return peer.Count<Failed>() == 1; });
+  EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kMissingBase));
+  wardens_.containers().HideImages(false);
+  spec_.runtime_id.assign(32, 'c');
+  broker_->Handle(peer, Prepare{2, 1000, spec_});
+  RunUntil([&] { return peer.Count<Failed>() == 2; });
+  EXPECT_EQ(peer.All<Failed>()[1].code, static_cast<int32_t>(Code::kMissingRuntime));
+}
+
+TEST_F(BrokerTest, DoesNotKnowAPoolThatWasNotPrepared) {
+  FakePeer peer(1);
+  broker_->Handle(peer, Acquire{1, "no such key", 1000, false});
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kUnknownPool));
+}
+
+TEST_F(BrokerTest, RefusesWhatNoClientSends) {
+  FakePeer peer(1);
+  EXPECT_THROW(broker_->Handle(peer, Welcome{}), Error);
+  EXPECT_THROW(broker_->Handle(peer, Leased{}), Error);
+}
+
+TEST_F(BrokerTest, TakesBackAnUnusedLeaseForWhoWaits) {
+  FakePeer idler(1);
+  FakePeer caller(2);
+  const std::string key = PrepareFor(idler);
+  const Leased first = AcquireFor(idler, key, true);
+  const Leased second = AcquireFor(idler, key, true);
+  AcquireFor(caller, key);
+  EXPECT_EQ(idler.mark(first), MarkOf(first.lease, kLeaseReclaimed));
+  EXPECT_EQ(idler.mark(second), MarkOf(second.lease, kLeaseIdle)) << "one was enough";
+}
+
+TEST_F(BrokerTest, NeverTakesBackALeaseInUse) {
+  FakePeer busy(1);
+  FakePeer caller(2);
+  const std::string key = PrepareFor(busy);
+  const Leased used = AcquireFor(busy, key, true);
+  busy.Use(used);
+  const Leased unused = AcquireFor(busy, key, true);
+  AcquireFor(caller, key);
+  EXPECT_EQ(busy.mark(used), MarkOf(used.lease, kLeaseUsed));
+  EXPECT_EQ(busy.mark(unused), MarkOf(unused.lease, kLeaseReclaimed));
+}
+
+TEST_F(BrokerTest, APeerThatGoesGivesUpItsCellsAndItsPlaces) {
+  const auto leaver = std::make_unique<FakePeer>(1);
+  const std::string key = PrepareFor(*leaver);
+  AcquireFor(*leaver, key);
+  AcquireFor(*leaver, key);
+  broker_->Handle(*leaver, Acquire{50, key, 60'000, false});  // waits
+  broker_->Gone(*leaver);
+  const size_t leases = leaver->Count<Leased>();
+  FakePeer next(2);
+  AcquireFor(next, key);
+  AcquireFor(next, key);
+  EXPECT_EQ(leaver->Count<Leased>(), leases) << "a cell went to a peer that is gone";
+}
+
+TEST_F(BrokerTest, AnotherPeersLeaseIsNoneOfItsBusiness) {
+  FakePeer owner(1);
+  FakePeer other(2);
+  const Leased lease = AcquireFor(owner, PrepareFor(owner));
+  broker_->Handle(other, Done{lease.lease, false, "done"});
+  broker_->Handle(other, Started{lease.lease, 1, 1});
+  broker_->Handle(owner, Started{lease.lease, 1000, 0});
+  RunUntil([&] { return wardens_.armed == 1; });
+  EXPECT_EQ(wardens_.cells_ended, 0);
+}
+
+TEST_F(BrokerTest, ForgetsWhoGaveUp) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  const Leased first = AcquireFor(peer, key);
+  AcquireFor(peer, key);
+  broker_->Handle(peer, Acquire{50, key, 60'000, false});
+  broker_->Handle(peer, Forget{50});
+  broker_->Handle(peer, Forget{50});
+  broker_->Handle(peer, Done{first.lease, true, "done"});
+  RunUntil([&] { return peer.Count<Report>() == 1; });
+  AcquireFor(peer, key);
+  for (const Leased& lease : peer.All<Leased>()) EXPECT_NE(lease.request, 50u);
+}
+
+TEST_F(BrokerTest, APreparationForWhoGaveUpIsNotAnswered) {
+  FakePeer peer(1);
+  broker_->Handle(peer, Prepare{1, 60'000, spec_});
+  broker_->Handle(peer, Forget{1});
+  FakePeer other(2);
+  PrepareFor(other);
+  EXPECT_EQ(peer.Count<Prepared>(), 0u);
+}
+
+TEST_F(BrokerTest, NoTableSlotIsGivenTwice) {
+  spec_.max_cells = 4;
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  std::deque<Leased> held;
+  for (int i = 0; i < 20; ++i) {
+    held.push_back(AcquireFor(peer, key));
+    for (size_t a = 0; a + 1 < held.size(); ++a) EXPECT_NE(held[a].table_slot, held.back().table_slot);
+    if (held.size() == 3) {
+      broker_->Handle(peer, Done{held.front().lease, true, "done"});
+      const size_t reports = peer.Count<Report>();
+      RunUntil([&] { return peer.Count<Report>() > reports; });
+      held.pop_front();
+    }
+  }
+}
+
+TEST_F(BrokerTest, AnswersItsStatusWhateverLabelsHold) {
+  spec_.labels["team"] = "\xff\xfe";
+  FakePeer peer(1);
+  PrepareFor(peer);
+  broker_->Handle(peer, Ask{9, "status"});
+  ASSERT_EQ(peer.Count<Answer>(), 1u);
+  EXPECT_NE(peer.All<Answer>()[0].text.find("\"pools\""), std::string::npos);
+  broker_->Handle(peer, Ask{10, "what?"});
+  EXPECT_EQ(peer.Count<Failed>(), 1u);
+}
+
+TEST_F(BrokerTest, StopsAtOnceWhenNothingRuns) {
+  FakePeer peer(1);
+  PrepareFor(peer);
+  bool stopped = false;
+  broker_->Stop(std::chrono::hours(1), [&] { stopped = true; });
+  RunUntil([&] { return stopped; });
+  broker_->Handle(peer, Prepare{2, 1000, spec_});
+  EXPECT_EQ(peer.Count<Failed>(), 1u);
+}
+
+TEST_F(BrokerTest, DrainsACallThatRunsAndThenStops) {
+  FakePeer peer(1);
+  const Leased lease = AcquireFor(peer, PrepareFor(peer));
+  peer.Use(lease);
+  bool stopped = false;
+  broker_->Stop(std::chrono::hours(1), [&] { stopped = true; });
+  int turns = 0;
+  RunUntil([&] { return ++turns > 40; });
+  EXPECT_FALSE(stopped);
+  broker_->Handle(peer, Done{lease.lease, false, "done"});
+  RunUntil([&] { return stopped; });
+}
+
+TEST_F(BrokerTest, StopsWhenTheTimeToDrainHasPassed) {
+  FakePeer peer(1);
+  AcquireFor(peer, PrepareFor(peer));
+  bool stopped = false;
+  broker_->Stop(milliseconds(1), [&] { stopped = true; });
+  RunUntil([&] { return stopped; });
+  EXPECT_GE(wardens_.retired, 0);
+}
+
+// ---- with the server ---------------------------------------------------------------------------------------------
+
+class ServerTest : public BrokerTest {
+ protected:
+  ServerTest() { server_.emplace(loop_, *broker_, ListenAt(paths_.agent_socket, 16), "test"); }
+  ~ServerTest() override { server_.reset(); }
+
+  // Sends and waits for one answer, while the loop runs.
+  std::optional<ReceivedMessage> Receive(int fd) {
+    std::optional<ReceivedMessage> received;
+    RunUntil([&] {
+      try {
+        received = ReceiveMessage(fd);
+      } catch (const Error&) {
+        return true;
+      }
+      return received.has_value();
+    });
+    return received;
+  }
+  std::optional<Server> server_;
+};
+
+TEST_F(ServerTest, WelcomesAClientWithItsTable) {
+  const Fd client = ConnectTo(paths_.agent_socket);
+  SendMessage(client.get(), Hello{kWireVersion, 1});
+  const auto received = Receive(client.get());
+  ASSERT_TRUE(received && std::holds_alternative<Welcome>(received->message));
+  ASSERT_EQ(received->descriptors.size(), 1u);
+  struct stat status;
+  ASSERT_EQ(::fstat(received->descriptors[0].get(), &status), 0);
+  EXPECT_EQ(static_cast<size_t>(status.st_size), kLeaseTableSlots * sizeof(uint32_t));
+}
+
+TEST_F(ServerTest, TellsAnotherVersionSo) {
+  const Fd client = ConnectTo(paths_.agent_socket);
+  SendMessage(client.get(), Hello{kWireVersion + 1, 1});
+  const auto received = Receive(client.get());
+  ASSERT_TRUE(received && std::holds_alternative<Failed>(received->message));
+  EXPECT_EQ(std::get<Failed>(received->message).code, static_cast<int32_t>(Code::kVersionMismatch));
+}
+
+TEST_F(ServerTest, DropsAClientThatTalksNonsenseAndNobodyElse) {
+  const Fd good = ConnectTo(paths_.agent_socket);
+  SendMessage(good.get(), Hello{kWireVersion, 1});
+  ASSERT_TRUE(Receive(good.get()));
+  for (const std::string& bytes : {std::string("I\xff\xff\xff\xff"), std::string("M"), std::string(50'000, 'x')}) {
+    const Fd bad = ConnectTo(paths_.agent_socket);
+    const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+    SendDatagram(bad.get(), {&part, 1});
+    EXPECT_FALSE(Receive(bad.get()));
+  }
+  const Fd silent = ConnectTo(paths_.agent_socket);
+  SendMessage(silent.get(), Ask{1, "status"});  // before any hello
+  EXPECT_FALSE(Receive(silent.get()));
+  SendMessage(good.get(), Ask{7, "status"});
+  const auto answer = Receive(good.get());
+  ASSERT_TRUE(answer && std::holds_alternative<Answer>(answer->message));
+}
+
+TEST_F(ServerTest, KillsTheCellsOfAClientThatIsGone) {
+  Fd client = ConnectTo(paths_.agent_socket);
+  SendMessage(client.get(), Hello{kWireVersion, 1});
+  ASSERT_TRUE(Receive(client.get()));
+  SendMessage(client.get(), Prepare{1, 60'000, spec_});
+  auto prepared = Receive(client.get());
+  while (prepared && std::holds_alternative<Progress>(prepared->message)) prepared = Receive(client.get());
+  ASSERT_TRUE(prepared && std::holds_alternative<Prepared>(prepared->message));
+  SendMessage(client.get(), Acquire{2, std::get<Prepared>(prepared->message).key, 60'000, false});
+  const auto leased = Receive(client.get());
+  ASSERT_TRUE(leased && std::holds_alternative<Leased>(leased->message));
+  EXPECT_EQ(leased->descriptors.size(), 3u);
+  client.reset();
+  RunUntil([&] { return wardens_.cells_ended == 1; });
+}
+
+}  // namespace
+}  // namespace hutch
