@@ -14,7 +14,7 @@ demo: install ## Build everything, then show it: a real analysis in walled-off p
 test: install ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
 	$(CMAKE_TESTS) >/dev/null
 	cmake --build build/sanitized
-	ctest --test-dir build/sanitized --output-on-failure --no-tests=error
+	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 	.venv/bin/ruff check .
 	.venv/bin/mypy --strict bindings/hutch
 	$(PYTHON) -m pytest bindings images tests
