@@ -449,9 +449,10 @@ def test_a_result_beyond_the_limit_is_told_by_size_and_early() -> None:
 
 
 def test_an_error_is_a_map_of_capped_texts() -> None:
-    body = encode.encode_error(
+    fields = encode.error_fields(
         "E", "m" * 100_000, "\ud800", 3, "h", encode.builtin_bases(UnicodeDecodeError)
     )
+    body = encode.encode_error(fields)
     fields = _core.decode(body, len(body), {})
     assert fields["message"] == "m" * 65536 and fields["traceback"] == "\\ud800"
     assert fields["bases"] == [
@@ -461,7 +462,7 @@ def test_an_error_is_a_map_of_capped_texts() -> None:
         "Exception",
         "BaseException",
     ]
-    body = encode.encode_error(3, "€" * 65536, "", -1, "", [])  # type: ignore[arg-type]
+    body = encode.encode_error(encode.error_fields(3, "€" * 65536, "", -1, "", []))  # type: ignore[arg-type]
     fields = _core.decode(body, len(body), {})
     assert (
         fields["type"] == "<int>"

@@ -81,7 +81,8 @@ class Call:
         finally:
             _close(fd)
 
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self) -> Any:
+        """(args, kwargs), or of a chunk a list of those."""
         buffers: list[memoryview] = []
         if self._lengths:
             whole = memoryview(self._map(writable=True))
@@ -89,8 +90,7 @@ class Call:
             for size in self._lengths:
                 buffers.append(whole[at : at + size])
                 at += -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
-        args, kwargs = _loads(self._arguments, buffers=buffers)
-        return args, kwargs
+        return _loads(self._arguments, buffers=buffers)
 
 
 class Usage:
@@ -184,15 +184,16 @@ class Worker:
         mode = meta["mode"]
         if mode == "program":
             return self.prepare_program(call)
-        if mode == "function":
-            function = _loads(call.function)
+        if mode == "function_source":
+            function = define(str(call.function, "utf-8", "surrogatepass"), meta)
         else:
-            function = define(str(call.function, "utf-8"), meta)
-        args, kwargs = call.arguments()
+            function = _loads(call.function)
         if getattr(getattr(function, "__code__", None), "co_flags", 0) & COROUTINE:
-            import asyncio
-
-            return lambda: asyncio.run(function(*args, **kwargs))
+            function = synchronous(function)
+        if mode == "chunk" or meta.get("chunk"):
+            calls = call.arguments()
+            return lambda: run_chunk(function, calls, meta.get("sources") or {})
+        args, kwargs = call.arguments()
         return lambda: function(*args, **kwargs)
 
     def prepare_program(self, call: Call) -> Callable[[], None]:
@@ -279,12 +280,12 @@ class Worker:
         if usage.limit:
             _ballast.close()
         try:
-            body = describe(error, sources)
+            fields = describe(error, sources)
         except BaseException:
             traceback.clear_frames(error.__traceback__)
-            body = encoding.encode_error(
-                type(error).__name__, "", "", None, "", encoding.builtin_bases(type(error))
-            )
+            bases = encoding.builtin_bases(type(error))
+            fields = encoding.error_fields(type(error).__name__, "", "", None, "", bases)
+        body = encoding.encode_error(fields)
         if len(body) <= INLINE:
             self.cell.send(self.fd, RAISED, 0, call_id, len(body), len(body), usage.packed(), body)
         else:
@@ -330,7 +331,7 @@ def limit_of(error: BaseException, cell: Any) -> int:
     return LIMIT_MEMORY if no_thread else 0
 
 
-def describe(error: BaseException, sources: dict[str, str]) -> bytes:
+def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     """The error as data: the user's own frames only, with the lines of files that are not here."""
     for filename, text in sources.items():
         remember_source(filename, text)
@@ -350,9 +351,29 @@ def describe(error: BaseException, sources: dict[str, str]) -> bytes:
     except Exception as second:
         message = f"(its text cannot be had: {type(second).__name__})"
     bases = encoding.builtin_bases(type(error))
-    return encoding.encode_error(
-        type(error).__name__, message, "".join(told.format()), line, "", bases
-    )
+    text = "".join(told.format())
+    return encoding.error_fields(type(error).__name__, message, text, line, "", bases)
+
+
+def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
+    import asyncio
+
+    return lambda *args, **kwargs: asyncio.run(function(*args, **kwargs))
+
+
+def run_chunk(
+    function: Callable[..., Any], calls: list[Any], sources: dict[str, str]
+) -> list[tuple[str, Any]]:
+    """One after another in this cell. What one raises is its own affair, but for the limits: they end the chunk."""
+    results: list[tuple[str, Any]] = []
+    for args, kwargs in calls:
+        try:
+            results.append(("ok", function(*args, **kwargs)))
+        except MemoryError:
+            raise
+        except Exception as error:
+            results.append(("error", describe(error, sources)))
+    return results
 
 
 def leave_out_own(told: traceback.TracebackException) -> None:

@@ -123,16 +123,16 @@ def encode(value: Any, max_bytes: int) -> Payload:
     return payload
 
 
-def encode_error(
+def error_fields(
     type_name: str,
     message: str,
     traceback_text: str,
     line: int | None,
     hint: str,
     bases: Iterable[str],
-) -> bytes:
+) -> dict[str, Any]:
     """An exception as a map of capped texts. `bases`: the builtin classes in its MRO, by name."""
-    fields = {
+    return {
         "type": _capped(type_name),
         "message": _capped(message),
         "traceback": _capped(traceback_text),
@@ -140,6 +140,10 @@ def encode_error(
         "hint": _capped(hint),
         "bases": [_capped(name) for name in list(bases)[:32]],
     }
+
+
+def encode_error(fields: dict[str, Any]) -> bytes:
+    """The body of `error_fields`."""
     return bytes(encode(fields, 1 << 24).body)
 
 
