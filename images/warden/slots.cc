@@ -200,6 +200,7 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   CellReport report;
   if (cell.ended && WIFEXITED(cell.status)) report.exit_code = WEXITSTATUS(cell.status);
   if (cell.ended && WIFSIGNALED(cell.status)) report.signal = WTERMSIG(cell.status);
+  if (cell.ended && WIFSTOPPED(cell.status)) report.signal = WSTOPSIG(cell.status);
   if (!cell.ended && !cell.killed)
     report.signal = SIGKILL;  // its PID 1 was killed, by none of ours
   report.limit = report.signal == SIGXCPU ? kLimitCpuTime : cell.limit;

@@ -204,6 +204,7 @@ def test_exit_code_is_measured_outside(cell: Cell, code: int) -> None:
         ("import os; os.abort()", signal.SIGABRT),
         ("import os; os.kill(os.getpid(), 9)", signal.SIGKILL),
         ("import os; os.kill(0, 15)", signal.SIGTERM),
+        ("import os; os.kill(os.getpid(), 19)", signal.SIGSTOP),
         (
             "import sys; sys.setrecursionlimit(10**9)\ndef f(): return list(map(lambda _: f(), [1]))\nf()",
             signal.SIGSEGV,
@@ -214,13 +215,6 @@ def test_signal_is_measured_outside(cell: Cell, source: str, number: int) -> Non
     assert cell.program(source) is None
     report = ended(cell)
     assert (report.exit_code, report.signal) == (-1, number)
-
-
-def test_cell_that_stops_itself_ends_at_its_deadline(worker: Worker) -> None:
-    cell = worker.cell()
-    cell.arm(wall_ms=200)
-    cell.send_call(b"import os; os.kill(os.getpid(), 19)", {"mode": "program"})
-    assert cell.exit().limit == TIME
 
 
 def test_parent_and_everything_else_survive_signals_from_a_cell(cell: Cell) -> None:
