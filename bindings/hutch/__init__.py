@@ -1,0 +1,139 @@
+"""Hutch runs Python that you do not trust, on your own machine, in warm rootless containers.
+
+    from hutch import sandbox
+
+    @sandbox(dependencies=["pandas"])
+    def summarise(rows: list[dict]) -> dict: ...
+
+This module only re-exports, each name when it is first asked for: importing it costs little.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hutch import agent as agent
+    from hutch._cancelled import SandboxCancelled as SandboxCancelled
+    from hutch._errors import (
+        AgentUnavailable as AgentUnavailable,
+        DependencyInstallError as DependencyInstallError,
+        LimitExceeded as LimitExceeded,
+        NetworkDenied as NetworkDenied,
+        PlatformNotSupportedError as PlatformNotSupportedError,
+        PodmanNotInstalledError as PodmanNotInstalledError,
+        RemoteTraceback as RemoteTraceback,
+        RequirementError as RequirementError,
+        SandboxBusy as SandboxBusy,
+        SandboxDied as SandboxDied,
+        SandboxError as SandboxError,
+        SandboxExecutionError as SandboxExecutionError,
+        SandboxMemoryError as SandboxMemoryError,
+        SandboxStartupError as SandboxStartupError,
+        SandboxTimeoutError as SandboxTimeoutError,
+        SerializationError as SerializationError,
+    )
+    from hutch._explain import explain as explain
+    from hutch._functions import Carried as Carried
+    from hutch._future import Executor as Executor, SandboxFuture as SandboxFuture
+    from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
+    from hutch._policy import Pool as Pool
+    from hutch._program import (
+        Program as Program,
+        function as function,
+        run as run,
+        run_aio as run_aio,
+    )
+    from hutch._sandbox import (
+        AsyncSandboxedFunction as AsyncSandboxedFunction,
+        SandboxedFunction as SandboxedFunction,
+        sandbox as sandbox,
+        sandbox_async as sandbox_async,
+    )
+    from hutch._status import (
+        close as close,
+        close_aio as close_aio,
+        doctor as doctor,
+        doctor_aio as doctor_aio,
+        status as status,
+        status_aio as status_aio,
+    )
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "_cancelled": "SandboxCancelled",
+    "_errors": "AgentUnavailable DependencyInstallError LimitExceeded NetworkDenied "
+    "PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback RequirementError "
+    "SandboxBusy SandboxDied SandboxError SandboxExecutionError SandboxMemoryError "
+    "SandboxStartupError SandboxTimeoutError SerializationError",
+    "_explain": "explain",
+    "_functions": "Carried",
+    "_future": "Executor SandboxFuture",
+    "_outcome": "ErrorInfo Outcome Usage",
+    "_policy": "Pool",
+    "_program": "Program function run run_aio",
+    "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
+    "_status": "close close_aio doctor doctor_aio status status_aio",
+}
+_MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
+
+__all__ = [
+    "AgentUnavailable",
+    "AsyncSandboxedFunction",
+    "Carried",
+    "DependencyInstallError",
+    "ErrorInfo",
+    "Executor",
+    "LimitExceeded",
+    "NetworkDenied",
+    "Outcome",
+    "PlatformNotSupportedError",
+    "PodmanNotInstalledError",
+    "Pool",
+    "Program",
+    "RemoteTraceback",
+    "RequirementError",
+    "SandboxBusy",
+    "SandboxCancelled",
+    "SandboxDied",
+    "SandboxError",
+    "SandboxExecutionError",
+    "SandboxFuture",
+    "SandboxMemoryError",
+    "SandboxStartupError",
+    "SandboxTimeoutError",
+    "SandboxedFunction",
+    "SerializationError",
+    "Usage",
+    "agent",
+    "close",
+    "close_aio",
+    "doctor",
+    "doctor_aio",
+    "explain",
+    "function",
+    "run",
+    "run_aio",
+    "sandbox",
+    "sandbox_async",
+    "status",
+    "status_aio",
+]
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name == "agent":
+        return importlib.import_module("hutch.agent")
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'hutch' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"hutch.{module}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,221 @@
+"""This process's connection to the agent: finds or starts it, and prepares pools on it.
+
+One Connection a process, shared by its threads; a forked child makes its own. What a pool is called
+by the agent is kept by the pool's own specification, so that a warm call asks for nothing. A call
+that may have run is never repeated; one that certainly did not is repeated once, on a new agent if
+need be.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from hutch import _core
+from hutch._errors import SandboxError, from_core
+
+T = TypeVar("T")
+
+
+class Prepared:
+    """A pool that the agent knows. `key`: its name there."""
+
+    __slots__ = ("key", "enforcement", "digest", "lock", "notes", "built", "build_sec")
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.key: str = told["key"]
+        self.enforcement = str(told.get("enforcement", ""))
+        self.digest = str(told.get("digest", ""))
+        self.lock = told.get("lock", "")
+        self.notes = told.get("notes", [])
+        self.built = bool(told.get("built", False))
+        self.build_sec = float(told.get("build_sec", 0.0))
+
+
+class PoolRequest:
+    """What prepares a pool: its specification, made when first wanted, and its name for a cache.
+    Values; compared by identity.
+    """
+
+    def __init__(self, make: Callable[[], _core.PoolSpec], what: str, build_sec: float) -> None:
+        self._make = make
+        self._spec: _core.PoolSpec | None = None
+        self._name = ""
+        self.what = what
+        self.build_sec = build_sec
+
+    @property
+    def spec(self) -> _core.PoolSpec:
+        if self._spec is None:
+            self._spec = self._make()
+        return self._spec
+
+    @property
+    def name(self) -> str:
+        """The same for equal specifications."""
+        if not self._name:
+            import hashlib
+
+            self._name = hashlib.sha256(repr(sorted(self.spec.items())).encode()).hexdigest()
+        return self._name
+
+
+class Connection:
+    """A live client and the pools that were prepared through it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.client = connect(start=True)
+        self.pools: dict[str, Prepared] = {}
+        self._locks: dict[str, threading.Lock] = {}
+
+    def pool(self, request: PoolRequest) -> Prepared:
+        """The prepared pool; builds its environment if it is the first to ask."""
+        found = self.pools.get(request.name)
+        if found is not None:
+            return found
+        lock = self._locks.setdefault(request.name, threading.Lock())
+        with lock:
+            found = self.pools.get(request.name)
+            if found is None:
+                found = self._prepare(request)
+                self.pools[request.name] = found
+            return found
+
+    def _prepare(self, request: PoolRequest) -> Prepared:
+        from hutch import _launcher
+        from hutch._progress import Progress
+
+        timeout_ms = milliseconds(request.build_sec)
+        with Progress(request.what) as progress:
+            for attempt in range(3):
+                try:
+                    return Prepared(self.client.prepare(request.spec, timeout_ms, progress))
+                except _core.Error as error:
+                    if error.args[0] not in ("missing_base", "missing_runtime") or attempt == 2:
+                        raise
+                    progress.close()
+                    _launcher.run("--install")
+        raise AssertionError("unreachable")
+
+    def forget(self, request: PoolRequest) -> None:
+        self.pools.pop(request.name, None)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+_lock = threading.Lock()
+_current: Connection | None = None
+
+
+def current() -> Connection:
+    """The connection of this process; starts the agent where none runs."""
+    global _current
+    found = _current
+    if found is not None and found.pid == os.getpid():
+        return found
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = Connection()
+        return _current
+
+
+def existing() -> _core.Client | None:
+    """A client of an agent that runs already; None where none does."""
+    found = _current
+    if found is not None and found.pid == os.getpid():
+        return found.client
+    try:
+        return connect(start=False)
+    except _core.Error:
+        return None
+
+
+def close() -> None:
+    """Closes this process's connection; the next call opens another one."""
+    global _current
+    with _lock:
+        found, _current = _current, None
+    if found is not None and found.pid == os.getpid():
+        found.close()
+
+
+def drop(connection: Connection) -> None:
+    """Forgets a connection whose agent is gone. Calls on it that still run go on to their end."""
+    global _current
+    with _lock:
+        if _current is connection:
+            _current = None
+
+
+def _after_fork() -> None:
+    """In the child: the parent's socket is not ours, nor is a lock that another thread held."""
+    global _current, _lock
+    _lock = threading.Lock()
+    _kept.append(_current)  # never closed here: destroying it is the parent's business
+    _current = None
+
+
+_kept: list[Connection | None] = []
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def connect(start: bool) -> _core.Client:
+    """A new client. Raises `_core.Error`."""
+    try:
+        return _connect(_core.paths())
+    except _core.Error as error:
+        # "platform": a place is missing that the launcher makes, such as root's service user.
+        if not start or error.args[0] not in ("unavailable", "platform"):
+            raise
+    from hutch import _launcher
+
+    _launcher.run("--start")
+    return _connect(_core.paths())
+
+
+def _connect(paths: Mapping[str, Any]) -> _core.Client:
+    uid = int(paths["uid"]) if paths["service_user"] else -1
+    return _core.Client(str(paths["agent_socket"]), uid)
+
+
+def milliseconds(seconds: float) -> int:
+    """Rounded up: a limit that is given is never 0, which means none."""
+    return max(1, int(seconds * 1000 + 0.999))
+
+
+def ensure_current() -> Connection:
+    """`current`, with what fails as the caller's exception."""
+    try:
+        return current()
+    except _core.Error as error:
+        raise from_core(error) from None
+
+
+def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> T:
+    """Runs `work` on the prepared pool. Repeats it once if it certainly had no effect: the agent
+    had restarted, or the cell was lost before the call reached it. Raises SandboxError.
+    """
+    for attempt in range(2):
+        building = True
+        connection = ensure_current()
+        try:
+            pool = connection.pool(request)
+            building = False
+            return work(connection, pool)
+        except _core.Error as error:
+            code, may_have_run = error.args[0], bool(error.args[3])
+            if code in ("unavailable", "protocol"):
+                drop(connection)
+            elif code == "unknown_pool":
+                connection.forget(request)
+            again = code in ("unavailable", "unknown_pool", "worker_failed") and not may_have_run
+            if attempt == 1 or not again or (building and code == "worker_failed"):
+                failure: SandboxError = from_core(
+                    error, pool=request.spec["requirements"], building=building
+                )
+                raise failure from None
+    raise AssertionError("unreachable")

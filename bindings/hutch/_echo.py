@@ -1,0 +1,82 @@
+"""What a call prints, on its way to the caller: to callbacks, and shown live.
+
+Text of a cell is hostile: what is echoed has its control characters escaped, so that it cannot talk
+to the terminal. Callbacks get the text as it is. One Streams serves one call, on its thread.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hutch._policy import Options
+
+# What moves a cursor, starts a terminal's command or reorders what is read; not \n and \t.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+Callback = Callable[[bytes], None]
+
+
+def escape(text: str) -> str:
+    return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match.group())
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+class _Stream:
+    def __init__(self, name: str, callback: Callable[[str], object] | None, echo: bool) -> None:
+        self._name = name
+        self._callback = callback
+        self._echo = echo
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def feed(self, data: bytes, final: bool = False) -> None:
+        text = self._decoder.decode(data, final)
+        if not text:
+            return
+        if self._echo:
+            self._show(escape(text))
+        if self._callback is not None:
+            self._callback(text)
+
+    def _show(self, text: str) -> None:
+        stream = getattr(sys, self._name)
+        if stream is None:
+            return
+        try:
+            encoding = getattr(stream, "encoding", None) or "utf-8"
+            stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+            stream.flush()
+        except (OSError, ValueError):
+            self._echo = (
+                False  # the caller's stream is closed: the call goes on, and its Outcome has all
+            )
+
+
+class Streams:
+    """`echo`: whether to show what comes."""
+
+    def __init__(self, options: Options, echo: bool) -> None:
+        out, err = options.on_stdout, options.on_stderr
+        self._stdout = _Stream("stdout", out, echo) if echo or out is not None else None
+        self._stderr = _Stream("stderr", err, echo) if echo or err is not None else None
+
+    @property
+    def on_stdout(self) -> Callback | None:
+        return None if self._stdout is None else self._stdout.feed
+
+    @property
+    def on_stderr(self) -> Callback | None:
+        return None if self._stderr is None else self._stderr.feed
+
+    def finish(self) -> None:
+        """Lets out what was held back as half a character."""
+        for stream in (self._stdout, self._stderr):
+            if stream is not None:
+                stream.feed(b"", True)

@@ -1,0 +1,281 @@
+"""What Hutch raises. Every class can be pickled; every one has `.hint` (what to do, or "") and
+`.outcome` (where the call got far enough to have one).
+
+    SandboxError
+    ├── SandboxExecutionError             the function raised; also of the builtin type raised
+    ├── LimitExceeded                     .limit, .allowed, .used
+    │   ├── SandboxTimeoutError           also TimeoutError
+    │   └── SandboxMemoryError            also MemoryError
+    ├── SandboxDied                       .signal, or .exit_code
+    ├── SandboxCancelled                  also concurrent.futures.CancelledError (module _cancelled)
+    ├── SerializationError                .path, .type_name; also TypeError
+    ├── DependencyInstallError            .log, .requirement
+    │   └── RequirementError              a requirement refused unread; also ValueError
+    ├── NetworkDenied
+    └── SandboxStartupError               .may_have_run, .safe_to_retry
+        ├── SandboxBusy                   .queued, .capacity, .waited_sec
+        ├── AgentUnavailable              also ConnectionError
+        └── PlatformNotSupportedError
+            └── PodmanNotInstalledError
+
+Which builtin type an error from a cell is also an instance of is looked up in a closed list: the
+code under test does not choose which `except` of its host fires. Values; safe on any thread.
+"""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hutch._outcome import ErrorInfo, Outcome
+
+
+class SandboxError(Exception):
+    """Everything that Hutch raises is one of these, but for bad arguments to Hutch itself."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        hint: str = "",
+        outcome: Outcome[Any] | None = None,
+        **details: Any,
+    ) -> None:
+        Exception.__init__(self, message)
+        self.message = message
+        self.hint = hint
+        self.outcome = outcome
+        self.__dict__.update(details)
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> Any:
+        return _rebuilt, (type(self), dict(self.__dict__))
+
+
+class SandboxExecutionError(SandboxError):
+    """The function raised. `error`: what the cell told of it; so forgeable by what ran there."""
+
+    error: ErrorInfo
+
+    @property
+    def error_type(self) -> str:
+        return self.error.type
+
+    @property
+    def traceback_str(self) -> str:
+        return self.error.traceback
+
+    def __reduce__(self) -> Any:
+        return _rebuilt_execution, (dict(self.__dict__), _builtin_of(type(self)))
+
+
+class LimitExceeded(SandboxError):
+    """A limit ended the call. `limit`: its name; `allowed`, `used`: in the unit of the keyword."""
+
+    limit: str = ""
+    allowed: float | None = None
+    used: float | None = None
+
+
+class SandboxTimeoutError(LimitExceeded, TimeoutError):
+    """The call took longer than `timeout_sec`."""
+
+
+class SandboxMemoryError(LimitExceeded, MemoryError):
+    """The call needed more than `memory_mb`."""
+
+
+class SandboxDied(SandboxError):
+    """The process ended without a reply: killed by `signal`, or of itself with `exit_code`."""
+
+    signal: int | None = None
+    exit_code: int | None = None
+
+
+class SerializationError(SandboxError, TypeError):
+    """A value that does not travel. `path`: where it is, as `result["models"][2]`."""
+
+    path: str = ""
+    type_name: str = ""
+
+
+class DependencyInstallError(SandboxError):
+    """An environment could not be built. `log`: what the installer said, shortened."""
+
+    log: str = ""
+    requirement: str | None = None
+
+
+class RequirementError(DependencyInstallError, ValueError):
+    """A requirement that is refused as it is written, before anything is asked of anybody."""
+
+
+class NetworkDenied(SandboxError):
+    """The sandboxed code asked for a host that it may not reach."""
+
+
+class SandboxStartupError(SandboxError):
+    """Hutch failed, not the function. `may_have_run`: whether user code may have been started."""
+
+    may_have_run: bool = False
+
+    @property
+    def safe_to_retry(self) -> bool:
+        return not self.may_have_run
+
+
+class SandboxBusy(SandboxStartupError):
+    """No cell came free within `queue_sec`, or the queue is full."""
+
+    queued: int | None = None
+    capacity: int | None = None
+    waited_sec: float | None = None
+
+
+class AgentUnavailable(SandboxStartupError, ConnectionError):
+    """The agent does not answer, or went away."""
+
+
+class PlatformNotSupportedError(SandboxStartupError):
+    """This host lacks something; the message names it and the hint has the command."""
+
+
+class PodmanNotInstalledError(PlatformNotSupportedError):
+    """There is no Podman on this host."""
+
+
+class RemoteTraceback(Exception):
+    """The cause of a SandboxExecutionError: the traceback inside, as text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text.rstrip()}\n"""'
+
+
+_ROOTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+ALLOWED: dict[str, type[Exception]] = {
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, _ROOTS) and kind.__name__ == name
+}
+_execution_classes: dict[str, type[SandboxExecutionError]] = {}
+
+
+def execution_error_class(bases: list[str]) -> type[SandboxExecutionError]:
+    """The class for an error with these builtin bases, nearest first, as the cell tells them."""
+    name = next((name for name in bases if name in ALLOWED), "")
+    if not name:
+        return SandboxExecutionError
+    if name not in _execution_classes:
+        _execution_classes[name] = type(
+            "SandboxExecutionError",
+            (SandboxExecutionError, ALLOWED[name]),
+            {"__module__": "hutch", "__doc__": f"The function raised a {name}."},
+        )
+    return _execution_classes[name]
+
+
+def execution_error(
+    error: ErrorInfo, bases: list[str], outcome: Outcome[Any] | None = None
+) -> SandboxExecutionError:
+    message = f"{error.type}: {error.message}" if error.message else error.type
+    raised = execution_error_class(bases)(message, hint=error.hint, outcome=outcome, error=error)
+    if error.traceback:
+        raised.__cause__ = RemoteTraceback(error.traceback)
+    return raised
+
+
+def _builtin_of(kind: type) -> list[str]:
+    return [base.__name__ for base in kind.__mro__ if ALLOWED.get(base.__name__) is base][:1]
+
+
+def _rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
+    error = kind(state["message"])
+    error.__dict__.update(state)
+    return error
+
+
+def _rebuilt_execution(state: dict[str, Any], bases: list[str]) -> SandboxError:
+    error = _rebuilt(execution_error_class(bases), state)
+    text = state["error"].traceback if "error" in state else ""
+    if text:
+        error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+_EXPORTED = (
+    SandboxError,
+    SandboxExecutionError,
+    LimitExceeded,
+    SandboxTimeoutError,
+    SandboxMemoryError,
+    SandboxDied,
+    SerializationError,
+    DependencyInstallError,
+    RequirementError,
+    NetworkDenied,
+    SandboxStartupError,
+    SandboxBusy,
+    AgentUnavailable,
+    PlatformNotSupportedError,
+    PodmanNotInstalledError,
+    RemoteTraceback,
+)
+for _kind in _EXPORTED:
+    _kind.__module__ = "hutch"  # what tracebacks show, and where users import them from
+
+
+def from_core(error: Exception, *, pool: Any = None, building: bool = False) -> SandboxError:
+    """An error of `_core` as the class that a caller catches. `building`: it came while the
+    environment was prepared. `pool`: the requirements, where known.
+    """
+    code, message, hint, may_have_run = (*error.args, "", "", False)[:4]
+    given: dict[str, Any] = {"hint": str(hint)}
+    text = str(message)
+    if code == "install_failed":
+        return DependencyInstallError(text, log=text, requirement=_named(text, pool), **given)
+    if code == "timeout" and building:
+        given["hint"] = given["hint"] or "raise build_sec=, or call .warm() ahead of time"
+        return DependencyInstallError(f"the environment was not ready in time: {text}", **given)
+    if code == "cancelled":
+        from hutch._cancelled import SandboxCancelled
+
+        return SandboxCancelled(text or "cancelled", **given)
+    kinds: dict[str, type[SandboxStartupError]] = {
+        "busy": SandboxBusy,
+        "unavailable": AgentUnavailable,
+        "protocol": AgentUnavailable,
+        "version_mismatch": AgentUnavailable,
+        "platform": PlatformNotSupportedError,
+        "podman_missing": PodmanNotInstalledError,
+    }
+    if may_have_run and not given["hint"]:
+        given["hint"] = "the call may have run: repeat it only if that does no harm"
+    return kinds.get(str(code), SandboxStartupError)(text, may_have_run=bool(may_have_run), **given)
+
+
+def _named(text: str, requirements: Any) -> str | None:
+    """The requirement that the installer's sentence names, if it is just one."""
+    import re
+
+    names = {re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0]: item for item in requirements or ()}
+    words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text.lower()))
+    found = [item for name, item in names.items() if name.lower() in words]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,277 @@
+"""A function's bytes: made when first wanted, made anew when what it captured was replaced or is
+mutable; and what of it would be missing inside.
+
+Installed modules that go by name must be among the dependencies: otherwise the error comes here,
+before anything is sent. Safe on any thread.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from types import CodeType, FunctionType
+from typing import Any
+
+from hutch import _core, _pickling
+from hutch._errors import DependencyInstallError, SerializationError
+from hutch._pickling import Deferred, nested_code
+from hutch._survey import Survey
+
+_SOURCE_BUDGET = 24 << 10  # characters: a call's frame stays small
+# Variables whose values say nothing, or are no secret.
+_HARMLESS = {"HOME", "LANG", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "TERM", "USER", "_"}
+
+
+class Carried:
+    """One thing that travels with a function. `size`: of its pickle, in bytes."""
+
+    __slots__ = ("name", "type", "size", "warning")
+
+    def __init__(self, name: str, type: str, size: int | None, warning: str = "") -> None:
+        self.name = name
+        self.type = type
+        self.size = size
+        self.warning = warning
+
+    def __repr__(self) -> str:
+        warning = f", warning={self.warning!r}" if self.warning else ""
+        return f"Carried(name={self.name!r}, type={self.type!r}, size={self.size}{warning})"
+
+
+class FunctionBytes:
+    """The bytes of one function under one set of dependencies, made when first wanted."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        dependencies: tuple[str, ...] = (),
+        inside: frozenset[str] = frozenset(),
+    ) -> None:
+        self._function = function
+        self._dependencies = dependencies
+        self._inside = inside
+        self._lock = threading.Lock()
+        self._survey: Survey | None = None
+        self._data = b""
+        self._blob: _core.Function | None = None
+        self.sources: dict[str, str] = {}
+
+    def current(self) -> _core.Function:
+        """What is to be sent now. Raises DependencyInstallError, SerializationError."""
+        survey, blob = self._survey, self._blob
+        if blob is not None and survey is not None and not survey.mutable and survey.is_current():
+            return blob
+        with self._lock:
+            return self._make()
+
+    def _make(self) -> _core.Function:
+        survey = self._survey
+        if survey is None or not survey.is_current() or survey.mutable:
+            survey = Survey(self._function, self._inside)
+            check_installed(survey.by_name, self._dependencies)
+            if self._survey is None:
+                _warn_of_secrets(survey)
+            self._survey = survey
+            self.sources = sources(survey.code)
+        data = function_bytes(self._function, survey)
+        if self._blob is None or data != self._data:
+            self._data = data
+            self._blob = _core.Function(data)
+        return self._blob
+
+    def carries(self) -> list[Carried]:
+        """What travels, the function itself first."""
+        survey = Survey(self._function, self._inside)
+        names = frozenset(survey.names)
+        total = Carried(
+            self._function.__name__, "function", len(function_bytes(self._function, survey))
+        )
+        found = [total]
+        for name, value in survey.values.items():
+            try:
+                size: int | None = len(_pickling.dumps(value, self._inside, names))
+            except Exception:
+                size = None
+            found.append(Carried(name, type(value).__name__, size, _secret_warning(name, value)))
+        for name, module in survey._modules.items():
+            size = len(_pickling.dumps(module, self._inside, names))
+            found.append(Carried(name, "module", size))
+        return found
+
+
+def function_bytes(function: FunctionType, survey: Survey) -> bytes:
+    entry: Any = function
+    if survey.imports:  # own modules that the body imports: put where `import` finds them
+        places = Deferred(getattr, sys, "modules")
+        entry = Deferred(
+            operator.getitem, [Deferred(dict.update, places, survey.imports), function], 1
+        )
+    try:
+        return _pickling.dumps(entry, survey.inside, frozenset(survey.names))
+    except Exception as error:
+        raise _unsendable(function, survey, error) from error
+
+
+def _unsendable(function: FunctionType, survey: Survey, error: Exception) -> SerializationError:
+    for name, value in survey.values.items():
+        try:
+            _pickling.dumps(value, survey.inside, frozenset(survey.names))
+        except Exception as one:
+            return SerializationError(
+                f"{function.__name__} uses {name} ({type(value).__name__}), which cannot be sent: "
+                f"{' '.join(str(one).split())}",
+                hint="make it inside the function, or pass plain data as an argument",
+                path=name,
+                type_name=type(value).__name__,
+            )
+    return SerializationError(
+        f"{function.__name__} cannot be sent: {' '.join(str(error).split())}",
+        path=function.__name__,
+        type_name="function",
+    )
+
+
+def sources(codes: list[CodeType]) -> dict[str, str]:
+    """The text of what travels, for tracebacks inside: by file as it is named there, the lines that
+    belong to the code; others are blank, so that numbers stay.
+    """
+    import linecache
+
+    chosen: dict[str, dict[int, str]] = {}
+    budget = _SOURCE_BUDGET
+    for code in codes:
+        lines = linecache.getlines(code.co_filename)
+        last = max(line or 0 for one in nested_code(code) for _, _, line in one.co_lines())
+        picked = chosen.setdefault(_pickling.short_path(code.co_filename), {})
+        for number in range(code.co_firstlineno, min(last, len(lines)) + 1):
+            if number not in picked:
+                budget -= len(lines[number - 1])
+                if budget < 0:
+                    break
+                picked[number] = lines[number - 1]
+    texts = {}
+    for name, picked in chosen.items():
+        if picked:
+            texts[name] = "".join(picked.get(i, "\n") for i in range(1, max(picked) + 1))
+    return texts
+
+
+def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...]) -> None:
+    """Raises DependencyInstallError for an installed module that no dependency brings."""
+    import re
+
+    wanted = {re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0] for item in dependencies}
+    for top, found_under in by_name.items():
+        if top == "cloudpickle" or _canonical(top) in wanted:
+            continue
+        if top == "hutch":
+            raise SerializationError(
+                f"the function uses {found_under} of Hutch, which is not inside the sandbox",
+                hint="call sandboxed functions from outside, and pass data between them",
+                path=found_under,
+                type_name="module",
+            )
+        distribution = _distribution(top)
+        if distribution is None or _canonical(distribution) in wanted:
+            continue
+        closure, complete = _closure(wanted)
+        if _canonical(distribution) in closure or not complete:
+            continue
+        raise DependencyInstallError(
+            f"the function uses {found_under} of the installed package {distribution}, which is "
+            "not among its dependencies",
+            hint=f'add "{distribution}" to dependencies=',
+            requirement=distribution,
+        )
+
+
+def _canonical(name: str) -> str:
+    import re
+
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _distribution(top: str) -> str | None:
+    """What is to be installed for a module that is installed here."""
+    from importlib import metadata
+
+    from hutch._explain import DISTRIBUTIONS
+
+    for name in (DISTRIBUTIONS.get(top), top):
+        if name is not None:
+            try:
+                return metadata.distribution(name).metadata["Name"]
+            except metadata.PackageNotFoundError:
+                pass
+    found = metadata.packages_distributions().get(top)
+    return found[0] if found else None
+
+
+def _closure(names: set[str]) -> tuple[set[str], bool]:
+    """The distributions that these bring, as far as they are installed here; whether all are."""
+    from importlib import metadata
+
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    found: set[str] = set()
+    complete = True
+    waiting = [_canonical(name) for name in names]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.add(name)
+        try:
+            wants = metadata.distribution(name).requires or []
+        except metadata.PackageNotFoundError:
+            complete = False
+            continue
+        for text in wants:
+            try:
+                want = Requirement(text)
+            except InvalidRequirement:
+                continue
+            if want.marker is None or want.marker.evaluate({"extra": ""}):
+                waiting.append(_canonical(want.name))
+    return found, complete
+
+
+def _secret_warning(name: str, value: Any) -> str:
+    if type(value) is bytes:
+        value = value.decode("utf-8", "replace")
+    if type(value) is not str or len(value) < 8:
+        return ""
+    for variable, content in os.environ.items():
+        if content == value and variable not in _HARMLESS:
+            return f"{name} is the value of the environment variable {variable}"
+    return ""
+
+
+def _warn_of_secrets(survey: Survey) -> None:
+    import warnings
+
+    for name, value in survey.values.items():
+        text = _secret_warning(name, value)
+        if text:
+            warnings.warn(f"{text}, and travels into the sandbox", UserWarning, stacklevel=2)
+
+
+def require_function(function: Callable[..., Any]) -> FunctionType:
+    """The plain Python function to sandbox."""
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(f"put @{type(function).__name__} above @sandbox, not below it")
+    if not isinstance(function, FunctionType):
+        kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
+        raise TypeError(f"@sandbox takes a Python function, not {kind}: {function!r:.80}")
+    if function.__code__.co_flags & 0x20:
+        raise TypeError(
+            f"{function.__name__} is a generator: what it yields cannot leave; return a list"
+        )
+    if function.__code__.co_flags & 0x200:
+        raise TypeError(
+            f"{function.__name__} is an async generator: what it yields cannot leave; return a list"
+        )
+    return function

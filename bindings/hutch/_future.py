@@ -1,0 +1,249 @@
+"""Calls that nobody waits for: SandboxFuture, the threads that wait in its place, and Executor.
+
+Each call in flight holds one thread (without the GIL), from a bounded pool that is made when first
+used. Threads are daemons: when the interpreter exits, calls in flight are cancelled, and their
+cells die. After a fork the child has threads of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Executor as _Executor, Future
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from hutch import _core
+from hutch._cancelled import SandboxCancelled
+from hutch._errors import SandboxError
+from hutch._outcome import Outcome
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hutch._policy import Keywords
+    from hutch._sandbox import SandboxedFunction
+
+R = TypeVar("R")
+
+THREADS = 64
+_IDLE_SEC = 10.0
+_EXIT_SEC = 5.0
+
+
+class CallThreads:
+    """Runs pieces of work on at most `limit` threads, in order; more wait in a queue."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._changed = threading.Condition()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._idle = 0
+        self._count = 0
+
+    def start(self, work: Callable[[], None]) -> None:
+        with self._changed:
+            self._queue.append(work)
+            if self._idle >= len(self._queue) or self._count >= self.limit:
+                self._changed.notify()
+                return
+            self._count += 1
+        threading.Thread(target=self._serve, name="hutch-call", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                arrived = self._changed.wait_for(lambda: self._queue, _IDLE_SEC)
+                self._idle -= 1
+                if not arrived:
+                    self._count -= 1
+                    return
+                work = self._queue.popleft()
+            work()
+            del work
+
+
+_shared: CallThreads | None = None
+_in_flight: weakref.WeakSet[SandboxFuture[Any]] = weakref.WeakSet()
+
+
+def shared_threads() -> CallThreads:
+    global _shared
+    if _shared is None:
+        _shared = CallThreads(THREADS)
+    return _shared
+
+
+def _after_fork() -> None:
+    global _shared, _in_flight
+    _shared = None
+    _in_flight = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Before the interpreter goes: threads that come back from a call would find it gone."""
+    waiting = list(_in_flight)
+    for future in waiting:
+        future.cancel()
+    deadline = time.monotonic() + _EXIT_SEC
+    for future in waiting:
+        try:
+            future.exception(max(0.0, deadline - time.monotonic()))
+        except BaseException:
+            continue  # cancelled; or too late: the agent kills what is left after this process
+
+
+os.register_at_fork(after_in_child=_after_fork)
+atexit.register(_at_exit)
+
+
+class SandboxFuture(Future[R]):
+    """A call's future. `cancel()` works while it runs too: the cell is killed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._token = _core.Cancel()
+        self._outcome: Outcome[R] | None = None
+
+    def cancel(self) -> bool:
+        if super().cancel():
+            return True
+        if self.done():
+            return self.cancelled()
+        self._token.cancel()
+        return True
+
+    def cancelled(self) -> bool:
+        if super().cancelled():
+            return True
+        return self._outcome is not None and self._outcome.status == "cancelled"
+
+    def result(self, timeout: float | None = None) -> R:
+        try:
+            return super().result(timeout)
+        except CancelledError as error:
+            if isinstance(error, SandboxCancelled):
+                raise
+            raise SandboxCancelled("the call was cancelled before it ran") from None
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        try:
+            return super().exception(timeout)
+        except CancelledError:
+            raise SandboxCancelled("the call was cancelled before it ran") from None
+
+    def outcome(self, timeout: float | None = None) -> Outcome[R]:
+        """The call's Outcome; raises what was wrong before there could be one."""
+        try:
+            error = self.exception(timeout)
+        except SandboxCancelled as cancelled:
+            return Outcome[R]("cancelled", may_have_run=False).fail(cancelled)
+        if self._outcome is not None:
+            return self._outcome
+        if isinstance(error, SandboxError) and error.outcome is not None:
+            return error.outcome
+        assert error is not None
+        raise error
+
+    @property
+    def call_id(self) -> str:
+        """Known once the call is over; "" until then."""
+        return "" if self._outcome is None else self._outcome.call_id
+
+    def _work(self, run: Callable[[_core.Cancel], Outcome[R]], unwrap: bool) -> None:
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            outcome = run(self._token)
+        except BaseException as error:
+            self.set_exception(error)
+            return
+        self._outcome = outcome
+        if not unwrap:
+            self.set_result(cast(R, outcome))
+        elif outcome.ok:
+            self.set_result(cast(R, outcome.value))
+        else:
+            self.set_exception(outcome.exception())
+
+
+def submit(
+    run: Callable[[_core.Cancel], Outcome[R]],
+    *,
+    unwrap: bool = True,
+    threads: CallThreads | None = None,
+) -> SandboxFuture[R]:
+    """`unwrap=False`: the future's result is the Outcome itself."""
+    future: SandboxFuture[R] = SandboxFuture()
+    _in_flight.add(future)
+    (threads or shared_threads()).start(lambda: future._work(run, unwrap))
+    return future
+
+
+async def awaited(run: Callable[[_core.Cancel], Outcome[R]]) -> Outcome[R]:
+    """The Outcome, without blocking the event loop. Cancelling the task kills the cell."""
+    import asyncio
+
+    future: SandboxFuture[Any] = submit(run, unwrap=False)
+    return cast("Outcome[R]", await asyncio.wrap_future(future))
+
+
+class Executor(_Executor):
+    """A concurrent.futures.Executor whose calls run in the sandbox.
+
+    `max_workers`: calls in flight at once; more wait their turn here.
+    """
+
+    def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
+        from hutch._policy import NORMAL, _whole
+
+        if max_workers is None:
+            max_workers = min(THREADS, 2 * (os.cpu_count() or 1))
+        self._threads = CallThreads(_whole("max_workers", max_workers, 1, 10_000))
+        self._options = NORMAL.changed(keywords)
+        self._lock = threading.Lock()
+        self._functions: dict[Any, SandboxedFunction[..., Any]] = {}
+        self._futures: set[SandboxFuture[Any]] = set()
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> SandboxFuture[R]:
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            sandboxed = self._sandboxed(fn)
+            future: SandboxFuture[R] = sandboxed._submit(args, kwargs, self._threads)
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def _sandboxed(self, fn: Callable[..., Any]) -> SandboxedFunction[..., Any]:
+        from hutch._sandbox import SandboxedFunction, make
+
+        if isinstance(fn, SandboxedFunction):
+            return fn
+        found = self._functions.get(fn)
+        if found is None:
+            found = self._functions[fn] = make(fn, self._options)
+        return found
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(cast("SandboxFuture[Any]", future))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._is_shut_down = True
+            futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                if not future.running():
+                    future.cancel()
+        if wait:
+            from concurrent.futures import wait as wait_for
+
+            wait_for(futures)

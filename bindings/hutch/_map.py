@@ -1,0 +1,177 @@
+"""map and starmap: many calls, bounded in flight.
+
+Items are taken from the iterables only as calls come free, so an endless one works. Results come in
+order, or as they are ready. Each item is a fresh cell; with `chunksize`, that many share one. What
+certainly did not run is repeated up to `retries` times, nothing else ever is. An iterator belongs
+to the thread that runs it; dropping it cancels what is in flight.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from hutch import _arguments, _core, _run
+from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
+from hutch._future import CallThreads, SandboxFuture, submit
+from hutch._outcome import Outcome
+from hutch._policy import _shown, _whole
+from hutch._target import Target
+
+Item = tuple[Any, ...]
+# What runs one chunk and gives an Outcome for each of its items; raises SandboxError on a fault.
+RunChunk = Callable[[list[Item], _core.Cancel], list[Outcome[Any]]]
+_MOST = 10_000
+
+
+class Plan:
+    """Checked settings of one map."""
+
+    def __init__(
+        self,
+        concurrency: int | None,
+        ordered: bool,
+        chunksize: int,
+        on_error: str,
+        retries: int,
+    ) -> None:
+        if on_error not in ("raise", "outcome"):
+            raise ValueError(f'on_error={_shown(on_error)}: it is "raise" or "outcome"')
+        self.follows_pressure = concurrency is None
+        if concurrency is None:
+            concurrency = 2 * (os.cpu_count() or 1)
+        self.concurrency = _whole("concurrency", concurrency, 1, _MOST)
+        self.ordered = bool(ordered)
+        self.chunksize = _whole("chunksize", chunksize, 1, 1_000_000)
+        self.raises = on_error == "raise"
+        self.retries = _whole("retries", retries, 0, 1000)
+
+
+class _Flight:
+    """One chunk on its way."""
+
+    __slots__ = ("items", "future", "repeats")
+
+    def __init__(self, items: list[Item], future: SandboxFuture[Any], repeats: int) -> None:
+        self.items = items
+        self.future = future
+        self.repeats = repeats
+
+
+def run(plan: Plan, items: Iterable[Item], run_chunk: RunChunk) -> Iterator[Any]:
+    """Yields values, or Outcomes with on_error="outcome"."""
+    threads = CallThreads(plan.concurrency)
+    source = iter(items)
+    flights: deque[_Flight] = deque()
+    window = plan.concurrency
+
+    def start(chunk: list[Item], repeats: int = 0) -> _Flight:
+        def work(token: _core.Cancel) -> Any:
+            return run_chunk(chunk, token)
+
+        return _Flight(chunk, submit(work, unwrap=False, threads=threads), repeats)
+
+    try:
+        while True:
+            while len(flights) < window:
+                chunk = list(islice(source, plan.chunksize))
+                if not chunk:
+                    break
+                flights.append(start(chunk))
+            if not flights:
+                return
+            flight = flights[0] if plan.ordered else _first_done(flights)
+            outcomes, busy = _outcomes(flight, plan)
+            place = flights.index(flight)
+            if outcomes is None:
+                if busy and plan.follows_pressure:
+                    window = max(1, window // 2)
+                flights[place] = start(flight.items, flight.repeats + 1)
+                continue
+            del flights[place]
+            if plan.follows_pressure and window < plan.concurrency:
+                window += 1
+            for outcome in outcomes:
+                yield outcome.unwrap() if plan.raises else outcome
+    finally:
+        for flight in flights:
+            flight.future.cancel()
+
+
+def _first_done(flights: Iterable[_Flight]) -> _Flight:
+    from concurrent.futures import FIRST_COMPLETED, wait
+
+    done = wait([flight.future for flight in flights], return_when=FIRST_COMPLETED).done
+    return next(flight for flight in flights if flight.future in done)
+
+
+def _outcomes(flight: _Flight, plan: Plan) -> tuple[list[Outcome[Any]] | None, bool]:
+    """None: to be repeated; and whether for want of a cell."""
+    try:
+        return flight.future.result(), False
+    except SandboxError as error:
+        not_run = isinstance(error, SandboxStartupError) and not error.may_have_run
+        if not_run and flight.repeats < plan.retries:
+            return None, isinstance(error, SandboxBusy)
+        if plan.raises:
+            raise
+        return [fault(error) for _ in flight.items], False
+
+
+def fault(error: SandboxError) -> Outcome[Any]:
+    """A fault as one item's Outcome."""
+    if error.outcome is not None:
+        return error.outcome
+    if isinstance(error, SerializationError):
+        return _run.not_data(Outcome[Any]("raised", may_have_run=False), error)
+    ran = isinstance(error, SandboxStartupError) and error.may_have_run
+    return Outcome[Any]("fault", may_have_run=ran).fail(error)
+
+
+def chunk_runner(target: Target, echo: bool) -> RunChunk:
+    def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        if len(items) == 1:
+            return [_run.call(target, items[0], echo=echo, cancel=token)]
+        return _call_chunk(target, items, echo, token)
+
+    return run_chunk
+
+
+def _call_chunk(
+    target: Target, items: list[Item], echo: bool, token: _core.Cancel
+) -> list[Outcome[Any]]:
+    """Several items in one cell: what ends the cell is the Outcome of all of them."""
+    code = target.code()
+    arguments, buffers = _arguments.pickle_chunk(target.function, items, target.inside)
+    meta = target.meta("chunk")
+    result, pool = _run.send(target, code, arguments, buffers, meta, echo, token)
+    if result.status != "returned":
+        whole = _run.conclude(target, result, _run.measured(target, result, pool))
+        return [whole] * len(items)
+    first = _run.measured(target, result, pool)
+    try:
+        replies = _run.decoded(result, target, (items, {}))
+        if type(replies) is not list or len(replies) != len(items):
+            raise SerializationError("the cell answered another number of items", path="result")
+    except SerializationError as error:
+        return [_run.not_data(first, error)] * len(items)
+    return [_item(target, result, pool, reply) for reply in replies]
+
+
+def _item(target: Target, result: _core.CallResult, pool: Any, reply: Any) -> Outcome[Any]:
+    outcome = _run.measured(target, result, pool)
+    if type(reply) in (tuple, list) and len(reply) == 2:
+        kind, value = reply
+        if kind == "ok":
+            try:
+                _run._check(value, target)
+            except SerializationError as error:
+                return _run.not_data(outcome, error)
+            outcome.value = value
+            return outcome
+        if kind == "error" and type(value) is dict:
+            return _run.raised(outcome, value)
+    return _run.not_data(outcome, SerializationError("the cell's answer for an item is malformed"))

@@ -1,0 +1,296 @@
+"""Outcome: what became of a call. Values; safe on any thread.
+
+`status` is "returned" or "raised" where the cell replied (and so can be forged by what ran there);
+"limit", "died", "cancelled" and "fault" are measured outside of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+
+if TYPE_CHECKING:
+    from hutch._errors import SandboxError
+
+R = TypeVar("R")
+Status = Literal["returned", "raised", "limit", "died", "cancelled", "fault"]
+
+_SHOWN = 2000  # characters of each text in a report
+
+
+class _Record:
+    """Equality, repr and pickling by slots."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({fields})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+
+class ErrorInfo(_Record):
+    """An exception as data. `line`: in the user's own source, where known."""
+
+    __slots__ = ("type", "message", "traceback", "line", "hint")
+
+    def __init__(
+        self, type: str, message: str, traceback: str = "", line: int | None = None, hint: str = ""
+    ) -> None:
+        self.type = type
+        self.message = message
+        self.traceback = traceback
+        self.line = line
+        self.hint = hint
+
+
+class Usage(_Record):
+    """What a call took. `source`: "warden" (measured outside) or "cell" (told by it).
+
+    `enforcement`: how the limits are enforced on this host. `suggested`: keywords with which the
+    call may get further, where a limit ended it: `f.options(**usage.suggested)`.
+    """
+
+    __slots__ = (
+        "wall_sec",
+        "cpu_sec",
+        "peak_memory_bytes",
+        "waited_sec",
+        "enforcement",
+        "source",
+        "suggested",
+    )
+
+    def __init__(
+        self,
+        wall_sec: float = 0.0,
+        cpu_sec: float = 0.0,
+        peak_memory_bytes: int = 0,
+        waited_sec: float = 0.0,
+        enforcement: str = "",
+        source: str = "cell",
+        suggested: dict[str, Any] | None = None,
+    ) -> None:
+        self.wall_sec = wall_sec
+        self.cpu_sec = cpu_sec
+        self.peak_memory_bytes = peak_memory_bytes
+        self.waited_sec = waited_sec
+        self.enforcement = enforcement
+        self.source = source
+        self.suggested = {} if suggested is None else suggested
+
+
+class Outcome(_Record, Generic[R]):
+    """What became of one call. `unwrap()` gives the value, or raises what `f()` would raise."""
+
+    __slots__ = (
+        "status",
+        "value",
+        "error",
+        "limit",
+        "signal",
+        "exit_code",
+        "usage",
+        "timings",
+        "network",
+        "stdout",
+        "stderr",
+        "stdout_size",
+        "stderr_size",
+        "stdout_truncated",
+        "stderr_truncated",
+        "display",
+        "call_id",
+        "worker_id",
+        "may_have_run",
+        "_failure",
+    )
+
+    def __init__(
+        self,
+        status: Status,
+        value: R | None = None,
+        *,
+        error: ErrorInfo | None = None,
+        limit: str | None = None,
+        signal: int | None = None,
+        exit_code: int | None = None,
+        usage: Usage | None = None,
+        timings: dict[str, float] | None = None,
+        stdout: str = "",
+        stderr: str = "",
+        stdout_size: int = 0,
+        stderr_size: int = 0,
+        stdout_truncated: bool = False,
+        stderr_truncated: bool = False,
+        call_id: str = "",
+        worker_id: str = "",
+        may_have_run: bool = True,
+    ) -> None:
+        self.status: Status = status
+        self.value = value
+        self.error = error
+        self.limit = limit
+        self.signal = signal
+        self.exit_code = exit_code
+        self.usage = Usage() if usage is None else usage
+        self.timings = {} if timings is None else timings
+        self.network: list[dict[str, Any]] = []
+        self.stdout = stdout
+        self.stderr = stderr
+        self.stdout_size = stdout_size
+        self.stderr_size = stderr_size
+        self.stdout_truncated = stdout_truncated
+        self.stderr_truncated = stderr_truncated
+        self.display: list[dict[str, Any]] = []
+        self.call_id = call_id
+        self.worker_id = worker_id
+        self.may_have_run = may_have_run
+        self._failure: SandboxError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "returned"
+
+    @property
+    def safe_to_retry(self) -> bool:
+        return not self.may_have_run
+
+    def unwrap(self) -> R:
+        """The value; where there is none, raises what calling the function would have raised."""
+        if self.status == "returned":
+            return cast(R, self.value)
+        raise self.exception()
+
+    def exception(self) -> SandboxError:
+        """What `unwrap` raises where the call did not return."""
+        if self._failure is None:
+            from hutch._errors import SandboxError
+
+            self._failure = SandboxError(f"the call ended as {self.status!r}")
+            self._failure.outcome = self
+        return self._failure
+
+    def fail(self, error: SandboxError) -> Outcome[R]:
+        """Says once what `unwrap` raises. Returns this Outcome."""
+        self._failure = error
+        error.outcome = self
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        failure = self._failure
+        if failure is not None:  # no cycle: the error is given its outcome again below
+            state["_failure"] = _without_outcome(failure)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if self._failure is not None:
+            self._failure.outcome = self
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        names = [name for name in self.__slots__ if name != "_failure"]
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything of it that JSON can say; a value that JSON cannot is there as its repr."""
+        told: dict[str, Any] = {"status": self.status, "ok": self.ok, "value": _plain(self.value)}
+        for name in self.__slots__[2:-1]:
+            found = getattr(self, name)
+            told[name] = _plain(found.__getstate__() if isinstance(found, _Record) else found)
+        told["safe_to_retry"] = self.safe_to_retry
+        return told
+
+    def __repr__(self) -> str:
+        parts: list[str] = [self.status]
+        if self.ok:
+            parts.append(f"value={_cut(repr(self.value), 80)}")
+        elif self.limit:
+            parts.append(f"limit={self.limit!r}")
+        elif self.status == "raised" and self.error is not None:
+            parts.append(_cut(_one_line(f"{self.error.type}: {self.error.message}"), 120))
+        elif self.signal is not None:
+            parts.append(f"signal={self.signal}")
+        elif self.exit_code is not None:
+            parts.append(f"exit_code={self.exit_code}")
+        parts.append(f"{self.usage.wall_sec:.3g} s")
+        return f"<Outcome {', '.join(parts)}>"
+
+    def __str__(self) -> str:
+        lines = [repr(self)[1:-1]]
+        if self.status not in ("returned", "raised") and self._failure is not None:
+            lines.append(str(self._failure))
+        if self.error is not None:
+            lines.append(_cut((self.error.traceback or self.error.message).rstrip(), _SHOWN))
+            if self.error.hint:
+                lines.append(f"hint: {self.error.hint}")
+        for name in ("stdout", "stderr"):
+            text: str = getattr(self, name)
+            if text:
+                cut = " (shortened)" if getattr(self, f"{name}_truncated") else ""
+                lines.append(f"{name}{cut}:\n{_cut(text.rstrip(), _SHOWN)}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        import html
+
+        colour = "#2e7d32" if self.ok else "#c62828"
+        return (
+            f'<div style="border-left:4px solid {colour};padding:4px 10px">'
+            f"<pre>{html.escape(str(self))}</pre></div>"
+        )
+
+
+def _without_outcome(error: SandboxError) -> SandboxError:
+    from hutch._errors import _rebuilt, _rebuilt_execution
+
+    call = error.__reduce__()
+    arguments = list(call[1])
+    for i, argument in enumerate(arguments):
+        if isinstance(argument, dict):
+            arguments[i] = {**argument, "outcome": None}
+    assert call[0] in (_rebuilt, _rebuilt_execution)
+    rebuilt: SandboxError = call[0](*arguments)
+    return rebuilt
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON can hold it."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return value if value - value == 0 else repr(value)  # no NaN or infinity in JSON
+    if depth < 20:
+        if type(value) in (list, tuple, set, frozenset):
+            return [_plain(item, depth + 1) for item in value]
+        if type(value) is dict:
+            return {
+                key if type(key) is str else repr(key): _plain(item, depth + 1)
+                for key, item in value.items()
+            }
+    return _cut(repr(value), _SHOWN)

@@ -1,0 +1,272 @@
+"""Pickling for a sandbox: what belongs to the caller's own project goes by value, the rest by name.
+
+Pickle protocol 5, read only inside a cell. On top of cloudpickle: modules that are neither standard
+library nor installed are carried by value (a module object with the names that are used of it);
+host paths in code are shortened, so that no home directory travels; annotations of functions are
+left out, since nobody inside needs the classes that they name; a test runner's rewriting of asserts
+is undone; a sandboxed function becomes the plain one. Objects of the caller are asked by their own
+`__reduce__`, on the host, as any pickling does: only pickle what you would pickle yourself.
+
+Safe on any thread: while modules are registered with cloudpickle (a registry of the process, put
+back afterwards) a lock is held.
+"""
+
+from __future__ import annotations
+
+import io
+import operator
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+
+PROTOCOL = 5
+_REWRITTEN = "@pytest_ar"  # a name that no compiler makes
+_registry_lock = threading.RLock()
+_portable: dict[int, tuple[CodeType, CodeType]] = {}
+_shortened: dict[str, str] = {}
+_PORTABLE_LIMIT = 10_000
+
+
+def top_level(module_name: str) -> str:
+    return module_name.partition(".")[0]
+
+
+def is_standard(module_name: str) -> bool:
+    return top_level(module_name) in sys.stdlib_module_names
+
+
+def is_installed(module_name: str) -> bool:
+    """Whether the module comes from site-packages, or is Hutch's own."""
+    top = top_level(module_name)
+    if top in ("hutch", "cloudpickle"):
+        return True
+    module = sys.modules.get(module_name) or sys.modules.get(top)
+    if module is None:
+        return False
+    return any("site-packages" in path or "dist-packages" in path for path in _places(module))
+
+
+def is_own(module_name: str | None) -> bool:
+    """Whether the module is of the caller's own project, and so travels by value."""
+    if not module_name or is_standard(module_name):
+        return module_name == "__main__"
+    return module_name in sys.modules and not is_installed(module_name)
+
+
+def _places(module: ModuleType) -> list[str]:
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        return [file]
+    try:
+        return [str(path) for path in getattr(module, "__path__", ())]
+    except Exception:
+        return []
+
+
+def short_path(filename: str) -> str:
+    """A file's name as it travels: from the working directory or `sys.path` on, or its end."""
+    known = _shortened.get(filename)
+    if known is not None:
+        return known
+    short = filename
+    if os.path.isabs(filename):
+        short = os.path.basename(filename)
+        for root in (os.getcwd(), *sys.path):
+            root = os.path.abspath(root) + os.sep
+            if len(root) > 1 and filename.startswith(root):
+                short = filename[len(root) :]
+                break
+    if len(_shortened) < _PORTABLE_LIMIT:
+        _shortened[filename] = short
+    return short
+
+
+def portable_code(code: CodeType) -> CodeType:
+    """The code with no path of the host in it, and with asserts as they were written."""
+    known = _portable.get(id(code))
+    if known is not None and known[0] is code:
+        return known[1]
+    made = _shorten(_as_written(code))
+    if len(_portable) >= _PORTABLE_LIMIT:
+        _portable.clear()
+    _portable[id(code)] = (code, made)
+    return made
+
+
+def _shorten(code: CodeType) -> CodeType:
+    constants = tuple(_shorten(x) if isinstance(x, CodeType) else x for x in code.co_consts)
+    return code.replace(co_filename=short_path(code.co_filename), co_consts=constants)
+
+
+def nested_code(code: CodeType) -> Iterable[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from nested_code(constant)
+
+
+def _as_written(code: CodeType) -> CodeType:
+    """pytest rewrites asserts into calls of its own, which is not inside: compiled anew."""
+    if not any(_REWRITTEN in one.co_names for one in nested_code(code)):
+        return code
+    try:
+        with open(code.co_filename, "rb") as file:
+            module = compile(file.read(), code.co_filename, "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError):
+        return code
+    for found in nested_code(module):
+        if (
+            found.co_name == code.co_name
+            and found.co_firstlineno == code.co_firstlineno
+            and found.co_freevars == code.co_freevars
+            and found.co_varnames[: found.co_argcount] == code.co_varnames[: code.co_argcount]
+        ):
+            return found
+    return code
+
+
+def portable_function(function: FunctionType) -> FunctionType:
+    """A twin to be pickled in the function's place."""
+    twin = FunctionType(
+        portable_code(function.__code__),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    twin.__kwdefaults__ = function.__kwdefaults__
+    twin.__qualname__ = function.__qualname__
+    twin.__module__ = function.__module__
+    twin.__dict__.update(function.__dict__)
+    twin.__doc__ = None
+    return twin
+
+
+class Deferred:
+    """Pickles as a call that is made when it is loaded."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any) -> None:
+        self._call = (function, args)
+
+    def __reduce__(self) -> Any:
+        return self._call
+
+
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
+    """`inside`: top-level modules that can be imported inside though they are the caller's own.
+    `names`: what is used of modules that are carried; None: everything.
+    """
+
+    def __init__(
+        self,
+        file: io.BytesIO,
+        inside: frozenset[str] = frozenset(),
+        names: frozenset[str] | None = None,
+        buffer_callback: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(file, PROTOCOL, buffer_callback)
+        self._inside = inside
+        self._names = names
+        self._own: dict[str, bool] = {}
+        self._registered: list[ModuleType] = []
+
+    def dump(self, obj: Any) -> None:
+        try:
+            super().dump(obj)
+        finally:
+            if self._registered:
+                for module in self._registered:
+                    cloudpickle.unregister_pickle_by_value(module)
+                self._registered.clear()
+                _registry_lock.release()
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is FunctionType:
+            if self._is_own(obj.__module__) or not _is_reachable(obj):
+                return self._function(obj)
+        elif isinstance(obj, type):
+            self._is_own(obj.__module__)
+        elif kind is ModuleType:
+            if self._is_own(obj.__name__):
+                return ModuleType, (obj.__name__,), self._module_state(obj)
+        elif kind is CodeType:
+            return super().reducer_override(portable_code(obj))
+        else:
+            plain = getattr(kind, "__hutch_plain__", None)
+            if plain is not None:
+                return operator.getitem, ((plain(obj),), 0)
+            self._is_own(kind.__module__)
+        return super().reducer_override(obj)
+
+    def _function(self, function: FunctionType) -> Any:
+        place = self.globals_ref.setdefault(id(function.__globals__), {})
+        if not place:
+            for key in ("__package__", "__name__"):
+                if key in function.__globals__:
+                    place[key] = function.__globals__[key]
+            file = function.__globals__.get("__file__")
+            if isinstance(file, str):
+                place["__file__"] = short_path(file)
+        return self._dynamic_function_reduce(portable_function(function))
+
+    def _is_own(self, name: Any) -> bool:
+        if not isinstance(name, str):
+            return False
+        known = self._own.get(name)
+        if known is None:
+            known = top_level(name) not in self._inside and is_own(name)
+            self._own[name] = known
+            if known and name != "__main__":
+                self._register(sys.modules[name])
+        return known
+
+    def _register(self, module: ModuleType) -> None:
+        if not self._registered:
+            _registry_lock.acquire()
+        try:
+            if module.__name__ in cloudpickle.list_registry_pickle_by_value():
+                return
+            cloudpickle.register_pickle_by_value(module)
+            self._registered.append(module)
+        finally:
+            if not self._registered:
+                _registry_lock.release()
+
+    def _module_state(self, module: ModuleType) -> dict[str, Any]:
+        state = {"__package__": getattr(module, "__package__", None), "__doc__": None}
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str):
+            state["__file__"] = short_path(file)
+        if hasattr(module, "__path__"):
+            state["__path__"] = []
+        for name, value in list(vars(module).items()):
+            if name.startswith("__") and name.endswith("__"):
+                continue
+            if self._names is None or name in self._names:
+                state[name] = value
+        return state
+
+
+def _is_reachable(function: FunctionType) -> bool:
+    """Whether the name of an installed function leads to it, so that it can go by name."""
+    found: Any = sys.modules.get(function.__module__ or "")
+    for part in function.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is function
+
+
+def dumps(
+    obj: Any,
+    inside: frozenset[str] = frozenset(),
+    names: frozenset[str] | None = None,
+    buffer_callback: Callable[[Any], Any] | None = None,
+) -> bytes:
+    file = io.BytesIO()
+    Pickler(file, inside, names, buffer_callback).dump(obj)
+    return file.getvalue()

@@ -1,0 +1,257 @@
+"""Programs and functions given as text. The host never compiles the text; it is sent once, by hash.
+
+`run` and `Program` give an Outcome for whatever the program does. An exit code of 0 is "returned",
+another one is "died" with that `.exit_code`, an uncaught exception is "raised" (and, as from the
+interpreter, exit code 1). Safe on any thread.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hutch._policy import NORMAL, Options, _shown
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Unpack
+
+    from hutch import _core
+    from hutch._future import SandboxFuture
+    from hutch._outcome import Outcome
+    from hutch._policy import Keywords
+    from hutch._sandbox import SandboxedFunction
+    from hutch._target import ProgramTarget, Target
+
+_FILENAME = "program.py"
+_FILES_LIMIT = 1 << 30  # bytes
+
+
+class Program:
+    """A program, to be run many times: each run in a fresh cell."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        language: str = "python",
+        filename: str = _FILENAME,
+        **keywords: Unpack[Keywords],
+    ) -> None:
+        self._source = _checked_source(source, language)
+        self._filename = filename
+        self._options = _with_inline(source, NORMAL.changed(keywords))
+        self._target: ProgramTarget | None = None
+
+    def run(
+        self,
+        *,
+        stdin: str | bytes | None = None,
+        args: Sequence[str] | str = (),
+        files: Mapping[str, str | bytes] | None = None,
+    ) -> Outcome[None]:
+        """`stdin`: what it reads; `args`: `sys.argv[1:]`; `files`: put where it runs."""
+        return self._call(_given(args, stdin, files), None)
+
+    async def run_aio(
+        self,
+        *,
+        stdin: str | bytes | None = None,
+        args: Sequence[str] | str = (),
+        files: Mapping[str, str | bytes] | None = None,
+    ) -> Outcome[None]:
+        from hutch._future import awaited
+
+        given = _given(args, stdin, files)
+        return await awaited(lambda token: self._call(given, token))
+
+    def submit(
+        self,
+        *,
+        stdin: str | bytes | None = None,
+        args: Sequence[str] | str = (),
+        files: Mapping[str, str | bytes] | None = None,
+    ) -> SandboxFuture[Outcome[None]]:
+        """A future of the Outcome."""
+        from hutch._future import submit
+
+        given = _given(args, stdin, files)
+        future: SandboxFuture[Any] = submit(lambda token: self._call(given, token), unwrap=False)
+        return future
+
+    def map(
+        self,
+        stdins: Iterable[str | bytes],
+        *,
+        args: Sequence[str] | str = (),
+        files: Mapping[str, str | bytes] | None = None,
+        concurrency: int | None = None,
+        ordered: bool = True,
+        retries: int = 0,
+    ) -> Iterator[Outcome[None]]:
+        """An Outcome for each input, bounded in flight; faults included."""
+        from hutch import _map
+
+        plan = _map.Plan(concurrency, ordered, 1, "outcome", retries)
+
+        def run_chunk(items: list[tuple[Any, ...]], token: _core.Cancel) -> list[Outcome[Any]]:
+            return [self._call(_given(args, items[0][0], files), token)]
+
+        return _map.run(plan, ((stdin,) for stdin in stdins), run_chunk)
+
+    async def map_aio(
+        self, stdins: Iterable[str | bytes], **settings: Any
+    ) -> AsyncIterator[Outcome[None]]:
+        from hutch._async import iterate
+
+        async for outcome in iterate(self.map(stdins, **settings)):
+            yield outcome
+
+    def options(self, **keywords: Unpack[Keywords]) -> Program:
+        """The same program with these keywords in place of its own."""
+        changed = Program(self._source, filename=self._filename)
+        changed._options = _with_inline(self._source, self._options.changed(keywords))
+        return changed
+
+    def __repr__(self) -> str:
+        return f"<hutch.Program {self._filename!r}, {len(self._source)} characters>"
+
+    def _call(
+        self,
+        given: tuple[list[str], bytes | None, dict[str, bytes] | None],
+        token: _core.Cancel | None,
+    ) -> Outcome[None]:
+        from hutch import _run
+
+        target = self._resolved()
+        outcome = _run.call(target, cancel=token, meta=target.program_meta(*given))
+        _hint_at_metadata(outcome, self._source)
+        return outcome
+
+    def _resolved(self) -> ProgramTarget:
+        if self._target is None:
+            from hutch._target import ProgramTarget
+
+            self._target = ProgramTarget(
+                self._source, "the program", self._options, _nonce(self._options), self._filename
+            )
+        return self._target
+
+
+def run(
+    source: str,
+    *,
+    language: str = "python",
+    stdin: str | bytes | None = None,
+    args: Sequence[str] | str = (),
+    files: Mapping[str, str | bytes] | None = None,
+    filename: str = _FILENAME,
+    **keywords: Unpack[Keywords],
+) -> Outcome[None]:
+    """Runs a whole program in a fresh cell. `dependencies="inline"` reads its PEP 723 metadata."""
+    program = Program(source, language=language, filename=filename, **keywords)
+    return program.run(stdin=stdin, args=args, files=files)
+
+
+async def run_aio(
+    source: str,
+    *,
+    language: str = "python",
+    stdin: str | bytes | None = None,
+    args: Sequence[str] | str = (),
+    files: Mapping[str, str | bytes] | None = None,
+    filename: str = _FILENAME,
+    **keywords: Unpack[Keywords],
+) -> Outcome[None]:
+    program = Program(source, language=language, filename=filename, **keywords)
+    return await program.run_aio(stdin=stdin, args=args, files=files)
+
+
+def function(
+    source: str, name: str, /, **keywords: Unpack[Keywords]
+) -> SandboxedFunction[..., Any]:
+    """The function `name` of a module given as text, as `@sandbox` would give it. The text is
+    compiled inside a cell only.
+    """
+    _checked_source(source, "python")
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"{_shown(name)} is no name of a function")
+    from hutch._sandbox import SandboxedFunction
+
+    def make_target(options: Options, nonce: str) -> Target:
+        from hutch._target import TextTarget
+
+        return TextTarget(source, name, options, nonce)
+
+    options = _with_inline(source, NORMAL.changed(keywords))
+    made: SandboxedFunction[..., Any] = SandboxedFunction(None, options, make_target)
+    made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
+    return made
+
+
+def _checked_source(source: str, language: str) -> str:
+    if not isinstance(source, str):
+        raise TypeError(f"a program is given as str, not {type(source).__name__}")
+    if language != "python":
+        raise ValueError(f'language={_shown(language)} is not supported yet: only "python" is')
+    return source
+
+
+def _with_inline(source: str, options: Options) -> Options:
+    if options.dependencies is not None:
+        return options
+    from hutch._requirements import inline_dependencies
+
+    return options._replace(dependencies=inline_dependencies(source))
+
+
+def _nonce(options: Options) -> str:
+    import os
+
+    return os.urandom(8).hex() if options.disable_cache else ""
+
+
+def _given(
+    args: Sequence[str] | str,
+    stdin: str | bytes | None,
+    files: Mapping[str, str | bytes] | None,
+) -> tuple[list[str], bytes | None, dict[str, bytes] | None]:
+    """Checked, and as the cell takes it."""
+    arguments = [args] if isinstance(args, str) else list(args)
+    for item in arguments:
+        if not isinstance(item, str) or "\0" in item:
+            raise TypeError(f"args takes str without NUL characters, not {_shown(item)}")
+    content = None if stdin is None else _bytes("stdin", stdin)
+    if files is None:
+        return arguments, content, None
+    placed = {_relative(name): _bytes(f"files[{name!r}]", data) for name, data in files.items()}
+    if sum(map(len, placed.values())) > _FILES_LIMIT:
+        raise ValueError(f"files= holds more than {_FILES_LIMIT >> 20} MiB")
+    return arguments, content, placed
+
+
+def _bytes(name: str, value: str | bytes) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise TypeError(f"{name} takes str or bytes, not {type(value).__name__}")
+
+
+def _relative(name: str) -> str:
+    import os
+
+    path = os.fspath(name)
+    parts = path.split("/") if isinstance(path, str) else []
+    if not parts or path.startswith("/") or "\0" in path or ".." in parts or not parts[-1]:
+        raise ValueError(f"files= has {_shown(name)}: names are relative to the working directory")
+    return os.path.normpath(path)
+
+
+def _hint_at_metadata(outcome: Outcome[Any], source: str) -> None:
+    """A missing module, where the source itself says what it depends on."""
+    error = outcome.error
+    if error is None or error.type != "ModuleNotFoundError" or "# /// script" not in source:
+        return
+    error.hint = 'the source names its dependencies: say dependencies="inline"'
+    outcome.exception().hint = error.hint

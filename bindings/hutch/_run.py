@@ -1,0 +1,343 @@
+"""The one place where a call becomes an Outcome.
+
+`call` makes the bytes, prepares the pool, sends, decodes, and says what `unwrap` would raise. What
+Hutch fails at is raised as an exception whose `.outcome` has the status "fault". Blocks; safe on
+any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hutch import _core, _types
+from hutch._connection import Connection, Prepared, on_pool
+from hutch._echo import Streams
+from hutch._errors import (
+    LimitExceeded,
+    SandboxDied,
+    SandboxError,
+    SandboxMemoryError,
+    SandboxStartupError,
+    SandboxTimeoutError,
+    SerializationError,
+    execution_error,
+)
+from hutch._explain import hint_for
+from hutch._outcome import ErrorInfo, Outcome, Usage
+from hutch._target import Target
+
+_MIB = 1 << 20
+
+
+def call(
+    target: Target,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    echo: bool = False,
+    cancel: _core.Cancel | None = None,
+    meta: bytes | None = None,
+) -> Outcome[Any]:
+    """`echo`: whether it shows what is printed, where the options do not say."""
+    if target.options.key is not None:
+        from hutch import _idempotency
+
+        return _idempotency.once(
+            target.options.key, lambda: _call(target, args, kwargs or {}, echo, cancel, meta)
+        )
+    return _call(target, args, kwargs or {}, echo, cancel, meta)
+
+
+def _call(
+    target: Target,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    echo: bool,
+    cancel: _core.Cancel | None,
+    meta: bytes | None,
+) -> Outcome[Any]:
+    code = target.code()
+    arguments, buffers = target.pickle(args, kwargs)
+    sent = target.meta() if meta is None else meta
+    result, pool = send(target, code, arguments, buffers, sent, echo, cancel)
+    return _outcome(target, result, pool, args, kwargs)
+
+
+def send(
+    target: Target,
+    code: _core.Function,
+    arguments: bytes,
+    buffers: Sequence[Any],
+    meta: bytes,
+    echo: bool,
+    cancel: _core.Cancel | None,
+) -> tuple[_core.CallResult, Prepared]:
+    options = target.options
+    streams = Streams(options, echo if options.echo is None else options.echo)
+
+    def work(connection: Connection, pool: Prepared) -> tuple[_core.CallResult, Prepared]:
+        result = connection.client.call(
+            pool.key,
+            meta,
+            code,
+            arguments,
+            buffers,
+            target.limits,
+            cancel,
+            streams.on_stdout,
+            streams.on_stderr,
+        )
+        return result, pool
+
+    try:
+        done = on_pool(target.request, work)
+    except SandboxError as error:
+        if error.outcome is None:
+            ran = isinstance(error, SandboxStartupError) and error.may_have_run
+            Outcome[Any]("fault", may_have_run=ran).fail(error)
+        raise
+    streams.finish()
+    return done
+
+
+def _outcome(
+    target: Target,
+    result: _core.CallResult,
+    pool: Prepared,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Outcome[Any]:
+    outcome = measured(target, result, pool)
+    if result.status == "returned":
+        try:
+            value = decoded(result, target, (args, kwargs))
+            _check(value, target)
+        except SerializationError as error:
+            return not_data(outcome, error)
+        outcome.value = value
+        if target.is_program:
+            outcome.exit_code = 0
+        return outcome
+    return conclude(target, result, outcome)
+
+
+def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
+    """Gives the Outcome of a call that did not return its error."""
+    status = result.status
+    if status == "raised":
+        told = _error_map(result)
+        return raised(outcome, told, target.is_program)
+    if status == "unencodable":
+        told = _error_map(result)
+        path, type_name = _str(told, "path"), _str(told, "type")
+        return not_data(
+            outcome,
+            SerializationError(
+                _str(told, "message") or f"{path} is a {type_name}, which is no data",
+                path=path,
+                type_name=type_name,
+            ),
+        )
+    if status == "limit":
+        return _limited(target, result, outcome)
+    if status == "cancelled":
+        from hutch._cancelled import SandboxCancelled
+
+        return outcome.fail(SandboxCancelled(f"the call of {target.name} was cancelled"))
+    if status == "died":
+        return outcome.fail(_died(target, outcome))
+    return outcome.fail(SandboxStartupError(f"unknown status {status!r}", may_have_run=True))
+
+
+def measured(target: Target, result: _core.CallResult, pool: Prepared) -> Outcome[Any]:
+    """What was seen from outside."""
+    used = result.usage
+    status: Any = "raised" if result.status == "unencodable" else result.status
+    return Outcome(
+        status,
+        limit=result.limit or None,
+        signal=result.signal,
+        exit_code=result.exit_code,
+        usage=Usage(
+            used.get("wall_sec", 0.0),
+            used.get("cpu_sec", 0.0),
+            used.get("peak_memory_bytes", 0),
+            used.get("waited_sec", 0.0),
+            pool.enforcement,
+            used.get("source", "cell"),
+        ),
+        timings=dict(result.timings),
+        stdout=result.stdout.decode("utf-8", "backslashreplace"),
+        stderr=result.stderr.decode("utf-8", "backslashreplace"),
+        stdout_size=result.stdout_size,
+        stderr_size=result.stderr_size,
+        stdout_truncated=result.stdout_truncated,
+        stderr_truncated=result.stderr_truncated,
+        call_id=result.call_id,
+        worker_id=result.worker_id,
+        may_have_run=result.may_have_run,
+    )
+
+
+def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:
+    """The value. Classes that only the arguments name are looked for when one is missing."""
+    payload = result.payload
+    if payload is None:
+        raise SerializationError("the reply holds no result", path="result")
+    known = target.named_types
+    try:
+        return _core.decode(payload, payload.body_size, known)
+    except _core.DecodeError as error:
+        more = _types.named_types(target.annotation, [arguments[0], arguments[1]])
+        if more.keys() <= known.keys():
+            raise _not_decoded(error) from None
+    try:
+        return _core.decode(payload, payload.body_size, more)
+    except _core.DecodeError as error:
+        raise _not_decoded(error) from None
+
+
+def _not_decoded(error: _core.DecodeError) -> SerializationError:
+    message, path = (*error.args, "", "")[:2]
+    return SerializationError(
+        f"what came back is no data that can be taken: {message}",
+        hint="return plain data; a class of your own must be named by the return annotation",
+        path=str(path),
+    )
+
+
+def _check(value: Any, target: Target, path: str = "result") -> None:
+    """A return annotation is a promise that is kept."""
+    if target.annotation is Any or target.is_program:
+        return
+    try:
+        _types.check(value, target.annotation, path)
+    except _types.AnnotationMismatch as error:
+        raise SerializationError(
+            f"{target.name} returned something else than it is annotated with: {error}",
+            hint="mend the return annotation, or what is returned",
+            path=error.path,
+            type_name=error.got,
+        ) from None
+
+
+def not_data(outcome: Outcome[Any], error: SerializationError) -> Outcome[Any]:
+    """The function returned what cannot be taken: as if it had raised that."""
+    outcome.status = "raised"
+    outcome.error = ErrorInfo("SerializationError", error.message, "", None, error.hint)
+    return outcome.fail(error)
+
+
+def raised(outcome: Outcome[Any], told: dict[str, Any], is_program: bool = False) -> Outcome[Any]:
+    outcome.status = "raised"
+    outcome.error, bases = error_info(told)
+    if is_program:
+        outcome.exit_code = 1
+    return outcome.fail(execution_error(outcome.error, bases))
+
+
+def error_info(told: dict[str, Any]) -> tuple[ErrorInfo, list[str]]:
+    """An error map of a cell, every field of which may be anything."""
+    kind, message = _str(told, "type") or "Exception", _str(told, "message")
+    line, bases = told.get("line"), told.get("bases")
+    info = ErrorInfo(
+        kind,
+        message,
+        _str(told, "traceback"),
+        line if type(line) is int else None,
+        _str(told, "hint") or hint_for(kind, message),
+    )
+    return info, [name for name in bases if type(name) is str] if type(bases) is list else []
+
+
+def _str(told: dict[str, Any], name: str) -> str:
+    value = told.get(name)
+    return value if type(value) is str else ""
+
+
+def _error_map(result: _core.CallResult) -> dict[str, Any]:
+    if result.payload is not None:
+        try:
+            told = _core.decode(result.payload, result.payload.body_size, {})
+        except _core.DecodeError:
+            told = None
+        if type(told) is dict:
+            return told
+    return {"type": "Exception", "message": "(the cell's report of it cannot be read)"}
+
+
+def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
+    limit, options, used = result.limit, target.options, result.usage
+    if result.payload is not None:
+        outcome.error = error_info(_error_map(result))[0]
+    kind: type[LimitExceeded] = LimitExceeded
+    amount: float | None = None
+    keyword, unit, allowed = {
+        "time": ("timeout_sec", "s", options.timeout_sec),
+        "cpu_time": ("cpu_sec", "s of CPU time", options.cpu_sec),
+        "memory": ("memory_mb", "MiB", options.memory_mb),
+        "pids": ("pids", "processes and threads", options.pids),
+        "disk": ("disk_mb", "MiB of scratch", options.disk_mb),
+        "result": ("result_mb", "MiB", options.result_mb),
+    }.get(limit, (limit, "", None))
+    if limit == "time":
+        kind, amount = SandboxTimeoutError, used.get("wall_sec")
+    elif limit == "cpu_time":
+        amount = used.get("cpu_sec")
+    elif limit == "memory":
+        kind, amount = SandboxMemoryError, _mib(used.get("peak_memory_bytes"))
+    elif limit == "pids":
+        amount = used.get("pids_peak") or None
+    elif limit == "result":
+        amount = _mib(result.result_size)
+    suggested: dict[str, Any] = {}
+    if allowed is not None:
+        suggested[keyword] = _doubled(allowed, amount if limit == "result" else None)
+        if limit == "disk" and suggested[keyword] > options.memory_mb:
+            suggested["memory_mb"] = suggested[keyword]
+    outcome.usage.suggested = suggested
+    name = limit.replace("_", " ")
+    message = f"{target.name} hit its {name} limit"
+    if allowed is not None:
+        message += f": {keyword}={allowed:g} allowed ({unit})"
+        if amount is not None:
+            message += f", {amount:.3g} used"
+    advice = ", ".join(f"{key}={value:g}" for key, value in suggested.items())
+    hint = f"raise it, for instance {advice}" if advice else ""
+    return outcome.fail(kind(message, hint=hint, limit=limit, allowed=allowed, used=amount))
+
+
+def _mib(size: Any) -> float | None:
+    return size / _MIB if size else None
+
+
+def _doubled(allowed: float, needed: float | None) -> float:
+    twice = 2 * allowed
+    if needed is not None and needed > twice:
+        twice = float(int(needed * 1.25) + 1)
+    return int(twice) if twice == int(twice) else twice
+
+
+_SIGNAL_HINTS = {
+    "SIGSEGV": "native code crashed; a newer version of the library may not",
+    "SIGBUS": "native code crashed, or a mapped file was cut short",
+    "SIGABRT": "native code gave up; stderr may say why",
+    "SIGSYS": "it made a system call that no sandboxed code may make",
+    "SIGILL": "a library was built for another processor",
+}
+
+
+def _died(target: Target, outcome: Outcome[Any]) -> SandboxDied:
+    if outcome.signal is not None:
+        import signal
+
+        try:
+            name = signal.Signals(outcome.signal).name
+        except ValueError:
+            name = f"signal {outcome.signal}"
+        message, hint = f"{target.name} was killed by {name}", _SIGNAL_HINTS.get(name, "")
+    else:
+        message = f"{target.name} ended its process with exit code {outcome.exit_code}"
+        hint = "" if target.is_program else "return instead of leaving the process"
+    return SandboxDied(message, hint=hint, signal=outcome.signal, exit_code=outcome.exit_code)

@@ -1,0 +1,395 @@
+"""`@sandbox` and what it makes: SandboxedFunction, a function that runs in a fresh cell.
+
+Light to import: what pickles, packages and connects is imported at the first call. A
+SandboxedFunction is immutable but for what it remembers; safe on any thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+
+from hutch._policy import NORMAL, Options
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+    from types import FunctionType
+    from typing import Literal, ParamSpec
+
+    from typing_extensions import Unpack
+
+    from hutch._functions import Carried
+    from hutch._future import CallThreads, SandboxFuture
+    from hutch._outcome import Outcome
+    from hutch._policy import Keywords
+    from hutch._target import FunctionTarget, Target
+
+    P = ParamSpec("P")
+else:
+    from typing import ParamSpec
+
+    P = ParamSpec("P")
+
+R = TypeVar("R")
+T = TypeVar("T")
+_COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
+
+
+class SandboxedFunction(Generic[P, R]):
+    """A function that runs in the sandbox when it is called. Made by `sandbox` or `function`."""
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(
+        self,
+        plain: Callable[..., Any] | None,
+        options: Options,
+        make_target: Callable[[Options, str], Target],
+        bound: tuple[Any, ...] = (),
+    ) -> None:
+        self._plain = plain
+        self._options = options
+        self._make_target = make_target
+        self._bound = bound
+        self._target: Target | None = None
+        if plain is not None:
+            import functools
+
+            functools.update_wrapper(self, plain)
+
+    # ---- calling ----
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
+        return cast(R, self._call(args, kwargs, True).unwrap())
+
+    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The same without blocking the event loop. Cancelling the task kills the cell."""
+        return cast(R, (await self._call_aio(args, kwargs, True)).unwrap())
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """An Outcome, whatever the function did. Shows nothing unless `echo=True`; raises only
+        what Hutch itself failed at.
+        """
+        return self._call(args, kwargs, False)
+
+    async def run_aio(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        return await self._call_aio(args, kwargs, False)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> SandboxFuture[R]:
+        """A future at once. The arguments must not change before it is done."""
+        return cast("SandboxFuture[R]", self._submit(args, kwargs))
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The plain call, unsandboxed, for debugging."""
+        if self._plain is None:
+            raise TypeError("a function given as text runs in the sandbox only")
+        return cast(R, self._plain(*self._bound, *args, **kwargs))
+
+    # ---- many calls ----
+
+    @overload
+    def map(
+        self,
+        xs: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        concurrency: int | None = None,
+        ordered: bool = True,
+        chunksize: int = 1,
+        on_error: Literal["raise"] = "raise",
+        retries: int = 0,
+    ) -> Iterator[R]: ...
+    @overload
+    def map(
+        self,
+        xs: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        concurrency: int | None = None,
+        ordered: bool = True,
+        chunksize: int = 1,
+        on_error: Literal["outcome"],
+        retries: int = 0,
+    ) -> Iterator[Outcome[R]]: ...
+    def map(
+        self,
+        xs: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        concurrency: int | None = None,
+        ordered: bool = True,
+        chunksize: int = 1,
+        on_error: Literal["raise", "outcome"] = "raise",
+        retries: int = 0,
+    ) -> Iterator[Any]:
+        """Calls it with each item (with several iterables: one of each), bounded in flight.
+
+        `concurrency=None` follows what the host bears. `on_error="outcome"` yields Outcomes, faults
+        included. `chunksize=n` lets n items share a fresh cell. Items are taken as calls come free.
+        """
+        return self.starmap(
+            zip(xs, *more),
+            concurrency=concurrency,
+            ordered=ordered,
+            chunksize=chunksize,
+            on_error=on_error,
+            retries=retries,
+        )
+
+    @overload
+    def starmap(
+        self,
+        tuples: Iterable[Iterable[Any]],
+        /,
+        *,
+        concurrency: int | None = None,
+        ordered: bool = True,
+        chunksize: int = 1,
+        on_error: Literal["raise"] = "raise",
+        retries: int = 0,
+    ) -> Iterator[R]: ...
+    @overload
+    def starmap(
+        self,
+        tuples: Iterable[Iterable[Any]],
+        /,
+        *,
+        concurrency: int | None = None,
+        ordered: bool = True,
+        chunksize: int = 1,
+        on_error: Literal["outcome"],
+        retries: int = 0,
+    ) -> Iterator[Outcome[R]]: ...
+    def starmap(
+        self,
+        tuples: Iterable[Iterable[Any]],
+        /,
+        *,
+        concurrency: int | None = None,
+        ordered: bool = True,
+        chunksize: int = 1,
+        on_error: Literal["raise", "outcome"] = "raise",
+        retries: int = 0,
+    ) -> Iterator[Any]:
+        """`map`, with each item being the positional arguments."""
+        from hutch import _map
+
+        plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries)
+        runner = _map.chunk_runner(self._resolved(), echo=plan.raises)
+        bound = self._bound
+        return _map.run(plan, ((*bound, *item) for item in tuples), runner)
+
+    async def map_aio(
+        self, xs: Iterable[Any], /, *more: Iterable[Any], **settings: Any
+    ) -> AsyncIterator[Any]:
+        """`map`, as an async iterator."""
+        async for item in self.starmap_aio(zip(xs, *more), **settings):
+            yield item
+
+    async def starmap_aio(
+        self, tuples: Iterable[Iterable[Any]], /, **settings: Any
+    ) -> AsyncIterator[Any]:
+        from hutch._async import iterate
+
+        iterator: Iterator[Any] = self.starmap(tuples, **settings)
+        async for item in iterate(iterator):
+            yield item
+
+    # ---- the same function, changed ----
+
+    def options(self, **keywords: Unpack[Keywords]) -> SandboxedFunction[P, R]:
+        """The same function with these keywords in place of its own."""
+        changed = self._options.changed(keywords)
+        return type(self)(self._plain, changed, self._make_target, self._bound)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance is an argument like any other, and travels."""
+        if instance is None:
+            return self
+        bound = type(self)(self._plain, self._options, self._make_target, (*self._bound, instance))
+        bound._target = self._resolved()
+        return bound
+
+    # ---- ahead of calls ----
+
+    def warm(self, cells: int | None = None) -> int:
+        """Builds the environment and fills the pool now; returns how many cells are ready."""
+        from hutch._connection import milliseconds, on_pool
+        from hutch._policy import _whole
+
+        wanted = -1 if cells is None else _whole("cells", cells, 0, 10_000)
+        timeout_ms = milliseconds(self._options.queue_sec)
+        return on_pool(
+            self._resolved().request,
+            lambda connection, pool: connection.client.warm(pool.key, wanted, timeout_ms),
+        )
+
+    async def warm_aio(self, cells: int | None = None) -> int:
+        import asyncio
+
+        return await asyncio.to_thread(self.warm, cells)
+
+    def carries(self) -> list[Carried]:
+        """What travels with it: name, type, size in bytes; the function itself comes first."""
+        if self._plain is None:
+            raise TypeError("a function given as text carries its text only")
+        return cast("FunctionTarget", self._resolved()).data.carries()
+
+    def __repr__(self) -> str:
+        return f"<sandboxed {getattr(self, '__qualname__', self._resolved().name)}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} is pickled by Hutch only; pickle the plain function, .__wrapped__"
+        )
+
+    @staticmethod
+    def __hutch_plain__(value: SandboxedFunction[Any, Any]) -> Any:
+        """What it is inside a cell: the plain function."""
+        if value._plain is None:
+            raise TypeError(
+                "a function given as text cannot be used by another one: put them together"
+            )
+        if value._bound:
+            from types import MethodType
+
+            return MethodType(value._plain, value._bound[0])
+        return value._plain
+
+    # ---- how ----
+
+    def _resolved(self) -> Target:
+        if self._target is None:
+            import os
+
+            nonce = os.urandom(8).hex() if self._options.disable_cache else ""
+            self._target = self._make_target(self._options, nonce)
+        return self._target
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], echo: bool) -> Outcome[Any]:
+        from hutch import _run
+
+        return _run.call(self._resolved(), (*self._bound, *args), kwargs, echo=echo)
+
+    async def _call_aio(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], echo: bool
+    ) -> Outcome[Any]:
+        from hutch import _run
+        from hutch._future import awaited
+
+        target, arguments = self._resolved(), (*self._bound, *args)
+        return await awaited(
+            lambda token: _run.call(target, arguments, kwargs, echo=echo, cancel=token)
+        )
+
+    def _submit(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: CallThreads | None = None
+    ) -> SandboxFuture[Any]:
+        from hutch import _run
+        from hutch._future import submit
+
+        target, arguments = self._resolved(), (*self._bound, *args)
+        return submit(
+            lambda token: _run.call(target, arguments, kwargs, echo=True, cancel=token),
+            threads=threads,
+        )
+
+
+class AsyncSandboxedFunction(SandboxedFunction[P, R]):
+    """What an `async def` becomes: awaited by its caller, like the plain one."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
+        return await self.aio(*args, **kwargs)
+
+    def options(self, **keywords: Unpack[Keywords]) -> AsyncSandboxedFunction[P, R]:
+        return cast("AsyncSandboxedFunction[P, R]", super().options(**keywords))
+
+
+class _Decorator:
+    """`@sandbox(...)`: waits for its function."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> AsyncSandboxedFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SandboxedFunction[P, R]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return make(function, self._options, depth=2)
+
+
+@overload
+def sandbox(
+    function: Callable[P, Coroutine[Any, Any, T]], /, **keywords: Unpack[Keywords]
+) -> AsyncSandboxedFunction[P, T]: ...
+@overload
+def sandbox(
+    function: Callable[P, R], /, **keywords: Unpack[Keywords]
+) -> SandboxedFunction[P, R]: ...
+@overload
+def sandbox(**keywords: Unpack[Keywords]) -> _Decorator: ...
+def sandbox(function: Callable[..., Any] | None = None, /, **keywords: Unpack[Keywords]) -> Any:
+    """Makes a function run in a fresh, walled-off process: `@sandbox` or `@sandbox(timeout_sec=5)`.
+
+    Bad keywords are refused here, not at the first call.
+    """
+    options = NORMAL.changed(keywords)
+    if function is None:
+        return _Decorator(options)
+    return make(function, options, depth=2)
+
+
+def make(
+    function: Callable[..., Any], options: Options, depth: int = 1
+) -> SandboxedFunction[..., Any]:
+    """`depth`: how many frames up the function was defined."""
+    if isinstance(function, SandboxedFunction):
+        raise TypeError(f"{function!r} is sandboxed already; use .options(...) to change it")
+    if options.dependencies is None:
+        raise ValueError('dependencies="inline" is for programs given as text')
+    from types import FunctionType
+
+    if type(function) is not FunctionType or function.__code__.co_flags & 0x220:
+        from hutch._functions import require_function
+
+        function = require_function(function)
+    plain = function
+    local_names = _names_of_scope(plain, depth + 1)
+    shared: list[FunctionTarget] = []
+
+    def make_target(changed: Options, nonce: str) -> Target:
+        from hutch._target import FunctionTarget
+
+        data = None  # the bytes are shared while what they depend on is the same
+        if shared:
+            first = shared[0].options
+            if first.dependencies == changed.dependencies and first.modules == changed.modules:
+                data = shared[0].data
+        target = FunctionTarget(plain, changed, nonce, local_names, data)
+        if not shared:
+            shared.append(target)
+        return target
+
+    kind = AsyncSandboxedFunction if plain.__code__.co_flags & _COROUTINE else SandboxedFunction
+    return kind(plain, options, make_target)
+
+
+def _names_of_scope(function: FunctionType, depth: int) -> dict[str, Any]:
+    """What a return annotation that is text may mean, where the function is defined inside another:
+    the names of that scope which the text holds.
+    """
+    text = function.__annotations__.get("return") if "<locals>" in function.__qualname__ else None
+    if not isinstance(text, str):
+        return {}
+    try:
+        scope = sys._getframe(depth).f_locals
+    except ValueError:
+        return {}
+    return {name: value for name, value in scope.items() if name in text}
+
+
+sandbox_async = sandbox

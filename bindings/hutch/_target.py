@@ -1,0 +1,213 @@
+"""Target: what a call calls, with its options: a function, a function given as text, or a program.
+
+It has the bytes that are sent once, the meta data of each call, the pool that serves it, and what
+its result may hold. Targets are safe on any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from types import FunctionType
+from typing import Any
+
+from hutch import _arguments, _core, _types
+from hutch._connection import PoolRequest
+from hutch._functions import FunctionBytes, check_installed, function_bytes
+from hutch._policy import Options
+from hutch._survey import Survey
+
+_MIB = 1 << 20
+
+
+class Target:
+    """`nonce`: "" but with `disable_cache`."""
+
+    is_program = False
+    annotation: Any = Any
+
+    def __init__(self, name: str, options: Options, nonce: str) -> None:
+        from hutch import _modules
+
+        self.name = name
+        self.function: FunctionType | None = None
+        self.options = options
+        self.inside = _modules.names_of(options.modules) if options.modules else frozenset()
+        self.nonce = nonce
+        self.request = PoolRequest(self._spec, _title(options), options.build_sec)
+        self.limits: _core.Limits = {
+            "timeout_ms": _ms(options.timeout_sec),
+            "cpu_ms": _ms(options.cpu_sec),
+            "output_bytes": int(options.output_mb * _MIB),
+            "result_bytes": max(1, int(options.result_mb * _MIB)),
+            "queue_ms": _ms(options.queue_sec) or 1,
+        }
+        self._types: dict[str, type] | None = None
+
+    def code(self) -> _core.Function:
+        """The bytes to be sent now."""
+        raise NotImplementedError
+
+    def meta(self, mode: str = "") -> bytes:
+        """The pickled meta data of a call; `mode`: another one than the target's own."""
+        raise NotImplementedError
+
+    def pickle(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:
+        return _arguments.pickle_arguments(self.function, args, kwargs, self.inside)
+
+    @property
+    def named_types(self) -> dict[str, type]:
+        """The classes that the annotation lets a result hold."""
+        if self._types is None:
+            self._types = _types.named_types(self.annotation)
+        return self._types
+
+    def _limits_of_meta(self) -> dict[str, int]:
+        return {"cpu_ms": self.limits["cpu_ms"], "result_bytes": self.limits["result_bytes"]}
+
+    def _spec(self) -> _core.PoolSpec:
+        from hutch import _index, _launcher, _modules
+
+        options = self.options
+        dependencies = options.dependencies or ()
+        return {
+            "requirements": list(dependencies),
+            "python_version": ".".join(map(str, sys.version_info[:3])),
+            "platform": f"linux_{os.uname().machine}",
+            "base_id": _launcher.base_id(),
+            "runtime_id": _launcher.runtime_id(),
+            "index": _index.settings() if dependencies else {},
+            "allow_sdists": False,
+            "preload": None if options.preload is None else list(options.preload),
+            "nonce": self.nonce,
+            "setup": self._setup(),
+            "modules": _modules.files_of(options.modules),
+            "memory_mb": options.memory_mb,
+            "disk_mb": options.disk_mb,
+            "pids": options.pids,
+            "cpus": options.cpus,
+            "env": dict(options.env),
+            "labels": dict(options.labels),
+            "max_calls": options.max_calls,
+            "max_age_sec": options.max_age_sec,
+            "warm": -1 if options.pool.warm == "auto" else options.pool.warm,
+            "max_cells": options.pool.max_cells or 0,
+            "idle_sec": options.pool.idle_sec,
+        }
+
+    def _setup(self) -> bytes:
+        setup = self.options.setup
+        if setup is None:
+            return b""
+        from hutch._functions import require_function
+
+        plain = getattr(type(setup), "__hutch_plain__", None)
+        function = require_function(plain(setup) if plain is not None else setup)
+        survey = Survey(function, self.inside)
+        check_installed(survey.by_name, self.options.dependencies or ())
+        return function_bytes(function, survey)
+
+
+class FunctionTarget(Target):
+    """`local_names`: what the annotation may name that only the defining scope knows."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        options: Options,
+        nonce: str,
+        local_names: dict[str, Any],
+        data: FunctionBytes | None = None,
+    ) -> None:
+        super().__init__(function.__name__, options, nonce)
+        self.function = function
+        self.data = data or FunctionBytes(function, options.dependencies or (), self.inside)
+        self._local_names = local_names
+        self._annotation: Any = self  # self: not resolved yet
+        self._metas: dict[str, tuple[dict[str, str], bytes]] = {}
+
+    @property
+    def annotation(self) -> Any:
+        """Resolved at the first call: what it names may be defined after the function."""
+        if self._annotation is self:
+            assert self.function is not None
+            self._annotation = _types.return_annotation(self.function, self._local_names)
+        return self._annotation
+
+    def code(self) -> _core.Function:
+        return self.data.current()
+
+    def meta(self, mode: str = "") -> bytes:
+        sources = self.data.sources
+        known = self._metas.get(mode)
+        if known is not None and known[0] is sources:
+            return known[1]
+        meta = pickle.dumps(
+            {"mode": mode or "function", "sources": sources, **self._limits_of_meta()}, 5
+        )
+        self._metas[mode] = (sources, meta)
+        return meta
+
+
+class TextTarget(Target):
+    """A function `name` that the text defines. The host never compiles the text."""
+
+    def __init__(
+        self, source: str, name: str, options: Options, nonce: str, filename: str = "program.py"
+    ) -> None:
+        super().__init__(name, options, nonce)
+        self.source = source
+        self.filename = filename
+        self._code: _core.Function | None = None
+
+    def code(self) -> _core.Function:
+        if self._code is None:
+            self._code = _core.Function(self.source.encode("utf-8", "surrogatepass"))
+        return self._code
+
+    def meta(self, mode: str = "") -> bytes:
+        fields = {
+            "mode": "function_source",
+            "name": self.name,
+            "filename": self.filename,
+            "chunk": mode == "chunk",
+            **self._limits_of_meta(),
+        }
+        return pickle.dumps(fields, 5)
+
+
+class ProgramTarget(TextTarget):
+    """A whole program: its result is None, and it has an exit code."""
+
+    is_program = True
+    annotation = None
+
+    def program_meta(
+        self, args: Sequence[str], stdin: bytes | None, files: dict[str, bytes] | None
+    ) -> bytes:
+        fields = {
+            "mode": "program",
+            "filename": self.filename,
+            "args": list(args),
+            "argv": list(args),
+            "stdin": stdin,
+            "files": files,
+            **self._limits_of_meta(),
+        }
+        return pickle.dumps(fields, 5)
+
+
+def _ms(seconds: float | None) -> int:
+    from hutch._connection import milliseconds
+
+    return 0 if seconds is None else milliseconds(seconds)
+
+
+def _title(options: Options) -> str:
+    names = [item.split(";")[0].strip() for item in options.dependencies or ()]
+    if not names:
+        return "an environment with no packages"
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return f"{', '.join(names[:4])}{more}"

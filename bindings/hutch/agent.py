@@ -1,0 +1,47 @@
+"""The agent of this user, by hand: it starts by itself on a first call."""
+
+from __future__ import annotations
+
+from hutch import _core
+from hutch._errors import from_core
+
+
+def start() -> None:
+    """Makes the agent be there, as a first call would."""
+    from hutch import _connection
+
+    _connection.ensure_current()
+
+
+def stop(drain_sec: float = 0.0) -> None:
+    """Removes the agent and every container of it; nothing there is success.
+
+    `drain_sec`: how long calls that run (of any process) may take to finish.
+    """
+    from hutch import _connection, _launcher
+    from hutch._policy import _number
+
+    drain_ms = int(1000 * _number("drain_sec", drain_sec, 0, 86400, zero=True))
+    client = _connection.existing() if drain_ms else None
+    if client is not None:
+        try:
+            client.stop_agent(drain_ms)
+        except _core.Error:
+            pass  # it does not answer: what is left of it is removed below
+    _connection.close()
+    try:
+        _launcher.run("--stop")
+    except _core.Error as error:
+        raise from_core(error) from None
+
+
+async def start_aio() -> None:
+    import asyncio
+
+    await asyncio.to_thread(start)
+
+
+async def stop_aio(drain_sec: float = 0.0) -> None:
+    import asyncio
+
+    await asyncio.to_thread(stop, drain_sec)

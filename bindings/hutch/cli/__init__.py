@@ -1,0 +1,115 @@
+"""The `hutch` command. Exit codes: 0 well, 1 what was asked for failed, 2 asked wrongly, 3 Hutch or
+the host failed, 130 interrupted. `hutch run` ends with the program's own exit code (124 at its time
+limit, 137 at another one, 128 + n when signal n killed it).
+
+`--json` everywhere: one JSON value on stdout, nothing else there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+FAILED, MISUSED, BROKEN, INTERRUPTED = 1, 2, 3, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["podman"]:  # everything after it is Podman's own
+        from hutch.cli import commands
+
+        return _guarded(lambda: commands.podman(arguments[1:]), False)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return MISUSED
+    return _guarded(lambda: _dispatch(options), options.json)
+
+
+def _guarded(work: Callable[[], int], as_json: bool) -> int:
+    from hutch._errors import SandboxError
+
+    try:
+        return work()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: no second error at exit
+        return FAILED
+    except SandboxError as error:
+        if as_json:
+            import json
+
+            told = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+            print(json.dumps(told))
+        else:
+            print(f"hutch: {error}", file=sys.stderr)
+        return BROKEN
+    except (ValueError, TypeError, OSError) as error:
+        print(f"hutch: {error}", file=sys.stderr)
+        return MISUSED
+
+
+def _dispatch(options: argparse.Namespace) -> int:
+    from hutch.cli import commands
+
+    return {
+        "doctor": commands.doctor,
+        "run": commands.run,
+        "ps": commands.ps,
+        "env": commands.env,
+        "logs": commands.logs,
+        "agent": commands.agent,
+        "stop": commands.stop,
+    }[options.command](options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    import hutch
+
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="one JSON value on stdout")
+    parser = argparse.ArgumentParser(
+        prog="hutch", description="Runs untrusted Python in warm rootless containers."
+    )
+    parser.add_argument("--version", action="version", version=f"hutch {hutch.__version__}")
+    parser.set_defaults(json=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+
+    doctor = commands.add_parser("doctor", parents=[common], help="check this host, and prove it")
+    doctor.add_argument("--quick", action="store_true", help="look only; start nothing")
+
+    run = commands.add_parser("run", parents=[common], help="run a script in the sandbox")
+    run.add_argument("script", help="a file, or - for standard input")
+    run.add_argument("args", nargs=argparse.REMAINDER, help="after --: the script's own arguments")
+    run.add_argument(
+        "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
+        help="a dependency (or several, with commas between); again for more",
+    )  # fmt: skip
+    run.add_argument("--timeout", type=float, metavar="SEC", help="wall time; 0: unlimited")
+    run.add_argument("--memory", type=int, metavar="MIB")
+    run.add_argument("--cpus", type=float)
+    run.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
+    run.add_argument(
+        "--file", action="append", default=[], metavar="PATH", help="copy it in beside the script"
+    )
+
+    commands.add_parser("ps", parents=[common], help="pools and workers")
+    env = commands.add_parser("env", parents=[common], help="environments in the store")
+    env.add_argument("action", nargs="?", choices=["list", "remove"], default="list")
+    env.add_argument("digest", nargs="*", help="of what is to be removed")
+    logs = commands.add_parser("logs", parents=[common], help="the agent's log")
+    logs.add_argument("--follow", "-f", action="store_true")
+    logs.add_argument("--tail", type=int, metavar="N")
+    agent = commands.add_parser("agent", parents=[common], help="start, stop, see the agent")
+    agent.add_argument("action", nargs="?", choices=["status", "start", "stop"], default="status")
+    agent.add_argument("--foreground", action="store_true", help="run it here, in no container")
+    agent.add_argument("--drain", type=float, default=0.0, metavar="SEC")
+    commands.add_parser("podman", help="Podman, in the view that Hutch's containers live in")
+    stop = commands.add_parser("stop", parents=[common], help="stop the agent and its containers")
+    stop.add_argument("--drain", type=float, default=0.0, metavar="SEC")
+    return parser

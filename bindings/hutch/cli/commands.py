@@ -1,0 +1,237 @@
+"""What each `hutch` command does. Each returns its exit code; what Hutch fails at is raised."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+
+from hutch._progress import escape
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, default=repr))
+
+
+def _print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
+    """Text of the agent's, which in part comes from callers: escaped."""
+    cells = [[escape(str(row.get(name, ""))) for name in columns] for row in rows]
+    widths = [max(map(len, column)) for column in zip(columns, *cells)]
+    for line in ([name.upper() for name in columns], *cells):
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
+
+
+def doctor(options: argparse.Namespace) -> int:
+    import hutch
+
+    report = hutch.doctor(prove=not options.quick)
+    if options.json:
+        _print_json(report)
+        return 0 if report["ok"] else 1
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    for check in report["checks"]:
+        mark, code = _mark(check)
+        shown = f"\x1b[{code}m{mark}\x1b[0m" if colour else mark
+        print(f"{shown} {escape(str(check['name']))}: {escape(str(check['detail']))}")
+        if not check["ok"] and check.get("fix"):
+            print(f"     mend it: {escape(str(check['fix']))}")
+    return 0 if report["ok"] else 1
+
+
+def _mark(check: dict[str, Any]) -> tuple[str, int]:
+    if check["ok"]:
+        return " ok ", 32
+    return ("FAIL", 31) if check.get("required", True) else ("less", 33)
+
+
+def run(options: argparse.Namespace) -> int:
+    import hutch
+
+    source, name = _script(options.script)
+    keywords = _run_keywords(options, source)
+    arguments = options.args[1:] if options.args[:1] == ["--"] else options.args
+    files = {os.path.basename(path): _content(path) for path in options.file}
+    stdin = None
+    if options.script != "-" and not sys.stdin.isatty():
+        stdin = sys.stdin.buffer.read()
+    program = hutch.Program(source, filename=name, **keywords)
+    outcome = program.run(stdin=stdin, args=arguments, files=files or None)
+    if options.json:
+        _print_json(outcome.to_dict())
+    elif not outcome.ok:
+        _explain(outcome)
+    return _exit_code(outcome)
+
+
+def _script(path: str) -> tuple[str, str]:
+    if path == "-":
+        return sys.stdin.read(), "stdin.py"
+    return _content(path).decode("utf-8"), os.path.basename(path)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
+    from hutch._requirements import inline_dependencies, inline_metadata
+
+    given = [part for text in options.dependencies for part in _split(text)]
+    inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
+    keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
+    if options.timeout is not None:
+        keywords["timeout_sec"] = options.timeout or None
+    if options.memory is not None:
+        keywords["memory_mb"] = options.memory
+    if options.cpus is not None:
+        keywords["cpus"] = options.cpus
+    env = {}
+    for item in options.env:
+        name, sign, value = item.partition("=")
+        if not sign:
+            raise ValueError(f"--env {item}: write NAME=VALUE")
+        env[name] = value
+    return {**keywords, "env": env}
+
+
+def _split(text: str) -> list[str]:
+    """At commas, but not at those of "pandas>=2,<3" or "name[a,b]"."""
+    parts: list[str] = []
+    for part in text.split(","):
+        continues = parts and (
+            parts[-1].count("[") > parts[-1].count("]") or part.strip()[:1] in "<>=!~"
+        )
+        if continues:
+            parts[-1] += "," + part
+        else:
+            parts.append(part)
+    return parts
+
+
+def _explain(outcome: Any) -> None:
+    error = outcome.error
+    if outcome.status == "raised" and error is not None:
+        text = error.traceback or f"{error.type}: {error.message}"
+        hint = error.hint
+    elif outcome.status == "died" and outcome.exit_code is not None:
+        return  # the program's own way to end
+    else:
+        failure = outcome.exception()
+        text, hint = f"hutch: {failure.message}", failure.hint
+    for line in text.rstrip().splitlines():
+        print(escape(line), file=sys.stderr)
+    if hint:
+        print(f"hint: {escape(hint)}", file=sys.stderr)
+
+
+def _exit_code(outcome: Any) -> int:
+    if outcome.status == "limit":
+        return 124 if outcome.limit == "time" else 137
+    if outcome.signal is not None:
+        return 128 + int(outcome.signal)
+    if outcome.exit_code is not None:
+        return int(outcome.exit_code)
+    return 0 if outcome.ok else 1
+
+
+def ps(options: argparse.Namespace) -> int:
+    import hutch
+
+    status = hutch.status()
+    if options.json:
+        _print_json(status)
+        return 0
+    if not status["running"]:
+        print("no agent runs; the first call starts it")
+        return 0
+    for name, value in status.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            print(f"{name}:")
+            _print_table(value, list(value[0]))
+        else:
+            print(f"{name}: {escape(str(value))}")
+    return 0
+
+
+def env(options: argparse.Namespace) -> int:
+    from hutch import _status
+
+    if options.action == "remove":
+        if not options.digest:
+            raise ValueError("hutch env remove DIGEST ...: which?")
+        removed = {digest: _status.remove_environment(digest) for digest in options.digest}
+        if options.json:
+            _print_json(removed)
+        for digest, done in removed.items():
+            if not done:
+                print(f"hutch: no environment {digest}, or it is in use", file=sys.stderr)
+        return 0 if all(removed.values()) else 1
+    found = _status.environments()
+    if options.json:
+        _print_json(found)
+    elif not found:
+        print("no environments")
+    else:
+        _print_table(found, list(found[0]))
+    return 0
+
+
+def logs(options: argparse.Namespace) -> int:
+    from hutch import _core
+
+    arguments = ["logs"]
+    if options.follow:
+        arguments.append("--follow")
+    if options.tail is not None:
+        arguments += ["--tail", str(options.tail)]
+    container = str(_core.paths()["agent_container"])
+    if not options.json:
+        return podman([*arguments, container])
+    import subprocess
+
+    from hutch import _launcher
+
+    done = subprocess.run(
+        [_launcher.PROGRAM, "--podman", "--", *arguments, container],
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+        check=False,
+    )
+    _print_json({"lines": (done.stdout + done.stderr).splitlines()})
+    return done.returncode
+
+
+def agent(options: argparse.Namespace) -> int:
+    import hutch
+
+    if options.foreground:
+        from hutch import _launcher
+
+        _launcher.become(["--foreground", *_launcher.foreground_flags()])
+    if options.action == "stop":
+        return stop(options)
+    if options.action == "start":
+        hutch.agent.start()
+    return ps(options)
+
+
+def stop(options: argparse.Namespace) -> int:
+    import hutch
+
+    hutch.agent.stop(options.drain)
+    if options.json:
+        _print_json({"stopped": True})
+    else:
+        print("stopped")
+    return 0
+
+
+def podman(arguments: list[str]) -> int:
+    from hutch import _launcher
+
+    _launcher.become(["--podman", "--", *arguments])
+    return 1
