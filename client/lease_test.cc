@@ -89,6 +89,7 @@ class LeaseTest : public ::testing::Test {
     request_.limits.timeout_ms = 60'000;
   }
   ~LeaseTest() override {
+    over_ = true;
     lease_.reset();
     if (thread_.joinable()) thread_.join();
   }
@@ -127,6 +128,7 @@ class LeaseTest : public ::testing::Test {
   Cell cell_;
   std::optional<Cell::Received> call_;
   std::atomic<int> slow_ = 0;
+  std::atomic<bool> over_ = false;  // a script that goes on for ever stops; outlives the test's body
   std::thread thread_;
 };
 
@@ -317,29 +319,27 @@ TEST_F(LeaseTest, TimesOutACallThatPrintsWithoutEnd) {
 
 TEST_F(LeaseTest, TimesOutACallThatSendsFramesWithoutEnd) {
   request_.limits.timeout_ms = 20;
-  std::atomic<bool> over = false;
   const CallOutcome outcome = RunAgainst([&](Cell& cell) {
-    while (!over) {
+    while (!over_) {
       const FrameHeader need{.kind = FrameKind::kNeed, .id = kCallId, .b = 0};
       const iovec part{const_cast<FrameHeader*>(&need), sizeof need};
       SendDatagram(cell.socket.get(), {&part, 1});
     }
   });
-  over = true;
+  over_ = true;
   EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
 }
 
 TEST_F(LeaseTest, StartedRestartsTheClockOnlyOnce) {
   request_.limits.timeout_ms = 1;
-  std::atomic<bool> over = false;
   const CallOutcome outcome = RunAgainst([&](Cell& cell) {
-    while (!over) {
+    while (!over_) {
       const FrameHeader started{.kind = FrameKind::kStarted, .id = kCallId};
       const iovec part{const_cast<FrameHeader*>(&started), sizeof started};
       SendDatagram(cell.socket.get(), {&part, 1});
     }
   });
-  over = true;
+  over_ = true;
   EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
 }
 
@@ -365,16 +365,15 @@ TEST_F(LeaseTest, IsInterruptedWhenItsHookSaysSo) {
 
 TEST_F(LeaseTest, IsInterruptedWhileTheCellSendsFramesWithoutEnd) {
   hooks_.interrupted = [] { return true; };
-  std::atomic<bool> over = false;
   const CallOutcome outcome = RunAgainst([&](Cell& cell) {
-    while (!over) {
+    while (!over_) {
       const FrameHeader need{.kind = FrameKind::kNeed, .id = kCallId, .b = 0};
       const iovec part{const_cast<FrameHeader*>(&need), sizeof need};
       SendDatagram(cell.socket.get(), {&part, 1});
       cell.Print(cell.out, ".");
     }
   });
-  over = true;
+  over_ = true;
   EXPECT_EQ(outcome.status, CallStatus::kInterrupted);
 }
 
