@@ -167,11 +167,10 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   } catch (const Error& error) {
     return Fail(id, prepare.request, error);
   }
-  const Clock::time_point begun = Clock::now();
-  const Clock::time_point deadline = begun + Milliseconds(prepare.timeout_ms);
+  const Clock::time_point deadline = Clock::now() + Milliseconds(prepare.timeout_ms);
   const auto unwanted = std::make_shared<std::atomic<bool>>(false);
   peers_.at(id).preparing[prepare.request] = unwanted;
-  builder_threads_.Post([this, id, prepare, begun, deadline, unwanted] {
+  builder_threads_.Post([this, id, prepare, deadline, unwanted] {
     try {
       const auto progress = [this, id, request = prepare.request](const BuildProgress& p) {
         loop_.Post([this, id, message = Progress{request, p.stage, p.text, p.done, p.total}] {
@@ -180,8 +179,8 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
       };
       Environment environment =
           store_.Get(SpecOf(prepare.spec), deadline, progress, [&] { return closing_ || *unwanted; });
-      loop_.Post([this, id, prepare, begun, environment = std::move(environment)] {
-        OnEnvironment(id, prepare, begun, environment);
+      loop_.Post([this, id, prepare, environment = std::move(environment)] {
+        OnEnvironment(id, prepare, environment);
       });
     } catch (const Error& error) {
       loop_.Post([this, id, request = prepare.request, error] { Fail(id, request, error); });
@@ -193,7 +192,7 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   });
 }
 
-void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, Clock::time_point begun, Environment environment) {
+void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environment& environment) {
   PeerState* state = StateOf(id);
   if (state == nullptr || state->preparing.erase(prepare.request) == 0) return;  // nobody waits for it any more
   const std::string key = Sha256Hex(environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec}));
@@ -225,7 +224,6 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, Clock::time_poin
     state->peer->Send(Progress{prepare.request, "worker", "starting a worker", 0, 0});
   }
   const Clock::time_point built = Clock::now();
-  (void)begun;
   pool->WhenWorkerReady([this, id, key, built, prepared](const Error* error) mutable {
     if (error != nullptr) return Fail(id, prepared.request, *error);
     PeerState* peer = StateOf(id);

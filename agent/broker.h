@@ -64,7 +64,7 @@ class Broker {
   };
 
   void OnPrepare(Peer& peer, const Prepare& prepare);
-  void OnEnvironment(uint64_t peer, const Prepare& prepare, Clock::time_point begun, Environment environment);
+  void OnEnvironment(uint64_t peer, const Prepare& prepare, const Environment& environment);
   void OnWarm(Peer& peer, const Warm& warm);
   void OnAcquire(Peer& peer, const Acquire& acquire);
   void OnGranted(uint64_t peer, uint64_t request, const std::string& pool, bool ahead, Grant grant);

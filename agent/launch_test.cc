@@ -47,7 +47,8 @@ TEST(Launch, GivesTheAgentNoPrivilegeAndNoNetwork) {
 }
 
 TEST(Launch, MountsOnlyItsOwnDirectories) {
-  for (const auto& mount : Spec(SomePaths())["mounts"]) {
+  const auto spec = Spec(SomePaths());
+  for (const auto& mount : spec["mounts"]) {
     if (mount["type"] == "tmpfs") continue;
     const std::string source = mount["source"];
     EXPECT_TRUE(source == "/run/hutch/run" || source.starts_with("/var/lib/hutch/state")) << source;

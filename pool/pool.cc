@@ -189,14 +189,12 @@ void Pool::StartWorker() {
   launch.preload = Joined(spec_.preload_given ? spec_.preload : environment_.preload);
   try {
     launch.image = context_.image_of(spec_.base_id);
-    workers_.push_back({std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
-                                                 context_.paths, spec_, std::move(launch),
-                                                 Worker::Files{spec_.setup, spec_.modules}),
-                        RandomFraction(),
-                        false,
-                        false,
-                        {},
-                        0});
+    auto worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
+                                           context_.paths, spec_, std::move(launch),
+                                           Worker::Files{spec_.setup, spec_.modules});
+    Member& member = workers_.emplace_back();
+    member.worker = std::move(worker);
+    member.jitter = RandomFraction();
   } catch (const Error& error) {  // the disk is full, the base image is gone: the same as a start that failed
     StartFailed(error);
   } catch (const std::exception& error) {  // of the standard library's: a directory that cannot be made

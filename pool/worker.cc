@@ -59,7 +59,7 @@ void WriteModule(const fs::path& root, const std::string& path, const std::strin
 }  // namespace
 
 Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
-               const PoolSpec& pool, WorkerLaunch launch, Files files)
+               const PoolSpec& pool, WorkerLaunch launch, const Files& files)
     : loop_(loop),
       podman_(podman),
       background_(background),

@@ -50,7 +50,7 @@ class Worker {
 
   // Begins to start it; OnWorkerReady or OnWorkerDead follows. `loop`, `podman`, `background` and `listener` outlive it.
   Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
-         const PoolSpec& pool, WorkerLaunch launch, Files files);
+         const PoolSpec& pool, WorkerLaunch launch, const Files& files);
   ~Worker();  // kills and removes whatever is left of it
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;

@@ -35,8 +35,8 @@ std::string_view CodeName(Code code);
 
 class Error : public std::runtime_error {
  public:
-  Error(Code code, std::string message, std::string hint = {}, bool may_have_run = false)
-      : std::runtime_error(std::move(message)),
+  Error(Code code, const std::string& message, std::string hint = {}, bool may_have_run = false)
+      : std::runtime_error(message),
         code_(code),
         hint_(std::move(hint)),
         may_have_run_(may_have_run) {}
