@@ -15,7 +15,8 @@ using nlohmann::json;
 
 constexpr auto kTick = std::chrono::seconds(1);
 constexpr unsigned kTicksBetweenSweeps = 60;
-// Workers of an agent before this one end by themselves within 10 s; what is left after that is removed.
+// Workers of an agent before this one end by themselves within 10 s; what is left after that is
+// removed.
 constexpr auto kFirstSweep = std::chrono::seconds(14);
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
 constexpr size_t kMaxPools = 512;
@@ -24,7 +25,8 @@ constexpr size_t kMaxLockText = 64 * 1024;
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 uint64_t Micros(Clock::duration d) {
-  return static_cast<uint64_t>(std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
 }
 
 bool IsHex(const std::string& text, size_t digits) {
@@ -38,12 +40,16 @@ std::chrono::milliseconds Milliseconds(uint64_t ms) {
 }
 
 // Whatever is in it: a label or a worker's last words may be no UTF-8.
-std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string Dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
-// Limits are checked here again, whoever the client is: no number from outside reaches a container unchecked.
+// Limits are checked here again, whoever the client is: no number from outside reaches a container
+// unchecked.
 void Validate(const PoolSpec& spec) {
   const auto refuse = [](const std::string& what) { throw Error(Code::kInvalidArgument, what); };
-  if (!IsHex(spec.base_id, 32) || !IsHex(spec.runtime_id, 32)) refuse("base_id and runtime_id are 32 hex digits");
+  if (!IsHex(spec.base_id, 32) || !IsHex(spec.runtime_id, 32))
+    refuse("base_id and runtime_id are 32 hex digits");
   if (spec.memory_mb < 16 || spec.memory_mb > (1u << 22)) refuse("memory_mb is from 16 to 4194304");
   if (spec.disk_mb < 1 || spec.disk_mb > (1u << 22)) refuse("disk_mb is from 1 to 4194304");
   if (spec.pids < 1 || spec.pids > 32768) refuse("pids is from 1 to 32768");
@@ -55,8 +61,8 @@ void Validate(const PoolSpec& spec) {
 
 }  // namespace
 
-Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation,
-               std::function<unsigned()> worker_uid)
+Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths,
+               std::string generation, std::function<unsigned()> worker_uid)
     : loop_(loop),
       podman_(podman),
       store_(store),
@@ -86,19 +92,21 @@ std::string Broker::ImageOf(const std::string& base_id) {
   std::string& image = images_[base_id];
   if (image.empty()) {
     const auto found = podman_.ImageId("localhost/hutch-base:" + base_id);
-    if (!found) throw Error(Code::kMissingBase, "the base image " + base_id + " is not in Podman's storage");
+    if (!found)
+      throw Error(Code::kMissingBase, "the base image " + base_id + " is not in Podman's storage");
     image = *found;
   }
   return image;
 }
 
 void Broker::Fail(uint64_t peer, uint64_t request, const Error& error) {
-  if (error.code() == Code::kWorkerFailed || error.code() == Code::kPodman) images_.clear();  // it may be gone: look again
+  if (error.code() == Code::kWorkerFailed || error.code() == Code::kPodman)
+    images_.clear();  // it may be gone: look again
   if (PeerState* state = StateOf(peer)) {
     state->waiting.erase(request);
     state->preparing.erase(request);
-    state->peer->Send(Failed{request, static_cast<int32_t>(error.code()), error.what(), error.hint(),
-                             error.may_have_run()});
+    state->peer->Send(Failed{request, static_cast<int32_t>(error.code()), error.what(),
+                             error.hint(), error.may_have_run()});
   }
 }
 
@@ -117,7 +125,8 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* started = std::get_if<Started>(&message)) {
     const auto lease = leases_.find(started->lease);
     if (lease == leases_.end() || lease->second.peer != peer.id()) return;
-    if (Pool* pool = FindPool(lease->second.pool)) pool->Arm(started->lease, started->timeout_ms, started->cpu_ms);
+    if (Pool* pool = FindPool(lease->second.pool))
+      pool->Arm(started->lease, started->timeout_ms, started->cpu_ms);
     return;
   }
   if (const auto* forget = std::get_if<Forget>(&message)) {
@@ -162,7 +171,8 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
     Validate(prepare.spec);
     ImageOf(prepare.spec.base_id);
     if (::access(paths_.runtime_dir(prepare.spec.runtime_id).c_str(), R_OK | X_OK) != 0) {
-      throw Error(Code::kMissingRuntime, "the worker files " + prepare.spec.runtime_id + " are not installed");
+      throw Error(Code::kMissingRuntime,
+                  "the worker files " + prepare.spec.runtime_id + " are not installed");
     }
   } catch (const Error& error) {
     return Fail(id, prepare.request, error);
@@ -177,8 +187,8 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
           if (PeerState* state = StateOf(id)) state->peer->Send(message);
         });
       };
-      Environment environment =
-          store_.Get(SpecOf(prepare.spec), deadline, progress, [&] { return closing_ || *unwanted; });
+      Environment environment = store_.Get(SpecOf(prepare.spec), deadline, progress,
+                                           [&] { return closing_ || *unwanted; });
       loop_.Post([this, id, prepare, environment = std::move(environment)] {
         OnEnvironment(id, prepare, environment);
       });
@@ -194,32 +204,45 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
 
 void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environment& environment) {
   PeerState* state = StateOf(id);
-  if (state == nullptr || state->preparing.erase(prepare.request) == 0) return;  // nobody waits for it any more
-  const std::string key = Sha256Hex(environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec}));
+  if (state == nullptr || state->preparing.erase(prepare.request) == 0)
+    return;  // nobody waits for it any more
+  const std::string key =
+      Sha256Hex(environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec}));
   Pool* pool = FindPool(key);
   if (pool == nullptr) {
     if (pools_.size() >= kMaxPools) {
-      const auto unused = std::ranges::find_if(pools_, [](const auto& p) { return p.second->abandoned(); });
+      const auto unused =
+          std::ranges::find_if(pools_, [](const auto& p) { return p.second->abandoned(); });
       if (unused != pools_.end()) pools_.erase(unused);
     }
     if (stopping_ || pools_.size() >= kMaxPools) {
       return Fail(id, prepare.request, Error(Code::kBusy, "the agent takes no new pools now"));
     }
-    Pool::Context context{loop_,
-                          podman_,
-                          podman_threads_,
-                          paths_,
-                          generation_,
-                          std::max(1u, std::thread::hardware_concurrency()),
-                          [this](const std::string& base) { return ImageOf(base); },
-                          [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
-                          [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
-                          worker_uid_};
-    pool = pools_.emplace(key, std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
+    Pool::Context context{
+        loop_,
+        podman_,
+        podman_threads_,
+        paths_,
+        generation_,
+        std::max(1u, std::thread::hardware_concurrency()),
+        [this](const std::string& base) { return ImageOf(base); },
+        [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
+        [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
+        worker_uid_};
+    pool = pools_
+               .emplace(key,
+                        std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
                .first->second.get();
   }
-  Prepared prepared{prepare.request, key, environment.digest, environment.lock.substr(0, kMaxLockText),
-                    environment.notes, environment.built_now, environment.build_sec, 0, "watchdog"};
+  Prepared prepared{prepare.request,
+                    key,
+                    environment.digest,
+                    environment.lock.substr(0, kMaxLockText),
+                    environment.notes,
+                    environment.built_now,
+                    environment.build_sec,
+                    0,
+                    "watchdog"};
   if (environment.built_now) {
     state->peer->Send(Progress{prepare.request, "worker", "starting a worker", 0, 0});
   }
@@ -239,19 +262,23 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
 
 void Broker::OnWarm(Peer& peer, const Warm& warm) {
   Pool* pool = FindPool(warm.key);
-  if (pool == nullptr) return Fail(peer.id(), warm.request, Error(Code::kUnknownPool, "prepare it first"));
+  if (pool == nullptr)
+    return Fail(peer.id(), warm.request, Error(Code::kUnknownPool, "prepare it first"));
   const uint64_t cells = warm.cells < 0 ? 1 : static_cast<uint64_t>(warm.cells);
-  pool->EnsureWarm(cells, [this, id = peer.id(), request = warm.request](uint64_t ready, const Error* error) {
-    if (error != nullptr) return Fail(id, request, *error);
-    if (PeerState* state = StateOf(id)) state->peer->Send(Answer{request, std::to_string(ready)});
-  });
+  pool->EnsureWarm(
+      cells, [this, id = peer.id(), request = warm.request](uint64_t ready, const Error* error) {
+        if (error != nullptr) return Fail(id, request, *error);
+        if (PeerState* state = StateOf(id))
+          state->peer->Send(Answer{request, std::to_string(ready)});
+      });
 }
 
 void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
   const uint64_t id = peer.id();
   Pool* pool = FindPool(acquire.key);
   if (pool == nullptr) {
-    return Fail(id, acquire.request, Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
+    return Fail(id, acquire.request,
+                Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
   }
   PeerState& state = peers_.at(id);
   if (state.leases.size() + state.waiting.size() >= kLeaseTableSlots && acquire.ahead) {
@@ -271,13 +298,15 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
   }
 }
 
-void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, bool ahead, Grant grant) {
+void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, bool ahead,
+                       Grant grant) {
   Lease& lease = leases_[grant.cell];
   lease = {pool, id, 0, grant.worker, ahead, false, false};
   PeerState* state = StateOf(id);
   if (state == nullptr || state->free_slots.empty()) {
     lease.peer = 0;  // nobody's: it has no slot to give back
-    if (state != nullptr) Fail(id, request, Error(Code::kBusy, "too many leases on one connection"));
+    if (state != nullptr)
+      Fail(id, request, Error(Code::kBusy, "too many leases on one connection"));
     // Not inside the pool's own loop over its cells.
     return loop_.Post([this, cell = grant.cell] {
       const auto found = leases_.find(cell);
@@ -289,10 +318,12 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
   state->leases.insert(grant.cell);
   lease.table_slot = state->free_slots.back();
   state->free_slots.pop_back();
-  std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot]).store(MarkOf(grant.cell, kLeaseIdle));
-  const int descriptors[] = {grant.channels.socket.get(), grant.channels.out.get(), grant.channels.err.get()};
-  const Leased leased{request,           grant.cell, lease.table_slot, grant.worker, Micros(grant.waited),
-                      Micros(grant.worker_start)};
+  std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
+      .store(MarkOf(grant.cell, kLeaseIdle));
+  const int descriptors[] = {grant.channels.socket.get(), grant.channels.out.get(),
+                             grant.channels.err.get()};
+  const Leased leased{request,      grant.cell,           lease.table_slot,
+                      grant.worker, Micros(grant.waited), Micros(grant.worker_start)};
   state->peer->Send(leased, descriptors);
 }
 
@@ -316,7 +347,8 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
     leases_.erase(found);
     return;
   }
-  // A cell that ended by itself (it died, or hit a limit): the report goes out unasked, for the client will want it.
+  // A cell that ended by itself (it died, or hit a limit): the report goes out unasked, for the
+  // client will want it.
   if (lease.want_report || !lease.releasing) state->peer->Send(Report{cell, report});
   state->leases.erase(cell);
   state->free_slots.push_back(lease.table_slot);
@@ -351,14 +383,19 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
   if (ask.what.starts_with("stop ")) {
     const long drain = std::strtol(ask.what.c_str() + 5, nullptr, 10);
     answer("stopping");
-    return Stop(std::chrono::milliseconds(std::clamp(drain, 0l, 600'000l)), [this] { loop_.Stop(); });
+    return Stop(std::chrono::milliseconds(std::clamp(drain, 0l, 600'000l)),
+                [this] { loop_.Stop(); });
   }
   if (ask.what == "environments") {
     return builder_threads_.Post([this, answer] {
       json list = json::array();
       for (const EnvironmentInfo& info : store_.List()) {
-        list.push_back({{"digest", info.digest}, {"requirements", info.requirements}, {"bytes", info.bytes},
-                        {"packages", info.packages}, {"python", info.python_version}, {"created", info.created_sec}});
+        list.push_back({{"digest", info.digest},
+                        {"requirements", info.requirements},
+                        {"bytes", info.bytes},
+                        {"packages", info.packages},
+                        {"python", info.python_version},
+                        {"created", info.created_sec}});
       }
       loop_.Post([answer, text = Dump(list)] { answer(text); });
     });
@@ -369,7 +406,8 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
       loop_.Post([answer, removed] { answer(removed ? "removed" : "absent"); });
     });
   }
-  Fail(id, ask.request, Error(Code::kInvalidArgument, "the agent does not know how to answer that"));
+  Fail(id, ask.request,
+       Error(Code::kInvalidArgument, "the agent does not know how to answer that"));
 }
 
 std::string Broker::StatusJson() const {
@@ -418,11 +456,15 @@ void Broker::Sweep() {
   }
   podman_threads_.Post([this, known] {
     try {
-      for (const ContainerInfo& container : podman_.List("hutch.instance=" + paths_.instance_label())) {
+      for (const ContainerInfo& container :
+           podman_.List("hutch.instance=" + paths_.instance_label())) {
         const auto role = container.labels.find("hutch.role");
-        if (role == container.labels.end() || role->second != "worker" || known.contains(container.name)) continue;
+        if (role == container.labels.end() || role->second != "worker" ||
+            known.contains(container.name))
+          continue;
         const auto generation = container.labels.find("hutch.generation");
-        // One of ours that was started after `known` was made is not an orphan; it is looked at again next time.
+        // One of ours that was started after `known` was made is not an orphan; it is looked at
+        // again next time.
         const bool ours = generation != container.labels.end() && generation->second == generation_;
         if (ours && container.state != "exited" && container.state != "stopped") continue;
         podman_.Remove(container.id);
@@ -446,7 +488,8 @@ void Broker::Stop(Clock::duration drain, std::function<void()> stopped) {
 
 void Broker::AwaitDrain() {
   if (!stopped_) return;
-  if (std::ranges::all_of(pools_, [](const auto& p) { return p.second->empty(); })) return FinishStop();
+  if (std::ranges::all_of(pools_, [](const auto& p) { return p.second->empty(); }))
+    return FinishStop();
   loop_.After(kDrainPoll, [this] { AwaitDrain(); });
 }
 

@@ -1,7 +1,9 @@
-// Who gets which cell: the pools by key, the leases by cell, the environments being built, and what clients ask.
+// Who gets which cell: the pools by key, the leases by cell, the environments being built, and what
+// clients ask.
 //
-// Belongs to the loop's thread; what blocks (libpod, builds) runs in the background and comes back by Loop::Post. The
-// broker never looks into a cell: it hands out descriptors and notes what the warden reports.
+// Belongs to the loop's thread; what blocks (libpod, builds) runs in the background and comes back
+// by Loop::Post. The broker never looks into a cell: it hands out descriptors and notes what the
+// warden reports.
 #pragma once
 
 #include <atomic>
@@ -35,12 +37,13 @@ class Peer {
 
 class Broker {
  public:
-  Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths, std::string generation,
-         std::function<unsigned()> worker_uid = NextWorkerUid);
+  Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths,
+         std::string generation, std::function<unsigned()> worker_uid = NextWorkerUid);
   ~Broker();
 
-  void Handle(Peer& peer, const Message& message);  // throws kProtocol on what no client of ours sends
-  void Gone(Peer& peer);                            // kills every cell it held
+  void Handle(Peer& peer,
+              const Message& message);  // throws kProtocol on what no client of ours sends
+  void Gone(Peer& peer);                // kills every cell it held
 
   // Begins to drain; `stopped` is called when no worker is left or `drain` has passed.
   void Stop(Clock::duration drain, std::function<void()> stopped);
@@ -60,7 +63,8 @@ class Broker {
     std::set<uint64_t> leases;
     std::map<uint64_t, std::pair<std::string, uint64_t>> waiting;  // request -> pool, ticket
     std::vector<uint32_t> free_slots;
-    std::map<uint64_t, std::shared_ptr<std::atomic<bool>>> preparing;  // request -> nobody waits for it any more
+    std::map<uint64_t, std::shared_ptr<std::atomic<bool>>>
+        preparing;  // request -> nobody waits for it any more
   };
 
   void OnPrepare(Peer& peer, const Prepare& prepare);
@@ -90,7 +94,8 @@ class Broker {
   std::string generation_;
   std::function<unsigned()> worker_uid_;
   Clock::time_point started_;
-  Background podman_threads_;   // container starts and removals: two at once, more only queue up on Podman's locks
+  Background podman_threads_;  // container starts and removals: two at once, more only queue up on
+                               // Podman's locks
   Background builder_threads_;
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first

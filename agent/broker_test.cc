@@ -1,5 +1,5 @@
-// The Broker with a Server on a real socket and with peers of the test's own, over pools whose workers are scripted
-// wardens.
+// The Broker with a Server on a real socket and with peers of the test's own, over pools whose
+// workers are scripted wardens.
 #include "agent/broker.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,8 @@ class BrokerTest : public ::testing::Test {
         wardens_(paths_.worker_dir()),
         podman_(wardens_.podman_socket()),
         store_(podman_, paths_),
-        broker_(std::in_place, loop_, podman_, store_, paths_, "generation", [] { return ::getuid(); }) {
+        broker_(std::in_place, loop_, podman_, store_, paths_, "generation",
+                [] { return ::getuid(); }) {
     spec_.base_id = std::string(32, 'b');
     spec_.runtime_id.assign(32, 'a');
     spec_.python_version = "3.11.7";
@@ -150,7 +151,8 @@ TEST_F(BrokerTest, RefusesLimitsOutOfRange) {
   const auto refuses = [&](const PoolSpec& spec) {
     peer.messages.clear();
     broker_->Handle(peer, Prepare{1, 1000, spec});
-    return peer.Count<Failed>() == 1 && peer.All<Failed>()[0].code == static_cast<int32_t>(Code::kInvalidArgument);
+    return peer.Count<Failed>() == 1 &&
+           peer.All<Failed>()[0].code == static_cast<int32_t>(Code::kInvalidArgument);
   };
   PoolSpec bad = spec_;
   bad.memory_mb = 0;
@@ -270,7 +272,8 @@ TEST_F(BrokerTest, NoTableSlotIsGivenTwice) {
   std::deque<Leased> held;
   for (int i = 0; i < 20; ++i) {
     held.push_back(AcquireFor(peer, key));
-    for (size_t a = 0; a + 1 < held.size(); ++a) EXPECT_NE(held[a].table_slot, held.back().table_slot);
+    for (size_t a = 0; a + 1 < held.size(); ++a)
+      EXPECT_NE(held[a].table_slot, held.back().table_slot);
     if (held.size() == 3) {
       broker_->Handle(peer, Done{held.front().lease, true, "done"});
       const size_t reports = peer.Count<Report>();
@@ -323,7 +326,8 @@ TEST_F(BrokerTest, StopsWhenTheTimeToDrainHasPassed) {
   EXPECT_GE(wardens_.retired, 0);
 }
 
-// ---- with the server ---------------------------------------------------------------------------------------------
+// ---- with the server
+// ---------------------------------------------------------------------------------------------
 
 class ServerTest : public BrokerTest {
  protected:
@@ -369,7 +373,8 @@ TEST_F(ServerTest, DropsAClientThatTalksNonsenseAndNobodyElse) {
   const Fd good = ConnectTo(paths_.agent_socket);
   SendMessage(good.get(), Hello{kWireVersion, 1});
   ASSERT_TRUE(Receive(good.get()));
-  for (const std::string& bytes : {std::string("I\xff\xff\xff\xff"), std::string("M"), std::string(50'000, 'x')}) {
+  for (const std::string& bytes :
+       {std::string("I\xff\xff\xff\xff"), std::string("M"), std::string(50'000, 'x')}) {
     const Fd bad = ConnectTo(paths_.agent_socket);
     const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
     SendDatagram(bad.get(), {&part, 1});
@@ -389,7 +394,8 @@ TEST_F(ServerTest, KillsTheCellsOfAClientThatIsGone) {
   ASSERT_TRUE(Receive(client.get()));
   SendMessage(client.get(), Prepare{1, 60'000, spec_});
   auto prepared = Receive(client.get());
-  while (prepared && std::holds_alternative<Progress>(prepared->message)) prepared = Receive(client.get());
+  while (prepared && std::holds_alternative<Progress>(prepared->message))
+    prepared = Receive(client.get());
   ASSERT_TRUE(prepared && std::holds_alternative<Prepared>(prepared->message));
   SendMessage(client.get(), Acquire{2, std::get<Prepared>(prepared->message).key, 60'000, false});
   const auto leased = Receive(client.get());

@@ -1,10 +1,12 @@
-// hutch-agent: the agent itself (--serve, --foreground) and the launcher's verbs that make it be there.
+// hutch-agent: the agent itself (--serve, --foreground) and the launcher's verbs that make it be
+// there.
 //
-// Theory of operation. `--start`, run by a client, brings up Podman's service, the base image and the worker files, and
-// creates the container `hutch-agent`, in which this same program runs with `--serve`: one thread with an event loop that
-// owns everything (connections, leases, pools, workers), and a few threads beside it for what blocks (libpod, builds).
-// It holds no capability, has no network, and reaches the host only through its run and state directories, where
-// Podman's socket is. `--foreground` is the same without a container.
+// Theory of operation. `--start`, run by a client, brings up Podman's service, the base image and
+// the worker files, and creates the container `hutch-agent`, in which this same program runs with
+// `--serve`: one thread with an event loop that owns everything (connections, leases, pools,
+// workers), and a few threads beside it for what blocks (libpod, builds). It holds no capability,
+// has no network, and reaches the host only through its run and state directories, where Podman's
+// socket is. `--foreground` is the same without a container.
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -44,12 +46,14 @@ std::string Generation() {
   timespec now;
   ::clock_gettime(CLOCK_REALTIME, &now);
   char text[40];
-  std::snprintf(text, sizeof text, "%llx%05lx", static_cast<unsigned long long>(now.tv_sec), now.tv_nsec >> 10);
+  std::snprintf(text, sizeof text, "%llx%05lx", static_cast<unsigned long long>(now.tv_sec),
+                now.tv_nsec >> 10);
   return text;
 }
 
 int Serve() {
-  // Before any thread is made: each inherits the mask, so the signals are read here and nowhere else.
+  // Before any thread is made: each inherits the mask, so the signals are read here and nowhere
+  // else.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -134,9 +138,9 @@ int main(int argc, char** argv) {
       return 1;
     }
     return hutch::PrintResult({{"ok", false},
-                          {"code", hutch::CodeName(error.code())},
-                          {"message", error.what()},
-                          {"hint", error.hint()}});
+                               {"code", hutch::CodeName(error.code())},
+                               {"message", error.what()},
+                               {"hint", error.hint()}});
   } catch (const std::exception& error) {
     std::fprintf(stderr, "hutch-agent: %s\n", error.what());
     return 1;

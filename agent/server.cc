@@ -23,7 +23,8 @@ class Server::Connection final : public Peer {
  public:
   Connection(Server& server, Fd socket, uint64_t id)
       : server_(server), socket_(std::move(socket)), id_(id), table_(MakeResultMemfd(kTableBytes)) {
-    void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_.get(), 0);
+    void* mapped =
+        ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_.get(), 0);
     if (mapped == MAP_FAILED) ThrowErrno("mapping a lease table");
     marks_ = static_cast<uint32_t*>(mapped);
     server_.loop_.Add(socket_.get(), EPOLLIN, [this](uint32_t events) { OnReady(events); });
@@ -46,7 +47,8 @@ class Server::Connection final : public Peer {
     }
     if (backlog_.size() >= kMaxBacklog) return DropSoon();
     Queued queued{message, {}};
-    for (const int fd : descriptors) queued.descriptors.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    for (const int fd : descriptors)
+      queued.descriptors.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (backlog_.empty()) server_.loop_.Change(socket_.get(), EPOLLIN | EPOLLOUT);
     backlog_.push_back(std::move(queued));
     return true;
@@ -93,11 +95,13 @@ class Server::Connection final : public Peer {
     const auto* hello = std::get_if<Hello>(&message);
     if (hello == nullptr) throw Error(Code::kProtocol, "a client did not say hello");
     if (hello->wire_version != static_cast<uint32_t>(kWireVersion)) {
-      Send(Failed{0, static_cast<int32_t>(Code::kVersionMismatch),
-                  "this agent speaks wire version " + std::to_string(kWireVersion) + ", the client version " +
-                      std::to_string(hello->wire_version),
-                  "`hutch agent stop` ends it; the next call starts one of the client's own version", false},
-           {});
+      Send(
+          Failed{0, static_cast<int32_t>(Code::kVersionMismatch),
+                 "this agent speaks wire version " + std::to_string(kWireVersion) +
+                     ", the client version " + std::to_string(hello->wire_version),
+                 "`hutch agent stop` ends it; the next call starts one of the client's own version",
+                 false},
+          {});
       return;
     }
     greeted_ = true;
@@ -147,7 +151,8 @@ void Server::OnAccept() {
     }
     return;
   }
-  // The directory is 0700 already; the uid is checked all the same. Never by pid: a pid can be another's by now.
+  // The directory is 0700 already; the uid is checked all the same. Never by pid: a pid can be
+  // another's by now.
   if (PeerOf(peer.get()).uid != ::getuid()) return;
   if (connections_.size() >= kMaxConnections) return;
   const uint64_t id = next_id_++;

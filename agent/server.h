@@ -1,7 +1,8 @@
-// The agent's socket: accepts clients of our own user, reads their messages, and gives them to the broker.
+// The agent's socket: accepts clients of our own user, reads their messages, and gives them to the
+// broker.
 //
-// Belongs to the loop's thread. A client that sends nonsense, or does not read what it is sent, is dropped, and every
-// cell it held dies.
+// Belongs to the loop's thread. A client that sends nonsense, or does not read what it is sent, is
+// dropped, and every cell it held dies.
 #pragma once
 
 #include <deque>

@@ -1,7 +1,8 @@
-// Module _core: the client and the result decoder, as thin as it can be. What a user reads is the typed package on top;
-// _core.pyi is this file's interface.
+// Module _core: the client and the result decoder, as thin as it can be. What a user reads is the
+// typed package on top; _core.pyi is this file's interface.
 //
-// Every wait releases the GIL and takes it back only to run the caller's callbacks and signal handlers.
+// Every wait releases the GIL and takes it back only to run the caller's callbacks and signal
+// handlers.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <sys/eventfd.h>
@@ -28,9 +29,10 @@ py::object& ErrorType() {
 }
 
 [[noreturn]] void Raise(const Error& error) {
-  PyErr_SetObject(ErrorType().ptr(), py::make_tuple(std::string(CodeName(error.code())), std::string(error.what()),
-                                                    error.hint(), error.may_have_run())
-                                         .ptr());
+  PyErr_SetObject(ErrorType().ptr(),
+                  py::make_tuple(std::string(CodeName(error.code())), std::string(error.what()),
+                                 error.hint(), error.may_have_run())
+                      .ptr());
   throw py::error_already_set();
 }
 
@@ -55,7 +57,8 @@ class CancelToken {
   void Cancel() {
     cancelled_ = true;
     const uint64_t one = 1;
-    if (::write(fd_.get(), &one, sizeof one) < 0) cancelled_ = true;  // a full counter is as readable
+    if (::write(fd_.get(), &one, sizeof one) < 0)
+      cancelled_ = true;  // a full counter is as readable
   }
   bool cancelled() const { return cancelled_; }
   int fd() const { return fd_.get(); }
@@ -66,7 +69,8 @@ class CancelToken {
 };
 
 struct FunctionBlob {
-  explicit FunctionBlob(const py::bytes& data) : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {}
+  explicit FunctionBlob(const py::bytes& data)
+      : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {}
   Blob blob;
   std::string digest;
 };
@@ -86,24 +90,33 @@ struct CallResult {
 
 const char* LimitName(uint32_t limit) {
   switch (limit) {
-    case kLimitTime: return "time";
-    case kLimitCpuTime: return "cpu_time";
-    case kLimitMemory: return "memory";
-    case kLimitPids: return "pids";
-    case kLimitDisk: return "disk";
-    default: return "";
+    case kLimitTime:
+      return "time";
+    case kLimitCpuTime:
+      return "cpu_time";
+    case kLimitMemory:
+      return "memory";
+    case kLimitPids:
+      return "pids";
+    case kLimitDisk:
+      return "disk";
+    default:
+      return "";
   }
 }
 
 // False when the agent had to speak for a warden that is gone.
-bool FromWarden(const CallRecord& record) { return record.report && record.report->memory_limit_kb != 0; }
+bool FromWarden(const CallRecord& record) {
+  return record.report && record.report->memory_limit_kb != 0;
+}
 
 void SetUsage(CallResult& result, const CallRecord& record) {
   const CallUsage& told = record.outcome.usage;
   const bool measured = FromWarden(record);
   py::dict& usage = result.usage;
   if (measured) {
-    usage["wall_sec"] = record.outcome.run_sec;  // measured here, from the call's sending to its end
+    usage["wall_sec"] =
+        record.outcome.run_sec;  // measured here, from the call's sending to its end
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
     usage["peak_memory_bytes"] = record.report->peak_kb * 1024;
     usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
@@ -141,7 +154,8 @@ void SetEnded(CallResult& result, const CallRecord& record) {
     result.status = "died";
     result.exit_code = py::int_(report.exit_code);
   } else if (FromWarden(record)) {
-    result.status = "died";  // it closed its end of the socket and lived on, until it was killed for it
+    result.status =
+        "died";  // it closed its end of the socket and lived on, until it was killed for it
     result.signal = py::int_(SIGKILL);
   } else {
     Raise(Error(Code::kWorkerFailed, "the worker was lost during the call",
@@ -153,9 +167,15 @@ CallResult MakeResult(CallRecord record) {
   CallResult result;
   CallOutcome& outcome = record.outcome;
   switch (outcome.status) {
-    case CallStatus::kReturned: result.status = "returned"; break;
-    case CallStatus::kRaised: result.status = "raised"; break;
-    case CallStatus::kUnencodable: result.status = "unencodable"; break;
+    case CallStatus::kReturned:
+      result.status = "returned";
+      break;
+    case CallStatus::kRaised:
+      result.status = "raised";
+      break;
+    case CallStatus::kUnencodable:
+      result.status = "unencodable";
+      break;
     case CallStatus::kTooLarge:
       result.status = "limit";
       result.limit = "result";
@@ -165,8 +185,12 @@ CallResult MakeResult(CallRecord record) {
       result.limit = "time";
       break;
     case CallStatus::kCancelled:
-    case CallStatus::kInterrupted: result.status = "cancelled"; break;
-    case CallStatus::kEnded: SetEnded(result, record); break;
+    case CallStatus::kInterrupted:
+      result.status = "cancelled";
+      break;
+    case CallStatus::kEnded:
+      SetEnded(result, record);
+      break;
   }
   if (outcome.status == CallStatus::kRaised && outcome.usage.limit != kNoLimit) {
     result.status = "limit";
@@ -212,8 +236,9 @@ PoolSpec SpecFrom(const py::dict& d) {
   spec.base_id = Get<std::string>(d, "base_id");
   spec.runtime_id = Get<std::string>(d, "runtime_id");
   const auto index = Get<py::dict>(d, "index");
-  spec.index = {GetText(index, "index_url"),   GetText(index, "extra_index_urls"), GetText(index, "http_proxy"),
-                GetText(index, "https_proxy"), GetText(index, "no_proxy"),         GetText(index, "ca_bundle")};
+  spec.index = {GetText(index, "index_url"),  GetText(index, "extra_index_urls"),
+                GetText(index, "http_proxy"), GetText(index, "https_proxy"),
+                GetText(index, "no_proxy"),   GetText(index, "ca_bundle")};
   spec.allow_sdists = Get<bool>(d, "allow_sdists");
   const py::object preload = d["preload"];
   spec.preload_given = !preload.is_none();
@@ -236,8 +261,9 @@ PoolSpec SpecFrom(const py::dict& d) {
 }
 
 CallLimits LimitsFrom(const py::dict& d) {
-  return {Get<uint64_t>(d, "timeout_ms"), Get<uint64_t>(d, "cpu_ms"), Get<uint64_t>(d, "output_bytes"),
-          Get<uint64_t>(d, "result_bytes"), Get<uint64_t>(d, "queue_ms")};
+  return {Get<uint64_t>(d, "timeout_ms"), Get<uint64_t>(d, "cpu_ms"),
+          Get<uint64_t>(d, "output_bytes"), Get<uint64_t>(d, "result_bytes"),
+          Get<uint64_t>(d, "queue_ms")};
 }
 
 class PyClient {
@@ -313,17 +339,20 @@ class PyClient {
 
   CallResult Call(const std::string& key, const py::bytes& meta, const FunctionBlob& function,
                   const py::bytes& arguments, const py::sequence& buffers, const py::dict& limits,
-                  const CancelToken* cancel, const py::object& on_stdout, const py::object& on_stderr) {
+                  const CancelToken* cancel, const py::object& on_stdout,
+                  const py::object& on_stderr) {
     CallRequest request;
     request.meta = std::string_view(meta);
     request.function = &function.blob;
     request.arguments = std::string_view(arguments);
     request.limits = LimitsFrom(limits);
-    std::vector<py::buffer_info> held;  // keeps the caller's buffers exported until the call is over
+    std::vector<py::buffer_info>
+        held;  // keeps the caller's buffers exported until the call is over
     for (const py::handle item : buffers) {
       held.push_back(py::reinterpret_borrow<py::buffer>(item).request());
       const py::buffer_info& info = held.back();
-      request.buffers.emplace_back(static_cast<const char*>(info.ptr), static_cast<size_t>(info.size * info.itemsize));
+      request.buffers.emplace_back(static_cast<const char*>(info.ptr),
+                                   static_cast<size_t>(info.size * info.itemsize));
     }
     Pending pending;
     CallRecord record = Wait(
@@ -349,7 +378,9 @@ class PyClient {
 
   std::string Ask(const std::string& what, uint64_t timeout_ms) {
     Pending pending;
-    return Wait(pending, [&](Client& client, const CallHooks& hooks) { return client.AskAgent(what, timeout_ms, hooks); });
+    return Wait(pending, [&](Client& client, const CallHooks& hooks) {
+      return client.AskAgent(what, timeout_ms, hooks);
+    });
   }
 
   void Close() { client_.reset(); }
@@ -383,7 +414,8 @@ py::dict PathsDict() {
 PYBIND11_MODULE(_core, m) {
   using namespace hutch;
   m.attr("WIRE_VERSION") = kWireVersion;
-  ErrorType() = py::reinterpret_steal<py::object>(PyErr_NewException("hutch._core.Error", PyExc_Exception, nullptr));
+  ErrorType() = py::reinterpret_steal<py::object>(
+      PyErr_NewException("hutch._core.Error", PyExc_Exception, nullptr));
   m.attr("Error") = ErrorType();
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
@@ -436,17 +468,22 @@ PYBIND11_MODULE(_core, m) {
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
       .def_property_readonly("pid", &PyClient::pid)
-      .def("prepare", &PyClient::Prepare, py::arg("spec"), py::arg("timeout_ms"), py::arg("progress") = py::none())
+      .def("prepare", &PyClient::Prepare, py::arg("spec"), py::arg("timeout_ms"),
+           py::arg("progress") = py::none())
       .def("warm", &PyClient::Warm, py::arg("key"), py::arg("cells"), py::arg("timeout_ms"))
-      .def("call", &PyClient::Call, py::arg("key"), py::arg("meta"), py::arg("function"), py::arg("arguments"),
-           py::arg("buffers"), py::arg("limits"), py::arg("cancel") = py::none(), py::arg("on_stdout") = py::none(),
+      .def("call", &PyClient::Call, py::arg("key"), py::arg("meta"), py::arg("function"),
+           py::arg("arguments"), py::arg("buffers"), py::arg("limits"),
+           py::arg("cancel") = py::none(), py::arg("on_stdout") = py::none(),
            py::arg("on_stderr") = py::none())
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
       .def("environments", [](PyClient& c) { return c.Ask("environments", 30'000); })
       .def("remove_environment",
-           [](PyClient& c, const std::string& digest) { return c.Ask("remove " + digest, 60'000) == "removed"; })
-      .def("stop_agent",
-           [](PyClient& c, uint64_t drain_ms) { c.Ask("stop " + std::to_string(drain_ms), 10'000); })
+           [](PyClient& c, const std::string& digest) {
+             return c.Ask("remove " + digest, 60'000) == "removed";
+           })
+      .def(
+          "stop_agent",
+          [](PyClient& c, uint64_t drain_ms) { c.Ask("stop " + std::to_string(drain_ms), 10'000); })
       .def("close", &PyClient::Close);
 
   m.def("paths", &PathsDict);

@@ -27,23 +27,27 @@ constexpr int kSendAttempts = 9;  // each on another cell
 constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
 
 uint64_t RandomId() {
-  thread_local std::mt19937_64 engine{(uint64_t{std::random_device{}()} << 32) ^ std::random_device{}()};
+  thread_local std::mt19937_64 engine{(uint64_t{std::random_device{}()} << 32) ^
+                                      std::random_device{}()};
   return engine() | 1;
 }
 
 // A year stands for ever: the sum must not overflow.
 Clock::time_point After(uint64_t ms) {
   constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return Clock::now() + std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
+  return Clock::now() +
+         std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
 Error Lost() {
-  return Error(Code::kUnavailable, "the agent closed the connection", "`hutch logs` shows its last words; it starts again with the next call");
+  return Error(Code::kUnavailable, "the agent closed the connection",
+               "`hutch logs` shows its last words; it starts again with the next call");
 }
 
 }  // namespace
 
-Client::Client(const std::string& socket, long connect_uid) : socket_(ConnectTo(socket, connect_uid)), pid_(::getpid()) {
+Client::Client(const std::string& socket, long connect_uid)
+    : socket_(ConnectTo(socket, connect_uid)), pid_(::getpid()) {
   if (!socket_) throw Error(Code::kUnavailable, "no agent listens at " + socket);
   Send(Hello{static_cast<uint32_t>(kWireVersion), pid_});
   pollfd polled{socket_.get(), POLLIN, 0};
@@ -57,8 +61,10 @@ Client::Client(const std::string& socket, long connect_uid) : socket_(ConnectTo(
     throw Error(static_cast<Code>(failed->code), failed->message, failed->hint);
   }
   const auto* welcome = std::get_if<Welcome>(&received->message);
-  if (welcome == nullptr || received->descriptors.size() != 1) throw Error(Code::kProtocol, "the agent gave no welcome");
-  void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->descriptors[0].get(), 0);
+  if (welcome == nullptr || received->descriptors.size() != 1)
+    throw Error(Code::kProtocol, "the agent gave no welcome");
+  void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED,
+                        received->descriptors[0].get(), 0);
   if (mapped == MAP_FAILED) ThrowErrno("mapping the lease table");
   table_ = static_cast<uint32_t*>(mapped);
 }
@@ -84,7 +90,8 @@ void Client::Send(const Message& message) {
 void Client::Tell(const Message& message) {
   if (broken_) return;
   try {
-    // Into a full socket it is not sent. The cell of a dropped lease ends by itself, its socket being closed.
+    // Into a full socket it is not sent. The cell of a dropped lease ends by itself, its socket
+    // being closed.
     SendMessage(socket_.get(), message);
   } catch (const Error&) {
     broken_ = true;
@@ -93,13 +100,17 @@ void Client::Tell(const Message& message) {
 }
 
 void Client::GiveBack(const Message& message) {
-  if (const auto* leased = std::get_if<Leased>(&message)) Tell(hutch::Done{leased->lease, false, "unused"});
+  if (const auto* leased = std::get_if<Leased>(&message))
+    Tell(hutch::Done{leased->lease, false, "unused"});
 }
 
 Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
-  if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots) throw Error(Code::kProtocol, "a lease is incomplete");
-  return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]), std::move(fds[2])),
-          leased.table_slot, static_cast<double>(leased.waited_us) / 1e6, static_cast<double>(leased.worker_us) / 1e6};
+  if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots)
+    throw Error(Code::kProtocol, "a lease is incomplete");
+  return {
+      Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]), std::move(fds[2])),
+      leased.table_slot, static_cast<double>(leased.waited_us) / 1e6,
+      static_cast<double>(leased.worker_us) / 1e6};
 }
 
 void Client::Dispatch(ReceivedMessage received) {
@@ -141,8 +152,8 @@ void Client::DrainLocked() {
   }
 }
 
-bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const CallHooks& hooks,
-                     const Done& done) {
+bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+                     const CallHooks& hooks, const Done& done) {
   for (;;) {
     if (done()) return true;
     if (broken_) throw Lost();
@@ -180,8 +191,8 @@ bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadl
   }
 }
 
-void Client::Converse(const Message& request, uint64_t id, Clock::time_point deadline, const CallHooks& hooks,
-                      const std::function<bool(ReceivedMessage&)>& handle) {
+void Client::Converse(const Message& request, uint64_t id, Clock::time_point deadline,
+                      const CallHooks& hooks, const std::function<bool(ReceivedMessage&)>& handle) {
   Pending pending;
   std::unique_lock lock(mutex_);
   pending_[id] = &pending;
@@ -198,7 +209,8 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
       pending.arrived.pop_front();
       lock.unlock();
       if (const auto* failed = std::get_if<Failed>(&received.message)) {
-        throw Error(static_cast<Code>(failed->code), failed->message, failed->hint, failed->may_have_run);
+        throw Error(static_cast<Code>(failed->code), failed->message, failed->hint,
+                    failed->may_have_run);
       }
       const bool finished = handle(received);
       lock.lock();
@@ -216,7 +228,8 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
 }
 
 Prepared Client::PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
-                             const std::function<void(const Progress&)>& progress, const CallHooks& hooks) {
+                             const std::function<void(const Progress&)>& progress,
+                             const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   Prepared prepared;
   // The agent has the deadline; ours is only for an agent that does not answer at all.
@@ -235,32 +248,31 @@ Prepared Client::PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
   return prepared;
 }
 
-uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms, const CallHooks& hooks) {
+uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms,
+                          const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   uint64_t ready = 0;
-  Converse(Warm{id, key, cells}, id, After(timeout_ms), hooks,
-           [&](ReceivedMessage& received) {
-             const auto* answer = std::get_if<Answer>(&received.message);
-             if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
-             const char* end = answer->text.data() + answer->text.size();
-             if (std::from_chars(answer->text.data(), end, ready).ptr != end) {
-               throw Error(Code::kProtocol, "the agent answered with no number");
-             }
-             return true;
-           });
+  Converse(Warm{id, key, cells}, id, After(timeout_ms), hooks, [&](ReceivedMessage& received) {
+    const auto* answer = std::get_if<Answer>(&received.message);
+    if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+    const char* end = answer->text.data() + answer->text.size();
+    if (std::from_chars(answer->text.data(), end, ready).ptr != end) {
+      throw Error(Code::kProtocol, "the agent answered with no number");
+    }
+    return true;
+  });
   return ready;
 }
 
 std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   std::string text;
-  Converse(Ask{id, what}, id, After(timeout_ms), hooks,
-           [&](ReceivedMessage& received) {
-             auto* answer = std::get_if<Answer>(&received.message);
-             if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
-             text = std::move(answer->text);
-             return true;
-           });
+  Converse(Ask{id, what}, id, After(timeout_ms), hooks, [&](ReceivedMessage& received) {
+    auto* answer = std::get_if<Answer>(&received.message);
+    if (answer == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+    text = std::move(answer->text);
+    return true;
+  });
   return text;
 }
 
@@ -276,16 +288,19 @@ std::optional<Client::HeldLease> Client::TakeAhead(const std::string& key) {
   return held;
 }
 
-Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits& limits, const CallHooks& hooks) {
+Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits& limits,
+                                       const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   std::optional<HeldLease> held;
   const Clock::time_point deadline = After(limits.queue_ms) + std::chrono::seconds(5);
-  Converse(Acquire{id, key, limits.queue_ms, false}, id, deadline, hooks, [&](ReceivedMessage& received) {
-    const auto* leased = std::get_if<Leased>(&received.message);
-    if (leased == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
-    held = MakeLease(*leased, std::move(received.descriptors));
-    return true;
-  });
+  Converse(Acquire{id, key, limits.queue_ms, false}, id, deadline, hooks,
+           [&](ReceivedMessage& received) {
+             const auto* leased = std::get_if<Leased>(&received.message);
+             if (leased == nullptr)
+               throw Error(Code::kProtocol, "the agent answered with something else");
+             held = MakeLease(*leased, std::move(received.descriptors));
+             return true;
+           });
   const std::lock_guard lock(mutex_);
   reports_[held->lease.id()];
   return std::move(*held);
@@ -345,7 +360,8 @@ void Client::ForgetLease(uint64_t lease, std::string_view status) {
   Tell(hutch::Done{lease, false, std::string(status)});
 }
 
-Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
+Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
+                                   const CallHooks& hooks) {
   for (int attempt = 0; attempt < kSendAttempts; ++attempt) {
     std::optional<HeldLease> held = TakeAhead(key);
     if (!held) held = AcquireLease(key, request.limits, hooks);
@@ -363,14 +379,19 @@ Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& re
     }
     ForgetLease(lease, "gone");
   }
-  throw Error(Code::kWorkerFailed, "cells end before a call can be sent to them", "`hutch logs` says why");
+  throw Error(Code::kWorkerFailed, "cells end before a call can be sent to them",
+              "`hutch logs` says why");
 }
 
-CallRecord Client::Call(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
+CallRecord Client::Call(const std::string& key, const CallRequest& request,
+                        const CallHooks& hooks) {
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
-  CallRecord record{.outcome = CallOutcome(), .report = {}, .worker = held.lease.worker(),
-                    .queue_sec = held.queue_sec, .worker_sec = held.worker_sec};
+  CallRecord record{.outcome = CallOutcome(),
+                    .report = {},
+                    .worker = held.lease.worker(),
+                    .queue_sec = held.queue_sec,
+                    .worker_sec = held.worker_sec};
   try {
     record.outcome = held.lease.Await(request, hooks, [&] {
       Tell(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
@@ -388,8 +409,8 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request, cons
                       (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);
   const bool want_report = !simple && status != CallStatus::kInterrupted;
   try {
-    // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the kill could overtake
-    // the last word of its PID 1, how the user's process ended.
+    // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the
+    // kill could overtake the last word of its PID 1, how the user's process ended.
     if (status == CallStatus::kEnded) record.report = ReportWithin(lease, kLastWord);
     if (record.report) {
       ForgetReport(lease);
@@ -397,12 +418,14 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request, cons
       Release(lease, want_report, simple ? "done" : "limit");
     }
     if (want_report && !record.report) {
-      record.report = AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
-                                                                       : Clock::duration(kReportAfterLimit));
+      record.report =
+          AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
+                                                          : Clock::duration(kReportAfterLimit));
     }
     LeaseAhead(key);
   } catch (const Error&) {
-    // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows what became of it.
+    // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows
+    // what became of it.
     if (status == CallStatus::kEnded && !record.report) {
       throw Error(Code::kUnavailable, "the agent and the cell were lost during the call",
                   "the call may have run; repeat it only if that does no harm", true);

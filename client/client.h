@@ -1,8 +1,9 @@
-// One process's connection to one agent: prepares pools, keeps cells leased ahead, runs calls on them.
+// One process's connection to one agent: prepares pools, keeps cells leased ahead, runs calls on
+// them.
 //
-// Thread-safe. There is no thread of its own: whoever waits reads the connection and hands the others what is theirs.
-// Not usable after fork() in the child. When the agent is gone every wait ends with kUnavailable; calls whose cell still
-// lives go on to their end.
+// Thread-safe. There is no thread of its own: whoever waits reads the connection and hands the
+// others what is theirs. Not usable after fork() in the child. When the agent is gone every wait
+// ends with kUnavailable; calls whose cell still lives go on to their end.
 #pragma once
 
 #include <sys/types.h>
@@ -40,9 +41,11 @@ class Client {
   ~Client();
 
   Prepared PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
-                       const std::function<void(const Progress&)>& progress, const CallHooks& hooks);
+                       const std::function<void(const Progress&)>& progress,
+                       const CallHooks& hooks);
   CallRecord Call(const std::string& key, const CallRequest& request, const CallHooks& hooks);
-  uint64_t WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms, const CallHooks& hooks);
+  uint64_t WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms,
+                    const CallHooks& hooks);
   std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
 
   pid_t pid() const { return pid_; }
@@ -69,15 +72,17 @@ class Client {
   std::optional<CellReport> ReportWithin(uint64_t lease, Clock::duration patience);
   std::optional<CellReport> AwaitReport(uint64_t lease, Clock::duration patience);
   void ForgetReport(uint64_t lease);
-  void ForgetLease(uint64_t lease, std::string_view status);  // never throws: for what is given up anyway
+  void ForgetLease(uint64_t lease,
+                   std::string_view status);  // never throws: for what is given up anyway
   void Release(uint64_t lease, bool want_report, std::string_view status);
 
   uint64_t NextRequest() { return next_request_++; }
   // Sends a request and gives `handle` each message that answers it until it says true.
-  void Converse(const Message& request, uint64_t id, Clock::time_point deadline, const CallHooks& hooks,
-                const std::function<bool(ReceivedMessage&)>& handle);
+  void Converse(const Message& request, uint64_t id, Clock::time_point deadline,
+                const CallHooks& hooks, const std::function<bool(ReceivedMessage&)>& handle);
   // Returns false at the deadline. `done` is asked under the lock.
-  bool WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline, const CallHooks& hooks, const Done& done);
+  bool WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+               const CallHooks& hooks, const Done& done);
   void Send(const Message& message);
   void Tell(const Message& message);  // a note that nobody waits for: never blocks, never throws
   void GiveBack(const Message& message);  // a lease that came for nobody
@@ -95,8 +100,8 @@ class Client {
   bool reading_ = false;
   std::map<uint64_t, Pending*> pending_;
   std::unordered_map<std::string, std::deque<HeldLease>> ahead_;
-  std::map<uint64_t, std::string> ahead_requests_;             // request -> pool key
-  std::map<uint64_t, std::optional<CellReport>> reports_;      // leases in use
+  std::map<uint64_t, std::string> ahead_requests_;         // request -> pool key
+  std::map<uint64_t, std::optional<CellReport>> reports_;  // leases in use
 };
 
 }  // namespace hutch

@@ -1,4 +1,5 @@
-// A Client against a scripted agent: a thread that listens on a real socket and speaks the messages of wire/message.h.
+// A Client against a scripted agent: a thread that listens on a real socket and speaks the messages
+// of wire/message.h.
 #include "client/client.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,8 @@ namespace {
 
 constexpr char kKey[] = "pool";
 
-// The other side of one lease: a cell that answers "reply <its lease>" to a call, or does something else.
+// The other side of one lease: a cell that answers "reply <its lease>" to a call, or does something
+// else.
 struct FakeCell {
   enum class Way { kReplies, kDiesBefore, kDiesDuring };
   Fd socket;
@@ -30,18 +32,20 @@ struct FakeCell {
   std::thread thread;
 };
 
-// One connection's agent. The test's script decides what to answer; everything it does is done on the agent's thread.
+// One connection's agent. The test's script decides what to answer; everything it does is done on
+// the agent's thread.
 class FakeAgent {
  public:
   using Script = std::function<void(FakeAgent&, const Message&)>;
 
-  explicit FakeAgent(Script script, uint32_t version = kWireVersion) : script_(std::move(script)), version_(version) {
+  explicit FakeAgent(Script script, uint32_t version = kWireVersion)
+      : script_(std::move(script)), version_(version) {
     char name[] = "/tmp/hutch-client-XXXXXX";
     dir_ = ::mkdtemp(name);
     listener_ = ListenAt(path(), 4);
     table_fd_ = MakeResultMemfd(kLeaseTableSlots * sizeof(uint32_t));
-    void* mapped = ::mmap(nullptr, kLeaseTableSlots * sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED,
-                          table_fd_.get(), 0);
+    void* mapped = ::mmap(nullptr, kLeaseTableSlots * sizeof(uint32_t), PROT_READ | PROT_WRITE,
+                          MAP_SHARED, table_fd_.get(), 0);
     table_ = static_cast<uint32_t*>(mapped);
     thread_ = std::thread([this] { Run(); });
   }
@@ -73,19 +77,20 @@ class FakeAgent {
       theirs.reset();
     } else {
       FakeCell cell;
-      cell.thread = std::thread([socket = std::move(theirs), out = std::move(out_write), way, lease]() mutable {
-        Serve(socket, out, way, lease);
-      });
+      cell.thread = std::thread([socket = std::move(theirs), out = std::move(out_write), way,
+                                 lease]() mutable { Serve(socket, out, way, lease); });
       cells_.push_back(std::move(cell));
     }
-    Send(Leased{request, lease, slot, "worker-" + std::to_string(lease), 5'000'000, 1'000'000}, descriptors);
+    Send(Leased{request, lease, slot, "worker-" + std::to_string(lease), 5'000'000, 1'000'000},
+         descriptors);
     return lease;
   }
   void Mark(uint64_t lease, LeaseMark mark) {
     std::atomic_ref<uint32_t>(table_[lease % kLeaseTableSlots]).store(MarkOf(lease, mark));
   }
   bool IsUsed(uint64_t lease) {
-    return std::atomic_ref<uint32_t>(table_[lease % kLeaseTableSlots]).load() == MarkOf(lease, kLeaseUsed);
+    return std::atomic_ref<uint32_t>(table_[lease % kLeaseTableSlots]).load() ==
+           MarkOf(lease, kLeaseUsed);
   }
   void HangUp() { peer_.reset(); }
 
@@ -119,8 +124,9 @@ class FakeAgent {
       header.b = header.c = body.size();
       CallUsage usage;
       usage.wall_us = 1;
-      const iovec parts[] = {
-          {&header, sizeof header}, {&usage, sizeof usage}, {const_cast<char*>(body.data()), body.size()}};
+      const iovec parts[] = {{&header, sizeof header},
+                             {&usage, sizeof usage},
+                             {const_cast<char*>(body.data()), body.size()}};
       SendDatagram(socket.get(), parts);
     }
   }
@@ -149,7 +155,8 @@ class FakeAgent {
   void OnMessage(const Message& message) {
     if (std::get_if<Hello>(&message) != nullptr) {
       if (version_ != kWireVersion) {
-        Send(Failed{0, static_cast<int32_t>(Code::kVersionMismatch), "another version", "hint", false});
+        Send(Failed{0, static_cast<int32_t>(Code::kVersionMismatch), "another version", "hint",
+                    false});
       } else {
         const int table = table_fd_.get();
         Send(Welcome{version_, "fake"}, {&table, 1});
@@ -288,7 +295,8 @@ TEST_F(ClientTest, ReplacesALeaseWhoseCellIsGone) {
   std::atomic<int> granted = 0;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     if (const auto* acquire = std::get_if<Acquire>(&message)) {
-      self.Grant(acquire->request, granted++ < 3 ? FakeCell::Way::kDiesBefore : FakeCell::Way::kReplies);
+      self.Grant(acquire->request,
+                 granted++ < 3 ? FakeCell::Way::kDiesBefore : FakeCell::Way::kReplies);
     }
   });
   Client client(agent.path(), -1);
@@ -298,7 +306,8 @@ TEST_F(ClientTest, ReplacesALeaseWhoseCellIsGone) {
 
 TEST_F(ClientTest, GivesUpWhenEveryCellIsGone) {
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
-    if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, FakeCell::Way::kDiesBefore);
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kDiesBefore);
   });
   Client client(agent.path(), -1);
   const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
@@ -308,9 +317,11 @@ TEST_F(ClientTest, GivesUpWhenEveryCellIsGone) {
 
 TEST_F(ClientTest, AsksTheWardenAboutACellThatEnded) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
-    if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
     const auto* done = std::get_if<Done>(&message);
-    if (done != nullptr && done->want_report) self.Send(Report{done->lease, CellReport{.signal = 11}});
+    if (done != nullptr && done->want_report)
+      self.Send(Report{done->lease, CellReport{.signal = 11}});
   });
   Client client(agent.path(), -1);
   const CallRecord record = client.Call(kKey, request_, {});
@@ -321,7 +332,8 @@ TEST_F(ClientTest, AsksTheWardenAboutACellThatEnded) {
 
 TEST_F(ClientTest, AgentAndCellLostDuringACallMayHaveRun) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
-    if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
     if (std::get_if<Done>(&message) != nullptr) self.HangUp();
   });
   Client client(agent.path(), -1);
@@ -422,7 +434,8 @@ TEST_F(ClientTest, WarmsAPool) {
 
 TEST_F(ClientTest, AnAnswerOfAnotherKindIsAnErrorOfTheProtocol) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
-    if (const auto* ask = std::get_if<Ask>(&message)) self.Send(Progress{ask->request, "x", "", 0, 0});
+    if (const auto* ask = std::get_if<Ask>(&message))
+      self.Send(Progress{ask->request, "x", "", 0, 0});
     if (const auto* warm = std::get_if<Warm>(&message)) self.Send(Answer{warm->request, "many"});
   });
   Client client(agent.path(), -1);
@@ -462,7 +475,8 @@ TEST_F(ClientTest, EveryThreadThatWaitsHearsOfTheAgentsEnd) {
   std::atomic<int> unavailable = 0;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      if (ErrorOf([&] { client.AskAgent("status", 60'000, {}); }).code() == Code::kUnavailable) ++unavailable;
+      if (ErrorOf([&] { client.AskAgent("status", 60'000, {}); }).code() == Code::kUnavailable)
+        ++unavailable;
     });
   }
   for (std::thread& thread : threads) thread.join();

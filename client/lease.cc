@@ -21,7 +21,9 @@ constexpr uint64_t kMaxResult = 64ull << 30;  // where the call has no limit of 
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-size_t AlignUp(size_t n) { return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment; }
+size_t AlignUp(size_t n) {
+  return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment;
+}
 
 Fd PlaceBuffers(const std::vector<std::string_view>& buffers, size_t total) {
   Fd memfd = MakeResultMemfd(total);
@@ -43,7 +45,8 @@ Fd PlaceBuffers(const std::vector<std::string_view>& buffers, size_t total) {
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
   // A year stands for ever: the sum must not overflow.
   constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  if (timeout_ms == 0 || timeout_ms >= static_cast<uint64_t>(kYear.count())) return Clock::time_point::max();
+  if (timeout_ms == 0 || timeout_ms >= static_cast<uint64_t>(kYear.count()))
+    return Clock::time_point::max();
   return start + std::chrono::milliseconds(timeout_ms);
 }
 
@@ -63,8 +66,10 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
     buffer_sizes.push_back(buffer.size());
     total = AlignUp(total + buffer.size());
   }
-  const std::string_view sizes(reinterpret_cast<const char*>(buffer_sizes.data()), buffer_sizes.size() * 8);
-  const std::string_view sections[] = {request.meta, request.function->bytes(), request.arguments, sizes};
+  const std::string_view sizes(reinterpret_cast<const char*>(buffer_sizes.data()),
+                               buffer_sizes.size() * 8);
+  const std::string_view sections[] = {request.meta, request.function->bytes(), request.arguments,
+                                       sizes};
 
   FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id};
   uint32_t lengths[4];
@@ -98,7 +103,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   return status == SendStatus::kSent;
 }
 
-CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks, const std::function<void()>& slow) {
+CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
+                         const std::function<void()>& slow) {
   CallOutcome outcome(request.limits.output_bytes, call_id_);
   outcome.send_sec = Seconds(Clock::now() - sent_);
   pollfd polled[4] = {{socket_.get(), POLLIN, 0},
@@ -137,7 +143,8 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks, con
     if (ready <= 0) continue;
     if (polled[3].revents != 0) return finish(CallStatus::kCancelled);
     for (int stream : {0, 1}) {
-      if (polled[stream + 1].revents != 0 && !ReadOutput(stream, outcome, hooks)) polled[stream + 1].fd = -1;
+      if (polled[stream + 1].revents != 0 && !ReadOutput(stream, outcome, hooks))
+        polled[stream + 1].fd = -1;
     }
     if (polled[0].revents != 0 && OnFrame(outcome, request)) return finish(outcome.status);
   }
@@ -177,12 +184,14 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
   switch (header.kind) {
     case FrameKind::kStarted:
-      if (!std::exchange(restarted_, true)) deadline_ = DeadlineFrom(Clock::now(), request.limits.timeout_ms);
+      if (!std::exchange(restarted_, true))
+        deadline_ = DeadlineFrom(Clock::now(), request.limits.timeout_ms);
       return false;
     case FrameKind::kNeed: {
       FrameHeader reply{.kind = FrameKind::kRefused, .id = call_id_, .b = header.b};
       const iovec part{&reply, sizeof reply};
-      const uint64_t limit = request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
+      const uint64_t limit =
+          request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
       if (header.b == 0 || header.b > limit || result_memfd_) {
         SendDatagram(socket_.get(), {&part, 1});
         return false;
@@ -198,10 +207,17 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
       outcome.status = CallStatus::kTooLarge;
       outcome.result_size = header.b;
       return true;
-    case FrameKind::kResult: outcome.status = CallStatus::kReturned; break;
-    case FrameKind::kRaised: outcome.status = CallStatus::kRaised; break;
-    case FrameKind::kUnencodable: outcome.status = CallStatus::kUnencodable; break;
-    default: throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);
+    case FrameKind::kResult:
+      outcome.status = CallStatus::kReturned;
+      break;
+    case FrameKind::kRaised:
+      outcome.status = CallStatus::kRaised;
+      break;
+    case FrameKind::kUnencodable:
+      outcome.status = CallStatus::kUnencodable;
+      break;
+    default:
+      throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);
   }
   const Clock::time_point begun = Clock::now();
   TakeResult(outcome, header, payload);
@@ -210,19 +226,23 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
 }
 
 void Lease::TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload) {
-  if (payload.size() < sizeof(CallUsage)) throw Error(Code::kProtocol, "the cell's reply is too short", "", true);
+  if (payload.size() < sizeof(CallUsage))
+    throw Error(Code::kProtocol, "the cell's reply is too short", "", true);
   std::memcpy(&outcome.usage, payload.data(), sizeof(CallUsage));
   payload.remove_prefix(sizeof(CallUsage));
   outcome.result_size = header.c;
-  if (header.b > header.c || (header.a & ~kFlagInMemfd) != 0) throw Error(Code::kProtocol, "the cell's reply contradicts itself", "", true);
+  if (header.b > header.c || (header.a & ~kFlagInMemfd) != 0)
+    throw Error(Code::kProtocol, "the cell's reply contradicts itself", "", true);
   if (header.a & kFlagInMemfd) {
     if (!result_memfd_ || header.c > result_memfd_size_ || !payload.empty()) {
       throw Error(Code::kProtocol, "the cell's reply is not where it says", "", true);
     }
-    outcome.payload = std::make_unique<Payload>(PrivateMapping(result_memfd_.get(), header.c), header.b);
+    outcome.payload =
+        std::make_unique<Payload>(PrivateMapping(result_memfd_.get(), header.c), header.b);
     return;
   }
-  if (header.c != payload.size()) throw Error(Code::kProtocol, "the cell's reply has another size", "", true);
+  if (header.c != payload.size())
+    throw Error(Code::kProtocol, "the cell's reply has another size", "", true);
   outcome.payload = std::make_unique<Payload>(std::string(payload), header.b);
 }
 

@@ -1,7 +1,8 @@
-// One call on one leased cell: sends it, polls its socket and its output with the deadline, and decides what became of it.
+// One call on one leased cell: sends it, polls its socket and its output with the deadline, and
+// decides what became of it.
 //
-// A Lease is exclusive use of a cell. Dropping it closes our ends; the agent kills the cell when told (or when this
-// process is gone). One thread at a time.
+// A Lease is exclusive use of a cell. Dropping it closes our ends; the agent kills the cell when
+// told (or when this process is gone). One thread at a time.
 #pragma once
 
 #include <chrono>
@@ -45,9 +46,9 @@ struct CallRequest {
 };
 
 struct CallHooks {
-  std::function<bool()> interrupted;                           // polled every quarter second and after each EINTR
-  std::function<void(int stream, std::string_view)> output;    // live, as it comes
-  int cancel_fd = -1;                                          // readable: cancel
+  std::function<bool()> interrupted;  // polled every quarter second and after each EINTR
+  std::function<void(int stream, std::string_view)> output;  // live, as it comes
+  int cancel_fd = -1;                                        // readable: cancel
 };
 
 // The result's bytes, ours alone.
@@ -65,12 +66,23 @@ class Payload {
   size_t body_;
 };
 
-enum class CallStatus { kReturned, kRaised, kUnencodable, kTooLarge, kTimedOut, kCancelled, kInterrupted, kEnded };
+enum class CallStatus {
+  kReturned,
+  kRaised,
+  kUnencodable,
+  kTooLarge,
+  kTimedOut,
+  kCancelled,
+  kInterrupted,
+  kEnded
+};
 
 struct CallOutcome {
-  explicit CallOutcome(uint64_t output_limit = 0, uint64_t id = 0) : output(output_limit), call_id(id) {}
+  explicit CallOutcome(uint64_t output_limit = 0, uint64_t id = 0)
+      : output(output_limit), call_id(id) {}
 
-  CallStatus status = CallStatus::kEnded;  // kEnded: the cell's end of the socket closed without a reply
+  CallStatus status =
+      CallStatus::kEnded;  // kEnded: the cell's end of the socket closed without a reply
   std::unique_ptr<Payload> payload;
   CallUsage usage;
   uint64_t result_size = 0;
@@ -82,7 +94,11 @@ struct CallOutcome {
 class Lease {
  public:
   Lease(uint64_t id, std::string worker, Fd socket, Fd out, Fd err)
-      : id_(id), worker_(std::move(worker)), socket_(std::move(socket)), out_(std::move(out)), err_(std::move(err)) {}
+      : id_(id),
+        worker_(std::move(worker)),
+        socket_(std::move(socket)),
+        out_(std::move(out)),
+        err_(std::move(err)) {}
 
   uint64_t id() const { return id_; }
   const std::string& worker() const { return worker_; }
@@ -90,15 +106,18 @@ class Lease {
   // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
 
-  // Waits for what becomes of it. `slow` is called once, when the call has been running for some milliseconds.
-  // REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the protocol.
-  CallOutcome Await(const CallRequest& request, const CallHooks& hooks, const std::function<void()>& slow);
+  // Waits for what becomes of it. `slow` is called once, when the call has been running for some
+  // milliseconds. REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the
+  // protocol.
+  CallOutcome Await(const CallRequest& request, const CallHooks& hooks,
+                    const std::function<void()>& slow);
 
  private:
   // True when `outcome` is decided.
   bool OnFrame(CallOutcome& outcome, const CallRequest& request);
   void TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload);
-  bool ReadOutput(int stream, CallOutcome& outcome, const CallHooks& hooks);  // false: that stream has ended
+  bool ReadOutput(int stream, CallOutcome& outcome,
+                  const CallHooks& hooks);  // false: that stream has ended
 
   uint64_t id_;
   std::string worker_;

@@ -1,4 +1,5 @@
-// A Lease against scripted cells: threads that hold the other ends of a real socket and two real pipes.
+// A Lease against scripted cells: threads that hold the other ends of a real socket and two real
+// pipes.
 #include "client/lease.h"
 
 #include <fcntl.h>
@@ -128,11 +129,14 @@ class LeaseTest : public ::testing::Test {
   Cell cell_;
   std::optional<Cell::Received> call_;
   std::atomic<int> slow_ = 0;
-  std::atomic<bool> over_ = false;  // a script that goes on for ever stops; outlives the test's body
+  std::atomic<bool> over_ =
+      false;  // a script that goes on for ever stops; outlives the test's body
   std::thread thread_;
 };
 
-std::string_view Text(const CallOutcome& outcome) { return {outcome.payload->data(), outcome.payload->size()}; }
+std::string_view Text(const CallOutcome& outcome) {
+  return {outcome.payload->data(), outcome.payload->size()};
+}
 
 // A cell that waits until the host is done with it.
 void WaitForTheEnd(Cell& cell) {
@@ -153,7 +157,8 @@ TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
 }
 
 TEST_F(LeaseTest, TellsRaisedAndUnencodableApart) {
-  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kRaised, "error"); }).status, CallStatus::kRaised);
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kRaised, "error"); }).status,
+            CallStatus::kRaised);
 }
 
 TEST_F(LeaseTest, TellsAResultThatIsNoData) {
@@ -212,8 +217,9 @@ TEST_F(LeaseTest, ALargeResultComesThroughMemoryOfTheHost) {
     ASSERT_EQ(::pwrite(memfd->descriptors[0].get(), result.data(), result.size(), 0),
               static_cast<ssize_t>(result.size()));
     const CallUsage usage;
-    cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 10, .c = result.size()},
-              {reinterpret_cast<const char*>(&usage), sizeof usage});
+    cell.Send(
+        {.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 10, .c = result.size()},
+        {reinterpret_cast<const char*>(&usage), sizeof usage});
   });
   EXPECT_EQ(outcome.status, CallStatus::kReturned);
   EXPECT_EQ(Text(outcome), result);
@@ -345,7 +351,8 @@ TEST_F(LeaseTest, StartedRestartsTheClockOnlyOnce) {
 
 TEST_F(LeaseTest, AnAbsurdTimeoutDoesNotOverflow) {
   request_.limits.timeout_ms = ~uint64_t{0};
-  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, "x"); }).status, CallStatus::kReturned);
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, "x"); }).status,
+            CallStatus::kReturned);
 }
 
 TEST_F(LeaseTest, IsCancelledThroughItsDescriptor) {
@@ -388,7 +395,9 @@ TEST_F(LeaseTest, TellsOnceThatACallIsSlow) {
 
 TEST_F(LeaseTest, KeepsBothStreamsApartAndTellsThemLive) {
   std::array<std::string, 2> live;
-  hooks_.output = [&](int stream, std::string_view bytes) { live.at(static_cast<size_t>(stream)) += bytes; };
+  hooks_.output = [&](int stream, std::string_view bytes) {
+    live.at(static_cast<size_t>(stream)) += bytes;
+  };
   const CallOutcome outcome = RunAgainst([](Cell& cell) {
     cell.Print(cell.out, "out");
     cell.Print(cell.err, "err");
@@ -423,7 +432,8 @@ TEST_F(LeaseTest, ClosesDescriptorsThatACellSends) {
   EXPECT_EQ(::read(read_end.get(), &byte, 1), 0) << "the host kept a descriptor of a cell's";
 }
 
-// ---- hostile frames ----------------------------------------------------------------------------------------------
+// ---- hostile frames
+// ----------------------------------------------------------------------------------------------
 
 struct Hostile {
   const char* name;
@@ -447,54 +457,77 @@ const Hostile kHostile[] = {
     {"OneByte", [](Cell& cell) { cell.SendRaw("x"); }},
     {"HalfAHeader", [](Cell& cell) { cell.SendRaw(std::string(31, '\0')); }},
     {"ZeroHeader", [](Cell& cell) { cell.SendRaw(std::string(32, '\0')); }},
-    {"TooLong", [](Cell& cell) { cell.SendRaw(std::string(sizeof(FrameHeader) + kMaxPayload + 1, 'x')); }},
-    {"WrongMagic", [](Cell& cell) { cell.Send({.magic = 0x1234, .kind = FrameKind::kStarted, .id = kCallId}); }},
-    {"WrongVersion", [](Cell& cell) { cell.Send({.version = 9, .kind = FrameKind::kStarted, .id = kCallId}); }},
-    {"AnotherCall", [](Cell& cell) { cell.Send({.kind = FrameKind::kStarted, .id = kCallId + 1}); }},
-    {"UnknownKind", [](Cell& cell) { cell.Send({.kind = static_cast<FrameKind>(200), .id = kCallId}); }},
+    {"TooLong",
+     [](Cell& cell) { cell.SendRaw(std::string(sizeof(FrameHeader) + kMaxPayload + 1, 'x')); }},
+    {"WrongMagic",
+     [](Cell& cell) { cell.Send({.magic = 0x1234, .kind = FrameKind::kStarted, .id = kCallId}); }},
+    {"WrongVersion",
+     [](Cell& cell) { cell.Send({.version = 9, .kind = FrameKind::kStarted, .id = kCallId}); }},
+    {"AnotherCall",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kStarted, .id = kCallId + 1}); }},
+    {"UnknownKind",
+     [](Cell& cell) { cell.Send({.kind = static_cast<FrameKind>(200), .id = kCallId}); }},
     {"AWardensFrame", [](Cell& cell) { cell.Send({.kind = FrameKind::kCellExit, .id = kCallId}); }},
     {"AHostsFrame", [](Cell& cell) { cell.Send({.kind = FrameKind::kMemfd, .id = kCallId}); }},
     {"NoUsage", [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId}); }},
-    {"HalfAUsage", [](Cell& cell) { cell.Send({.kind = FrameKind::kRaised, .id = kCallId}, "1234567"); }},
-    {"UnknownFlags", [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .a = 2, .id = kCallId}, Usage()); }},
+    {"HalfAUsage",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kRaised, .id = kCallId}, "1234567"); }},
+    {"UnknownFlags",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .a = 2, .id = kCallId}, Usage()); }},
     {"BodyBeyondTotal",
-     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 5, .c = 4}, Usage() + "1234"); }},
+     [](Cell& cell) {
+       cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 5, .c = 4}, Usage() + "1234");
+     }},
     {"TotalBeyondPayload",
-     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 4, .c = 5}, Usage() + "1234"); }},
+     [](Cell& cell) {
+       cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 4, .c = 5}, Usage() + "1234");
+     }},
     {"TotalBelowPayload",
-     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 3, .c = 3}, Usage() + "1234"); }},
+     [](Cell& cell) {
+       cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 3, .c = 3}, Usage() + "1234");
+     }},
     {"HugeTotal",
-     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 4, .c = ~0ull}, Usage() + "1234"); }},
+     [](Cell& cell) {
+       cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 4, .c = ~0ull}, Usage() + "1234");
+     }},
     {"InMemoryNeverGiven",
      [](Cell& cell) {
-       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4}, Usage());
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4},
+                 Usage());
      }},
     {"BeyondTheMemoryGiven",
      [](Cell& cell) {
        TakeMemory(cell);
-       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4097}, Usage());
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4097},
+                 Usage());
      }},
     {"BodyBeyondTheMemoryGiven",
      [](Cell& cell) {
        TakeMemory(cell);
-       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = ~0ull, .c = 4096}, Usage());
+       cell.Send(
+           {.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = ~0ull, .c = 4096},
+           Usage());
      }},
     {"InMemoryAndInline",
      [](Cell& cell) {
        TakeMemory(cell);
-       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4}, Usage() + "1234");
+       cell.Send({.kind = FrameKind::kResult, .a = kFlagInMemfd, .id = kCallId, .b = 4, .c = 4},
+                 Usage() + "1234");
      }},
 };
 
 INSTANTIATE_TEST_SUITE_P(Frames, HostileCell, ::testing::ValuesIn(kHostile),
                          [](const auto& hostile) { return hostile.param.name; });
 
-// Whatever a cell sends, the host ends the call with an outcome or an error of the protocol. The same each time.
+// Whatever a cell sends, the host ends the call with an outcome or an error of the protocol. The
+// same each time.
 TEST(LeaseMutation, EveryDamagedFrameEndsTheCall) {
   std::mt19937_64 random(20);  // NOLINT(bugprone-random-generator-seed): the same frames each time
-  const FrameKind kinds[] = {FrameKind::kStarted, FrameKind::kResult,   FrameKind::kRaised, FrameKind::kUnencodable,
-                             FrameKind::kNeed,    FrameKind::kTooLarge, FrameKind::kCall};
-  const uint64_t numbers[] = {0, 1, 47, 48, 49, 64, 65'536, 1u << 31, ~0ull, ~0ull >> 1, 1ull << 40};
+  const FrameKind kinds[] = {FrameKind::kStarted,     FrameKind::kResult, FrameKind::kRaised,
+                             FrameKind::kUnencodable, FrameKind::kNeed,   FrameKind::kTooLarge,
+                             FrameKind::kCall};
+  const uint64_t numbers[] = {0,      1,        47,    48,         49,        64,
+                              65'536, 1u << 31, ~0ull, ~0ull >> 1, 1ull << 40};
   const auto pick = [&](const auto& from) { return from[random() % std::size(from)]; };
   const Blob function{std::string("f")};
   CallRequest request;
@@ -508,13 +541,15 @@ TEST(LeaseMutation, EveryDamagedFrameEndsTheCall) {
     ASSERT_TRUE(lease.Send(request, kCallId));
     for (uint64_t frames = 1 + random() % 6; frames > 0; --frames) {
       const FrameHeader header{.kind = pick(kinds),
-                               .a = random() % 4 == 0 ? static_cast<uint32_t>(random()) : static_cast<uint32_t>(random() % 2),
+                               .a = random() % 4 == 0 ? static_cast<uint32_t>(random())
+                                                      : static_cast<uint32_t>(random() % 2),
                                .id = kCallId,
                                .b = pick(numbers),
                                .c = pick(numbers)};
       std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
       bytes.append(random() % 100, 'p');
-      if (random() % 3 == 0) bytes[random() % bytes.size()] ^= static_cast<char>(1u << (random() % 8));
+      if (random() % 3 == 0)
+        bytes[random() % bytes.size()] ^= static_cast<char>(1u << (random() % 8));
       if (random() % 10 == 0) bytes.resize(random() % bytes.size() + 1);
       const iovec part{bytes.data(), bytes.size()};
       SendDatagram(theirs.get(), {&part, 1});

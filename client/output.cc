@@ -15,10 +15,12 @@ void Output::Add(int index, std::string_view bytes) {
     stream.head_full = !bytes.empty();
   }
   if (bytes.empty()) return;
-  if (bytes.size() > tail_limit_) bytes.remove_prefix(bytes.size() - static_cast<size_t>(tail_limit_));
+  if (bytes.size() > tail_limit_)
+    bytes.remove_prefix(bytes.size() - static_cast<size_t>(tail_limit_));
   stream.tail.append(bytes);
   // Cut only when it has doubled, so that each byte is moved once on average.
-  if (stream.tail.size() > 2 * tail_limit_) stream.tail.erase(0, stream.tail.size() - static_cast<size_t>(tail_limit_));
+  if (stream.tail.size() > 2 * tail_limit_)
+    stream.tail.erase(0, stream.tail.size() - static_cast<size_t>(tail_limit_));
 }
 
 std::string_view Output::KeptTail(const Stream& stream) const {
@@ -37,7 +39,8 @@ std::string Output::text(int index) const {
   const std::string_view tail = KeptTail(stream);
   std::string text = stream.head;
   if (truncated(index)) {
-    text += "\n[... " + std::to_string(stream.size - stream.head.size() - tail.size()) + " bytes left out ...]\n";
+    text += "\n[... " + std::to_string(stream.size - stream.head.size() - tail.size()) +
+            " bytes left out ...]\n";
   }
   return text.append(tail);
 }

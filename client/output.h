@@ -1,4 +1,5 @@
-// What a call printed: at most `limit` bytes of both streams together are kept, the beginning and the end; all are counted.
+// What a call printed: at most `limit` bytes of both streams together are kept, the beginning and
+// the end; all are counted.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,8 @@
 
 namespace hutch {
 
-// Half of the budget goes to the beginnings of both streams as they come, a quarter to the end of each. Owned by one
-// call; not thread-safe.
+// Half of the budget goes to the beginnings of both streams as they come, a quarter to the end of
+// each. Owned by one call; not thread-safe.
 class Output {
  public:
   explicit Output(uint64_t limit) : head_left_(limit / 2), tail_limit_(limit / 4) {}

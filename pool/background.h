@@ -1,6 +1,8 @@
-// A few threads for what blocks: libpod and environment builds. Results go back to the event loop by Loop::Post.
+// A few threads for what blocks: libpod and environment builds. Results go back to the event loop
+// by Loop::Post.
 //
-// Post() is safe from any thread. The destructor lets running work end and drops what has not begun.
+// Post() is safe from any thread. The destructor lets running work end and drops what has not
+// begun.
 #pragma once
 
 #include <condition_variable>

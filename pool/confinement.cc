@@ -9,23 +9,28 @@ using nlohmann::json;
 
 namespace {
 
-constexpr unsigned kNoFile = 1024;  // open files for each process: bounds kernel memory in sockets and pipes
+constexpr unsigned kNoFile =
+    1024;  // open files for each process: bounds kernel memory in sockets and pipes
 
 json Bind(const std::string& from, const std::string& to, bool writable) {
   json options = {"rbind", "nosuid", "nodev", writable ? "rw" : "ro"};
   return {{"type", "bind"}, {"source", from}, {"destination", to}, {"options", options}};
 }
 
-json Limit(const char* type, uint64_t value) { return {{"type", type}, {"hard", value}, {"soft", value}}; }
+json Limit(const char* type, uint64_t value) {
+  return {{"type", type}, {"hard", value}, {"soft", value}};
+}
 
 }  // namespace
 
-std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const WorkerLaunch& launch) {
+std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool,
+                                const WorkerLaunch& launch) {
   const std::string user = std::to_string(launch.uid);
   json mounts = json::array();
   mounts.push_back(Bind(launch.runtime_dir, "/opt/hutch", false));
   mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, true));
-  if (!launch.environment_dir.empty()) mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
+  if (!launch.environment_dir.empty())
+    mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
   if (launch.modules) mounts.push_back(Bind(launch.socket_dir + "/modules", "/opt/modules", false));
   mounts.push_back({{"type", "tmpfs"},
                     {"source", "tmpfs"},
@@ -58,15 +63,16 @@ std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const 
         {"hutch.role", "worker"},
         {"hutch.generation", launch.generation}}},
       {"mounts", mounts},
-      // Any uid but 0: a process mapped to the container's root may not make a user namespace of its own.
+      // Any uid but 0: a process mapped to the container's root may not make a user namespace of
+      // its own.
       {"user", user + ":" + user},
       {"cap_drop", {"ALL"}},
       {"no_new_privileges", true},
       {"read_only_filesystem", true},
       // Default-deny; what it lets through is what the warden, slots and cells need.
       {"seccomp_profile_path", launch.runtime_dir + "/seccomp-worker.json"},
-      // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts of the outer one are
-      // masked. The cell masks them again.
+      // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts
+      // of the outer one are masked. The cell masks them again.
       {"unmask", {"ALL"}},
       {"netns", {{"nsmode", "none"}}},
       {"pidns", {{"nsmode", "private"}}},

@@ -1,4 +1,5 @@
-// How a worker's container is walled off: the libpod spec, as text. Each restriction names its reason beside it.
+// How a worker's container is walled off: the libpod spec, as text. Each restriction names its
+// reason beside it.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,12 @@ inline constexpr char kWorkerSocketDir[] = "/run/hutch";  // where a worker find
 inline constexpr char kWorkerSocketName[] = "warden.sock";
 
 struct WorkerLaunch {
-  std::string name;        // of the container: unique for each worker
-  std::string token;       // the warden proves itself with it
-  unsigned uid = 1000;     // inside: a uid of its own for each worker, so that per-uid quotas and keyrings are separate
-  std::string image;       // by id, never pulled
-  std::string runtime_dir;      // on the host
+  std::string name;         // of the container: unique for each worker
+  std::string token;        // the warden proves itself with it
+  unsigned uid = 1000;      // inside: a uid of its own for each worker, so that per-uid quotas and
+                            // keyrings are separate
+  std::string image;        // by id, never pulled
+  std::string runtime_dir;  // on the host
   std::string environment_dir;  // on the host, "": no packages
   std::string socket_dir;       // on the host
   std::string generation;       // of the agent that starts it
@@ -27,6 +29,7 @@ struct WorkerLaunch {
   bool modules = false;         // socket_dir holds modules/, mounted at /opt/modules
 };
 
-std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool, const WorkerLaunch& launch);
+std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool,
+                                const WorkerLaunch& launch);
 
 }  // namespace hutch

@@ -11,11 +11,13 @@
 
 namespace hutch {
 
-Loop::Loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Loop::Loop()
+    : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!epoll_ || !wake_) ThrowErrno("making the event loop");
   Add(wake_.get(), EPOLLIN, [this](uint32_t) {
     uint64_t count;
-    if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN) ThrowErrno("reading the wake-up");
+    if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN)
+      ThrowErrno("reading the wake-up");
     RunPosted();
   });
 }
@@ -44,7 +46,8 @@ void Loop::Remove(int fd) {
 TimerId Loop::After(Clock::duration delay, std::function<void()> due) {
   const TimerId id = next_timer_++;
   // A year stands for ever: the sum must not overflow.
-  const Clock::time_point time = Clock::now() + std::min<Clock::duration>(delay, std::chrono::hours(24 * 365));
+  const Clock::time_point time =
+      Clock::now() + std::min<Clock::duration>(delay, std::chrono::hours(24 * 365));
   timers_.emplace(std::pair(time, id), std::move(due));
   timer_times_[id] = time;
   return id;
@@ -64,7 +67,8 @@ void Loop::Post(std::function<void()> work) {
   }
   const uint64_t one = 1;
   // A full counter means that a wake-up is pending anyway.
-  if (::write(wake_.get(), &one, sizeof one) < 0 && errno != EAGAIN) ThrowErrno("waking the event loop");
+  if (::write(wake_.get(), &one, sizeof one) < 0 && errno != EAGAIN)
+    ThrowErrno("waking the event loop");
 }
 
 void Loop::Stop() {
@@ -79,7 +83,8 @@ int Loop::RunTimers() {
     node.mapped()();
   }
   if (timers_.empty()) return -1;
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
+  const auto wait =
+      std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(wait.count(), 0, 60'000));
 }
 

@@ -1,7 +1,8 @@
 // The agent's one event loop: descriptors, timers, and work posted from other threads.
 //
-// Everything but Post() and Stop() belongs to the thread that calls Run(). Callbacks run on that thread, one at a time,
-// so what they touch needs no lock. A callback may add and remove anything, itself included.
+// Everything but Post() and Stop() belongs to the thread that calls Run(). Callbacks run on that
+// thread, one at a time, so what they touch needs no lock. A callback may add and remove anything,
+// itself included.
 #pragma once
 
 #include <chrono>
@@ -25,8 +26,8 @@ class Loop {
   Loop();
   ~Loop();
 
-  // Calls `ready(events)` whenever `fd` has any of `events` (EPOLLIN, ...). The loop does not own `fd`: call Remove
-  // before closing it.
+  // Calls `ready(events)` whenever `fd` has any of `events` (EPOLLIN, ...). The loop does not own
+  // `fd`: call Remove before closing it.
   void Add(int fd, uint32_t events, std::function<void(uint32_t)> ready);
   void Change(int fd, uint32_t events);
   void Remove(int fd);

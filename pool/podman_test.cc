@@ -22,7 +22,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-std::string Reply(const std::string& status, const std::string& body) { return HttpReply(status, body); }
+std::string Reply(const std::string& status, const std::string& body) {
+  return HttpReply(status, body);
+}
 
 bool Has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 

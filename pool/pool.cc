@@ -64,7 +64,8 @@ Pool::~Pool() {
 }
 
 Pool::Member* Pool::MemberOf(const Worker& worker) {
-  const auto found = std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
+  const auto found =
+      std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
   return found == workers_.end() ? nullptr : &*found;
 }
 
@@ -81,11 +82,13 @@ Pool::Member* Pool::Current() {
 }
 
 bool Pool::Starting() const {
-  return std::ranges::any_of(workers_, [](const Member& m) { return !m.retiring && !m.worker->ready(); });
+  return std::ranges::any_of(workers_,
+                             [](const Member& m) { return !m.retiring && !m.worker->ready(); });
 }
 
 bool Pool::abandoned() const {
-  return workers_.empty() && waiters_.empty() && leased_.empty() && ready_watchers_.empty() && warm_watchers_.empty();
+  return workers_.empty() && waiters_.empty() && leased_.empty() && ready_watchers_.empty() &&
+         warm_watchers_.empty();
 }
 
 uint64_t Pool::ReadyCells() const {
@@ -102,20 +105,25 @@ uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Re
     return ticket;
   }
   if (waiters_.size() >= kMaxQueue) {
-    refused(Error(Code::kBusy, "the queue is full: " + std::to_string(waiters_.size()) + " calls are waiting",
+    refused(Error(Code::kBusy,
+                  "the queue is full: " + std::to_string(waiters_.size()) + " calls are waiting",
                   "start fewer calls at once, or try again later"));
     return ticket;
   }
   const TimerId timer = context_.loop.After(patience, [this, ticket] {
-    const auto found = std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
+    const auto found =
+        std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
     if (found == waiters_.end()) return;
     Waiter waiter = std::move(*found);
     waiters_.erase(found);
-    const auto ahead_of_it = std::ranges::count_if(waiters_, [&](const Waiter& w) { return !w.ahead; });
+    const auto ahead_of_it =
+        std::ranges::count_if(waiters_, [&](const Waiter& w) { return !w.ahead; });
     char text[160];
-    std::snprintf(text, sizeof text, "no cell came free within %.1f s: %llu of %llu cells are in use, %lld more calls wait",
-                  Seconds(Clock::now() - waiter.since), static_cast<unsigned long long>(leased_.size()),
-                  static_cast<unsigned long long>(sizing_.max_cells), static_cast<long long>(ahead_of_it));
+    std::snprintf(
+        text, sizeof text,
+        "no cell came free within %.1f s: %llu of %llu cells are in use, %lld more calls wait",
+        Seconds(Clock::now() - waiter.since), static_cast<unsigned long long>(leased_.size()),
+        static_cast<unsigned long long>(sizing_.max_cells), static_cast<long long>(ahead_of_it));
     waiter.refused(Error(Code::kBusy, text, "raise queue_sec, or Pool(max_cells=...)"));
   });
   waiters_.push_back({ticket, ahead, Clock::now(), timer, std::move(granted), std::move(refused)});
@@ -124,7 +132,8 @@ uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Re
 }
 
 void Pool::Forget(uint64_t ticket) {
-  const auto found = std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
+  const auto found =
+      std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
   if (found == waiters_.end()) return;
   context_.loop.Cancel(found->timer);
   waiters_.erase(found);
@@ -189,16 +198,19 @@ void Pool::StartWorker() {
   launch.preload = Joined(spec_.preload_given ? spec_.preload : environment_.preload);
   try {
     launch.image = context_.image_of(spec_.base_id);
-    auto worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
-                                           context_.paths, spec_, std::move(launch),
+    auto worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background,
+                                           *this, context_.paths, spec_, std::move(launch),
                                            Worker::Files{spec_.setup, spec_.modules});
     Member& member = workers_.emplace_back();
     member.worker = std::move(worker);
     member.jitter = RandomFraction();
-  } catch (const Error& error) {  // the disk is full, the base image is gone: the same as a start that failed
+  } catch (const Error& error) {  // the disk is full, the base image is gone: the same as a start
+                                  // that failed
     StartFailed(error);
-  } catch (const std::exception& error) {  // of the standard library's: a directory that cannot be made
-    StartFailed(Error(Code::kWorkerFailed, std::string("a worker could not be started: ") + error.what()));
+  } catch (
+      const std::exception& error) {  // of the standard library's: a directory that cannot be made
+    StartFailed(
+        Error(Code::kWorkerFailed, std::string("a worker could not be started: ") + error.what()));
   }
 }
 
@@ -260,7 +272,8 @@ void Pool::OnSlotsChanged(Worker& worker) {
 }
 
 void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
-  const auto found = std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
+  const auto found =
+      std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
   if (found == workers_.end()) return;
   const bool failed = !found->proven && !found->retiring;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
@@ -278,8 +291,8 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
 
 void Pool::RetireMember(Member& member, std::string_view why) {
   if (member.retiring) return;
-  std::fprintf(stderr, "worker %s retires: %.*s\n", member.worker->name().c_str(), static_cast<int>(why.size()),
-               why.data());
+  std::fprintf(stderr, "worker %s retires: %.*s\n", member.worker->name().c_str(),
+               static_cast<int>(why.size()), why.data());
   member.retiring = true;
   member.ready.clear();
   member.worker->StopRefilling();
@@ -312,7 +325,8 @@ void Pool::Serve() {
     if (waiter == waiters_.end()) waiter = waiters_.begin();
     if (waiter == waiters_.end()) break;
     const auto member = std::ranges::find_if(workers_, [&](const Member& m) {
-      return !m.retiring && m.worker->ready() && !m.ready.empty() && m.worker->calls() < rotation_.max_calls;
+      return !m.retiring && m.worker->ready() && !m.ready.empty() &&
+             m.worker->calls() < rotation_.max_calls;
     });
     if (member == workers_.end()) break;
     Waiter served = std::move(*waiter);
@@ -351,11 +365,12 @@ void Pool::Resize() {
     if (wanted && !Starting()) StartWorker();
     return;
   }
-  const SlotCounts counts{current->worker->slots(), current->worker->slots_making(), current->ready.size(),
-                          current->worker->cells_coming(), waiting};
+  const SlotCounts counts{current->worker->slots(), current->worker->slots_making(),
+                          current->ready.size(), current->worker->cells_coming(), waiting};
   const uint64_t more = SlotsToAdd(sizing_, counts);
   for (uint64_t i = 0; i < more; ++i) current->worker->AddSlot();
-  if (waiting > 0 && more == 0 && counts.ready + counts.coming + counts.making == 0) context_.reclaim(*this, nullptr);
+  if (waiting > 0 && more == 0 && counts.ready + counts.coming + counts.making == 0)
+    context_.reclaim(*this, nullptr);
   if (waiting > 0 && current->worker->calls() >= rotation_.max_calls) Tick();
 }
 
@@ -363,7 +378,8 @@ void Pool::Tick() {
   if (retired_) return;
   const Clock::time_point now = Clock::now();
   if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, waiters_.size())) {
-    // What is leased ahead of calls that do not come is taken back first; a call that runs keeps the pool.
+    // What is leased ahead of calls that do not come is taken back first; a call that runs keeps
+    // the pool.
     while (context_.reclaim(*this, nullptr)) {
     }
     if (!leased_.empty()) return;
@@ -375,8 +391,8 @@ void Pool::Tick() {
   const Worker& worker = *current->worker;
   // A little before its last call the replacement is begun, so that nobody waits for it.
   const uint64_t margin = std::min<uint64_t>(rotation_.max_calls / 10, 32);
-  const auto why = DueForRotation(rotation_, {worker.calls() + margin, now - worker.ready_since(), worker.tainted(),
-                                              current->jitter});
+  const auto why = DueForRotation(rotation_, {worker.calls() + margin, now - worker.ready_since(),
+                                              worker.tainted(), current->jitter});
   if (!why.empty()) StartWorker();
 }
 

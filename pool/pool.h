@@ -1,7 +1,9 @@
-// The warm workers of one environment under one policy, and the queue of those who wait for a cell of theirs.
+// The warm workers of one environment under one policy, and the queue of those who wait for a cell
+// of theirs.
 //
-// Belongs to the loop's thread. A Pool owns its workers; who holds which leased cell is the broker's affair. Every
-// decision about numbers and time is a function of rotation.h and sizing.h; this file only carries them out.
+// Belongs to the loop's thread. A Pool owns its workers; who holds which leased cell is the
+// broker's affair. Every decision about numbers and time is a function of rotation.h and sizing.h;
+// this file only carries them out.
 #pragma once
 
 #include <deque>
@@ -41,10 +43,11 @@ class Pool final : public Worker::Listener {
     const Paths& paths;
     std::string generation;
     unsigned cores;
-    std::function<std::string(const std::string& base_id)> image_of;    // throws kMissingBase
-    std::function<void(uint64_t cell, const CellReport&)> cell_gone;     // leased cells only
-    std::function<bool(Pool&, const std::string* worker)> reclaim;      // takes back a cell that was leased ahead
-    std::function<unsigned()> worker_uid = NextWorkerUid;               // inside, for one more worker
+    std::function<std::string(const std::string& base_id)> image_of;  // throws kMissingBase
+    std::function<void(uint64_t cell, const CellReport&)> cell_gone;  // leased cells only
+    std::function<bool(Pool&, const std::string* worker)>
+        reclaim;  // takes back a cell that was leased ahead
+    std::function<unsigned()> worker_uid = NextWorkerUid;  // inside, for one more worker
   };
   using Granted = std::function<void(Grant)>;
   using Refused = std::function<void(const Error&)>;
@@ -56,15 +59,17 @@ class Pool final : public Worker::Listener {
   const PoolSpec& spec() const { return spec_; }
   const Environment& environment() const { return environment_; }
 
-  // Calls exactly one of the two, now or later. `ahead`: nobody waits for it, so it comes after everybody who does, and
-  // out of spare cells only. Returns a ticket for Forget.
+  // Calls exactly one of the two, now or later. `ahead`: nobody waits for it, so it comes after
+  // everybody who does, and out of spare cells only. Returns a ticket for Forget.
   uint64_t Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused);
   void Forget(uint64_t ticket);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Release(uint64_t cell);   // the cell dies; cell_gone follows
-  void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle all the same
+  void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle
+                                 // all the same
 
-  // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be started.
+  // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be
+  // started.
   void WhenWorkerReady(std::function<void(const Error*)> ready);
   void EnsureWarm(uint64_t cells, std::function<void(uint64_t ready, const Error*)> done);
 
@@ -74,7 +79,8 @@ class Pool final : public Worker::Listener {
   bool abandoned() const;  // it has nothing and nobody waits for it: it may be destroyed
 
   struct Stats {
-    uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0, start_failures = 0;
+    uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0,
+             start_failures = 0;
     std::string last_failure;
     std::vector<std::string> worker_names;
     std::string notes;
@@ -86,7 +92,7 @@ class Pool final : public Worker::Listener {
     std::unique_ptr<Worker> worker;
     double jitter = 0;
     bool retiring = false;
-    bool proven = false;  // a cell of it was ready once
+    bool proven = false;         // a cell of it was ready once
     std::deque<uint64_t> ready;  // parked cells, oldest first
     uint64_t leased = 0;
   };
@@ -111,12 +117,12 @@ class Pool final : public Worker::Listener {
 
   Member* MemberOf(const Worker& worker);
   Member* MemberOfCell(uint64_t cell);
-  Member* Current();   // the worker that new cells come from: the newest that is ready
+  Member* Current();      // the worker that new cells come from: the newest that is ready
   bool Starting() const;  // one more is on its way
   void StartWorker();
   void StartFailed(const Error& error);
   void RetireMember(Member& member, std::string_view why);
-  void Serve();     // gives ready cells to waiters, then sees to more slots
+  void Serve();  // gives ready cells to waiters, then sees to more slots
   void Resize();
   void SweepRetired();
   uint64_t ReadyCells() const;
@@ -129,7 +135,8 @@ class Pool final : public Worker::Listener {
   Rotation rotation_;
   SizingLimits sizing_;
   std::list<Member> workers_;
-  std::vector<std::unique_ptr<Worker>> graveyard_;  // dead ones, destroyed on the next turn of the loop
+  std::vector<std::unique_ptr<Worker>>
+      graveyard_;  // dead ones, destroyed on the next turn of the loop
   std::deque<Waiter> waiters_;
   std::vector<std::function<void(const Error*)>> ready_watchers_;
   std::vector<Watcher> warm_watchers_;

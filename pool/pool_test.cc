@@ -1,4 +1,5 @@
-// A Pool and its Workers against a fake libpod whose containers are scripted wardens on real sockets.
+// A Pool and its Workers against a fake libpod whose containers are scripted wardens on real
+// sockets.
 #include "pool/pool.h"
 
 #include <fcntl.h>
@@ -24,7 +25,8 @@ using std::chrono::milliseconds;
 
 class PoolTest : public ::testing::Test {
  protected:
-  PoolTest() : paths_(MakePaths()), wardens_(paths_.worker_dir()), podman_(wardens_.podman_socket()) {
+  PoolTest()
+      : paths_(MakePaths()), wardens_(paths_.worker_dir()), podman_(wardens_.podman_socket()) {
     spec_.warm = 1;
     spec_.max_cells = 4;
     spec_.idle_sec = 3600;
@@ -43,16 +45,17 @@ class PoolTest : public ::testing::Test {
 
   Pool& MakePool() {
     background_.emplace(2);
-    Pool::Context context{loop_,
-                          podman_,
-                          *background_,
-                          paths_,
-                          "generation",
-                          2,
-                          [](const std::string&) { return std::string("image"); },
-                          [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
-                          [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
-                          [this] { return uid_; }};
+    Pool::Context context{
+        loop_,
+        podman_,
+        *background_,
+        paths_,
+        "generation",
+        2,
+        [](const std::string&) { return std::string("image"); },
+        [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
+        [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
+        [this] { return uid_; }};
     pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, Environment{});
     return *pool_;
   }
@@ -201,7 +204,9 @@ TEST_F(PoolTest, FailsWhoWaitsWhenAContainerCannotBeMade) {
 
 TEST_F(PoolTest, FailsWhoWaitsWhenAWorkersDirectoryCannotBeMade) {
   std::filesystem::remove_all(paths_.worker_dir());
-  { const Fd file(::creat(paths_.worker_dir().c_str(), 0600)); }
+  {
+    const Fd file(::creat(paths_.worker_dir().c_str(), 0600));
+  }
   MakePool();
   EXPECT_EQ(Await(), nullptr);
   EXPECT_EQ(refusals_.at(0).code(), Code::kWorkerFailed);
@@ -238,7 +243,8 @@ TEST_F(PoolTest, AWorkersLastWordsAreMadePrintable) {
   wardens_.Behave(WardenWay::kZygoteDies);
   MakePool();
   EXPECT_EQ(Await(), nullptr);
-  for (const char c : pool_->GetStats().last_failure) EXPECT_TRUE(c >= 0x20 && c <= 0x7e) << static_cast<int>(c);
+  for (const char c : pool_->GetStats().last_failure)
+    EXPECT_TRUE(c >= 0x20 && c <= 0x7e) << static_cast<int>(c);
 }
 
 TEST_F(PoolTest, CellsThatCannotBeMadeAreAFailureAndNoLoop) {
@@ -360,7 +366,8 @@ TEST_F(PoolTest, ARemovalNeverOvertakesTheStartItUndoes) {
     Ask();
     if (i % 2 == 0) RunUntil([&] { return wardens_.containers().created() > 0; });
     pool_.reset();
-    // Both threads must meet behind what was posted: whatever their order, no container is left, and none comes later.
+    // Both threads must meet behind what was posted: whatever their order, no container is left,
+    // and none comes later.
     std::atomic<int> met = 0;
     for (int thread = 0; thread < 2; ++thread) {
       background_->Post([&met] {

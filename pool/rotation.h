@@ -13,14 +13,14 @@ struct Rotation {
 };
 
 struct WorkerAge {
-  uint64_t calls = 0;                       // cells handed out
-  std::chrono::duration<double> age{0};     // since it became ready
-  bool tainted = false;                     // something in it went wrong that a fresh one would not have
-  double jitter = 0;                        // 0 to 1, fixed for each worker: a cohort does not rotate at once
+  uint64_t calls = 0;                    // cells handed out
+  std::chrono::duration<double> age{0};  // since it became ready
+  bool tainted = false;  // something in it went wrong that a fresh one would not have
+  double jitter = 0;     // 0 to 1, fixed for each worker: a cohort does not rotate at once
 };
 
-// "" while the worker may go on, else why it is due: "taint", "calls" or "age". Jitter only ever shortens a life: no
-// worker passes a limit.
+// "" while the worker may go on, else why it is due: "taint", "calls" or "age". Jitter only ever
+// shortens a life: no worker passes a limit.
 constexpr std::string_view DueForRotation(const Rotation& rotation, const WorkerAge& worker) {
   if (worker.tainted) return "taint";
   if (worker.calls >= rotation.max_calls) return "calls";
@@ -28,7 +28,8 @@ constexpr std::string_view DueForRotation(const Rotation& rotation, const Worker
   return "";
 }
 
-// How long to wait before a worker is started again after `failures` starts failed in a row: doubles from 0.2 s to 30 s.
+// How long to wait before a worker is started again after `failures` starts failed in a row:
+// doubles from 0.2 s to 30 s.
 constexpr std::chrono::milliseconds StartBackoff(unsigned failures) {
   if (failures == 0) return std::chrono::milliseconds(0);
   const unsigned doublings = failures - 1 < 8 ? failures - 1 : 8;

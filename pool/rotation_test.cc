@@ -14,7 +14,9 @@ WorkerAge Aged(uint64_t calls, double seconds, bool tainted = false, double jitt
   return {calls, duration<double>(seconds), tainted, jitter};
 }
 
-TEST(Rotation, LeavesAWorkerWithinItsLimits) { EXPECT_EQ(DueForRotation(kRotation, Aged(99, 59.9)), ""); }
+TEST(Rotation, LeavesAWorkerWithinItsLimits) {
+  EXPECT_EQ(DueForRotation(kRotation, Aged(99, 59.9)), "");
+}
 
 TEST(Rotation, EndsAWorkerAtItsLastCall) {
   EXPECT_EQ(DueForRotation(kRotation, Aged(100, 0)), "calls");
@@ -23,7 +25,9 @@ TEST(Rotation, EndsAWorkerAtItsLastCall) {
 
 TEST(Rotation, EndsAWorkerAtItsAge) { EXPECT_EQ(DueForRotation(kRotation, Aged(0, 60)), "age"); }
 
-TEST(Rotation, EndsATaintedWorkerAtOnce) { EXPECT_EQ(DueForRotation(kRotation, Aged(0, 0, true)), "taint"); }
+TEST(Rotation, EndsATaintedWorkerAtOnce) {
+  EXPECT_EQ(DueForRotation(kRotation, Aged(0, 0, true)), "taint");
+}
 
 TEST(Rotation, JitterOnlyShortensALife) {
   for (double jitter = 0; jitter <= 1; jitter += 0.125) {

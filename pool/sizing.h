@@ -29,11 +29,12 @@ struct SlotCounts {
   uint64_t waiting = 0;  // callers in the queue
 };
 
-// How many more slots to ask for now: enough for every waiting caller and the warm stock, at most kSlotsAtOnce in the
-// making, so that a burst does not turn into a storm of forks.
+// How many more slots to ask for now: enough for every waiting caller and the warm stock, at most
+// kSlotsAtOnce in the making, so that a burst does not turn into a storm of forks.
 inline constexpr uint64_t kSlotsAtOnce = 4;
 constexpr uint64_t SlotsToAdd(const SizingLimits& limits, const SlotCounts& counts) {
-  const uint64_t wanted = std::max<uint64_t>(counts.waiting, 0) + std::min(limits.warm, limits.max_cells);
+  const uint64_t wanted =
+      std::max<uint64_t>(counts.waiting, 0) + std::min(limits.warm, limits.max_cells);
   const uint64_t have = counts.ready + counts.coming + counts.making;
   const uint64_t missing = wanted > have ? wanted - have : 0;
   const uint64_t room = limits.max_cells > counts.slots ? limits.max_cells - counts.slots : 0;
@@ -41,8 +42,8 @@ constexpr uint64_t SlotsToAdd(const SizingLimits& limits, const SlotCounts& coun
   return std::min({missing, room, at_once});
 }
 
-constexpr bool PoolIsIdle(std::chrono::duration<double> since_last_call, double idle_sec, uint64_t leased,
-                          uint64_t waiting) {
+constexpr bool PoolIsIdle(std::chrono::duration<double> since_last_call, double idle_sec,
+                          uint64_t leased, uint64_t waiting) {
   return leased == 0 && waiting == 0 && since_last_call.count() >= idle_sec;
 }
 

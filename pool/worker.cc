@@ -22,10 +22,12 @@ namespace fs = std::filesystem;
 constexpr auto kStartDeadline = std::chrono::seconds(180);
 constexpr size_t kMaxNotes = 16 * 1024;
 constexpr size_t kMaxWords = 300;
-// Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us forking.
+// Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us
+// forking.
 constexpr unsigned kMaxBarren = 16;
 
-// What a worker says is shown in logs and terminals, and put into JSON: printable ASCII is all that is let through.
+// What a worker says is shown in logs and terminals, and put into JSON: printable ASCII is all that
+// is let through.
 std::string Printable(std::string_view text, size_t most) {
   std::string printable(text.substr(0, most));
   for (char& c : printable) {
@@ -58,8 +60,8 @@ void WriteModule(const fs::path& root, const std::string& path, const std::strin
 
 }  // namespace
 
-Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
-               const PoolSpec& pool, WorkerLaunch launch, const Files& files)
+Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& listener,
+               const Paths& paths, const PoolSpec& pool, WorkerLaunch launch, const Files& files)
     : loop_(loop),
       podman_(podman),
       background_(background),
@@ -71,28 +73,31 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
   launch_.setup = !files.setup.empty();
   launch_.modules = !files.modules.empty();
   fs::create_directories(launch_.socket_dir);
-  fs::permissions(launch_.socket_dir, fs::perms(0755));  // run_dir above it is 0700; the worker's uid is another
+  fs::permissions(launch_.socket_dir,
+                  fs::perms(0755));  // run_dir above it is 0700; the worker's uid is another
   if (launch_.setup) WriteFile(launch_.socket_dir + "/setup.pickle", files.setup);
-  for (const auto& [path, content] : files.modules) WriteModule(launch_.socket_dir + "/modules", path, content);
+  for (const auto& [path, content] : files.modules)
+    WriteModule(launch_.socket_dir + "/modules", path, content);
   const std::string spec = WorkerContainerSpec(paths, pool, launch_);
   // Nothing throws from here on: the loop would keep callbacks into an object that never was.
   listener_fd_ = ListenAt(launch_.socket_dir + "/" + kWorkerSocketName, 1, 0666);
   loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
   start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
 
-  background_.Post([this, spec, alive = alive_, container = container_, &loop = loop_, &podman = podman_] {
-    const std::lock_guard lock(container->mutex);
-    if (container->removed) return;
-    std::string failure;
-    try {
-      podman.Start(podman.Create(spec));
-    } catch (const std::exception& e) {
-      failure = e.what();
-    }
-    loop.Post([this, alive, failure] {
-      if (*alive && !failure.empty()) Die("its container could not be started: " + failure);
-    });
-  });
+  background_.Post(
+      [this, spec, alive = alive_, container = container_, &loop = loop_, &podman = podman_] {
+        const std::lock_guard lock(container->mutex);
+        if (container->removed) return;
+        std::string failure;
+        try {
+          podman.Start(podman.Create(spec));
+        } catch (const std::exception& e) {
+          failure = e.what();
+        }
+        loop.Post([this, alive, failure] {
+          if (*alive && !failure.empty()) Die("its container could not be started: " + failure);
+        });
+      });
 }
 
 Worker::~Worker() {
@@ -104,17 +109,18 @@ Worker::~Worker() {
     loop_.Remove(warden_.get());
   }
   warden_.reset();
-  background_.Post([&podman = podman_, container = container_, name = launch_.name, dir = launch_.socket_dir] {
-    const std::lock_guard lock(container->mutex);
-    container->removed = true;
-    try {
-      podman.Remove(name);
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
-    }
-    std::error_code ignored;
-    fs::remove_all(dir, ignored);
-  });
+  background_.Post(
+      [&podman = podman_, container = container_, name = launch_.name, dir = launch_.socket_dir] {
+        const std::lock_guard lock(container->mutex);
+        container->removed = true;
+        try {
+          podman.Remove(name);
+        } catch (const std::exception& e) {
+          std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
+        }
+        std::error_code ignored;
+        fs::remove_all(dir, ignored);
+      });
 }
 
 uint64_t Worker::slots_making() const {
@@ -123,14 +129,15 @@ uint64_t Worker::slots_making() const {
 }
 
 uint64_t Worker::cells_coming() const {
-  return static_cast<uint64_t>(
-      std::ranges::count_if(slots_, [](const auto& s) { return s.second == SlotState::kMakingCell; }));
+  return static_cast<uint64_t>(std::ranges::count_if(
+      slots_, [](const auto& s) { return s.second == SlotState::kMakingCell; }));
 }
 
 void Worker::OnAccept() {
   Fd peer(::accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer) return;
-  if (warden_ || PeerOf(peer.get()).uid != launch_.uid) return;  // dropped: one warden, and it has this worker's uid
+  if (warden_ || PeerOf(peer.get()).uid != launch_.uid)
+    return;  // dropped: one warden, and it has this worker's uid
   warden_ = std::move(peer);
   loop_.Add(warden_.get(), EPOLLIN, [this](uint32_t) { OnWarden(); });
 }
@@ -147,7 +154,8 @@ void Worker::OnWarden() {
     }
     FrameHeader header;
     std::memcpy(&header, buffer, sizeof header);
-    if (header.magic != kFrameMagic || header.version != kFrameVersion) return Die("the warden sent an unknown frame");
+    if (header.magic != kFrameMagic || header.version != kFrameVersion)
+      return Die("the warden sent an unknown frame");
     try {
       OnFrame(header, {buffer + sizeof header, got.size - sizeof header});
     } catch (const Error& error) {  // out of descriptors: this worker is given up, the agent is not
@@ -167,7 +175,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       proved_ = true;
       return;
     case FrameKind::kZygoteReady:
-      if (state_ != State::kStarting || payload.size() > kMaxNotes) return Die("an unexpected ready frame");
+      if (state_ != State::kStarting || payload.size() > kMaxNotes)
+        return Die("an unexpected ready frame");
       loop_.Cancel(std::exchange(start_timer_, 0));
       state_ = State::kReady;
       ready_since_ = Clock::now();
@@ -175,7 +184,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       notes_ = Printable(payload, kMaxNotes);
       return listener_.OnWorkerReady(*this);
     case FrameKind::kSlotReady:
-      if (slot == slots_.end() || slot->second != SlotState::kMaking) return Die("an unexpected slot");
+      if (slot == slots_.end() || slot->second != SlotState::kMaking)
+        return Die("an unexpected slot");
       slot->second = SlotState::kFree;
       if (refill_) MakeCell(slot->first);
       return;
@@ -186,7 +196,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       slots_[cell->second.slot] = SlotState::kHasCell;
       return listener_.OnCellReady(*this, header.id);
     case FrameKind::kCellExit: {
-      if (cell == cells_.end() || payload.size() != sizeof(CellReport)) return Die("an unexpected end of a cell");
+      if (cell == cells_.end() || payload.size() != sizeof(CellReport))
+        return Die("an unexpected end of a cell");
       CellReport report;
       std::memcpy(&report, payload.data(), sizeof report);
       const uint32_t its_slot = cell->second.slot;
@@ -198,8 +209,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     }
     case FrameKind::kFailed: {
       const std::string words = Printable(payload, kMaxWords);
-      std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %s\n", launch_.name.c_str(), header.a,
-                   static_cast<unsigned long long>(header.id), words.c_str());
+      std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %s\n", launch_.name.c_str(),
+                   header.a, static_cast<unsigned long long>(header.id), words.c_str());
       tainted_ = true;
       if (slot == slots_.end()) return Die("a failure of an unknown slot");
       // A worker that can no longer make a single slot is of no use to anybody.
@@ -252,7 +263,8 @@ CellChannels Worker::Take(uint64_t cell) {
 }
 
 void Worker::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
-  if (cells_.contains(cell)) Send({.kind = FrameKind::kArm, .id = cell, .b = timeout_ms, .c = cpu_ms});
+  if (cells_.contains(cell))
+    Send({.kind = FrameKind::kArm, .id = cell, .b = timeout_ms, .c = cpu_ms});
 }
 
 void Worker::Kill(uint64_t cell) {
@@ -262,7 +274,8 @@ void Worker::Kill(uint64_t cell) {
 bool Worker::Send(const FrameHeader& header, std::span<const int> descriptors) {
   if (!warden_) return false;
   const iovec part{const_cast<FrameHeader*>(&header), sizeof header};
-  // The warden's queue holds a few hundred frames; one that does not read them is no warden of ours any more.
+  // The warden's queue holds a few hundred frames; one that does not read them is no warden of ours
+  // any more.
   if (SendDatagram(warden_.get(), {&part, 1}, descriptors) == SendStatus::kSent) return true;
   loop_.Post([this, alive = alive_] {
     if (*alive) Die("the warden does not take orders any more");

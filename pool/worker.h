@@ -1,9 +1,10 @@
-// One warm container of one environment under one policy: starts it, talks to its warden, keeps the books of its slots
-// and cells, and removes it.
+// One warm container of one environment under one policy: starts it, talks to its warden, keeps the
+// books of its slots and cells, and removes it.
 //
-// Belongs to the loop's thread. Everything the warden says is checked against what it was asked: a frame that does not
-// fit ends the worker (the zygote beneath it may be hostile), and that is all it can do to us. Channels of a cell are
-// made here and sent in; no descriptor ever comes out of a worker.
+// Belongs to the loop's thread. Everything the warden says is checked against what it was asked: a
+// frame that does not fit ends the worker (the zygote beneath it may be hostile), and that is all
+// it can do to us. Channels of a cell are made here and sent in; no descriptor ever comes out of a
+// worker.
 #pragma once
 
 #include <functional>
@@ -32,7 +33,7 @@ struct CellChannels {
 class Worker {
  public:
   struct Files {
-    std::string setup;  // pickled, "": none
+    std::string setup;                           // pickled, "": none
     std::map<std::string, std::string> modules;  // relative path to content
   };
   class Listener {
@@ -41,14 +42,16 @@ class Worker {
     virtual void OnCellReady(Worker& worker, uint64_t cell) = 0;
     virtual void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) = 0;
     virtual void OnSlotsChanged(Worker& worker) = 0;
-    // The worker is of no more use; its container is being removed. Cells it had are reported gone before.
+    // The worker is of no more use; its container is being removed. Cells it had are reported gone
+    // before.
     virtual void OnWorkerDead(Worker& worker, const std::string& why) = 0;
 
    protected:
     ~Listener() = default;
   };
 
-  // Begins to start it; OnWorkerReady or OnWorkerDead follows. `loop`, `podman`, `background` and `listener` outlive it.
+  // Begins to start it; OnWorkerReady or OnWorkerDead follows. `loop`, `podman`, `background` and
+  // `listener` outlive it.
   Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
          const PoolSpec& pool, WorkerLaunch launch, const Files& files);
   ~Worker();  // kills and removes whatever is left of it
@@ -63,7 +66,7 @@ class Worker {
   uint64_t calls() const { return calls_; }
   bool tainted() const { return tainted_; }
 
-  uint64_t slots() const { return slots_.size(); }   // alive or being made
+  uint64_t slots() const { return slots_.size(); }  // alive or being made
   uint64_t slots_making() const;
   uint64_t cells_coming() const;
   uint64_t cells_alive() const { return cells_.size(); }
@@ -72,7 +75,7 @@ class Worker {
   // Takes the channels of a parked cell: it is leased from now on.
   CellChannels Take(uint64_t cell);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
-  void Kill(uint64_t cell);   // OnCellGone follows
+  void Kill(uint64_t cell);  // OnCellGone follows
   void StopRefilling() { refill_ = false; }
 
  private:
@@ -91,9 +94,11 @@ class Worker {
   bool Send(const FrameHeader& header, std::span<const int> descriptors = {});
   void Die(const std::string& why);
   void ForgetSlot(uint32_t slot);
-  bool Barren();  // one more cell came to nothing; true when that is so many in a row that the worker is of no use
+  bool Barren();  // one more cell came to nothing; true when that is so many in a row that the
+                  // worker is of no use
 
-  // The container as the background threads know it: a removal never overtakes the start, nor a start the removal.
+  // The container as the background threads know it: a removal never overtakes the start, nor a
+  // start the removal.
   struct Container {
     std::mutex mutex;
     bool removed = false;
@@ -121,7 +126,8 @@ class Worker {
   bool proved_ = false;  // the warden has shown its token
   bool tainted_ = false;
   bool refill_ = true;
-  std::shared_ptr<bool> alive_;  // false once destroyed: for results that come back from the background
+  std::shared_ptr<bool>
+      alive_;  // false once destroyed: for results that come back from the background
 };
 
 }  // namespace hutch

@@ -1,53 +1,67 @@
-// The fixed little-endian frames spoken with a worker: client <-> cell, and agent <-> warden <-> zygote and slots.
+// The fixed little-endian frames spoken with a worker: client <-> cell, and agent <-> warden <->
+// zygote and slots.
 //
-// Everything is one SOCK_SEQPACKET datagram: a 32-byte header, then at most kMaxPayload bytes. No length inside a
-// datagram is believed beyond what recvmsg returned; a datagram that does not parse ends the connection and the worker.
-// Descriptors travel only *towards* the worker (SCM_RIGHTS); one that comes the other way is closed unread.
-// This header depends on nothing: the warden (static, no library of ours) and the cell include it too.
+// Everything is one SOCK_SEQPACKET datagram: a 32-byte header, then at most kMaxPayload bytes. No
+// length inside a datagram is believed beyond what recvmsg returned; a datagram that does not parse
+// ends the connection and the worker. Descriptors travel only *towards* the worker (SCM_RIGHTS);
+// one that comes the other way is closed unread. This header depends on nothing: the warden
+// (static, no library of ours) and the cell include it too.
 //
 //   offset size field
 //   0      2    magic   0x4348 ("HC")
 //   2      1    version kFrameVersion
 //   3      1    kind    one of FrameKind
 //   4      4    a       meaning depends on kind
-//   8      8    id      call id (client <-> cell) or cell id (agent <-> warden), chosen by the host, random or counted
-//   16     8    b       meaning depends on kind
-//   24     8    c       meaning depends on kind
-//   32     ...  payload
+//   8      8    id      call id (client <-> cell) or cell id (agent <-> warden), chosen by the
+//   host, random or counted 16     8    b       meaning depends on kind 24     8    c       meaning
+//   depends on kind 32     ...  payload
 //
-// ---- client <-> cell -------------------------------------------------------------------------------------------
-// kCall        client -> cell   a = section count n (4); payload = n little-endian u32 lengths, then the sections:
-//                               [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments: opaque bytes,
-//                               [3] lengths of out-of-band buffers: u64 each. A section of length 0xffffffff lies in the
-//                               next descriptor of the datagram (a sealed memfd; its size is the section's length), in
-//                               section order; when section 3 is not empty one more descriptor follows: a memfd with
-//                               all buffers, each at the next multiple of 4096.
-// kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
+// ---- client <-> cell
+// ------------------------------------------------------------------------------------------- kCall
+// client -> cell   a = section count n (4); payload = n little-endian u32 lengths, then the
+// sections:
+//                               [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments:
+//                               opaque bytes, [3] lengths of out-of-band buffers: u64 each. A
+//                               section of length 0xffffffff lies in the next descriptor of the
+//                               datagram (a sealed memfd; its size is the section's length), in
+//                               section order; when section 3 is not empty one more descriptor
+//                               follows: a memfd with all buffers, each at the next multiple of
+//                               4096.
+// kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of
+// the call restarts
 //                               (once). No payload.
-// kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the whole result if it
-//                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage. With kFlagInMemfd the
-//                               total lies in the memfd that the client sent after kNeed, and payload is CallUsage only.
-// kRaised      cell -> client   the function raised: as kResult, the body being the error map (see decode.h).
-// kUnencodable cell -> client   the result is no data: as kResult, the body being a map {path, type, hint, message}.
-// kNeed        cell -> client   b = bytes wanted for a large result. Answered by kMemfd, or, above result_mb, by kRefused.
-// kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK.
-// kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result.
-// kTooLarge    cell -> client   b = size of the result that was not sent.
+// kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the
+// whole result if it
+//                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage.
+//                               With kFlagInMemfd the total lies in the memfd that the client sent
+//                               after kNeed, and payload is CallUsage only.
+// kRaised      cell -> client   the function raised: as kResult, the body being the error map (see
+// decode.h). kUnencodable cell -> client   the result is no data: as kResult, the body being a map
+// {path, type, hint, message}. kNeed        cell -> client   b = bytes wanted for a large result.
+// Answered by kMemfd, or, above result_mb, by kRefused. kMemfd       client -> cell   one
+// descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK. kRefused     client -> cell   too
+// large; the cell then sends kTooLarge (b = size) as its result. kTooLarge    cell -> client   b =
+// size of the result that was not sent.
 //
-// ---- agent -> warden -------------------------------------------------------------------------------------------
+// ---- agent -> warden
+// -------------------------------------------------------------------------------------------
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
-// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends)
-// kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
-//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory
+// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr
+// (write ends) kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0:
+// none): the call has started; the
+//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its
+//              memory
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kRetire      make no more; kill every cell and exit 0
-// ---- warden -> agent -------------------------------------------------------------------------------------------
+// ---- warden -> agent
+// -------------------------------------------------------------------------------------------
 // kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN
 // kZygoteReady payload = JSON text of notes (untrusted: preloads that failed), at most 16 KiB
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
 // kCellExit    a = slot, id = cell id, payload = CellReport
-// kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or cell was not made; the
+// kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or
+// cell was not made; the
 //              slot is gone)
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.
 #pragma once
@@ -103,13 +117,14 @@ static_assert(sizeof(FrameHeader) == 32);
 
 // What the cell says of itself with its reply; a claim, not a measurement.
 struct CallUsage {
-  uint64_t load_us = 0;   // loading function and arguments
-  uint64_t wall_us = 0;   // from the start of the function to its end
-  uint64_t cpu_us = 0;    // user + system time of the cell's process in that time
-  uint64_t peak_kb = 0;   // VmHWM-like peak of the process
+  uint64_t load_us = 0;  // loading function and arguments
+  uint64_t wall_us = 0;  // from the start of the function to its end
+  uint64_t cpu_us = 0;   // user + system time of the cell's process in that time
+  uint64_t peak_kb = 0;  // VmHWM-like peak of the process
   uint64_t encode_us = 0;
   uint32_t minor_faults = 0;
-  uint32_t limit = 0;     // CellLimit: the uncaught exception is that limit's (MemoryError, ENOSPC, EAGAIN), else 0
+  uint32_t limit =
+      0;  // CellLimit: the uncaught exception is that limit's (MemoryError, ENOSPC, EAGAIN), else 0
 };
 static_assert(sizeof(CallUsage) == 48);
 
@@ -124,16 +139,16 @@ enum CellLimit : uint32_t {
 
 // What the warden measured of a cell that is gone.
 struct CellReport {
-  int32_t exit_code = -1;   // of the user's process, -1 when it was killed by a signal or by us
-  int32_t signal = 0;       // that killed the user's process, 0: none
-  uint32_t limit = 0;       // CellLimit that made the warden kill it
-  uint32_t killed = 0;      // 1: killed by the warden (kKill, a limit, the end of the worker)
-  uint64_t wall_us = 0;     // from kArm (or from ready) to its end
-  uint64_t cpu_us = 0;      // of the whole PID namespace
-  uint64_t peak_kb = 0;     // largest sum of Pss + shmem + tmpfs seen, 0: never sampled
+  int32_t exit_code = -1;  // of the user's process, -1 when it was killed by a signal or by us
+  int32_t signal = 0;      // that killed the user's process, 0: none
+  uint32_t limit = 0;      // CellLimit that made the warden kill it
+  uint32_t killed = 0;     // 1: killed by the warden (kKill, a limit, the end of the worker)
+  uint64_t wall_us = 0;    // from kArm (or from ready) to its end
+  uint64_t cpu_us = 0;     // of the whole PID namespace
+  uint64_t peak_kb = 0;    // largest sum of Pss + shmem + tmpfs seen, 0: never sampled
   uint64_t memory_limit_kb = 0;
   uint32_t pids_peak = 0;
-  uint32_t disk_full = 0;   // 1: the scratch was full when last looked at
+  uint32_t disk_full = 0;  // 1: the scratch was full when last looked at
 };
 static_assert(sizeof(CellReport) == 56);
 

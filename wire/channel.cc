@@ -35,7 +35,8 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const in
   message.msg_iov = const_cast<iovec*>(parts.data());
   message.msg_iovlen = parts.size();
   if (!descriptors.empty()) {
-    if (descriptors.size() > kMaxDescriptors) throw Error(Code::kInternal, "too many descriptors for one datagram");
+    if (descriptors.size() > kMaxDescriptors)
+      throw Error(Code::kInternal, "too many descriptors for one datagram");
     const size_t bytes = descriptors.size() * sizeof(int);
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(bytes);
@@ -51,12 +52,14 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const in
     if (errno == EINTR) continue;
     // ETOOMANYREFS: as many descriptors as this user may have open lie unread in sockets.
     if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) return SendStatus::kFull;
-    if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == ECONNREFUSED) return SendStatus::kClosed;
+    if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == ECONNREFUSED)
+      return SendStatus::kClosed;
     ThrowErrno("sendmsg");
   }
 }
 
-ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* descriptors, int max_descriptors) {
+ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* descriptors,
+                              int max_descriptors) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
   iovec part{buffer.data(), buffer.size()};
   msghdr message{};
@@ -116,7 +119,8 @@ Fd ListenAt(const std::string& path, int backlog, unsigned mode) {
   }
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) ThrowErrno("socket");
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) ThrowErrno("bind " + path);
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    ThrowErrno("bind " + path);
   if (::chmod(path.c_str(), mode) != 0) ThrowErrno("chmod " + path);
   if (::listen(fd.get(), backlog) != 0) ThrowErrno("listen " + path);
   return fd;
@@ -126,7 +130,8 @@ Fd ConnectTo(const std::string& path, long euid) {
   const sockaddr_un address = AddressOf(path);
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) ThrowErrno("socket");
-  // The raw system call changes this thread alone; glibc's seteuid() would change every thread of the process.
+  // The raw system call changes this thread alone; glibc's seteuid() would change every thread of
+  // the process.
   const bool switched = euid >= 0 && ::geteuid() == 0 && euid != 0;
   if (switched && ::syscall(SYS_setresuid, -1, euid, -1) != 0) ThrowErrno("setresuid");
   int result;
@@ -144,7 +149,8 @@ Fd ConnectTo(const std::string& path, long euid) {
 PeerCredentials PeerOf(int fd) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) ThrowErrno("SO_PEERCRED");
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
+    ThrowErrno("SO_PEERCRED");
   return {credentials.pid, credentials.uid};
 }
 

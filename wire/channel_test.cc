@@ -79,7 +79,8 @@ TEST(Channel, ClosesDescriptorsThatWereNotAskedFor) {
   write_end.reset();
   std::array<char, 8> buffer;
   EXPECT_EQ(ReceiveDatagram(b.get(), buffer, nullptr, 0).status, ReceiveStatus::kData);
-  EXPECT_EQ(::read(read_end.get(), buffer.data(), buffer.size()), 0) << "somebody still holds the write end";
+  EXPECT_EQ(::read(read_end.get(), buffer.data(), buffer.size()), 0)
+      << "somebody still holds the write end";
 }
 
 TEST(Channel, TellsADatagramThatIsTooLong) {
@@ -100,7 +101,8 @@ TEST(Channel, TellsADatagramWithTooManyDescriptorsAndKeepsNone) {
     std::vector<Fd> received;
     EXPECT_EQ(ReceiveDatagram(b.get(), buffer, &received, 1).status, ReceiveStatus::kTruncated);
   }
-  EXPECT_EQ(::read(read_end.get(), buffer.data(), buffer.size()), 0) << "a descriptor was left open";
+  EXPECT_EQ(::read(read_end.get(), buffer.data(), buffer.size()), 0)
+      << "a descriptor was left open";
 }
 
 TEST(Channel, RefusesToSendMoreDescriptorsThanADatagramHolds) {
@@ -131,13 +133,17 @@ TEST(Channel, ReadsWhatWasSentBeforeTheEnd) {
 TEST(Channel, FindsNobodyWhereNobodyListens) {
   const TempDir dir;
   EXPECT_FALSE(ConnectTo(dir / "none.sock"));
-  { const Fd left_over = ListenAt(dir / "left.sock", 1); }
+  {
+    const Fd left_over = ListenAt(dir / "left.sock", 1);
+  }
   EXPECT_FALSE(ConnectTo(dir / "left.sock"));
 }
 
 TEST(Channel, ReplacesASocketLeftOverAndNothingElse) {
   const TempDir dir;
-  { const Fd left_over = ListenAt(dir / "a.sock", 1); }
+  {
+    const Fd left_over = ListenAt(dir / "a.sock", 1);
+  }
   const Fd listener = ListenAt(dir / "a.sock", 1);
   EXPECT_TRUE(ConnectTo(dir / "a.sock"));
   std::ofstream(dir / "file") << "precious";
@@ -170,7 +176,8 @@ TEST(Channel, ShowsThePeerTheUidTakenForConnecting) {
   EXPECT_EQ(PeerOf(peer.get()).uid, ::geteuid());
   EXPECT_EQ(PeerOf(peer.get()).pid, ::getpid());
   if (::geteuid() != 0) GTEST_SKIP() << "only root can take another uid";
-  std::filesystem::permissions(std::filesystem::path(dir / "a.sock").parent_path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(std::filesystem::path(dir / "a.sock").parent_path(),
+                               std::filesystem::perms(0755));
   const Fd other = ConnectTo(dir / "a.sock", 12345);
   ASSERT_TRUE(other);
   const Fd other_peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));

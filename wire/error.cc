@@ -7,22 +7,38 @@ namespace hutch {
 
 std::string_view CodeName(Code code) {
   switch (code) {
-    case Code::kInternal: return "internal";
-    case Code::kInvalidArgument: return "invalid_argument";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kVersionMismatch: return "version_mismatch";
-    case Code::kProtocol: return "protocol";
-    case Code::kTimeout: return "timeout";
-    case Code::kBusy: return "busy";
-    case Code::kMissingBase: return "missing_base";
-    case Code::kMissingRuntime: return "missing_runtime";
-    case Code::kUnknownPool: return "unknown_pool";
-    case Code::kInstallFailed: return "install_failed";
-    case Code::kWorkerFailed: return "worker_failed";
-    case Code::kPodman: return "podman";
-    case Code::kPlatform: return "platform";
-    case Code::kPodmanMissing: return "podman_missing";
-    case Code::kCancelled: return "cancelled";
+    case Code::kInternal:
+      return "internal";
+    case Code::kInvalidArgument:
+      return "invalid_argument";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kVersionMismatch:
+      return "version_mismatch";
+    case Code::kProtocol:
+      return "protocol";
+    case Code::kTimeout:
+      return "timeout";
+    case Code::kBusy:
+      return "busy";
+    case Code::kMissingBase:
+      return "missing_base";
+    case Code::kMissingRuntime:
+      return "missing_runtime";
+    case Code::kUnknownPool:
+      return "unknown_pool";
+    case Code::kInstallFailed:
+      return "install_failed";
+    case Code::kWorkerFailed:
+      return "worker_failed";
+    case Code::kPodman:
+      return "podman";
+    case Code::kPlatform:
+      return "platform";
+    case Code::kPodmanMissing:
+      return "podman_missing";
+    case Code::kCancelled:
+      return "cancelled";
   }
   return "internal";
 }

@@ -1,8 +1,9 @@
 // The one exception type of Hutch's own code, and its closed set of codes.
 //
-// An Error says what *Hutch* failed at. What the user's function did is a value (Outcome), absence is std::optional.
-// `may_have_run` is true when user code may already have been started for the failed request: such a request is never
-// repeated by anybody. Errors are values once made; safe to copy between threads.
+// An Error says what *Hutch* failed at. What the user's function did is a value (Outcome), absence
+// is std::optional. `may_have_run` is true when user code may already have been started for the
+// failed request: such a request is never repeated by anybody. Errors are values once made; safe to
+// copy between threads.
 #pragma once
 
 #include <stdexcept>
@@ -13,22 +14,22 @@
 namespace hutch {
 
 enum class Code {
-  kInternal,            // a bug of ours
-  kInvalidArgument,     // bad input: the message says which and what to do
-  kUnavailable,         // the agent (or Podman's service) does not answer
-  kVersionMismatch,     // the peer speaks another wire version
-  kProtocol,            // the peer broke a protocol of ours
-  kTimeout,             // a wait of ours ran out
-  kBusy,                // the queue is full, or no cell came free in time
-  kMissingBase,         // the base image is not there: install it, then ask again
-  kMissingRuntime,      // the worker files are not there: install them, then ask again
-  kUnknownPool,         // the agent does not know this pool key (it restarted): prepare again
-  kInstallFailed,       // the dependency installer failed: the log says why
-  kWorkerFailed,        // a worker could not be started or died before a cell was ready
-  kPodman,              // libpod answered an error
-  kPlatform,            // the host lacks something: the message names it and the command that mends it
-  kPodmanMissing,       // there is no podman on this host
-  kCancelled,           // the caller gave up
+  kInternal,         // a bug of ours
+  kInvalidArgument,  // bad input: the message says which and what to do
+  kUnavailable,      // the agent (or Podman's service) does not answer
+  kVersionMismatch,  // the peer speaks another wire version
+  kProtocol,         // the peer broke a protocol of ours
+  kTimeout,          // a wait of ours ran out
+  kBusy,             // the queue is full, or no cell came free in time
+  kMissingBase,      // the base image is not there: install it, then ask again
+  kMissingRuntime,   // the worker files are not there: install them, then ask again
+  kUnknownPool,      // the agent does not know this pool key (it restarted): prepare again
+  kInstallFailed,    // the dependency installer failed: the log says why
+  kWorkerFailed,     // a worker could not be started or died before a cell was ready
+  kPodman,           // libpod answered an error
+  kPlatform,         // the host lacks something: the message names it and the command that mends it
+  kPodmanMissing,    // there is no podman on this host
+  kCancelled,        // the caller gave up
 };
 
 std::string_view CodeName(Code code);

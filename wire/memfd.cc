@@ -40,7 +40,8 @@ Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
     if (n < 0) ThrowErrno("writing shared memory");
     done += static_cast<size_t>(n);
   }
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) != 0) {
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) !=
+      0) {
     ThrowErrno("sealing shared memory");
   }
   return fd;
@@ -49,13 +50,15 @@ Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
 Fd MakeResultMemfd(size_t size) {
   Fd fd = MakeMemfd("hutch-result");
   if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) ThrowErrno("sizing shared memory");
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0) ThrowErrno("sealing shared memory");
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0)
+    ThrowErrno("sealing shared memory");
   return fd;
 }
 
 std::string ReadSealedMemfd(int fd, size_t limit) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || !(seals & F_SEAL_SHRINK)) throw Error(Code::kProtocol, "a shared memory file is not sealed");
+  if (seals < 0 || !(seals & F_SEAL_SHRINK))
+    throw Error(Code::kProtocol, "a shared memory file is not sealed");
   struct stat status;
   if (::fstat(fd, &status) != 0) ThrowErrno("fstat");
   const auto size = static_cast<size_t>(status.st_size);
@@ -67,8 +70,9 @@ std::string ReadSealedMemfd(int fd, size_t limit) {
 
 PrivateMapping::PrivateMapping(int fd, size_t size) : size_(size) {
   if (size == 0) return;
-  // Once sealed against writing nobody can change the pages under us. The seal fails while the peer holds a writable
-  // mapping: then the bytes are copied out, and what it writes later is its own affair.
+  // Once sealed against writing nobody can change the pages under us. The seal fails while the peer
+  // holds a writable mapping: then the bytes are copied out, and what it writes later is its own
+  // affair.
   const bool sealed = ::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0;
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                       sealed ? MAP_PRIVATE : MAP_PRIVATE | MAP_ANONYMOUS, sealed ? fd : -1, 0);

@@ -66,7 +66,8 @@ TEST(PrivateMapping, SealsTheFileAndIsWritableForUsAlone) {
 
 TEST(PrivateMapping, CopiesWhereThePeerKeepsAWritableMapping) {
   const Fd fd = MakeResultMemfd(4096);
-  auto* theirs = static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
+  auto* theirs =
+      static_cast<char*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
   ASSERT_NE(static_cast<void*>(theirs), MAP_FAILED);
   std::memcpy(theirs, "before", 6);
   const PrivateMapping mapping(fd.get(), 4096);

@@ -21,8 +21,8 @@ constexpr int kMaxDescriptors = 4;
 
 }  // namespace
 
-// What cereal's own binary archive writes, read from memory. A length that is more than the bytes left is refused before
-// anything of its size is allocated.
+// What cereal's own binary archive writes, read from memory. A length that is more than the bytes
+// left is refused before anything of its size is allocated.
 class BoundedInput : public cereal::InputArchive<BoundedInput, cereal::AllowEmptyClassElision> {
  public:
   explicit BoundedInput(std::string_view bytes)
@@ -60,7 +60,8 @@ void CEREAL_LOAD_FUNCTION_NAME(BoundedInput& archive, cereal::BinaryData<T>& dat
   archive.Read(data.data, data.size);
 }
 
-// A bool crosses as a byte that is compared: one loaded from a byte other than 0 and 1 would be undefined.
+// A bool crosses as a byte that is compared: one loaded from a byte other than 0 and 1 would be
+// undefined.
 struct Flag {
   bool& value;
 };
@@ -77,47 +78,77 @@ void serialize(A& a, IndexSettings& m) {
 }
 template <class A>
 void serialize(A& a, PoolSpec& m) {
-  a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index, Flag{m.allow_sdists}, Flag{m.preload_given},
-    m.preload, m.nonce, m.setup, m.modules, m.memory_mb, m.disk_mb, m.pids, m.cpus, m.env, m.labels, m.max_calls,
-    m.max_age_sec, m.warm, m.max_cells, m.idle_sec);
+  a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index,
+    Flag{m.allow_sdists}, Flag{m.preload_given}, m.preload, m.nonce, m.setup, m.modules,
+    m.memory_mb, m.disk_mb, m.pids, m.cpus, m.env, m.labels, m.max_calls, m.max_age_sec, m.warm,
+    m.max_cells, m.idle_sec);
 }
 template <class A>
 void serialize(A& a, CellReport& m) {
-  a(m.exit_code, m.signal, m.limit, m.killed, m.wall_us, m.cpu_us, m.peak_kb, m.memory_limit_kb, m.pids_peak,
-    m.disk_full);
+  a(m.exit_code, m.signal, m.limit, m.killed, m.wall_us, m.cpu_us, m.peak_kb, m.memory_limit_kb,
+    m.pids_peak, m.disk_full);
 }
 template <class A>
-void serialize(A& a, Hello& m) { a(m.wire_version, m.pid); }
+void serialize(A& a, Hello& m) {
+  a(m.wire_version, m.pid);
+}
 template <class A>
-void serialize(A& a, Prepare& m) { a(m.request, m.timeout_ms, m.spec); }
+void serialize(A& a, Prepare& m) {
+  a(m.request, m.timeout_ms, m.spec);
+}
 template <class A>
-void serialize(A& a, Warm& m) { a(m.request, m.key, m.cells); }
+void serialize(A& a, Warm& m) {
+  a(m.request, m.key, m.cells);
+}
 template <class A>
-void serialize(A& a, Acquire& m) { a(m.request, m.key, m.queue_ms, Flag{m.ahead}); }
+void serialize(A& a, Acquire& m) {
+  a(m.request, m.key, m.queue_ms, Flag{m.ahead});
+}
 template <class A>
-void serialize(A& a, Forget& m) { a(m.request); }
+void serialize(A& a, Forget& m) {
+  a(m.request);
+}
 template <class A>
-void serialize(A& a, Started& m) { a(m.lease, m.timeout_ms, m.cpu_ms); }
+void serialize(A& a, Started& m) {
+  a(m.lease, m.timeout_ms, m.cpu_ms);
+}
 template <class A>
-void serialize(A& a, Done& m) { a(m.lease, Flag{m.want_report}, m.status); }
+void serialize(A& a, Done& m) {
+  a(m.lease, Flag{m.want_report}, m.status);
+}
 template <class A>
-void serialize(A& a, Ask& m) { a(m.request, m.what); }
+void serialize(A& a, Ask& m) {
+  a(m.request, m.what);
+}
 template <class A>
-void serialize(A& a, Welcome& m) { a(m.wire_version, m.agent); }
+void serialize(A& a, Welcome& m) {
+  a(m.wire_version, m.agent);
+}
 template <class A>
-void serialize(A& a, Progress& m) { a(m.request, m.stage, m.text, m.done, m.total); }
+void serialize(A& a, Progress& m) {
+  a(m.request, m.stage, m.text, m.done, m.total);
+}
 template <class A>
 void serialize(A& a, Prepared& m) {
-  a(m.request, m.key, m.digest, m.lock, m.notes, Flag{m.built}, m.build_sec, m.worker_sec, m.enforcement);
+  a(m.request, m.key, m.digest, m.lock, m.notes, Flag{m.built}, m.build_sec, m.worker_sec,
+    m.enforcement);
 }
 template <class A>
-void serialize(A& a, Leased& m) { a(m.request, m.lease, m.table_slot, m.worker, m.waited_us, m.worker_us); }
+void serialize(A& a, Leased& m) {
+  a(m.request, m.lease, m.table_slot, m.worker, m.waited_us, m.worker_us);
+}
 template <class A>
-void serialize(A& a, Report& m) { a(m.lease, m.report); }
+void serialize(A& a, Report& m) {
+  a(m.lease, m.report);
+}
 template <class A>
-void serialize(A& a, Answer& m) { a(m.request, m.text); }
+void serialize(A& a, Answer& m) {
+  a(m.request, m.text);
+}
 template <class A>
-void serialize(A& a, Failed& m) { a(m.request, m.code, m.message, m.hint, Flag{m.may_have_run}); }
+void serialize(A& a, Failed& m) {
+  a(m.request, m.code, m.message, m.hint, Flag{m.may_have_run});
+}
 
 std::string EncodeMessage(const Message& message) {
   std::ostringstream out(std::ios::binary);
@@ -154,9 +185,12 @@ bool SendMessage(int fd, const Message& message, std::span<const int> descriptor
   all.insert(all.end(), descriptors.begin(), descriptors.end());
   iovec parts[2] = {{&mark, 1}, {bytes.data(), bytes.size()}};
   switch (SendDatagram(fd, {parts, bytes.empty() ? 1u : 2u}, all)) {
-    case SendStatus::kSent: return true;
-    case SendStatus::kFull: return false;
-    case SendStatus::kClosed: break;
+    case SendStatus::kSent:
+      return true;
+    case SendStatus::kFull:
+      return false;
+    case SendStatus::kClosed:
+      break;
   }
   throw Error(Code::kUnavailable, "the connection to the agent is closed");
 }
@@ -166,15 +200,21 @@ std::optional<ReceivedMessage> ReceiveMessage(int fd) {
   std::vector<Fd> descriptors;
   const ReceiveResult got = ReceiveDatagram(fd, buffer, &descriptors, kMaxDescriptors);
   switch (got.status) {
-    case ReceiveStatus::kNothing: return std::nullopt;
-    case ReceiveStatus::kClosed: throw Error(Code::kUnavailable, "the connection was closed by its peer");
-    case ReceiveStatus::kTruncated: throw Error(Code::kProtocol, "a message is too long");
-    case ReceiveStatus::kData: break;
+    case ReceiveStatus::kNothing:
+      return std::nullopt;
+    case ReceiveStatus::kClosed:
+      throw Error(Code::kUnavailable, "the connection was closed by its peer");
+    case ReceiveStatus::kTruncated:
+      throw Error(Code::kProtocol, "a message is too long");
+    case ReceiveStatus::kData:
+      break;
   }
   if (buffer[0] == kInlineMark) {
-    return ReceivedMessage{DecodeMessage({buffer.data() + 1, got.size - 1}), std::move(descriptors)};
+    return ReceivedMessage{DecodeMessage({buffer.data() + 1, got.size - 1}),
+                           std::move(descriptors)};
   }
-  if (buffer[0] != kMemfdMark || descriptors.empty()) throw Error(Code::kProtocol, "a message has an unknown form");
+  if (buffer[0] != kMemfdMark || descriptors.empty())
+    throw Error(Code::kProtocol, "a message has an unknown form");
   const std::string bytes = ReadSealedMemfd(descriptors.front().get(), kMaxMessage);
   descriptors.erase(descriptors.begin());
   return ReceivedMessage{DecodeMessage(bytes), std::move(descriptors)};

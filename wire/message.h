@@ -1,7 +1,9 @@
-// Requests and replies between client and agent, both ours and of one user: cereal inside, one datagram each.
+// Requests and replies between client and agent, both ours and of one user: cereal inside, one
+// datagram each.
 //
-// A client numbers its requests (1, 2, ...); a reply names the request it answers. A message over kInlineMessage bytes
-// travels in a sealed memfd, the first descriptor of its datagram. Bytes of a sandbox never come near this file.
+// A client numbers its requests (1, 2, ...); a reply names the request it answers. A message over
+// kInlineMessage bytes travels in a sealed memfd, the first descriptor of its datagram. Bytes of a
+// sandbox never come near this file.
 #pragma once
 
 #include <chrono>
@@ -22,13 +24,16 @@ inline constexpr size_t kInlineMessage = 32 * 1024;
 inline constexpr size_t kMaxMessage = 256u << 20;
 inline constexpr uint32_t kLeaseTableSlots = 1024;
 
-// What a slot of the lease table holds. The table is one memfd for each connection, mapped by both sides: it decides,
-// without a message, whether a lease that was handed out ahead is used by the client or taken back by the agent.
+// What a slot of the lease table holds. The table is one memfd for each connection, mapped by both
+// sides: it decides, without a message, whether a lease that was handed out ahead is used by the
+// client or taken back by the agent.
 //
-// A mark carries the low bits of its lease's id: a slot is given out again once its cell is gone, and a client that still
-// holds the old lease must not mark the new one by mistake.
+// A mark carries the low bits of its lease's id: a slot is given out again once its cell is gone,
+// and a client that still holds the old lease must not mark the new one by mistake.
 enum LeaseMark : uint32_t { kLeaseIdle = 0, kLeaseUsed = 1, kLeaseReclaimed = 2 };
-constexpr uint32_t MarkOf(uint64_t lease, LeaseMark mark) { return static_cast<uint32_t>(lease << 2) | mark; }
+constexpr uint32_t MarkOf(uint64_t lease, LeaseMark mark) {
+  return static_cast<uint32_t>(lease << 2) | mark;
+}
 
 // ---- client -> agent
 struct Hello {
@@ -89,7 +94,7 @@ struct Prepared {
   std::vector<std::string> notes;
   bool built = false;
   double build_sec = 0;
-  double worker_sec = 0;  // until the first worker was ready, 0: it was already
+  double worker_sec = 0;    // until the first worker was ready, 0: it was already
   std::string enforcement;  // "cgroup" or "watchdog"
 };
 struct Leased {
@@ -116,8 +121,8 @@ struct Failed {
   bool may_have_run = false;
 };
 
-using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, Done, Ask, Welcome, Progress, Prepared,
-                             Leased, Report, Answer, Failed>;
+using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, Done, Ask, Welcome,
+                             Progress, Prepared, Leased, Report, Answer, Failed>;
 
 std::string EncodeMessage(const Message& message);
 Message DecodeMessage(std::string_view bytes);  // throws kProtocol

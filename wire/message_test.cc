@@ -110,7 +110,8 @@ TEST(Message, ALargeOneTravelsInSharedMemory) {
 TEST(Message, SaysWhetherTheSocketIsFullOrClosed) {
   auto [a, b] = MakeSocketPair();
   bool sent = true;
-  for (int i = 0; i < 1000 && sent; ++i) sent = SendMessage(a.get(), Answer{1, std::string(20'000, 'x')});
+  for (int i = 0; i < 1000 && sent; ++i)
+    sent = SendMessage(a.get(), Answer{1, std::string(20'000, 'x')});
   EXPECT_FALSE(sent);
   b.reset();
   EXPECT_THROW(SendMessage(a.get(), Answer{1, "x"}), Error);
@@ -118,8 +119,9 @@ TEST(Message, SaysWhetherTheSocketIsFullOrClosed) {
 }
 
 TEST(Message, RefusesAnUnknownForm) {
-  for (const std::string& bytes : {std::string("Z"), std::string("M"), std::string("I"), std::string("I\x7f"),
-                                   std::string("I\0\0\0\0", 5), std::string(40'000, 'I')}) {
+  for (const std::string& bytes :
+       {std::string("Z"), std::string("M"), std::string("I"), std::string("I\x7f"),
+        std::string("I\0\0\0\0", 5), std::string(40'000, 'I')}) {
     auto [a, b] = MakeSocketPair();
     const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
     ASSERT_EQ(SendDatagram(a.get(), {&part, 1}), SendStatus::kSent);
@@ -144,8 +146,10 @@ TEST(Message, RefusesBytesAfterItsEnd) {
 // Not even a length of exabytes: it is compared with what is left before anything is allocated.
 TEST(Message, DamageIsAnErrorAndNothingElse) {
   std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed): the same damage each time
-  const std::string whole = EncodeMessage(Prepared{1, "key", "digest", "lock", {"a", "b"}, true, 1, 2, "cgroup"});
-  for (size_t cut = 0; cut < whole.size(); ++cut) EXPECT_THROW(DecodeMessage(whole.substr(0, cut)), Error);
+  const std::string whole =
+      EncodeMessage(Prepared{1, "key", "digest", "lock", {"a", "b"}, true, 1, 2, "cgroup"});
+  for (size_t cut = 0; cut < whole.size(); ++cut)
+    EXPECT_THROW(DecodeMessage(whole.substr(0, cut)), Error);
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = whole;
     for (uint32_t bits = 1 + random() % 3; bits > 0; --bits) {

@@ -29,19 +29,21 @@ struct IndexSettings {
   bool operator==(const IndexSettings&) const = default;
 };
 
-// Everything that decides which worker may serve a call. Two calls share a pool exactly when all of it is equal.
+// Everything that decides which worker may serve a call. Two calls share a pool exactly when all of
+// it is equal.
 struct PoolSpec {
-  std::vector<std::string> requirements;  // PEP 508, normalized and sorted by the client; validated again here
-  std::string python_version;             // "3.11.7"
-  std::string platform;                   // "linux_x86_64"
-  std::string base_id;                    // 32 hex digits: the base image
-  std::string runtime_id;                 // 32 hex digits: the worker files
+  std::vector<std::string>
+      requirements;            // PEP 508, normalized and sorted by the client; validated again here
+  std::string python_version;  // "3.11.7"
+  std::string platform;        // "linux_x86_64"
+  std::string base_id;         // 32 hex digits: the base image
+  std::string runtime_id;      // 32 hex digits: the worker files
   IndexSettings index;
   bool allow_sdists = false;
   bool preload_given = false;  // false: the direct requirements
   std::vector<std::string> preload;
-  std::string nonce;    // disable_cache: a fresh value makes a fresh environment
-  std::string setup;    // pickled setup function for the zygote, never loaded on the host
+  std::string nonce;  // disable_cache: a fresh value makes a fresh environment
+  std::string setup;  // pickled setup function for the zygote, never loaded on the host
   std::map<std::string, std::string> modules;  // the caller's own modules: relative path to content
   uint64_t memory_mb = 1024;
   uint64_t disk_mb = 256;

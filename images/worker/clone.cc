@@ -161,7 +161,8 @@ int CellInit(void*) {
   for (;;) {
     int status = 0;
     const long pid = RawCall(SYS_wait4, -1, Arg(&status), __WALL | WUNTRACED, 0);
-    // Stopped is ended too: nobody outside would ever continue it, and its caller would wait in vain.
+    // Stopped is ended too: nobody outside would ever continue it, and its caller would wait in
+    // vain.
     if (pid == user) {
       Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
       Exit(0);

@@ -11,8 +11,9 @@
 namespace hutch {
 
 std::string HttpReply(const std::string& status, const std::string& body) {
-  return "HTTP/1.1 " + status + "\r\nContent-Type: application/json\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body;
+  return "HTTP/1.1 " + status +
+         "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
+         "\r\n\r\n" + body;
 }
 
 std::string TextMember(const std::string& json, const std::string& key) {
@@ -99,8 +100,9 @@ void FakePodman::ServeOne(int peer) {
 
 FakeContainers::FakeContainers(OnStart on_start)
     : on_start_(std::move(on_start)),
-      podman_(FakePodman::AnswerBody(
-          [this](const std::string& head, const std::string& body) { return Answer(head, body); })) {}
+      podman_(FakePodman::AnswerBody([this](const std::string& head, const std::string& body) {
+        return Answer(head, body);
+      })) {}
 
 size_t FakeContainers::count() const {
   const std::lock_guard lock(mutex_);
@@ -116,11 +118,13 @@ std::string FakeContainers::Answer(const std::string& head, const std::string& b
   const std::string request = head.substr(0, head.find("\r\n"));
   const auto is = [&](const char* part) { return request.find(part) != std::string::npos; };
   if (is("/images/")) {
-    return hide_images_ ? HttpReply("404 Not Found", "{}") : HttpReply("200 OK", R"({"Id":"image"})");
+    return hide_images_ ? HttpReply("404 Not Found", "{}")
+                        : HttpReply("200 OK", R"({"Id":"image"})");
   }
   const std::lock_guard lock(mutex_);
   if (is("/containers/create")) {
-    if (fail_creates_) return HttpReply("500 Internal Server Error", R"({"cause":"no space left on device"})");
+    if (fail_creates_)
+      return HttpReply("500 Internal Server Error", R"({"cause":"no space left on device"})");
     const std::string name = TextMember(body, "name");
     containers_[name] = {body, "created"};
     ++created_;
@@ -129,14 +133,17 @@ std::string FakeContainers::Answer(const std::string& head, const std::string& b
   if (is("/containers/json")) {
     std::string list;
     for (const auto& [name, container] : containers_) {
-      list += (list.empty() ? "" : ",") + (R"({"Id":")" + name + R"(","Names":[")" + name + R"("],"State":")") +
+      list += (list.empty() ? "" : ",") +
+              (R"({"Id":")" + name + R"(","Names":[")" + name + R"("],"State":")") +
               container.state + R"(","Labels":{"hutch.role":"worker"}})";
     }
     return HttpReply("200 OK", "[" + list + "]");
   }
   const size_t begin = request.find("/containers/") + 12;
-  const auto found = containers_.find(request.substr(begin, request.find_first_of("/? ", begin) - begin));
-  if (found == containers_.end()) return HttpReply("404 Not Found", R"({"cause":"no such container"})");
+  const auto found =
+      containers_.find(request.substr(begin, request.find_first_of("/? ", begin) - begin));
+  if (found == containers_.end())
+    return HttpReply("404 Not Found", R"({"cause":"no such container"})");
   if (request.starts_with("DELETE")) {
     containers_.erase(found);
     return HttpReply("200 OK", "[]");
@@ -147,7 +154,8 @@ std::string FakeContainers::Answer(const std::string& head, const std::string& b
   }
   if (is("/start")) {
     const std::string failure = on_start_(found->first, found->second.spec);
-    if (!failure.empty()) return HttpReply("500 Internal Server Error", R"({"cause":")" + failure + "\"}");
+    if (!failure.empty())
+      return HttpReply("500 Internal Server Error", R"({"cause":")" + failure + "\"}");
     found->second.state = "running";
     return HttpReply("204 No Content", "");
   }

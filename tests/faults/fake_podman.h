@@ -1,6 +1,8 @@
-// A libpod service for tests: one that answers each request as it is told, and on top of it one that keeps containers.
+// A libpod service for tests: one that answers each request as it is told, and on top of it one
+// that keeps containers.
 //
-// Each has a thread of its own and a socket in a directory of its own. What is handed to them is called on that thread.
+// Each has a thread of its own and a socket in a directory of its own. What is handed to them is
+// called on that thread.
 #pragma once
 
 #include <atomic>
@@ -51,7 +53,8 @@ class FakePodman {
 // Containers that are nothing but names: created, started, killed and removed as libpod would.
 class FakeContainers {
  public:
-  // Called when a container starts; the spec is the body of its create. "" or the reason why it does not start.
+  // Called when a container starts; the spec is the body of its create. "" or the reason why it
+  // does not start.
   using OnStart = std::function<std::string(const std::string& name, const std::string& spec)>;
 
   explicit FakeContainers(OnStart on_start);
@@ -78,7 +81,8 @@ class FakeContainers {
   FakePodman podman_;  // last: its thread uses the rest
 };
 
-// The text of a string member of a JSON text, "" when it is not there. Enough for specs of our own making.
+// The text of a string member of a JSON text, "" when it is not there. Enough for specs of our own
+// making.
 std::string TextMember(const std::string& json, const std::string& key);
 
 }  // namespace hutch

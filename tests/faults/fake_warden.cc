@@ -26,9 +26,11 @@ void SendExit(int socket, uint32_t slot, uint64_t id) {
 }  // namespace
 
 FakeWardens::FakeWardens(std::string worker_dir)
-    : worker_dir_(std::move(worker_dir)), containers_([this](const std::string& name, const std::string& spec) {
+    : worker_dir_(std::move(worker_dir)),
+      containers_([this](const std::string& name, const std::string& spec) {
         auto warden = std::make_unique<Warden>();
-        warden->thread = std::thread([this, &self = *warden, way = way_.load(), token = TextMember(spec, "HUTCH_TOKEN"),
+        warden->thread = std::thread([this, &self = *warden, way = way_.load(),
+                                      token = TextMember(spec, "HUTCH_TOKEN"),
                                       socket = worker_dir_ + "/" + name + "/warden.sock"] {
           Run(self, socket, token, way);
         });
@@ -49,7 +51,8 @@ void FakeWardens::KillAll() {
   for (const auto& warden : wardens) warden->thread.join();
 }
 
-void FakeWardens::Run(const Warden& warden, const std::string& socket_path, const std::string& token, WardenWay way) {
+void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
+                      const std::string& token, WardenWay way) {
   if (way == WardenWay::kNeverConnects) return;
   const Fd connection = ConnectTo(socket_path);
   if (!connection) return;
@@ -59,7 +62,8 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path, cons
     SendFrame(socket, {.kind = FrameKind::kHello, .a = kFrameVersion},
               way == WardenWay::kWrongToken ? std::string(32, 'f') : token);
   }
-  if (way == WardenWay::kZygoteDies) SendFrame(socket, {.kind = FrameKind::kZygoteDied}, "\xff\x1b[31m\"\\");
+  if (way == WardenWay::kZygoteDies)
+    SendFrame(socket, {.kind = FrameKind::kZygoteDied}, "\xff\x1b[31m\"\\");
   SendFrame(socket, {.kind = FrameKind::kZygoteReady}, "{}");
   if (way == WardenWay::kNonsense) return Nonsense(warden, socket);
 
@@ -89,7 +93,8 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path, cons
       case FrameKind::kMakeCell:
         ++cells_made;
         if (way == WardenWay::kFailsCells) {
-          SendFrame(socket, {.kind = FrameKind::kFailed, .a = header.a, .id = header.id, .b = 12}, "no memory");
+          SendFrame(socket, {.kind = FrameKind::kFailed, .a = header.a, .id = header.id, .b = 12},
+                    "no memory");
         } else if (way == WardenWay::kEndsCellsUnready) {
           SendExit(socket, header.a, header.id);
         } else {
@@ -97,7 +102,9 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path, cons
           SendFrame(socket, {.kind = FrameKind::kCellReady, .a = header.a, .id = header.id});
         }
         break;
-      case FrameKind::kArm: ++armed; break;
+      case FrameKind::kArm:
+        ++armed;
+        break;
       case FrameKind::kKill: {
         const auto found = cells.find(header.id);
         if (found == cells.end()) break;
@@ -107,8 +114,11 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path, cons
         SendExit(socket, slot, header.id);
         break;
       }
-      case FrameKind::kRetire: ++retired; return;
-      default: return;
+      case FrameKind::kRetire:
+        ++retired;
+        return;
+      default:
+        return;
     }
   }
 }
@@ -116,8 +126,9 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path, cons
 // Orders are answered honestly at times, so that the nonsense meets every state of a worker.
 void FakeWardens::Nonsense(const Warden& warden, int socket) {
   std::mt19937_64 random(seed++);
-  const FrameKind kinds[] = {FrameKind::kHello,    FrameKind::kZygoteReady, FrameKind::kSlotReady, FrameKind::kCellReady,
-                             FrameKind::kCellExit, FrameKind::kFailed,      FrameKind::kZygoteDied};
+  const FrameKind kinds[] = {FrameKind::kHello,     FrameKind::kZygoteReady, FrameKind::kSlotReady,
+                             FrameKind::kCellReady, FrameKind::kCellExit,    FrameKind::kFailed,
+                             FrameKind::kZygoteDied};
   std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
   std::vector<FrameHeader> orders;
   std::vector<Fd> descriptors;
@@ -134,12 +145,14 @@ void FakeWardens::Nonsense(const Warden& warden, int socket) {
     const auto chosen = orders.begin() + static_cast<std::ptrdiff_t>(random() % orders.size());
     const FrameHeader order = *chosen;
     if (random() % 10 != 0) orders.erase(chosen);  // else it is answered twice
-    FrameHeader header{.kind = kinds[random() % std::size(kinds)], .a = order.a, .id = order.id, .b = random()};
+    FrameHeader header{
+        .kind = kinds[random() % std::size(kinds)], .a = order.a, .id = order.id, .b = random()};
     std::string payload;
     if (random() % 8 != 0) {  // what it should be
-      header.kind = order.kind == FrameKind::kMakeSlot   ? FrameKind::kSlotReady
-                    : order.kind == FrameKind::kMakeCell ? (random() % 2 != 0 ? FrameKind::kCellReady : FrameKind::kCellExit)
-                                                         : FrameKind::kFailed;
+      header.kind = order.kind == FrameKind::kMakeSlot ? FrameKind::kSlotReady
+                    : order.kind == FrameKind::kMakeCell
+                        ? (random() % 2 != 0 ? FrameKind::kCellReady : FrameKind::kCellExit)
+                        : FrameKind::kFailed;
       if (header.kind == FrameKind::kCellExit) payload.resize(sizeof(CellReport));
     }
     if (random() % 50 == 0) payload.append(random() % 20'000, '\xff');

@@ -1,7 +1,8 @@
-// Wardens for tests: threads that connect to a worker's socket and speak its frames, honestly or not, each started when
-// the container of its worker is.
+// Wardens for tests: threads that connect to a worker's socket and speak its frames, honestly or
+// not, each started when the container of its worker is.
 //
-// The workers must be made with the uid of the test's own process. Counters may be read from any thread.
+// The workers must be made with the uid of the test's own process. Counters may be read from any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -22,10 +23,10 @@ enum class WardenWay {
   kNeverConnects,
   kWrongToken,
   kNoHello,
-  kFailsCells,         // every cell fails to be made
-  kEndsCellsUnready,   // every cell ends before it is ready
-  kZygoteDies,         // instead of being ready, with words that are no text
-  kNonsense,           // frames made of a seed, forever
+  kFailsCells,        // every cell fails to be made
+  kEndsCellsUnready,  // every cell ends before it is ready
+  kZygoteDies,        // instead of being ready, with words that are no text
+  kNonsense,          // frames made of a seed, forever
 };
 
 class FakeWardens {
@@ -51,7 +52,8 @@ class FakeWardens {
     std::atomic<bool> stop = false;
     std::thread thread;
   };
-  void Run(const Warden& warden, const std::string& socket, const std::string& token, WardenWay way);
+  void Run(const Warden& warden, const std::string& socket, const std::string& token,
+           WardenWay way);
   void Nonsense(const Warden& warden, int socket);
 
   std::string worker_dir_;

@@ -1,8 +1,10 @@
-// libFuzzer over what a hostile cell may send: each input is a run of datagrams, put on a real socket before its end
-// closes; the lease must end the call with an outcome or an error of the protocol.
+// libFuzzer over what a hostile cell may send: each input is a run of datagrams, put on a real
+// socket before its end closes; the lease must end the call with an outcome or an error of the
+// protocol.
 //
-// An input is a sequence of: u8 shape, u16 length, bytes. An even shape sends the bytes as they are; an odd one puts the
-// right magic, version and call id into them, so that the fuzzer gets past the first check at once.
+// An input is a sequence of: u8 shape, u16 length, bytes. An even shape sends the bytes as they
+// are; an odd one puts the right magic, version and call id into them, so that the fuzzer gets past
+// the first check at once.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
