@@ -50,6 +50,45 @@ _YEAR = 366 * 86400.0
 _TIB = 1 << 20  # in MiB
 
 
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+
+
+def _number(name: str, value: Any, low: float, high: float, *, zero: bool = False) -> float:
+    """A finite number above `low` (or equal, if `zero`) up to `high`."""
+    if isinstance(value, (bool, str, bytes)) or not (
+        hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
+    ):
+        raise TypeError(f"{name} takes a number, not {type(value).__name__}: {_shown(value)}")
+    number = float(value)
+    if number != number:
+        raise ValueError(f"{name} is NaN: give a number")
+    if number < low or (number == low and not zero):
+        bound = "0 or more" if zero else f"more than {low:g}"
+        raise ValueError(f"{name}={_shown(value)} is too small: it must be {bound}")
+    if number > high:
+        raise ValueError(f"{name}={_shown(value)} is too large: it can be at most {high:g}")
+    return number
+
+
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    if isinstance(value, float) and value == value and abs(value) < 1e18 and value == int(value):
+        value = int(value)
+    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
+        if isinstance(value, float):
+            raise ValueError(f"{name}={value!r} is no whole number")
+        raise TypeError(f"{name} takes a whole number, not {type(value).__name__}: {_shown(value)}")
+    number = value.__index__()
+    if number < low:
+        raise ValueError(f"{name}={number} is too small: it must be {low} or more")
+    if number > high:
+        raise ValueError(f"{name}={_shown(number)} is too large: it can be at most {high}")
+    return cast(int, number)
+
+
 class Pool:
     """How many cells are kept. `warm`: ready ahead of calls ("auto": by demand); `max_cells`: at
     once (None: what the host bears); `idle_sec`: how long an unused worker stays.
@@ -135,43 +174,6 @@ class Options(NamedTuple):
                 )
             options = options._replace(disk_mb=options.memory_mb)
         return options
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _number(name: str, value: Any, low: float, high: float, *, zero: bool = False) -> float:
-    """A finite number above `low` (or equal, if `zero`) up to `high`."""
-    if isinstance(value, (bool, str, bytes)) or not (
-        hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
-    ):
-        raise TypeError(f"{name} takes a number, not {type(value).__name__}: {_shown(value)}")
-    number = float(value)
-    if number != number:
-        raise ValueError(f"{name} is NaN: give a number")
-    if number < low or (number == low and not zero):
-        bound = "0 or more" if zero else f"more than {low:g}"
-        raise ValueError(f"{name}={_shown(value)} is too small: it must be {bound}")
-    if number > high:
-        raise ValueError(f"{name}={_shown(value)} is too large: it can be at most {high:g}")
-    return number
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, float) and value == value and abs(value) < 1e18 and value == int(value):
-        value = int(value)
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        if isinstance(value, float):
-            raise ValueError(f"{name}={value!r} is no whole number")
-        raise TypeError(f"{name} takes a whole number, not {type(value).__name__}: {_shown(value)}")
-    number = value.__index__()
-    if number < low:
-        raise ValueError(f"{name}={number} is too small: it must be {low} or more")
-    if number > high:
-        raise ValueError(f"{name}={_shown(number)} is too large: it can be at most {high}")
-    return cast(int, number)
 
 
 def _optional_sec(name: str, value: Any) -> float | None:
