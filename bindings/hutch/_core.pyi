@@ -28,7 +28,7 @@ class PoolSpec(TypedDict):
     platform: str  # "linux_x86_64"
     base_id: str
     runtime_id: str
-    index: Mapping[str, str]  # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (a path)
+    index: Mapping[str, str]  # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (PEM text)
     allow_sdists: bool
     preload: Sequence[str] | None  # None: the direct requirements
     nonce: str  # disable_cache: a fresh value builds afresh

@@ -31,7 +31,7 @@ def settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         "https_proxy": _first(env, "https_proxy", "HTTPS_PROXY", "PIP_PROXY")
         or pip.get("proxy", ""),
         "no_proxy": _first(env, "no_proxy", "NO_PROXY"),
-        "ca_bundle": _file(
+        "ca_bundle": _text(
             _first(env, "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE") or pip.get("cert", "")
         ),
     }
@@ -41,8 +41,12 @@ def _first(env: Mapping[str, str], *names: str) -> str:
     return next((env[name] for name in names if env.get(name)), "")
 
 
-def _file(path: str) -> str:
-    return os.path.abspath(path) if path and os.path.isfile(path) else ""
+def _text(path: str) -> str:
+    """What the file holds; the builder cannot see the path."""
+    if not path or not os.path.isfile(path):
+        return ""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
 
 
 def _pip(env: Mapping[str, str]) -> dict[str, str]:
