@@ -142,7 +142,6 @@ class Pool final : public Worker::Listener {
   std::vector<Watcher> warm_watchers_;
   std::map<uint64_t, Member*> leased_;
   uint64_t next_ticket_ = 1;
-  uint64_t next_worker_ = 1;
   Clock::time_point last_use_;
   std::optional<Clock::time_point> starting_since_;
   unsigned failures_ = 0;  // starts failed in a row
