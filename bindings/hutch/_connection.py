@@ -94,7 +94,7 @@ class Connection:
                 try:
                     return Prepared(self.client.prepare(request.spec, timeout_ms, progress))
                 except _core.Error as error:
-                    if error.args[0] not in ("missing_base", "missing_runtime") or attempt == 2:
+                    if error.args[0] not in _MENDED_BY_INSTALL or attempt == 2:
                         raise
                     progress.close()
                     _launcher.run("--install")
@@ -195,6 +195,10 @@ def ensure_current() -> Connection:
         raise from_core(error) from None
 
 
+_MENDED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
+_NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", "podman_down")
+
+
 def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> T:
     """Runs `work` on the prepared pool. Repeats it once if it certainly had no effect: the agent
     had restarted, or the cell was lost before the call reached it. Raises SandboxError.
@@ -210,9 +214,13 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
             code, may_have_run = error.args[0], bool(error.args[3])
             if code in ("unavailable", "protocol"):
                 drop(connection)
+            elif code == "podman_down" and attempt == 0:
+                from hutch import _launcher
+
+                _launcher.run("--install")
             elif code == "unknown_pool":
                 connection.forget(request)
-            again = code in ("unavailable", "unknown_pool", "worker_failed") and not may_have_run
+            again = code in _NOTHING_HAPPENED and not may_have_run
             if attempt == 1 or not again or (building and code == "worker_failed"):
                 failure: SandboxError = from_core(
                     error, pool=request.spec["requirements"], building=building

@@ -90,13 +90,16 @@ class FunctionBytes:
             self._function.__name__, "function", len(function_bytes(self._function, survey))
         )
         found = [total]
+        modules = tuple(f"{name}." for name in survey.modules)
         for name, value in survey.values.items():
+            if name.startswith(modules):
+                continue  # part of the module
             try:
                 size: int | None = len(_pickling.dumps(value, self._inside, names))
             except Exception:
                 size = None
             found.append(Carried(name, type(value).__name__, size, _secret_warning(name, value)))
-        for name, module in survey._modules.items():
+        for name, module in survey.modules.items():
             size = len(_pickling.dumps(module, self._inside, names))
             found.append(Carried(name, "module", size))
         return found

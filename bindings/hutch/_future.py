@@ -163,7 +163,8 @@ class SandboxFuture(Future[R]):
         except BaseException as error:
             self.set_exception(error)
             return
-        self._outcome = outcome
+        if isinstance(outcome, Outcome):  # map runs chunks: a list of them
+            self._outcome = outcome
         if not unwrap:
             self.set_result(cast(R, outcome))
         elif outcome.ok:

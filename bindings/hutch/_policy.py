@@ -55,8 +55,6 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-
-
 def _number(name: str, value: Any, low: float, high: float, *, zero: bool = False) -> float:
     """A finite number above `low` (or equal, if `zero`) up to `high`."""
     if isinstance(value, (bool, str, bytes)) or not (

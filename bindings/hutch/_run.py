@@ -130,11 +130,13 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
         return raised(outcome, told, target.is_program)
     if status == "unencodable":
         told = _error_map(result)
-        path, type_name = _str(told, "path"), _str(told, "type")
+        path, type_name = _str(told, "path") or "result", _str(told, "type") or "value"
+        article = "an" if type_name[0] in "aeiouAEIOU" else "a"
         return not_data(
             outcome,
             SerializationError(
-                _str(told, "message") or f"{path} is a {type_name}, which is no data",
+                f"{path} is {article} {type_name}, which is no data that can leave the sandbox",
+                hint=_str(told, "hint"),
                 path=path,
                 type_name=type_name,
             ),
@@ -301,7 +303,9 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     message = f"{target.name} hit its {name} limit"
     if allowed is not None:
         message += f": {keyword}={allowed:g} allowed ({unit})"
-        if amount is not None:
+        if limit == "memory" and amount is not None and amount < 0.9 * allowed:
+            message += f", {amount:.3g} in use when it asked for more than was left"
+        elif amount is not None:
             message += f", {amount:.3g} used"
     advice = ", ".join(f"{key}={value:g}" for key, value in suggested.items())
     hint = f"raise it, for instance {advice}" if advice else ""

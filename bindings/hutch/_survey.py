@@ -44,7 +44,7 @@ class Survey:
         self._watched: list[tuple[Any, Any, Any]] = []  # (mapping, key, value)
         self._cells: list[tuple[Any, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
-        self._modules: dict[str, ModuleType] = {}
+        self.modules: dict[str, ModuleType] = {}
         self._seen: dict[int, Any] = {}
         self._visit_function(function)
         self._visit_modules()
@@ -125,7 +125,7 @@ class Survey:
             module = sys.modules.get(".".join(parts[: i + 1]))
             if module is not None and is_own(module.__name__):
                 self.imports[".".join(parts[: i + 1])] = module
-                self._modules.setdefault(module.__name__, module)
+                self.modules.setdefault(module.__name__, module)
 
     @staticmethod
     def _is_own_file(name: str) -> bool:
@@ -146,7 +146,7 @@ class Survey:
         while True:
             waiting = [
                 (module, name)
-                for module in list(self._modules.values())
+                for module in list(self.modules.values())
                 for name in sorted(self.names & vars(module).keys())
                 if (module.__name__, name) not in done
             ]
@@ -180,7 +180,7 @@ class Survey:
                         path=name,
                         type_name="module",
                     )
-                self._modules.setdefault(value.__name__, value)
+                self.modules.setdefault(value.__name__, value)
         elif kind is BuiltinFunctionType:
             self._goes_by_value(getattr(value, "__module__", None), name)
         elif kind is MethodType:
