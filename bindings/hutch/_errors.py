@@ -49,7 +49,9 @@ class SandboxError(Exception):
         self.__dict__.update(details)
 
     def __str__(self) -> str:
-        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+        from hutch._echo import escape  # a cell's words must not talk to the terminal
+
+        return escape(f"{self.message}\n  hint: {self.hint}" if self.hint else self.message)
 
     def __reduce__(self) -> Any:
         return _rebuilt, (type(self), dict(self.__dict__))
@@ -155,7 +157,9 @@ class RemoteTraceback(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        return f'\n"""\n{self.text.rstrip()}\n"""'
+        from hutch._echo import escape
+
+        return f'\n"""\n{escape(self.text.rstrip())}\n"""'
 
 
 _ROOTS = (

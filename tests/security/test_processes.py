@@ -95,7 +95,7 @@ def test_killing_oneself_is_a_death_by_that_signal(how: str, next_call_works: No
 
 def test_killing_every_process_harms_only_the_cell(next_call_works: None) -> None:
     outcome = signal_group.run(9, "everything")
-    assert outcome.status in ("died", "returned")
+    assert outcome.status in ("died", "returned", "raised")  # raised: there was nobody else
 
 
 @sandbox(timeout_sec=1)
@@ -106,9 +106,12 @@ def stop_myself() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def test_stopping_oneself_ends_by_the_time_limit(next_call_works: None) -> None:
+def test_stopping_oneself_is_no_way_to_stay(next_call_works: None) -> None:
     outcome = stop_myself.run()
-    assert (outcome.status, outcome.limit) == ("limit", "time")
+    assert (outcome.status, outcome.limit, outcome.signal) in (
+        ("limit", "time", None),
+        ("died", None, 19),
+    )
 
 
 @sandbox
@@ -154,8 +157,6 @@ def test_descriptors_sent_to_the_host_end_the_call_only(next_call_works: None) -
 
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        outcome = send_descriptors.run(100)
-        assert outcome.status in ("fault", "died", "returned")
-        assert not (outcome.status == "returned" and "sent" in outcome.value)
+        with pytest.raises(hutch.SandboxError):
+            send_descriptors(100)
     assert len(os.listdir("/proc/self/fd")) <= before + 8
-    assert isinstance(outcome, hutch.Outcome)

@@ -134,7 +134,7 @@ def probe_devices():
     import stat
 
     open("/tmp/plain", "w").close()
-    found = {
+    return {
         "null": attempt(os.mknod, "/tmp/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3)),
         "mem": attempt(os.mknod, "/tmp/mem", 0o666 | stat.S_IFCHR, os.makedev(1, 1)),
         "disk": attempt(os.mknod, "/tmp/disk", 0o666 | stat.S_IFBLK, os.makedev(8, 0)),
@@ -147,7 +147,6 @@ def probe_devices():
         "hardlink": attempt(os.link, "/etc/passwd", "/tmp/passwd"),
         "chown": attempt(os.chown, "/tmp/plain", 0, 0),
     }
-    return found
 
 
 def probe_nosuid_mounts():
