@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import operator
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -195,6 +196,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         elif kind is ModuleType:
             if self._is_own(obj.__name__):
                 return ModuleType, (obj.__name__,), self._module_state(obj)
+        elif isinstance(obj, io.TextIOWrapper):
+            # cloudpickle would send the content of a file that is open for reading.
+            raise pickle.PicklingError("an open file does not travel: pass its content")
         elif kind is CodeType:
             return super().reducer_override(portable_code(obj))
         else:

@@ -1,0 +1,322 @@
+"""What travels with a function: loaded in another process that has neither this file nor Hutch, as
+a cell does, and with nothing of this host in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.util
+import os
+import pickle
+import subprocess
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import hutch
+from hutch import _pickling, sandbox
+from hutch._functions import FunctionBytes, require_function, sources
+
+LIMIT = 5
+HOARD: list[int] = []
+CLOUDPICKLE = str(Path(str(cloudpickle.__file__)).parent.parent)
+LOADER = """
+import pickle, sys
+sys.path[:] = [p for p in sys.path if p and "site-packages" not in p]
+import importlib.util
+spec = importlib.util.spec_from_file_location(
+    "cloudpickle", sys.argv[1] + "/cloudpickle/__init__.py",
+    submodule_search_locations=[sys.argv[1] + "/cloudpickle"])
+module = importlib.util.module_from_spec(spec)
+sys.modules["cloudpickle"] = module
+spec.loader.exec_module(module)
+function, args = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(pickle.loads(function)(*args)))
+"""
+
+
+def run_elsewhere(function: Callable[..., Any], *args: Any, **made: Any) -> Any:
+    """Calls it in a fresh interpreter, in an empty directory, with cloudpickle alone."""
+    data = bytes_of(FunctionBytes(require_function(function), **made))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LOADER, CLOUDPICKLE],
+        input=pickle.dumps((data, args)),
+        capture_output=True,
+        cwd="/",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return pickle.loads(done.stdout)
+
+
+def bytes_of(made: FunctionBytes) -> bytes:
+    made.current()
+    return made._data
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = LIMIT
+
+    def length(self) -> int:
+        return self.x + self.y + helper(0)
+
+
+def helper(x: int) -> int:
+    return deeper(x) + LIMIT
+
+
+def deeper(x: int) -> int:
+    return x * 10
+
+
+def test_helpers_and_globals_travel_by_value_transitively() -> None:
+    assert run_elsewhere(helper, 3) == 35
+
+
+def test_classes_enums_defaults_and_closures_travel() -> None:
+    offset = 7
+
+    def f(x: int = LIMIT, *, colour: Colour = Colour.RED) -> Any:
+        point = Point(x)
+        return point.length() + offset, colour.name, isinstance(point, Point)
+
+    assert run_elsewhere(f) == (22, "RED", True)
+
+
+def test_a_recursive_sandboxed_function_is_the_plain_one_inside() -> None:
+    @sandbox
+    def factorial(n: int) -> int:
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    assert run_elsewhere(factorial.__wrapped__, 5) == 120
+
+
+def test_asserts_that_pytest_rewrote_work_inside() -> None:
+    def f(x: int) -> int:
+        assert x > 1, "small"
+        return x
+
+    assert "@pytest_ar" in f.__code__.co_names, "the premise: this file is rewritten"
+    assert run_elsewhere(f, 2) == 2
+
+
+def test_no_path_of_this_host_travels() -> None:
+    def f() -> Any:
+        return helper(1), Point(1)
+
+    data = bytes_of(FunctionBytes(require_function(f)))
+    assert str(Path(__file__).parent).encode() not in data
+    assert str(Path.home()).encode() not in data or str(Path.home()) == "/"
+
+
+def test_annotations_do_not_drag_their_classes_along() -> None:
+    def f(x: pytest.Item) -> pytest.Item | int:
+        return 3
+
+    f.__annotations__ = {"x": pytest.Item, "return": pytest.Item}
+    assert run_elsewhere(f, 1) == 3
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """A package of the caller's own, in which most needs what is not inside."""
+    package = tmp_path / "ownproject"
+    package.mkdir()
+    (package / "__init__.py").write_text("from ownproject import tools\n")
+    (package / "tools.py").write_text(
+        "import pytest\n"
+        "import ownproject\n"
+        "RATE = 3\n"
+        "def scale(x): return x * RATE\n"
+        "def unused(): return pytest\n"
+        "def entry(x): return ownproject.tools.scale(x)\n"
+        "def importing(x):\n    from ownproject.tools import scale\n    return scale(x)\n"
+        "def relative(x):\n    from . import tools\n    return tools.scale(x)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("ownproject.tools")
+    for name in [name for name in sys.modules if name.startswith("ownproject")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", ["scale", "entry", "importing"])
+def test_functions_of_the_callers_own_package_travel(project: types.ModuleType, name: str) -> None:
+    assert run_elsewhere(getattr(project, name), 4) == 12
+
+
+def test_a_module_travels_with_what_is_used_of_it(project: types.ModuleType) -> None:
+    def f(x: int) -> Any:
+        return project.scale(x)
+
+    assert run_elsewhere(f, 2) == 6
+
+
+def test_cloudpickles_registry_is_left_as_it_was(project: types.ModuleType) -> None:
+    bytes_of(FunctionBytes(require_function(project.entry)))
+    assert not cloudpickle.list_registry_pickle_by_value()
+
+
+def test_an_installed_module_that_no_dependency_brings_is_an_error_before_sending() -> None:
+    numpy = pytest.importorskip("numpy")
+
+    def f() -> Any:
+        return numpy.zeros(3)
+
+    with pytest.raises(hutch.DependencyInstallError, match="numpy") as caught:
+        FunctionBytes(require_function(f)).current()
+    assert caught.value.requirement == "numpy" and "dependencies=" in caught.value.hint
+    FunctionBytes(require_function(f), ("numpy>=1",)).current()
+
+
+def test_a_dependency_of_a_dependency_is_there() -> None:
+    pytest.importorskip("pandas")
+    numpy = pytest.importorskip("numpy")
+
+    def f() -> Any:
+        return numpy.zeros(3)
+
+    FunctionBytes(require_function(f), ("pandas",)).current()
+
+
+def test_hutch_itself_is_not_inside() -> None:
+    def f() -> Any:
+        return hutch.run("1")
+
+    with pytest.raises(hutch.SerializationError, match="not inside"):
+        FunctionBytes(require_function(f)).current()
+
+
+def test_a_captured_value_that_cannot_travel_is_named() -> None:
+    lock = __import__("threading").Lock()
+
+    def f() -> Any:
+        return lock
+
+    with pytest.raises(hutch.SerializationError, match="uses lock"):
+        FunctionBytes(require_function(f)).current()
+
+
+def test_bytes_are_made_once_while_nothing_changes() -> None:
+    made = FunctionBytes(require_function(helper))
+    assert made.current() is made.current()
+
+
+def test_bytes_are_made_anew_when_a_global_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = FunctionBytes(require_function(helper))
+    before = made.current()
+    monkeypatch.setitem(globals(), "LIMIT", 6)
+    assert made.current() is not before
+
+
+def test_bytes_are_made_anew_when_a_helper_or_cell_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = FunctionBytes(require_function(helper))
+    before = made.current()
+    monkeypatch.setitem(globals(), "deeper", lambda x: x)
+    assert made.current() is not before
+
+    value = 1
+
+    def f() -> int:
+        return value
+
+    of_f = FunctionBytes(require_function(f))
+    first = of_f.current()
+    value = 2
+    assert of_f.current() is not first
+
+
+def test_what_is_mutable_is_looked_at_for_each_call() -> None:
+    def f() -> int:
+        return len(HOARD)
+
+    made = FunctionBytes(require_function(f))
+    before = made.current()
+    assert made.current() is before, "equal bytes are the same object: they are sent once"
+    HOARD.append(1)
+    try:
+        assert made.current() is not before
+    finally:
+        HOARD.clear()
+
+
+def test_sources_hold_the_lines_of_what_travels_and_no_others() -> None:
+    made = FunctionBytes(require_function(helper))
+    made.current()
+    ((name, text),) = made.sources.items()
+    assert not name.startswith("/")
+    assert "def helper" in text and "def deeper" in text and "def test_" not in text
+    lines = text.splitlines()
+    assert lines[helper.__code__.co_firstlineno - 1].startswith("def helper")
+
+
+def test_sources_stay_small() -> None:
+    codes = [f.__code__ for f in vars(pickle).values() if isinstance(f, types.FunctionType)]
+    whole = [m.__code__ for m in vars(pickle._Pickler).values() if hasattr(m, "__code__")]
+    assert sum(map(len, sources(codes + whole * 5).values())) < 64 << 10
+
+
+def test_carries_names_what_travels() -> None:
+    carried = {item.name: item for item in FunctionBytes(require_function(helper)).carries()}
+    assert carried["helper"].type == "function" and carried["LIMIT"].type == "int"
+    assert all(item.size for item in carried.values())
+
+
+def test_a_secret_of_the_environment_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "abcdefgh12345678")
+    token = os.environ["SERVICE_TOKEN"]
+
+    def f() -> str:
+        return token
+
+    made = FunctionBytes(require_function(f))
+    with pytest.warns(UserWarning, match="SERVICE_TOKEN"):
+        made.current()
+    assert any("SERVICE_TOKEN" in item.warning for item in made.carries())
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("thing", [print, Point, generator, 3, staticmethod(helper)])
+def test_what_is_no_plain_function_is_refused(thing: Any) -> None:
+    with pytest.raises(TypeError):
+        sandbox(thing)
+
+
+def test_sandboxing_twice_is_refused() -> None:
+    with pytest.raises(TypeError, match="already"):
+        sandbox(sandbox(helper))
+
+
+def test_signature_name_and_docstring_are_kept() -> None:
+    import inspect
+
+    @sandbox(timeout_sec=3)
+    def documented(a: int, *, b: str = "x") -> int:
+        """Says it."""
+        return a
+
+    assert documented.__name__ == "documented" and documented.__doc__ == "Says it."
+    assert str(inspect.signature(documented)) == "(a: 'int', *, b: 'str' = 'x') -> 'int'"
+    assert documented.local(4) == 4
+
+
+def test_a_path_is_shortened() -> None:
+    assert _pickling.short_path("/nowhere/at/all/x.py") == "x.py"
+    assert _pickling.short_path("<stdin>") == "<stdin>"
+    assert _pickling.short_path(os.path.join(os.getcwd(), "a", "b.py")) == "a/b.py"

@@ -1,0 +1,180 @@
+"""Many calls, bounded in flight: the logic of map with calls that are made up."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import _core, _map
+from hutch._map import Item, Plan
+from hutch._outcome import Outcome
+
+
+def plan(**changed: Any) -> Plan:
+    settings: dict[str, Any] = {
+        "concurrency": 3,
+        "ordered": True,
+        "chunksize": 1,
+        "on_error": "raise",
+        "retries": 0,
+        **changed,
+    }
+    return Plan(**settings)
+
+
+def each(function: Callable[..., Any]) -> _map.RunChunk:
+    def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        return [Outcome("returned", function(*item)) for item in items]
+
+    return run_chunk
+
+
+def items(values: Any) -> Iterator[Item]:
+    return ((value,) for value in values)
+
+
+def test_results_come_in_order_whatever_is_ready_first() -> None:
+    first = threading.Event()
+
+    def work(x: int) -> int:
+        if x == 0:
+            assert first.wait(10)
+        if x == 2:
+            first.set()
+        return x * x
+
+    assert list(_map.run(plan(), items(range(6)), each(work))) == [0, 1, 4, 9, 16, 25]
+
+
+def test_unordered_yields_what_is_ready() -> None:
+    gate = threading.Event()
+
+    def work(x: int) -> int:
+        if x == 0:
+            assert gate.wait(10)
+        return x
+
+    found = _map.run(plan(ordered=False), items(range(3)), each(work))
+    assert {next(found), next(found)} == {1, 2}
+    gate.set()
+    assert list(found) == [0]
+
+
+def test_an_endless_iterator_is_taken_from_only_as_calls_come_free() -> None:
+    taken = []
+
+    def endless() -> Iterator[Item]:
+        for i in itertools.count():
+            taken.append(i)
+            yield (i,)
+
+    found = _map.run(plan(), endless(), each(lambda x: x))
+    assert [next(found) for _ in range(5)] == [0, 1, 2, 3, 4]
+    assert len(taken) <= 5 + 3
+    found.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 1), (1, 4), (7, 3), (6, 3)])
+def test_chunks_hold_every_item_once(count: int, size: int) -> None:
+    chunks: list[int] = []
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        chunks.append(len(chunk))
+        return [Outcome("returned", item[0]) for item in chunk]
+
+    found = list(_map.run(plan(chunksize=size), items(range(count)), run_chunk))
+    assert found == list(range(count)) and all(n <= size for n in chunks)
+
+
+def fails(x: int) -> Outcome[Any]:
+    if x == 1:
+        return Outcome[Any]("died", signal=9).fail(hutch.SandboxDied("gone", signal=9))
+    return Outcome("returned", x)
+
+
+def test_the_first_failure_is_raised_or_yielded() -> None:
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        return [fails(*item) for item in chunk]
+
+    found = _map.run(plan(), items(range(3)), run_chunk)
+    assert next(found) == 0
+    with pytest.raises(hutch.SandboxDied):
+        next(found)
+    outcomes = list(_map.run(plan(on_error="outcome"), items(range(3)), run_chunk))
+    assert [outcome.status for outcome in outcomes] == ["returned", "died", "returned"]
+
+
+def test_only_what_certainly_did_not_run_is_repeated() -> None:
+    tries: dict[int, int] = {}
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        x = chunk[0][0]
+        tries[x] = tries.get(x, 0) + 1
+        if x == 0 and tries[x] < 3:
+            raise hutch.SandboxBusy("full")
+        if x == 1:
+            raise hutch.SandboxStartupError("lost", may_have_run=True)
+        return [Outcome("returned", x)]
+
+    found = list(_map.run(plan(retries=2, on_error="outcome"), items(range(3)), run_chunk))
+    assert [outcome.status for outcome in found] == ["returned", "fault", "returned"]
+    assert found[1].may_have_run and not found[1].safe_to_retry
+    assert tries == {0: 3, 1: 1, 2: 1}
+
+
+def test_without_retries_a_fault_is_raised() -> None:
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        raise hutch.SandboxBusy("full")
+
+    with pytest.raises(hutch.SandboxBusy):
+        list(_map.run(plan(), items([1]), run_chunk))
+
+
+def test_a_bug_is_raised_whatever_on_error_says() -> None:
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        list(_map.run(plan(on_error="outcome"), items([1]), run_chunk))
+
+
+def test_leaving_early_cancels_what_is_in_flight() -> None:
+    tokens: list[_core.Cancel] = []
+    release = threading.Event()
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        if chunk[0][0] > 0:
+            tokens.append(token)
+            assert release.wait(10)
+        return [Outcome("returned", 0)]
+
+    found = _map.run(plan(), items(range(100)), run_chunk)
+    next(found)
+    while len(tokens) < 2:
+        pass
+    found.close()  # type: ignore[attr-defined]
+    release.set()
+    assert all(token.cancelled for token in tokens)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"concurrency": 0}, {"chunksize": 0}, {"retries": -1}, {"on_error": "ignore"}],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        plan(**settings)
+
+
+def test_bad_settings_are_refused_before_the_first_item() -> None:
+    @hutch.sandbox
+    def f(x: int) -> int:
+        return x
+
+    with pytest.raises(ValueError, match="chunksize"):
+        f.map([1], chunksize=0)
