@@ -234,7 +234,7 @@ def main() -> int:
     report = Report()
     report.add("floor: echo over a Unix socket, Python", lambda: echo(many))
     report.add("floor: os.fork, _exit, wait", lambda: fork(many // 2))
-    report.add("floor: ProcessPoolExecutor, reused process, no wall", lambda: process_pool(many))
+    report.add("floor: ProcessPoolExecutor, reused, no wall", lambda: process_pool(many))
     report.section()
     double(1)
     for callers in (1, 8):

@@ -107,7 +107,7 @@ def analyse() -> None:
     took = time.perf_counter() - begin
     for name, folds in scores.items():
         mean, spread = statistics.fmean(folds), statistics.stdev(folds)
-        bar = "█" * round((mean - 0.8) * 150)
+        bar = "█" * round(mean * 30)
         console.print(f"   {name:<20} [green]{bar:<30}[/] {mean:.3f} ± {spread:.3f} (5 folds)")
     console.print(
         f"   {len(rows)} rows × {len(rows[0])} columns went in, scores out: {milliseconds(took)}"
@@ -188,13 +188,10 @@ def refused(what: str, attack: Callable[[], object], leaked: Callable[[object], 
         if leaked(found):
             console.print(Text(f"   ✗ {what}: LEAKED {found}", style="bold white on red"))
             return False
-        names = ", ".join(found) if isinstance(found, dict) else str(found)
-        answer = f"found {names}: nothing of this host's"
-    console.print(
-        Text.assemble(
-            ("   ✓ refused  ", "bold green"), (f"{what:<24}", "bold"), (answer[:100], "dim")
-        )
-    )
+        names = f"{len(found)} variables" if isinstance(found, dict) else str(found)
+        answer = f"found {names}, none of this host's"
+    line = Text.assemble(("   ✓ refused  ", "bold green"), (f"{what:<23}", "bold"), (answer, "dim"))
+    console.print(line, no_wrap=True, overflow="ellipsis")
     return True
 
 

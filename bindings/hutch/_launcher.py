@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from typing import Any
 
 from hutch import _core
@@ -17,6 +18,7 @@ from hutch._errors import PlatformNotSupportedError
 
 RUNTIME = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_runtime")
 PROGRAM = os.path.join(RUNTIME, "hutch-agent")
+_finding = threading.Lock()
 
 
 def run(verb: str) -> dict[str, Any]:
@@ -119,7 +121,8 @@ def _uv() -> str:
     try:
         from uv import find_uv_bin
 
-        return os.path.realpath(os.fsdecode(find_uv_bin()))
+        with _finding:  # sysconfig, which it asks, is not made for a first use by many threads
+            return os.path.realpath(os.fsdecode(find_uv_bin()))
     except (ImportError, OSError):
         beside = os.path.join(os.path.dirname(sys.executable), "uv")
         found = beside if os.access(beside, os.X_OK) else shutil.which("uv")
