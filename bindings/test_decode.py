@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
+
 from hutch import _core, _types
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images" / "worker"))
-import encode  # noqa: E402
+import encode
 
 MAGIC = b"\xc1\x01"
 
@@ -235,7 +236,7 @@ def test_bytes_that_lie_outside_the_body_keep_their_order() -> None:
 
 class Colour(enum.Enum):
     RED = 1
-    CRIMSON = 1
+    CRIMSON = 1  # noqa: PIE796
     BLUE = "b"
 
 

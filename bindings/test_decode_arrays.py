@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from hutch import _core
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images" / "worker"))
-import encode  # noqa: E402
+import encode
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 

@@ -29,6 +29,7 @@ from typing import (
 )
 
 import pytest
+
 from hutch import _types
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class Kind(enum.Enum):
 
 class Pair(NamedTuple):
     left: int
-    right: "Leaf"
+    right: Leaf
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Leaf:
 
 @dataclass
 class Tree:
-    children: list["Tree"]
+    children: list[Tree]
     pair: Optional[Pair] = None
 
 

@@ -18,7 +18,9 @@ _DTYPE = re.compile(
 )
 _MASKED = {
     **{f"{u}Int{n}": f"{u.lower()}int{n}" for u in ("", "U") for n in (8, 16, 32, 64)},
-    **{"Float32": "float32", "Float64": "float64", "boolean": "bool"},
+    "Float32": "float32",
+    "Float64": "float64",
+    "boolean": "bool",
 }
 _FREQ = re.compile(r"[A-Za-z0-9.:-]{1,64}")
 _PIXEL_BITS = {

@@ -1,4 +1,6 @@
-"""What the C++ side offers to the package. Thin on purpose: a connection to the agent, calls, and the result decoder."""
+"""What the C++ side offers to the package. Thin on purpose: a connection to the agent, calls, and
+the result decoder.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
@@ -6,7 +8,9 @@ from typing import Any, TypedDict
 WIRE_VERSION: int
 
 class Error(Exception):
-    """What Hutch failed at. `args == (code, message, hint, may_have_run)`; `code` is one of wire/error.h's names."""
+    """What Hutch failed at. `args == (code, message, hint, may_have_run)`; `code` is one of
+    wire/error.h's names.
+    """
 
 class DecodeError(ValueError):
     """Bytes from a cell that are not the data they claim to be: `args == (message, path)`."""
@@ -21,14 +25,17 @@ class Limits(TypedDict):
     queue_ms: int
 
 class PoolSpec(TypedDict):
-    """Everything that decides which worker may serve a call. Requirements are normalized and sorted by the caller."""
+    """Everything that decides which worker may serve a call. Requirements are normalized and sorted
+    by the caller.
+    """
 
     requirements: Sequence[str]
     python_version: str  # "3.11.7"
     platform: str  # "linux_x86_64"
     base_id: str
     runtime_id: str
-    index: Mapping[str, str]  # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (PEM text)
+    # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (PEM text)
+    index: Mapping[str, str]
     allow_sdists: bool
     preload: Sequence[str] | None  # None: the direct requirements
     nonce: str  # disable_cache: a fresh value builds afresh
@@ -47,7 +54,9 @@ class PoolSpec(TypedDict):
     idle_sec: float
 
 class Cancel:
-    """Cancels a call from any thread: `cancel()` once; the call then ends as "cancelled" (or had ended before)."""
+    """Cancels a call from any thread: `cancel()` once; the call then ends as "cancelled" (or had
+    ended before).
+    """
 
     def __init__(self) -> None: ...
     def cancel(self) -> None: ...
@@ -55,7 +64,7 @@ class Cancel:
     def cancelled(self) -> bool: ...
 
 class Payload:
-    """A result's bytes: a private, writable, copy-on-write buffer (supports the buffer protocol)."""
+    """A result's bytes: a private, writable, copy-on-write buffer (with the buffer protocol)."""
 
     @property
     def body_size(self) -> int: ...
@@ -68,7 +77,9 @@ class CallResult:
     limit: str  # "" or "time" "cpu_time" "memory" "pids" "disk" "result"
     exit_code: int | None
     signal: int | None
-    payload: Payload | None  # for returned (the value), raised (the error map), unencodable (path, type, hint, message)
+    # for returned (the value), raised (the error map), unencodable (path, type, hint,
+    # message)
+    payload: Payload | None
     stdout: bytes  # head and tail, at most output_bytes together with stderr
     stderr: bytes
     stdout_size: int
@@ -79,11 +90,14 @@ class CallResult:
     worker_id: str
     may_have_run: bool
     result_size: int
-    usage: dict[str, Any]  # wall_sec cpu_sec peak_memory_bytes waited_sec source ("cell" or "warden") memory_limit_bytes
+    # wall_sec cpu_sec peak_memory_bytes waited_sec source ("cell" or "warden")
+    # memory_limit_bytes
+    usage: dict[str, Any]
     timings: dict[str, float]  # seconds: queue environment worker send run receive
 
 class Client:
-    """One process's connection to one agent. Thread-safe; calls of different threads run side by side.
+    """One process's connection to one agent. Thread-safe; calls of different threads run side by
+    side.
 
     Not usable in a forked child: a child makes its own (`pid` tells whose it is).
     """
@@ -91,7 +105,9 @@ class Client:
     pid: int
 
     def __init__(self, socket: str, connect_uid: int = -1) -> None:
-        """Connects and shakes hands. `connect_uid`: the effective uid to connect with (root and its service user)."""
+        """Connects and shakes hands. `connect_uid`: the effective uid to connect with (root and its
+        service user).
+        """
 
     def prepare(
         self,
@@ -99,14 +115,18 @@ class Client:
         timeout_ms: int,
         progress: Callable[[str, str, float, float], None] | None = None,
     ) -> dict[str, Any]:
-        """Builds or finds the environment; returns {"key", "digest", "lock", "notes", "built", "build_sec", "enforcement"}.
+        """Builds or finds the environment; returns {"key", "digest", "lock", "notes", "built",
+        "build_sec", "enforcement"}.
 
-        `progress(stage, text, done, total)` is called on this thread. Raises Error (install_failed, missing_base,
+        `progress(stage, text, done, total)` is called on this thread. Raises Error (install_failed,
+        missing_base,
         missing_runtime, timeout, ...).
         """
 
     def warm(self, key: str, cells: int, timeout_ms: int) -> int:
-        """Waits until at least `cells` cells (-1: the pool's own number) are ready; returns how many are."""
+        """Waits until at least `cells` cells (-1: the pool's own number) are ready; returns how
+        many are.
+        """
 
     def call(
         self,
@@ -120,9 +140,11 @@ class Client:
         on_stdout: Callable[[bytes], None] | None = None,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> CallResult:
-        """Runs one call in a fresh cell. Blocks without the GIL; Ctrl-C kills the cell, then raises.
+        """Runs one call in a fresh cell. Blocks without the GIL; Ctrl-C kills the cell, then
+        raises.
 
-        `buffers` are contiguous buffer objects, sent out of band. Raises Error: busy (queue_ms ran out), worker_failed,
+        `buffers` are contiguous buffer objects, sent out of band. Raises Error: busy (queue_ms ran
+        out), worker_failed,
         unavailable (may_have_run tells), unknown_pool.
         """
 
@@ -139,14 +161,20 @@ class Client:
     def close(self) -> None: ...
 
 class Function:
-    """Bytes of a function or program, placed once (in a sealed memfd when large) and sent with each of its calls."""
+    """Bytes of a function or program, placed once (in a sealed memfd when large) and sent with each
+    of its calls.
+    """
 
     def __init__(self, data: bytes) -> None: ...
     @property
     def sha256(self) -> str: ...
 
 def decode(owner: Payload | bytes, body_size: int, types: Mapping[str, type]) -> Any:
-    """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that may be built."""
+    """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that
+    may be built.
+    """
 
 def paths() -> dict[str, Any]:
-    """Where things are: service_user uid gid home run_dir state_dir instance agent_socket agent_container."""
+    """Where things are: service_user uid gid home run_dir state_dir instance agent_socket
+    agent_container.
+    """

@@ -25,7 +25,6 @@ from time import perf_counter_ns
 from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
 import encode as encoding
 
 CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE = range(1, 10)
@@ -364,7 +363,7 @@ def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
 def run_chunk(
     function: Callable[..., Any], calls: list[Any], sources: dict[str, str]
 ) -> list[tuple[str, Any]]:
-    """One after another in this cell. What one raises is its own affair, but for the limits: they end the chunk."""
+    """One after another in this cell. What one raises is its own affair, but a limit ends all."""
     results: list[tuple[str, Any]] = []
     for args, kwargs in calls:
         try:

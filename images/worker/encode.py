@@ -335,7 +335,7 @@ def _step_in_dict(mapping: dict[Any, Any], item: Any) -> str:
         if value is item:
             if type(key) is str and len(key) <= 64:
                 return '["' + key.replace("\\", "\\\\").replace('"', '\\"') + '"]'
-            if type(key) is int and key.bit_length() < 64 or key is None or type(key) is bool:
+            if (type(key) is int and key.bit_length() < 64) or key is None or type(key) is bool:
                 return f"[{key}]"
             return f"[<{_name(type(key))}>]"
         if key is item:

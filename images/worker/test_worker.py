@@ -19,7 +19,7 @@ driver = pytest.importorskip("driver", reason="cloudpickle and msgpack are not i
 pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 pytest.importorskip("msgpack", reason="msgpack is not installed")
 
-from driver import RAISED, RESULT, UNENCODABLE, Cell, Exit, Frame, Reply, Worker
+from driver import RAISED, RESULT, UNENCODABLE, Cell, Exit, Frame, Reply, Worker  # noqa: E402
 
 TIME, CPU, MEMORY, PIDS, DISK = 1, 2, 3, 4, 5
 
@@ -610,9 +610,7 @@ def test_preloads_that_fail_hang_crash_or_start_threads_are_skipped_and_said() -
         "modules/call.py": b"name = 'theirs'",
     }
     names = "good,raises,hangs,crashes,exits,threads,call"
-    with Worker(
-        PRELOAD=names, PRELOAD_SEC=1, MODULES="/opt/modules", files=modules
-    ) as worker:
+    with Worker(PRELOAD=names, PRELOAD_SEC=1, MODULES="/opt/modules", files=modules) as worker:
         notes = worker.ready()
         assert sorted(notes["preloaded"]) == ["call", "good"], notes
         assert sorted(notes["skipped"]) == ["crashes", "exits", "hangs", "raises", "threads"], notes
