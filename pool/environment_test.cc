@@ -206,7 +206,7 @@ TEST_F(EnvironmentStoreTest, RemovesWhatItIsToldTo) {
 TEST_F(EnvironmentStoreTest, SaysWhatIsMissingAndTriesAgainLater) {
   EXPECT_EQ(CodeOf([&] { Get(Spec({"six"})); }), Code::kMissingRuntime);
   InstallRuntime();
-  EXPECT_EQ(CodeOf([&] { Get(Spec({"six"})); }), Code::kUnavailable);  // the next step: Podman
+  EXPECT_EQ(CodeOf([&] { Get(Spec({"six"})); }), Code::kPodmanDown);  // the next step: Podman
 }
 
 TEST_F(EnvironmentStoreTest, GivesEveryCallerTheSameFailureAndLeavesNothing) {
@@ -215,7 +215,7 @@ TEST_F(EnvironmentStoreTest, GivesEveryCallerTheSameFailureAndLeavesNothing) {
   std::vector<std::thread> callers;
   for (int i = 0; i < 10; ++i) {
     callers.emplace_back([&] {
-      if (CodeOf([&] { Get(Spec({"six"})); }) == Code::kUnavailable) ++failures;
+      if (CodeOf([&] { Get(Spec({"six"})); }) == Code::kPodmanDown) ++failures;
     });
   }
   for (std::thread& caller : callers) caller.join();

@@ -271,7 +271,7 @@ struct Podman::Impl {
     if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
     if (error == httplib::Error::Success) return reply;
     if (error == httplib::Error::Connection) {
-      throw Error(Code::kUnavailable, "Podman's service does not answer on " + socket_path);
+      throw Error(Code::kPodmanDown, "Podman's service does not answer on " + socket_path);
     }
     if (expired) throw Error(Code::kTimeout, what + ": no answer in time");
     throw Error(Code::kPodman, what + ": the answer broke off (" + httplib::to_string(error) + ")");
@@ -357,7 +357,7 @@ std::string Podman::Create(const std::string& spec_json) {
     reply = impl_->SendPatiently("POST", "/containers/create", kSlow, spec_json);
   } catch (const Error& error) {
     // The answer was lost; the container may be there.
-    if (error.code() == Code::kUnavailable) throw;
+    if (error.code() == Code::kPodmanDown) throw;
     if (const auto id = impl_->Existing(*this, spec)) return *id;
     throw;
   }

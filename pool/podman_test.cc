@@ -46,7 +46,7 @@ constexpr char kExited[] =
 TEST(Podman, SaysThatNobodyListens) {
   const Podman podman("/nonexistent/podman.sock");
   EXPECT_FALSE(podman.Ping(milliseconds(500)));
-  EXPECT_EQ(CodeOf([&] { podman.Version(); }), Code::kUnavailable);
+  EXPECT_EQ(CodeOf([&] { podman.Version(); }), Code::kPodmanDown);
 }
 
 TEST(Podman, SendsAHostThatPodmanAccepts) {

@@ -278,11 +278,12 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   const bool failed = !found->proven && !found->retiring;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   last_failure_ = why;
+  const Code code = worker.podman_down() ? Code::kPodmanDown : Code::kWorkerFailed;
   graveyard_.push_back(std::move(found->worker));
   workers_.erase(found);
   SweepRetired();
   if (failed) {
-    StartFailed(Error(Code::kWorkerFailed, "a worker could not be started: " + why,
+    StartFailed(Error(code, "a worker could not be started: " + why,
                       "`hutch doctor` checks the host; `hutch logs` has the details"));
   } else {
     Serve();

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "wire/channel.h"
 
@@ -88,14 +89,19 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
       [this, spec, alive = alive_, container = container_, &loop = loop_, &podman = podman_] {
         const std::lock_guard lock(container->mutex);
         if (container->removed) return;
-        std::string failure;
+        std::optional<Error> failure;
         try {
           podman.Start(podman.Create(spec));
+        } catch (const Error& e) {
+          failure = e;
         } catch (const std::exception& e) {
-          failure = e.what();
+          failure = Error(Code::kWorkerFailed, e.what());
         }
-        loop.Post([this, alive, failure] {
-          if (*alive && !failure.empty()) Die("its container could not be started: " + failure);
+        if (!failure) return;
+        loop.Post([this, alive, failure = *failure] {
+          if (!*alive) return;
+          podman_down_ = failure.code() == Code::kPodmanDown;
+          Die(std::string("its container could not be started: ") + failure.what());
         });
       });
 }

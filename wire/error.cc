@@ -35,6 +35,8 @@ std::string_view CodeName(Code code) {
       return "podman";
     case Code::kPlatform:
       return "platform";
+    case Code::kPodmanDown:
+      return "podman_down";
     case Code::kPodmanMissing:
       return "podman_missing";
     case Code::kCancelled:

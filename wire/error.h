@@ -16,7 +16,7 @@ namespace hutch {
 enum class Code {
   kInternal,         // a bug of ours
   kInvalidArgument,  // bad input: the message says which and what to do
-  kUnavailable,      // the agent (or Podman's service) does not answer
+  kUnavailable,      // the agent does not answer
   kVersionMismatch,  // the peer speaks another wire version
   kProtocol,         // the peer broke a protocol of ours
   kTimeout,          // a wait of ours ran out
@@ -28,6 +28,7 @@ enum class Code {
   kWorkerFailed,     // a worker could not be started or died before a cell was ready
   kPodman,           // libpod answered an error
   kPlatform,         // the host lacks something: the message names it and the command that mends it
+  kPodmanDown,       // Podman's service does not answer: `hutch-agent --install` starts it again
   kPodmanMissing,    // there is no podman on this host
   kCancelled,        // the caller gave up
 };

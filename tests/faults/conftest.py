@@ -1,0 +1,89 @@
+"""Faults are made for real: processes are killed, containers removed, in the agent that the tests themselves use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hutch
+
+HUTCH = [str(Path(sys.executable).with_name("hutch"))]
+
+
+class Host:
+    """What runs on this machine for Hutch's instance, as Podman and /proc tell it."""
+
+    def podman(self, *args: str) -> str:
+        done = subprocess.run([*HUTCH, "podman", *args], capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise RuntimeError(done.stderr)
+        return done.stdout
+
+    def containers(self, role: str) -> list[dict[str, Any]]:
+        instance = self.instance()
+        listed = json.loads(self.podman("ps", "--all", "--format", "json") or "[]") or []
+        return [
+            c
+            for c in listed
+            if (c.get("Labels") or {}).get("hutch.role") == role
+            and (c.get("Labels") or {}).get("hutch.instance") == instance
+        ]
+
+    def instance(self) -> str:
+        from hutch import _core
+
+        return _core.paths()["instance"] or "default"
+
+    def agent_pid(self) -> int:
+        return int(self.containers("agent")[0]["Pid"])
+
+    def worker(self, worker_id: str) -> dict[str, Any]:
+        return next(c for c in self.containers("worker") if worker_id in c["Names"])
+
+    def children(self, pid: int, word: str) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                stat = (entry / "stat").read_text().rpartition(")")[2].split()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if int(stat[1]) == pid and word in command:
+                found.append(int(entry.name))
+        return sorted(found)
+
+    def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        os.kill(pid, number)
+
+
+@pytest.fixture
+def host() -> Host:
+    if os.geteuid() != 0:
+        pytest.skip("killing processes of other uids takes root")
+    return Host()
+
+
+@pytest.fixture(autouse=True)
+def _works_again() -> Iterator[None]:
+    """Whatever a test broke, the next call works."""
+    yield
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            assert hutch.run("print('fine')").stdout == "fine\n"
+            return
+        except hutch.SandboxStartupError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
