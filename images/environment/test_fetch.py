@@ -107,14 +107,13 @@ def test_lock_lists_versions_without_hashes(fetch: ModuleType, tmp_path: pathlib
 
 
 def installer_lines(fetch: ModuleType, text: str) -> Any:
-    process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-    process.kill()
-    process.communicate()
     echo = subprocess.Popen(["printf", "%s", text], stdout=subprocess.PIPE)
     echo.stderr, echo.stdout = echo.stdout, None
     lines = fetch.Lines(echo)
     lines.join(10)
     echo.wait()
+    assert echo.stderr is not None
+    echo.stderr.close()
     return lines
 
 
