@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import sandbox
+from hutch import _core, sandbox
 
 
 @sandbox
@@ -126,7 +126,8 @@ def test_killed_cell_is_told_as_a_signal_and_not_as_a_fault(host: Any) -> None:
 
 def test_killed_podman_service_is_started_again_and_calls_go_on(host: Any) -> None:
     assert nap(0) == "slept"
-    subprocess.run(["pkill", "-KILL", "-f", "podman system service"], check=False)
+    service = f"podman system service .*{_core.paths()['run_dir']}/podman/"
+    subprocess.run(["pkill", "-KILL", "-f", service], check=True)
     assert nap(0) == "slept"
     # A worker that nobody has yet needs Podman.
     assert nap.options(labels={"test": "fresh worker"})(0) == "slept"
@@ -144,7 +145,7 @@ def test_killed_client_leaves_no_cell_behind(host: Any) -> None:
     assert client.stdout is not None and client.stdout.readline() == "begun\n"
     before = sum(pool["leased"] for pool in hutch.status()["pools"])
     client.kill()
-    client.wait()
+    client.communicate()
     deadline = time.monotonic() + 10
     while sum(pool["leased"] for pool in hutch.status()["pools"]) >= before:
         assert time.monotonic() < deadline, "the cell of a killed client lives on"
