@@ -192,7 +192,7 @@ def test_index_settings_come_from_the_environment_and_files(tmp_path: Any) -> No
     )
     env = {"PIP_CONFIG_FILE": str(config), "HOME": str(tmp_path)}
     found = _index.settings(env)
-    assert found["index_url"] == "https://a.example/simple"
+    assert found["index_url"] == "https://a.example"
     assert found["extra_index_urls"] == "b c"
     assert _index.settings({**env, "UV_INDEX_URL": "https://u"})["index_url"] == "https://u"
     assert _index.settings({**env, "https_proxy": "http://p"})["https_proxy"] == "http://p"

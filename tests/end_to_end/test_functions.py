@@ -1,0 +1,448 @@
+"""`@sandbox` against the real thing: values, errors, output, both ways of calling, many calls."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import enum
+import itertools
+import os
+import pickle
+import threading
+import time
+import uuid
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import pytest
+
+import hutch
+from hutch import sandbox
+
+FACTOR = 3
+
+
+def helper(x: int) -> int:
+    return x * FACTOR
+
+
+@sandbox
+def triple(x: int) -> int:
+    return helper(x)
+
+
+@sandbox(timeout_sec=60)
+def identity(x: Any) -> Any:
+    return x
+
+
+def test_a_call_returns_its_value() -> None:
+    assert triple(14) == 42
+
+
+def test_a_replaced_helper_is_seen_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert triple(1) == 3
+    monkeypatch.setitem(globals(), "FACTOR", 5)
+    assert triple(1) == 5
+
+
+def test_decorated_with_and_without_parentheses_and_as_a_method() -> None:
+    class Model:
+        def __init__(self, rate: int) -> None:
+            self.rate = rate
+
+        @sandbox()
+        def predict(self, x: int) -> int:
+            return self.rate * x
+
+    assert Model(3).predict(4) == 12
+    assert sandbox(helper)(2) == sandbox(helper, timeout_sec=5)(2) == 6
+
+
+def test_keyword_arguments_defaults_and_closures() -> None:
+    offset = 100
+
+    @sandbox
+    def f(a: int, /, b: int = 2, *rest: int, c: int = 3, **more: int) -> list[int]:
+        return [a, b, *rest, c, *more.values(), offset]
+
+    assert f(1) == [1, 2, 3, 100]
+    assert f(1, 5, 6, c=7, d=8) == [1, 5, 6, 7, 8, 100]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        2**200,
+        "ü\ud800",
+        b"x" * (1 << 20),
+        bytearray(b"y" * 100_000),
+        [1, (2.5, {"a": {3}}), frozenset({4})],
+        range(3),
+        uuid.UUID(int=5),
+        PurePosixPath("/a/b"),
+    ],
+)
+def test_a_value_arrives_equal_in_both_directions(value: Any) -> None:
+    got = identity(value)
+    assert got == value and type(got) is type(value)
+
+
+class Colour(enum.Enum):
+    RED = "r"
+
+
+class Pair(NamedTuple):
+    left: int
+    right: Colour
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    pair: Pair
+
+
+@sandbox
+def make_point(x: int) -> list[Point]:
+    return [Point(x, Pair(1, Colour.RED))]
+
+
+def test_classes_that_the_annotation_names_are_built() -> None:
+    assert make_point(3) == [Point(3, Pair(1, Colour.RED))]
+
+
+def test_classes_that_an_argument_names_are_built() -> None:
+    assert identity(Point(1, Pair(2, Colour.RED))) == Point(1, Pair(2, Colour.RED))
+
+
+def test_a_return_annotation_is_enforced() -> None:
+    @sandbox
+    def f() -> int:
+        return "no"  # type: ignore[return-value]
+
+    with pytest.raises(hutch.SerializationError, match="annotated"):
+        f()
+    assert f.run().status == "raised"
+
+
+@sandbox
+def raises(name: str) -> None:
+    import builtins
+
+    raise getattr(builtins, name)("of the cell")
+
+
+def test_an_error_is_also_of_its_builtin_type_with_its_own_lines() -> None:
+    with pytest.raises(ValueError, match="of the cell") as caught:
+        raises("ValueError")
+    error = caught.value
+    assert isinstance(error, hutch.SandboxExecutionError)
+    assert error.error_type == "ValueError"
+    assert "in raises" in error.traceback_str
+    assert 'raise getattr(builtins, name)("of the cell")' in error.traceback_str
+    assert os.path.basename(__file__) in error.traceback_str
+    assert "hutch" not in error.traceback_str and "/opt/" not in error.traceback_str
+    assert error.error.line == raises.__wrapped__.__code__.co_firstlineno + 4
+    assert error.outcome is not None and error.outcome.status == "raised"
+
+
+def test_a_forged_kind_of_error_does_not_choose_the_hosts_except() -> None:
+    for name in ("FileNotFoundError", "StopIteration", "KeyboardInterrupt", "SystemExit"):
+        with pytest.raises(hutch.SandboxError) as caught:
+            raises(name)
+        assert not isinstance(caught.value, (OSError, StopIteration, KeyboardInterrupt, SystemExit))
+
+
+def test_an_errors_pickle_is_the_same() -> None:
+    with pytest.raises(KeyError) as caught:
+        raises("KeyError")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(again, KeyError) and str(again) == str(caught.value)
+
+
+def test_run_gives_an_outcome_and_never_raises_for_what_the_function_did() -> None:
+    good, bad = triple.run(2), raises.run("ValueError")
+    assert (good.ok, good.value, good.status) == (True, 6, "returned")
+    assert bad.status == "raised" and bad.error is not None and bad.error.type == "ValueError"
+    assert good.call_id and good.worker_id and good.usage.enforcement
+    assert {"queue", "environment", "worker", "send", "run", "receive"} <= good.timings.keys()
+    with pytest.raises(ValueError, match="of the cell"):
+        bad.unwrap()
+
+
+@sandbox
+def speaks(text: str) -> None:
+    import sys
+
+    print(text)
+    print("to stderr", file=sys.stderr)
+
+
+def test_prints_are_echoed_live_and_harmless(capfd: pytest.CaptureFixture[str]) -> None:
+    speaks("evil \x1b[2J")
+    assert capfd.readouterr() == ("evil \\x1b[2J\n", "to stderr\n")
+    speaks.options(echo=False)("quiet")
+    outcome = speaks.run("kept")
+    assert capfd.readouterr() == ("", "")
+    assert outcome.stdout == "kept\n" and outcome.stderr == "to stderr\n"
+    speaks.options(echo=True).run("shown")
+    assert capfd.readouterr().out == "shown\n"
+
+
+def test_output_arrives_while_the_call_runs() -> None:
+    seen: list[float] = []
+
+    @sandbox
+    def slow() -> None:
+        import time
+
+        print("first", flush=True)
+        time.sleep(1)
+
+    slow.options(on_stdout=lambda text: seen.append(time.monotonic()), echo=False)()
+    assert time.monotonic() - seen[0] > 0.5
+
+
+def test_a_callback_that_raises_ends_the_call() -> None:
+    def refuse(text: str) -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        speaks.options(on_stdout=refuse)("x")
+    assert triple(1) == 3
+
+
+def test_an_async_function_is_awaited_by_its_caller() -> None:
+    @sandbox
+    async def add(a: int, b: int) -> int:
+        import asyncio
+
+        await asyncio.sleep(0.01)
+        return a + b
+
+    async def main() -> list[int]:
+        return [await add(1, 2), await triple.aio(2), (await add.run_aio(3, 4)).unwrap()]
+
+    assert asyncio.run(main()) == [3, 6, 7]
+
+
+def test_many_awaited_calls_do_not_block_the_loop() -> None:
+    async def main() -> tuple[list[int], int]:
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.005)
+                ticks += 1
+
+        ticking = asyncio.ensure_future(tick())
+        values = await asyncio.gather(*[triple.aio(i) for i in range(30)])
+        await asyncio.sleep(0.05)
+        ticking.cancel()
+        return values, ticks
+
+    values, ticks = asyncio.run(main())
+    assert values == [3 * i for i in range(30)] and ticks > 0
+
+
+@sandbox(timeout_sec=60)
+def sleeps(seconds: float) -> float:
+    import time
+
+    time.sleep(seconds)
+    return seconds
+
+
+def test_cancelling_a_task_cancels_its_call() -> None:
+    async def main() -> None:
+        with pytest.raises((asyncio.TimeoutError, TimeoutError)):
+            await asyncio.wait_for(sleeps.aio(50), 0.5)
+
+    start = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - start < 20
+
+
+def test_a_future_can_be_cancelled_while_it_runs() -> None:
+    future = sleeps.submit(50)
+    while not future.running():
+        time.sleep(0.01)
+    time.sleep(0.3)
+    assert future.cancel()
+    with pytest.raises(concurrent.futures.CancelledError) as caught:
+        future.result(20)
+    assert isinstance(caught.value, hutch.SandboxCancelled)
+    assert future.cancelled() and future.outcome().status == "cancelled"
+    assert triple(1) == 3
+
+
+def test_a_future_has_its_value_outcome_and_call_id() -> None:
+    future = triple.submit(5)
+    assert future.result(60) == 15
+    assert future.outcome().ok and future.call_id == future.outcome().call_id
+    failing = raises.submit("ValueError")
+    assert isinstance(failing.exception(60), ValueError)
+
+
+def test_an_executor_is_one() -> None:
+    with hutch.Executor(max_workers=2) as executor:
+        assert isinstance(executor, concurrent.futures.Executor)
+        assert list(executor.map(helper, range(5))) == [0, 3, 6, 9, 12]
+        future = executor.submit(helper, 5)
+        assert concurrent.futures.wait([future]).done == {future} and future.result() == 15
+    with pytest.raises(RuntimeError, match="shutdown"):
+        executor.submit(helper, 1)
+
+
+def test_map_starmap_and_endless_iterators() -> None:
+    assert list(triple.map(range(6))) == [0, 3, 6, 9, 12, 15]
+    assert sorted(triple.map(range(6), ordered=False)) == [0, 3, 6, 9, 12, 15]
+    assert list(triple.map(range(5), chunksize=2)) == [0, 3, 6, 9, 12]
+    assert list(itertools.islice(triple.map(itertools.count()), 4)) == [0, 3, 6, 9]
+
+    @sandbox
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    assert list(add.map([1, 2], [10, 20])) == list(add.starmap([(1, 10), (2, 20)])) == [11, 22]
+
+
+def test_map_with_outcomes_goes_on_after_a_failure() -> None:
+    names = ["ValueError", "KeyError"]
+    outcomes = list(raises.map(names, on_error="outcome"))
+    assert [o.error.type for o in outcomes if o.error] == names
+    chunked = list(raises.map(names, on_error="outcome", chunksize=2))
+    assert [o.error.type for o in chunked if o.error] == names
+    with pytest.raises(ValueError, match="of the cell"):
+        list(raises.map(names))
+
+
+def test_an_async_map() -> None:
+    async def main() -> list[int]:
+        return [value async for value in triple.map_aio(range(4))]
+
+    assert asyncio.run(main()) == [0, 3, 6, 9]
+
+
+def test_the_same_key_never_runs_twice() -> None:
+    @sandbox
+    def dice() -> str:
+        import uuid
+
+        return str(uuid.uuid4())
+
+    keyed = dice.options(key=str(uuid.uuid4()))
+    first = keyed.run()
+    assert keyed.run() is first and keyed() == first.value
+    assert dice.options(key=str(uuid.uuid4()))() != first.value
+
+
+def test_threads_of_one_process_call_side_by_side() -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(triple, range(40))) == [3 * i for i in range(40)]
+
+
+def test_a_forked_child_calls_through_a_connection_of_its_own() -> None:
+    assert triple(1) == 3
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(writes, str(triple(2)).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reads, 10) == b"6"
+    os.close(reads)
+    os.close(writes)
+    assert triple(3) == 9
+
+
+def test_each_call_is_a_process_of_its_own() -> None:
+    state: list[int] = []
+
+    @sandbox
+    def remember() -> int:
+        import builtins
+
+        builtins.seen = getattr(builtins, "seen", 0) + 1  # type: ignore[attr-defined]
+        state.append(1)
+        return builtins.seen + len(state)  # type: ignore[attr-defined,no-any-return]
+
+    assert [remember() for _ in range(3)] == [2, 2, 2] and state == []
+
+
+def test_env_and_setup_are_inside_and_the_hosts_environment_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "x")
+
+    def prepare() -> None:
+        import builtins
+
+        builtins.loaded = "ahead"  # type: ignore[attr-defined]
+
+    @sandbox(env={"GREETING": "hello"}, setup=prepare)
+    def look() -> Any:
+        import builtins
+        import os
+
+        return (
+            os.environ.get("GREETING"),
+            os.environ.get("SECRET_OF_THE_HOST"),
+            getattr(builtins, "loaded", None),
+        )
+
+    assert look() == ("hello", None, "ahead")
+
+
+def test_modules_are_importable_inside(tmp_path: Any) -> None:
+    package = tmp_path / "carried_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("VALUE = 7\n")
+
+    @sandbox(modules=[package])
+    def use() -> Any:
+        from carried_package import part  # type: ignore[import-not-found]
+
+        try:
+            open(part.__file__, "w")
+        except OSError:
+            return part.VALUE
+        return "writable"
+
+    assert use() == 7
+
+
+def test_warm_fills_the_pool() -> None:
+    assert triple.warm(2) >= 2
+
+
+def test_options_of_an_outcome_are_suggested_and_work() -> None:
+    @sandbox(timeout_sec=0.5)
+    def slow() -> str:
+        import time
+
+        time.sleep(0.7)
+        return "done"
+
+    outcome = slow.run()
+    assert outcome.limit == "time"
+    assert slow.options(**outcome.usage.suggested)() == "done"
+
+
+def test_arguments_that_cannot_be_sent_are_named_before_anything_is_sent() -> None:
+    with pytest.raises(hutch.SerializationError, match="argument 'x'"):
+        identity(threading.Lock())
+
+
+def test_status_and_close() -> None:
+    triple(1)
+    assert hutch.status()["running"]
+    hutch.close()
+    assert triple(1) == 3

@@ -1,0 +1,361 @@
+"""Bad ends: each limit bites and says so, each death is told, and the next call works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import hutch
+from hutch import sandbox
+
+
+@sandbox
+def honest(x: int) -> int:
+    return x + 1
+
+
+@pytest.fixture(autouse=True)
+def the_next_call_works() -> Iterator[None]:
+    yield
+    assert honest(1) == 2
+
+
+def test_an_endless_loop_hits_the_time_limit() -> None:
+    @sandbox(timeout_sec=1)
+    def loop() -> None:
+        while True:
+            pass
+
+    start = time.monotonic()
+    with pytest.raises(TimeoutError) as caught:
+        loop()
+    assert isinstance(caught.value, hutch.SandboxTimeoutError)
+    assert (caught.value.limit, caught.value.allowed) == ("time", 1)
+    assert caught.value.used is not None and 1 <= caught.value.used < 1.5
+    assert "timeout_sec=1" in str(caught.value) and "timeout_sec=2" in caught.value.hint
+    assert time.monotonic() - start < 30
+
+
+def test_cpu_time_is_limited_apart_from_wall_time() -> None:
+    @sandbox(cpu_sec=0.5, timeout_sec=20)
+    def burn() -> None:
+        while True:
+            pass
+
+    outcome = burn.run()
+    assert (outcome.status, outcome.limit) == ("limit", "cpu_time")
+    assert outcome.usage.suggested["cpu_sec"] >= 1
+
+    @sandbox(cpu_sec=0.5, timeout_sec=20)
+    def rest() -> str:
+        import time
+
+        time.sleep(1)
+        return "rested"
+
+    assert rest() == "rested"
+
+
+@pytest.mark.parametrize("touch", [True, False])
+def test_ten_gigabytes_in_one_process_hit_the_memory_limit(touch: bool) -> None:
+    @sandbox(memory_mb=256, timeout_sec=60)
+    def allocate(touch: bool) -> None:
+        hoard = []
+        while True:
+            hoard.append(b"\1" * (16 << 20) if touch else bytearray(16 << 20))
+
+    with pytest.raises(MemoryError) as caught:
+        allocate(touch)
+    assert isinstance(caught.value, hutch.SandboxMemoryError)
+    assert caught.value.limit == "memory" and caught.value.allowed == 256
+    assert "memory_mb=512" in caught.value.hint
+
+
+def test_ten_gigabytes_in_six_processes_hit_the_memory_limit() -> None:
+    @sandbox(memory_mb=256, timeout_sec=60)
+    def allocate() -> None:
+        import os
+        import time
+
+        for _ in range(6):
+            if os.fork() == 0:
+                hoard = []
+                for _ in range(100):
+                    hoard.append(b"\1" * (8 << 20))
+                    time.sleep(0.01)
+                time.sleep(60)
+        time.sleep(60)
+
+    outcome = allocate.run()
+    assert (outcome.status, outcome.limit) == ("limit", "memory")
+    assert outcome.usage.source == "warden" and outcome.usage.peak_memory_bytes > 200 << 20
+
+
+def test_a_fork_bomb_hits_the_process_limit() -> None:
+    @sandbox(pids=16, timeout_sec=30)
+    def bomb() -> None:
+        import os
+        import time
+
+        for _ in range(1000):
+            if os.fork() == 0:
+                time.sleep(60)
+
+    outcome = bomb.run()
+    assert (outcome.status, outcome.limit) == ("limit", "pids")
+    assert outcome.usage.suggested == {"pids": 32}
+
+
+def test_a_large_file_hits_the_disk_limit() -> None:
+    @sandbox(disk_mb=8, timeout_sec=30)
+    def fill() -> None:
+        with open("/tmp/x", "wb") as file:
+            for _ in range(64):
+                file.write(b"x" * (1 << 20))
+
+    outcome = fill.run()
+    assert (outcome.status, outcome.limit) == ("limit", "disk")
+    assert outcome.usage.suggested["disk_mb"] == 16
+
+
+def test_a_hundred_megabytes_of_output_are_cut_and_counted() -> None:
+    @sandbox(timeout_sec=60)
+    def shout() -> str:
+        for _ in range(1000):
+            print("x" * 100_000)
+        return "done"
+
+    outcome = shout.run()
+    assert outcome.ok and outcome.value == "done"
+    assert outcome.stdout_size == 1000 * 100_001
+    assert outcome.stdout_truncated and len(outcome.stdout) <= 1 << 20
+
+
+def test_a_result_that_is_too_large_hits_the_result_limit() -> None:
+    @sandbox(result_mb=1, timeout_sec=60)
+    def large() -> bytes:
+        return b"x" * (5 << 20)
+
+    with pytest.raises(hutch.LimitExceeded) as caught:
+        large()
+    assert caught.value.limit == "result" and caught.value.used == pytest.approx(5, abs=0.1)
+    assert large.options(**large.run().usage.suggested)() == b"x" * (5 << 20)
+
+
+def exits() -> None:
+    import os
+
+    os._exit(3)
+
+
+def aborts() -> None:
+    import os
+
+    os.abort()
+
+
+def segfaults() -> None:
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+def kills_itself() -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stops_itself() -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize(
+    ("function", "number"), [(aborts, signal.SIGABRT), (segfaults, signal.SIGSEGV),
+                             (kills_itself, signal.SIGKILL)],
+)  # fmt: skip
+def test_a_death_by_signal_is_told(function: Callable[[], None], number: int) -> None:
+    with pytest.raises(hutch.SandboxDied, match=signal.Signals(number).name) as caught:
+        sandbox(function)()
+    assert caught.value.signal == number
+    assert caught.value.outcome is not None and caught.value.outcome.status == "died"
+
+
+def test_leaving_the_process_is_told_with_its_exit_code() -> None:
+    outcome = sandbox(exits).run()
+    assert (outcome.status, outcome.exit_code) == ("died", 3)
+
+
+def test_a_call_that_stops_itself_ends_within_its_time() -> None:
+    outcome = sandbox(stops_itself, timeout_sec=1).run()
+    assert outcome.status in ("died", "limit")
+
+
+def test_killing_the_parent_harms_nobody_else() -> None:
+    @sandbox(timeout_sec=5)
+    def attack() -> str:
+        import os
+        import signal
+
+        os.kill(os.getppid(), signal.SIGKILL)
+        return "sent"
+
+    assert attack.run().status in ("returned", "raised", "died")
+
+
+def test_closing_every_descriptor_ends_in_one_outcome() -> None:
+    @sandbox(timeout_sec=5)
+    def close_all() -> None:
+        import os
+
+        os.closerange(0, 1024)
+
+    assert close_all.run().status in ("died", "limit", "raised")
+
+
+def test_a_grandchild_that_holds_every_descriptor_does_not_delay_the_result() -> None:
+    @sandbox(timeout_sec=20)
+    def leave_behind() -> str:
+        import os
+        import time
+
+        if os.fork() == 0:
+            if os.fork() == 0:
+                time.sleep(15)
+            os._exit(0)
+        os.wait()
+        return "done"
+
+    start = time.monotonic()
+    assert leave_behind() == "done"
+    assert time.monotonic() - start < 12
+
+
+def test_five_hundred_zombies_are_reaped_or_limited() -> None:
+    @sandbox(timeout_sec=30, pids=64)
+    def zombies() -> str:
+        import os
+
+        for _ in range(500):
+            if os.fork() == 0:
+                if os.fork() == 0:
+                    os._exit(0)
+                os._exit(0)
+            os.wait()
+        return "done"
+
+    outcome = zombies.run()
+    assert outcome.ok or outcome.limit == "pids"
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "kind"),
+    [
+        ("lambda: 0", "result", "function"),
+        ("[1, lambda: 0]", "result[1]", "function"),
+        ('{"models": [1, 2, open("/dev/null")]}', 'result["models"][2]', "TextIOWrapper"),
+        ("object()", "result", "object"),
+        ("(x for x in [])", "result", "generator"),
+    ],
+)
+def test_a_result_that_is_no_data_is_named_by_path_and_type(
+    source: str, path: str, kind: str
+) -> None:
+    with pytest.raises(hutch.SerializationError) as caught:
+        hutch.function(f"def f():\n    return {source}\n", "f")()
+    assert caught.value.path == path and kind in caught.value.type_name
+    assert caught.value.hint
+
+
+def test_a_list_that_holds_itself_is_a_clear_error() -> None:
+    source = "def f():\n    x = []\n    x.append(x)\n    return x\n"
+    with pytest.raises(hutch.SerializationError, match="list"):
+        hutch.function(source, "f")()
+
+
+CTRL_C = """
+import os, signal, sys, threading, time
+from hutch import sandbox
+
+@sandbox(timeout_sec=60)
+def loop():
+    import time
+    print("started", flush=True)
+    time.sleep(50)
+
+threading.Timer(60, lambda: os._exit(9)).start()
+try:
+    loop()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(0)
+"""
+
+
+def test_ctrl_c_ends_the_call() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CTRL_C)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    assert process.stdout.readline() == "interrupted\n"
+    assert time.monotonic() - start < 10
+    process.stdout.close()
+    assert process.wait(20) == 0
+
+
+AT_EXIT = """
+from hutch import sandbox
+
+@sandbox(timeout_sec=60)
+def loop():
+    import time
+    time.sleep(50)
+
+loop.warm()
+future = loop.submit()
+import time
+time.sleep(0.5)
+print("leaving", flush=True)
+"""
+
+
+def test_leaving_the_interpreter_cancels_calls_in_flight() -> None:
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "leaving\n" and time.monotonic() - start < 40
+
+
+def test_a_process_that_dies_takes_its_calls_with_it() -> None:
+    code = CTRL_C.replace("except KeyboardInterrupt", "except ZeroDivisionError")
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "started\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.stdout.close()
+    process.wait(20)
+    leased = 1
+    deadline = time.monotonic() + 10
+    while leased and time.monotonic() < deadline:
+        time.sleep(0.2)
+        status = hutch.status()
+        mine = status.get("clients", 1)
+        leased = 0 if mine <= 1 else 1
+    assert not leased, status

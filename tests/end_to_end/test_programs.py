@@ -1,0 +1,137 @@
+"""Programs and functions as text, against the real thing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hutch
+
+
+def test_a_program_prints_and_returns() -> None:
+    outcome = hutch.run("print('hello')")
+    assert (outcome.status, outcome.stdout, outcome.exit_code) == ("returned", "hello\n", 0)
+    assert outcome.ok and outcome.unwrap() is None
+
+
+def test_stdin_args_and_files_are_inside() -> None:
+    source = "import sys; print(sys.stdin.read(), sys.argv[1:], open('d/a.txt').read())"
+    outcome = hutch.run(source, stdin="in", args=["x", "y"], files={"d/a.txt": b"content"})
+    assert outcome.stdout == "in ['x', 'y'] content\n"
+
+
+def test_an_exit_code_is_the_programs_own() -> None:
+    outcome = hutch.run("import sys; sys.exit(3)")
+    assert outcome.exit_code == 3 and not outcome.ok
+    with pytest.raises(hutch.SandboxDied):
+        outcome.unwrap()
+    assert hutch.run("import sys; sys.exit(0)").ok
+
+
+def test_an_error_is_data_with_type_line_and_its_own_frames() -> None:
+    outcome = hutch.run("def f():\n    return 1 / 0\n\nf()\n")
+    error = outcome.error
+    assert outcome.status == "raised" and error is not None
+    assert (error.type, error.line) == ("ZeroDivisionError", 2)
+    assert "return 1 / 0" in error.traceback and "program.py" in error.traceback
+    with pytest.raises(ZeroDivisionError):
+        outcome.unwrap()
+
+
+def test_a_syntax_error_is_the_programs_and_never_compiled_here() -> None:
+    outcome = hutch.run("x = 1\ndef f(:\n")
+    assert outcome.error is not None
+    assert (outcome.error.type, outcome.error.line) == ("SyntaxError", 2)
+
+
+def test_main_is_main_and_has_no_trace_of_hutch() -> None:
+    outcome = hutch.run("print(__name__); print(sorted(k for k in globals() if k[0] != '_'))")
+    assert outcome.stdout == "__main__\n[]\n"
+
+
+def test_a_program_is_run_many_times() -> None:
+    program = hutch.Program("print(int(input()) * 2)")
+    assert program.run(stdin="4").stdout == "8\n"
+    assert [o.stdout for o in program.map(["1", "2", "3"])] == ["2\n", "4\n", "6\n"]
+    assert program.submit(stdin="5").result(60).stdout == "10\n"
+    assert asyncio.run(program.run_aio(stdin="6")).stdout == "12\n"
+    assert program.options(timeout_sec=5).run(stdin="7").stdout == "14\n"
+
+
+def test_a_function_as_text() -> None:
+    solve = hutch.function("def solve(a, b=1):\n    return a + b\n", "solve")
+    assert solve(1, b=4) == 5
+    assert list(solve.map([1, 2, 3], chunksize=2)) == [2, 3, 4]
+    with pytest.raises(NameError, match="solve"):
+        hutch.function("x = 1", "solve")()
+    asynchronous = hutch.function("async def f(x):\n    return x\n", "f")
+    assert asynchronous(3) == 3
+
+
+def test_what_is_wrong_with_the_request_is_said_at_once() -> None:
+    with pytest.raises(TypeError, match="str"):
+        hutch.run(b"print()")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="language"):
+        hutch.run("1", language="cobol")
+    for name in ("/etc/passwd", "../x", "a/../../b", "", "a/"):
+        with pytest.raises(ValueError, match="files="):
+            hutch.run("1", files={name: "x"})
+    with pytest.raises(TypeError, match="args"):
+        hutch.run("1", args=[3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="stdin"):
+        hutch.run("1", stdin=3)  # type: ignore[arg-type]
+
+
+def test_metadata_is_only_a_hint_unless_asked_for() -> None:
+    source = "# /// script\n# dependencies = ['no-such-thing']\n# ///\nimport no_such_thing\n"
+    outcome = hutch.run(source)
+    assert outcome.error is not None and "inline" in outcome.error.hint
+    empty = "# /// script\n# dependencies = []\n# ///\nprint(1)\n"
+    assert hutch.run(empty, dependencies="inline").stdout == "1\n"
+
+
+def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hutch", *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_the_command_runs_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(4)\n")
+    done = command("run", str(script), "--", "--flag", "x", stdin="in")
+    assert (done.stdout, done.returncode) == ("['--flag', 'x'] in\n", 4)
+
+
+def test_the_command_explains_an_error_and_a_limit(tmp_path: Path) -> None:
+    done = command("run", "-", stdin="1 / 0")
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
+    assert command("run", "--timeout", "0.5", "-", stdin="while True: pass").returncode == 124
+    missing = command("run", str(tmp_path / "none.py"))
+    assert missing.returncode == 2 and "none.py" in missing.stderr
+
+
+def test_json_is_all_there_is_on_stdout() -> None:
+    told = json.loads(command("run", "--json", "-", stdin="print(5)").stdout)
+    assert told["status"] == "returned" and told["stdout"] == "5\n"
+    assert json.loads(command("ps", "--json").stdout)["running"] is True
+    assert isinstance(json.loads(command("env", "--json").stdout), list)
+    refused = command("run", "--json", "--with", "-r x", "-", stdin="1")
+    assert refused.returncode != 0 and refused.stdout.count("\n") <= 1
+
+
+def test_the_doctor_proves_it() -> None:
+    report = hutch.doctor()
+    names = {check["name"]: check for check in report["checks"]}
+    assert report["ok"], [check for check in report["checks"] if not check["ok"]]
+    assert "ms" in names["a call"]["detail"] and "MiB" in names["the memory limit"]["detail"]
