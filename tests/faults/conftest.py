@@ -1,4 +1,4 @@
-"""Faults are made for real: processes are killed, containers removed, in the agent that the tests themselves use."""
+"""Faults are made for real: processes are killed, containers removed, in the agent under test."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ class Host:
                 continue
             try:
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
             except OSError:
                 continue
             if int(stat[1]) == pid and word in command:

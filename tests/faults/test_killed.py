@@ -1,4 +1,4 @@
-"""Something of Hutch's dies while a call runs: one clear error, marked with whether the call may have run; then all is well."""
+"""Something of ours dies while a call runs: one clear error that says whether it may have run."""
 
 from __future__ import annotations
 
@@ -161,7 +161,8 @@ def test_interrupted_caller_kills_its_cell_and_raises() -> None:
                           timeout_sec=None, on_stdout=lambda text: print("begun", flush=True)).run()
         except KeyboardInterrupt:
             time.sleep(1)
-            print(sum(pool["leased"] for pool in hutch.status()["pools"] if pool["labels"] == {}), flush=True)
+            idle = [pool for pool in hutch.status()["pools"] if pool["labels"] == {}]
+            print(sum(pool["leased"] for pool in idle), flush=True)
             print(hutch.run("print('next works')").stdout, flush=True)
         """
     )
