@@ -75,17 +75,16 @@ void FakePodman::ServeOne(int peer) {
     if (!more()) break;
   }
   if (head.empty()) return;
-  std::string body;
-  if (answer_body_) {
-    const size_t end = std::min(head.find("\r\n\r\n") + 4, head.size());
-    const size_t length = head.find("Content-Length: ");
-    const size_t size = length < end ? std::strtoul(head.c_str() + length + 16, nullptr, 10) : 0;
-    while (head.size() < end + size) {
-      if (!more()) break;
-    }
-    body = head.substr(end);
-    head.resize(end);
+  // A body of a stated size is read before the answer: a client that still writes would see the
+  // connection go. A stream has no size, and is answered at once.
+  const size_t end = std::min(head.find("\r\n\r\n") + 4, head.size());
+  const size_t length = head.find("Content-Length: ");
+  const size_t size = length < end ? std::strtoul(head.c_str() + length + 16, nullptr, 10) : 0;
+  while (head.size() < end + size) {
+    if (!more()) break;
   }
+  const std::string body = head.substr(end);
+  head.resize(end);
   {
     const std::lock_guard lock(mutex_);
     requests_.push_back(head);
