@@ -88,20 +88,7 @@ Pool* Broker::FindPool(const std::string& key) {
   return found == pools_.end() ? nullptr : found->second.get();
 }
 
-std::string Broker::ImageOf(const std::string& base_id) {
-  std::string& image = images_[base_id];
-  if (image.empty()) {
-    const auto found = podman_.ImageId("localhost/hutch-base:" + base_id);
-    if (!found)
-      throw Error(Code::kMissingBase, "the base image " + base_id + " is not in Podman's storage");
-    image = *found;
-  }
-  return image;
-}
-
 void Broker::Fail(uint64_t peer, uint64_t request, const Error& error) {
-  if (error.code() == Code::kWorkerFailed || error.code() == Code::kPodman)
-    images_.clear();  // it may be gone: look again
   if (PeerState* state = StateOf(peer)) {
     state->waiting.erase(request);
     state->preparing.erase(request);
@@ -169,7 +156,6 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   try {
     if (stopping_) throw Error(Code::kUnavailable, "the agent is stopping");
     Validate(prepare.spec);
-    ImageOf(prepare.spec.base_id);
     if (::access(paths_.runtime_dir(prepare.spec.runtime_id).c_str(), R_OK | X_OK) != 0) {
       throw Error(Code::kMissingRuntime,
                   "the worker files " + prepare.spec.runtime_id + " are not installed");
@@ -225,7 +211,6 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
         paths_,
         generation_,
         std::max(1u, std::thread::hardware_concurrency()),
-        [this](const std::string& base) { return ImageOf(base); },
         [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
         [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
         worker_uid_};

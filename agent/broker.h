@@ -79,7 +79,6 @@ class Broker {
   void Release(uint64_t cell, Lease& lease);
   PeerState* StateOf(uint64_t peer);
   Pool* FindPool(const std::string& key);
-  std::string ImageOf(const std::string& base_id);
   void Fail(uint64_t peer, uint64_t request, const Error& error);
   void Tick();
   void Sweep();
@@ -100,7 +99,6 @@ class Broker {
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first
   std::unordered_map<uint64_t, PeerState> peers_;
-  std::map<std::string, std::string> images_;  // base id -> image id
   std::function<void()> stopped_;
   bool stopping_ = false;
   std::atomic<bool> closing_ = false;  // for builds on other threads: give up

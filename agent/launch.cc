@@ -165,16 +165,17 @@ void RemoveSockets(const Paths& paths) {
     fs::remove_all(entry.path(), ignored);
 }
 
+// Inside, Podman's user is root: the files of run_dir and state_dir are its own, and it needs no
+// capability.
+Paths Inside(Paths paths) {
+  paths.service_user = false;
+  paths.uid = paths.gid = 0;
+  return paths;
+}
+
 }  // namespace
 
-std::string BaseReference(const std::string& base_id) { return "localhost/hutch-base:" + base_id; }
-
 std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
-  // Inside, Podman's user is root: the files of run_dir and state_dir are its own, and it needs no
-  // capability.
-  Paths inside = paths;
-  inside.service_user = false;
-  inside.uid = inside.gid = 0;
   const auto bind = [](const std::string& source, const std::string& destination,
                        const char* mode) {
     return Json{{"type", "bind"},
@@ -197,7 +198,7 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
       {"image", BaseReference(options.base_id)},
       {"command", {"/opt/hutch/hutch-agent", "--serve"}},
       {"env",
-       {{"HUTCH_PATHS", inside.ToText()},
+       {{"HUTCH_PATHS", Inside(paths).ToText()},
         {"HUTCH_BASE_ID", options.base_id},
         {"HUTCH_RUNTIME_ID", options.runtime_id},
         {"LD_LIBRARY_PATH", "/opt/hutch/lib"},
@@ -256,13 +257,19 @@ void Install(const LaunchOptions& options) {
   InstallRuntime(paths, options);
 }
 
-void PrepareForeground() {
-  Paths paths = PrepareHost();
-  const Fd lock = LockStart(paths);
-  EnsureService(paths);
-  BecomeUser(paths);
-  paths.service_user = false;
-  ::setenv("HUTCH_PATHS", paths.ToText().c_str(), 1);
+void Foreground(const LaunchOptions& options) {
+  Check(options);
+  const Paths paths = PrepareHost();
+  if (Try(paths) == Answer::kYes) {
+    throw Error(Code::kInvalidArgument, "an agent runs already at " + paths.agent_socket,
+                "stop it first: hutch agent stop");
+  }
+  Install(options);
+  const std::string runtime = paths.runtime_dir(options.runtime_id);
+  // In Podman's user namespace uids are what they are in the agent's container: our own user is 0,
+  // and a worker's uid is the one it was given.
+  ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
+                     "LD_LIBRARY_PATH=" + runtime + "/lib", runtime + "/hutch-agent", "--serve"});
 }
 
 void Stop(bool force) {

@@ -33,9 +33,8 @@ std::string Start(const LaunchOptions& options);
 // another version).
 void Install(const LaunchOptions& options);
 
-// For an agent without a container: the host, the directories and the service are made ready, and
-// root becomes Podman's user for good. FindPaths then answers for that user.
-void PrepareForeground();
+// Becomes an agent without a container of its own, in Podman's user namespace and in the foreground.
+[[noreturn]] void Foreground(const LaunchOptions& options);
 
 // Removes every container of this instance, the service, and what they left. `force`: without a
 // grace period. Nothing of ours there is success.
@@ -48,7 +47,6 @@ void Stop(bool force);
 // changes nothing.
 std::string Doctor();
 
-std::string BaseReference(const std::string& base_id);
 // The libpod spec of the agent's container, as JSON.
 std::string AgentSpec(const Paths& paths, const LaunchOptions& options);
 

@@ -104,10 +104,7 @@ int Main(const std::vector<std::string>& args) {
   const LaunchOptions options{flags["--package"], flags["--python"],  flags["--cloudpickle"],
                               flags["--uv"],      flags["--base-id"], flags["--runtime-id"]};
   if (verb == "--serve") return Serve();
-  if (verb == "--foreground") {
-    PrepareForeground();
-    return Serve();
-  }
+  if (verb == "--foreground") Foreground(options);
   if (verb == "--start") return PrintResult({{"ok", true}, {"socket", Start(options)}});
   if (verb == "--install") {
     Install(options);

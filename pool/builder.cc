@@ -199,7 +199,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
       {"command", command},
       {"env", env},
       {"labels",
-       {{"hutch.instance", paths_.agent_container()},
+       {{"hutch.instance", paths_.instance_label()},
         {"hutch.role", "builder"},
         {"hutch.build", name_}}},
       {"mounts", mounts},
@@ -396,7 +396,7 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
     throw Error(Code::kMissingRuntime,
                 "the worker files " + spec.runtime_id + " are not installed");
   }
-  const auto image = podman_.ImageId("localhost/hutch-base:" + spec.base_id);
+  const auto image = podman_.ImageId(BaseReference(spec.base_id));
   if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
   image_ = *image;
 

@@ -19,7 +19,7 @@ struct WorkerLaunch {
   std::string token;        // the warden proves itself with it
   unsigned uid = 1000;      // inside: a uid of its own for each worker, so that per-uid quotas and
                             // keyrings are separate
-  std::string image;        // by id, never pulled
+  std::string image;        // a reference; made an id before the container is, and never pulled
   std::string runtime_dir;  // on the host
   std::string environment_dir;  // on the host, "": no packages
   std::string socket_dir;       // on the host

@@ -191,13 +191,13 @@ void Pool::StartWorker() {
   launch.name = "hutch-worker-" + key_.substr(0, 8) + "-" + RandomHex(8);
   launch.token = RandomHex(32);
   launch.uid = context_.worker_uid();
+  launch.image = BaseReference(spec_.base_id);
   launch.runtime_dir = context_.paths.runtime_dir(spec_.runtime_id);
   launch.environment_dir = environment_.tree_dir;
   launch.socket_dir = context_.paths.worker_dir() + "/" + launch.name;
   launch.generation = context_.generation;
   launch.preload = Joined(spec_.preload_given ? spec_.preload : environment_.preload);
   try {
-    launch.image = context_.image_of(spec_.base_id);
     auto worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background,
                                            *this, context_.paths, spec_, std::move(launch),
                                            Worker::Files{spec_.setup, spec_.modules});
@@ -278,7 +278,8 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   const bool failed = !found->proven && !found->retiring;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   last_failure_ = why;
-  const Code code = worker.podman_down() ? Code::kPodmanDown : Code::kWorkerFailed;
+  const bool mendable = worker.failure() == Code::kPodmanDown || worker.failure() == Code::kMissingBase;
+  const Code code = mendable ? worker.failure() : Code::kWorkerFailed;
   graveyard_.push_back(std::move(found->worker));
   workers_.erase(found);
   SweepRetired();

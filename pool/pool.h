@@ -43,7 +43,6 @@ class Pool final : public Worker::Listener {
     const Paths& paths;
     std::string generation;
     unsigned cores;
-    std::function<std::string(const std::string& base_id)> image_of;  // throws kMissingBase
     std::function<void(uint64_t cell, const CellReport&)> cell_gone;  // leased cells only
     std::function<bool(Pool&, const std::string* worker)>
         reclaim;  // takes back a cell that was leased ahead

@@ -79,19 +79,26 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
   if (launch_.setup) WriteFile(launch_.socket_dir + "/setup.pickle", files.setup);
   for (const auto& [path, content] : files.modules)
     WriteModule(launch_.socket_dir + "/modules", path, content);
-  const std::string spec = WorkerContainerSpec(paths, pool, launch_);
+  PoolSpec limits = pool;  // without what has been written already, which may be large
+  limits.setup.clear();
+  limits.modules.clear();
   // Nothing throws from here on: the loop would keep callbacks into an object that never was.
   listener_fd_ = ListenAt(launch_.socket_dir + "/" + kWorkerSocketName, 1, 0666);
   loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
   start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
 
   background_.Post(
-      [this, spec, alive = alive_, container = container_, &loop = loop_, &podman = podman_] {
+      [this, limits = std::move(limits), launch = launch_, alive = alive_, container = container_, &paths,
+       &loop = loop_, &podman = podman_]() mutable {
         const std::lock_guard lock(container->mutex);
         if (container->removed) return;
         std::optional<Error> failure;
         try {
-          podman.Start(podman.Create(spec));
+          // By id from here on: a tag that is moved meanwhile changes nothing.
+          const std::optional<std::string> image = podman.ImageId(launch.image);
+          if (!image) throw Error(Code::kMissingBase, "there is no image " + launch.image);
+          launch.image = *image;
+          podman.Start(podman.Create(WorkerContainerSpec(paths, limits, launch)));
         } catch (const Error& e) {
           failure = e;
         } catch (const std::exception& e) {
@@ -100,7 +107,7 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
         if (!failure) return;
         loop.Post([this, alive, failure = *failure] {
           if (!*alive) return;
-          podman_down_ = failure.code() == Code::kPodmanDown;
+          failure_ = failure.code();
           Die(std::string("its container could not be started: ") + failure.what());
         });
       });

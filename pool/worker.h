@@ -64,8 +64,8 @@ class Worker {
   double start_seconds() const { return start_seconds_; }
   const std::string& notes() const { return notes_; }
   uint64_t calls() const { return calls_; }
-  // It died because Podman's service did not answer, which the client can mend.
-  bool podman_down() const { return podman_down_; }
+  // Why its container could not be started: kPodmanDown and kMissingBase are the client's to mend.
+  Code failure() const { return failure_; }
   bool tainted() const { return tainted_; }
 
   uint64_t slots() const { return slots_.size(); }  // alive or being made
@@ -125,7 +125,7 @@ class Worker {
   uint64_t calls_ = 0;
   unsigned barren_ = 0;  // cells and slots that came to nothing since one was ready
   std::shared_ptr<Container> container_;
-  bool podman_down_ = false;
+  Code failure_ = Code::kWorkerFailed;
   bool proved_ = false;  // the warden has shown its token
   bool tainted_ = false;
   bool refill_ = true;

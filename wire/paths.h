@@ -57,6 +57,11 @@ struct Paths {
   static Paths FromText(std::string_view text);
 };
 
+// The image that a base id stands for.
+inline std::string BaseReference(const std::string& base_id) {
+  return "localhost/hutch-base:" + base_id;
+}
+
 // Reads the environment, the uid and the user database. Throws kPlatform where XDG_RUNTIME_DIR is
 // missing or not ours, or the service user does not exist (the hint has the command that makes it;
 // `hutch-agent --start` runs it).

@@ -196,7 +196,7 @@ def ensure_current() -> Connection:
 
 
 _MENDED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
-_NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", "podman_down")
+_NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", *_MENDED_BY_INSTALL)
 
 
 def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> T:
@@ -214,7 +214,7 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
             code, may_have_run = error.args[0], bool(error.args[3])
             if code in ("unavailable", "protocol"):
                 drop(connection)
-            elif code == "podman_down" and attempt == 0:
+            elif code in _MENDED_BY_INSTALL and attempt == 0:
                 from hutch import _launcher
 
                 _launcher.run("--install")
