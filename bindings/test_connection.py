@@ -187,9 +187,7 @@ def test_the_bar_on_a_terminal_is_drawn_and_taken_away(monkeypatch: pytest.Monke
 
 def test_index_settings_come_from_the_environment_and_files(tmp_path: Any) -> None:
     config = tmp_path / "pip.conf"
-    config.write_text(
-        "[global]\nindex-url = https://a.example/simple\nextra-index-url =\n  b\n  c\n"
-    )
+    config.write_text("[global]\nindex-url = https://a.example\nextra-index-url =\n  b\n  c\n")
     env = {"PIP_CONFIG_FILE": str(config), "HOME": str(tmp_path)}
     found = _index.settings(env)
     assert found["index_url"] == "https://a.example"

@@ -175,7 +175,8 @@ def string_column(storage: Any, is_na: Any, values: Any) -> Any:
     if want(is_na, bool):
         return pd.array(values, dtype=pd.StringDtype(storage))
     try:
-        dtype = pd.StringDtype(storage, na_value=float("nan"))
+        # pandas' own default: kept as this side keeps it, with pyarrow or without.
+        dtype = pd.StringDtype(na_value=float("nan"))
     except TypeError:
         return object_column(
             values

@@ -201,6 +201,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             raise pickle.PicklingError("an open file does not travel: pass its content")
         elif kind is CodeType:
             return super().reducer_override(portable_code(obj))
+        elif kind.__name__ == "ArrowStringArray" and kind.__module__.startswith("pandas."):
+            return _strings(obj)
         else:
             plain = getattr(kind, "__hutch_plain__", None)
             if plain is not None:
@@ -255,6 +257,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             if self._names is None or name in self._names:
                 state[name] = value
         return state
+
+
+def _strings(array: Any) -> Any:
+    """A column of strings, kept inside as pandas there keeps strings: with pyarrow or without."""
+    import pandas
+
+    is_default = array.dtype.na_value is not pandas.NA
+    return pandas.array, (array.to_numpy(object), "str" if is_default else "string")
 
 
 def _is_reachable(function: FunctionType) -> bool:

@@ -1,0 +1,98 @@
+"""What a type checker says of a user's program: what is right passes, what is wrong does not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mypy")
+
+RIGHT = """
+from __future__ import annotations
+from collections.abc import Iterator
+from typing import Any
+import hutch
+from hutch import Executor, Outcome, Program, SandboxFuture, sandbox
+from typing_extensions import assert_type
+
+@sandbox
+def double(x: int, *, times: int = 2) -> int:
+    return x * times
+
+@sandbox(dependencies=["pandas"], timeout_sec=5, memory_mb=512, pool=hutch.Pool(warm=2))
+def name(x: int) -> str:
+    return str(x)
+
+@sandbox(timeout_sec=None)
+async def wait(x: int) -> float:
+    return x / 2
+
+assert_type(double(3, times=4), int)
+assert_type(name(1), str)
+assert_type(double.run(3), Outcome[int])
+assert_type(double.run(3).unwrap(), int)
+assert_type(double.submit(3), SandboxFuture[int])
+assert_type(double.map([1, 2]), Iterator[int])
+assert_type(double.map([1, 2], on_error="outcome"), Iterator[Outcome[int]])
+assert_type(name.options(timeout_sec=3)(4), str)
+assert_type(name.local(4), str)
+assert_type(wait.run(3), Outcome[float])
+assert_type(hutch.run("print()", stdin="x"), Outcome[None])
+assert_type(hutch.function("def f(): ...", "f", timeout_sec=3)(1, 2), Any)
+
+async def main() -> None:
+    assert_type(await wait(3), float)
+    assert_type(await double.aio(3), int)
+
+def later(outcome: Outcome[int]) -> None:
+    if outcome.error is not None:
+        print(outcome.error.type, outcome.error.line, outcome.usage.suggested)
+    double.options(**outcome.usage.suggested)
+
+with Executor(max_workers=2, timeout_sec=5) as executor:
+    assert_type(executor.submit(len, "x").result(), int)
+try:
+    double(1)
+except hutch.LimitExceeded as error:
+    print(error.limit, error.allowed, error.used, error.hint)
+"""
+
+WRONG = """
+from hutch import sandbox
+
+@sandbox(timeout_secs=5)
+def f(x: int) -> int: return x
+
+@sandbox
+def g(x: int) -> int: return x
+
+g("x")
+g.run()
+y: str = g(1)
+"""
+
+
+def mypy(tmp_path: Path, source: str) -> subprocess.CompletedProcess[str]:
+    program = tmp_path / "program.py"
+    program.write_text(source)
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+
+
+def test_a_users_program_is_typed(tmp_path: Path) -> None:
+    done = mypy(tmp_path, RIGHT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_users_mistakes_are_seen(tmp_path: Path) -> None:
+    done = mypy(tmp_path, WRONG)
+    for line in (4, 10, 11, 12):
+        assert f"program.py:{line}: error" in done.stdout, done.stdout
