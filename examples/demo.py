@@ -147,6 +147,7 @@ def timed(count: int, every: float = 0.0) -> list[float]:
 def latency() -> None:
     heading(3, "What a call costs: each in a fresh process, made ahead, used once")
     double(0)
+    time.sleep(1)  # the pool makes cells ahead of demand, late: never between a call and its reply
     parked = double.warm()
     table = Table(box=None, padding=(0, 2), header_style="bold")
     for name in ("  load", "calls", "p50", "p99", "calls/s"):
