@@ -75,6 +75,7 @@ def test_normalizing_twice_or_shuffled_changes_nothing(
         ("pandas numpy", "cannot read"),
         ("pandas>=two", "cannot read"),
         ("!", "cannot read"),
+        (";", "cannot read"),
         ("x" * 1001, "longer"),
     ],
 )

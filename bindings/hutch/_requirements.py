@@ -78,7 +78,7 @@ def _refuse(given: str, text: str) -> None:
         raise _refusal(text, "a repository", "give the name and version of a release")
     if "://" in before_marker or re.match(r"[^@\[]+@\s*\S", before_marker):
         raise _refusal(text, "a URL", "give its name and version")
-    if before_marker[0] in "./~\\" or "/" in before_marker or "\\" in before_marker:
+    if before_marker.startswith((".", "~")) or "/" in before_marker or "\\" in before_marker:
         raise _refusal(text, "a path", "your own code goes in by modules=")
     if before_marker.rstrip().endswith((".whl", ".tar.gz", ".zip", ".txt", ".toml")):
         raise _refusal(text, "a file", "list each requirement by its name")
@@ -141,6 +141,9 @@ def _two_keys(text: str) -> dict[str, Any]:
             found[match.group(1)] = ast.literal_eval(body)
         except (ValueError, SyntaxError):
             raise RequirementError("the script's metadata is no TOML") from None
+    for key in ("dependencies", "requires-python"):
+        if key not in found and re.search(rf"(?m)^{key}\s*=", text):
+            raise RequirementError(f"`{key}` in the script's metadata is no list or no string")
     return found
 
 
