@@ -52,7 +52,6 @@ class PoolTest : public ::testing::Test {
         paths_,
         "generation",
         2,
-        [](const std::string&) { return std::string("image"); },
         [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
         [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
         [this] { return uid_; }};
