@@ -95,6 +95,16 @@ def test_classes_enums_defaults_and_closures_travel() -> None:
     assert run_elsewhere(f) == (22, "RED", True)
 
 
+def test_a_local_class_keeps_its_qualified_name() -> None:
+    class Local:
+        pass
+
+    def f() -> str:
+        return Local.__qualname__
+
+    assert run_elsewhere(f) == Local.__qualname__ != "Local"
+
+
 def test_a_recursive_sandboxed_function_is_the_plain_one_inside() -> None:
     @sandbox
     def factorial(n: int) -> int:

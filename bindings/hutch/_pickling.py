@@ -193,6 +193,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
                 return self._function(obj)
         elif isinstance(obj, type):
             self._is_own(obj.__module__)
+            return _with_qualname(obj, super().reducer_override(obj))
         elif kind is ModuleType:
             if self._is_own(obj.__name__):
                 return ModuleType, (obj.__name__,), self._module_state(obj)
@@ -257,6 +258,13 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             if self._names is None or name in self._names:
                 state[name] = value
         return state
+
+
+def _with_qualname(kind: type, reduced: Any) -> Any:
+    """A class that goes by value keeps the name by which its instances are known in results."""
+    if type(reduced) is tuple and len(reduced) == 6 and kind.__qualname__ != kind.__name__:
+        reduced[2][0]["__qualname__"] = kind.__qualname__
+    return reduced
 
 
 def _strings(array: Any) -> Any:

@@ -113,6 +113,13 @@ def test_the_command_runs_a_script(tmp_path: Path) -> None:
     assert (done.stdout, done.returncode) == ("['--flag', 'x'] in\n", 4)
 
 
+def test_the_commands_own_options_may_stand_after_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys, os\nprint(sys.argv[1:], os.environ['A'])\n")
+    done = command("run", str(script), "--env", "A=b", "--timeout", "9", "--", "--with", "x")
+    assert (done.stdout, done.returncode) == ("['--with', 'x'] b\n", 0), done.stderr
+
+
 def test_the_command_explains_an_error_and_a_limit(tmp_path: Path) -> None:
     done = command("run", "-", stdin="1 / 0")
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr

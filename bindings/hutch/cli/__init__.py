@@ -20,8 +20,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hutch.cli import commands
 
         return _guarded(lambda: commands.podman(arguments[1:]), False)
+    ours: list[str] = arguments
+    theirs: list[str] = []
+    if "--" in arguments:
+        at = arguments.index("--")
+        ours, theirs = arguments[:at], arguments[at + 1 :]
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(ours)
+    if theirs and options.command != "run":
+        parser.error(f"unrecognized arguments: {' '.join(theirs)}")
+    options.after = theirs
     if options.command is None:
         parser.print_help()
         return MISUSED
@@ -85,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", parents=[common], help="run a script in the sandbox")
     run.add_argument("script", help="a file, or - for standard input")
-    run.add_argument("args", nargs=argparse.REMAINDER, help="after --: the script's own arguments")
+    run.add_argument("args", nargs="*", help="the script's own arguments; all of those after --")
     run.add_argument(
         "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
         help="a dependency (or several, with commas between); again for more",

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     source, name = _script(options.script)
     keywords = _run_keywords(options, source)
-    arguments = options.args[1:] if options.args[:1] == ["--"] else options.args
+    arguments = [*options.args, *options.after]
     files = {os.path.basename(path): _content(path) for path in options.file}
     stdin = None
     if options.script != "-" and not sys.stdin.isatty():
