@@ -17,10 +17,24 @@ def _print_json(value: Any) -> None:
 
 def _print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
     """Text of the agent's, which in part comes from callers: escaped."""
-    cells = [[escape(str(row.get(name, ""))) for name in columns] for row in rows]
+    cells = [[escape(_cell(name, row.get(name, ""))) for name in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells)]
     for line in ([name.upper() for name in columns], *cells):
         print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "-"
+    if name == "digest":
+        return str(value)[:12]
+    if name == "bytes" and isinstance(value, int):
+        return f"{value / 1e6:.1f} MB"
+    if name == "created" and isinstance(value, (int, float)):
+        import time
+
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
+    return str(value) if value != "" else "-"
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -147,12 +161,15 @@ def ps(options: argparse.Namespace) -> int:
     if not status["running"]:
         print("no agent runs; the first call starts it")
         return 0
-    for name, value in status.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            print(f"{name}:")
-            _print_table(value, list(value[0]))
-        else:
-            print(f"{name}: {escape(str(value))}")
+    uptime = int(float(status.get("uptime_sec", 0)))
+    print(
+        f"agent {status.get('version', '')}, up {uptime} s, {status.get('calls', 0)} calls, "
+        f"{status.get('clients', 0)} clients; limits: {status.get('enforcement', '')}"
+    )
+    pools = status.get("pools", [])
+    if pools:
+        columns = "requirements memory_mb calls ready leased waiting workers last_failure".split()
+        _print_table(sorted(pools, key=lambda pool: -pool.get("calls", 0)), columns)
     return 0
 
 
@@ -162,7 +179,11 @@ def env(options: argparse.Namespace) -> int:
     if options.action == "remove":
         if not options.digest:
             raise ValueError("hutch env remove DIGEST ...: which?")
-        removed = {digest: _status.remove_environment(digest) for digest in options.digest}
+        known = [str(item.get("digest", "")) for item in _status.environments()]
+        removed = {
+            digest: _status.remove_environment(_whole_digest(digest, known))
+            for digest in options.digest
+        }
         if options.json:
             _print_json(removed)
         for digest, done in removed.items():
@@ -175,8 +196,14 @@ def env(options: argparse.Namespace) -> int:
     elif not found:
         print("no environments")
     else:
-        _print_table(found, list(found[0]))
+        _print_table(found, ["digest", "requirements", "packages", "python", "bytes", "created"])
     return 0
+
+
+def _whole_digest(start: str, known: list[str]) -> str:
+    """The one that begins so."""
+    found = [digest for digest in known if digest.startswith(start)]
+    return found[0] if len(found) == 1 else start
 
 
 def logs(options: argparse.Namespace) -> int:
