@@ -80,7 +80,7 @@ struct PyPayload {
 };
 
 struct CallResult {
-  std::string status, limit, worker_id, call_id;
+  std::string status, limit, worker_id, call_id, detail;
   py::object exit_code = py::none(), signal = py::none(), payload = py::none();
   py::bytes out, err;
   uint64_t stdout_size = 0, stderr_size = 0, result_size = 0;
@@ -187,6 +187,11 @@ CallResult MakeResult(CallRecord record) {
     case CallStatus::kCancelled:
     case CallStatus::kInterrupted:
       result.status = "cancelled";
+      break;
+    case CallStatus::kBroken:
+      result.status = "died";
+      result.signal = py::int_(SIGKILL);  // which is what it gets for it
+      result.detail = outcome.detail;
       break;
     case CallStatus::kEnded:
       SetEnded(result, record);
@@ -449,6 +454,7 @@ PYBIND11_MODULE(_core, m) {
   py::class_<CallResult>(m, "CallResult")
       .def_readonly("status", &CallResult::status)
       .def_readonly("limit", &CallResult::limit)
+      .def_readonly("detail", &CallResult::detail)
       .def_readonly("exit_code", &CallResult::exit_code)
       .def_readonly("signal", &CallResult::signal)
       .def_readonly("payload", &CallResult::payload)

@@ -397,6 +397,12 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
       Tell(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
     });
   } catch (const Error& error) {
+    // What the cell does is never a fault of ours, nor of the connection that other calls share.
+    if (error.code() == Code::kProtocol) {
+      record.outcome.status = CallStatus::kBroken;
+      record.outcome.detail = error.what();
+      return Conclude(key, lease, std::move(record));
+    }
     ForgetLease(lease, "fault");
     // The call was sent: whatever went wrong then, it may have run.
     throw Error(error.code(), error.what(), error.hint(), true);
@@ -404,6 +410,10 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     ForgetLease(lease, "fault");
     throw;
   }
+  return Conclude(key, lease, std::move(record));
+}
+
+CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record) {
   const CallStatus status = record.outcome.status;
   const bool simple = status == CallStatus::kReturned || status == CallStatus::kUnencodable ||
                       (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);

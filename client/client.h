@@ -72,6 +72,8 @@ class Client {
   std::optional<CellReport> ReportWithin(uint64_t lease, Clock::duration patience);
   std::optional<CellReport> AwaitReport(uint64_t lease, Clock::duration patience);
   void ForgetReport(uint64_t lease);
+  // Gives the lease back, and asks for the warden's report where the call did not simply end.
+  CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record);
   void ForgetLease(uint64_t lease,
                    std::string_view status);  // never throws: for what is given up anyway
   void Release(uint64_t lease, bool want_report, std::string_view status);

@@ -74,7 +74,8 @@ enum class CallStatus {
   kTimedOut,
   kCancelled,
   kInterrupted,
-  kEnded
+  kEnded,
+  kBroken  // the cell broke the protocol: hostile code, or code that wrote to a socket not its own
 };
 
 struct CallOutcome {
@@ -86,6 +87,7 @@ struct CallOutcome {
   std::unique_ptr<Payload> payload;
   CallUsage usage;
   uint64_t result_size = 0;
+  std::string detail;  // of kBroken: what it did
   double send_sec = 0, run_sec = 0, receive_sec = 0;
   Output output;
   uint64_t call_id;

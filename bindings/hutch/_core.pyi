@@ -75,6 +75,7 @@ class CallResult:
 
     status: str  # "returned" "raised" "unencodable" "limit" "died" "cancelled"
     limit: str  # "" or "time" "cpu_time" "memory" "pids" "disk" "result"
+    detail: str  # of "died": how the cell broke the protocol, "" otherwise
     exit_code: int | None
     signal: int | None
     # for returned (the value), raised (the error map), unencodable (path, type, hint,

@@ -148,7 +148,7 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
 
         return outcome.fail(SandboxCancelled(f"the call of {target.name} was cancelled"))
     if status == "died":
-        return outcome.fail(_died(target, outcome))
+        return outcome.fail(_died(target, outcome, result.detail))
     return outcome.fail(SandboxStartupError(f"unknown status {status!r}", may_have_run=True))
 
 
@@ -332,8 +332,11 @@ _SIGNAL_HINTS = {
 }
 
 
-def _died(target: Target, outcome: Outcome[Any]) -> SandboxDied:
-    if outcome.signal is not None:
+def _died(target: Target, outcome: Outcome[Any], detail: str) -> SandboxDied:
+    if detail:
+        message = f"{target.name} was killed: {detail}"
+        hint = "the socket of a call is the sandbox's own: leave descriptor 3 alone"
+    elif outcome.signal is not None:
         import signal
 
         try:

@@ -145,9 +145,26 @@ FORGERIES = [
 
 
 @pytest.mark.parametrize("how", FORGERIES)
-def test_a_forged_frame_is_a_fault_and_nothing_else(how: str, next_call_works: None) -> None:
-    with pytest.raises(hutch.SandboxError):
-        attack(how)
+def test_a_forged_frame_is_the_cells_own_end(how: str, next_call_works: None) -> None:
+    outcome = attack.run(how)
+    assert outcome.status in ("died", "raised"), outcome
+    with pytest.raises((hutch.SandboxDied, hutch.SerializationError)):
+        outcome.unwrap()
+
+
+@sandbox
+def nap() -> str:
+    import time
+
+    time.sleep(1)
+    return "slept"
+
+
+@pytest.mark.parametrize("how", ["bad magic", "other call", "body larger"])
+def test_a_forger_disturbs_no_other_call(how: str) -> None:
+    other = nap.submit()
+    assert attack.run(how).status == "died"
+    assert other.result() == "slept"
 
 
 @pytest.mark.parametrize("how", ["need 2^63", "need -1", "need 0"])
