@@ -129,6 +129,7 @@ class Worker:
         self.process = subprocess.Popen(
             self.command(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
+        self.sockets: list[socket.socket] = [self.listener]  # closed with the worker
         self.agent = self.accept()
 
     def accept(self) -> socket.socket:
@@ -136,6 +137,7 @@ class Worker:
         while True:
             try:
                 connection, _ = self.listener.accept()
+                self.sockets.append(connection)
                 break
             except TimeoutError:
                 raise RuntimeError(f"the worker did not come: {self.stop()}") from None
@@ -210,7 +212,8 @@ class Worker:
             check=False,
         )
         said = self.process.communicate(timeout=30)[0].decode(errors="replace")
-        self.listener.close()
+        for sock in self.sockets:
+            sock.close()
         shutil.rmtree(self.directory, ignore_errors=True)
         return said
 
@@ -268,6 +271,7 @@ class Cell:
         self.id = worker.cells
         self.gone = False
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        worker.sockets.append(self.socket)
         self.out, out = os.pipe()
         self.err, err = os.pipe()
         worker.tell(Frame(MAKE_CELL, a=slot, id=self.id), [theirs.fileno(), out, err])
