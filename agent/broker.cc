@@ -93,7 +93,7 @@ void Broker::Fail(uint64_t peer, uint64_t request, const Error& error) {
     state->waiting.erase(request);
     state->preparing.erase(request);
     state->peer->Send(Failed{request, static_cast<int32_t>(error.code()), error.what(),
-                             error.hint(), error.may_have_run()});
+                             error.hint(), error.may_have_run(), error.figures()});
   }
 }
 

@@ -31,7 +31,7 @@ py::object& ErrorType() {
 [[noreturn]] void Raise(const Error& error) {
   PyErr_SetObject(ErrorType().ptr(),
                   py::make_tuple(std::string(CodeName(error.code())), std::string(error.what()),
-                                 error.hint(), error.may_have_run())
+                                 error.hint(), error.may_have_run(), error.figures())
                       .ptr());
   throw py::error_already_set();
 }

@@ -210,7 +210,7 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
       lock.unlock();
       if (const auto* failed = std::get_if<Failed>(&received.message)) {
         throw Error(static_cast<Code>(failed->code), failed->message, failed->hint,
-                    failed->may_have_run);
+                    failed->may_have_run, failed->figures);
       }
       const bool finished = handle(received);
       lock.lock();

@@ -97,6 +97,12 @@ uint64_t Pool::ReadyCells() const {
   return ready;
 }
 
+Figures Pool::Queue(Clock::time_point since) const {
+  return {{"queued", static_cast<double>(waiters_.size())},
+          {"capacity", static_cast<double>(sizing_.max_cells)},
+          {"waited_sec", Seconds(Clock::now() - since)}};
+}
+
 uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused) {
   last_use_ = Clock::now();
   const uint64_t ticket = next_ticket_++;
@@ -107,7 +113,7 @@ uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Re
   if (waiters_.size() >= kMaxQueue) {
     refused(Error(Code::kBusy,
                   "the queue is full: " + std::to_string(waiters_.size()) + " calls are waiting",
-                  "start fewer calls at once, or try again later"));
+                  "start fewer calls at once, or try again later", false, Queue(Clock::now())));
     return ticket;
   }
   const TimerId timer = context_.loop.After(patience, [this, ticket] {
@@ -124,7 +130,8 @@ uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Re
         "no cell came free within %.1f s: %llu of %llu cells are in use, %lld more calls wait",
         Seconds(Clock::now() - waiter.since), static_cast<unsigned long long>(leased_.size()),
         static_cast<unsigned long long>(sizing_.max_cells), static_cast<long long>(ahead_of_it));
-    waiter.refused(Error(Code::kBusy, text, "raise queue_sec, or Pool(max_cells=...)"));
+    waiter.refused(Error(Code::kBusy, text, "raise queue_sec, or Pool(max_cells=...)", false,
+                         Queue(waiter.since)));
   });
   waiters_.push_back({ticket, ahead, Clock::now(), timer, std::move(granted), std::move(refused)});
   Serve();

@@ -126,6 +126,7 @@ class Pool final : public Worker::Listener {
   void SweepRetired();
   uint64_t ReadyCells() const;
   void FailWaiters(const Error& error);
+  Figures Queue(Clock::time_point since) const;  // of kBusy, for one who has waited since then
 
   Context context_;
   std::string key_;

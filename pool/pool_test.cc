@@ -178,6 +178,7 @@ TEST_F(PoolTest, SaysThatNoCellCameFree) {
   Ask(false, milliseconds(1));
   RunUntil([&] { return !refusals_.empty(); });
   EXPECT_EQ(refusals_[0].code(), Code::kBusy);
+  EXPECT_GE(refusals_[0].figures().at("capacity"), 1);
 }
 
 TEST_F(PoolTest, ForgetsWhoGaveUp) {

@@ -6,6 +6,7 @@
 // copy between threads.
 #pragma once
 
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -35,22 +36,29 @@ enum class Code {
 
 std::string_view CodeName(Code code);
 
+// What an error knows in figures, by name; of kBusy: queued, capacity, waited_sec.
+using Figures = std::map<std::string, double>;
+
 class Error : public std::runtime_error {
  public:
-  Error(Code code, const std::string& message, std::string hint = {}, bool may_have_run = false)
+  Error(Code code, const std::string& message, std::string hint = {}, bool may_have_run = false,
+        Figures figures = {})
       : std::runtime_error(message),
         code_(code),
         hint_(std::move(hint)),
-        may_have_run_(may_have_run) {}
+        may_have_run_(may_have_run),
+        figures_(std::move(figures)) {}
 
   Code code() const { return code_; }
   const std::string& hint() const { return hint_; }
   bool may_have_run() const { return may_have_run_; }
+  const Figures& figures() const { return figures_; }
 
  private:
   Code code_;
   std::string hint_;
   bool may_have_run_;
+  Figures figures_;
 };
 
 // Throws kInternal (or `code`) with "what: strerror(errno)".

@@ -147,7 +147,7 @@ void serialize(A& a, Answer& m) {
 }
 template <class A>
 void serialize(A& a, Failed& m) {
-  a(m.request, m.code, m.message, m.hint, Flag{m.may_have_run});
+  a(m.request, m.code, m.message, m.hint, Flag{m.may_have_run}, m.figures);
 }
 
 std::string EncodeMessage(const Message& message) {

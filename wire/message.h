@@ -119,6 +119,7 @@ struct Failed {
   std::string message;
   std::string hint;
   bool may_have_run = false;
+  Figures figures{};
 };
 
 using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, Done, Ask, Welcome,

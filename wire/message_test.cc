@@ -74,7 +74,7 @@ TEST(Message, EveryAlternativeArrivesAsItself) {
                          Leased{1, 2, 3, "w", 4, 5},
                          Report{1, CellReport{.exit_code = 3, .peak_kb = 9}},
                          Answer{1, "text"},
-                         Failed{1, 2, "m", "h", true}};
+                         Failed{1, 2, "m", "h", true, {{"queued", 3}}}};
   for (const Message& message : all) {
     const Message read = DecodeMessage(EncodeMessage(message));
     EXPECT_EQ(read.index(), message.index());

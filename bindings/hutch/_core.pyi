@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 WIRE_VERSION: int
 
 class Error(Exception):
-    """What Hutch failed at. `args == (code, message, hint, may_have_run)`; `code` is one of
+    """What Hutch failed at. `args == (code, message, hint, may_have_run, figures)`; `code` is one of
     wire/error.h's names.
     """
 

@@ -251,6 +251,7 @@ def from_core(error: Exception, *, pool: Any = None, building: bool = False) -> 
     environment was prepared. `pool`: the requirements, where known.
     """
     code, message, hint, may_have_run = (*error.args, "", "", False)[:4]
+    figures: dict[str, float] = error.args[4] if len(error.args) > 4 else {}
     given: dict[str, Any] = {"hint": str(hint)}
     text = str(message)
     if code == "install_failed":
@@ -270,6 +271,10 @@ def from_core(error: Exception, *, pool: Any = None, building: bool = False) -> 
         "platform": PlatformNotSupportedError,
         "podman_missing": PodmanNotInstalledError,
     }
+    if code == "busy" and figures:
+        given["queued"] = int(figures["queued"])
+        given["capacity"] = int(figures["capacity"])
+        given["waited_sec"] = figures["waited_sec"]
     if may_have_run and not given["hint"]:
         given["hint"] = "the call may have run: repeat it only if that does no harm"
     return kinds.get(str(code), SandboxStartupError)(text, may_have_run=bool(may_have_run), **given)
