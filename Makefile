@@ -15,9 +15,9 @@ test: install ## Build and run every test: C++ with sanitizers, typed Python, en
 	$(CMAKE_TESTS) >/dev/null
 	cmake --build build/sanitized
 	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
+	$(PYTHON) -m pytest bindings images tests
 	.venv/bin/ruff check .
 	.venv/bin/mypy --strict bindings/hutch
-	$(PYTHON) -m pytest bindings images tests
 
 bench: install ## Measure latency, throughput and cold starts; one table
 	$(PYTHON) benchmarks/bench.py

@@ -8,8 +8,8 @@ from typing import Any, TypedDict
 WIRE_VERSION: int
 
 class Error(Exception):
-    """What Hutch failed at. `args == (code, message, hint, may_have_run, figures)`; `code` is one of
-    wire/error.h's names.
+    """What Hutch failed at. `args == (code, message, hint, may_have_run, figures)`; `code` is one
+    of wire/error.h's names.
     """
 
 class DecodeError(ValueError):

@@ -1,4 +1,4 @@
-"""Where the agent of this checkout runs, its Podman, base image and worker files are what the tests use."""
+"""The Podman, base image and worker files of the agent that runs here are what the tests use."""
 
 from __future__ import annotations
 
