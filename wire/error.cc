@@ -47,7 +47,9 @@ std::string_view CodeName(Code code) {
 
 void ThrowErrno(std::string_view what, Code code) {
   const int error = errno;
-  throw Error(code, std::string(what) + ": " + std::strerror(error));
+  const bool full = error == ENOSPC || error == EDQUOT;
+  throw Error(code, std::string(what) + ": " + std::strerror(error),
+              full ? "free some space, then try again (`df -h` shows what is full)" : "");
 }
 
 }  // namespace hutch

@@ -1,0 +1,148 @@
+"""The host lacks something, is full, or holds what others left: one clear error that names the mend, or it just works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hutch
+from hutch import _core
+
+CALL = "import hutch; print(hutch.run('print(6 * 7)').stdout, end='')"
+FAILING = """
+import hutch
+try:
+    hutch.run("pass")
+except hutch.SandboxError as error:
+    print(type(error).__name__, error.may_have_run, error, sep="|")
+"""
+
+
+def python(source: str, *wrapper: str, **env: str) -> str:
+    done = subprocess.run(
+        [*wrapper, sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **env},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def instance(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """An instance of its own beside the one that all other tests use; nothing of it is left."""
+    if os.geteuid() != 0:
+        pytest.skip("the private mounts of these tests take root")
+    home = f"/var/lib/hutch/test-{os.getpid()}"
+    yield {"HUTCH_HOME": home}
+    subprocess.run(
+        [str(Path(sys.executable).with_name("hutch")), "stop"],
+        env={**os.environ, "HUTCH_HOME": home},
+        capture_output=True,
+        timeout=120,
+    )
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def test_missing_podman_names_the_package(instance: dict[str, str], tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    absent.write_text("")
+    podman = shutil.which("podman")
+    hide = f'mount --bind {absent} {podman} && exec "$@"'
+    said = python(FAILING, "unshare", "--mount", "sh", "-c", hide, "sh", **instance)
+    kind, may_have_run, text = said.split("|", 2)
+    assert (kind, may_have_run) == ("PodmanNotInstalledError", "False")
+    assert "apt-get install" in text and "podman" in text
+
+
+def test_user_without_sub_ids_gets_the_command(instance: dict[str, str], tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    mounts = f"mount --bind {empty} /etc/subuid && mount --bind {empty} /etc/subgid && exec \"$@\""
+    said = python(FAILING, "unshare", "--mount", "sh", "-c", mounts, "sh", **instance)
+    kind, may_have_run, text = said.split("|", 2)
+    assert (kind, may_have_run) == ("PlatformNotSupportedError", "False")
+    assert "usermod" in text and "--add-subuids" in text
+
+
+def test_full_disk_is_said_and_mended_by_space(instance: dict[str, str]) -> None:
+    home = instance["HUTCH_HOME"]
+    owner = _core.paths()
+    tiny = (
+        f"install -d -o {owner['uid']} -g {owner['gid']} -m 0700 {home} && mount -t tmpfs -o size=4m,mode=0700,uid={owner['uid']},gid={owner['gid']} "
+        f'tmpfs {home} && exec "$@"'
+    )
+    said = python(FAILING, "unshare", "--mount", "sh", "-c", tiny, "sh", **instance)
+    _, may_have_run, text = said.split("|", 2)
+    assert may_have_run == "False"
+    assert "space" in text.lower() or "full" in text.lower(), text
+    subprocess.run(
+        [str(Path(sys.executable).with_name("hutch")), "stop"],
+        env={**os.environ, **instance},
+        check=True,
+        capture_output=True,
+    )
+    assert python(CALL, **instance) == "42\n"  # the same instance, now on the large disk
+
+
+def test_stale_socket_is_replaced() -> None:
+    hutch.agent.stop()
+    path = _core.paths()["agent_socket"]
+    stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    stale.bind(path)
+    os.chown(path, _core.paths()["uid"], _core.paths()["gid"])
+    stale.close()  # the file stays, and nobody listens
+    assert python(CALL) == "42\n"
+
+
+def test_two_installations_share_one_agent(tmp_path: Path) -> None:
+    """Another version of the worker files, as another venv would bring it, beside ours."""
+    other = tmp_path / "hutch"
+    shutil.copytree(Path(hutch.__file__).parent, other)
+    with (other / "_runtime" / "worker" / "call.py").open("a") as file:
+        file.write("\nVERSION = 'another'\n")
+    before = hutch.status()["generation"]
+    which = "import hutch; print(hutch.__file__); " + CALL.partition("; ")[2]
+    path, answer = python(which, PYTHONPATH=str(tmp_path)).splitlines()
+    assert path.startswith(str(tmp_path)) and answer == "42"
+    assert python(CALL) == "42\n"
+    assert hutch.run("print(1)").stdout == "1\n"
+    assert hutch.status()["generation"] == before
+
+
+def test_stopped_agent_leaves_nothing_behind(instance: dict[str, str]) -> None:
+    assert python(CALL, **instance) == "42\n"
+    home = instance["HUTCH_HOME"]
+    command = [str(Path(sys.executable).with_name("hutch"))]
+    run_dir = python("from hutch import _core; print(_core.paths()['run_dir'])", **instance).strip()
+    label = python("from hutch import _core; print(_core.paths()['instance'])", **instance).strip()
+    subprocess.run([*command, "stop"], env={**os.environ, **instance}, check=True, capture_output=True)
+    listed = subprocess.run(
+        [*command, "podman", "ps", "--all", "--quiet", "--filter", f"label=hutch.instance={label}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout == ""
+    sockets = [str(p) for p in Path(run_dir).rglob("*") if p.is_socket()]
+    assert sockets == []
+    mine = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if run_dir.encode() in text or (home.encode() in text and b"hutch-" in text):
+                mine.append(text)
+    assert mine == []
+    assert home not in Path("/proc/self/mountinfo").read_text()
