@@ -112,3 +112,24 @@ def test_inline_metadata_builds_an_environment() -> None:
     assert "idna" in hutch.run(source, dependencies="inline").stdout
     outcome = hutch.run(source)
     assert outcome.error is not None and "inline" in outcome.error.hint
+
+
+def test_a_dead_network_is_blamed_and_not_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+
+    @sandbox(dependencies=["six"], disable_cache=True)
+    def never() -> None: ...
+
+    with pytest.raises(hutch.DependencyInstallError) as raised:
+        never()
+    assert "network" in raised.value.hint
+
+
+def test_a_package_without_a_wheel_says_how_to_allow_a_build() -> None:
+    @sandbox(dependencies=["docopt"])
+    def never() -> None: ...
+
+    with pytest.raises(hutch.DependencyInstallError) as raised:
+        never()
+    assert "wheel" in str(raised.value) and "allow_sdists=True" in raised.value.hint
