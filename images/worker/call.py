@@ -13,6 +13,7 @@ import gc
 import io
 import linecache
 import mmap
+import opcode
 import os
 import pickle
 import resource
@@ -37,6 +38,7 @@ LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
 SLOW_LOAD_NS = 20_000_000  # a load longer than this restarts the call's clock
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
+RAISE = opcode.opmap["RAISE_VARARGS"]
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -318,7 +320,7 @@ _ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 def limit_of(error: BaseException, cell: Any) -> int:
     """Which limit of the cell an uncaught exception is, or 0."""
     if isinstance(error, MemoryError):
-        return LIMIT_MEMORY
+        return LIMIT_MEMORY if is_out_of_memory(error) else 0
     number = getattr(error, "errno", None) if isinstance(error, OSError) else None
     if number == errno.ENOMEM:
         return LIMIT_MEMORY
@@ -328,6 +330,26 @@ def limit_of(error: BaseException, cell: Any) -> int:
     if (number == errno.EAGAIN or no_thread) and not cell.can_fork():
         return LIMIT_PIDS
     return LIMIT_MEMORY if no_thread else 0
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an allocation failed; a MemoryError that Python code raised is any error."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, MemoryError) and not was_raised_by_statement(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def was_raised_by_statement(error: BaseException) -> bool:
+    place = error.__traceback__
+    if place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    return place.tb_frame.f_code.co_code[place.tb_lasti] == RAISE
 
 
 def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
@@ -368,9 +390,9 @@ def run_chunk(
     for args, kwargs in calls:
         try:
             results.append(("ok", function(*args, **kwargs)))
-        except MemoryError:
-            raise
         except Exception as error:
+            if isinstance(error, MemoryError) and is_out_of_memory(error):
+                raise
             results.append(("error", describe(error, sources)))
     return results
 
@@ -443,6 +465,16 @@ def limit_cpu(seconds: float) -> None:
     """A backstop of the warden's own count: whole seconds, rounded up."""
     whole = int(seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
+
+
+def add_site_builtins() -> None:
+    """What `site`, which is not loaded here, gives to every program."""
+    import _sitebuiltins
+    import builtins
+
+    for name in ("exit", "quit"):
+        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
+    builtins.help = _sitebuiltins._Helper()
 
 
 def finish_program() -> None:

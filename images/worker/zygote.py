@@ -249,6 +249,7 @@ def main() -> None:
         if name != "__main__" and isinstance(origin, str) and os.path.dirname(origin) == HERE:
             del sys.modules[name]
             sys.modules["_hutch_" + name.removeprefix("_hutch_")] = module
+    call.add_site_builtins()
     gc.disable()
     prepare_streams()
     prepare_environment(config)

@@ -78,6 +78,29 @@ def test_ten_gigabytes_in_one_process_hit_the_memory_limit(touch: bool) -> None:
     assert "memory_mb=512" in caught.value.hint
 
 
+def test_a_memory_error_of_the_codes_own_making_is_no_limit() -> None:
+    @sandbox
+    def make_up() -> None:
+        raise MemoryError("made up")
+
+    @sandbox(memory_mb=256)
+    def wrap() -> None:
+        try:
+            bytearray(10 << 30)
+        except MemoryError as error:
+            raise MemoryError("said better") from error
+
+    outcome = make_up.run()
+    assert outcome.status == "raised" and outcome.error is not None
+    assert outcome.error.type == "MemoryError" and outcome.limit is None
+    with pytest.raises(hutch.SandboxExecutionError) as caught:
+        make_up()
+    assert not isinstance(caught.value, MemoryError)
+    chunked = list(make_up.starmap([(), ()], on_error="outcome", chunksize=2))
+    assert [one.status for one in chunked] == ["raised", "raised"]
+    assert wrap.run().limit == "memory"
+
+
 def test_ten_gigabytes_in_six_processes_hit_the_memory_limit() -> None:
     @sandbox(memory_mb=256, timeout_sec=60)
     def allocate() -> None:
