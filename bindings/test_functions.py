@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import importlib.util
 import os
 import pickle
@@ -111,6 +112,42 @@ def test_a_recursive_sandboxed_function_is_the_plain_one_inside() -> None:
         return 1 if n < 2 else n * factorial(n - 1)
 
     assert run_elsewhere(factorial.__wrapped__, 5) == 120
+
+
+@functools.lru_cache(maxsize=8)
+def cached(n: int) -> int:
+    return n if n < 2 else cached(n - 1) + cached(n - 2)
+
+
+class Lazy:
+    @functools.cached_property
+    def value(self) -> int:
+        return cached(10)
+
+
+def test_cached_helpers_travel_by_value_with_an_empty_cache() -> None:
+    def f() -> Any:
+        before = cached.cache_info().currsize
+        return before, Lazy().value, cached.cache_info().currsize, cached.__name__
+
+    cached(5)
+    assert run_elsewhere(f) == (0, 55, 8, "cached")
+
+
+def test_what_a_cached_helper_uses_is_seen_when_it_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @functools.cache
+    def limit() -> int:
+        return LIMIT
+
+    def f() -> int:
+        return limit()
+
+    made = FunctionBytes(f)  # type: ignore[arg-type]
+    before = bytes_of(made)
+    monkeypatch.setitem(globals(), "LIMIT", 6)
+    assert bytes_of(made) != before
 
 
 def test_asserts_that_pytest_rewrote_work_inside() -> None:

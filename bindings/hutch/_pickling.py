@@ -13,6 +13,7 @@ back afterwards) a lock is held.
 
 from __future__ import annotations
 
+import functools
 import io
 import operator
 import os
@@ -26,6 +27,7 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
 PROTOCOL = 5
+LruCache = type(functools.lru_cache(len))
 _REWRITTEN = "@pytest_ar"  # a name that no compiler makes
 _registry_lock = threading.RLock()
 _portable: dict[int, tuple[CodeType, CodeType]] = {}
@@ -197,6 +199,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         elif kind is ModuleType:
             if self._is_own(obj.__name__):
                 return ModuleType, (obj.__name__,), self._module_state(obj)
+        elif kind is LruCache:
+            if self._is_own(obj.__module__) or not _is_reachable(obj):
+                return _with_empty_cache(obj)
+        elif kind is functools.cached_property:  # before Python 3.12 it holds a lock
+            return kind, (obj.func,), {"attrname": obj.attrname}
         elif isinstance(obj, io.TextIOWrapper):
             # cloudpickle would send the content of a file that is open for reading.
             raise pickle.PicklingError("an open file does not travel: pass its content")
@@ -267,6 +274,15 @@ def _with_qualname(kind: type, reduced: Any) -> Any:
     return reduced
 
 
+def _with_empty_cache(function: Any) -> Any:
+    """What `functools.lru_cache` made of a function of the caller's own."""
+    settings = function.cache_parameters()
+    info = type(function.cache_info())
+    state = {name: x for name, x in vars(function).items() if name != "cache_parameters"}
+    arguments = (function.__wrapped__, settings["maxsize"], settings["typed"], info)
+    return type(function), arguments, state
+
+
 def _strings(array: Any) -> Any:
     """A column of strings, kept inside as pandas there keeps strings: with pyarrow or without."""
     import pandas
@@ -275,7 +291,7 @@ def _strings(array: Any) -> Any:
     return pandas.array, (array.to_numpy(object), "str" if is_default else "string")
 
 
-def _is_reachable(function: FunctionType) -> bool:
+def _is_reachable(function: Any) -> bool:
     """Whether the name of an installed function leads to it, so that it can go by name."""
     found: Any = sys.modules.get(function.__module__ or "")
     for part in function.__qualname__.split("."):

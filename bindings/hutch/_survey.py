@@ -7,6 +7,7 @@ was replaced, whether something mutable is among them, and what goes by name. No
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterable, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -166,6 +167,11 @@ class Survey:
             if self._goes_by_value(value.__module__) or not _pickling._is_reachable(value):
                 self.values.setdefault(name, value)
                 self._visit_function(value)
+        elif kind is _pickling.LruCache:
+            own = self._goes_by_value(value.__module__, name)
+            if own or not _pickling._is_reachable(value):
+                self.values.setdefault(name, value)
+                self._visit_function(value.__wrapped__)
         elif isinstance(value, type):
             if self._goes_by_value(value.__module__, name):
                 self.values.setdefault(name, value)
@@ -203,6 +209,8 @@ class Survey:
                 self._visit_all(name, value.values())
         elif kind in (staticmethod, classmethod):
             self._visit(name, value.__func__)
+        elif kind is functools.cached_property:
+            self._visit(name, value.func)
         elif kind is property:
             self._visit_all(name, (value.fget, value.fset, value.fdel))
         else:
