@@ -237,6 +237,7 @@ def test_what_was_not_promised_is_told_with_its_place(
         _types.check(value, annotation)
     assert isinstance(caught.value, TypeError)
     assert (caught.value.path, caught.value.got) == (path, got)
+    assert caught.value.type_name == type(None).__name__ or caught.value.type_name in got.split()
     assert caught.value.expected
 
 

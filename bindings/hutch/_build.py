@@ -125,8 +125,8 @@ def _find(types: dict[str, type], name: Any, base: type, what: str) -> Any:
     found = types.get(want(name, str))
     if found is None:
         raise ValueError(
-            f"the function returned a {what}, {name[:200]!r}, that its annotation does not name: "
-            f"annotate what it returns with that class"
+            f"the function returned {'an' if what == 'enum' else 'a'} {what}, {name[:200]!r}, that "
+            "its annotation does not name: annotate what it returns with that class"
         )
     if not issubclass(found, base):
         raise ValueError(f"{name[:200]!r} is no {what} here")
@@ -170,10 +170,7 @@ def _check_fields(kind: type, values: dict[Any, Any], expected: set[str]) -> Non
         )
     hints = _types.field_hints(kind)
     for field, value in values.items():
-        try:
-            _types.check(value, hints.get(field, Any))
-        except _types.AnnotationMismatch as error:
-            raise ValueError(f"{kind.__qualname__}.{field}: {error}") from None
+        _types.check(value, hints.get(field, Any), f"{kind.__qualname__}.{field}")
 
 
 def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> Any:

@@ -23,14 +23,15 @@ _DICTS |= {collections.abc.Mapping, collections.abc.MutableMapping}
 
 class AnnotationMismatch(TypeError):
     """A value is not what its annotation says: `path` (like `result["rows"][2]`), `expected`,
-    `got`.
+    `got` (in words) and the name of its type.
     """
 
-    def __init__(self, path: str, expected: str, got: str) -> None:
+    def __init__(self, path: str, expected: str, got: str, type_name: str) -> None:
         super().__init__(f"{path} is {got}, annotated {expected}")
         self.path = path
         self.expected = expected
         self.got = got
+        self.type_name = type_name
 
 
 def return_annotation(
@@ -251,7 +252,8 @@ def _check_tuple(value: Any, annotation: Any, arguments: tuple[Any, ...], path: 
     ):
         return
     if len(value) != len(arguments):
-        raise AnnotationMismatch(path, _shown(annotation), f"a tuple of {len(value)} items")
+        got = f"a tuple of {len(value)} items"
+        raise AnnotationMismatch(path, _shown(annotation), got, "tuple")
     for i, (item, hint) in enumerate(zip(value, arguments)):
         check(item, hint, f"{path}[{i}]")
 
@@ -272,7 +274,7 @@ def _check_items(
             check(value, hint, "")
         except AnnotationMismatch as error:
             raise AnnotationMismatch(
-                step(i, value) + error.path, error.expected, error.got
+                step(i, value) + error.path, error.expected, error.got, error.type_name
             ) from None
 
 
@@ -351,10 +353,11 @@ def _check_typed_dict(value: Any, annotation: Any, path: str) -> None:
     hints = field_hints(annotation)
     for key in annotation.__required_keys__:
         if key not in value:
-            raise AnnotationMismatch(path, _shown(annotation), f"a dict without {key!r}")
+            raise AnnotationMismatch(path, _shown(annotation), f"a dict without {key!r}", "dict")
     for key, item in value.items():
         if key not in hints:
-            raise AnnotationMismatch(path, _shown(annotation), f"a dict with {_quoted(key)}")
+            got = f"a dict with {_quoted(key)}"
+            raise AnnotationMismatch(path, _shown(annotation), got, "dict")
         check(item, hints[key], f"{path}[{_quoted(key)}]")
 
 
@@ -362,7 +365,7 @@ def _mismatch(value: Any, annotation: Any, path: str) -> AnnotationMismatch:
     name = type(value).__name__
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     return AnnotationMismatch(
-        path, _shown(annotation), "None" if value is None else f"{article} {name}"
+        path, _shown(annotation), "None" if value is None else f"{article} {name}", name
     )
 
 
