@@ -30,6 +30,19 @@ def name(x: int) -> str:
 async def wait(x: int) -> float:
     return x / 2
 
+class Shop:
+    @sandbox
+    def price(self, item: str) -> float:
+        return 1.5
+
+    @sandbox
+    async def order(self, item: str) -> bytes:
+        return b""
+
+assert_type(Shop().price("x"), float)
+assert_type(Shop().price.run("x"), Outcome[float])
+assert_type(Shop().order.run("x"), Outcome[bytes])
+assert_type(Shop.price(Shop(), "x"), float)
 assert_type(double(3, times=4), int)
 assert_type(name(1), str)
 assert_type(double.run(3), Outcome[int])
@@ -46,6 +59,9 @@ assert_type(hutch.function("def f(): ...", "f", timeout_sec=3)(1, 2), Any)
 async def main() -> None:
     assert_type(await wait(3), float)
     assert_type(await double.aio(3), int)
+    assert_type(await Shop().order("x"), bytes)
+    assert_type([x async for x in double.map_aio([1])], list[int])
+    assert_type([x async for x in double.map_aio([1], on_error="outcome")], list[Outcome[int]])
 
 def later(outcome: Outcome[int]) -> None:
     if outcome.error is not None:

@@ -14,7 +14,7 @@ from hutch._policy import NORMAL, Options
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
     from types import FunctionType
-    from typing import Literal, ParamSpec
+    from typing import Concatenate, Literal, ParamSpec
 
     from typing_extensions import Unpack
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hutch._target import FunctionTarget, Target
 
     P = ParamSpec("P")
+    Q = ParamSpec("Q")
 else:
     from typing import ParamSpec
 
@@ -180,13 +181,48 @@ class SandboxedFunction(Generic[P, R]):
         bound = self._bound
         return _map.run(plan, ((*bound, *item) for item in tuples), runner)
 
-    async def map_aio(
+    @overload
+    def map_aio(
+        self,
+        xs: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        on_error: Literal["raise"] = "raise",
+        **settings: Any,
+    ) -> AsyncIterator[R]: ...
+    @overload
+    def map_aio(
+        self,
+        xs: Iterable[Any],
+        /,
+        *more: Iterable[Any],
+        on_error: Literal["outcome"],
+        **settings: Any,
+    ) -> AsyncIterator[Outcome[R]]: ...
+    def map_aio(
         self, xs: Iterable[Any], /, *more: Iterable[Any], **settings: Any
     ) -> AsyncIterator[Any]:
         """`map`, as an async iterator."""
-        async for item in self.starmap_aio(zip(xs, *more), **settings):
-            yield item
+        return self.starmap_aio(zip(xs, *more), **settings)
 
+    @overload
+    def starmap_aio(
+        self,
+        tuples: Iterable[Iterable[Any]],
+        /,
+        *,
+        on_error: Literal["raise"] = "raise",
+        **settings: Any,
+    ) -> AsyncIterator[R]: ...
+    @overload
+    def starmap_aio(
+        self,
+        tuples: Iterable[Iterable[Any]],
+        /,
+        *,
+        on_error: Literal["outcome"],
+        **settings: Any,
+    ) -> AsyncIterator[Outcome[R]]: ...
     async def starmap_aio(
         self, tuples: Iterable[Iterable[Any]], /, **settings: Any
     ) -> AsyncIterator[Any]:
@@ -203,6 +239,12 @@ class SandboxedFunction(Generic[P, R]):
         changed = self._options.changed(keywords)
         return type(self)(self._plain, changed, self._make_target, self._bound)
 
+    @overload
+    def __get__(self, instance: None, owner: type | None = None) -> SandboxedFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: SandboxedFunction[Concatenate[Any, Q], R], instance: object, owner: type | None = None
+    ) -> SandboxedFunction[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """As a method: the instance is an argument like any other, and travels."""
         if instance is None:
@@ -239,10 +281,18 @@ class SandboxedFunction(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<sandboxed {getattr(self, '__qualname__', self._resolved().name)}>"
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            f"{self!r} is pickled by Hutch only; pickle the plain function, .__wrapped__"
-        )
+    def __reduce__(self) -> str:
+        """By name, as a plain function is; so only one that its module knows by that name."""
+        name: str = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        if found is not self:
+            raise TypeError(
+                f"{self!r} cannot be pickled: it is not what {self.__module__}.{name} is; "
+                "pickle the plain function, .__wrapped__"
+            )
+        return name
 
     @staticmethod
     def __hutch_plain__(value: SandboxedFunction[Any, Any]) -> Any:
@@ -304,6 +354,19 @@ class AsyncSandboxedFunction(SandboxedFunction[P, R]):
 
     def options(self, **keywords: Unpack[Keywords]) -> AsyncSandboxedFunction[P, R]:
         return cast("AsyncSandboxedFunction[P, R]", super().options(**keywords))
+
+    @overload
+    def __get__(
+        self, instance: None, owner: type | None = None
+    ) -> AsyncSandboxedFunction[P, R]: ...
+    @overload
+    def __get__(
+        self: AsyncSandboxedFunction[Concatenate[Any, Q], R],
+        instance: object,
+        owner: type | None = None,
+    ) -> AsyncSandboxedFunction[Q, R]: ...
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return super().__get__(instance, owner)
 
 
 class _Decorator:
