@@ -89,6 +89,7 @@ def test_what_is_not_there_yet_is_refused_and_never_dropped(name: str, value: An
 def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:
     nothing: dict[str, Any] = {"allow_network": (), "mounts": {}, "secrets": {}, "tools": ()}
     assert NORMAL.changed({**nothing, "isolation": "cell", "policy": "normal"}) == NORMAL
+    assert NORMAL.changed({"allow_network": set(), "tools": frozenset()}) == NORMAL
 
 
 def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant() -> None:

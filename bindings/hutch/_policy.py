@@ -309,13 +309,19 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 # Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
 _LATER: dict[str, tuple[tuple[object, ...], str]] = {
-    "allow_network": (((), [], None), "a call has no network: pass data in as arguments"),
+    "allow_network": (
+        ((), [], set(), frozenset(), None),
+        "a call has no network: pass data in as arguments",
+    ),
     "mounts": (
         ({}, None),
         "no directory of the host is inside: pass content as arguments or files=",
     ),
     "secrets": (({}, None), "there is no network inside that a secret could be sent to"),
-    "tools": (((), [], None), "a call cannot call back: pass data in, and results out"),
+    "tools": (
+        ((), [], set(), frozenset(), None),
+        "a call cannot call back: pass data in, and results out",
+    ),
     "environment": ((None,), "list the requirements in dependencies="),
     "base": ((None,), "the base is made from this interpreter"),
     "isolation": (("cell",), 'only isolation="cell" is there'),
