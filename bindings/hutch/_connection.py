@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hutch import _core
-from hutch._errors import SandboxError, from_core
+from hutch._echo import escape
+from hutch._errors import SandboxError, SandboxStartupError, from_core
 
 T = TypeVar("T")
 
@@ -92,7 +93,9 @@ class Connection:
         with Progress(request.what) as progress:
             for attempt in range(3):
                 try:
-                    return Prepared(self.client.prepare(request.spec, timeout_ms, progress))
+                    pool = Prepared(self.client.prepare(request.spec, timeout_ms, progress))
+                    _heed(pool.notes, request.spec)
+                    return pool
                 except _core.Error as error:
                     if error.args[0] not in _MENDED_BY_INSTALL or attempt == 2:
                         raise
@@ -105,6 +108,33 @@ class Connection:
 
     def close(self) -> None:
         self.client.close()
+
+
+def _heed(notes: Any, spec: _core.PoolSpec) -> None:
+    """What a worker says of its start, as far as the caller asked for it: raises where `setup=`
+    failed, and warns of a module of `preload=` that does not load. The text is a sandbox's own.
+    """
+    import json
+    import warnings
+
+    for note in notes:
+        try:
+            told = json.loads(note)
+        except ValueError:
+            continue  # a sentence about the environment
+        if type(told) is not dict:
+            continue
+        if spec["setup"] and isinstance(told.get("setup"), str):
+            raise SandboxStartupError(
+                f"setup= failed: {told['setup']}",
+                hint="it runs inside, once for each worker, with what dependencies= brings",
+            )
+        skipped = told.get("skipped")
+        for name in spec["preload"] or ():
+            reason = skipped.get(name) if type(skipped) is dict else None
+            if isinstance(reason, str):
+                text = f"preload= has {name!r}, which is not loaded ahead: {escape(reason)}"
+                warnings.warn(text, UserWarning, stacklevel=2)
 
 
 _lock = threading.Lock()

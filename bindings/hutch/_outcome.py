@@ -231,7 +231,7 @@ class Outcome(_Record, Generic[R]):
         elif self.exit_code is not None:
             parts.append(f"exit_code={self.exit_code}")
         parts.append(f"{self.usage.wall_sec:.3g} s")
-        return f"<Outcome {', '.join(parts)}>"
+        return _escaped(f"<Outcome {', '.join(parts)}>")
 
     def __str__(self) -> str:
         lines = [repr(self)[1:-1]]
@@ -246,7 +246,7 @@ class Outcome(_Record, Generic[R]):
             if text:
                 cut = " (shortened)" if getattr(self, f"{name}_truncated") else ""
                 lines.append(f"{name}{cut}:\n{_cut(text.rstrip(), _SHOWN)}")
-        return "\n".join(lines)
+        return _escaped("\n".join(lines))
 
     def _repr_html_(self) -> str:
         import html
@@ -269,6 +269,13 @@ def _without_outcome(error: SandboxError) -> SandboxError:
     assert call[0] in (_rebuilt, _rebuilt_execution)
     rebuilt: SandboxError = call[0](*arguments)
     return rebuilt
+
+
+def _escaped(text: str) -> str:
+    """A cell's words must not talk to the terminal, or reorder what is read."""
+    from hutch._echo import escape
+
+    return escape(text)
 
 
 def _one_line(text: str) -> str:

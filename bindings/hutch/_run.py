@@ -7,6 +7,7 @@ any thread.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,7 +77,10 @@ def send(
     options = target.options
     streams = Streams(options, echo if options.echo is None else options.echo)
 
+    begin = time.perf_counter()
+
     def work(connection: Connection, pool: Prepared) -> tuple[_core.CallResult, Prepared]:
+        ready = time.perf_counter() - begin
         result = connection.client.call(
             pool.key,
             meta,
@@ -88,6 +92,7 @@ def send(
             streams.on_stdout,
             streams.on_stderr,
         )
+        result.timings["environment"] = ready  # until the pool was known: a build, or nothing
         return result, pool
 
     try:
@@ -201,11 +206,11 @@ def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:
 
 
 def _not_decoded(error: _core.DecodeError) -> SerializationError:
-    message, path = (*error.args, "", "")[:2]
     return SerializationError(
-        f"what came back is no data that can be taken: {message}",
+        f"what came back is no data that can be taken: {error}",
         hint="return plain data; a class of your own must be named by the return annotation",
-        path=str(path),
+        path=str(getattr(error, "path", "result")),
+        type_name=getattr(error.__cause__, "type_name", ""),
     )
 
 
@@ -220,7 +225,7 @@ def _check(value: Any, target: Target, path: str = "result") -> None:
             f"{target.name} returned something else than it is annotated with: {error}",
             hint="mend the return annotation, or what is returned",
             path=error.path,
-            type_name=error.got,
+            type_name=error.type_name,
         ) from None
 
 
@@ -290,7 +295,9 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     elif limit == "memory":
         kind, amount = SandboxMemoryError, _mib(used.get("peak_memory_bytes"))
     elif limit == "pids":
-        amount = used.get("pids_peak") or None
+        amount = max(used.get("pids_peak") or 0, options.pids)
+    elif limit == "disk":
+        amount = options.disk_mb  # what was refused came on top
     elif limit == "result":
         amount = _mib(result.result_size)
     suggested: dict[str, Any] = {}

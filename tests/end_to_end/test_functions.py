@@ -7,6 +7,7 @@ import concurrent.futures
 import dataclasses
 import enum
 import itertools
+import multiprocessing
 import os
 import pickle
 import threading
@@ -127,6 +128,22 @@ def test_a_return_annotation_is_enforced() -> None:
         f()
     assert f.run().status == "raised"
 
+    @sandbox
+    def point() -> Point:
+        return Point("no", Pair(1, Colour.RED))  # type: ignore[arg-type]
+
+    @sandbox
+    def hidden() -> Any:
+        return [Point(1, Pair(1, Colour.RED))]
+
+    for function, path, kind in ((f, "result", "str"), (point, "result", "str")):
+        with pytest.raises(hutch.SerializationError) as caught:
+            function()
+        assert (caught.value.path, caught.value.type_name) == (path, kind)
+    with pytest.raises(hutch.SerializationError, match="an enum.*Colour") as caught:
+        hidden()
+    assert caught.value.path == 'result[0]["pair"][1]'
+
 
 @sandbox
 def raises(name: str) -> None:
@@ -161,6 +178,30 @@ def test_an_errors_pickle_is_the_same() -> None:
         raises("KeyError")
     again = pickle.loads(pickle.dumps(caught.value))
     assert isinstance(again, KeyError) and str(again) == str(caught.value)
+
+
+def test_a_report_does_not_talk_to_the_terminal() -> None:
+    @sandbox
+    def shout(fails: bool) -> str:
+        print("\x1b[2J\u202e<b>")
+        if fails:
+            raise ValueError("\x1b]0;x\x07")
+        return "\x1b[2J"
+
+    for outcome in (shout.run(True), shout.run(False)):
+        for text in (repr(outcome), str(outcome), outcome._repr_html_()):
+            assert "\x1b" not in text and "\u202e" not in text and "\x07" not in text
+        assert "\n" not in repr(outcome) and "<b>" not in outcome._repr_html_()
+        assert outcome.stdout == "\x1b[2J\u202e<b>\n"
+
+
+def test_the_environments_part_of_the_time_is_told() -> None:
+    @sandbox(env={"FRESH": uuid.uuid4().hex})
+    def use() -> int:
+        return 1
+
+    first, second = use.run(), use.run()
+    assert first.timings["environment"] > second.timings["environment"]
 
 
 def test_run_gives_an_outcome_and_never_raises_for_what_the_function_did() -> None:
@@ -362,6 +403,15 @@ def test_a_forked_child_calls_through_a_connection_of_its_own() -> None:
     assert triple(3) == 9
 
 
+def test_a_sandboxed_function_goes_to_other_processes_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(triple)) is triple
+    context = multiprocessing.get_context("fork")
+    with concurrent.futures.ProcessPoolExecutor(1, context) as processes:
+        assert list(processes.map(triple, [1, 2])) == [3, 6]
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(triple.options(timeout_sec=5))
+
+
 def test_each_call_is_a_process_of_its_own() -> None:
     state: list[int] = []
 
@@ -398,6 +448,29 @@ def test_env_and_setup_are_inside_and_the_hosts_environment_is_not(
         )
 
     assert look() == ("hello", None, "ahead")
+
+
+def test_a_setup_that_fails_is_told_and_not_passed_over() -> None:
+    def prepare() -> None:
+        raise LookupError("no model here")
+
+    @sandbox(setup=prepare)
+    def use() -> int:
+        return 1
+
+    for _ in range(2):
+        with pytest.raises(hutch.SandboxStartupError, match=r"setup= failed.*no model") as caught:
+            use()
+        assert caught.value.safe_to_retry and caught.value.outcome is not None
+
+
+def test_a_module_of_preload_that_is_not_there_is_warned_of() -> None:
+    @sandbox(preload=["no_such_module_at_all"])
+    def use() -> int:
+        return 1
+
+    with pytest.warns(UserWarning, match="no_such_module_at_all"):
+        assert use() == 1
 
 
 def test_modules_are_importable_inside(tmp_path: Any) -> None:
