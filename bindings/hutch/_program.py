@@ -224,6 +224,8 @@ def _given(
     content = None if stdin is None else _bytes("stdin", stdin)
     if files is None:
         return arguments, content, None
+    if not hasattr(files, "items"):
+        raise TypeError(f"files takes a dict of names to content, not {type(files).__name__}")
     placed = {_relative(name): _bytes(f"files[{name!r}]", data) for name, data in files.items()}
     if sum(map(len, placed.values())) > _FILES_LIMIT:
         raise ValueError(f"files= holds more than {_FILES_LIMIT >> 20} MiB")

@@ -33,6 +33,17 @@ def test_an_exit_code_is_the_programs_own() -> None:
     assert hutch.run("import sys; sys.exit(0)").ok
 
 
+def test_exit_and_quit_are_there_as_in_any_program() -> None:
+    assert hutch.run("exit(5)").exit_code == 5
+    assert hutch.run("print(1); quit()").ok
+
+    @hutch.sandbox
+    def leave() -> None:
+        exit(3)
+
+    assert leave.run().error.type == "SystemExit"  # type: ignore[union-attr]
+
+
 def test_an_error_is_data_with_type_line_and_its_own_frames() -> None:
     outcome = hutch.run("def f():\n    return 1 / 0\n\nf()\n")
     error = outcome.error
@@ -83,6 +94,8 @@ def test_what_is_wrong_with_the_request_is_said_at_once() -> None:
             hutch.run("1", files={name: "x"})
     with pytest.raises(TypeError, match="args"):
         hutch.run("1", args=[3])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="files"):
+        hutch.run("1", files=["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="stdin"):
         hutch.run("1", stdin=3)  # type: ignore[arg-type]
 
@@ -120,6 +133,14 @@ def test_the_commands_own_options_may_stand_after_the_script(tmp_path: Path) -> 
     assert (done.stdout, done.returncode) == ("['--with', 'x'] b\n", 0), done.stderr
 
 
+def test_the_command_reads_a_script_as_python_does(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_bytes(b"\xef\xbb\xbfprint('marked')\n")
+    assert command("run", str(script)).stdout == "marked\n"
+    script.write_bytes(b"# -*- coding: latin-1 -*-\nprint('\xe9' == chr(233))\n")
+    assert command("run", str(script)).stdout == "True\n"
+
+
 def test_the_command_explains_an_error_and_a_limit(tmp_path: Path) -> None:
     done = command("run", "-", stdin="1 / 0")
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
@@ -133,6 +154,9 @@ def test_json_is_all_there_is_on_stdout() -> None:
     assert told["status"] == "returned" and told["stdout"] == "5\n"
     assert json.loads(command("ps", "--json").stdout)["running"] is True
     assert isinstance(json.loads(command("env", "--json").stdout), list)
+    assert json.loads(command("--json", "ps").stdout)["running"] is True
+    wrong = command("run", "--json", "--timeout", "-3", "-", stdin="1")
+    assert wrong.returncode == 2 and "timeout_sec" in json.loads(wrong.stdout)["message"]
     refused = command("run", "--json", "--with", "-r x", "-", stdin="1")
     assert refused.returncode != 0 and refused.stdout.count("\n") <= 1
 

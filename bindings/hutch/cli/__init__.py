@@ -27,6 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours, theirs = arguments[:at], arguments[at + 1 :]
     parser = _parser()
     options = parser.parse_args(ours)
+    options.json = getattr(options, "json", False)
     if theirs and options.command != "run":
         parser.error(f"unrecognized arguments: {' '.join(theirs)}")
     options.after = theirs
@@ -58,7 +59,12 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
             print(f"hutch: {error}", file=sys.stderr)
         return BROKEN
     except (ValueError, TypeError, OSError) as error:
-        print(f"hutch: {error}", file=sys.stderr)
+        if as_json:
+            import json
+
+            print(json.dumps({"error": type(error).__name__, "message": str(error), "hint": ""}))
+        else:
+            print(f"hutch: {error}", file=sys.stderr)
         return MISUSED
 
 
@@ -80,12 +86,15 @@ def _parser() -> argparse.ArgumentParser:
     import hutch
 
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--json", action="store_true", help="one JSON value on stdout")
+    common.add_argument(
+        "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON value on stdout"
+    )
     parser = argparse.ArgumentParser(
-        prog="hutch", description="Runs untrusted Python in warm rootless containers."
+        prog="hutch",
+        description="Runs untrusted Python in warm rootless containers.",
+        parents=[common],
     )
     parser.add_argument("--version", action="version", version=f"hutch {hutch.__version__}")
-    parser.set_defaults(json=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     doctor = commands.add_parser("doctor", parents=[common], help="check this host, and prove it")

@@ -82,7 +82,19 @@ def run(options: argparse.Namespace) -> int:
 def _script(path: str) -> tuple[str, str]:
     if path == "-":
         return sys.stdin.read(), "stdin.py"
-    return _content(path).decode("utf-8"), os.path.basename(path)
+    return _decoded(_content(path)), os.path.basename(path)
+
+
+def _decoded(content: bytes) -> str:
+    """As Python reads a script: a byte order mark is left out, and a coding line is followed."""
+    import io
+    import tokenize
+
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError as error:
+        raise ValueError(f"the script is no Python source: {error}") from None
+    return content.decode(encoding)
 
 
 def _content(path: str) -> bytes:
