@@ -135,6 +135,30 @@ def test_without_retries_a_fault_is_raised() -> None:
         list(_map.run(plan(), items([1]), run_chunk))
 
 
+def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
+    refused: list[int] = []
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        x = chunk[0][0]
+        if x not in refused:
+            refused.append(x)
+            raise hutch.SandboxBusy("full")
+        return [Outcome("returned", x)]
+
+    assert list(_map.run(plan(concurrency=None), items([7]), run_chunk)) == [7]
+
+    def never(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        raise hutch.SandboxBusy("full")
+
+    with pytest.raises(hutch.SandboxBusy):
+        list(_map.run(plan(concurrency=None), items([7]), never))
+
+
+def test_no_more_are_in_flight_than_the_pool_has_cells() -> None:
+    assert plan(concurrency=None, cells=1).concurrency == 1
+    assert plan(concurrency=3, cells=1).concurrency == 3
+
+
 def test_a_bug_is_raised_whatever_on_error_says() -> None:
     def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         raise ZeroDivisionError

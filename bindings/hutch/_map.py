@@ -28,7 +28,9 @@ _MOST = 10_000
 
 
 class Plan:
-    """Checked settings of one map."""
+    """Checked settings of one map. `cells`: how many the pool may have at most, where that is set;
+    with `concurrency=None` no more calls are in flight.
+    """
 
     def __init__(
         self,
@@ -37,12 +39,14 @@ class Plan:
         chunksize: int,
         on_error: str,
         retries: int,
+        cells: int | None = None,
     ) -> None:
         if on_error not in ("raise", "outcome"):
             raise ValueError(f'on_error={_shown(on_error)}: it is "raise" or "outcome"')
         self.follows_pressure = concurrency is None
         if concurrency is None:
             concurrency = 2 * (os.cpu_count() or 1)
+            concurrency = concurrency if cells is None else min(concurrency, cells)
         self.concurrency = _whole("concurrency", concurrency, 1, _MOST)
         self.ordered = bool(ordered)
         self.chunksize = _whole("chunksize", chunksize, 1, 1_000_000)
@@ -84,7 +88,7 @@ def run(plan: Plan, items: Iterable[Item], run_chunk: RunChunk) -> Iterator[Any]
             if not flights:
                 return
             flight = flights[0] if plan.ordered else _first_done(flights)
-            outcomes, busy = _outcomes(flight, plan)
+            outcomes, busy = _outcomes(flight, plan, plan.follows_pressure and window > 1)
             place = flights.index(flight)
             if outcomes is None:
                 if busy and plan.follows_pressure:
@@ -108,14 +112,19 @@ def _first_done(flights: Iterable[_Flight]) -> _Flight:
     return next(flight for flight in flights if flight.future in done)
 
 
-def _outcomes(flight: _Flight, plan: Plan) -> tuple[list[Outcome[Any]] | None, bool]:
-    """None: to be repeated; and whether for want of a cell."""
+def _outcomes(
+    flight: _Flight, plan: Plan, may_shrink: bool
+) -> tuple[list[Outcome[Any]] | None, bool]:
+    """None: to be repeated; and whether for want of a cell. `may_shrink`: that want may be of our
+    own making, so fewer are tried, and it is no fault yet.
+    """
     try:
         return flight.future.result(), False
     except SandboxError as error:
         not_run = isinstance(error, SandboxStartupError) and not error.may_have_run
-        if not_run and flight.repeats < plan.retries:
-            return None, isinstance(error, SandboxBusy)
+        busy = isinstance(error, SandboxBusy)
+        if not_run and (flight.repeats < plan.retries or (busy and may_shrink)):
+            return None, busy
         if plan.raises:
             raise
         return [fault(error) for _ in flight.items], False

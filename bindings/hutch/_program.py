@@ -92,7 +92,8 @@ class Program:
         """An Outcome for each input, bounded in flight; faults included."""
         from hutch import _map
 
-        plan = _map.Plan(concurrency, ordered, 1, "outcome", retries)
+        cells = self._options.pool.max_cells
+        plan = _map.Plan(concurrency, ordered, 1, "outcome", retries, cells)
 
         def run_chunk(items: list[tuple[Any, ...]], token: _core.Cancel) -> list[Outcome[Any]]:
             return [self._call(_given(args, items[0][0], files), token)]
@@ -181,7 +182,7 @@ def function(
     def make_target(options: Options, nonce: str) -> Target:
         from hutch._target import TextTarget
 
-        return TextTarget(source, name, options, nonce)
+        return TextTarget(source, name, _with_inline(source, options), nonce)
 
     options = _with_inline(source, NORMAL.changed(keywords))
     made: SandboxedFunction[..., Any] = SandboxedFunction(None, options, make_target)
