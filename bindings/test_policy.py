@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import sandbox
+from hutch import Executor, function, sandbox
 from hutch._policy import NORMAL
 
 
@@ -90,6 +90,18 @@ def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:
     nothing: dict[str, Any] = {"allow_network": (), "mounts": {}, "secrets": {}, "tools": ()}
     assert NORMAL.changed({**nothing, "isolation": "cell", "policy": "normal"}) == NORMAL
     assert NORMAL.changed({"allow_network": set(), "tools": frozenset()}) == NORMAL
+
+
+def test_inline_dependencies_are_for_text_alone() -> None:
+    for make in (
+        lambda: sandbox(dependencies="inline")(lambda: 1),
+        lambda: sandbox(lambda: 1).options(dependencies="inline"),
+        lambda: Executor(dependencies="inline"),
+    ):
+        with pytest.raises(ValueError, match="inline"):
+            make()
+    text = function("# /// script\n# dependencies = ['a']\n# ///\ndef f(): ...\n", "f")
+    assert text.options(dependencies="inline")._resolved().options.dependencies == ("a",)
 
 
 def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant() -> None:

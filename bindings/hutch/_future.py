@@ -207,6 +207,8 @@ class Executor(_Executor):
             max_workers = min(THREADS, 2 * (os.cpu_count() or 1))
         self._threads = CallThreads(_whole("max_workers", max_workers, 1, 10_000))
         self._options = NORMAL.changed(keywords)
+        if self._options.dependencies is None:
+            raise ValueError('dependencies="inline" is for programs given as text')
         self._lock = threading.Lock()
         self._functions: dict[Any, SandboxedFunction[..., Any]] = {}
         self._futures: set[SandboxFuture[Any]] = set()

@@ -33,6 +33,7 @@ else:
 
 R = TypeVar("R")
 T = TypeVar("T")
+_INLINE = 'dependencies="inline" is for programs given as text'
 _COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
 
@@ -60,28 +61,28 @@ class SandboxedFunction(Generic[P, R]):
 
     # ---- calling ----
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
         return cast(R, self._call(args, kwargs, True).unwrap())
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same without blocking the event loop. Cancelling the task kills the cell."""
         return cast(R, (await self._call_aio(args, kwargs, True)).unwrap())
 
-    def run(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         """An Outcome, whatever the function did. Shows nothing unless `echo=True`; raises only
         what Hutch itself failed at.
         """
         return self._call(args, kwargs, False)
 
-    async def run_aio(self, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+    async def run_aio(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
         return await self._call_aio(args, kwargs, False)
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> SandboxFuture[R]:
+    def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> SandboxFuture[R]:
         """A future at once. The arguments must not change before it is done."""
         return cast("SandboxFuture[R]", self._submit(args, kwargs))
 
-    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def local(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The plain call, unsandboxed, for debugging."""
         if self._plain is None:
             raise TypeError("a function given as text runs in the sandbox only")
@@ -176,7 +177,8 @@ class SandboxedFunction(Generic[P, R]):
         """`map`, with each item being the positional arguments."""
         from hutch import _map
 
-        plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries)
+        cells = self._options.pool.max_cells
+        plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
         runner = _map.chunk_runner(self._resolved(), echo=plan.raises)
         bound = self._bound
         return _map.run(plan, ((*bound, *item) for item in tuples), runner)
@@ -237,6 +239,8 @@ class SandboxedFunction(Generic[P, R]):
     def options(self, **keywords: Unpack[Keywords]) -> SandboxedFunction[P, R]:
         """The same function with these keywords in place of its own."""
         changed = self._options.changed(keywords)
+        if changed.dependencies is None and self._plain is not None:
+            raise ValueError(_INLINE)
         return type(self)(self._plain, changed, self._make_target, self._bound)
 
     @overload
@@ -349,7 +353,7 @@ class SandboxedFunction(Generic[P, R]):
 class AsyncSandboxedFunction(SandboxedFunction[P, R]):
     """What an `async def` becomes: awaited by its caller, like the plain one."""
 
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
+    async def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
         return await self.aio(*args, **kwargs)
 
     def options(self, **keywords: Unpack[Keywords]) -> AsyncSandboxedFunction[P, R]:
@@ -413,7 +417,7 @@ def make(
     if isinstance(function, SandboxedFunction):
         raise TypeError(f"{function!r} is sandboxed already; use .options(...) to change it")
     if options.dependencies is None:
-        raise ValueError('dependencies="inline" is for programs given as text')
+        raise ValueError(_INLINE)
     from types import FunctionType
 
     if type(function) is not FunctionType or function.__code__.co_flags & 0x220:

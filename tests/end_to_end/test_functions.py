@@ -61,6 +61,16 @@ def test_decorated_with_and_without_parentheses_and_as_a_method() -> None:
     assert sandbox(helper)(2) == sandbox(helper, timeout_sec=5)(2) == 6
 
 
+def test_no_name_of_a_parameter_is_taken() -> None:
+    @sandbox
+    def f(self: int, args: int = 0, kwargs: int = 0, timeout_sec: int = 0, echo: int = 0) -> int:
+        return self + args + kwargs + timeout_sec + echo
+
+    names = {"self": 1, "args": 2, "kwargs": 3, "timeout_sec": 4, "echo": 5}
+    assert f(**names) == f.run(**names).value == f.local(**names) == 15
+    assert f.submit(**names).result(60) == asyncio.run(f.aio(**names)) == 15
+
+
 def test_keyword_arguments_defaults_and_closures() -> None:
     offset = 100
 
@@ -140,7 +150,7 @@ def test_a_return_annotation_is_enforced() -> None:
         with pytest.raises(hutch.SerializationError) as caught:
             function()
         assert (caught.value.path, caught.value.type_name) == (path, kind)
-    with pytest.raises(hutch.SerializationError, match="an enum.*Colour") as caught:
+    with pytest.raises(hutch.SerializationError, match=r"an enum.*Colour") as caught:
         hidden()
     assert caught.value.path == 'result[0]["pair"][1]'
 
@@ -469,8 +479,9 @@ def test_a_module_of_preload_that_is_not_there_is_warned_of() -> None:
     def use() -> int:
         return 1
 
-    with pytest.warns(UserWarning, match="no_such_module_at_all"):
+    with pytest.warns(UserWarning, match="no_such_module_at_all") as caught:
         assert use() == 1
+    assert caught[0].filename == __file__
 
 
 def test_modules_are_importable_inside(tmp_path: Any) -> None:
