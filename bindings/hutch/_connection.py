@@ -117,6 +117,8 @@ def _heed(notes: Any, spec: _core.PoolSpec) -> None:
     import json
     import warnings
 
+    from hutch._functions import callers_level
+
     for note in notes:
         try:
             told = json.loads(note)
@@ -134,7 +136,7 @@ def _heed(notes: Any, spec: _core.PoolSpec) -> None:
             reason = skipped.get(name) if type(skipped) is dict else None
             if isinstance(reason, str):
                 text = f"preload= has {name!r}, which is not loaded ahead: {escape(reason)}"
-                warnings.warn(text, UserWarning, stacklevel=2)
+                warnings.warn(text, UserWarning, stacklevel=callers_level())
 
 
 _lock = threading.Lock()

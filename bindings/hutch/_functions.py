@@ -253,13 +253,23 @@ def _secret_warning(name: str, value: Any) -> str:
     return ""
 
 
+def callers_level() -> int:
+    """The `stacklevel` for a warning here that shows the line outside of Hutch."""
+    level = 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("hutch."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _warn_of_secrets(survey: Survey) -> None:
     import warnings
 
     for name, value in survey.values.items():
         text = _secret_warning(name, value)
         if text:
-            warnings.warn(f"{text}, and travels into the sandbox", UserWarning, stacklevel=2)
+            text = f"{text}, and travels into the sandbox"
+            warnings.warn(text, UserWarning, stacklevel=callers_level())
 
 
 def require_function(function: Callable[..., Any]) -> FunctionType:
