@@ -178,8 +178,12 @@ std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec,
   environment.tree_dir = directory / "tree";
   environment.lock = ReadFile(directory / "lock.txt");
   // What was asked for is given as it is; the zygote says which of it does not load.
-  environment.preload = spec.preload_given ? spec.preload : std::move(meta->preload);
-  if (!spec.preload_given) environment.notes = std::move(meta->notes);
+  if (spec.preload_given) {
+    environment.preload = spec.preload;
+  } else {
+    environment.preload = std::move(meta->preload);
+    environment.notes = std::move(meta->notes);
+  }
   ::utimensat(AT_FDCWD, (directory / "meta.json").c_str(), nullptr, 0);  // last used
   return environment;
 }

@@ -109,7 +109,7 @@ std::string Encode(const std::string& text) {
 }
 
 // A container's id or name as Podman itself defines one; nothing else may enter a path.
-const std::string& CheckName(const std::string& name) {
+std::string CheckName(const std::string& name) {
   const auto valid = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
   };
@@ -496,7 +496,7 @@ std::optional<int> Podman::WaitExit(const std::string& id, milliseconds timeout)
 std::optional<std::string> Podman::ImageId(const std::string& reference) const {
   const Reply reply = impl_->SendPatiently("GET", "/images/" + Encode(reference) + "/json", kUsual);
   if (reply.status == 404) return std::nullopt;
-  const std::string id = Text(Parse("image " + reference, reply), "Id");
+  std::string id = Text(Parse("image " + reference, reply), "Id");
   if (id.empty()) throw Error(Code::kPodman, "image " + reference + ": Podman's answer has no Id");
   return id;
 }
