@@ -62,6 +62,14 @@ def test_the_nearest_allowed_base_decides() -> None:
     assert execution_error_class(["KeyError"]) is execution_error_class(["KeyError", "LookupError"])
 
 
+def test_a_syntax_errors_message_is_printed() -> None:
+    for kind in ("SyntaxError", "IndentationError"):
+        error = execution_error(ErrorInfo(kind, "no \x1b such grammar"), [kind])
+        for one in (error, pickle.loads(pickle.dumps(error))):
+            printed = "".join(traceback.format_exception(one))
+            assert f"{kind}: no \\x1b such grammar" in printed
+
+
 def test_the_remote_traceback_is_shown() -> None:
     error = error_of(["ValueError"])
     text = "".join(traceback.format_exception(error))

@@ -106,6 +106,7 @@ def test_any_text_can_be_explained(text: str) -> None:
         ("FileNotFoundError", "[Errno 2] No such file or directory: 'x'", "files="),
         ("OSError", "[Errno 30] Read-only file system: '/x'", "/tmp"),
         ("ModuleNotFoundError", "No module named 'hutch'", "not inside"),
+        ("ModuleNotFoundError", "No module named 'tkinter'", "part of Python"),
         ("EOFError", "EOF when reading a line", "stdin="),
         ("KeyError", "'x'", "^$"),
     ],

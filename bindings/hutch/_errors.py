@@ -188,10 +188,14 @@ def execution_error_class(bases: list[str]) -> type[SandboxExecutionError]:
     if not name:
         return SandboxExecutionError
     if name not in _execution_classes:
+        members: dict[str, Any] = {
+            "__module__": "hutch",
+            "__doc__": f"The function raised a {name}.",
+        }
+        if issubclass(ALLOWED[name], SyntaxError):
+            members["msg"] = property(str)  # what is printed of a SyntaxError
         _execution_classes[name] = type(
-            "SandboxExecutionError",
-            (SandboxExecutionError, ALLOWED[name]),
-            {"__module__": "hutch", "__doc__": f"The function raised a {name}."},
+            "SandboxExecutionError", (SandboxExecutionError, ALLOWED[name]), members
         )
     return _execution_classes[name]
 

@@ -6,6 +6,7 @@ Pure functions over text; the text may be hostile and is never evaluated.
 from __future__ import annotations
 
 import re
+import sys
 
 from hutch._outcome import ErrorInfo
 
@@ -45,6 +46,8 @@ def hint_for(type_name: str, message: str) -> str:
             top = missing.group(1).split(".", 1)[0]
             if top == "hutch":
                 return "Hutch is not inside the sandbox: call the function from outside instead"
+            if top in sys.stdlib_module_names:
+                return f"{top} is a part of Python that is not inside the sandbox"
             name = DISTRIBUTIONS.get(top, top)
             return (
                 f'add dependencies=["{name}"] if it is a package, modules=["{top}"] if it is yours'
