@@ -291,7 +291,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "cpu_sec": _optional_sec,
     "memory_mb": _mb(16),  # less does not hold an interpreter
     "cpus": lambda name, value: _number(name, value, 0, 4096),
-    "pids": lambda name, value: _whole(name, value, 1, 1 << 20),
+    "pids": lambda name, value: _whole(name, value, 1, 1 << 15),
     "disk_mb": _mb(1),
     "output_mb": lambda name, value: _number(name, value, 0, 4096, zero=True),
     "result_mb": lambda name, value: _number(name, value, 0, 65536),

@@ -300,11 +300,17 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
         amount = options.disk_mb  # what was refused came on top
     elif limit == "result":
         amount = _mib(result.result_size)
+    if limit in ("time", "cpu_time") and allowed is not None:
+        amount = max(amount or 0.0, allowed)  # who ended it measured on another clock
     suggested: dict[str, Any] = {}
     if allowed is not None:
         suggested[keyword] = _doubled(allowed, amount if limit == "result" else None)
         if limit == "disk" and suggested[keyword] > options.memory_mb:
             suggested["memory_mb"] = suggested[keyword]
+    try:
+        options.changed(suggested)
+    except ValueError:
+        suggested = {}  # there is no more to be had
     outcome.usage.suggested = suggested
     name = limit.replace("_", " ")
     message = f"{target.name} hit its {name} limit"

@@ -121,6 +121,17 @@ def test_ten_gigabytes_in_six_processes_hit_the_memory_limit() -> None:
     assert outcome.usage.source == "warden" and outcome.usage.peak_memory_bytes > 200 << 20
 
 
+def test_nothing_is_suggested_that_cannot_be_had() -> None:
+    @sandbox(memory_mb=600_000)
+    def allocate() -> None:
+        bytearray(1 << 50)
+
+    outcome = allocate.run()
+    assert outcome.limit == "memory" and outcome.usage.suggested == {}
+    with pytest.raises(ValueError, match="pids"):
+        allocate.options(pids=32769)
+
+
 def test_a_fork_bomb_hits_the_process_limit() -> None:
     @sandbox(pids=16, timeout_sec=30)
     def bomb() -> None:
