@@ -277,7 +277,7 @@ def _with_qualname(kind: type, reduced: Any) -> Any:
 def _with_empty_cache(function: Any) -> Any:
     """What `functools.lru_cache` made of a function of the caller's own."""
     settings = function.cache_parameters()
-    info = type(function.cache_info())
+    info = Deferred(getattr, functools, "_CacheInfo")  # which is not known by its own name
     state = {name: x for name, x in vars(function).items() if name != "cache_parameters"}
     arguments = (function.__wrapped__, settings["maxsize"], settings["typed"], info)
     return type(function), arguments, state
