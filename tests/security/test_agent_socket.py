@@ -37,6 +37,9 @@ def connect(path: str, uid: int) -> socket.socket:
         os.seteuid(uid)
     try:
         sock.connect(path)
+    except OSError:
+        sock.close()
+        raise
     finally:
         if own == 0 and uid != 0:
             os.seteuid(own)
