@@ -1,4 +1,4 @@
-"""The host lacks something, is full, or holds what others left: one clear error that names the mend, or it just works."""
+"""The host lacks something, is full, or holds what others left: a clear error, or it just works."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_full_disk_is_said_and_mended_by_space(instance: dict[str, str]) -> None
     home = instance["HUTCH_HOME"]
     owner = _core.paths()
     tiny = (
-        f"install -d -o {owner['uid']} -g {owner['gid']} -m 0700 {home} && mount -t tmpfs -o size=4m,mode=0700,uid={owner['uid']},gid={owner['gid']} "
+        f"install -d -o {owner['uid']} -g {owner['gid']} -m 0700 {home} && mount -t tmpfs "
+        f"-o size=4m,mode=0700,uid={owner['uid']},gid={owner['gid']} "
         f'tmpfs {home} && exec "$@"'
     )
     said = python(FAILING, "unshare", "--mount", "sh", "-c", tiny, "sh", **instance)
@@ -127,7 +128,8 @@ def test_stopped_agent_leaves_nothing_behind(instance: dict[str, str]) -> None:
     label = python("from hutch import _core; print(_core.paths()['instance'])", **instance).strip()
     subprocess.run([*command, "stop"], env={**os.environ, **instance}, check=True, capture_output=True)
     listed = subprocess.run(
-        [*command, "podman", "ps", "--all", "--quiet", "--filter", f"label=hutch.instance={label}"],
+        [*command, "podman", "ps", "--all", "--quiet"]
+        + ["--filter", f"label=hutch.instance={label}"],
         capture_output=True,
         text=True,
         check=True,
