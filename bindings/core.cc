@@ -118,7 +118,9 @@ void SetUsage(CallResult& result, const CallRecord& record) {
     usage["wall_sec"] =
         record.outcome.run_sec;  // measured here, from the call's sending to its end
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
-    usage["peak_memory_bytes"] = record.report->peak_kb * 1024;
+    // Short of the warden's first look there is only what the cell says.
+    const uint64_t peak = record.report->peak_kb != 0 ? record.report->peak_kb : told.peak_kb;
+    usage["peak_memory_bytes"] = peak * 1024;
     usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
     usage["pids_peak"] = record.report->pids_peak;
   } else {
@@ -422,6 +424,7 @@ PYBIND11_MODULE(_core, m) {
   ErrorType() = py::reinterpret_steal<py::object>(
       PyErr_NewException("hutch._core.Error", PyExc_Exception, nullptr));
   m.attr("Error") = ErrorType();
+  // By value, as pybind11 asks. NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
       if (pointer) std::rethrow_exception(pointer);

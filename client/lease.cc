@@ -146,7 +146,13 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
       if (polled[stream + 1].revents != 0 && !ReadOutput(stream, outcome, hooks))
         polled[stream + 1].fd = -1;
     }
-    if (polled[0].revents != 0 && OnFrame(outcome, request)) return finish(outcome.status);
+    if (polled[0].revents == 0) continue;
+    const bool had_restarted = restarted_;
+    if (OnFrame(outcome, request)) return finish(outcome.status);
+    if (restarted_ && !had_restarted) {
+      told_slow = true;
+      slow();  // the agent's clock, and the warden's, begin anew with ours
+    }
   }
 }
 

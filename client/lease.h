@@ -108,7 +108,7 @@ class Lease {
   // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
 
-  // Waits for what becomes of it. `slow` is called once, when the call has been running for some
+  // Waits for what becomes of it. `slow` is called when the call has been running for some
   // milliseconds. REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the
   // protocol.
   CallOutcome Await(const CallRequest& request, const CallHooks& hooks,

@@ -55,7 +55,7 @@ std::string Hint(std::string_view sentence) {
       Has(sentence, "no wheels with a matching") || Has(sentence, "only-binary")) {
     return "this package has no wheel for this Python; to build it from source, which runs its "
            "code while installing, "
-           "allow it with allow_sdists=True";
+           "allow it with environment=Environment(dependencies=[...], allow_sdists=True)";
   }
   if (Has(sentence, "was not found in the package registry") ||
       Has(sentence, "not found in the provided package")) {

@@ -98,7 +98,8 @@ uint64_t Pool::ReadyCells() const {
 }
 
 Figures Pool::Queue(Clock::time_point since) const {
-  return {{"queued", static_cast<double>(waiters_.size())},
+  const auto queued = std::ranges::count_if(waiters_, [](const Waiter& w) { return !w.ahead; });
+  return {{"queued", static_cast<double>(queued)},
           {"capacity", static_cast<double>(sizing_.max_cells)},
           {"waited_sec", Seconds(Clock::now() - since)}};
 }

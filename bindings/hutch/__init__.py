@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hutch import agent as agent
     from hutch._cancelled import SandboxCancelled as SandboxCancelled
+    from hutch._environment import Environment as Environment
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
         DependencyInstallError as DependencyInstallError,
@@ -67,6 +68,7 @@ _PLACES = {
     "PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback RequirementError "
     "SandboxBusy SandboxDied SandboxError SandboxExecutionError SandboxMemoryError "
     "SandboxStartupError SandboxTimeoutError SerializationError",
+    "_environment": "Environment",
     "_explain": "explain",
     "_functions": "Carried",
     "_future": "Executor SandboxFuture",
@@ -83,6 +85,7 @@ __all__ = [
     "AsyncSandboxedFunction",
     "Carried",
     "DependencyInstallError",
+    "Environment",
     "ErrorInfo",
     "Executor",
     "LimitExceeded",

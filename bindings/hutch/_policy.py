@@ -15,10 +15,13 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Literal, TypedDict
 
+    from hutch._environment import Environment
+
     class Keywords(TypedDict, total=False):
         """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
 
         dependencies: Iterable[str] | str
+        environment: Environment | None
         modules: Iterable[ModuleType | str | os.PathLike[str]] | ModuleType | str
         preload: Iterable[str] | str | None
         setup: Callable[[], object] | None
@@ -127,6 +130,7 @@ class Options(NamedTuple):
     """Checked keywords; the defaults are the preset "normal"."""
 
     dependencies: tuple[str, ...] | None = ()  # normalized; None: "inline", to be read by a program
+    allow_sdists: bool = False
     modules: tuple[Any, ...] = ()
     preload: tuple[str, ...] | None = None
     setup: Callable[[], object] | None = None
@@ -157,7 +161,9 @@ class Options(NamedTuple):
             return self
         fields: dict[str, Any] = {}
         for name, value in keywords.items():
-            if name in _LATER:
+            if name == "environment":
+                fields.update(_environment(value, keywords))
+            elif name in _LATER:
                 _refuse_later(name, value)
             elif name in _CHECKS:
                 fields[name] = _CHECKS[name](name, value)
@@ -322,12 +328,25 @@ _LATER: dict[str, tuple[tuple[object, ...], str]] = {
         ((), [], set(), frozenset(), None),
         "a call cannot call back: pass data in, and results out",
     ),
-    "environment": ((None,), "list the requirements in dependencies="),
     "base": ((None,), "the base is made from this interpreter"),
     "isolation": (("cell",), 'only isolation="cell" is there'),
     "policy": (("normal", None), 'only policy="normal" is there; give each limit by its keyword'),
     "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
 }
+
+
+def _environment(value: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    if value is None:
+        return {}
+    from hutch._environment import Environment
+
+    if not isinstance(value, Environment):
+        raise ValueError(
+            f"environment={_shown(value)} is not supported yet: give an Environment(...)"
+        )
+    if keywords.get("dependencies"):
+        raise ValueError("give either dependencies= or environment=, not both")
+    return {"dependencies": value.dependencies, "allow_sdists": value.allow_sdists}
 
 
 def _refuse_later(name: str, value: object) -> None:
@@ -339,7 +358,7 @@ def _refuse_later(name: str, value: object) -> None:
 def _unknown(name: str) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, [*_CHECKS, *_LATER], 1)
+    close = difflib.get_close_matches(name, [*_CHECKS, *_LATER, "environment"], 1)
     return f"unknown keyword {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 

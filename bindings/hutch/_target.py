@@ -79,7 +79,7 @@ class Target:
             "base_id": _launcher.base_id(),
             "runtime_id": _launcher.runtime_id(),
             "index": _index.settings() if dependencies else {},
-            "allow_sdists": False,
+            "allow_sdists": options.allow_sdists,
             "preload": None if options.preload is None else list(options.preload),
             "nonce": self.nonce,
             "setup": self._setup(),

@@ -133,3 +133,11 @@ def test_a_package_without_a_wheel_says_how_to_allow_a_build() -> None:
     with pytest.raises(hutch.DependencyInstallError) as raised:
         never()
     assert "wheel" in str(raised.value) and "allow_sdists=True" in raised.value.hint
+
+    @sandbox(environment=hutch.Environment(dependencies=["docopt"], allow_sdists=True))
+    def version() -> str:
+        import docopt
+
+        return str(docopt.__version__)
+
+    assert version()[0].isdigit()

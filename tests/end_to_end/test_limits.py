@@ -393,3 +393,23 @@ def test_a_process_that_dies_takes_its_calls_with_it() -> None:
         mine = status.get("clients", 1)
         leased = 0 if mine <= 1 else 1
     assert not leased, status
+
+
+class _SlowToLoad:
+    """Unpickling takes longer than the call may: the clock runs from the start of the function."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        import time
+
+        return (time.sleep, (0.8,))
+
+
+def test_a_slow_load_leaves_the_function_its_whole_time() -> None:
+    @sandbox(timeout_sec=1)
+    def work(_: object) -> str:
+        import time
+
+        time.sleep(0.9)  # past what the warden allowed before it heard of the start
+        return "done"
+
+    assert work(_SlowToLoad()) == "done"
