@@ -96,7 +96,7 @@ void Warden::OnZygote() {
         FailSlot(static_cast<int>(header.a), static_cast<int>(header.b), message.payload,
                  message.size);
       }
-    } else if (zygote_ready_) {
+    } else if (zygote_ready_) {  // NOLINT(bugprone-branch-clone): it has nothing more to say
       Doom("the zygote spoke out of turn");
     } else if (header.kind == kImporting) {
       const size_t size = std::min(message.size, sizeof importing_ - 1);
