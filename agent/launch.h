@@ -33,7 +33,8 @@ std::string Start(const LaunchOptions& options);
 // another version).
 void Install(const LaunchOptions& options);
 
-// Becomes an agent without a container of its own, in Podman's user namespace and in the foreground.
+// Becomes an agent without a container of its own, in Podman's user namespace and in the
+// foreground.
 [[noreturn]] void Foreground(const LaunchOptions& options);
 
 // Removes every container of this instance, the service, and what they left. `force`: without a

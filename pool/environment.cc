@@ -384,8 +384,7 @@ void EnvironmentStore::Sweep() {
       const auto found = container.labels.find(key);
       return found == container.labels.end() ? std::string() : found->second;
     };
-    if (label("hutch.instance") != paths_.instance_label() ||
-        active.contains(label("hutch.build")))
+    if (label("hutch.instance") != paths_.instance_label() || active.contains(label("hutch.build")))
       continue;
     podman_.Remove(container.id);
   }

@@ -286,7 +286,8 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   const bool failed = !found->proven && !found->retiring;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   last_failure_ = why;
-  const bool mendable = worker.failure() == Code::kPodmanDown || worker.failure() == Code::kMissingBase;
+  const bool mendable =
+      worker.failure() == Code::kPodmanDown || worker.failure() == Code::kMissingBase;
   const Code code = mendable ? worker.failure() : Code::kWorkerFailed;
   graveyard_.push_back(std::move(found->worker));
   workers_.erase(found);

@@ -67,7 +67,7 @@ def test_missing_podman_names_the_package(instance: dict[str, str], tmp_path: Pa
 def test_user_without_sub_ids_gets_the_command(instance: dict[str, str], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")
-    mounts = f"mount --bind {empty} /etc/subuid && mount --bind {empty} /etc/subgid && exec \"$@\""
+    mounts = f'mount --bind {empty} /etc/subuid && mount --bind {empty} /etc/subgid && exec "$@"'
     said = python(FAILING, "unshare", "--mount", "sh", "-c", mounts, "sh", **instance)
     kind, may_have_run, text = said.split("|", 2)
     assert (kind, may_have_run) == ("PlatformNotSupportedError", "False")
@@ -126,7 +126,9 @@ def test_stopped_agent_leaves_nothing_behind(instance: dict[str, str]) -> None:
     command = [str(Path(sys.executable).with_name("hutch"))]
     run_dir = python("from hutch import _core; print(_core.paths()['run_dir'])", **instance).strip()
     label = python("from hutch import _core; print(_core.paths()['instance'])", **instance).strip()
-    subprocess.run([*command, "stop"], env={**os.environ, **instance}, check=True, capture_output=True)
+    subprocess.run(
+        [*command, "stop"], env={**os.environ, **instance}, check=True, capture_output=True
+    )
     listed = subprocess.run(
         [*command, "podman", "ps", "--all", "--quiet"]
         + ["--filter", f"label=hutch.instance={label}"],
