@@ -87,30 +87,29 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
   loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
   start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
 
-  background_.Post(
-      [this, limits = std::move(limits), launch = launch_, alive = alive_, container = container_, &paths,
-       &loop = loop_, &podman = podman_]() mutable {
-        const std::lock_guard lock(container->mutex);
-        if (container->removed) return;
-        std::optional<Error> failure;
-        try {
-          // By id from here on: a tag that is moved meanwhile changes nothing.
-          const std::optional<std::string> image = podman.ImageId(launch.image);
-          if (!image) throw Error(Code::kMissingBase, "there is no image " + launch.image);
-          launch.image = *image;
-          podman.Start(podman.Create(WorkerContainerSpec(paths, limits, launch)));
-        } catch (const Error& e) {
-          failure = e;
-        } catch (const std::exception& e) {
-          failure = Error(Code::kWorkerFailed, e.what());
-        }
-        if (!failure) return;
-        loop.Post([this, alive, failure = *failure] {
-          if (!*alive) return;
-          failure_ = failure.code();
-          Die(std::string("its container could not be started: ") + failure.what());
-        });
-      });
+  background_.Post([this, limits = std::move(limits), launch = launch_, alive = alive_,
+                    container = container_, &paths, &loop = loop_, &podman = podman_]() mutable {
+    const std::lock_guard lock(container->mutex);
+    if (container->removed) return;
+    std::optional<Error> failure;
+    try {
+      // By id from here on: a tag that is moved meanwhile changes nothing.
+      const std::optional<std::string> image = podman.ImageId(launch.image);
+      if (!image) throw Error(Code::kMissingBase, "there is no image " + launch.image);
+      launch.image = *image;
+      podman.Start(podman.Create(WorkerContainerSpec(paths, limits, launch)));
+    } catch (const Error& e) {
+      failure = e;
+    } catch (const std::exception& e) {
+      failure = Error(Code::kWorkerFailed, e.what());
+    }
+    if (!failure) return;
+    loop.Post([this, alive, failure = *failure] {
+      if (!*alive) return;
+      failure_ = failure.code();
+      Die(std::string("its container could not be started: ") + failure.what());
+    });
+  });
 }
 
 Worker::~Worker() {
