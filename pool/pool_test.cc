@@ -10,6 +10,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <latch>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,6 +26,8 @@ using std::chrono::milliseconds;
 
 class PoolTest : public ::testing::Test {
  protected:
+  static constexpr int kThreads = 2;
+
   PoolTest()
       : paths_(MakePaths()), wardens_(paths_.worker_dir()), podman_(wardens_.podman_socket()) {
     spec_.warm = 1;
@@ -44,7 +47,7 @@ class PoolTest : public ::testing::Test {
   }
 
   Pool& MakePool() {
-    background_.emplace(2);
+    background_.emplace(kThreads);
     Pool::Context context{
         loop_,
         podman_,
@@ -60,8 +63,14 @@ class PoolTest : public ::testing::Test {
   }
   // Destroys the pool and waits until what that left for the background is done.
   void Drop() {
+    std::latch met(kThreads);
     pool_.reset();
-    if (background_) RunUntil([this] { return wardens_.containers().count() == 0; });
+    if (background_) {
+      // All threads meet here, so all that was posted before is done: a container that is just being
+      // made is removed by a later one, which must not be lost with the queue.
+      for (int i = 0; i < kThreads; ++i) background_->Post([&met] { met.arrive_and_wait(); });
+      RunUntil([&] { return met.try_wait() && wardens_.containers().count() == 0; });
+    }
     background_.reset();
   }
   bool Reclaim(Pool& pool, const std::string* worker) {
