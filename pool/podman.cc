@@ -5,9 +5,12 @@
 #include <httplib.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -16,6 +19,7 @@
 #include <utility>
 
 #include "wire/error.h"
+#include "wire/fd.h"
 
 namespace hutch {
 namespace {
@@ -195,6 +199,15 @@ struct Podman::Impl {
 
   using Source = std::function<size_t(char*, size_t)>;
 
+  bool Listens() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_path.copy(address.sun_path, sizeof address.sun_path - 1);
+    const Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+           errno == EAGAIN;  // too many wait, but it is there
+  }
+
   // One request on a connection of its own. Throws kUnavailable (nobody answers), kTimeout, kPodman
   // (a broken reply).
   Reply Send(const std::string& method, const std::string& path, milliseconds timeout,
@@ -270,7 +283,9 @@ struct Podman::Impl {
     }
     if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
     if (error == httplib::Error::Success) return reply;
-    if (error == httplib::Error::Connection) {
+    // A service that is killed cuts off its answers. Where nothing is changed, to ask again is safe.
+    const bool died = method == "GET" && error == httplib::Error::Read && !expired && !Listens();
+    if (error == httplib::Error::Connection || died) {
       throw Error(Code::kPodmanDown, "Podman's service does not answer on " + socket_path);
     }
     if (expired) throw Error(Code::kTimeout, what + ": no answer in time");

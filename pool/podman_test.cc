@@ -164,6 +164,16 @@ TEST(Podman, DoesNotRepeatAnyOtherFailure) {
   EXPECT_EQ(count, 1);
 }
 
+TEST(Podman, CallsAServiceDownThatEndsInsteadOfAnswering) {
+  std::string path;
+  FakePodman fake([&path](const std::string&) {
+    ::unlink(path.c_str());
+    return std::string();
+  });
+  path = fake.path();
+  EXPECT_EQ(CodeOf([&] { Podman(path).Inspect("box"); }), Code::kPodmanDown);
+}
+
 TEST(Podman, SurvivesAServiceThatHangsUpWhileItIsWrittenTo) {
   // The answer comes, and the connection goes, before the archive has been sent.
   FakePodman fake([](const std::string&) { return Reply("500 Internal Server Error", "{}"); });
