@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -221,4 +222,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except hutch.PlatformNotSupportedError as error:  # what this host lacks is a sentence
+        console.print(f"\n[red]{escape(str(error))}[/]")
+        console.print("`.venv/bin/hutch doctor` has the whole list")
+        sys.exit(1)

@@ -76,8 +76,12 @@ std::string Suffix(const std::string& state_dir) {
 }
 
 void CheckRuntimeDir(const std::string& dir, uid_t uid) {
-  const std::string hint = "sudo loginctl enable-linger " + std::to_string(uid) +
-                           " && export XDG_RUNTIME_DIR=/run/user/" + std::to_string(uid);
+  const std::string user = std::to_string(uid);
+  const std::string place = "/run/user/" + user;
+  const bool systemd = ::access("/run/systemd/system", F_OK) == 0;
+  const std::string hint = (systemd ? "sudo loginctl enable-linger " + user
+                                    : "sudo install -d -m 0700 -o " + user + " " + place) +
+                           " && export XDG_RUNTIME_DIR=" + place;
   if (dir.empty()) throw Error(Code::kPlatform, "XDG_RUNTIME_DIR is not set", hint);
   struct stat st{};
   if (::lstat(dir.c_str(), &st) != 0)
