@@ -283,7 +283,8 @@ struct Podman::Impl {
     }
     if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
     if (error == httplib::Error::Success) return reply;
-    // A service that is killed cuts off its answers. Where nothing is changed, to ask again is safe.
+    // A service that is killed cuts off its answers. Where nothing is changed, to ask again is
+    // safe.
     const bool died = method == "GET" && error == httplib::Error::Read && !expired && !Listens();
     if (error == httplib::Error::Connection || died) {
       throw Error(Code::kPodmanDown, "Podman's service does not answer on " + socket_path);
