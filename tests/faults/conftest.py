@@ -66,7 +66,10 @@ class Host:
         return sorted(found)
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        os.kill(pid, number)
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass  # it ended with another that was killed just before
 
 
 @pytest.fixture
