@@ -166,6 +166,16 @@ void WaitForService(const Paths& paths, pid_t child) {
   }
 }
 
+// Ends the pause process, and sets Podman's books right where they name containers whose processes
+// are gone.
+void Migrate(const Paths& paths) {
+  Command migrate;
+  migrate.argv = {FindPodman(), "system", "migrate"};
+  migrate.environment = PodmanEnvironment(paths);
+  migrate.private_view = paths.service_user;
+  Run(paths, migrate);
+}
+
 void LaunchService(const Paths& paths) {
   Fd log;
   {
@@ -199,7 +209,18 @@ void LaunchService(const Paths& paths) {
   }
   command.detach = true;
   command.private_view = paths.service_user;
-  WaitForService(paths, Spawn(paths, command));
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return WaitForService(paths, Spawn(paths, command));
+    } catch (const Error& error) {
+      // Every process was killed and the run directory stayed, as when a machine's container is
+      // restarted: Podman's books name processes that are gone, and it asks for this, once for its
+      // pause process and once for its containers.
+      const bool stale = std::string_view(error.what()).find("system migrate") != std::string::npos;
+      if (!stale || attempt == 3) throw;
+      Migrate(paths);
+    }
+  }
 }
 
 void SignalServices(const Paths& paths, int signal) {
@@ -408,11 +429,7 @@ void EnsureService(const Paths& paths) {
   if (cgroups == "v2") return;
   // A pause process made elsewhere pins another view of the mounts.
   StopService(paths, true);
-  Command migrate;
-  migrate.argv = {FindPodman(), "system", "migrate"};
-  migrate.environment = PodmanEnvironment(paths);
-  migrate.private_view = true;
-  Run(paths, migrate);
+  Migrate(paths);
   LaunchService(paths);
 }
 

@@ -155,7 +155,7 @@ void SetEnded(CallResult& result, const CallRecord& record) {
   } else if (report.exit_code >= 0) {
     result.status = "died";
     result.exit_code = py::int_(report.exit_code);
-  } else if (FromWarden(record)) {
+  } else if (FromWarden(record) && report.end != kLost) {
     result.status =
         "died";  // it closed its end of the socket and lived on, until it was killed for it
     result.signal = py::int_(SIGKILL);

@@ -299,7 +299,7 @@ void Worker::Die(const std::string& why) {
   if (state_ == State::kDead) return;
   state_ = State::kDead;
   for (auto& [id, cell] : std::exchange(cells_, {})) {
-    listener_.OnCellGone(*this, id, CellReport{.killed = 1});
+    listener_.OnCellGone(*this, id, CellReport{.end = kLost});
   }
   slots_.clear();
   listener_.OnWorkerDead(*this, why);  // usually destroys *this soon after, never inside

@@ -137,15 +137,22 @@ enum CellLimit : uint32_t {
   kLimitDisk = 5,
 };
 
+// Who ended a cell.
+enum CellEnd : uint32_t {
+  kEndedItself = 0,
+  kKilled = 1,  // as the agent or a limit asked
+  kLost = 2,    // something of ours died beneath it: a fault, nothing that its code did
+};
+
 // What the warden measured of a cell that is gone.
 struct CellReport {
   int32_t exit_code = -1;  // of the user's process, -1 when it was killed by a signal or by us
   int32_t signal = 0;      // that killed the user's process, 0: none
   uint32_t limit = 0;      // CellLimit that made the warden kill it
-  uint32_t killed = 0;     // 1: killed by the warden (kKill, a limit, the end of the worker)
-  uint64_t wall_us = 0;    // from kArm (or from ready) to its end
-  uint64_t cpu_us = 0;     // of the whole PID namespace
-  uint64_t peak_kb = 0;    // largest sum of Pss + shmem + tmpfs seen, 0: never sampled
+  uint32_t end = kEndedItself;
+  uint64_t wall_us = 0;  // from kArm (or from ready) to its end
+  uint64_t cpu_us = 0;   // of the whole PID namespace
+  uint64_t peak_kb = 0;  // largest sum of Pss + shmem + tmpfs seen, 0: never sampled
   uint64_t memory_limit_kb = 0;
   uint32_t pids_peak = 0;
   uint32_t disk_full = 0;  // 1: the scratch was full when last looked at

@@ -17,7 +17,7 @@
 
 namespace hutch {
 
-inline constexpr int kWireVersion = 1;
+inline constexpr int kWireVersion = 2;
 inline constexpr char kServiceUser[] = "hutch";
 inline constexpr char kServiceHome[] = "/var/lib/hutch";
 inline constexpr char kServiceRuntimeDir[] = "/run/hutch";

@@ -148,13 +148,13 @@ bool Warden::TakeCell(Slot* slot, Message* message) {
   cell.proc = message->descriptors[0];
   cell.scratch = message->descriptors[1];
   message->count = 0;  // they are the cell's now
-  if (cell.killed) kill(cell.init, SIGKILL);
+  if (cell.end != kEndedItself) kill(cell.init, SIGKILL);
   return true;
 }
 
-void Warden::Kill(Cell* cell, uint32_t limit) {
-  if (cell->killed) return;
-  cell->killed = true;
+void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
+  if (cell->end != kEndedItself) return;
+  cell->end = end;
   cell->limit = limit;
   // What a dying namespace reaps by itself is in nobody's rusage.
   if (cell->armed_us != 0)
@@ -172,7 +172,7 @@ void Warden::FailSlot(int number, int error, const char* text, size_t size) {
   failed.b = static_cast<uint64_t>(error);
   if (slot.pid > 0) kill(slot.pid, SIGKILL);
   slot.pid = 0;
-  Kill(&slot.cell, kNoLimit);
+  Kill(&slot.cell, kLost);
   if (ran) {
     slot.state = SlotState::kLost;  // until its cell is reaped
     return;
@@ -193,7 +193,7 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   Slot& slot = slots_[number];
   Cell& cell = slot.cell;
   cell.init = 0;
-  if (cell.state != CellState::kReady && !cell.killed) {
+  if (cell.state != CellState::kReady && cell.end == kEndedItself) {
     static constexpr char kText[] = "the cell died before it was ready";
     return FailSlot(number, ECHILD, kText, sizeof kText - 1);
   }
@@ -201,10 +201,10 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   if (cell.ended && WIFEXITED(cell.status)) report.exit_code = WEXITSTATUS(cell.status);
   if (cell.ended && WIFSIGNALED(cell.status)) report.signal = WTERMSIG(cell.status);
   if (cell.ended && WIFSTOPPED(cell.status)) report.signal = WSTOPSIG(cell.status);
-  if (!cell.ended && !cell.killed)
-    report.signal = SIGKILL;  // its PID 1 was killed, by none of ours
   report.limit = report.signal == SIGXCPU ? kLimitCpuTime : cell.limit;
-  report.killed = cell.killed ? 1 : 0;
+  // No code in a cell can kill its PID 1: when that ends and says nothing, it was killed from
+  // outside.
+  report.end = cell.ended || cell.end != kEndedItself ? cell.end : kLost;
   report.wall_us =
       static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
   report.cpu_us =

@@ -172,7 +172,7 @@ void Warden::OnAgent() {
         OnArm(header);
         break;
       case FrameKind::kKill:
-        if (Slot* slot = FindCell(header.id)) Kill(&slot->cell, kNoLimit);
+        if (Slot* slot = FindCell(header.id)) Kill(&slot->cell, kKilled);
         break;
       case FrameKind::kRetire:
         _exit(0);
@@ -278,7 +278,7 @@ void Warden::Tick() {
     if (late) {
       static constexpr char kText[] = "it took longer than 10 s";
       FailSlot(i, ETIMEDOUT, kText, sizeof kText - 1);
-    } else if (cell.state == CellState::kReady && cell.armed_us != 0 && !cell.killed) {
+    } else if (cell.state == CellState::kReady && cell.armed_us != 0 && cell.end == kEndedItself) {
       WatchCell(&cell, now);
     }
   }
@@ -291,20 +291,20 @@ void Warden::Tick() {
 }
 
 void Warden::WatchCell(Cell* cell, int64_t now) {
-  if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kLimitTime);
+  if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
   const ScratchUse scratch = MeasureScratch(cell->scratch);
   Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
   cell->pids_peak = std::max(cell->pids_peak, usage.processes);
   cell->cpu_us = usage.cpu_us;
   if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us)
-    return Kill(cell, kLimitCpuTime);
+    return Kill(cell, kKilled, kLimitCpuTime);
   const bool suspect = usage.memory_kb + scratch.used_kb > settings_.memory_kb;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
   usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
   // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
   const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb);
   cell->peak_kb = std::max(cell->peak_kb, total);
-  if (total > settings_.memory_kb) Kill(cell, kLimitMemory);
+  if (total > settings_.memory_kb) Kill(cell, kKilled, kLimitMemory);
 }
 
 void Warden::WatchWorker() {

@@ -56,7 +56,7 @@ class Warden {
     int64_t armed_us = 0;     // 0: not armed
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
-    bool killed = false;
+    CellEnd end = kEndedItself;
     uint32_t limit = kNoLimit;
     bool ended = false;   // `status` is known
     int status = 0;       // raw wait status of the user process
@@ -106,7 +106,7 @@ class Warden {
   void FailSlot(int number, int error, const char* text, size_t size);
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);
-  void Kill(Cell* cell, uint32_t limit);
+  void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
   Slot* FindCell(uint64_t id);
 
   // processes and time

@@ -167,7 +167,7 @@ void Warden::OnZygoteDeath(int status) {
   ending_ = true;  // its cells are killed and told of first
   ending_us_ = NowUs();
   for (Slot& slot : slots_) {
-    if (slot.cell.state != CellState::kNone) Kill(&slot.cell, kNoLimit);
+    if (slot.cell.state != CellState::kNone) Kill(&slot.cell, kLost);
   }
 }
 

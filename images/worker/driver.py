@@ -54,7 +54,7 @@ class Exit:
     exit_code: int
     signal: int
     limit: int
-    killed: int
+    end: int  # 0: of itself, 1: killed, 2: lost
     wall_us: int
     cpu_us: int
     peak_kb: int

@@ -194,7 +194,7 @@ def test_exit_code_is_measured_outside(cell: Cell, code: int) -> None:
     assert cell.program(f"import sys; print('bye'); sys.exit({code})") is None
     assert driver.drain(cell.out) == "bye\n"
     report = ended(cell)
-    assert (report.exit_code, report.signal, report.killed) == (code, 0, 0)
+    assert (report.exit_code, report.signal, report.end) == (code, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_endless_loop_hits_the_time_limit(worker: Worker) -> None:
     cell.arm(wall_ms=100)
     cell.send_call(b"while True: pass", {"mode": "program"})
     report = cell.exit()
-    assert (report.limit, report.killed) == (TIME, 1)
+    assert (report.limit, report.end) == (TIME, 1)
 
 
 def test_busy_children_hit_the_cpu_limit(worker: Worker) -> None:
@@ -655,7 +655,7 @@ def test_zygote_killed_during_a_call_is_told_and_ends_the_worker() -> None:
         os.kill(worker.process_ids()["zygote"][0], signal.SIGKILL)
         died = worker.expect(driver.ZYGOTE_DIED)
         assert died.a == signal.SIGKILL
-        assert cell.exit().killed == 1
+        assert cell.exit().end == 2
         worker.process.wait(10)
 
 
@@ -667,7 +667,7 @@ def test_slot_killed_is_told_and_can_be_made_again() -> None:
         cell.arm(20_000)
         cell.send_call(b"while True: pass", {"mode": "program"})
         os.kill(worker.process_ids()["slots"][0], signal.SIGKILL)
-        assert cell.exit().killed == 1
+        assert cell.exit().end == 2
         assert worker.expect(driver.FAILED).a == 0
         worker.slots.clear()
         assert worker.cell(0).call(lambda: 1).value == 1  # type: ignore[union-attr]

@@ -18,7 +18,7 @@ void SendFrame(int socket, const FrameHeader& header, std::string_view payload =
 }
 
 void SendExit(int socket, uint32_t slot, uint64_t id) {
-  const CellReport report{.exit_code = 0, .killed = 1, .wall_us = 7};
+  const CellReport report{.exit_code = 0, .end = kKilled, .wall_us = 7};
   SendFrame(socket, {.kind = FrameKind::kCellExit, .a = slot, .id = id},
             {reinterpret_cast<const char*>(&report), sizeof report});
 }

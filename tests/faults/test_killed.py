@@ -85,10 +85,12 @@ def test_killed_warden_is_a_fault_of_ours(host: Any) -> None:
     assert_lost(running)
 
 
-def test_killed_zygote_is_a_fault_of_ours(host: Any) -> None:
+@pytest.mark.parametrize("order", [1, -1])
+def test_killed_zygote_is_a_fault_of_ours(host: Any, order: int) -> None:
+    """Slots, and what is PID 1 of their cells, have its name too: first or last."""
     running = Running()
     for container in host.containers("worker"):
-        for pid in host.children(container["Pid"], "zygote.py"):
+        for pid in host.children(container["Pid"], "zygote.py")[::order]:
             host.kill(pid)
     running.join()
     assert_lost(running)
