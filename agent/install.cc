@@ -89,6 +89,46 @@ void Copy(const Paths& paths, const std::string& from, const std::string& to) {
   if (::fchmod(out.get(), (st.st_mode & 0111) != 0 ? 0755 : 0644) != 0) ThrowErrno("chmod " + to);
 }
 
+// Bytecode of the worker files, for the interpreter that will run them: made in a directory of the
+// caller's (only the caller may be able to run that interpreter), and copied from there.
+class Bytecode {
+ public:
+  Bytecode(const Paths& paths, const LaunchOptions& options) {
+    std::string name = (fs::temp_directory_path() / "hutch-bytecode-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) return;
+    directory_ = name;
+    Command compile;
+    compile.argv = {options.python,
+                    "-I",
+                    "-S",
+                    options.package + "/base/bytecode.py",
+                    directory_,
+                    "/opt/hutch/worker=" + options.package + "/worker",
+                    "/opt/hutch/cloudpickle=" + options.cloudpickle};
+    compile.environment = {"LANG=C.UTF-8"};
+    compile.drop = false;
+    Run(paths, compile);  // where it fails there is no bytecode, and starts are slower
+  }
+  ~Bytecode() {
+    std::error_code ignored;
+    if (!directory_.empty()) fs::remove_all(directory_, ignored);
+  }
+  Bytecode(const Bytecode&) = delete;
+  Bytecode& operator=(const Bytecode&) = delete;
+
+  void AddTo(std::vector<Source>* sources) const {
+    const std::string made = directory_ + "/opt/hutch";
+    if (directory_.empty() || !fs::is_directory(made)) return;
+    for (const auto& entry : fs::recursive_directory_iterator(made)) {
+      if (!entry.is_regular_file()) continue;
+      sources->push_back({entry.path().string(), fs::relative(entry.path(), made).string()});
+    }
+  }
+
+ private:
+  std::string directory_;
+};
+
 }  // namespace
 
 void InstallRuntime(const Paths& paths, const LaunchOptions& options) {
@@ -103,6 +143,8 @@ void InstallRuntime(const Paths& paths, const LaunchOptions& options) {
   AddTree(options.package, "", &sources);
   if (!options.cloudpickle.empty()) AddTree(options.cloudpickle, "cloudpickle", &sources);
   if (!options.uv.empty()) sources.push_back({options.uv, "uv"});
+  const Bytecode bytecode(paths, options);
+  bytecode.AddTo(&sources);
   const mode_t mask = ::umask(0022);
   try {
     for (const Source& source : sources) Copy(paths, source.from, part + "/" + source.to);
