@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 from typing import Any
 
@@ -195,19 +194,6 @@ def test_index_settings_come_from_the_environment_and_files(tmp_path: Any) -> No
     assert _index.settings({**env, "UV_INDEX_URL": "https://u"})["index_url"] == "https://u"
     assert _index.settings({**env, "https_proxy": "http://p"})["https_proxy"] == "http://p"
     assert all(isinstance(value, str) for value in found.values())
-
-
-def test_importing_hutch_loads_little() -> None:
-    code = (
-        "import sys, hutch; from hutch import sandbox\n"
-        "@sandbox(timeout_sec=5)\n"
-        "def f(): pass\n"
-        "heavy = {'cloudpickle', 'packaging', 'asyncio', 'concurrent.futures', 'rich', 'inspect',"
-        " 'dataclasses', 'hutch._core', 'numpy', 'subprocess', 'json', 'logging'}\n"
-        "print(sorted(heavy & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_every_name_that_is_promised_is_there() -> None:

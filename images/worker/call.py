@@ -46,6 +46,7 @@ _lengths = Struct(f"<{SECTIONS}I")
 _usage = Struct("<QQQQQII")
 INLINE = MAX_PAYLOAD - _usage.size
 
+_CPUS = os.cpu_count() or 1  # asked ahead: it reads all of /proc/stat
 _exit = os._exit
 _close = os.close
 _pwrite = os.pwrite
@@ -136,7 +137,7 @@ class Worker:
             if frame is None:
                 return
             if frame[0] == CALL and frame[1] == SECTIONS:
-                if self.cpus < (os.cpu_count() or 1):
+                if self.cpus < _CPUS:
                     self.cell.pin(self.cpus)
                 self.handle(frame)
 

@@ -223,12 +223,17 @@ class Worker:
             [*PODMAN, "inspect", "-f", "{{.State.Pid}}", self.name], capture_output=True, text=True
         )
         warden = int(asked.stdout)
-        children = [
-            int(pid) for pid in Path(f"/proc/{warden}/task/{warden}/children").read_text().split()
-        ]
         # The zygote is the oldest child; PID 1 of a cell is the first of another PID namespace.
-        own = [pid for pid in children if len(nspid(pid)) == len(nspid(warden))]
+        own = [pid for pid in children(warden) if len(nspid(pid)) == len(nspid(warden))]
         return {"warden": [warden], "zygote": own[:1], "slots": own[1:]}
+
+    def user_process(self) -> int:
+        """The process that runs the call, as the host sees it; of the one cell that there is."""
+        warden = self.process_ids()["warden"][0]
+        own = len(nspid(warden))
+        [first] = [pid for pid in children(warden) if len(nspid(pid)) > own]
+        [user] = children(first)
+        return user
 
     def tell(self, frame: Frame, descriptors: list[int] | None = None) -> None:
         send(self.agent, frame, descriptors)
@@ -363,6 +368,10 @@ class Cell:
     def kill(self) -> Exit:
         self.worker.tell(Frame(KILL, id=self.id))
         return self.exit()
+
+
+def children(pid: int) -> list[int]:
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def nspid(pid: int) -> list[str]:
