@@ -213,6 +213,8 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
         std::max(1u, std::thread::hardware_concurrency()),
         [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
         [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
+        [this](uint64_t caller) { return MayLease(caller); },
+        queues_,
         worker_uid_};
     pool = pools_
                .emplace(key,
@@ -266,13 +268,11 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
                 Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
   }
   PeerState& state = peers_.at(id);
-  if (state.leases.size() + state.waiting.size() >= kLeaseTableSlots && acquire.ahead) {
-    return Fail(id, acquire.request, Error(Code::kBusy, "enough is leased ahead"));
-  }
   // Until Acquire() returns the ticket is not known; 0 stands for it.
-  state.waiting[acquire.request] = {acquire.key, 0};
+  if (!state.waiting.try_emplace(acquire.request, acquire.key, 0).second)
+    throw Error(Code::kProtocol, "a client used a request's number twice");
   const uint64_t ticket = pool->Acquire(
-      Milliseconds(acquire.queue_ms), acquire.ahead,
+      id, Milliseconds(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead](Grant grant) {
         OnGranted(id, request, key, ahead, std::move(grant));
       },
@@ -285,31 +285,25 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
 
 void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, bool ahead,
                        Grant grant) {
+  PeerState& state = peers_.at(id);  // whoever is gone waits no more
   Lease& lease = leases_[grant.cell];
-  lease = {pool, id, 0, grant.worker, ahead, false, false};
-  PeerState* state = StateOf(id);
-  if (state == nullptr || state->free_slots.empty()) {
-    lease.peer = 0;  // nobody's: it has no slot to give back
-    if (state != nullptr)
-      Fail(id, request, Error(Code::kBusy, "too many leases on one connection"));
-    // Not inside the pool's own loop over its cells.
-    return loop_.Post([this, cell = grant.cell] {
-      const auto found = leases_.find(cell);
-      if (found != leases_.end()) Release(cell, found->second);
-    });
-  }
+  lease = {pool, id, state.free_slots.back(), grant.worker, ahead, false, false};
   ++calls_;
-  state->waiting.erase(request);
-  state->leases.insert(grant.cell);
-  lease.table_slot = state->free_slots.back();
-  state->free_slots.pop_back();
-  std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
+  state.waiting.erase(request);
+  state.leases.insert(grant.cell);
+  state.free_slots.pop_back();
+  std::atomic_ref<uint32_t>(state.peer->lease_table()[lease.table_slot])
       .store(MarkOf(grant.cell, kLeaseIdle));
   const int descriptors[] = {grant.channels.socket.get(), grant.channels.out.get(),
                              grant.channels.err.get()};
   const Leased leased{request,      grant.cell,           lease.table_slot,
                       grant.worker, Micros(grant.waited), Micros(grant.worker_start)};
-  state->peer->Send(leased, descriptors);
+  state.peer->Send(leased, descriptors);
+}
+
+bool Broker::MayLease(uint64_t peer) const {
+  const auto found = peers_.find(peer);
+  return found != peers_.end() && !found->second.free_slots.empty();
 }
 
 void Broker::OnDone(PeerState& state, const Done& done) {
@@ -338,6 +332,17 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
   state->leases.erase(cell);
   state->free_slots.push_back(lease.table_slot);
   leases_.erase(found);
+  if (state->free_slots.size() > 1) return;
+  // It held as much as it can, and may have waited for that alone. Not inside the pool that tells.
+  loop_.Post([this, peer = state->peer->id()] {
+    std::set<std::string> pools;
+    if (const PeerState* waiter = StateOf(peer)) {
+      for (const auto& [request, place] : waiter->waiting) pools.insert(place.first);
+    }
+    for (const std::string& key : pools) {
+      if (Pool* pool = FindPool(key)) pool->Serve();
+    }
+  });
 }
 
 bool Broker::Reclaim(Pool& pool, const std::string* worker) {

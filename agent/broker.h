@@ -75,6 +75,7 @@ class Broker {
   void OnDone(PeerState& state, const Done& done);
   void OnAsk(Peer& peer, const Ask& ask);
   void OnCellGone(uint64_t cell, const CellReport& report);
+  bool MayLease(uint64_t peer) const;  // its lease table has a slot left
   bool Reclaim(Pool& pool, const std::string* worker);
   void Release(uint64_t cell, Lease& lease);
   PeerState* StateOf(uint64_t peer);
@@ -96,6 +97,7 @@ class Broker {
   Background podman_threads_;  // container starts and removals: two at once, more only queue up on
                                // Podman's locks
   Background builder_threads_;
+  QueuesInAll queues_;
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first
   std::unordered_map<uint64_t, PeerState> peers_;

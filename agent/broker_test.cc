@@ -283,6 +283,46 @@ TEST_F(BrokerTest, NoTableSlotIsGivenTwice) {
   }
 }
 
+// A client may hold as many leases as its table has slots; one more waits for one of them to end.
+TEST_F(BrokerTest, OneLeaseMoreThanItsTableHoldsWaitsAndDoesNotFail) {
+  spec_.max_cells = kLeaseTableSlots + 8;
+  FakePeer peer(1);
+  FakePeer other(2);
+  const std::string key = PrepareFor(peer);
+  for (uint64_t i = 0; i <= kLeaseTableSlots; ++i)
+    broker_->Handle(peer, Acquire{1000 + i, key, 60'000, false});
+  RunUntil([&] { return peer.Count<Leased>() == kLeaseTableSlots; });
+  AcquireFor(other, key);  // whom it does not keep waiting
+  EXPECT_EQ(peer.Count<Leased>(), kLeaseTableSlots);
+  broker_->Handle(peer, Done{peer.All<Leased>()[7].lease, false, "done"});
+  RunUntil([&] { return peer.Count<Leased>() == kLeaseTableSlots + 1; });
+  EXPECT_EQ(peer.Count<Failed>(), 0u);
+}
+
+TEST_F(BrokerTest, OnePeersManyWaitingCallsDoNotStarveAnothersOne) {
+  FakePeer crowd(1);
+  FakePeer single(2);
+  const std::string key = PrepareFor(crowd);
+  for (uint64_t i = 0; i < 1000; ++i) broker_->Handle(crowd, Acquire{1000 + i, key, 60'000, false});
+  RunUntil([&] { return crowd.Count<Leased>() == 2; });
+  broker_->Handle(single, Acquire{1, key, 60'000, false});
+  for (size_t done = 0; single.Count<Leased>() == 0; ++done) {
+    ASSERT_LT(done, 3u) << "it waits for more than its turn";
+    broker_->Handle(crowd, Done{crowd.All<Leased>()[done].lease, false, "done"});
+    RunUntil([&] { return crowd.Count<Leased>() + single.Count<Leased>() == 3 + done; });
+  }
+  EXPECT_EQ(crowd.Count<Failed>() + single.Count<Failed>(), 0u);
+}
+
+TEST_F(BrokerTest, RefusesTheSameNumberTwice) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  AcquireFor(peer, key);
+  AcquireFor(peer, key);
+  broker_->Handle(peer, Acquire{50, key, 60'000, false});
+  EXPECT_THROW(broker_->Handle(peer, Acquire{50, key, 60'000, false}), Error);
+}
+
 TEST_F(BrokerTest, AnswersItsStatusWhateverLabelsHold) {
   spec_.labels["team"] = "\xff\xfe";
   FakePeer peer(1);

@@ -8,7 +8,6 @@
 namespace hutch {
 namespace {
 
-constexpr size_t kMaxQueue = 10'000;
 constexpr unsigned kFirstWorkerUid = 1000;  // inside; each worker has one of its own, in turn
 constexpr unsigned kWorkerUids = 20'000;
 
@@ -54,13 +53,14 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       environment_(std::move(environment)),
       rotation_{spec_.max_calls, std::chrono::duration<double>(spec_.max_age_sec)},
       sizing_(ResolveSizing(spec_.warm, spec_.max_cells, context_.cores)),
+      queue_(QueueCapacity(sizing_.max_cells), context_.queues),
       last_use_(Clock::now()),
       alive_(std::make_shared<bool>(true)) {}
 
 Pool::~Pool() {
   *alive_ = false;
   if (retry_timer_ != 0) context_.loop.Cancel(retry_timer_);
-  for (Waiter& waiter : waiters_) context_.loop.Cancel(waiter.timer);
+  if (deadline_timer_ != 0) context_.loop.Cancel(deadline_timer_);
 }
 
 Pool::Member* Pool::MemberOf(const Worker& worker) {
@@ -87,7 +87,7 @@ bool Pool::Starting() const {
 }
 
 bool Pool::abandoned() const {
-  return workers_.empty() && waiters_.empty() && leased_.empty() && ready_watchers_.empty() &&
+  return workers_.empty() && queue_.empty() && leased_.empty() && ready_watchers_.empty() &&
          warm_watchers_.empty();
 }
 
@@ -97,54 +97,98 @@ uint64_t Pool::ReadyCells() const {
   return ready;
 }
 
-Figures Pool::Queue(Clock::time_point since) const {
-  const auto queued = std::ranges::count_if(waiters_, [](const Waiter& w) { return !w.ahead; });
-  return {{"queued", static_cast<double>(queued)},
-          {"capacity", static_cast<double>(sizing_.max_cells)},
-          {"waited_sec", Seconds(Clock::now() - since)}};
+Error Pool::Busy(const std::string& text, const std::string& hint, Clock::duration waited) const {
+  return Error(Code::kBusy, text, hint, false,
+               {{"queued", static_cast<double>(queue_.waiting())},
+                {"capacity", static_cast<double>(sizing_.max_cells)},
+                {"waited_sec", Seconds(waited)}});
 }
 
-uint64_t Pool::Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused) {
+std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) const {
+  constexpr char kHint[] =
+      "start fewer calls at once, try again later, or raise Pool(max_cells=...)";
+  switch (queue_.IsFull(caller, ahead)) {
+    case Queue::Full::kQueue:
+      return Busy("the queue is full: " + std::to_string(queue_.waiting()) + " calls wait for " +
+                      std::to_string(sizing_.max_cells) + " cells",
+                  kHint, {});
+    case Queue::Full::kAgent:
+      return Busy("the agent's queue is full: " + std::to_string(context_.queues.waiting) +
+                      " calls wait in all pools, " + std::to_string(queue_.waiting()) +
+                      " in this one",
+                  kHint, {});
+    case Queue::Full::kNo:
+      break;
+  }
+  // A guess, so only where it is plain: a cell would come twice as late as it may.
+  const auto outlook = ahead ? std::nullopt : queue_.Outlook(caller);
+  if (!outlook || *outlook / 2 < patience) return std::nullopt;
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "no cell will come free within %.1f s: at the present pace it takes %.1f s, "
+                "%llu calls wait for %llu cells",
+                Seconds(patience), Seconds(*outlook),
+                static_cast<unsigned long long>(queue_.waiting()),
+                static_cast<unsigned long long>(sizing_.max_cells));
+  return Busy(text, "raise queue_sec, start fewer calls at once, or raise Pool(max_cells=...)", {});
+}
+
+uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Granted granted,
+                       Refused refused) {
   last_use_ = Clock::now();
   const uint64_t ticket = next_ticket_++;
   if (retired_) {
     refused(Retired());
     return ticket;
   }
-  if (waiters_.size() >= kMaxQueue) {
-    refused(Error(Code::kBusy,
-                  "the queue is full: " + std::to_string(waiters_.size()) + " calls are waiting",
-                  "start fewer calls at once, or try again later", false, Queue(Clock::now())));
+  if (const auto why = WhyNotWait(caller, ahead, patience)) {
+    refused(*why);
     return ticket;
   }
-  const TimerId timer = context_.loop.After(patience, [this, ticket] {
-    const auto found =
-        std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
-    if (found == waiters_.end()) return;
-    Waiter waiter = std::move(*found);
-    waiters_.erase(found);
-    const auto ahead_of_it =
-        std::ranges::count_if(waiters_, [&](const Waiter& w) { return !w.ahead; });
-    char text[160];
-    std::snprintf(
-        text, sizeof text,
-        "no cell came free within %.1f s: %llu of %llu cells are in use, %lld more calls wait",
-        Seconds(Clock::now() - waiter.since), static_cast<unsigned long long>(leased_.size()),
-        static_cast<unsigned long long>(sizing_.max_cells), static_cast<long long>(ahead_of_it));
-    waiter.refused(Error(Code::kBusy, text, "raise queue_sec, or Pool(max_cells=...)", false,
-                         Queue(waiter.since)));
-  });
-  waiters_.push_back({ticket, ahead, Clock::now(), timer, std::move(granted), std::move(refused)});
+  // A year stands for ever, and a millisecond for no patience: a cell that is ready is given.
+  patience = std::clamp<Clock::duration>(patience, std::chrono::milliseconds(1),
+                                         std::chrono::hours(24 * 365));
+  queue_.Add({ticket, caller, ahead, last_use_, last_use_ + patience});
+  waiters_[ticket] = {std::move(granted), std::move(refused)};
   Serve();
+  if (queue_.Contains(ticket)) WatchDeadlines();
   return ticket;
 }
 
 void Pool::Forget(uint64_t ticket) {
-  const auto found =
-      std::ranges::find_if(waiters_, [&](const Waiter& w) { return w.ticket == ticket; });
-  if (found == waiters_.end()) return;
-  context_.loop.Cancel(found->timer);
-  waiters_.erase(found);
+  if (queue_.Remove(ticket)) waiters_.erase(ticket);
+}
+
+Pool::Waiter Pool::TakeWaiter(uint64_t ticket) {
+  return std::move(waiters_.extract(ticket).mapped());
+}
+
+void Pool::RefuseLate() {
+  for (const Queue::Place& place : queue_.TakeLate(Clock::now())) {
+    const Clock::duration waited = Clock::now() - place.since;
+    char text[160];
+    std::snprintf(
+        text, sizeof text,
+        "no cell came free within %.1f s: %llu of %llu cells are in use, %llu more calls wait",
+        Seconds(waited), static_cast<unsigned long long>(leased_.size()),
+        static_cast<unsigned long long>(sizing_.max_cells),
+        static_cast<unsigned long long>(queue_.waiting()));
+    TakeWaiter(place.ticket).refused(Busy(text, "raise queue_sec, or Pool(max_cells=...)", waited));
+  }
+}
+
+// One timer, for the earliest deadline there was when it was set: most who wait are served before,
+// and cost no timer.
+void Pool::WatchDeadlines() {
+  const auto next = queue_.next_deadline();
+  if (!next || (deadline_timer_ != 0 && deadline_ <= *next)) return;
+  if (deadline_timer_ != 0) context_.loop.Cancel(deadline_timer_);
+  deadline_ = *next;
+  deadline_timer_ = context_.loop.After(*next - Clock::now(), [this] {
+    deadline_timer_ = 0;
+    RefuseLate();
+    WatchDeadlines();
+  });
 }
 
 void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
@@ -232,10 +276,7 @@ void Pool::StartFailed(const Error& error) {
 }
 
 void Pool::FailWaiters(const Error& error) {
-  for (Waiter& waiter : std::exchange(waiters_, {})) {
-    context_.loop.Cancel(waiter.timer);
-    waiter.refused(error);
-  }
+  for (const Queue::Place& place : queue_.TakeAll()) TakeWaiter(place.ticket).refused(error);
   for (auto& watcher : std::exchange(ready_watchers_, {})) watcher(&error);
   for (Watcher& watcher : std::exchange(warm_watchers_, {})) watcher.done(ReadyCells(), &error);
 }
@@ -331,31 +372,28 @@ void Pool::SweepRetired() {
 void Pool::Serve() {
   if (serving_) return;
   serving_ = true;
-  for (;;) {
-    auto waiter = std::ranges::find_if(waiters_, [](const Waiter& w) { return !w.ahead; });
-    if (waiter == waiters_.end()) waiter = waiters_.begin();
-    if (waiter == waiters_.end()) break;
+  RefuseLate();  // before any is served: nobody gets a cell late
+  while (!queue_.empty()) {
     const auto member = std::ranges::find_if(workers_, [&](const Member& m) {
       return !m.retiring && m.worker->ready() && !m.ready.empty() &&
              m.worker->calls() < rotation_.max_calls;
     });
     if (member == workers_.end()) break;
-    Waiter served = std::move(*waiter);
-    waiters_.erase(waiter);
-    context_.loop.Cancel(served.timer);
+    const auto served = queue_.Next(Clock::now(), context_.may_take);
+    if (!served) break;
     Grant grant;
     grant.cell = member->ready.front();
     member->ready.pop_front();
     grant.worker = member->worker->name();
     grant.channels = member->worker->Take(grant.cell);
-    grant.waited = Clock::now() - served.since;
-    if (member->worker->ready_since() > served.since) {
-      grant.worker_start = member->worker->ready_since() - served.since;
+    grant.waited = Clock::now() - served->since;
+    if (member->worker->ready_since() > served->since) {
+      grant.worker_start = member->worker->ready_since() - served->since;
     }
     ++member->leased;
     ++calls_;
     leased_[grant.cell] = &*member;
-    served.granted(std::move(grant));
+    TakeWaiter(served->ticket).granted(std::move(grant));
   }
   std::erase_if(warm_watchers_, [this](Watcher& watcher) {
     if (ReadyCells() < watcher.cells) return false;
@@ -369,9 +407,8 @@ void Pool::Serve() {
 void Pool::Resize() {
   if (retired_) return;
   Member* current = Current();
-  const auto waiting = static_cast<uint64_t>(
-      std::ranges::count_if(waiters_, [](const Waiter& w) { return !w.ahead; }));
-  const bool wanted = !waiters_.empty() || !warm_watchers_.empty() || !ready_watchers_.empty();
+  const uint64_t waiting = queue_.waiting();
+  const bool wanted = !queue_.empty() || !warm_watchers_.empty() || !ready_watchers_.empty();
   if (current == nullptr) {
     if (wanted && !Starting()) StartWorker();
     return;
@@ -388,7 +425,7 @@ void Pool::Resize() {
 void Pool::Tick() {
   if (retired_) return;
   const Clock::time_point now = Clock::now();
-  if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, waiters_.size())) {
+  if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, queue_.waiting() + queue_.ahead())) {
     // What is leased ahead of calls that do not come is taken back first; a call that runs keeps
     // the pool.
     while (context_.reclaim(*this, nullptr)) {
@@ -423,7 +460,7 @@ Pool::Stats Pool::GetStats() const {
     if (!member.worker->notes().empty()) stats.notes = member.worker->notes();
   }
   stats.leased = leased_.size();
-  stats.waiting = waiters_.size();
+  stats.waiting = queue_.waiting();
   stats.calls = calls_;
   stats.rotations = rotations_;
   stats.start_failures = failures_;

@@ -1,9 +1,8 @@
-// The warm workers of one environment under one policy, and the queue of those who wait for a cell
-// of theirs.
+// The warm workers of one environment under one policy, and those who wait for a cell of theirs.
 //
 // Belongs to the loop's thread. A Pool owns its workers; who holds which leased cell is the
-// broker's affair. Every decision about numbers and time is a function of rotation.h and sizing.h;
-// this file only carries them out.
+// broker's affair. Every decision about numbers and time is one of queue.h, rotation.h and
+// sizing.h; this file only carries them out.
 #pragma once
 
 #include <deque>
@@ -12,9 +11,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "pool/environment.h"
+#include "pool/queue.h"
 #include "pool/rotation.h"
 #include "pool/sizing.h"
 #include "pool/worker.h"
@@ -45,7 +46,9 @@ class Pool final : public Worker::Listener {
     unsigned cores;
     std::function<void(uint64_t cell, const CellReport&)> cell_gone;  // leased cells only
     std::function<bool(Pool&, const std::string* worker)>
-        reclaim;  // takes back a cell that was leased ahead
+        reclaim;                                    // takes back a cell that was leased ahead
+    std::function<bool(uint64_t caller)> may_take;  // whether it can hold one more lease
+    QueuesInAll& queues;
     std::function<unsigned()> worker_uid = NextWorkerUid;  // inside, for one more worker
   };
   using Granted = std::function<void(Grant)>;
@@ -59,9 +62,13 @@ class Pool final : public Worker::Listener {
   const Environment& environment() const { return environment_; }
 
   // Calls exactly one of the two, now or later. `ahead`: nobody waits for it, so it comes after
-  // everybody who does, and out of spare cells only. Returns a ticket for Forget.
-  uint64_t Acquire(Clock::duration patience, bool ahead, Granted granted, Refused refused);
+  // everybody who does, and out of spare cells only. Callers are served in turn. Refuses with kBusy
+  // when the queue is full, and as soon as `patience` has passed or is sure to. Returns a ticket
+  // for Forget.
+  uint64_t Acquire(uint64_t caller, Clock::duration patience, bool ahead, Granted granted,
+                   Refused refused);
   void Forget(uint64_t ticket);
+  void Serve();  // gives ready cells to waiters, then sees to more slots; after may_take changed
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Release(uint64_t cell);   // the cell dies; cell_gone follows
   void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle
@@ -96,10 +103,6 @@ class Pool final : public Worker::Listener {
     uint64_t leased = 0;
   };
   struct Waiter {
-    uint64_t ticket;
-    bool ahead;
-    Clock::time_point since;
-    TimerId timer;
     Granted granted;
     Refused refused;
   };
@@ -121,12 +124,15 @@ class Pool final : public Worker::Listener {
   void StartWorker();
   void StartFailed(const Error& error);
   void RetireMember(Member& member, std::string_view why);
-  void Serve();  // gives ready cells to waiters, then sees to more slots
   void Resize();
   void SweepRetired();
   uint64_t ReadyCells() const;
   void FailWaiters(const Error& error);
-  Figures Queue(Clock::time_point since) const;  // of kBusy, for one who has waited since then
+  Waiter TakeWaiter(uint64_t ticket);
+  std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) const;
+  void RefuseLate();
+  void WatchDeadlines();
+  Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const;
 
   Context context_;
   std::string key_;
@@ -137,7 +143,10 @@ class Pool final : public Worker::Listener {
   std::list<Member> workers_;
   std::vector<std::unique_ptr<Worker>>
       graveyard_;  // dead ones, destroyed on the next turn of the loop
-  std::deque<Waiter> waiters_;
+  Queue queue_;
+  std::unordered_map<uint64_t, Waiter> waiters_;  // by ticket, for each place of the queue
+  TimerId deadline_timer_ = 0;
+  Clock::time_point deadline_;  // for which that timer is set
   std::vector<std::function<void(const Error*)>> ready_watchers_;
   std::vector<Watcher> warm_watchers_;
   std::map<uint64_t, Member*> leased_;

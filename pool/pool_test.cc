@@ -57,6 +57,8 @@ class PoolTest : public ::testing::Test {
         2,
         [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
         [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
+        [this](uint64_t caller) { return !full_callers_.contains(caller); },
+        queues_,
         [this] { return uid_; }};
     pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, Environment{});
     return *pool_;
@@ -66,8 +68,8 @@ class PoolTest : public ::testing::Test {
     std::latch met(kThreads);
     pool_.reset();
     if (background_) {
-      // All threads meet here, so all that was posted before is done: a container that is just being
-      // made is removed by a later one, which must not be lost with the queue.
+      // All threads meet here, so all that was posted before is done: a container that is just
+      // being made is removed by a later one, which must not be lost with the queue.
       for (int i = 0; i < kThreads; ++i) background_->Post([&met] { met.arrive_and_wait(); });
       RunUntil([&] { return met.try_wait() && wardens_.containers().count() == 0; });
     }
@@ -94,10 +96,11 @@ class PoolTest : public ::testing::Test {
     check();
     loop_.Run();
   }
-  uint64_t Ask(bool ahead = false, Clock::duration patience = hours(1)) {
+  uint64_t Ask(bool ahead = false, Clock::duration patience = hours(1), uint64_t caller = 1) {
     return pool_->Acquire(
-        patience, ahead,
-        [this, ahead](Grant grant) {
+        caller, patience, ahead,
+        [this, ahead, caller](Grant grant) {
+          served_.push_back(caller);
           workers_.insert(grant.worker);
           ++calls_[grant.worker];
           if (ahead) ahead_[grant.cell] = grant.worker;
@@ -120,6 +123,9 @@ class PoolTest : public ::testing::Test {
   Podman podman_;
   std::optional<Background> background_;
   std::unique_ptr<Pool> pool_;
+  QueuesInAll queues_;
+  std::set<uint64_t> full_callers_;
+  std::vector<uint64_t> served_;  // callers, in the order in which they got a cell
   std::deque<Grant> grants_;
   std::vector<Error> refusals_;
   std::set<std::string> workers_;
@@ -188,6 +194,80 @@ TEST_F(PoolTest, SaysThatNoCellCameFree) {
   RunUntil([&] { return !refusals_.empty(); });
   EXPECT_EQ(refusals_[0].code(), Code::kBusy);
   EXPECT_GE(refusals_[0].figures().at("capacity"), 1);
+}
+
+TEST_F(PoolTest, ServesCallersInTurn) {
+  spec_.max_cells = 1;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  for (int i = 0; i < 50; ++i) Ask(false, hours(1), 7);
+  Ask(false, hours(1), 8);
+  for (size_t turn = 2; turn <= 3; ++turn) {
+    pool_->Release(turn == 2 ? cell : grants_.back().cell);
+    RunUntil([&] { return grants_.size() == turn; });
+  }
+  EXPECT_EQ(std::ranges::count(served_, 8u), 1)
+      << "one call behind fifty of another waited for one";
+}
+
+TEST_F(PoolTest, AFullQueueSaysSoWithItsNumbers) {
+  spec_.max_cells = 1;
+  queues_.capacity = 3;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  for (int i = 0; i < 4; ++i) Ask(false, hours(1), 7);
+  ASSERT_EQ(refusals_.size(), 1u) << "three wait";
+  EXPECT_EQ(refusals_[0].code(), Code::kBusy);
+  EXPECT_EQ(refusals_[0].figures().at("queued"), 3);
+  EXPECT_EQ(refusals_[0].figures().at("capacity"), 1);
+  EXPECT_EQ(refusals_[0].figures().at("waited_sec"), 0);
+  EXPECT_NE(refusals_[0].hint(), "");
+  Ask(false, hours(1), 8);
+  EXPECT_EQ(refusals_.size(), 1u) << "another caller's one call has a place all the same";
+  pool_->Release(cell);
+  RunUntil([&] { return grants_.size() == 2; });
+}
+
+TEST_F(PoolTest, GivesNothingToWhoseTimeHasPassed) {
+  spec_.max_cells = 1;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  Ask(false, milliseconds(5));
+  Ask();
+  pool_->Release(cell);
+  // The loop stands still meanwhile: the timer and the new cell are due at once.
+  std::this_thread::sleep_for(milliseconds(50));
+  RunUntil([&] { return grants_.size() == 2; });
+  EXPECT_EQ(refusals_.size(), 1u);
+}
+
+TEST_F(PoolTest, RefusesEachAtItsOwnDeadlineWhateverTheOrder) {
+  spec_.max_cells = 1;
+  MakePool();
+  ASSERT_NE(Await(), nullptr);
+  Ask(false, milliseconds(40), 7);
+  Ask(false, milliseconds(5), 8);
+  pool_->Forget(Ask(false, milliseconds(1), 9));
+  Ask(true, milliseconds(20), 9);
+  RunUntil([&] { return refusals_.size() == 3; });
+  EXPECT_EQ(pool_->GetStats().waiting, 0u);
+  EXPECT_EQ(queues_.waiting, 0u);
+}
+
+TEST_F(PoolTest, ServesOthersWhileACallerCanHoldNoMore) {
+  spec_.max_cells = 1;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  full_callers_ = {7};
+  Ask(false, hours(1), 7);
+  Ask(false, hours(1), 8);
+  pool_->Release(cell);
+  RunUntil([&] { return grants_.size() == 2; });
+  EXPECT_EQ(served_.back(), 8u);
+  full_callers_.clear();
+  pool_->Release(grants_.back().cell);
+  RunUntil([&] { return grants_.size() == 3; });
+  EXPECT_EQ(served_.back(), 7u);
 }
 
 TEST_F(PoolTest, ForgetsWhoGaveUp) {
