@@ -401,6 +401,7 @@ void Pool::Serve() {
     return true;
   });
   serving_ = false;
+  for (Member& member : workers_) member.worker->Hurry(!waiters_.empty());
   Resize();
 }
 

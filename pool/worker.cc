@@ -266,7 +266,8 @@ void Worker::MakeCell(uint32_t slot) {
   const int descriptors[] = {theirs.get(), out_write.get(), err_write.get()};
   slots_[slot] = SlotState::kMakingCell;
   cells_.emplace(id, std::move(cell));
-  Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id}, descriptors);
+  Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0},
+       descriptors);
 }
 
 CellChannels Worker::Take(uint64_t cell) {

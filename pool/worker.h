@@ -79,6 +79,8 @@ class Worker {
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Kill(uint64_t cell);  // OnCellGone follows
   void StopRefilling() { refill_ = false; }
+  // While callers wait, cells do not rehearse a call before they are ready.
+  void Hurry(bool callers_wait) { hurried_ = callers_wait; }
 
  private:
   enum class State { kStarting, kReady, kDead };
@@ -129,6 +131,7 @@ class Worker {
   bool proved_ = false;  // the warden has shown its token
   bool tainted_ = false;
   bool refill_ = true;
+  bool hurried_ = false;
   std::shared_ptr<bool>
       alive_;  // false once destroyed: for results that come back from the background
 };

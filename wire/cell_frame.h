@@ -47,7 +47,8 @@
 // -------------------------------------------------------------------------------------------
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
 // kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr
-// (write ends) kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0:
+// (write ends); c = kHurried: a caller waits for it, so it prepares nothing for the sake of speed
+// kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0:
 // none): the call has started; the
 //              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its
 //              memory
@@ -73,6 +74,7 @@ namespace hutch {
 
 inline constexpr uint16_t kFrameMagic = 0x4348;
 inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint64_t kHurried = 1;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers

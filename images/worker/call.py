@@ -129,9 +129,13 @@ class Worker:
         self.cell = cell
         self.fd = fd
         self.cpus = cpus
+        self.keep = False
 
     def serve(self) -> None:
-        """Returns when the other side is gone."""
+        """One call, or as many as come while each says `keep`. Returns when the other side is gone.
+
+        After its last call a cell sleeps until it is killed: that its socket closes would only wake
+        it to compete with whoever has the result."""
         while True:
             frame = self.cell.recv(self.fd)
             if frame is None:
@@ -140,6 +144,8 @@ class Worker:
                 if self.cpus < _CPUS:
                     self.cell.pin(self.cpus)
                 self.handle(frame)
+                if not self.keep:
+                    self.cell.sleep()
 
     def handle(self, frame: Any) -> None:
         call_id, payload, descriptors = frame[2], frame[5], frame[6]
@@ -149,6 +155,7 @@ class Worker:
         try:
             call = Call(payload, descriptors)
             sources = call.meta.get("sources") or {}
+            self.keep = "keep" in call.meta
             run = self.prepare(call)
             start = perf_counter_ns()
             usage.load_ns = start - begin
@@ -295,15 +302,17 @@ class Worker:
 
     # ---- before the first call ----
 
-    def rehearse(self) -> None:
-        """Walks the whole path on a dummy, success and exception: calls then meet few faults.
-
-        Also gives every source of random numbers a state of this process. A call sees nothing of
-        it."""
+    def reseed(self) -> None:
+        """Gives sources of random numbers that have no hook for a fork a state of this process."""
         self.cell.stir_openssl()
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             numpy_random.seed()
+
+    def rehearse(self) -> None:
+        """Walks the whole path on a dummy, success and exception: calls then meet few faults.
+
+        A call sees nothing of it."""
         ours, theirs = self.cell.pair()
         fd, self.fd = self.fd, ours
         for dummy in _DUMMIES:
@@ -530,4 +539,6 @@ def _make_dummies() -> list[bytes]:
 
 
 _DUMMIES = _make_dummies()
+# Tracebacks look for the lines of every frame, ours too, in files that no cell has.
+remember_source(Worker.handle.__code__.co_filename, "\n")
 gc.collect()

@@ -153,6 +153,16 @@ PyObject* Pair(PyObject*, PyObject*) {
   return Py_BuildValue("(ii)", pair[0], pair[1]);
 }
 
+// Calls what modules registered with os.register_at_fork(). What one raises is written to stderr.
+void CallAll(PyObject* hooks) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(hooks); ++i) {
+    PyObject* hook = PyTuple_GetItem(hooks, i);
+    PyObject* result = PyObject_CallNoArgs(hook);
+    if (result == nullptr) PyErr_WriteUnraisable(hook);
+    Py_XDECREF(result);
+  }
+}
+
 PyObject* Fork(PyObject*, PyObject*) {
   PyOS_BeforeFork();
   const long pid = ForkSlot();
@@ -179,8 +189,20 @@ PyObject* Enter(PyObject*, PyObject* args) {
   return PyBool_FromLong(locks_shared);
 }
 
-// Makes cells until the warden is gone; returns only in a cell, its id.
-PyObject* Serve(PyObject*, PyObject*) {
+PyObject* Refresh(PyObject*, PyObject*) {
+  PyOS_AfterFork_Child();
+  Py_RETURN_NONE;
+}
+
+// Makes cells until the warden is gone; returns only in a cell: its id, and whether a caller waits
+// for it. PyOS_BeforeFork() and its like are not called: what they mend are locks that another
+// thread may hold, and there is no other thread here. They would cost as much as the fork.
+PyObject* Serve(PyObject*, PyObject* args) {
+  PyObject *before, *parent, *child;
+  if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &before, &PyTuple_Type, &parent,
+                        &PyTuple_Type, &child)) {
+    return nullptr;
+  }
   for (;;) {
     Received received;
     if (!Receive(kControlFd, &received) || received.size < 0 ||
@@ -190,14 +212,15 @@ PyObject* Serve(PyObject*, PyObject*) {
     const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
                                 received.descriptors[2]};
     const uint64_t id = incoming.header.id;
+    const bool hurried = incoming.header.c == kHurried;
     const char* step = "";
-    PyOS_BeforeFork();
+    CallAll(before);
     const long made = MakeCell(plan, id, descriptors, &step);
     if (made == 0) {
-      PyOS_AfterFork_Child();
-      return PyLong_FromUnsignedLongLong(id);
+      CallAll(child);
+      return Py_BuildValue("(Ki)", static_cast<unsigned long long>(id), hurried ? 1 : 0);
     }
-    PyOS_AfterFork_Parent();
+    CallAll(parent);
     CloseAll(&received);
     if (made < 0) {
       FrameHeader failed;
@@ -226,24 +249,37 @@ PyObject* Usage(PyObject*, PyObject*) {
                        static_cast<long long>(usage.ru_minflt));
 }
 
-// Keeps the calling thread on `count` CPUs, from the current one on, of those it may use.
+// Keeps the calling thread on `count` CPUs, from the current one on, of those that this process
+// could use when it was first asked.
 PyObject* Pin(PyObject*, PyObject* args) {
+  static cpu_set_t allowed;
+  static const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
   int count;
   if (!PyArg_ParseTuple(args, "i", &count)) return nullptr;
-  cpu_set_t allowed;
-  unsigned cpu = 0;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
-      syscall(SYS_getcpu, &cpu, nullptr, nullptr) != 0 || CPU_COUNT(&allowed) <= count) {
-    Py_RETURN_NONE;
-  }
+  const int cpu = sched_getcpu();
+  if (!known || cpu < 0 || CPU_COUNT(&allowed) <= count) Py_RETURN_NONE;
   cpu_set_t chosen;
   CPU_ZERO(&chosen);
-  for (unsigned i = 0; i < CPU_SETSIZE && CPU_COUNT(&chosen) < count; ++i) {
-    const unsigned candidate = (cpu + i) % CPU_SETSIZE;
-    if (CPU_ISSET(candidate, &allowed)) CPU_SET(candidate, &chosen);
+  for (int i = 0; i < CPU_SETSIZE && count > 0; ++i) {
+    const int candidate = (cpu + i) % CPU_SETSIZE;
+    if (!CPU_ISSET(candidate, &allowed)) continue;
+    CPU_SET(candidate, &chosen);
+    --count;
   }
   sched_setaffinity(0, sizeof chosen, &chosen);
   Py_RETURN_NONE;
+}
+
+// For ever: a handler that user code left may run in between.
+PyObject* Sleep(PyObject*, PyObject*) {
+  PyThreadState* state = PyEval_SaveThread();
+  for (;;) {
+    pause();
+    PyEval_RestoreThread(state);
+    PyErr_CheckSignals();
+    PyErr_Clear();
+    state = PyEval_SaveThread();
+  }
 }
 
 // Whether one more process may be made now: tells EAGAIN of the process limit from any other.
@@ -270,21 +306,38 @@ PyObject* LockExecutable(PyObject*, PyObject*) {
 // OpenSSL reseeds after a fork when getpid() has changed. A cell's pids are small, and so may the
 // zygote's have been: draw from both of its generators once, so that the state which a grandchild
 // inherits is the cell's own.
-PyObject* StirOpenssl(PyObject*, PyObject*) {
+using Draw = int (*)(unsigned char*, int);
+using Add = void (*)(const void*, int, double);
+struct Generator {
+  Add add = nullptr;
+  Draw draw[2] = {};
+};
+Generator openssl[2];
+
+// To look for a library costs a hundred system calls where it is not: once, in the zygote.
+PyObject* FindOpenssl(PyObject*, PyObject*) {
+  Generator* found = openssl;
   for (const char* name : {"libcrypto.so.3", "libcrypto.so.1.1"}) {
-    void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);
+    void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD);  // never closed: it stays
     if (library == nullptr) continue;
-    using Draw = int (*)(unsigned char*, int);
-    using Add = void (*)(const void*, int, double);
+    found->add = reinterpret_cast<Add>(dlsym(library, "RAND_add"));
+    found->draw[0] = reinterpret_cast<Draw>(dlsym(library, "RAND_bytes"));
+    found->draw[1] = reinterpret_cast<Draw>(dlsym(library, "RAND_priv_bytes"));
+    ++found;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* StirOpenssl(PyObject*, PyObject*) {
+  for (const Generator& generator : openssl) {
+    if (generator.add == nullptr) continue;
     unsigned char fresh[32];
     if (getentropy(fresh, sizeof fresh) != 0) return Errno();
-    if (auto add = reinterpret_cast<Add>(dlsym(library, "RAND_add")))
-      add(fresh, sizeof fresh, sizeof fresh);
-    for (const char* draw : {"RAND_bytes", "RAND_priv_bytes"}) {
+    generator.add(fresh, sizeof fresh, sizeof fresh);
+    for (const Draw draw : generator.draw) {
       unsigned char byte;
-      if (auto function = reinterpret_cast<Draw>(dlsym(library, draw))) function(&byte, 1);
+      if (draw != nullptr) draw(&byte, 1);
     }
-    dlclose(library);
   }
   Py_RETURN_NONE;
 }
@@ -297,14 +350,20 @@ PyMethodDef methods[] = {
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile) -> locks are shared"},
-    {"serve", Serve, METH_NOARGS, "make cells; returns in each cell, its id"},
+    {"serve", Serve, METH_VARARGS,
+     "serve(before, parent, child) -> (id, hurried): make cells, with these tuples of hooks around "
+     "each fork; returns in each cell"},
+    {"refresh", Refresh, METH_NOARGS,
+     "run the interpreter's own mending after a fork, as if this were a child"},
     {"usage", Usage, METH_NOARGS,
      "usage() -> (CPU microseconds, peak KB, minor faults) of this process"},
     {"pin", Pin, METH_VARARGS, "pin(count): stay on that many CPUs"},
+    {"sleep", Sleep, METH_NOARGS, "never returns"},
     {"can_fork", CanFork, METH_NOARGS, "whether one more process may be made"},
     {"lock_executable", LockExecutable, METH_NOARGS, "hold every lock on /proc/self/exe"},
+    {"find_openssl", FindOpenssl, METH_NOARGS, "find OpenSSL where it is loaded"},
     {"stir_openssl", StirOpenssl, METH_NOARGS,
-     "give OpenSSL's generators, where loaded, a state of this process"},
+     "give the generators of what was found a state of this process"},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -673,6 +673,29 @@ def test_slot_killed_is_told_and_can_be_made_again() -> None:
         assert worker.cell(0).call(lambda: 1).value == 1  # type: ignore[union-attr]
 
 
+def test_hooks_for_forks_run_in_each_cell() -> None:
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    def setup():  # type: ignore[no-untyped-def]
+        import builtins
+        import os
+
+        builtins.told = []  # type: ignore[attr-defined]
+        for name in ("before", "after_in_child"):
+            os.register_at_fork(**{name: lambda name=name: builtins.told.append(name)})  # type: ignore[attr-defined,misc]
+
+    with Worker(
+        SETUP="/run/hutch/setup.pickle", files={"setup.pickle": cloudpickle.dumps(setup)}
+    ) as worker:
+        worker.ready()
+        for _ in range(2):
+            cell = worker.cell()
+            cell.arm(5000)
+            ran = cell.call(lambda: told[-2:]).value  # type: ignore[name-defined,union-attr]  # noqa: F821
+            assert ran == ["before", "after_in_child"]
+            cell.kill()
+
+
 def test_setup_function_is_shared_by_calls() -> None:
     import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 

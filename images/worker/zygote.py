@@ -40,6 +40,7 @@ CONFIG, IMPORTING, SKIP = 128, 129, 130
 
 ENVIRONMENT = "/opt/env"
 MODULES = "/opt/modules"
+REHEARSALS = 8  # the interpreter specializes code that has run that often
 SETUP = "setup()"  # no module has such a name
 NOTES_LIMIT = 16 * 1024
 TEXT_LIMIT = 300
@@ -100,10 +101,46 @@ def shorten(error: BaseException) -> str:
     return " ".join(text.split())[:TEXT_LIMIT]
 
 
+class ForkHooks:
+    """What modules register with os.register_at_fork() from now on.
+
+    The interpreter runs them for forks of user code; slots run them from here when they make a
+    cell. Those of `threading` and `logging` are left out: they renew locks that another thread may
+    have held, and cost half as much as the fork.
+    """
+
+    LEFT_OUT = ("threading", "logging")
+
+    def __init__(self) -> None:
+        self.before: tuple[Any, ...] = ()
+        self.parent: tuple[Any, ...] = ()
+        self.child: tuple[Any, ...] = ()
+        self._register = os.register_at_fork
+        os.register_at_fork = self.register  # type: ignore[assignment]
+
+    def register(self, **hooks: Any) -> None:
+        self._register(**hooks)
+        kept = {
+            name: hook
+            for name, hook in hooks.items()
+            if getattr(hook, "__module__", None) not in self.LEFT_OUT
+        }
+        if "before" in kept:
+            self.before = (kept["before"], *self.before)  # the last one first
+        if "after_in_parent" in kept:
+            self.parent += (kept["after_in_parent"],)
+        if "after_in_child" in kept:
+            self.child += (kept["after_in_child"],)
+
+    def end(self) -> None:
+        os.register_at_fork = self._register
+
+
 class Zygote:
-    def __init__(self, cell: Any, config: dict[str, str]) -> None:
+    def __init__(self, cell: Any, config: dict[str, str], hooks: ForkHooks) -> None:
         self.cell = cell
         self.config = config
+        self.hooks = hooks
         self.notes: dict[str, Any] = {"preloaded": {}, "skipped": {}}
         for line in config.get("HUTCH_SKIP", "").splitlines():
             name, _, reason = line.partition("\t")
@@ -156,6 +193,14 @@ class Zygote:
             self.start_again(SETUP, "it left threads running, which calls do not have")
         self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
 
+    def rehearse(self, call: Any) -> None:
+        """What a first call makes, its caches and counters, is made here and not in each cell."""
+        self.cell.find_openssl()
+        worker = call.Worker(self.cell, -1, 1)
+        for _ in range(REHEARSALS):
+            worker.reseed()
+            worker.rehearse()
+
     def freeze(self) -> None:
         """Keeps the collector from what is there so far: a fork then copies no page for it."""
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -201,11 +246,14 @@ class Zygote:
             os._exit(71)
         gc.disable()  # collecting is the call's business: it is switched on again in the cell
         cell.send(CELL_CONTROL, SLOT_READY, slot, 0, 0, 0)
-        cell_id = cell.serve()
+        hooks = self.hooks
+        cell_id, hurried = cell.serve(hooks.before, hooks.parent, hooks.child)
         # From here on this is the user process of a cell, every wall up.
         try:
             worker = call.Worker(cell, CALL, self.number("HUTCH_CPUS", 1))
-            worker.rehearse()
+            worker.reseed()
+            if not hurried:
+                worker.rehearse()
             gc.enable()
             cell.send(CELL_CONTROL, CELL_READY, 0, cell_id, 0, 0)
             os.close(CELL_CONTROL)
@@ -233,6 +281,7 @@ def prepare_environment(config: dict[str, str]) -> None:
 
 
 def main() -> None:
+    hooks = ForkHooks()
     cell = load_own("_hutch_cell")
     frame = cell.recv(CONTROL)
     if frame is None or frame[0] != CONFIG:
@@ -255,9 +304,11 @@ def main() -> None:
     prepare_environment(config)
     sys.path += [path for path in (MODULES, ENVIRONMENT) if os.path.isdir(path)]
     sys.argv = [""]
-    zygote = Zygote(cell, config)
+    zygote = Zygote(cell, config, hooks)
     zygote.preload()
     zygote.set_up()
+    hooks.end()
+    zygote.rehearse(call)
     lock = cell.lock_executable()  # held for ever by being open
     sys.stdout.flush()
     sys.stderr.flush()
