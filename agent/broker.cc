@@ -71,12 +71,19 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
       worker_uid_(std::move(worker_uid)),
       started_(Clock::now()),
       podman_threads_(2),
-      builder_threads_(16) {
+      builder_threads_(16),
+      spares_({loop_, podman_, podman_threads_, paths_, generation_, worker_uid_}) {
   loop_.After(kTick, [this] { Tick(); });
   loop_.After(kFirstSweep, [this] { Sweep(); });
 }
 
 Broker::~Broker() { closing_ = true; }
+
+void Broker::KeepSpare(const std::string& base_id, const std::string& runtime_id) {
+  if (!IsHex(base_id, 32) || !IsHex(runtime_id, 32)) return;
+  keeps_spares_ = true;
+  spares_.Keep(base_id, runtime_id);
+}
 
 Broker::PeerState* Broker::StateOf(uint64_t peer) {
   const auto found = peers_.find(peer);
@@ -215,7 +222,12 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
         [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
         [this](uint64_t caller) { return MayLease(caller); },
         queues_,
-        worker_uid_};
+        worker_uid_,
+        [this](const PoolSpec& spec) {
+          auto spare = spares_.Take(spec.base_id, spec.runtime_id);
+          if (keeps_spares_ && !stopping_) spares_.Keep(spec.base_id, spec.runtime_id);
+          return spare;
+        }};
     pool = pools_
                .emplace(key,
                         std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
@@ -427,6 +439,7 @@ std::string Broker::StatusJson() const {
                {"calls", calls_},
                {"clients", peers_.size()},
                {"leases", leases_.size()},
+               {"spares", spares_.size()},
                {"enforcement", "watchdog"},
                {"stopping", stopping_},
                {"pools", pools}});
@@ -470,6 +483,7 @@ void Broker::Stop(Clock::duration drain, std::function<void()> stopped) {
   stopping_ = true;
   closing_ = true;
   stopped_ = std::move(stopped);
+  spares_.Retire();
   for (auto& [key, pool] : pools_) pool->Retire();
   loop_.After(drain, [this] { FinishStop(); });
   // Not inside this call: its caller's answer goes out first.

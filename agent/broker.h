@@ -19,6 +19,7 @@
 #include "pool/loop.h"
 #include "pool/podman.h"
 #include "pool/pool.h"
+#include "pool/spares.h"
 #include "wire/message.h"
 #include "wire/paths.h"
 
@@ -44,6 +45,9 @@ class Broker {
   void Handle(Peer& peer,
               const Message& message);  // throws kProtocol on what no client of ours sends
   void Gone(Peer& peer);                // kills every cell it held
+
+  // Keeps a worker started ahead for pools of this kind, and then of the kind that is asked for.
+  void KeepSpare(const std::string& base_id, const std::string& runtime_id);
 
   // Begins to drain; `stopped` is called when no worker is left or `drain` has passed.
   void Stop(Clock::duration drain, std::function<void()> stopped);
@@ -98,6 +102,8 @@ class Broker {
                                // Podman's locks
   Background builder_threads_;
   QueuesInAll queues_;
+  Spares spares_;
+  bool keeps_spares_ = false;
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first
   std::unordered_map<uint64_t, PeerState> peers_;

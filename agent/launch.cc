@@ -269,6 +269,7 @@ void Foreground(const LaunchOptions& options) {
   // In Podman's user namespace uids are what they are in the agent's container: our own user is 0,
   // and a worker's uid is the one it was given.
   ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
+                     "HUTCH_BASE_ID=" + options.base_id, "HUTCH_RUNTIME_ID=" + options.runtime_id,
                      "LD_LIBRARY_PATH=" + runtime + "/lib", runtime + "/hutch-agent", "--serve"});
 }
 

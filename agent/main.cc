@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <map>
@@ -51,6 +52,11 @@ std::string Generation() {
   return text;
 }
 
+std::string Variable(const char* name) {
+  const char* value = ::secure_getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 int Serve() {
   // Before any thread is made: each inherits the mask, so the signals are read here and nowhere
   // else.
@@ -78,6 +84,7 @@ int Serve() {
 
   store.Sweep();
   const Server server(loop, broker, ListenAt(paths.agent_socket, kBacklog), "hutch-agent 0.1.0");
+  broker.KeepSpare(Variable("HUTCH_BASE_ID"), Variable("HUTCH_RUNTIME_ID"));
   std::fprintf(stderr, "listening at %s\n", paths.agent_socket.c_str());
   loop.Run();
   ::unlink(paths.agent_socket.c_str());

@@ -15,8 +15,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "agent/view.h"
@@ -39,8 +39,11 @@ std::string Variable(const char* name) {
 }
 
 std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text
+      << file.rdbuf();  // an iterator would throw where reading fails, as of a process that is gone
+  return text.str();
 }
 
 std::string Tail(const std::string& text, size_t bytes) {

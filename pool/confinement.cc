@@ -3,6 +3,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "wire/cell_frame.h"
+#include "wire/error.h"
+
 namespace hutch {
 
 using nlohmann::json;
@@ -23,8 +26,30 @@ json Limit(const char* type, uint64_t value) {
 
 }  // namespace
 
-std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool,
-                                const WorkerLaunch& launch) {
+std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
+  std::string config;
+  const auto add = [&config](const char* key, const std::string& value) {
+    config.append(key).append("=").append(value).push_back('\0');
+  };
+  add("HUTCH_MEMORY_KB", std::to_string(pool.memory_mb * 1024));
+  add("HUTCH_DISK_KB", std::to_string(pool.disk_mb * 1024));
+  add("HUTCH_PIDS", std::to_string(pool.pids));
+  add("HUTCH_CPUS", std::to_string(static_cast<int>(std::ceil(pool.cpus))));
+  add("HUTCH_NOFILE", std::to_string(kNoFile));
+  add("HUTCH_PRELOAD", launch.preload);
+  try {
+    add("HUTCH_ENV", json(pool.env).dump());
+  } catch (const json::exception&) {
+    throw Error(Code::kInvalidArgument, "a variable of env= is no UTF-8");
+  }
+  if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
+  if (launch.modules) add("HUTCH_MODULES", "/opt/modules");
+  if (config.size() > kMaxConfig)
+    throw Error(Code::kInvalidArgument, "env= and preload= are larger than 48 KiB in all");
+  return config;
+}
+
+std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) {
   const std::string user = std::to_string(launch.uid);
   json mounts = json::array();
   mounts.push_back(Bind(launch.runtime_dir, "/opt/hutch", false));
@@ -37,20 +62,11 @@ std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool,
                     {"destination", "/tmp"},
                     {"options", {"nosuid", "nodev", "size=16m", "mode=1777"}}});
 
-  json env = {
+  const json env = {
       {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
       {"HUTCH_TOKEN", launch.token},
       {"HUTCH_PYTHON", "/opt/python/bin/python3"},
-      {"HUTCH_MEMORY_KB", std::to_string(pool.memory_mb * 1024)},
-      {"HUTCH_DISK_KB", std::to_string(pool.disk_mb * 1024)},
-      {"HUTCH_PIDS", std::to_string(pool.pids)},
-      {"HUTCH_CPUS", std::to_string(static_cast<int>(std::ceil(pool.cpus)))},
-      {"HUTCH_NOFILE", std::to_string(kNoFile)},
-      {"HUTCH_PRELOAD", launch.preload},
-      {"HUTCH_ENV", json(pool.env).dump()},
   };
-  if (launch.setup) env["HUTCH_SETUP"] = std::string(kWorkerSocketDir) + "/setup.pickle";
-  if (launch.modules) env["HUTCH_MODULES"] = "/opt/modules";
 
   const json spec = {
       {"name", launch.name},

@@ -1,5 +1,5 @@
 // How a worker's container is walled off: the libpod spec, as text. Each restriction names its
-// reason beside it.
+// reason beside it. And what its warden is told of the calls that will run there.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@ namespace hutch {
 
 inline constexpr char kWorkerSocketDir[] = "/run/hutch";  // where a worker finds its own directory
 inline constexpr char kWorkerSocketName[] = "warden.sock";
+inline constexpr char kSetupName[] = "setup.pickle";  // beside the socket
 
 struct WorkerLaunch {
   std::string name;         // of the container: unique for each worker
@@ -29,7 +30,11 @@ struct WorkerLaunch {
   bool modules = false;         // socket_dir holds modules/, mounted at /opt/modules
 };
 
-std::string WorkerContainerSpec(const Paths& paths, const PoolSpec& pool,
-                                const WorkerLaunch& launch);
+std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch);
+
+// What the warden is told of the calls it will have (kConfigure): the container is the same for all
+// of them, so one that was started ahead serves whatever pool comes. Throws kInvalidArgument when
+// `pool.env` is too large, or no text.
+std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch);
 
 }  // namespace hutch

@@ -1,32 +1,15 @@
 #include "pool/pool.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <random>
 
 namespace hutch {
 namespace {
 
-constexpr unsigned kFirstWorkerUid = 1000;  // inside; each worker has one of its own, in turn
-constexpr unsigned kWorkerUids = 20'000;
-
-std::random_device& Entropy() {
+double RandomFraction() {
   static std::random_device entropy;
-  return entropy;
-}
-
-double RandomFraction() { return std::uniform_real_distribution<>(0, 1)(Entropy()); }
-
-std::string RandomHex(size_t digits) {
-  std::string hex;
-  while (hex.size() < digits) {
-    char part[9];
-    std::snprintf(part, sizeof part, "%08x", static_cast<unsigned>(Entropy()()));
-    hex += part;
-  }
-  hex.resize(digits);
-  return hex;
+  return std::uniform_real_distribution<>(0, 1)(entropy);
 }
 
 Error Retired() { return Error(Code::kUnknownPool, "this pool is being retired"); }
@@ -40,11 +23,6 @@ std::string Joined(const std::vector<std::string>& names) {
 }
 
 }  // namespace
-
-unsigned NextWorkerUid() {
-  static std::atomic<unsigned> next{0};
-  return kFirstWorkerUid + next++ % kWorkerUids;
-}
 
 Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environment)
     : context_(std::move(context)),
@@ -239,20 +217,20 @@ void Pool::StartWorker() {
     return;
   }
   starting_since_ = Clock::now();
-  WorkerLaunch launch;
-  launch.name = "hutch-worker-" + key_.substr(0, 8) + "-" + RandomHex(8);
-  launch.token = RandomHex(32);
-  launch.uid = context_.worker_uid();
-  launch.image = BaseReference(spec_.base_id);
-  launch.runtime_dir = context_.paths.runtime_dir(spec_.runtime_id);
-  launch.environment_dir = environment_.tree_dir;
-  launch.socket_dir = context_.paths.worker_dir() + "/" + launch.name;
-  launch.generation = context_.generation;
-  launch.preload = Joined(spec_.preload_given ? spec_.preload : environment_.preload);
   try {
-    auto worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background,
-                                           *this, context_.paths, spec_, std::move(launch),
-                                           Worker::Files{spec_.setup, spec_.modules});
+    // One that waits for a pool, where this one wants nothing that a container must be made with.
+    std::unique_ptr<Worker> worker;
+    if (context_.spare && spec_.requirements.empty() && spec_.modules.empty())
+      worker = context_.spare(spec_);
+    if (worker == nullptr) {
+      WorkerLaunch launch = NewLaunch(context_.paths, context_.generation, context_.worker_uid(),
+                                      spec_.base_id, spec_.runtime_id, key_.substr(0, 8));
+      if (!spec_.requirements.empty()) launch.environment_dir = environment_.tree_dir;
+      worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
+                                        context_.paths, std::move(launch), spec_.modules);
+    }
+    worker->Configure(*this, spec_,
+                      Joined(spec_.preload_given ? spec_.preload : environment_.preload));
     Member& member = workers_.emplace_back();
     member.worker = std::move(worker);
     member.jitter = RandomFraction();

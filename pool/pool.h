@@ -31,9 +31,6 @@ struct Grant {
   Clock::duration worker_start{};  // part of the wait in which no worker was ready
 };
 
-// Worker uids in turn, so that two workers alive never share one.
-unsigned NextWorkerUid();
-
 class Pool final : public Worker::Listener {
  public:
   // What a pool needs of its surroundings; all outlive it.
@@ -50,6 +47,8 @@ class Pool final : public Worker::Listener {
     std::function<bool(uint64_t caller)> may_take;  // whether it can hold one more lease
     QueuesInAll& queues;
     std::function<unsigned()> worker_uid = NextWorkerUid;  // inside, for one more worker
+    // A worker without packages or modules that was started ahead; nullptr: none is there.
+    std::function<std::unique_ptr<Worker>(const PoolSpec&)> spare = nullptr;
   };
   using Granted = std::function<void(Grant)>;
   using Refused = std::function<void(const Error&)>;

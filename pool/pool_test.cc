@@ -305,7 +305,14 @@ TEST_F(PoolTest, RefusesAnEnvironmentVariableThatIsNoText) {
   spec_.env["X"] = "\xff";
   MakePool();
   EXPECT_EQ(Await(), nullptr);
-  EXPECT_EQ(refusals_.at(0).code(), Code::kWorkerFailed);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kInvalidArgument);
+}
+
+TEST_F(PoolTest, RefusesAnEnvironmentLargerThanAWardenIsTold) {
+  spec_.env["X"] = std::string(kMaxConfig, 'x');
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kInvalidArgument);
 }
 
 TEST_F(PoolTest, BelievesNoWardenWithAnotherToken) {

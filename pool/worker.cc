@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <random>
 
 #include "wire/channel.h"
 
@@ -26,6 +27,8 @@ constexpr size_t kMaxWords = 300;
 // Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us
 // forking.
 constexpr unsigned kMaxBarren = 16;
+constexpr unsigned kFirstWorkerUid = 1000;  // inside; each worker has one of its own, in turn
+constexpr unsigned kWorkerUids = 20'000;
 
 // What a worker says is shown in logs and terminals, and put into JSON: printable ASCII is all that
 // is let through.
@@ -35,6 +38,18 @@ std::string Printable(std::string_view text, size_t most) {
     if (c < 0x20 || c > 0x7e) c = '?';
   }
   return printable;
+}
+
+std::string RandomHex(size_t digits) {
+  static std::random_device entropy;
+  std::string hex;
+  while (hex.size() < digits) {
+    char part[9];
+    std::snprintf(part, sizeof part, "%08x", static_cast<unsigned>(entropy()));
+    hex += part;
+  }
+  hex.resize(digits);
+  return hex;
 }
 
 uint64_t NextCellId() {
@@ -61,34 +76,48 @@ void WriteModule(const fs::path& root, const std::string& path, const std::strin
 
 }  // namespace
 
+unsigned NextWorkerUid() {
+  static std::atomic<unsigned> next{0};
+  return kFirstWorkerUid + next++ % kWorkerUids;
+}
+
+WorkerLaunch NewLaunch(const Paths& paths, const std::string& generation, unsigned uid,
+                       const std::string& base_id, const std::string& runtime_id,
+                       const std::string& tag) {
+  WorkerLaunch launch;
+  launch.name = "hutch-worker-" + tag + "-" + RandomHex(8);
+  launch.token = RandomHex(32);
+  launch.uid = uid;
+  launch.image = BaseReference(base_id);
+  launch.runtime_dir = paths.runtime_dir(runtime_id);
+  launch.socket_dir = paths.worker_dir() + "/" + launch.name;
+  launch.generation = generation;
+  return launch;
+}
+
 Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& listener,
-               const Paths& paths, const PoolSpec& pool, WorkerLaunch launch, const Files& files)
+               const Paths& paths, WorkerLaunch launch, const Modules& modules)
     : loop_(loop),
       podman_(podman),
       background_(background),
-      listener_(listener),
+      listener_(&listener),
       launch_(std::move(launch)),
       started_(Clock::now()),
       container_(std::make_shared<Container>()),
       alive_(std::make_shared<bool>(true)) {
-  launch_.setup = !files.setup.empty();
-  launch_.modules = !files.modules.empty();
+  launch_.modules = !modules.empty();
   fs::create_directories(launch_.socket_dir);
   fs::permissions(launch_.socket_dir,
                   fs::perms(0755));  // run_dir above it is 0700; the worker's uid is another
-  if (launch_.setup) WriteFile(launch_.socket_dir + "/setup.pickle", files.setup);
-  for (const auto& [path, content] : files.modules)
+  for (const auto& [path, content] : modules)
     WriteModule(launch_.socket_dir + "/modules", path, content);
-  PoolSpec limits = pool;  // without what has been written already, which may be large
-  limits.setup.clear();
-  limits.modules.clear();
   // Nothing throws from here on: the loop would keep callbacks into an object that never was.
   listener_fd_ = ListenAt(launch_.socket_dir + "/" + kWorkerSocketName, 1, 0666);
   loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
   start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
 
-  background_.Post([this, limits = std::move(limits), launch = launch_, alive = alive_,
-                    container = container_, &paths, &loop = loop_, &podman = podman_]() mutable {
+  background_.Post([this, launch = launch_, alive = alive_, container = container_, &paths,
+                    &loop = loop_, &podman = podman_]() mutable {
     const std::lock_guard lock(container->mutex);
     if (container->removed) return;
     std::optional<Error> failure;
@@ -97,7 +126,7 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
       const std::optional<std::string> image = podman.ImageId(launch.image);
       if (!image) throw Error(Code::kMissingBase, "there is no image " + launch.image);
       launch.image = *image;
-      podman.Start(podman.Create(WorkerContainerSpec(paths, limits, launch)));
+      podman.Start(podman.Create(WorkerContainerSpec(paths, launch)));
     } catch (const Error& e) {
       failure = e;
     } catch (const std::exception& e) {
@@ -133,6 +162,24 @@ Worker::~Worker() {
         std::error_code ignored;
         fs::remove_all(dir, ignored);
       });
+}
+
+void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload) {
+  launch_.setup = !pool.setup.empty();
+  launch_.preload = preload;
+  config_ = WorkerConfig(pool, launch_);
+  if (launch_.setup) WriteFile(launch_.socket_dir + "/" + kSetupName, pool.setup);
+  listener_ = &listener;
+  started_ = Clock::now();
+  loop_.Cancel(std::exchange(start_timer_, 0));
+  start_timer_ = loop_.After(kStartDeadline, [this] { Die("the worker was not ready in time"); });
+  if (proved_) SendConfig();
+}
+
+void Worker::SendConfig() {
+  configured_ = true;
+  Send({.kind = FrameKind::kConfigure}, config_);
+  config_.clear();
 }
 
 uint64_t Worker::slots_making() const {
@@ -185,16 +232,18 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kHello:
       if (payload != launch_.token) return Die("the warden has the wrong token");
       proved_ = true;
+      if (!config_.empty()) return SendConfig();
+      loop_.Cancel(std::exchange(start_timer_, 0));  // a spare: it may wait as long as it likes
       return;
     case FrameKind::kZygoteReady:
-      if (state_ != State::kStarting || payload.size() > kMaxNotes)
+      if (!configured_ || state_ != State::kStarting || payload.size() > kMaxNotes)
         return Die("an unexpected ready frame");
       loop_.Cancel(std::exchange(start_timer_, 0));
       state_ = State::kReady;
       ready_since_ = Clock::now();
       start_seconds_ = std::chrono::duration<double>(ready_since_ - started_).count();
       notes_ = Printable(payload, kMaxNotes);
-      return listener_.OnWorkerReady(*this);
+      return listener_->OnWorkerReady(*this);
     case FrameKind::kSlotReady:
       if (slot == slots_.end() || slot->second != SlotState::kMaking)
         return Die("an unexpected slot");
@@ -206,7 +255,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       cell->second.ready = true;
       barren_ = 0;
       slots_[cell->second.slot] = SlotState::kHasCell;
-      return listener_.OnCellReady(*this, header.id);
+      return listener_->OnCellReady(*this, header.id);
     case FrameKind::kCellExit: {
       if (cell == cells_.end() || payload.size() != sizeof(CellReport))
         return Die("an unexpected end of a cell");
@@ -217,7 +266,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       cells_.erase(cell);
       slots_[its_slot] = SlotState::kFree;
       if (refill_) MakeCell(its_slot);
-      return listener_.OnCellGone(*this, header.id, report);
+      return listener_->OnCellGone(*this, header.id, report);
     }
     case FrameKind::kFailed: {
       const std::string words = Printable(payload, kMaxWords);
@@ -228,7 +277,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       // A worker that can no longer make a single slot is of no use to anybody.
       if (slots_.size() == 1 || Barren()) return Die("a cell could not be made: " + words);
       ForgetSlot(header.a);
-      return listener_.OnSlotsChanged(*this);
+      return listener_->OnSlotsChanged(*this);
     }
     case FrameKind::kZygoteDied:
       return Die("the zygote died: " + Printable(payload, kMaxWords));
@@ -245,7 +294,7 @@ void Worker::ForgetSlot(uint32_t slot) {
     if (it->second.slot != slot) continue;
     const uint64_t id = it->first;
     cells_.erase(it);
-    listener_.OnCellGone(*this, id, CellReport{});
+    listener_->OnCellGone(*this, id, CellReport{});
     return;
   }
 }
@@ -266,7 +315,7 @@ void Worker::MakeCell(uint32_t slot) {
   const int descriptors[] = {theirs.get(), out_write.get(), err_write.get()};
   slots_[slot] = SlotState::kMakingCell;
   cells_.emplace(id, std::move(cell));
-  Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0},
+  Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0}, {},
        descriptors);
 }
 
@@ -284,12 +333,14 @@ void Worker::Kill(uint64_t cell) {
   if (cells_.contains(cell)) Send({.kind = FrameKind::kKill, .id = cell});
 }
 
-bool Worker::Send(const FrameHeader& header, std::span<const int> descriptors) {
+bool Worker::Send(const FrameHeader& header, std::string_view payload,
+                  std::span<const int> descriptors) {
   if (!warden_) return false;
-  const iovec part{const_cast<FrameHeader*>(&header), sizeof header};
+  const iovec parts[] = {{const_cast<FrameHeader*>(&header), sizeof header},
+                         {const_cast<char*>(payload.data()), payload.size()}};
   // The warden's queue holds a few hundred frames; one that does not read them is no warden of ours
   // any more.
-  if (SendDatagram(warden_.get(), {&part, 1}, descriptors) == SendStatus::kSent) return true;
+  if (SendDatagram(warden_.get(), parts, descriptors) == SendStatus::kSent) return true;
   loop_.Post([this, alive = alive_] {
     if (*alive) Die("the warden does not take orders any more");
   });
@@ -300,10 +351,10 @@ void Worker::Die(const std::string& why) {
   if (state_ == State::kDead) return;
   state_ = State::kDead;
   for (auto& [id, cell] : std::exchange(cells_, {})) {
-    listener_.OnCellGone(*this, id, CellReport{.end = kLost});
+    listener_->OnCellGone(*this, id, CellReport{.end = kLost});
   }
   slots_.clear();
-  listener_.OnWorkerDead(*this, why);  // usually destroys *this soon after, never inside
+  listener_->OnWorkerDead(*this, why);  // usually destroys *this soon after, never inside
 }
 
 }  // namespace hutch

@@ -30,12 +30,17 @@ struct CellChannels {
   Fd socket, out, err;
 };
 
+// Worker uids in turn, so that two workers alive never share one.
+unsigned NextWorkerUid();
+
+// The launch of one more worker, named after `tag`, with no packages.
+WorkerLaunch NewLaunch(const Paths& paths, const std::string& generation, unsigned uid,
+                       const std::string& base_id, const std::string& runtime_id,
+                       const std::string& tag);
+
 class Worker {
  public:
-  struct Files {
-    std::string setup;                           // pickled, "": none
-    std::map<std::string, std::string> modules;  // relative path to content
-  };
+  using Modules = std::map<std::string, std::string>;  // relative path to content
   class Listener {
    public:
     virtual void OnWorkerReady(Worker& worker) = 0;
@@ -50,13 +55,18 @@ class Worker {
     ~Listener() = default;
   };
 
-  // Begins to start it; OnWorkerReady or OnWorkerDead follows. `loop`, `podman`, `background` and
-  // `listener` outlive it.
+  // Begins to start it. It belongs to no pool yet, runs nobody's code, and says nothing but
+  // OnWorkerDead. `loop`, `podman`, `background` and `listener` outlive it.
   Worker(Loop& loop, Podman& podman, Background& background, Listener& listener, const Paths& paths,
-         const PoolSpec& pool, WorkerLaunch launch, const Files& files);
+         WorkerLaunch launch, const Modules& modules);
   ~Worker();  // kills and removes whatever is left of it
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
+
+  // Makes it `listener`'s, for the calls of `pool`, with the modules of `preload` (names separated
+  // by commas) imported: OnWorkerReady or OnWorkerDead follows. Once. Throws what WorkerConfig
+  // does.
+  void Configure(Listener& listener, const PoolSpec& pool, const std::string& preload);
 
   const std::string& name() const { return launch_.name; }
   bool ready() const { return state_ == State::kReady; }
@@ -95,7 +105,9 @@ class Worker {
   void OnWarden();
   void OnFrame(const FrameHeader& header, std::string_view payload);
   void MakeCell(uint32_t slot);
-  bool Send(const FrameHeader& header, std::span<const int> descriptors = {});
+  void SendConfig();
+  bool Send(const FrameHeader& header, std::string_view payload = {},
+            std::span<const int> descriptors = {});
   void Die(const std::string& why);
   void ForgetSlot(uint32_t slot);
   bool Barren();  // one more cell came to nothing; true when that is so many in a row that the
@@ -111,7 +123,7 @@ class Worker {
   Loop& loop_;
   Podman& podman_;
   Background& background_;
-  Listener& listener_;
+  Listener* listener_;
   WorkerLaunch launch_;
   State state_ = State::kStarting;
   Clock::time_point started_;
@@ -129,6 +141,8 @@ class Worker {
   std::shared_ptr<Container> container_;
   Code failure_ = Code::kWorkerFailed;
   bool proved_ = false;  // the warden has shown its token
+  std::string config_;   // what the warden is to be told when it has
+  bool configured_ = false;
   bool tainted_ = false;
   bool refill_ = true;
   bool hurried_ = false;

@@ -54,6 +54,8 @@
 //              memory
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kRetire      make no more; kill every cell and exit 0
+// kConfigure   payload = HUTCH_KEY=VALUE, each ended by NUL, at most kMaxConfig bytes: what its calls
+// are to be. Once; the first order of all. Until then the worker belongs to no pool.
 // ---- warden -> agent
 // -------------------------------------------------------------------------------------------
 // kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN
@@ -76,6 +78,7 @@ inline constexpr uint16_t kFrameMagic = 0x4348;
 inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr uint64_t kHurried = 1;
 inline constexpr size_t kMaxPayload = 64 * 1024;
+inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
 inline constexpr uint32_t kFlagInMemfd = 1;
@@ -96,6 +99,7 @@ enum class FrameKind : uint8_t {
   kArm = 34,
   kKill = 35,
   kRetire = 36,
+  kConfigure = 37,
 
   kHello = 64,
   kZygoteReady = 65,

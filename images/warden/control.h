@@ -5,9 +5,8 @@
 // and so in its slots), or from a cell before it has any. So the warden believes no length, no
 // state and no pid in them.
 //
-// kConfig      warden -> zygote  payload = KEY=VALUE, each ended by NUL: the warden's HUTCH_*
-// without socket and token, and
-//                                HUTCH_SKIP, lines "module TAB reason" of what an earlier zygote
+// kConfig      warden -> zygote  payload = that of the agent's kConfigure, and HUTCH_SKIP, lines
+// "module TAB reason" of what an earlier zygote
 //                                could not import
 // kMakeSlot    warden -> zygote  a = slot; one descriptor: the slot's control socket
 // kImporting   zygote -> warden  payload = the module about to be imported; b = seconds it may

@@ -1,8 +1,9 @@
 // hutch-warden: PID 1 of a worker's container. Static, because it runs in whatever image the worker
 // has.
 //
-// All settings come in HUTCH_* variables (pool/ writes them). Socket and token stay here; the rest
-// is passed on to the zygote over its control socket, so that no environment block shows it.
+// Where the agent and the interpreter are comes in HUTCH_* variables (pool/ writes them), and stays
+// here. What the worker is for comes from the agent later, over the socket (kConfigure), so that no
+// environment block shows it.
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,38 +13,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "images/warden/warden.h"
 
-extern char** environ;
-
 namespace {
-
-uint64_t Number(const char* name, uint64_t otherwise) {
-  const char* text = getenv(name);
-  return text == nullptr ? otherwise : strtoull(text, nullptr, 10);
-}
 
 const char* Text(const char* name, const char* otherwise) {
   const char* text = getenv(name);
   return text == nullptr ? otherwise : text;
-}
-
-// Gathers what the zygote may know into one payload of KEY=VALUE NUL.
-size_t GatherConfig(char* out, size_t capacity) {
-  size_t used = 0;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (strncmp(*variable, "HUTCH_", 6) != 0 || strncmp(*variable, "HUTCH_SOCKET=", 13) == 0 ||
-        strncmp(*variable, "HUTCH_TOKEN=", 12) == 0) {
-      continue;
-    }
-    const size_t size = strlen(*variable) + 1;
-    if (used + size > capacity) continue;
-    memcpy(out + used, *variable, size);
-    used += size;
-  }
-  return used;
 }
 
 // A cell's user process is pid 2 there. No zygote and no slot may be pid 2 here: libraries that ask
@@ -70,11 +46,6 @@ int main() {
   settings.token = getenv("HUTCH_TOKEN");
   settings.python = Text("HUTCH_PYTHON", "/opt/python/bin/python3");
   settings.zygote = Text("HUTCH_ZYGOTE", "/opt/hutch/worker/zygote.py");
-  settings.cpus = Text("HUTCH_CPUS", "1");
-  settings.memory_kb = Number("HUTCH_MEMORY_KB", settings.memory_kb);
-  // A package, or the caller's setup function, may load much; it may not eat the host.
-  settings.worker_kb =
-      Number("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * settings.memory_kb));
   if (settings.socket == nullptr || settings.token == nullptr) {
     fputs(
         "hutch-warden: HUTCH_SOCKET and HUTCH_TOKEN are not set; it is started by hutch-agent, in "
@@ -82,8 +53,6 @@ int main() {
         stderr);
     return 2;
   }
-  static char config[32 * 1024];
-  const size_t config_size = GatherConfig(config, sizeof config);
-  static hutch::Warden warden(settings, config, config_size);
+  static hutch::Warden warden(settings);
   return warden.Run();
 }

@@ -210,7 +210,7 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   report.cpu_us =
       std::max(cell.cpu_us, Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime));
   report.peak_kb = cell.peak_kb;
-  report.memory_limit_kb = settings_.memory_kb;
+  report.memory_limit_kb = memory_kb_;
   report.pids_peak = cell.pids_peak;
   report.disk_full = MeasureScratch(cell.scratch).full ? 1 : 0;
   Report(About(FrameKind::kCellExit, number, cell.id), &report, sizeof report);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
@@ -34,8 +35,7 @@ enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent };
 
 }  // namespace
 
-Warden::Warden(const Settings& settings, const char* config, size_t config_size)
-    : settings_(settings), config_(config), config_size_(config_size) {}
+Warden::Warden(const Settings& settings) : settings_(settings) {}
 
 int Warden::Run() {
   sigset_t signals;
@@ -162,6 +162,9 @@ void Warden::OnAgent() {
     if (got == Receiving::kGone) return LoseAgent();
     const FrameHeader& header = message.header;
     switch (header.kind) {
+      case FrameKind::kConfigure:
+        OnConfigure(message);
+        break;
       case FrameKind::kMakeSlot:
         OnMakeSlot(message);
         break;
@@ -181,6 +184,29 @@ void Warden::OnAgent() {
     }
     message.CloseDescriptors();
   }
+}
+
+// The value of `key` in a configuration, or `otherwise`.
+uint64_t Warden::Configured(const char* key, uint64_t otherwise) const {
+  const size_t size = strlen(key);
+  for (size_t at = 0; at < config_size_; at += strlen(config_ + at) + 1) {
+    if (strncmp(config_ + at, key, size) == 0 && config_[at + size] == '=')
+      return strtoull(config_ + at + size + 1, nullptr, 10);
+  }
+  return otherwise;
+}
+
+void Warden::OnConfigure(const Message& message) {
+  const bool whole = message.size > 0 && message.size <= sizeof config_ &&
+                     message.payload[message.size - 1] == '\0';
+  if (configured_ || !whole) _exit(5);
+  configured_ = true;
+  memcpy(config_, message.payload, message.size);
+  config_size_ = message.size;
+  memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
+  // A package, or the caller's setup function, may load much; it may not eat the host.
+  worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
+  ConfigureZygote();
 }
 
 void Warden::OnArm(const FrameHeader& header) {
@@ -298,21 +324,22 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   cell->cpu_us = usage.cpu_us;
   if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us)
     return Kill(cell, kKilled, kLimitCpuTime);
-  const bool suspect = usage.memory_kb + scratch.used_kb > settings_.memory_kb;
+  const bool suspect = usage.memory_kb + scratch.used_kb > memory_kb_;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
   usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
   // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
   const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb);
   cell->peak_kb = std::max(cell->peak_kb, total);
-  if (total > settings_.memory_kb) Kill(cell, kKilled, kLimitMemory);
+  if (total > memory_kb_) Kill(cell, kKilled, kLimitMemory);
 }
 
 void Warden::WatchWorker() {
-  uint64_t allowed = settings_.worker_kb;
+  if (!configured_) return;  // nobody's code is there yet
+  uint64_t allowed = worker_kb_;
   uint64_t slots = 0;
   for (const Slot& slot : slots_) {
     if (slot.state == SlotState::kServing) ++slots;
-    if (slot.cell.state != CellState::kNone) allowed += settings_.memory_kb;
+    if (slot.cell.state != CellState::kNone) allowed += memory_kb_;
   }
   if (MeasureProcesses(proc_, 1, Exactness::kResident).memory_kb <= allowed) return;
   const Usage usage = MeasureProcesses(proc_, 1, Exactness::kShare);
@@ -325,7 +352,7 @@ void Warden::WatchWorker() {
 }
 
 void Warden::SetTick() {
-  bool busy = agent_ < 0 || !zygote_ready_ || ending_;
+  bool busy = agent_ < 0 || (configured_ && !zygote_ready_) || ending_;
   for (const Slot& slot : slots_) {
     busy = busy || slot.state == SlotState::kStarting || slot.cell.armed_us != 0 ||
            slot.cell.state == CellState::kMaking;

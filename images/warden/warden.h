@@ -28,16 +28,12 @@ struct Settings {
   const char* token = nullptr;
   const char* python = nullptr;
   const char* zygote = nullptr;  // the path of zygote.py
-  const char* cpus = "1";
-  uint64_t memory_kb = 1048576;  // of a call
-  uint64_t worker_kb = 0;        // of zygote and slots together
 };
 
 class Warden {
  public:
-  // `config` is the payload of kConfig but for HUTCH_SKIP. It and what `settings` points to outlive
-  // the warden.
-  Warden(const Settings& settings, const char* config, size_t config_size);
+  // What `settings` points to outlives the warden.
+  explicit Warden(const Settings& settings);
 
   // Serves the agent until the end of the worker; returns its exit status.
   int Run();
@@ -88,12 +84,15 @@ class Warden {
   void OnAgent();
   void OnMakeSlot(const Message& message);
   void OnMakeCell(const Message& message);
+  void OnConfigure(const Message& message);
+  uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
   void Report(const FrameHeader& header, const void* payload = nullptr, size_t size = 0);
   void Flush();
 
   // zygote
   void StartZygote();
+  void ConfigureZygote();
   void OnZygote();
   void OnZygoteDeath(int status);
   void Skip(const char* line, size_t size);
@@ -123,8 +122,12 @@ class Warden {
   [[noreturn]] void Doom(const char* text);
 
   const Settings settings_;
-  const char* const config_;
-  const size_t config_size_;
+  // What the agent said of the calls that are to come.
+  bool configured_ = false;
+  char config_[kMaxConfig];
+  size_t config_size_ = 0;
+  uint64_t memory_kb_ = 1048576;  // of a call
+  uint64_t worker_kb_ = 0;        // of zygote and slots together
   int epoll_ = -1;
   int timer_ = -1;
   int signals_ = -1;

@@ -33,16 +33,11 @@ constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
     fcntl(control, F_SETFD, 0);
   }
   syscall(SYS_close_range, kZygoteFd + 1, ~0u, 0);
-  char omp[32], blas[32], mkl[32], numexpr[32];
-  snprintf(omp, sizeof omp, "OMP_NUM_THREADS=%.8s", settings.cpus);
-  snprintf(blas, sizeof blas, "OPENBLAS_NUM_THREADS=%.8s", settings.cpus);
-  snprintf(mkl, sizeof mkl, "MKL_NUM_THREADS=%.8s", settings.cpus);
-  snprintf(numexpr, sizeof numexpr, "NUMEXPR_MAX_THREADS=%.8s", settings.cpus);
   char path[] = "PATH=/opt/env/bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin";
   char language[] = "LANG=C.UTF-8";
   char home[] = "HOME=/work";
   char bytecode[] = "PYTHONDONTWRITEBYTECODE=1";
-  char* environment[] = {path, language, home, bytecode, omp, blas, mkl, numexpr, nullptr};
+  char* environment[] = {path, language, home, bytecode, nullptr};
   const char* arguments[] = {"python3", "-I", "-S", "-B", "-X", "utf8=1", settings.zygote, nullptr};
   execve(settings.python, const_cast<char**>(arguments), environment);
   fprintf(stderr, "hutch-warden: %s: %s\n", settings.python, strerror(errno));
@@ -57,13 +52,6 @@ void Warden::StartZygote() {
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
     Doom("the zygote could not be started");
   }
-  static char config[48 * 1024];
-  memcpy(config, config_, config_size_);
-  const int size =
-      snprintf(config + config_size_, sizeof config - config_size_, "HUTCH_SKIP=%s", skip_);
-  FrameHeader header;
-  header.kind = kConfig;
-  Send(pair[0], header, config, config_size_ + static_cast<size_t>(size) + 1);
   const pid_t pid = fork();
   if (pid == 0) Execute(settings_, pair[1]);
   close(pair[1]);
@@ -73,8 +61,21 @@ void Warden::StartZygote() {
   zygote_ = pid;
   zygote_again_ = false;
   importing_[0] = '\0';
-  import_deadline_us_ = NowUs() + kStartUs;
+  import_deadline_us_ = 0;
   WatchZygote();
+  if (configured_) ConfigureZygote();
+}
+
+// It has loaded what is ours meanwhile, or is about to; what the configuration names comes after.
+void Warden::ConfigureZygote() {
+  static char config[sizeof config_ + sizeof skip_ + 16];
+  memcpy(config, config_, config_size_);
+  const int size =
+      snprintf(config + config_size_, sizeof config - config_size_, "HUTCH_SKIP=%s", skip_);
+  FrameHeader header;
+  header.kind = kConfig;
+  Send(zygote_control_, header, config, config_size_ + static_cast<size_t>(size) + 1);
+  import_deadline_us_ = NowUs() + kStartUs;
 }
 
 void Warden::OnZygote() {

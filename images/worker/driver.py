@@ -28,7 +28,7 @@ USAGE = struct.Struct("<QQQQQII")
 REPORT = struct.Struct("<iiIIQQQQII")
 MAGIC, VERSION = 0x4348, 1
 CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE = range(1, 10)
-MAKE_SLOT, MAKE_CELL, ARM, KILL, RETIRE = range(32, 37)
+MAKE_SLOT, MAKE_CELL, ARM, KILL, RETIRE, CONFIGURE = range(32, 38)
 HELLO, ZYGOTE_READY, SLOT_READY, CELL_READY, CELL_EXIT, FAILED, ZYGOTE_DIED = range(64, 71)
 
 IMAGE = os.environ.get("HUTCH_TEST_IMAGE", "localhost/hutch-base:dev")
@@ -131,6 +131,8 @@ class Worker:
         )
         self.sockets: list[socket.socket] = [self.listener]  # closed with the worker
         self.agent = self.accept()
+        config = "".join(f"HUTCH_{key}={value}\0" for key, value in self.limits.items())
+        self.tell(Frame(CONFIGURE, payload=config.encode()))
 
     def accept(self) -> socket.socket:
         self.listener.settimeout(30)
@@ -156,7 +158,6 @@ class Worker:
             "TOKEN": "t" * 32,
             "PYTHON": "/opt/python/bin/python3",
         }
-        env.update({key: str(value) for key, value in self.limits.items()})
         command = [
             *PODMAN,
             "run",

@@ -272,7 +272,16 @@ def prepare_streams() -> None:
 
 
 def prepare_environment(config: dict[str, str]) -> None:
-    """The C environment too: os.environ writes through."""
+    """The C environment too: os.environ writes through. How many threads a library starts is for it
+    to read before it is loaded.
+    """
+    for name in (
+        "OMP_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "NUMEXPR_MAX_THREADS",
+    ):
+        os.environ[name] = config.get("HUTCH_CPUS", "1")
     try:
         given = json.loads(config.get("HUTCH_ENV") or "{}")
         os.environ.update({str(key): str(value) for key, value in given.items()})
@@ -283,12 +292,6 @@ def prepare_environment(config: dict[str, str]) -> None:
 def main() -> None:
     hooks = ForkHooks()
     cell = load_own("_hutch_cell")
-    frame = cell.recv(CONTROL)
-    if frame is None or frame[0] != CONFIG:
-        sys.exit("zygote.py is started by hutch-warden")
-    config = dict(
-        item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
-    )
     load_cloudpickle()
     sys.path.insert(0, HERE)
     call = load_own("call")
@@ -301,6 +304,13 @@ def main() -> None:
     call.add_site_builtins()
     gc.disable()
     prepare_streams()
+    # All that is the same for every pool is done: a spare worker waits here for its pool.
+    frame = cell.recv(CONTROL)
+    if frame is None or frame[0] != CONFIG:
+        sys.exit("zygote.py is started by hutch-warden")
+    config = dict(
+        item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
+    )
     prepare_environment(config)
     sys.path += [path for path in (MODULES, ENVIRONMENT) if os.path.isdir(path)]
     sys.argv = [""]

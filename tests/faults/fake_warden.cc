@@ -62,10 +62,8 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
     SendFrame(socket, {.kind = FrameKind::kHello, .a = kFrameVersion},
               way == WardenWay::kWrongToken ? std::string(32, 'f') : token);
   }
-  if (way == WardenWay::kZygoteDies)
-    SendFrame(socket, {.kind = FrameKind::kZygoteDied}, "\xff\x1b[31m\"\\");
-  SendFrame(socket, {.kind = FrameKind::kZygoteReady}, "{}");
-  if (way == WardenWay::kNonsense) return Nonsense(warden, socket);
+  if (way == WardenWay::kNoHello || way == WardenWay::kReadyUnasked)
+    SendFrame(socket, {.kind = FrameKind::kZygoteReady}, "{}");
 
   struct Cell {
     uint32_t slot;
@@ -87,6 +85,13 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
     FrameHeader header;
     std::memcpy(&header, buffer.data(), sizeof header);
     switch (header.kind) {
+      case FrameKind::kConfigure:
+        ++configured;
+        if (way == WardenWay::kZygoteDies)
+          SendFrame(socket, {.kind = FrameKind::kZygoteDied}, "\xff\x1b[31m\"\\");
+        SendFrame(socket, {.kind = FrameKind::kZygoteReady}, "{}");
+        if (way == WardenWay::kNonsense) return Nonsense(warden, socket);
+        break;
       case FrameKind::kMakeSlot:
         SendFrame(socket, {.kind = FrameKind::kSlotReady, .a = header.a});
         break;

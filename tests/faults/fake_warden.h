@@ -23,6 +23,7 @@ enum class WardenWay {
   kNeverConnects,
   kWrongToken,
   kNoHello,
+  kReadyUnasked,      // before it is configured
   kFailsCells,        // every cell fails to be made
   kEndsCellsUnready,  // every cell ends before it is ready
   kZygoteDies,        // instead of being ready, with words that are no text
@@ -41,6 +42,7 @@ class FakeWardens {
 
   std::atomic<int> connected = 0;
   std::atomic<int> turned_away = 0;  // connections closed before any order came
+  std::atomic<int> configured = 0;
   std::atomic<int> retired = 0;
   std::atomic<int> cells_made = 0;
   std::atomic<int> cells_ended = 0;

@@ -1,0 +1,78 @@
+#include "pool/spares.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "pool/pressure.h"
+#include "pool/rotation.h"
+
+namespace hutch {
+namespace {
+
+// After one was taken: the first call of its taker is not disturbed by the next one's start.
+constexpr auto kRefill = std::chrono::milliseconds(300);
+// A spare is a convenience of some 20 MB: on a host with less to give there is none.
+constexpr uint64_t kWantedMemoryKb = 512 * 1024;
+constexpr auto kLookAgain = std::chrono::seconds(30);
+
+}  // namespace
+
+Spares::Spares(Context context) : context_(std::move(context)) {}
+
+Spares::~Spares() { Retire(); }
+
+void Spares::Keep(const std::string& base_id, const std::string& runtime_id) {
+  if (base_id == base_id_ && runtime_id == runtime_id_) return;
+  Retire();
+  base_id_ = base_id;
+  runtime_id_ = runtime_id;
+  Make();
+}
+
+std::unique_ptr<Worker> Spares::Take(const std::string& base_id, const std::string& runtime_id) {
+  if (base_id != base_id_ || runtime_id != runtime_id_ || spare_ == nullptr) return nullptr;
+  failures_ = 0;
+  MakeLater(kRefill);
+  return std::move(spare_);
+}
+
+void Spares::Retire() {
+  if (timer_ != 0) context_.loop.Cancel(std::exchange(timer_, 0));
+  spare_.reset();
+  base_id_.clear();
+  runtime_id_.clear();
+}
+
+void Spares::OnWorkerDead(Worker& worker, const std::string& why) {
+  std::fprintf(stderr, "spare worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
+  ++failures_;
+  // Not inside the worker's own call.
+  context_.loop.Post([dead = std::shared_ptr<Worker>(std::move(spare_))] {});
+  MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));
+}
+
+void Spares::MakeLater(Clock::duration delay) {
+  if (timer_ != 0) return;
+  timer_ = context_.loop.After(delay, [this] {
+    timer_ = 0;
+    Make();
+  });
+}
+
+void Spares::Make() {
+  if (base_id_.empty() || spare_ != nullptr) return;
+  if (AvailableMemoryKb() < kWantedMemoryKb) return MakeLater(kLookAgain);
+  try {
+    spare_ = std::make_unique<Worker>(
+        context_.loop, context_.podman, context_.background, *this, context_.paths,
+        NewLaunch(context_.paths, context_.generation, context_.worker_uid(), base_id_, runtime_id_,
+                  "spare"),
+        Worker::Modules{});
+  } catch (const std::exception& error) {  // the disk is full: pools will say so, and to whom
+    std::fprintf(stderr, "no spare worker: %s\n", error.what());
+    ++failures_;
+    MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));
+  }
+}
+
+}  // namespace hutch
