@@ -19,8 +19,8 @@ test: install ## Build and run every test: C++ with sanitizers, typed Python, en
 	.venv/bin/ruff check .
 	.venv/bin/mypy --strict bindings/hutch
 
-bench: install ## Measure latency, throughput and cold starts; one table
-	$(PYTHON) benchmarks/bench.py
+bench: install ## Measure latency, throughput, cold starts, memory and what one would pick instead; one table
+	$(PYTHON) benchmarks/bench.py --json build/bench.json
 
 security: install ## Run the attacks alone, and the honest twin of each
 	$(PYTHON) -m pytest tests/security -v

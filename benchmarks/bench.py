@@ -1,274 +1,132 @@
-"""What calls cost here, beside what the machine charges for less: one table, figures of one run.
+"""What calls cost here, each beside its floor and its target, and beside what one would pick
+instead: one table, and with `--json` one file of the same figures.
 
-Each row says how its calls were spaced, since that decides the figure: *paced* (200 a second in
-all), *burst* (as many as are parked, at once), *back to back* (bound by making cells). Ratios are
-to the echo over a Unix socket. Nothing is asserted.
+    python benchmarks/bench.py                    everything; some minutes
+    python benchmarks/bench.py --quick            a tenth of the calls, nothing large or cold
+    python benchmarks/bench.py --only paced,data  some rows (names of rows or of their groups)
+    python benchmarks/bench.py --write-docs       also docs/benchmarks.md and its plot
+
+A figure and its floor are measured in turns, so that a noisy moment meets both. Nothing is
+asserted: what a machine cannot give is to be seen from the floor.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
-import socket
-import statistics
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-import hutch
-from hutch import sandbox
+sys.path.insert(0, str(Path(__file__).parent))
 
-console = Console(highlight=False, width=max(100, Console().width))
+import calls
+import cold
+import data
+import host
+import many
+import memory
+import page
+import rivals
+import soak
+import table
+from calls import Bench
+from table import Row
 
-
-@sandbox
-def double(x: int) -> int:
-    return 2 * x
-
-
-def plain(x: int) -> int:
-    return 2 * x
-
-
-def each(
-    count: int, action: Callable[[int], object], every: float = 0.0, offset: float = 0.0
-) -> list[float]:
-    """Seconds of each of `count` actions; `every`: seconds from one's start to the next's."""
-    taken = []
-    start = time.perf_counter() + offset
-    for n in range(count):
-        if every and (wait := start + n * every - time.perf_counter()) > 0:
-            time.sleep(wait)
-        begin = time.perf_counter()
-        action(n)
-        taken.append(time.perf_counter() - begin)
-    return taken
+GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    **calls.ROWS,
+    **data.ROWS,
+    **many.ROWS,
+    **memory.ROWS,
+    **cold.ROWS,
+}
 
 
-def spread(callers: int, count: int, rate: float = 0.0) -> list[float]:
-    """`count` calls by threads of one process, `rate` a second in all (0: as fast as they go)."""
-    taken: list[list[float]] = [[] for _ in range(callers)]
-    every = callers / rate if rate else 0.0
-
-    def work(n: int) -> None:
-        taken[n] = each(count // callers, double, every, n * every / callers)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(callers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [seconds for part in taken for seconds in part]
-
-
-def echo(count: int) -> list[float]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    child = os.fork()
-    if child == 0:
-        ours.close()
-        while text := theirs.recv(4096):
-            theirs.send(text)
-        os._exit(0)
-    theirs.close()
-
-    def once(_: int) -> None:
-        ours.send(b"x" * 200)
-        ours.recv(4096)
-
-    taken = each(count, once)
-    ours.close()
-    os.waitpid(child, 0)
-    return taken
-
-
-def fork(count: int) -> list[float]:
-    def once(_: int) -> None:
-        child = os.fork()
-        if child == 0:
-            os._exit(0)
-        os.waitpid(child, 0)
-
-    return each(count, once)
-
-
-def process_pool(count: int) -> list[float]:
-    """Warm processes that are used again and again: no wall, nothing fresh."""
-    with ProcessPoolExecutor(1) as pool:
-        pool.submit(plain, 1).result()
-        return each(count, lambda n: pool.submit(plain, n).result())
-
-
-class Report:
-    def __init__(self) -> None:
-        self.table = Table(box=None, header_style="bold", padding=(0, 2))
-        self.rows: list[dict[str, Any]] = []
-        self.floor = 0.0
-        for name in ("what", "calls", "p50 µs", "p99 µs", "calls/s", "× echo"):
-            self.table.add_column(name, justify="left" if name == "what" else "right")
-
-    def add(self, what: str, measure: Callable[[], list[float]]) -> None:
-        begin = time.perf_counter()
-        taken = measure()
-        whole = time.perf_counter() - begin
-        p50 = statistics.median(taken)
-        p99 = statistics.quantiles(taken, n=100, method="inclusive")[98] if len(taken) > 1 else p50
-        self.floor = self.floor or p50
-        rate = len(taken) / whole
-        self.table.add_row(
-            what,
-            str(len(taken)),
-            f"{p50 * 1e6:,.0f}",
-            f"{p99 * 1e6:,.0f}",
-            f"{rate:,.0f}",
-            f"{p50 / self.floor:.1f}",
-        )
-        self.rows.append(
-            {"what": what, "calls": len(taken), "p50_sec": p50, "p99_sec": p99, "per_sec": rate}
-        )
-        console.print(f"[dim]  measured: {what}[/]")
-
-    def section(self) -> None:
-        self.table.add_section()
-
-
-def cold(repeats: int) -> list[tuple[str, float]]:
-    """Seconds of first calls. A setting of its own makes a pool without a worker yet."""
-    found = []
-    fresh = [sandbox(memory_mb=700 + n)(plain) for n in range(repeats)]
-    double(1)
-    taken = [each(1, function)[0] for function in fresh]
-    found.append(
-        (f"first call, agent running, no worker (median of {repeats})", statistics.median(taken))
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    hutch.close()
-    hutch.agent.stop()
-    found.append(("first call, nothing running (agent, worker, cell)", each(1, double)[0]))
-    return found
+    parser.add_argument("--quick", action="store_true", help="a tenth of the calls, in a minute")
+    parser.add_argument("--only", metavar="ROW,…", help=f"of: {' '.join([*GROUPS, 'rivals'])}")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    parser.add_argument("--from-json", metavar="FILE", help="measure nothing; show that file's")
+    parser.add_argument("--write-docs", action="store_true", help="write docs/benchmarks.*")
+    parser.add_argument("--rivals", action="store_true", help="install published packages, compare")
+    parser.add_argument("--install", action="store_true", help="install Debian's bubblewrap")
+    parser.add_argument(
+        "--soak", nargs="?", const=10_000, type=int, metavar="CALLS",
+        help="instead: so many calls, and what has grown after them",
+    )  # fmt: skip
+    given = parser.parse_args()
+    given.only = set(given.only.split(",")) if given.only else set()
+    unknown = given.only - {*GROUPS, "rivals"}
+    if unknown:
+        parser.error(f"--only: no rows are called {' '.join(sorted(unknown))}")
+    return given
 
 
-BUILD = """
-import json, sys, time
-import hutch
-from hutch import sandbox
-sandbox(lambda: 1)()
-def look():
-    import os, pandas
-    top = os.path.dirname(os.path.dirname(pandas.__file__))
-    count = {"py": 0, "pyc": 0}
-    for folder, _, names in os.walk(top):
-        for name in names:
-            kind = name.rpartition(".")[2]
-            if kind in count:
-                count[kind] += 1
-    return count
-found = {}
-for name, keywords in (("nothing", {}), ("cache", {"disable_cache": True})):
-    function = sandbox(dependencies=["pandas"], timeout_sec=60, **keywords)(look)
-    begin = time.perf_counter()
-    function.warm()
-    found[name] = time.perf_counter() - begin
-    found["files"] = function()
-print(json.dumps(found))
-hutch.close()
-hutch.agent.stop()
-"""
+def measure(given: argparse.Namespace, console: Console) -> dict[str, Any]:
+    watch = host.Watch()
+    for text in host.warnings(watch):
+        console.print(f"[yellow]{text}[/]")
+    bench = Bench(given.quick, many=200 if given.quick else 2000, long=0.3 if given.quick else 2.0)
+    rows: list[Row] = []
+    for name, group in GROUPS.items():
+        if given.only and name not in given.only:
+            continue
+        try:
+            for row in group(bench):
+                rows.append(row)
+                shown = row.skipped or table.shown(row.value, row.unit)
+                console.print(f"  {row.what}: {shown}", style="dim", markup=False)
+        except Exception as error:  # one row that fails must not cost the others
+            rows.append(Row(name, name, skipped=f"{type(error).__name__}: {error}"[:200]))
+            console.print(f"  {name}: {type(error).__name__}: {error}", style="red", markup=False)
+    others = []
+    if not given.only or "rivals" in given.only:
+        if given.rivals:
+            rivals.install_packages()
+        if given.install:
+            rivals.install_bubblewrap()
+        for rival in rivals.measured(bench):
+            others.append(rival)
+            shown = rival.skipped or table.shown(rival.p50)
+            console.print(f"  {rival.name}: {shown}", style="dim", markup=False)
+    facts = {**watch.facts(), "compiled": bench.known.get("compiled")}
+    return {
+        "host": facts,
+        "too_busy": watch.too_busy,
+        "rows": [table.as_json(row, watch.too_busy) for row in rows],
+        "rivals": [rival.as_json() for rival in others],
+    }
 
 
-def builds() -> dict[str, Any]:
-    """pandas in a state directory of its own, so that the cache is empty at first."""
-    parent = Path("/var/lib/hutch") if os.geteuid() == 0 else Path.home() / ".cache"
-    home = parent / f"hutch-bench-{os.getpid()}"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", BUILD],
-            env={**os.environ, "HUTCH_HOME": str(home)},
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode != 0:
-            raise RuntimeError(done.stderr[-2000:])
-        return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def parked() -> int:
-    """Waits until the pool has made what it keeps ready, and says how many that is."""
-    time.sleep(0.5)
-    return int(double.warm())
-
-
-def hutch_rows(report: Report, callers: int, many: int) -> None:
-    name = f"hutch, {callers} caller" + ("s (threads)" if callers > 1 else "")
-    parked()
-    report.add(f"{name}, paced 200/s", lambda: spread(callers, many, 200))
-    count = parked()
-    report.add(f"{name}, burst of {count} parked", lambda: spread(callers, max(count, callers)))
-    parked()
-    report.add(f"{name}, back to back", lambda: spread(callers, many))
+def show(figures: dict[str, Any], console: Console) -> None:
+    console.print(host.sentence(figures["host"]), highlight=False)
+    if figures["too_busy"]:
+        console.print(f"[yellow]no p99 is judged: {figures['too_busy']}[/]")
+    console.print(table.rich_table(table.COLUMNS, page.row_cells(figures)))
+    if figures["rivals"]:
+        console.print(table.rich_table(rivals.COLUMNS, page.rival_cells(figures)))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument(
-        "--quick", action="store_true", help="a tenth of the calls, no cold starts and builds"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the figures there too")
-    given = parser.parse_args()
-    many = 200 if given.quick else 2000
-    load = os.getloadavg()
-    console.print(
-        f"{os.cpu_count()} CPUs, Linux {os.uname().release}, Python {sys.version.split()[0]}, "
-        f"load average {load[0]:.2f} {load[1]:.2f} {load[2]:.2f} at the start"
-    )
-    report = Report()
-    report.add("floor: echo over a Unix socket, Python", lambda: echo(many))
-    report.add("floor: os.fork, _exit, wait", lambda: fork(many // 2))
-    report.add("floor: ProcessPoolExecutor, reused, no wall", lambda: process_pool(many))
-    report.section()
-    double(1)
-    for callers in (1, 8):
-        hutch_rows(report, callers, many)
-    console.print(report.table)
-    figures: dict[str, Any] = {"rows": report.rows, "load": load, "load_end": os.getloadavg()}
-    if not given.quick:
-        table = Table(box=None, header_style="bold", padding=(0, 2))
-        table.add_column("what")
-        table.add_column("seconds", justify="right")
-        built = builds()
-        rows = [
-            (
-                "pandas built from nothing (resolve, download, unpack, import, park)",
-                built["nothing"],
-            ),
-            ("pandas built again from cache (disable_cache=True)", built["cache"]),
-            *cold(3),
-        ]
-        for what, seconds in rows:
-            table.add_row(what, f"{seconds:.2f}")
-        console.print(table)
-        files = built["files"]
-        console.print(
-            f"environment of pandas: {files['py']} .py, {files['pyc']} compiled (those imported)"
-        )
-        figures |= {"cold": dict(rows), "files": files}
-    end = os.getloadavg()
-    written = "not " if sys.dont_write_bytecode else ""
-    console.print(
-        f"the caller's own bytecode is {written}kept; load average {end[0]:.2f} at the end"
-    )
+    given = arguments()
+    console = Console(highlight=False, width=max(150, Console().width))
+    if given.soak:
+        return soak.main(given.soak)
+    if given.from_json:
+        figures = json.loads(Path(given.from_json).read_text())
+    else:
+        figures = measure(given, console)
+    show(figures, console)
     if given.json:
         Path(given.json).write_text(json.dumps(figures, indent=1))
+    if given.write_docs:
+        page.write(figures)
     return 0
 
 

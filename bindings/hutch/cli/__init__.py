@@ -71,6 +71,10 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     from hutch.cli import commands
 
+    if options.command == "bench":
+        from hutch.cli import bench
+
+        return bench.run(options)
     return {
         "doctor": commands.doctor,
         "run": commands.run,
@@ -126,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     agent.add_argument("action", nargs="?", choices=["status", "start", "stop"], default="status")
     agent.add_argument("--foreground", action="store_true", help="run it here, in no container")
     agent.add_argument("--drain", type=float, default=0.0, metavar="SEC")
+    bench = commands.add_parser(
+        "bench", parents=[common], help="what calls cost here; about ten seconds"
+    )
+    bench.add_argument(
+        "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
+        help="with this imported (or several, with commas between); again for more",
+    )  # fmt: skip
     commands.add_parser("podman", help="Podman, in the view that Hutch's containers live in")
     stop = commands.add_parser("stop", parents=[common], help="stop the agent and its containers")
     stop.add_argument("--drain", type=float, default=0.0, metavar="SEC")

@@ -1,0 +1,292 @@
+"""Rows of warm calls: paced, in bursts, back to back, on all cores, many to a cell, whole programs.
+
+How calls are spaced decides the figure. Paced and burst calls find a cell that is made already;
+back to back, a call waits for the making of its cell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from table import COUNT, RATE, Row
+
+import hutch
+from hutch import _measure
+from hutch._measure import Echo, Forks, by_threads, each, in_turns
+
+PACE = 200  # calls a second
+
+
+@dataclass
+class Bench:
+    """`many`: calls in a row of warm ones; `long`: seconds of one back to back measurement."""
+
+    quick: bool
+    many: int
+    long: float
+    pandas: bool = True
+    known: dict[str, Any] = field(default_factory=dict)  # what a row leaves for later ones
+    _functions: dict[tuple[str, ...], Any] = field(default_factory=dict)
+
+    def function(self, *dependencies: str) -> Any:
+        """The trivial function where these are imported, with its pool full."""
+        made = self._functions.get(dependencies)
+        if made is None:
+            made = self._functions[dependencies] = _measure.trivial(dependencies)
+            made(1)
+        _measure.parked(made)
+        return made
+
+    def forks(self, processes: int, *dependencies: str) -> Forks:
+        key = f"modules of {dependencies}"
+        if key not in self.known:
+            self.known[key] = _measure.zygote_modules(dependencies)
+        return Forks(processes, *self.known[key])
+
+
+def plain(x: int) -> int:
+    return 2 * x
+
+
+def paced(bench: Bench) -> Iterator[Row]:
+    part = bench.many // 10
+    function = bench.function()
+    with Echo() as echo, ProcessPoolExecutor(1) as pool:
+        pool.submit(plain, 1).result()
+        ours, floor, reused = in_turns(
+            10,
+            lambda: each(function, part, 1 / PACE),
+            lambda: each(echo, part, 1 / PACE),
+            lambda: each(lambda n: pool.submit(plain, n).result(), part, 1 / PACE),
+        )
+    bench.known["paced"] = ours.p50
+    bench.known["echo"] = floor.p50
+    bench.known["process pool"] = reused
+    against_pool = ours.p50 / reused.p50
+    yield Row(
+        "paced",
+        f"warm call, {PACE} a second",
+        ours.p50,
+        p99=ours.p99,
+        floor=floor.p50,
+        floor_is="echo",
+        target="≤ 4 × echo, ≤ 0.4 × ProcessPoolExecutor; p99 ≤ 0.5 ms",
+        met=ours.p50 <= 4 * floor.p50 and against_pool <= 0.4,
+        p99_most=0.0005,
+        note=f"{against_pool:.2f} × ProcessPoolExecutor's {reused.p50 * 1e6:.0f} µs",
+        more={"floor_p99": floor.p99, "process_pool_p50": reused.p50},
+    )
+
+
+def paced_pandas(bench: Bench) -> Iterator[Row]:
+    part = bench.many // 10
+    function = bench.function("pandas")
+    with Echo() as echo:
+        ours, floor = in_turns(
+            10, lambda: each(function, part, 1 / PACE), lambda: each(echo, part, 1 / PACE)
+        )
+    yield Row(
+        "paced-pandas",
+        f"the same with pandas imported, {PACE} a second",
+        ours.p50,
+        p99=ours.p99,
+        floor=floor.p50,
+        floor_is="echo",
+        target="≤ 0.2 ms; p99 ≤ 2 ms",
+        met=ours.p50 <= 0.0002,
+        p99_most=0.002,
+    )
+
+
+def burst(bench: Bench) -> Iterator[Row]:
+    function = bench.function()
+    sizes = []
+
+    def once() -> _measure.Times:
+        sizes.append(_measure.parked(function))
+        return each(function, sizes[-1])
+
+    with Echo() as echo:
+        ours, floor = in_turns(10, once, lambda: each(echo, sizes[-1]))
+    usual = bench.known.get("paced")
+    yield Row(
+        "burst",
+        f"burst of as many as are parked ({min(sizes)})",
+        ours.p50,
+        p99=ours.p99,
+        floor=floor.p50,
+        floor_is="echo, back to back",
+        target="as paced",
+        met=None if usual is None else ours.p50 <= 1.2 * usual,
+    )
+
+
+def back(bench: Bench) -> Iterator[Row]:
+    function = bench.function()
+    with bench.forks(1) as forks:
+        ours, floor = in_turns(
+            3, lambda: by_threads(function, 1, bench.long), lambda: forks(bench.long / 2)
+        )
+    yield Row(
+        "back-to-back",
+        "back to back, 1 caller",
+        ours.p50,
+        p99=ours.p99,
+        floor=floor.p50,
+        floor_is="fork + exit + wait",
+        target="≤ 2 × the fork",
+        met=ours.p50 <= 2 * floor.p50,
+        more={"per_sec": ours.rate},
+    )
+
+
+def threads(bench: Bench) -> Iterator[Row]:
+    function = bench.function()
+    with bench.forks(_measure.cores()) as forks:
+        ours, floor = in_turns(
+            3, lambda: by_threads(function, 8, bench.long), lambda: forks(bench.long / 2)
+        )
+    yield Row(
+        "8-callers",
+        "back to back, 8 callers (threads): one call",
+        ours.p50,
+        p99=ours.p99,
+        floor=floor.p50,
+        floor_is="fork on every core",
+        more={"per_sec": ours.rate},
+    )
+
+
+def _throughput(bench: Bench, key: str, what: str, least: float, *names: str) -> Iterator[Row]:
+    function = bench.function(*names)
+    with bench.forks(_measure.cores(), *names) as forks:
+        # More callers than cores: while one's cell is made, another one's call runs.
+        ours, floor = in_turns(
+            4,
+            lambda: by_threads(function, 4 * _measure.cores(), bench.long),
+            lambda: forks(bench.long),
+        )
+    bench.known[key] = ours.rate
+    yield Row(
+        key,
+        what,
+        ours.rate,
+        RATE,
+        floor=floor.rate,
+        floor_is="forks",
+        target=f"≥ {least} × the forks",
+        met=ours.rate >= least * floor.rate,
+        more={"modules_missing_in_floor": forks.missing},
+    )
+
+
+def throughput(bench: Bench) -> Iterator[Row]:
+    return _throughput(bench, "throughput", "fresh processes with every wall, all cores", 0.4)
+
+
+def throughput_pandas(bench: Bench) -> Iterator[Row]:
+    return _throughput(bench, "throughput-pandas", "the same with pandas imported", 0.8, "pandas")
+
+
+def chunks(bench: Bench) -> Iterator[Row]:
+    function, count = bench.function(), 100 * bench.many // 2
+
+    def once() -> _measure.Times:
+        taken = each(lambda _: sum(function.map(range(count), chunksize=50)), 1)
+        return _measure.Times([taken.whole / count] * count, taken.whole)
+
+    with Echo() as echo:
+        once()
+        ours, floor = in_turns(3, once, lambda: each(echo, bench.many))
+    yield Row(
+        "map-50",
+        "map(chunksize=50), items",
+        ours.rate,
+        RATE,
+        floor=floor.rate,
+        floor_is="echoes",
+        target="≥ 30,000/s",
+        met=ours.rate >= 30_000,
+    )
+
+
+def shared(bench: Bench) -> Iterator[Row]:
+    row = Row("shared", 'isolation="shared", calls', unit=RATE, target="≥ 8,000/s")
+    try:
+        function = _measure.trivial(isolation="shared")
+        function(1)
+    except (TypeError, ValueError, hutch.SandboxError) as error:
+        row.skipped = f"refused: {str(error).splitlines()[0][:80]}"
+        yield row
+        return
+    with Echo() as echo:
+        ours, floor = in_turns(
+            5, lambda: by_threads(function, 1, bench.long / 2), lambda: each(echo, bench.many)
+        )
+    row.value, row.floor, row.floor_is = ours.rate, floor.rate, "echoes"
+    row.met = ours.rate >= 8000
+    yield row
+
+
+def program(bench: Bench) -> Iterator[Row]:
+    part = bench.many // 10
+    hutch.run("pass")
+    with Echo() as echo:
+        ours, floor = in_turns(
+            10,
+            lambda: each(lambda _: hutch.run("pass"), part, 1 / PACE),
+            lambda: each(echo, part, 1 / PACE),
+        )
+    yield Row(
+        "program",
+        f'hutch.run("pass"), {PACE} a second',
+        ours.p50,
+        p99=ours.p99,
+        floor=floor.p50,
+        floor_is="echo",
+        target="≤ 0.2 ms",
+        met=ours.p50 <= 0.0002,
+    )
+
+
+def _faults_of_a_call(function: Any) -> int:
+    """As the cell counts them; tests/pins counts them from outside."""
+    from hutch import _run
+
+    target = function._resolved()
+    arguments, buffers = target.pickle((1,), {})
+    result, _ = _run.send(target, target.code(), arguments, buffers, target.meta(), False, None)
+    return int(result.usage["minor_faults"])
+
+
+def faults(bench: Bench) -> Iterator[Row]:
+    for key, names in (("faults", ()), ("faults-pandas", ("pandas",))):
+        function = bench.function(*names)
+        row = Row(key, f"page faults in a warm call{', pandas' if names else ''}", unit=COUNT)
+        row.target = "≤ 10"
+        met = []
+        for _ in range(20):
+            time.sleep(0.02)
+            met.append(_faults_of_a_call(function))
+        met.sort()
+        row.value, row.met, row.note = met[10], met[-1] <= 10, f"at most {met[-1]}"
+        yield row
+
+
+ROWS = {
+    "paced": paced,
+    "paced-pandas": paced_pandas,
+    "burst": burst,
+    "back-to-back": back,
+    "8-callers": threads,
+    "throughput": throughput,
+    "throughput-pandas": throughput_pandas,
+    "map-50": chunks,
+    "shared": shared,
+    "program": program,
+    "faults": faults,
+}

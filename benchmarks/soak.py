@@ -1,0 +1,107 @@
+"""Many calls, and what is more after them than before: memory of the agent, warden, zygote and
+client, descriptors, processes, containers, files. As root, who may look everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import processes
+
+from hutch import _core, _measure
+
+
+def _tree(pid: int) -> list[int]:
+    return [pid, *(below for child in processes.children(pid) for below in _tree(child))]
+
+
+def _files(top: str) -> int:
+    return sum(len(names) + len(folders) for _, folders, names in os.walk(top))
+
+
+def counts() -> dict[str, int]:
+    """What there is now of everything that could leak. Memory in KiB, anonymous."""
+    agent = int(processes.containers("agent")[0]["Pid"])
+    workers = processes.containers("worker")
+    paths = _core.paths()
+    found = {
+        "containers": len(workers) + 1,
+        "files in the run directory": _files(paths["run_dir"]),
+        "files in the state directory": _files(paths["state_dir"]),
+        "client: KiB": processes.memory(os.getpid())["Anonymous"] // 1024,
+        "client: descriptors": processes.descriptors(os.getpid()),
+        "client: threads": len(os.listdir("/proc/self/task")),
+        "agent: KiB": processes.memory(agent)["Anonymous"] // 1024,
+        "agent: descriptors": processes.descriptors(agent),
+        "agent: threads": len(os.listdir(f"/proc/{agent}/task")),
+        "processes of workers": 0,
+    }
+    for worker in workers:
+        tree = processes.worker_tree(int(worker["Pid"]))
+        found["processes of workers"] += len(_tree(tree.warden))
+        for name, pid in (("wardens", tree.warden), ("zygotes", tree.zygote)):
+            told = {
+                f"{name}: KiB": processes.memory(pid)["Anonymous"] // 1024,
+                f"{name}: descriptors": processes.descriptors(pid),
+            }
+            for key, value in told.items():
+                found[key] = found.get(key, 0) + value
+    return found
+
+
+def settled(function: object) -> dict[str, int]:
+    """Once the pool is full again and what ended is reaped."""
+    _measure.parked(function)
+    time.sleep(1.5)
+    return counts()
+
+
+def soak(calls: int, report: bool = False) -> dict[str, tuple[int, int]]:
+    """(before, after) of each count. A tenth of the calls are a warm-up, of every kind there is."""
+    function = _measure.trivial(max_calls=10 * calls + 1000)
+
+    def some(count: int) -> None:
+        _measure.each(function, count // 2)
+        sum(function.map(range(count - count // 2)))
+        outcome = function.run("no", "such", "arguments")
+        assert outcome.status == "raised"
+
+    some(max(100, calls // 10))
+    before = settled(function)
+    begin = time.perf_counter()
+    for part in range(10):
+        some(calls // 10)
+        if report:
+            rate = (part + 1) * calls / 10 / (time.perf_counter() - begin)
+            print(f"  {(part + 1) * calls // 10} calls, {rate:,.0f}/s", flush=True)
+    after = settled(function)
+    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+
+
+# What may be more after any number of calls: KiB by which allocators and the pool's depth vary.
+ALLOWED = {"client: KiB": 1024, "agent: KiB": 1024, "wardens: KiB": 64, "zygotes: KiB": 256}
+VARIES = {"processes of workers": 8, "agent: descriptors": 24, "wardens: descriptors": 24}
+
+
+def grown(found: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Those that are more by more than may be."""
+    return {
+        name: (before, after)
+        for name, (before, after) in found.items()
+        if after - before > ALLOWED.get(name, VARIES.get(name, 0))
+    }
+
+
+def main(calls: int) -> int:
+    if os.geteuid() != 0 or not Path("/proc/1/smaps_rollup").exists():
+        print("soak: seeing into the agent and its workers takes root", file=sys.stderr)
+        return 1
+    found = soak(calls, report=True)
+    more = grown(found)
+    for name, (before, after) in found.items():
+        mark = "  GROWN" if name in more else ""
+        print(f"{name:30} {before:>10,} {after:>10,} {after - before:>+8,}{mark}")
+    return 1 if more else 0

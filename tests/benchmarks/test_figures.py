@@ -1,0 +1,115 @@
+"""The benchmarks themselves: what they measure with, and what they write. No time is asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hutch import _measure
+from hutch.cli import bench, main
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import page  # noqa: E402
+import table  # noqa: E402
+from table import Row  # noqa: E402
+
+FACTS = {
+    "cores": 2, "cpu": "C", "memory_gib": 1, "kernel": "6", "podman": "4", "python": "3",
+    "load_before": 0.1, "load_after": 0.2, "throttled": None, "stolen_sec": 0.0, "compiled": None,
+}  # fmt: skip
+
+
+def figures(*rows: Row, too_busy: str = "") -> dict[str, Any]:
+    rival = {"name": "a <b>", "lacks": "all", "p50": 0.5, "per_sec": None, "skipped": ""}
+    told = [table.as_json(row, too_busy) for row in rows]
+    return {"host": FACTS, "too_busy": too_busy, "rows": told, "rivals": [rival]}
+
+
+PACED = Row(
+    "paced", "a | call", 1e-4, p99=1e-3, floor=5e-5, floor_is="echo", met=True, p99_most=5e-4
+)
+
+
+def test_measures_take_turns_and_floors_answer() -> None:
+    order: list[str] = []
+    with _measure.Echo() as echo, _measure.Forks(2, ["json", "no_such_module"]) as forks:
+        ours, floor = _measure.in_turns(
+            2,
+            lambda: (order.append("ours"), _measure.each(echo, 3))[1],
+            lambda: (order.append("floor"), forks(0.05))[1],
+        )
+    assert order == ["ours", "floor"] * 2
+    assert len(ours.taken) == 6 and len(floor.taken) > 2
+    assert forks.missing == 1
+    assert 0 < ours.p50 <= ours.p99 and floor.rate > 0
+
+
+def test_threads_that_fail_are_not_taken_for_quick_ones() -> None:
+    def fails(_: int) -> None:
+        raise LookupError("no")
+
+    with pytest.raises(LookupError):
+        _measure.by_threads(fails, 2, 0.01)
+
+
+def test_a_busy_host_gets_no_verdict_on_a_p99() -> None:
+    assert PACED.verdict("") == "yes, p99 NO"
+    assert PACED.verdict("busy") == "yes, p99 not judged"
+    assert Row("k", "w", 1, skipped="not there", met=True).verdict("") == ""
+
+
+def test_the_page_and_its_plot_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert text.count(page.BEGIN) == text.count(page.END) == 1
+    monkeypatch.setattr(page, "DOCS", tmp_path)
+    (tmp_path / "benchmarks.md").write_text(text)
+    for _ in range(2):  # the second replaces the first
+        page.write(figures(PACED, Row("shared", "none", skipped="refused")))
+    written = (tmp_path / "benchmarks.md").read_text()
+    assert written.count("| a \\| call | 100 µs | 1 ms | 50 µs echo | 2 |") == 1
+    assert written.startswith(text.partition(page.BEGIN)[0])
+    svg = xml.etree.ElementTree.parse(tmp_path / "benchmarks.svg").getroot()
+    labels = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+    assert "a <b>" in labels and "Hutch, 200 a second" in labels
+
+
+def test_one_row_can_be_measured_alone_and_goes_into_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "bench.py"), "--quick"]
+    done = subprocess.run(
+        [*command, "--only", "import,back-to-back", "--json", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(file.read_text())
+    assert {row["key"] for row in told["rows"]} == {"back-to-back", "import"}
+    for row in told["rows"]:
+        assert not row["skipped"] and row["value"] > 0 and row["floor"] > 0
+    assert told["host"]["cores"] > 0 and "back to back" in done.stdout
+
+
+def test_the_short_form_shows_each_row_beside_its_floor(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = _measure.Times([1e-4, 2e-4, 3e-4])
+
+    def measured(dependencies: list[str]) -> list[dict[str, Any]]:
+        assert dependencies == ["pandas>=2,<4", "rich"]
+        return [bench._row("paced", times, "echo", times)]
+
+    monkeypatch.setattr(bench, "measured", measured)
+    assert main(["bench", "--with", "pandas>=2,<4,rich"]) == 0
+    assert "200 µs" in capsys.readouterr().out
+    assert main(["bench", "--json", "--with", "pandas>=2,<4", "--with", "rich"]) == 0
+    [row] = json.loads(capsys.readouterr().out)["rows"]
+    assert row["p50_sec"] == row["floor_p50_sec"] == 2e-4
