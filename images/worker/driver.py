@@ -110,6 +110,7 @@ class Worker:
         os.chmod(self.directory / "warden.sock", 0o666)
         self.listener.listen()
         self.cells = 0
+        self.warden = 0  # its pid on the host, once asked for
         self.inbox: list[Frame] = []
         self.slots: set[int] = set()
         self.exits: dict[int, Exit] = {}
@@ -230,9 +231,10 @@ class Worker:
 
     def user_process(self) -> int:
         """The process that runs the call, as the host sees it; of the one cell that there is."""
-        warden = self.process_ids()["warden"][0]
-        own = len(nspid(warden))
-        [first] = [pid for pid in children(warden) if len(nspid(pid)) > own]
+        if not self.warden:
+            self.warden = self.process_ids()["warden"][0]
+        own = len(nspid(self.warden))
+        [first] = [pid for pid in children(self.warden) if len(nspid(pid)) > own]
         [user] = children(first)
         return user
 

@@ -20,8 +20,10 @@ pytest.importorskip("msgpack", reason="msgpack is not installed")
 from driver import RESULT, Worker  # noqa: E402
 from tracing import MARK, Attached, between_marks, needs_strace  # noqa: E402
 
-# Minor page faults of a cell, from before the call until it waits again: measured 2 to 5.
-FAULTS = {"": 7, "pandas": 7}
+# Minor page faults of a cell: as it counts them itself, from the call's arrival to the function's
+# end; and from outside, from before the call until it sleeps after its reply. All cells of a worker
+# meet as many; between workers the layout of memory varies: measured 3 to 9, and 7 to 15.
+FAULTS = {"": (7, 16), "pandas": (10, 18)}
 # System calls of the client's process, from calling the function to its value: a lease that came
 # ahead, one sendmsg, one wait, one reply, both outputs, two notes to the agent, three closes.
 CLIENT_CALLS = 13
@@ -80,7 +82,7 @@ def faults_of(pid: int) -> int:
 @pytest.mark.parametrize("name", FAULTS, ids=lambda name: name or "bare")
 def test_a_warm_call_meets_few_page_faults(name: str, worker_of: Callable[[str], Worker]) -> None:
     worker = worker_of(name)
-    met = []
+    told, seen = [], []
     for _ in range(50):
         cell = worker.cell()
         pid = worker.user_process()
@@ -89,9 +91,11 @@ def test_a_warm_call_meets_few_page_faults(name: str, worker_of: Callable[[str],
         reply = cell.call(sent_by_value(), 21)
         wait_until_asleep(pid)
         assert reply is not None and reply.kind == RESULT and reply.value == 42
-        met.append(faults_of(pid) - before)
+        told.append(reply.usage["faults"])
+        seen.append(faults_of(pid) - before)
         cell.kill()
-    assert max(met) <= FAULTS[name], met
+    assert max(told) <= FAULTS[name][0], told
+    assert max(seen) <= FAULTS[name][1], seen
 
 
 def wait_until_asleep(pid: int) -> None:
