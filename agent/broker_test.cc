@@ -130,7 +130,7 @@ TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
   const Leased lease = AcquireFor(peer, key);
   EXPECT_EQ(peer.descriptors_seen, 3u);
   EXPECT_EQ(peer.mark(lease), MarkOf(lease.lease, kLeaseIdle));
-  broker_->Handle(peer, Done{lease.lease, true, "done"});
+  broker_->Handle(peer, Done{lease.lease, true, {Ending::kReturned}});
   RunUntil([&] { return peer.Count<Report>() == 1; });
   EXPECT_EQ(peer.All<Report>()[0].lease, lease.lease);
   EXPECT_EQ(peer.All<Report>()[0].report.wall_us, 7u);
@@ -235,7 +235,7 @@ TEST_F(BrokerTest, AnotherPeersLeaseIsNoneOfItsBusiness) {
   FakePeer owner(1);
   FakePeer other(2);
   const Leased lease = AcquireFor(owner, PrepareFor(owner));
-  broker_->Handle(other, Done{lease.lease, false, "done"});
+  broker_->Handle(other, Done{lease.lease, false, {Ending::kReturned}});
   broker_->Handle(other, Started{lease.lease, 1, 1});
   broker_->Handle(owner, Started{lease.lease, 1000, 0});
   RunUntil([&] { return wardens_.armed == 1; });
@@ -250,7 +250,7 @@ TEST_F(BrokerTest, ForgetsWhoGaveUp) {
   broker_->Handle(peer, Acquire{50, key, 60'000, false});
   broker_->Handle(peer, Forget{50});
   broker_->Handle(peer, Forget{50});
-  broker_->Handle(peer, Done{first.lease, true, "done"});
+  broker_->Handle(peer, Done{first.lease, true, {Ending::kReturned}});
   RunUntil([&] { return peer.Count<Report>() == 1; });
   AcquireFor(peer, key);
   for (const Leased& lease : peer.All<Leased>()) EXPECT_NE(lease.request, 50u);
@@ -275,7 +275,7 @@ TEST_F(BrokerTest, NoTableSlotIsGivenTwice) {
     for (size_t a = 0; a + 1 < held.size(); ++a)
       EXPECT_NE(held[a].table_slot, held.back().table_slot);
     if (held.size() == 3) {
-      broker_->Handle(peer, Done{held.front().lease, true, "done"});
+      broker_->Handle(peer, Done{held.front().lease, true, {Ending::kReturned}});
       const size_t reports = peer.Count<Report>();
       RunUntil([&] { return peer.Count<Report>() > reports; });
       held.pop_front();
@@ -294,7 +294,7 @@ TEST_F(BrokerTest, OneLeaseMoreThanItsTableHoldsWaitsAndDoesNotFail) {
   RunUntil([&] { return peer.Count<Leased>() == kLeaseTableSlots; });
   AcquireFor(other, key);  // whom it does not keep waiting
   EXPECT_EQ(peer.Count<Leased>(), kLeaseTableSlots);
-  broker_->Handle(peer, Done{peer.All<Leased>()[7].lease, false, "done"});
+  broker_->Handle(peer, Done{peer.All<Leased>()[7].lease, false, {Ending::kReturned}});
   RunUntil([&] { return peer.Count<Leased>() == kLeaseTableSlots + 1; });
   EXPECT_EQ(peer.Count<Failed>(), 0u);
 }
@@ -308,7 +308,7 @@ TEST_F(BrokerTest, OnePeersManyWaitingCallsDoNotStarveAnothersOne) {
   broker_->Handle(single, Acquire{1, key, 60'000, false});
   for (size_t done = 0; single.Count<Leased>() == 0; ++done) {
     ASSERT_LT(done, 3u) << "it waits for more than its turn";
-    broker_->Handle(crowd, Done{crowd.All<Leased>()[done].lease, false, "done"});
+    broker_->Handle(crowd, Done{crowd.All<Leased>()[done].lease, false, {Ending::kReturned}});
     RunUntil([&] { return crowd.Count<Leased>() + single.Count<Leased>() == 3 + done; });
   }
   EXPECT_EQ(crowd.Count<Failed>() + single.Count<Failed>(), 0u);
@@ -353,7 +353,7 @@ TEST_F(BrokerTest, DrainsACallThatRunsAndThenStops) {
   int turns = 0;
   RunUntil([&] { return ++turns > 40; });
   EXPECT_FALSE(stopped);
-  broker_->Handle(peer, Done{lease.lease, false, "done"});
+  broker_->Handle(peer, Done{lease.lease, false, {Ending::kReturned}});
   RunUntil([&] { return stopped; });
 }
 

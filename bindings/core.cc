@@ -86,7 +86,16 @@ struct CallResult {
   uint64_t stdout_size = 0, stderr_size = 0, result_size = 0;
   bool stdout_truncated = false, stderr_truncated = false, may_have_run = true;
   py::dict usage, timings;
+  double ended = 0;
 };
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+// What Python's time.monotonic() said; 0: nothing.
+Clock::time_point TimePoint(double monotonic_sec) {
+  return Clock::time_point(
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(monotonic_sec)));
+}
 
 const char* LimitName(uint32_t limit) {
   switch (limit) {
@@ -115,8 +124,7 @@ void SetUsage(CallResult& result, const CallRecord& record) {
   const bool measured = FromWarden(record);
   py::dict& usage = result.usage;
   if (measured) {
-    usage["wall_sec"] =
-        record.outcome.run_sec;  // measured here, from the call's sending to its end
+    usage["wall_sec"] = Seconds(record.run());
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
     // Short of the warden's first look there is only what the cell says.
     const uint64_t peak = record.report->peak_kb != 0 ? record.report->peak_kb : told.peak_kb;
@@ -125,22 +133,23 @@ void SetUsage(CallResult& result, const CallRecord& record) {
     usage["pids_peak"] = record.report->pids_peak;
   } else {
     const bool replied = told.wall_us != 0;
-    usage["wall_sec"] = replied ? static_cast<double>(told.wall_us) / 1e6 : record.outcome.run_sec;
+    usage["wall_sec"] = replied ? static_cast<double>(told.wall_us) / 1e6 : Seconds(record.run());
     usage["cpu_sec"] = static_cast<double>(told.cpu_us) / 1e6;
     usage["peak_memory_bytes"] = told.peak_kb * 1024;
     usage["memory_limit_bytes"] = 0;
     usage["pids_peak"] = 0;
   }
   usage["minor_faults"] = told.minor_faults;
-  usage["waited_sec"] = record.queue_sec;
+  usage["waited_sec"] = Seconds(record.queue);
   usage["source"] = measured ? "warden" : "cell";
   py::dict& timings = result.timings;
-  timings["queue"] = std::max(0.0, record.queue_sec - record.worker_sec);
+  timings["queue"] = Seconds(record.queue - record.worker_start);
   timings["environment"] = 0.0;
-  timings["worker"] = record.worker_sec;
-  timings["send"] = record.outcome.send_sec;
-  timings["run"] = record.outcome.run_sec;
-  timings["receive"] = record.outcome.receive_sec;
+  timings["worker"] = Seconds(record.worker_start);
+  timings["send"] = Seconds(record.send());
+  timings["run"] = Seconds(record.run());
+  timings["receive"] = 0.0;
+  result.ended = Seconds(record.outcome.ended.time_since_epoch());
 }
 
 // The cell's end of the socket closed without a reply: what the warden says became of it.
@@ -347,8 +356,9 @@ class PyClient {
   CallResult Call(const std::string& key, const py::bytes& meta, const FunctionBlob& function,
                   const py::bytes& arguments, const py::sequence& buffers, const py::dict& limits,
                   const CancelToken* cancel, const py::object& on_stdout,
-                  const py::object& on_stderr) {
+                  const py::object& on_stderr, double begun) {
     CallRequest request;
+    request.begun = TimePoint(begun);
     request.meta = std::string_view(meta);
     request.function = &function.blob;
     request.arguments = std::string_view(arguments);
@@ -472,7 +482,8 @@ PYBIND11_MODULE(_core, m) {
       .def_readonly("may_have_run", &CallResult::may_have_run)
       .def_readonly("result_size", &CallResult::result_size)
       .def_readonly("usage", &CallResult::usage)
-      .def_readonly("timings", &CallResult::timings);
+      .def_readonly("timings", &CallResult::timings)
+      .def_readonly("ended", &CallResult::ended);
 
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
@@ -483,7 +494,7 @@ PYBIND11_MODULE(_core, m) {
       .def("call", &PyClient::Call, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("limits"),
            py::arg("cancel") = py::none(), py::arg("on_stdout") = py::none(),
-           py::arg("on_stderr") = py::none())
+           py::arg("on_stderr") = py::none(), py::arg("begun") = 0.0)
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
       .def("environments", [](PyClient& c) { return c.Ask("environments", 30'000); })
       .def("remove_environment",

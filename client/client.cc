@@ -39,6 +39,41 @@ Clock::time_point After(uint64_t ms) {
          std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
+uint64_t Micros(Clock::duration d) {
+  return static_cast<uint64_t>(
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
+}
+
+Ending EndingOf(const CallOutcome& outcome) {
+  switch (outcome.status) {
+    case CallStatus::kReturned:
+      return Ending::kReturned;
+    case CallStatus::kRaised: {
+      const Ending limit = EndingOfLimit(outcome.usage.limit);
+      return limit == Ending::kNoCall ? Ending::kRaised : limit;
+    }
+    case CallStatus::kUnencodable:
+      return Ending::kRaised;
+    case CallStatus::kTooLarge:
+      return Ending::kLimitResult;
+    case CallStatus::kTimedOut:
+      return Ending::kLimitTime;
+    case CallStatus::kCancelled:
+    case CallStatus::kInterrupted:
+      return Ending::kCancelled;
+    case CallStatus::kBroken:
+      return Ending::kDied;
+    case CallStatus::kEnded:
+      return Ending::kUntold;
+  }
+  return Ending::kUntold;
+}
+
+CallNote NoteOf(const CallRecord& record) {
+  return {EndingOf(record.outcome), Micros(record.queue), Micros(record.send()),
+          Micros(record.run()), Micros(Clock::now() - record.outcome.ended)};
+}
+
 Error Lost() {
   return Error(Code::kUnavailable, "the agent closed the connection",
                "`hutch logs` shows its last words; it starts again with the next call");
@@ -101,7 +136,7 @@ void Client::Tell(const Message& message) {
 
 void Client::GiveBack(const Message& message) {
   if (const auto* leased = std::get_if<Leased>(&message))
-    Tell(hutch::Done{leased->lease, false, "unused"});
+    Tell(hutch::Done{leased->lease, false, {}});
 }
 
 Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
@@ -109,8 +144,8 @@ Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
     throw Error(Code::kProtocol, "a lease is incomplete");
   return {
       Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]), std::move(fds[2])),
-      leased.table_slot, static_cast<double>(leased.waited_us) / 1e6,
-      static_cast<double>(leased.worker_us) / 1e6};
+      leased.table_slot, std::chrono::microseconds(leased.waited_us),
+      std::chrono::microseconds(leased.worker_us)};
 }
 
 void Client::Dispatch(ReceivedMessage received) {
@@ -283,7 +318,7 @@ std::optional<Client::HeldLease> Client::TakeAhead(const std::string& key) {
   if (found == ahead_.end() || found->second.empty()) return std::nullopt;
   HeldLease held = std::move(found->second.front());
   found->second.pop_front();
-  held.queue_sec = held.worker_sec = 0;  // nobody waited for it
+  held.queue = held.worker_start = {};  // nobody waited for it
   reports_[held.lease.id()];
   return held;
 }
@@ -292,6 +327,7 @@ Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits&
                                        const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   std::optional<HeldLease> held;
+  const Clock::time_point begun = Clock::now();
   const Clock::time_point deadline = After(limits.queue_ms) + std::chrono::seconds(5);
   Converse(Acquire{id, key, limits.queue_ms, false}, id, deadline, hooks,
            [&](ReceivedMessage& received) {
@@ -301,6 +337,8 @@ Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits&
              held = MakeLease(*leased, std::move(received.descriptors));
              return true;
            });
+  held->queue = Clock::now() - begun;  // our clock: with the way there and back
+  held->worker_start = std::min(held->worker_start, held->queue);
   const std::lock_guard lock(mutex_);
   reports_[held->lease.id()];
   return std::move(*held);
@@ -327,12 +365,12 @@ void Client::LeaseAhead(const std::string& key) {
   for (const uint64_t id : requests) Send(Acquire{id, key, kAheadPatienceMs, true});
 }
 
-void Client::Release(uint64_t lease, bool want_report, std::string_view status) {
+void Client::Release(uint64_t lease, bool want_report, const CallNote& note) {
   if (!want_report) {
     const std::lock_guard lock(mutex_);
     reports_.erase(lease);
   }
-  Send(hutch::Done{lease, want_report, std::string(status)});
+  Send(hutch::Done{lease, want_report, note});
 }
 
 std::optional<CellReport> Client::ReportWithin(uint64_t lease, Clock::duration patience) {
@@ -352,19 +390,23 @@ void Client::ForgetReport(uint64_t lease) {
   reports_.erase(lease);
 }
 
-void Client::ForgetLease(uint64_t lease, std::string_view status) {
+void Client::ForgetLease(uint64_t lease, Ending ending) {
   {
     const std::lock_guard lock(mutex_);
     reports_.erase(lease);
   }
-  Tell(hutch::Done{lease, false, std::string(status)});
+  Tell(hutch::Done{lease, false, {.ending = ending}});
 }
 
 Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
                                    const CallHooks& hooks) {
+  Clock::duration queue{};  // of all attempts
+  Clock::duration worker_start{};
   for (int attempt = 0; attempt < kSendAttempts; ++attempt) {
     std::optional<HeldLease> held = TakeAhead(key);
     if (!held) held = AcquireLease(key, request.limits, hooks);
+    held->queue = queue += held->queue;
+    held->worker_start = worker_start += held->worker_start;
     const uint64_t lease = held->lease.id();
     if (!MarkUsed(*held)) {  // the agent took it back: it never ran anything
       const std::lock_guard lock(mutex_);
@@ -374,10 +416,10 @@ Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& re
     try {
       if (held->lease.Send(request, RandomId())) return std::move(*held);
     } catch (...) {
-      ForgetLease(lease, "fault");
+      ForgetLease(lease, Ending::kFault);
       throw;
     }
-    ForgetLease(lease, "gone");
+    ForgetLease(lease, Ending::kNoCall);
   }
   throw Error(Code::kWorkerFailed, "cells end before a call can be sent to them",
               "`hutch logs` says why");
@@ -385,13 +427,16 @@ Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& re
 
 CallRecord Client::Call(const std::string& key, const CallRequest& request,
                         const CallHooks& hooks) {
+  const Clock::time_point begun =
+      request.begun == Clock::time_point{} ? Clock::now() : request.begun;
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record{.outcome = CallOutcome(),
                     .report = {},
                     .worker = held.lease.worker(),
-                    .queue_sec = held.queue_sec,
-                    .worker_sec = held.worker_sec};
+                    .queue = held.queue,
+                    .worker_start = held.worker_start,
+                    .begun = begun};
   try {
     record.outcome = held.lease.Await(request, hooks, [&] {
       Tell(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
@@ -400,14 +445,16 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     // What the cell does is never a fault of ours, nor of the connection that other calls share.
     if (error.code() == Code::kProtocol) {
       record.outcome.status = CallStatus::kBroken;
+      record.outcome.sent = held.lease.sent();
+      record.outcome.ended = Clock::now();
       record.outcome.detail = error.what();
       return Conclude(key, lease, std::move(record));
     }
-    ForgetLease(lease, "fault");
+    ForgetLease(lease, Ending::kFault);
     // The call was sent: whatever went wrong then, it may have run.
     throw Error(error.code(), error.what(), error.hint(), true);
   } catch (...) {
-    ForgetLease(lease, "fault");
+    ForgetLease(lease, Ending::kFault);
     throw;
   }
   return Conclude(key, lease, std::move(record));
@@ -422,12 +469,10 @@ CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord r
     // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the
     // kill could overtake the last word of its PID 1, how the user's process ended.
     if (status == CallStatus::kEnded) record.report = ReportWithin(lease, kLastWord);
+    Release(lease, want_report && !record.report, NoteOf(record));
     if (record.report) {
       ForgetReport(lease);
-    } else {
-      Release(lease, want_report, simple ? "done" : "limit");
-    }
-    if (want_report && !record.report) {
+    } else if (want_report) {
       record.report =
           AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
                                                           : Clock::duration(kReportAfterLimit));

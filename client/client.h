@@ -30,8 +30,12 @@ struct CallRecord {
   CallOutcome outcome;
   std::optional<CellReport> report;  // asked for whenever the call did not simply return or raise
   std::string worker;
-  double queue_sec = 0;
-  double worker_sec = 0;
+  Clock::duration queue{};         // until a cell was there
+  Clock::duration worker_start{};  // part of that
+  Clock::time_point begun{};
+
+  Clock::duration send() const { return outcome.sent - begun - queue; }
+  Clock::duration run() const { return outcome.ended - outcome.sent; }
 };
 
 class Client {
@@ -55,8 +59,8 @@ class Client {
   struct HeldLease {
     Lease lease;
     uint32_t table_slot;
-    double queue_sec;
-    double worker_sec;
+    Clock::duration queue{};
+    Clock::duration worker_start{};
   };
   struct Pending {
     std::deque<ReceivedMessage> arrived;
@@ -74,9 +78,8 @@ class Client {
   void ForgetReport(uint64_t lease);
   // Gives the lease back, and asks for the warden's report where the call did not simply end.
   CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record);
-  void ForgetLease(uint64_t lease,
-                   std::string_view status);  // never throws: for what is given up anyway
-  void Release(uint64_t lease, bool want_report, std::string_view status);
+  void ForgetLease(uint64_t lease, Ending ending);  // never throws: for what is given up anyway
+  void Release(uint64_t lease, bool want_report, const CallNote& note);
 
   uint64_t NextRequest() { return next_request_++; }
   // Sends a request and gives `handle` each message that answers it until it says true.

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -101,9 +102,9 @@ class FakeAgent {
   std::atomic<int> acquired = 0;
   std::atomic<int> ahead = 0;
   std::atomic<int> unused = 0;
-  std::atomic<int> gone = 0;
   std::atomic<int> done = 0;
   std::atomic<int> forgotten = 0;
+  std::array<std::atomic<int>, 13> ended{};  // calls by their Ending
 
  private:
   static void Serve(const Fd& socket, const Fd& out, FakeCell::Way way, uint64_t lease) {
@@ -166,8 +167,8 @@ class FakeAgent {
     if (const auto* acquire = std::get_if<Acquire>(&message)) ++(acquire->ahead ? ahead : acquired);
     if (const auto* over = std::get_if<Done>(&message)) {
       ++done;
-      if (over->status == "unused") ++unused;
-      if (over->status == "gone") ++gone;
+      if (over->note.ending == Ending::kNoCall) ++unused;
+      ++ended[static_cast<size_t>(over->note.ending)];
     }
     if (std::get_if<Forget>(&message) != nullptr) ++forgotten;
     script_(*this, message);
@@ -239,9 +240,30 @@ TEST_F(ClientTest, CallsOnACellThatItAskedFor) {
   EXPECT_EQ(record.outcome.status, CallStatus::kReturned);
   EXPECT_EQ(record.outcome.output.text(0), "printed");
   EXPECT_EQ(record.worker, "worker-1");
-  EXPECT_EQ(record.queue_sec, 5.0);
-  EXPECT_EQ(record.worker_sec, 1.0);
+  EXPECT_GT(record.queue.count(), 0);
+  EXPECT_EQ(record.worker_start, record.queue) << "more than the whole wait is not believed";
   EXPECT_FALSE(record.report) << "nobody asks the warden about a call that simply returned";
+}
+
+TEST_F(ClientTest, TellsHowEachCallEnded) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr || acquire->ahead) return;
+    const bool dies = self.acquired == 2;
+    const uint64_t lease =
+        self.Grant(acquire->request, dies ? FakeCell::Way::kDiesDuring : FakeCell::Way::kReplies);
+    if (!dies) return;
+    FakeAgent::Until([&] { return self.IsUsed(lease); });
+    self.Send(Report{lease, {.signal = 9}});
+  });
+  Client client(agent.path(), -1);
+  client.Call(kKey, request_, {});
+  FakeAgent::Until([&] { return agent.done == 1; });
+  EXPECT_EQ(agent.ended[static_cast<size_t>(Ending::kReturned)], 1);
+  EXPECT_EQ(client.Call(kKey, request_, {}).report->signal, 9);
+  FakeAgent::Until([&] { return agent.done == 2; });
+  EXPECT_EQ(agent.ended[static_cast<size_t>(Ending::kUntold)], 1)
+      << "each call is told of once, also where the agent spoke first";
 }
 
 TEST_F(ClientTest, UsesWhatWasLeasedAheadAndAsksForMore) {
@@ -301,7 +323,7 @@ TEST_F(ClientTest, ReplacesALeaseWhoseCellIsGone) {
   });
   Client client(agent.path(), -1);
   EXPECT_EQ(CallText(client), "reply 4");
-  FakeAgent::Until([&] { return agent.gone == 3; });
+  FakeAgent::Until([&] { return agent.unused == 3; });
 }
 
 TEST_F(ClientTest, GivesUpWhenEveryCellIsGone) {

@@ -19,8 +19,6 @@ constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr uint64_t kMaxResult = 64ull << 30;  // where the call has no limit of its own
 
-double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
-
 size_t AlignUp(size_t n) {
   return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment;
 }
@@ -106,7 +104,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
                          const std::function<void()>& slow) {
   CallOutcome outcome(request.limits.output_bytes, call_id_);
-  outcome.send_sec = Seconds(Clock::now() - sent_);
+  outcome.sent = sent_;
   pollfd polled[4] = {{socket_.get(), POLLIN, 0},
                       {out_.get(), POLLIN, 0},
                       {err_.get(), POLLIN, 0},
@@ -122,7 +120,7 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
   const auto finish = [&](CallStatus status) {
     outcome.status = status;
     for (int stream : {0, 1}) ReadOutput(stream, outcome, hooks);
-    outcome.run_sec = Seconds(Clock::now() - sent_) - outcome.send_sec - outcome.receive_sec;
+    if (outcome.ended == Clock::time_point{}) outcome.ended = Clock::now();
     return std::move(outcome);
   };
   for (;;) {
@@ -225,9 +223,8 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     default:
       throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);
   }
-  const Clock::time_point begun = Clock::now();
+  outcome.ended = Clock::now();
   TakeResult(outcome, header, payload);
-  outcome.receive_sec = Seconds(Clock::now() - begun);
   return true;
 }
 

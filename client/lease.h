@@ -43,6 +43,8 @@ struct CallRequest {
   std::string_view arguments;
   std::vector<std::string_view> buffers;  // out of band
   CallLimits limits;
+  // When the caller began with what is "send" of its timings; zero: when it is handed to Call().
+  Clock::time_point begun{};
 };
 
 struct CallHooks {
@@ -87,8 +89,8 @@ struct CallOutcome {
   std::unique_ptr<Payload> payload;
   CallUsage usage;
   uint64_t result_size = 0;
-  std::string detail;  // of kBroken: what it did
-  double send_sec = 0, run_sec = 0, receive_sec = 0;
+  std::string detail;                 // of kBroken: what it did
+  Clock::time_point sent{}, ended{};  // begun to be sent; its reply was here, or it was over
   Output output;
   uint64_t call_id;
 };
@@ -104,6 +106,7 @@ class Lease {
 
   uint64_t id() const { return id_; }
   const std::string& worker() const { return worker_; }
+  Clock::time_point sent() const { return sent_; }  // when the call was last sent on it
 
   // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);

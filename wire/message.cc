@@ -113,8 +113,16 @@ void serialize(A& a, Started& m) {
   a(m.lease, m.timeout_ms, m.cpu_ms);
 }
 template <class A>
+void serialize(A& a, CallNote& m) {
+  auto ending = static_cast<uint8_t>(m.ending);
+  a(ending, m.queue_us, m.send_us, m.run_us, m.receive_us);
+  if (ending > static_cast<uint8_t>(Ending::kUntold))
+    throw Error(Code::kProtocol, "a call cannot end so");
+  m.ending = static_cast<Ending>(ending);
+}
+template <class A>
 void serialize(A& a, Done& m) {
-  a(m.lease, Flag{m.want_report}, m.status);
+  a(m.lease, Flag{m.want_report}, m.note);
 }
 template <class A>
 void serialize(A& a, Ask& m) {

@@ -64,10 +64,52 @@ struct Started {  // the call on this lease has been running for a while
   uint64_t timeout_ms = 0;
   uint64_t cpu_ms = 0;
 };
+// What became of a call, as the agent counts it.
+enum class Ending : uint8_t {
+  kNoCall,  // the lease served none
+  kReturned,
+  kRaised,
+  kDied,
+  kCancelled,
+  kFault,
+  kLimitTime,
+  kLimitCpuTime,
+  kLimitMemory,
+  kLimitPids,
+  kLimitDisk,
+  kLimitResult,
+  kUntold,  // the cell ended without a reply: its report says how
+};
+// Of a call that a limit ended (a CellLimit), kNoCall for none of them.
+constexpr Ending EndingOfLimit(uint32_t cell_limit) {
+  switch (cell_limit) {
+    case kLimitTime:
+      return Ending::kLimitTime;
+    case kLimitCpuTime:
+      return Ending::kLimitCpuTime;
+    case kLimitMemory:
+      return Ending::kLimitMemory;
+    case kLimitPids:
+      return Ending::kLimitPids;
+    case kLimitDisk:
+      return Ending::kLimitDisk;
+    default:
+      return Ending::kNoCall;
+  }
+}
+// A call as its client saw it: the agent is no party to it. Microseconds, without what came before
+// the pool was known; `receive_us` ends with this note, before the result is decoded.
+struct CallNote {
+  Ending ending = Ending::kNoCall;
+  uint64_t queue_us = 0;
+  uint64_t send_us = 0;
+  uint64_t run_us = 0;
+  uint64_t receive_us = 0;
+};
 struct Done {  // the lease is over; its cell dies
   uint64_t lease = 0;
   bool want_report = false;
-  std::string status;
+  CallNote note;
 };
 struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;

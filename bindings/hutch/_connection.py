@@ -23,7 +23,16 @@ T = TypeVar("T")
 class Prepared:
     """A pool that the agent knows. `key`: its name there."""
 
-    __slots__ = ("key", "enforcement", "digest", "lock", "notes", "built", "build_sec")
+    __slots__ = (
+        "key",
+        "enforcement",
+        "digest",
+        "lock",
+        "notes",
+        "built",
+        "build_sec",
+        "worker_sec",
+    )
 
     def __init__(self, told: Mapping[str, Any]) -> None:
         self.key: str = told["key"]
@@ -33,6 +42,7 @@ class Prepared:
         self.notes = told.get("notes", [])
         self.built = bool(told.get("built", False))
         self.build_sec = float(told.get("build_sec", 0.0))
+        self.worker_sec = float(told.get("worker_sec", 0.0))
 
 
 class PoolRequest:

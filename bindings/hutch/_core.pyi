@@ -94,7 +94,9 @@ class CallResult:
     # wall_sec cpu_sec peak_memory_bytes waited_sec source ("cell" or "warden")
     # memory_limit_bytes
     usage: dict[str, Any]
-    timings: dict[str, float]  # seconds: queue environment worker send run receive
+    # seconds; "environment" and "receive" are for the caller to fill in
+    timings: dict[str, float]
+    ended: float  # by time.monotonic: when the reply was here, or the call was over without one
 
 class Client:
     """One process's connection to one agent. Thread-safe; calls of different threads run side by
@@ -140,9 +142,10 @@ class Client:
         cancel: Cancel | None = None,
         on_stdout: Callable[[bytes], None] | None = None,
         on_stderr: Callable[[bytes], None] | None = None,
+        begun: float = 0.0,
     ) -> CallResult:
         """Runs one call in a fresh cell. Blocks without the GIL; Ctrl-C kills the cell, then
-        raises.
+        raises. `begun`: by time.monotonic, since when its "send" counts; 0: since now.
 
         `buffers` are contiguous buffer objects, sent out of band. Raises Error: busy (queue_ms ran
         out), worker_failed,

@@ -9,6 +9,7 @@ to the thread that runs it; dropping it cancels what is in flight.
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -144,30 +145,35 @@ def chunk_runner(target: Target, echo: bool) -> RunChunk:
     def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         if len(items) == 1:
             return [_run.call(target, items[0], echo=echo, cancel=token)]
-        return _call_chunk(target, items, echo, token)
+        begun = time.monotonic()
+        result, outcomes = _call_chunk(target, items, echo, token, begun)
+        receive = time.monotonic() - result.ended
+        for outcome in outcomes:
+            outcome.timings["receive"] = receive
+        return outcomes
 
     return run_chunk
 
 
 def _call_chunk(
-    target: Target, items: list[Item], echo: bool, token: _core.Cancel
-) -> list[Outcome[Any]]:
+    target: Target, items: list[Item], echo: bool, token: _core.Cancel, begun: float
+) -> tuple[_core.CallResult, list[Outcome[Any]]]:
     """Several items in one cell: what ends the cell is the Outcome of all of them."""
     code = target.code()
     arguments, buffers = _arguments.pickle_chunk(target.function, items, target.inside)
     meta = target.meta("chunk")
-    result, pool = _run.send(target, code, arguments, buffers, meta, echo, token)
+    result, pool = _run.send(target, code, arguments, buffers, meta, echo, token, begun, None)
     if result.status != "returned":
         whole = _run.conclude(target, result, _run.measured(target, result, pool))
-        return [whole] * len(items)
+        return result, [whole] * len(items)
     first = _run.measured(target, result, pool)
     try:
         replies = _run.decoded(result, target, (items, {}))
         if type(replies) is not list or len(replies) != len(items):
             raise SerializationError("the cell answered another number of items", path="result")
     except SerializationError as error:
-        return [_run.not_data(first, error)] * len(items)
-    return [_item(target, result, pool, reply) for reply in replies]
+        return result, [_run.not_data(first, error)] * len(items)
+    return result, [_item(target, result, pool, reply) for reply in replies]
 
 
 def _item(target: Target, result: _core.CallResult, pool: Any, reply: Any) -> Outcome[Any]:

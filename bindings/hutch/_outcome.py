@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Status = Literal["returned", "raised", "limit", "died", "cancelled", "fault"]
 
+STAGES = ("queue", "environment", "worker", "send", "run", "receive")
+
 _SHOWN = 2000  # characters of each text in a report
 
 
@@ -93,7 +95,20 @@ class Usage(_Record):
 
 
 class Outcome(_Record, Generic[R]):
-    """What became of one call. `unwrap()` gives the value, or raises what `f()` would raise."""
+    """What became of one call. `unwrap()` gives the value, or raises what `f()` would raise.
+
+    `timings`: seconds by this process's clock, which together are what the caller waited for it:
+
+    - "queue": until a cell was there. Of what was submitted or awaited, with the wait for a thread.
+    - "environment": until its pool was known: connecting, starting the agent, building.
+    - "worker": for a worker to start; not in the two above.
+    - "send": pickling the function and the arguments, placing large ones.
+    - "run": from sending it until the reply came, or until it was clear that none would.
+    - "receive": taking the result, decoding and checking it; after a limit, the measurements.
+
+    All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
+    whole chunk. Of a fault, what failed on the way to a cell or in it counts as one stage.
+    """
 
     __slots__ = (
         "status",
@@ -146,7 +161,7 @@ class Outcome(_Record, Generic[R]):
         self.signal = signal
         self.exit_code = exit_code
         self.usage = Usage() if usage is None else usage
-        self.timings = {} if timings is None else timings
+        self.timings = dict.fromkeys(STAGES, 0.0) if timings is None else timings
         self.network: list[dict[str, Any]] = []
         self.stdout = stdout
         self.stderr = stderr

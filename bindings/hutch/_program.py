@@ -7,6 +7,7 @@ interpreter, exit code 1). Safe on any thread.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from hutch._policy import NORMAL, Options, _shown
@@ -62,8 +63,9 @@ class Program:
     ) -> Outcome[None]:
         from hutch._future import awaited
 
+        asked = time.monotonic()
         given = _given(args, stdin, files)
-        return await awaited(lambda token: self._call(given, token))
+        return await awaited(lambda token: self._call(given, token, asked))
 
     def submit(
         self,
@@ -75,8 +77,11 @@ class Program:
         """A future of the Outcome."""
         from hutch._future import submit
 
+        asked = time.monotonic()
         given = _given(args, stdin, files)
-        future: SandboxFuture[Any] = submit(lambda token: self._call(given, token), unwrap=False)
+        future: SandboxFuture[Any] = submit(
+            lambda token: self._call(given, token, asked), unwrap=False
+        )
         return future
 
     def map(
@@ -121,11 +126,14 @@ class Program:
         self,
         given: tuple[list[str], bytes | None, dict[str, bytes] | None],
         token: _core.Cancel | None,
+        asked: float | None = None,
     ) -> Outcome[None]:
         from hutch import _run
 
         target = self._resolved()
-        outcome = _run.call(target, cancel=token, meta=target.program_meta(*given))
+        outcome = _run.call(
+            target, cancel=token, meta=lambda: target.program_meta(*given), asked=asked
+        )
         _hint_at_metadata(outcome, self._source)
         return outcome
 

@@ -8,7 +8,7 @@ any thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hutch import _core, _types
@@ -16,6 +16,7 @@ from hutch._connection import Connection, Prepared, on_pool
 from hutch._echo import Streams
 from hutch._errors import (
     LimitExceeded,
+    SandboxBusy,
     SandboxDied,
     SandboxError,
     SandboxMemoryError,
@@ -25,7 +26,7 @@ from hutch._errors import (
     execution_error,
 )
 from hutch._explain import hint_for
-from hutch._outcome import ErrorInfo, Outcome, Usage
+from hutch._outcome import STAGES, ErrorInfo, Outcome, Usage
 from hutch._target import Target
 
 _MIB = 1 << 20
@@ -38,16 +39,19 @@ def call(
     *,
     echo: bool = False,
     cancel: _core.Cancel | None = None,
-    meta: bytes | None = None,
+    meta: Callable[[], bytes] | None = None,
+    asked: float | None = None,
 ) -> Outcome[Any]:
-    """`echo`: whether it shows what is printed, where the options do not say."""
+    """`echo`: whether it shows what is printed, where the options do not say. `asked`: when the
+    caller asked for it, by time.monotonic, where that was before now: it has been in a queue.
+    """
     if target.options.key is not None:
         from hutch import _idempotency
 
         return _idempotency.once(
-            target.options.key, lambda: _call(target, args, kwargs or {}, echo, cancel, meta)
+            target.options.key, lambda: _call(target, args, kwargs or {}, echo, cancel, meta, asked)
         )
-    return _call(target, args, kwargs or {}, echo, cancel, meta)
+    return _call(target, args, kwargs or {}, echo, cancel, meta, asked)
 
 
 def _call(
@@ -56,13 +60,17 @@ def _call(
     kwargs: dict[str, Any],
     echo: bool,
     cancel: _core.Cancel | None,
-    meta: bytes | None,
+    meta: Callable[[], bytes] | None,
+    asked: float | None,
 ) -> Outcome[Any]:
+    begun = time.monotonic()
     code = target.code()
     arguments, buffers = target.pickle(args, kwargs)
-    sent = target.meta() if meta is None else meta
-    result, pool = send(target, code, arguments, buffers, sent, echo, cancel)
-    return _outcome(target, result, pool, args, kwargs)
+    sent = target.meta() if meta is None else meta()
+    result, pool = send(target, code, arguments, buffers, sent, echo, cancel, begun, asked)
+    outcome = _outcome(target, result, pool, args, kwargs)
+    outcome.timings["receive"] = time.monotonic() - result.ended
+    return outcome
 
 
 def send(
@@ -73,14 +81,19 @@ def send(
     meta: bytes,
     echo: bool,
     cancel: _core.Cancel | None,
+    begun: float,
+    asked: float | None,
 ) -> tuple[_core.CallResult, Prepared]:
+    """`begun`: when the pickling began. Of the result's timings only "receive" is left to do."""
     options = target.options
     streams = Streams(options, echo if options.echo is None else options.echo)
-
-    begin = time.perf_counter()
+    pickled = time.monotonic()
+    known: float | None = None  # since when the pool is
 
     def work(connection: Connection, pool: Prepared) -> tuple[_core.CallResult, Prepared]:
-        ready = time.perf_counter() - begin
+        nonlocal known
+        known = time.monotonic()
+        environment = known - pickled
         result = connection.client.call(
             pool.key,
             meta,
@@ -91,8 +104,15 @@ def send(
             cancel,
             streams.on_stdout,
             streams.on_stderr,
+            begun + environment,
         )
-        result.timings["environment"] = ready  # until the pool was known: a build, or nothing
+        timings = result.timings
+        # Of a preparation that this call waited for, its part of starting the first worker.
+        worker = pool.worker_sec if environment > pool.worker_sec else 0.0
+        timings["environment"] = environment - worker
+        timings["worker"] += worker
+        if asked is not None:
+            timings["queue"] += begun - asked
         return result, pool
 
     try:
@@ -100,10 +120,32 @@ def send(
     except SandboxError as error:
         if error.outcome is None:
             ran = isinstance(error, SandboxStartupError) and error.may_have_run
-            Outcome[Any]("fault", may_have_run=ran).fail(error)
+            timings = _timings_of_fault(error, begun, pickled, known, asked)
+            Outcome[Any]("fault", timings=timings, may_have_run=ran).fail(error)
         raise
     streams.finish()
     return done
+
+
+def _timings_of_fault(
+    error: SandboxError, begun: float, pickled: float, known: float | None, asked: float | None
+) -> dict[str, float]:
+    """Where the time went until it failed. What failed on the prepared pool is one stage: waiting,
+    where there was no cell to be had; running, where the call may have run; sending otherwise.
+    """
+    timings = dict.fromkeys(STAGES, 0.0)
+    now = time.monotonic()
+    timings["queue"] = 0.0 if asked is None else begun - asked
+    timings["send"] = pickled - begun
+    timings["environment"] = (now if known is None else known) - pickled
+    if known is not None:
+        if isinstance(error, SandboxBusy):
+            last = "queue"
+        else:
+            ran = isinstance(error, SandboxStartupError) and error.may_have_run
+            last = "run" if ran else "send"
+        timings[last] += now - known
+    return timings
 
 
 def _outcome(

@@ -7,6 +7,7 @@ SandboxedFunction is immutable but for what it remembers; safe on any thread.
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from hutch._policy import NORMAL, Options
@@ -332,9 +333,10 @@ class SandboxedFunction(Generic[P, R]):
         from hutch import _run
         from hutch._future import awaited
 
+        asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return await awaited(
-            lambda token: _run.call(target, arguments, kwargs, echo=echo, cancel=token)
+            lambda token: _run.call(target, arguments, kwargs, echo=echo, cancel=token, asked=asked)
         )
 
     def _submit(
@@ -343,9 +345,12 @@ class SandboxedFunction(Generic[P, R]):
         from hutch import _run
         from hutch._future import submit
 
+        asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return submit(
-            lambda token: _run.call(target, arguments, kwargs, echo=True, cancel=token),
+            lambda token: _run.call(
+                target, arguments, kwargs, echo=True, cancel=token, asked=asked
+            ),
             threads=threads,
         )
 
