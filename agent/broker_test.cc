@@ -14,7 +14,9 @@
 #include <thread>
 
 #include "agent/server.h"
+#include "pool/descriptors.h"
 #include "tests/faults/fake_warden.h"
+#include "tests/faults/scarce.h"
 #include "wire/channel.h"
 
 namespace hutch {
@@ -374,7 +376,12 @@ class ServerTest : public BrokerTest {
   ServerTest() { server_.emplace(loop_, *broker_, ListenAt(paths_.agent_socket, 16), "test"); }
   ~ServerTest() override { server_.reset(); }
 
-  // Sends and waits for one answer, while the loop runs.
+  Fd Greet() {
+    Fd client = ConnectTo(paths_.agent_socket);
+    SendMessage(client.get(), Hello{kWireVersion, 1});
+    return client;
+  }
+  // Waits for one answer, while the loop runs.
   std::optional<ReceivedMessage> Receive(int fd) {
     std::optional<ReceivedMessage> received;
     RunUntil([&] {
@@ -426,6 +433,51 @@ TEST_F(ServerTest, DropsAClientThatTalksNonsenseAndNobodyElse) {
   SendMessage(good.get(), Ask{7, "status"});
   const auto answer = Receive(good.get());
   ASSERT_TRUE(answer && std::holds_alternative<Answer>(answer->message));
+}
+
+TEST_F(ServerTest, ShortOfDescriptorsItTellsANewClientSoAndServesTheOthers) {
+  const Fd old = Greet();
+  ASSERT_TRUE(Receive(old.get()));
+  ScarceDescriptors scarce(256);
+  scarce.TakeBelow(ConnectionsBelow(256));
+  for (int i = 0; i < 100; ++i) {  // each is turned away, and leaves nothing
+    const Fd late = Greet();
+    const auto received = Receive(late.get());
+    ASSERT_TRUE(received && std::holds_alternative<Failed>(received->message));
+    const Failed& failed = std::get<Failed>(received->message);
+    ASSERT_EQ(failed.code, static_cast<int32_t>(Code::kBusy));
+    ASSERT_EQ(failed.figures.at("queued"), 1);
+    ASSERT_NE(failed.message.find("256"), std::string::npos);
+    ASSERT_FALSE(Receive(late.get())) << "and the connection ends";
+  }
+  SendMessage(old.get(), Ask{7, "status"});
+  const auto answer = Receive(old.get());
+  EXPECT_TRUE(answer && std::holds_alternative<Answer>(answer->message));
+  scarce.GiveBack();
+  const Fd next = Greet();
+  const auto welcome = Receive(next.get());
+  EXPECT_TRUE(welcome && std::holds_alternative<Welcome>(welcome->message));
+}
+
+TEST_F(ServerTest, TurnsClientsAwayBeyondAsManyAsThereMayBe) {
+  if (RaiseDescriptorLimit() < 4096) GTEST_SKIP() << "this process may not open as many sockets";
+  std::vector<Fd> clients;
+  for (int i = 0; i < 1024; ++i) {
+    clients.push_back(Greet());
+    ASSERT_TRUE(Receive(clients.back().get()));
+  }
+  const Fd late = Greet();
+  const auto received = Receive(late.get());
+  ASSERT_TRUE(received && std::holds_alternative<Failed>(received->message));
+  EXPECT_EQ(std::get<Failed>(received->message).figures.at("capacity"), 1024);
+  clients.pop_back();
+  bool welcome = false;
+  for (int attempt = 0; attempt < 100 && !welcome; ++attempt) {  // until it sees that one is gone
+    const Fd next = Greet();
+    const auto answer = Receive(next.get());
+    welcome = answer && std::holds_alternative<Welcome>(answer->message);
+  }
+  EXPECT_TRUE(welcome);
 }
 
 TEST_F(ServerTest, KillsTheCellsOfAClientThatIsGone) {

@@ -26,6 +26,7 @@
 #include "agent/broker.h"
 #include "agent/launch.h"
 #include "agent/server.h"
+#include "pool/descriptors.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 
@@ -68,6 +69,7 @@ int Serve() {
   ::prctl(PR_SET_DUMPABLE, 0);
   ::setvbuf(stderr, nullptr, _IOLBF, 0);
   ::umask(022);
+  RaiseDescriptorLimit();
   const Paths paths = FindPaths();
   Podman podman(paths.podman_socket());
   EnvironmentStore store(podman, paths);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "pool/descriptors.h"
 #include "wire/channel.h"
 #include "wire/memfd.h"
 
@@ -15,24 +16,32 @@ namespace hutch {
 namespace {
 
 constexpr size_t kMaxConnections = 1024;
+constexpr size_t kMaxRefused = 16;    // clients being told that there is no room for them
 constexpr size_t kMaxBacklog = 4096;  // messages queued for a client that does not read
+constexpr auto kGreeting = std::chrono::seconds(10);        // until a client has said hello
+constexpr auto kRefusedGreeting = std::chrono::seconds(1);  // one that is then turned away
+constexpr auto kListenAgain = std::chrono::milliseconds(100);
+constexpr auto kFlushAgain = std::chrono::milliseconds(10);
 
 }  // namespace
 
 class Server::Connection final : public Peer {
  public:
-  Connection(Server& server, Fd socket, uint64_t id)
-      : server_(server), socket_(std::move(socket)), id_(id), table_(MakeResultMemfd(kTableBytes)) {
-    void* mapped =
-        ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_.get(), 0);
-    if (mapped == MAP_FAILED) ThrowErrno("mapping a lease table");
-    marks_ = static_cast<uint32_t*>(mapped);
+  // `refusal`: what it is told in answer to its hello, and dropped.
+  Connection(Server& server, Fd socket, uint64_t id, std::optional<Error> refusal)
+      : server_(server), socket_(std::move(socket)), id_(id), refusal_(std::move(refusal)) {
     server_.loop_.Add(socket_.get(), EPOLLIN, [this](uint32_t events) { OnReady(events); });
+    server_.refused_ += refusal_ ? 1 : 0;
+    greeting_ = server_.loop_.After(refusal_ ? Clock::duration(kRefusedGreeting) : kGreeting,
+                                    [this] { DropSoon(); });
   }
   ~Connection() override {
+    server_.refused_ -= refusal_ ? 1 : 0;
     server_.broker_.Gone(*this);
     server_.loop_.Remove(socket_.get());
-    ::munmap(marks_, kTableBytes);
+    server_.loop_.Cancel(greeting_);
+    server_.loop_.Cancel(flush_again_);
+    if (marks_ != nullptr) ::munmap(marks_, kTableBytes);
   }
 
   uint64_t id() const override { return id_; }
@@ -47,8 +56,10 @@ class Server::Connection final : public Peer {
     }
     if (backlog_.size() >= kMaxBacklog) return DropSoon();
     Queued queued{message, {}};
-    for (const int fd : descriptors)
+    for (const int fd : descriptors) {
       queued.descriptors.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+      if (!queued.descriptors.back()) return DropSoon();
+    }
     if (backlog_.empty()) server_.loop_.Change(socket_.get(), EPOLLIN | EPOLLOUT);
     backlog_.push_back(std::move(queued));
     return true;
@@ -104,16 +115,38 @@ class Server::Connection final : public Peer {
           {});
       return;
     }
+    server_.loop_.Cancel(greeting_);
+    if (refusal_) {
+      Send(Failed{0, static_cast<int32_t>(refusal_->code()), refusal_->what(), refusal_->hint(),
+                  false, refusal_->figures()},
+           {});
+      DropSoon();
+      return;
+    }
+    const Fd table = MakeResultMemfd(kTableBytes);
+    void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table.get(), 0);
+    if (mapped == MAP_FAILED) ThrowErrno("mapping a lease table");
+    marks_ = static_cast<uint32_t*>(mapped);
     greeted_ = true;
-    const int table = table_.get();
-    Send(Welcome{static_cast<uint32_t>(kWireVersion), server_.agent_name_}, {&table, 1});
+    const int descriptor = table.get();
+    Send(Welcome{static_cast<uint32_t>(kWireVersion), server_.agent_name_}, {&descriptor, 1});
   }
 
   void Flush() {
+    bool sent = false;
     while (!backlog_.empty()) {
       std::vector<int> descriptors;
       for (const Fd& fd : backlog_.front().descriptors) descriptors.push_back(fd.get());
-      if (!SendMessage(socket_.get(), backlog_.front().message, descriptors)) return;
+      if (!SendMessage(socket_.get(), backlog_.front().message, descriptors)) {
+        if (sent) return;
+        // The socket takes more, but no descriptors: too many lie unread elsewhere. It would go on
+        // saying that it is ready.
+        server_.loop_.Change(socket_.get(), EPOLLIN);
+        flush_again_ = server_.loop_.After(
+            kFlushAgain, [this] { server_.loop_.Change(socket_.get(), EPOLLIN | EPOLLOUT); });
+        return;
+      }
+      sent = true;
       backlog_.pop_front();
     }
     server_.loop_.Change(socket_.get(), EPOLLIN);
@@ -122,8 +155,10 @@ class Server::Connection final : public Peer {
   Server& server_;
   Fd socket_;
   uint64_t id_;
-  Fd table_;
+  std::optional<Error> refusal_;
   uint32_t* marks_ = nullptr;
+  TimerId greeting_ = 0;
+  TimerId flush_again_ = 0;
   std::deque<Queued> backlog_;
   bool greeted_ = false;
   bool dropping_ = false;
@@ -133,32 +168,64 @@ Server::Server(Loop& loop, Broker& broker, Fd listener, std::string agent_name)
     : loop_(loop),
       broker_(broker),
       listener_(std::move(listener)),
-      reserve_(::open("/dev/null", O_RDONLY | O_CLOEXEC)),
       agent_name_(std::move(agent_name)) {
+  Listen();
+}
+
+Server::~Server() {
+  loop_.Cancel(listen_again_);
+  loop_.Remove(listener_.get());
+}
+
+void Server::Listen() {
   loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
 }
 
-Server::~Server() { loop_.Remove(listener_.get()); }
+// Numbers are the lowest free ones, so that of `socket` tells how many descriptors are open.
+std::optional<Error> Server::WhyRefuse(int socket) const {
+  const size_t connected = connections_.size() - refused_;
+  const int limit = DescriptorLimit();
+  std::string why;
+  if (connected >= kMaxConnections) why = "as many as there may be";
+  if (socket >= ConnectionsBelow(limit)) {
+    why = "and of the " + std::to_string(limit) +
+          " descriptors it may have open the rest is kept "
+          "for cells";
+  }
+  if (why.empty()) return std::nullopt;
+  return Error(Code::kBusy,
+               "the agent takes no more clients now: " + std::to_string(connected) +
+                   " are connected, " + why,
+               "end what holds connections to the agent (each process has one), or raise the limit "
+               "of open files",
+               false,
+               {{"queued", static_cast<double>(connected)},
+                {"capacity", static_cast<double>(kMaxConnections)},
+                {"waited_sec", 0}});
+}
 
 void Server::OnAccept() {
   Fd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer) {
-    if (errno == EMFILE || errno == ENFILE) {
-      reserve_.reset();
-      Fd refused(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      refused.reset();
-      reserve_ = Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    // Who wants to connect waits, and the loop is not called for it again and again.
+    if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+      loop_.Remove(listener_.get());
+      listen_again_ = loop_.After(kListenAgain, [this] { Listen(); });
     }
     return;
   }
   // The directory is 0700 already; the uid is checked all the same. Never by pid: a pid can be
   // another's by now.
   if (PeerOf(peer.get()).uid != ::getuid()) return;
-  if (connections_.size() >= kMaxConnections) return;
+  std::optional<Error> refusal = WhyRefuse(peer.get());
+  if (refusal && refused_ >= kMaxRefused) return;
   const uint64_t id = next_id_++;
+  if (refusal)
+    std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id), refusal->what());
   try {
-    connections_.emplace(id, std::make_unique<Connection>(*this, std::move(peer), id));
-  } catch (const Error& error) {  // no descriptors left: this client is turned away
+    connections_.emplace(
+        id, std::make_unique<Connection>(*this, std::move(peer), id, std::move(refusal)));
+  } catch (const Error& error) {  // the kernel watches no more sockets: this client is turned away
     std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id), error.what());
   }
 }

@@ -2,11 +2,13 @@
 // broker.
 //
 // Belongs to the loop's thread. A client that sends nonsense, or does not read what it is sent, is
-// dropped, and every cell it held dies.
+// dropped, and every cell it held dies. One that comes while the agent has no room is told so with
+// the numbers, and nobody else notices.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 
 #include "agent/broker.h"
@@ -23,15 +25,18 @@ class Server {
  private:
   class Connection;
   void OnAccept();
+  void Listen();
   void Drop(uint64_t id);
+  std::optional<Error> WhyRefuse(int socket) const;
 
   Loop& loop_;
   Broker& broker_;
   Fd listener_;
-  Fd reserve_;  // given up for a moment when descriptors run out, so that accept() does not spin
+  TimerId listen_again_ = 0;  // while descriptors are short it does not listen: accept() would spin
   std::string agent_name_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+  size_t refused_ = 0;  // of those: being told so
 };
 
 }  // namespace hutch

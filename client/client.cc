@@ -93,7 +93,8 @@ Client::Client(const std::string& socket, long connect_uid)
     if (::poll(&polled, 1, 250) > 0) received = ReceiveMessage(socket_.get());
   }
   if (const auto* failed = std::get_if<Failed>(&received->message)) {
-    throw Error(static_cast<Code>(failed->code), failed->message, failed->hint);
+    throw Error(static_cast<Code>(failed->code), failed->message, failed->hint, false,
+                failed->figures);
   }
   const auto* welcome = std::get_if<Welcome>(&received->message);
   if (welcome == nullptr || received->descriptors.size() != 1)

@@ -98,6 +98,10 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   deadline_ = DeadlineFrom(sent_, request.limits.timeout_ms);
   const SendStatus status = SendDatagram(socket_.get(), {parts, count}, descriptors);
   if (status == SendStatus::kFull) throw Error(Code::kInternal, "a fresh cell's socket is full");
+  if (status == SendStatus::kNoDescriptors) {
+    throw Error(Code::kBusy, "as many descriptors as this user may have lie unread in sockets",
+                "start fewer calls at once, or raise `ulimit -n`");
+  }
   return status == SendStatus::kSent;
 }
 

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <random>
 
+#include "pool/descriptors.h"
+
 namespace hutch {
 namespace {
 
@@ -21,6 +23,9 @@ std::string Joined(const std::vector<std::string>& names) {
   for (const std::string& name : names) joined += (joined.empty() ? "" : ",") + name;
   return joined;
 }
+
+constexpr char kDescriptorsHint[] =
+    "end what holds connections to the agent, or raise the limit of open files";
 
 }  // namespace
 
@@ -82,7 +87,7 @@ Error Pool::Busy(const std::string& text, const std::string& hint, Clock::durati
                 {"waited_sec", Seconds(waited)}});
 }
 
-std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) const {
+std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) {
   constexpr char kHint[] =
       "start fewer calls at once, try again later, or raise Pool(max_cells=...)";
   switch (queue_.IsFull(caller, ahead)) {
@@ -97,6 +102,13 @@ std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::durati
                   kHint, {});
     case Queue::Full::kNo:
       break;
+  }
+  // Cells in use bring none back: their descriptors are their callers'.
+  if (const Member* current = Current(); current != nullptr && current->worker->starved() &&
+                                         ReadyCells() + current->worker->cells_coming() == 0) {
+    return Busy("the agent has no descriptors for one more cell: it may have " +
+                    std::to_string(DescriptorLimit()) + " open",
+                kDescriptorsHint, {});
   }
   // A guess, so only where it is plain: a cell would come twice as late as it may.
   const auto outlook = ahead ? std::nullopt : queue_.Outlook(caller);
@@ -119,6 +131,8 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
     refused(Retired());
     return ticket;
   }
+  if (Member* current = Current(); current != nullptr && current->worker->starved())
+    current->worker->FillSlots();
   if (const auto why = WhyNotWait(caller, ahead, patience)) {
     refused(*why);
     return ticket;
@@ -216,6 +230,11 @@ void Pool::StartWorker() {
     });
     return;
   }
+  if (NoDescriptorForCells()) {
+    return FailSoon(Busy("the agent has no descriptors for one more worker: it may have " +
+                             std::to_string(DescriptorLimit()) + " open",
+                         kDescriptorsHint, {}));
+  }
   starting_since_ = Clock::now();
   try {
     // One that waits for a pool, where this one wants nothing that a container must be made with.
@@ -247,6 +266,10 @@ void Pool::StartWorker() {
 void Pool::StartFailed(const Error& error) {
   ++failures_;
   last_failure_ = error.what();
+  FailSoon(error);
+}
+
+void Pool::FailSoon(const Error& error) {
   // Not inside whoever asked for a worker. Those whom another worker serves go on waiting for it.
   context_.loop.Post([this, alive = alive_, error] {
     if (*alive && Current() == nullptr && !Starting()) FailWaiters(error);
@@ -394,7 +417,7 @@ void Pool::Resize() {
   }
   const SlotCounts counts{current->worker->slots(), current->worker->slots_making(),
                           current->ready.size(), current->worker->cells_coming(), waiting};
-  const uint64_t more = SlotsToAdd(sizing_, counts);
+  const uint64_t more = current->worker->starved() ? 0 : SlotsToAdd(sizing_, counts);
   for (uint64_t i = 0; i < more; ++i) current->worker->AddSlot();
   if (waiting > 0 && more == 0 && counts.ready + counts.coming + counts.making == 0)
     context_.reclaim(*this, nullptr);
@@ -403,6 +426,9 @@ void Pool::Resize() {
 
 void Pool::Tick() {
   if (retired_) return;
+  for (Member& member : workers_) {
+    if (member.worker->starved()) member.worker->FillSlots();
+  }
   const Clock::time_point now = Clock::now();
   if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, queue_.waiting() + queue_.ahead())) {
     // What is leased ahead of calls that do not come is taken back first; a call that runs keeps

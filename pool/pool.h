@@ -122,13 +122,14 @@ class Pool final : public Worker::Listener {
   bool Starting() const;  // one more is on its way
   void StartWorker();
   void StartFailed(const Error& error);
+  void FailSoon(const Error& error);  // all who wait, unless another worker serves them
   void RetireMember(Member& member, std::string_view why);
   void Resize();
   void SweepRetired();
   uint64_t ReadyCells() const;
   void FailWaiters(const Error& error);
   Waiter TakeWaiter(uint64_t ticket);
-  std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) const;
+  std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience);
   void RefuseLate();
   void WatchDeadlines();
   Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const;

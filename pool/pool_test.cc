@@ -16,7 +16,9 @@
 #include <set>
 #include <thread>
 
+#include "pool/descriptors.h"
 #include "tests/faults/fake_warden.h"
+#include "tests/faults/scarce.h"
 
 namespace hutch {
 namespace {
@@ -268,6 +270,58 @@ TEST_F(PoolTest, ServesOthersWhileACallerCanHoldNoMore) {
   pool_->Release(grants_.back().cell);
   RunUntil([&] { return grants_.size() == 3; });
   EXPECT_EQ(served_.back(), 7u);
+}
+
+TEST_F(PoolTest, ShortOfDescriptorsItRefusesAndKeepsItsWorker) {
+  spec_.max_cells = 1;
+  MakePool();
+  const Grant* grant = Await();
+  const std::string worker = grant->worker;
+  ScarceDescriptors scarce(256);
+  scarce.TakeBelow(CellsBelow(256));
+  pool_->Release(grant->cell);
+  RunUntil([&] { return gone_.size() == 1; });
+  EXPECT_EQ(Await(), nullptr);
+  ASSERT_EQ(refusals_.size(), 1u);
+  EXPECT_EQ(refusals_[0].code(), Code::kBusy);
+  EXPECT_NE(std::string(refusals_[0].what()).find("256"), std::string::npos);
+  EXPECT_EQ(refusals_[0].figures().at("capacity"), 1);
+  EXPECT_EQ(pool_->GetStats().workers, 1u);
+  scarce.GiveBack();
+  refusals_.clear();
+  grant = Await();
+  ASSERT_NE(grant, nullptr) << "the capacity is back";
+  EXPECT_EQ(grant->worker, worker) << "nothing that worked was given up";
+}
+
+TEST_F(PoolTest, WhoWaitsWhileDescriptorsAreShortIsServedWhenTheyAreBack) {
+  spec_.max_cells = 1;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  Ask();
+  ScarceDescriptors scarce(256);
+  scarce.TakeBelow(CellsBelow(256));
+  pool_->Release(cell);
+  RunUntil([&] { return gone_.size() == 1; });
+  scarce.GiveBack();
+  pool_->Tick();
+  RunUntil([&] { return grants_.size() == 2; });
+  EXPECT_TRUE(refusals_.empty());
+}
+
+TEST_F(PoolTest, ShortOfDescriptorsItStartsNoWorker) {
+  MakePool();
+  {
+    ScarceDescriptors scarce(256);
+    scarce.TakeBelow(CellsBelow(256));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_EQ(Await(), nullptr);
+      EXPECT_EQ(refusals_.back().code(), Code::kBusy);
+      refusals_.clear();
+    }
+    EXPECT_EQ(wardens_.containers().created(), 0);
+  }
+  EXPECT_NE(Await(), nullptr) << "at once: it was no failure of a worker";
 }
 
 TEST_F(PoolTest, ForgetsWhoGaveUp) {

@@ -194,7 +194,10 @@ uint64_t Worker::cells_coming() const {
 
 void Worker::OnAccept() {
   Fd peer(::accept4(listener_fd_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (!peer) return;
+  if (!peer) {
+    if (errno == EMFILE || errno == ENFILE) Die("the agent has no descriptor left");
+    return;
+  }
   if (warden_ || PeerOf(peer.get()).uid != launch_.uid)
     return;  // dropped: one warden, and it has this worker's uid
   warden_ = std::move(peer);
@@ -217,7 +220,7 @@ void Worker::OnWarden() {
       return Die("the warden sent an unknown frame");
     try {
       OnFrame(header, {buffer + sizeof header, got.size - sizeof header});
-    } catch (const Error& error) {  // out of descriptors: this worker is given up, the agent is not
+    } catch (const Error& error) {  // this worker is given up, the agent is not
       return Die(error.what());
     }
     if (!*alive || state_ == State::kDead) return;
@@ -306,17 +309,25 @@ void Worker::AddSlot() {
 }
 
 void Worker::MakeCell(uint32_t slot) {
+  auto channels = MakeCellChannels();
+  starved_ = !channels;
+  if (starved_) return;
   const uint64_t id = NextCellId();
-  Cell cell{.slot = slot, .channels = {}};
-  auto [ours, theirs] = MakeSocketPair();
-  auto [out_read, out_write] = MakePipe();
-  auto [err_read, err_write] = MakePipe();
-  cell.channels = {std::move(ours), std::move(out_read), std::move(err_read)};
-  const int descriptors[] = {theirs.get(), out_write.get(), err_write.get()};
+  if (!Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0}, {},
+            channels->theirs())) {
+    starved_ = true;
+    return;
+  }
   slots_[slot] = SlotState::kMakingCell;
-  cells_.emplace(id, std::move(cell));
-  Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0}, {},
-       descriptors);
+  cells_.emplace(id, Cell{.slot = slot, .channels = std::move(channels->ours)});
+}
+
+void Worker::FillSlots() {
+  starved_ = false;
+  for (auto& [slot, state] : slots_) {
+    if (state == SlotState::kFree && refill_) MakeCell(slot);
+    if (starved_) return;
+  }
 }
 
 CellChannels Worker::Take(uint64_t cell) {
@@ -340,7 +351,9 @@ bool Worker::Send(const FrameHeader& header, std::string_view payload,
                          {const_cast<char*>(payload.data()), payload.size()}};
   // The warden's queue holds a few hundred frames; one that does not read them is no warden of ours
   // any more.
-  if (SendDatagram(warden_.get(), parts, descriptors) == SendStatus::kSent) return true;
+  const SendStatus status = SendDatagram(warden_.get(), parts, descriptors);
+  if (status == SendStatus::kSent) return true;
+  if (status == SendStatus::kNoDescriptors) return false;
   loop_.Post([this, alive = alive_] {
     if (*alive) Die("the warden does not take orders any more");
   });

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "pool/background.h"
+#include "pool/cell_channels.h"
 #include "pool/confinement.h"
 #include "pool/loop.h"
 #include "pool/podman.h"
@@ -24,11 +25,6 @@
 #include "wire/fd.h"
 
 namespace hutch {
-
-// The host's ends of a cell.
-struct CellChannels {
-  Fd socket, out, err;
-};
 
 // Worker uids in turn, so that two workers alive never share one.
 unsigned NextWorkerUid();
@@ -84,6 +80,9 @@ class Worker {
   uint64_t cells_alive() const { return cells_.size(); }
 
   void AddSlot();
+  // A slot stayed without a cell for want of descriptors. FillSlots() tries again.
+  bool starved() const { return starved_; }
+  void FillSlots();
   // Takes the channels of a parked cell: it is leased from now on.
   CellChannels Take(uint64_t cell);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
@@ -144,6 +143,7 @@ class Worker {
   std::string config_;   // what the warden is to be told when it has
   bool configured_ = false;
   bool tainted_ = false;
+  bool starved_ = false;
   bool refill_ = true;
   bool hurried_ = false;
   std::shared_ptr<bool>

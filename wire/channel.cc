@@ -50,8 +50,8 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const in
   for (;;) {
     if (::sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return SendStatus::kSent;
     if (errno == EINTR) continue;
-    // ETOOMANYREFS: as many descriptors as this user may have open lie unread in sockets.
-    if (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS) return SendStatus::kFull;
+    if (errno == EAGAIN || errno == ENOBUFS) return SendStatus::kFull;
+    if (errno == ETOOMANYREFS) return SendStatus::kNoDescriptors;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == ECONNREFUSED)
       return SendStatus::kClosed;
     ThrowErrno("sendmsg");

@@ -16,7 +16,8 @@
 
 namespace hutch {
 
-enum class SendStatus { kSent, kFull, kClosed };
+// kNoDescriptors: as many descriptors as this user may have open lie unread in sockets.
+enum class SendStatus { kSent, kFull, kNoDescriptors, kClosed };
 enum class ReceiveStatus { kData, kNothing, kClosed, kTruncated };
 struct ReceiveResult {
   ReceiveStatus status;

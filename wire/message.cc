@@ -196,6 +196,7 @@ bool SendMessage(int fd, const Message& message, std::span<const int> descriptor
     case SendStatus::kSent:
       return true;
     case SendStatus::kFull:
+    case SendStatus::kNoDescriptors:
       return false;
     case SendStatus::kClosed:
       break;

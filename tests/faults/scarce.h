@@ -1,0 +1,40 @@
+// Takes this process's descriptors away, for tests of what happens then. One thread.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <vector>
+
+#include "wire/fd.h"
+
+namespace hutch {
+
+// Lowers the soft limit while it lives, and holds descriptors until asked to give them back.
+class ScarceDescriptors {
+ public:
+  explicit ScarceDescriptors(rlim_t limit) {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit lower{limit, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &lower);
+  }
+  ~ScarceDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+  ScarceDescriptors(const ScarceDescriptors&) = delete;
+  ScarceDescriptors& operator=(const ScarceDescriptors&) = delete;
+
+  // Opens until none below `number` is free; so that none is, with the limit as number.
+  void TakeBelow(int number) {
+    for (;;) {
+      Fd fd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+      if (!fd || fd.get() >= number) return;
+      taken_.push_back(std::move(fd));
+    }
+  }
+  void GiveBack() { taken_.clear(); }
+
+ private:
+  rlimit before_{};
+  std::vector<Fd> taken_;
+};
+
+}  // namespace hutch
