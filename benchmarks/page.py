@@ -55,6 +55,7 @@ def dots(figures: dict[str, Any]) -> list[tuple[str, float, str]]:
         "paced-pandas": "Hutch, 200 a second, pandas imported",
         "back-to-back": "Hutch, back to back",
         "program": 'hutch.run("pass")',
+        "first-spare": "Hutch, first result of a spare worker",
         "first": "Hutch, first result without a worker",
         "nothing": "Hutch, first result without an agent",
     }
