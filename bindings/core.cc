@@ -400,6 +400,9 @@ class PyClient {
     });
   }
 
+  void Abandon() {
+    if (client_) client_->Abandon();
+  }
   void Close() { client_.reset(); }
 
  private:
@@ -504,6 +507,7 @@ PYBIND11_MODULE(_core, m) {
       .def(
           "stop_agent",
           [](PyClient& c, uint64_t drain_ms) { c.Ask("stop " + std::to_string(drain_ms), 10'000); })
+      .def("abandon", &PyClient::Abandon)
       .def("close", &PyClient::Close);
 
   m.def("paths", &PathsDict);

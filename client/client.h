@@ -53,6 +53,9 @@ class Client {
   std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
 
   pid_t pid() const { return pid_; }
+  // In a forked child, once and as the last thing done with it: while the child had the connection
+  // too, the agent would not see its owner's end.
+  void Abandon() { socket_.reset(); }
   bool broken() const { return broken_; }
 
  private:

@@ -197,11 +197,13 @@ def _after_fork() -> None:
     """In the child: the parent's socket is not ours, nor is a lock that another thread held."""
     global _current, _lock
     _lock = threading.Lock()
-    _kept.append(_current)  # never closed here: destroying it is the parent's business
+    if _current is not None:
+        _current.client.abandon()
+        _kept.append(_current)  # never destroyed here: that is the parent's business
     _current = None
 
 
-_kept: list[Connection | None] = []
+_kept: list[Connection] = []
 os.register_at_fork(after_in_child=_after_fork)
 
 

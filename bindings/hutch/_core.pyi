@@ -162,6 +162,11 @@ class Client:
     def stop_agent(self, drain_ms: int) -> None:
         """Asks the agent to finish what runs (at most `drain_ms`), remove its workers and exit."""
 
+    def abandon(self) -> None:
+        """In a forked child: gives up the child's share of the connection. Nothing may be done with
+        this object afterwards.
+        """
+
     def close(self) -> None: ...
 
 class Function:
