@@ -12,6 +12,8 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "bindings/decode.h"
 #include "client/client.h"
@@ -73,6 +75,43 @@ struct FunctionBlob {
       : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {}
   Blob blob;
   std::string digest;
+};
+
+// Memory of `hutch.empty`. The arrays that start in one are found by address, under the GIL.
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t size) : size_(size) {
+    try {
+      segment_ = std::make_shared<Segment>(size);
+      data_ = segment_->Map();
+    } catch (const Error& error) {
+      Raise(error);
+    }
+    Places()[data_] = this;
+  }
+  ~SharedMemory() { Places().erase(data_); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  char* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  // The segment that holds these bytes and no others, so that lending it shows a cell nothing else.
+  static std::shared_ptr<Segment> Of(std::string_view bytes) {
+    const auto found = Places().find(bytes.data());
+    if (found == Places().end() || found->second->size_ != bytes.size()) return nullptr;
+    return found->second->segment_;
+  }
+
+ private:
+  static std::unordered_map<const char*, SharedMemory*>& Places() {
+    static auto* places = new std::unordered_map<const char*, SharedMemory*>();
+    return *places;
+  }
+
+  size_t size_;
+  std::shared_ptr<Segment> segment_;
+  char* data_ = nullptr;
 };
 
 struct PyPayload {
@@ -368,8 +407,9 @@ class PyClient {
     for (const py::handle item : buffers) {
       held.push_back(py::reinterpret_borrow<py::buffer>(item).request());
       const py::buffer_info& info = held.back();
-      request.buffers.emplace_back(static_cast<const char*>(info.ptr),
+      const std::string_view bytes(static_cast<const char*>(info.ptr),
                                    static_cast<size_t>(info.size * info.itemsize));
+      request.buffers.emplace_back(bytes, SharedMemory::Of(bytes));
     }
     Pending pending;
     CallRecord record = Wait(
@@ -458,6 +498,13 @@ PYBIND11_MODULE(_core, m) {
   py::class_<FunctionBlob>(m, "Function")
       .def(py::init<py::bytes>())
       .def_property_readonly("sha256", [](const FunctionBlob& f) { return f.digest; });
+
+  py::class_<SharedMemory>(m, "SharedMemory", py::buffer_protocol())
+      .def(py::init<size_t>(), py::arg("size"))
+      .def_buffer([](SharedMemory& s) {
+        return py::buffer_info(reinterpret_cast<uint8_t*>(s.data()),
+                               static_cast<py::ssize_t>(s.size()), false);
+      });
 
   py::class_<PyPayload>(m, "Payload", py::buffer_protocol())
       .def_property_readonly("body_size", [](const PyPayload& p) { return p.payload->body_size(); })

@@ -143,10 +143,10 @@ void Client::GiveBack(const Message& message) {
 Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
   if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots)
     throw Error(Code::kProtocol, "a lease is incomplete");
-  return {
-      Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]), std::move(fds[2])),
-      leased.table_slot, std::chrono::microseconds(leased.waited_us),
-      std::chrono::microseconds(leased.worker_us)};
+  return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]),
+                std::move(fds[2]), segments_),
+          leased.table_slot, std::chrono::microseconds(leased.waited_us),
+          std::chrono::microseconds(leased.worker_us)};
 }
 
 void Client::Dispatch(ReceivedMessage received) {
@@ -161,6 +161,7 @@ void Client::Dispatch(ReceivedMessage received) {
   if (const auto* report = std::get_if<Report>(&received.message)) {
     const auto found = reports_.find(report->lease);
     if (found != reports_.end() && !found->second) found->second = report->report;
+    SettleLoans(report->lease, report->report);
     return;
   }
   const uint64_t request = request_of(received.message);
@@ -180,11 +181,32 @@ void Client::Dispatch(ReceivedMessage received) {
   }
 }
 
+bool Client::AwaitLoans(uint64_t lease, Loans loans) {
+  if (loans.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  loans_[lease] = std::move(loans);
+  const auto known = reports_.find(lease);
+  if (known == reports_.end() || !known->second) return true;
+  SettleLoans(lease, *known->second);  // it ended by itself
+  return false;
+}
+
+void Client::SettleLoans(uint64_t lease, const CellReport& report) {
+  const auto found = loans_.find(lease);
+  if (found == loans_.end()) return;
+  // Only the warden sees that a cell is gone; the agent speaks in its place where it is lost.
+  if (report.memory_limit_kb != 0) {
+    for (const std::shared_ptr<Segment>& segment : found->second) segment->Ended();
+  }
+  loans_.erase(found);
+}
+
 void Client::DrainLocked() {
   try {
     while (auto received = ReceiveMessage(socket_.get())) Dispatch(std::move(*received));
   } catch (const Error&) {
     broken_ = true;
+    loans_.clear();  // nobody will say any more that those cells are dead
   }
 }
 
@@ -366,14 +388,6 @@ void Client::LeaseAhead(const std::string& key) {
   for (const uint64_t id : requests) Send(Acquire{id, key, kAheadPatienceMs, true});
 }
 
-void Client::Release(uint64_t lease, bool want_report, const CallNote& note) {
-  if (!want_report) {
-    const std::lock_guard lock(mutex_);
-    reports_.erase(lease);
-  }
-  Send(hutch::Done{lease, want_report, note});
-}
-
 std::optional<CellReport> Client::ReportWithin(uint64_t lease, Clock::duration patience) {
   std::unique_lock lock(mutex_);
   WaitFor(lock, Clock::now() + patience, {}, [&] { return reports_[lease].has_value(); });
@@ -449,7 +463,7 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
       record.outcome.sent = held.lease.sent();
       record.outcome.ended = Clock::now();
       record.outcome.detail = error.what();
-      return Conclude(key, lease, std::move(record));
+      return Conclude(key, lease, std::move(record), held.lease.TakeLoans());
     }
     ForgetLease(lease, Ending::kFault);
     // The call was sent: whatever went wrong then, it may have run.
@@ -458,10 +472,11 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     ForgetLease(lease, Ending::kFault);
     throw;
   }
-  return Conclude(key, lease, std::move(record));
+  return Conclude(key, lease, std::move(record), held.lease.TakeLoans());
 }
 
-CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record) {
+CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record,
+                            Loans loans) {
   const CallStatus status = record.outcome.status;
   const bool simple = status == CallStatus::kReturned || status == CallStatus::kUnencodable ||
                       (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);
@@ -470,10 +485,11 @@ CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord r
     // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the
     // kill could overtake the last word of its PID 1, how the user's process ended.
     if (status == CallStatus::kEnded) record.report = ReportWithin(lease, kLastWord);
-    Release(lease, want_report && !record.report, NoteOf(record));
-    if (record.report) {
-      ForgetReport(lease);
-    } else if (want_report) {
+    const bool lent = AwaitLoans(lease, std::move(loans));
+    const bool waiting = want_report && !record.report;
+    if (!waiting) ForgetReport(lease);
+    Send(hutch::Done{lease, waiting || lent, NoteOf(record)});
+    if (waiting) {
       record.report =
           AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
                                                           : Clock::duration(kReportAfterLimit));

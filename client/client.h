@@ -80,9 +80,11 @@ class Client {
   std::optional<CellReport> AwaitReport(uint64_t lease, Clock::duration patience);
   void ForgetReport(uint64_t lease);
   // Gives the lease back, and asks for the warden's report where the call did not simply end.
-  CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record);
+  CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans);
+  // Keeps what the cell was lent until the warden says that it is dead. True: that is yet to come.
+  bool AwaitLoans(uint64_t lease, Loans loans);
+  void SettleLoans(uint64_t lease, const CellReport& report);
   void ForgetLease(uint64_t lease, Ending ending);  // never throws: for what is given up anyway
-  void Release(uint64_t lease, bool want_report, const CallNote& note);
 
   uint64_t NextRequest() { return next_request_++; }
   // Sends a request and gives `handle` each message that answers it until it says true.
@@ -110,6 +112,8 @@ class Client {
   std::unordered_map<std::string, std::deque<HeldLease>> ahead_;
   std::map<uint64_t, std::string> ahead_requests_;         // request -> pool key
   std::map<uint64_t, std::optional<CellReport>> reports_;  // leases in use
+  std::shared_ptr<SegmentPool> segments_ = SegmentPool::Make();
+  std::unordered_map<uint64_t, Loans> loans_;  // of leases given back, until their report
 };
 
 }  // namespace hutch

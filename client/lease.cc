@@ -17,27 +17,11 @@ constexpr size_t kInlineSection = 15 * 1024;  // four of them fit a datagram
 constexpr auto kSlowAfter = std::chrono::milliseconds(5);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
+constexpr size_t kMaxLent = 4;  // segments lent as they are: a cell takes 8 descriptors with a call
 constexpr uint64_t kMaxResult = 64ull << 30;  // where the call has no limit of its own
 
 size_t AlignUp(size_t n) {
   return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment;
-}
-
-Fd PlaceBuffers(const std::vector<std::string_view>& buffers, size_t total) {
-  Fd memfd = MakeResultMemfd(total);
-  size_t offset = 0;
-  for (const std::string_view buffer : buffers) {
-    size_t done = 0;
-    while (done < buffer.size()) {
-      const ssize_t n = ::pwrite(memfd.get(), buffer.data() + done, buffer.size() - done,
-                                 static_cast<off_t>(offset + done));
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) ThrowErrno("placing an argument in shared memory");
-      done += static_cast<size_t>(n);
-    }
-    offset = AlignUp(offset + buffer.size());
-  }
-  return memfd;
 }
 
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
@@ -56,18 +40,45 @@ Blob::Blob(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
   }
 }
 
+std::vector<uint64_t> Lease::PlaceBuffers(const std::vector<Buffer>& buffers,
+                                          std::vector<Fd>& owned) {
+  std::vector<uint64_t> places;  // descriptor, offset, size
+  std::vector<std::string_view> copied;
+  Loans lent;
+  size_t total = 0;
+  for (const Buffer& buffer : buffers) {
+    const bool as_it_is = buffer.segment != nullptr && lent.size() < kMaxLent;
+    if (as_it_is) {
+      auto found = std::ranges::find(lent, buffer.segment);
+      const auto index = static_cast<uint64_t>(found - lent.begin()) + 1;
+      if (found == lent.end()) lent.push_back(buffer.segment);
+      places.insert(places.end(), {index, 0, buffer.bytes.size()});
+      continue;
+    }
+    places.insert(places.end(), {0, total, buffer.bytes.size()});
+    copied.push_back(buffer.bytes);
+    total = AlignUp(total + buffer.bytes.size());
+  }
+  if (!copied.empty()) {
+    lent.insert(lent.begin(), segments_->Take(total, worker_));
+    lent.front()->Fill(copied);
+  } else {
+    for (size_t i = 0; i < places.size(); i += 3) --places[i];
+  }
+  for (std::shared_ptr<Segment>& segment : lent) {
+    owned.push_back(segment->Lend());
+    loans_.push_back(std::move(segment));
+  }
+  return places;
+}
+
 bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   call_id_ = call_id;
-  std::vector<uint64_t> buffer_sizes;
-  size_t total = 0;
-  for (const std::string_view buffer : request.buffers) {
-    buffer_sizes.push_back(buffer.size());
-    total = AlignUp(total + buffer.size());
-  }
-  const std::string_view sizes(reinterpret_cast<const char*>(buffer_sizes.data()),
-                               buffer_sizes.size() * 8);
+  std::vector<Fd> lent;
+  const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
+  const std::string_view table(reinterpret_cast<const char*>(places.data()), places.size() * 8);
   const std::string_view sections[] = {request.meta, request.function->bytes(), request.arguments,
-                                       sizes};
+                                       table};
 
   FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id};
   uint32_t lengths[4];
@@ -90,10 +101,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
     owned.push_back(MakeSealedMemfd("hutch-section", section.data(), section.size()));
     descriptors.push_back(owned.back().get());
   }
-  if (!buffer_sizes.empty()) {
-    owned.push_back(PlaceBuffers(request.buffers, total));
-    descriptors.push_back(owned.back().get());
-  }
+  for (const Fd& fd : lent) descriptors.push_back(fd.get());
   sent_ = Clock::now();
   deadline_ = DeadlineFrom(sent_, request.limits.timeout_ms);
   const SendStatus status = SendDatagram(socket_.get(), {parts, count}, descriptors);
@@ -102,7 +110,10 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
     throw Error(Code::kBusy, "as many descriptors as this user may have lie unread in sockets",
                 "start fewer calls at once, or raise `ulimit -n`");
   }
-  return status == SendStatus::kSent;
+  if (status == SendStatus::kSent) return true;
+  for (const std::shared_ptr<Segment>& segment : loans_) segment->Ended();  // none of it arrived
+  loans_.clear();
+  return false;
 }
 
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,

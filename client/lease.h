@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "client/output.h"
+#include "client/segment.h"
 #include "wire/cell_frame.h"
 #include "wire/fd.h"
 #include "wire/memfd.h"
@@ -37,11 +38,19 @@ class Blob {
   Fd memfd_;
 };
 
+// A large part of the arguments. `segment`: the one that it fills already, which is lent as it is.
+struct Buffer {
+  Buffer(std::string_view content, std::shared_ptr<Segment> holder = nullptr)
+      : bytes(content), segment(std::move(holder)) {}
+  std::string_view bytes;
+  std::shared_ptr<Segment> segment;
+};
+
 struct CallRequest {
   std::string_view meta;
   const Blob* function = nullptr;
   std::string_view arguments;
-  std::vector<std::string_view> buffers;  // out of band
+  std::vector<Buffer> buffers;  // out of band
   CallLimits limits;
   // When the caller began with what is "send" of its timings; zero: when it is handed to Call().
   Clock::time_point begun{};
@@ -95,10 +104,15 @@ struct CallOutcome {
   uint64_t call_id;
 };
 
+using Loans = std::vector<std::shared_ptr<Segment>>;
+
 class Lease {
  public:
-  Lease(uint64_t id, std::string worker, Fd socket, Fd out, Fd err)
-      : id_(id),
+  // `segments`: where the memory of large arguments comes from.
+  Lease(uint64_t id, std::string worker, Fd socket, Fd out, Fd err,
+        std::shared_ptr<SegmentPool> segments)
+      : segments_(std::move(segments)),
+        id_(id),
         worker_(std::move(worker)),
         socket_(std::move(socket)),
         out_(std::move(out)),
@@ -110,6 +124,10 @@ class Lease {
 
   // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
+
+  // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
+  // which nobody says so is not used again.
+  Loans TakeLoans() { return std::move(loans_); }
 
   // Waits for what becomes of it. `slow` is called when the call has been running for some
   // milliseconds. REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the
@@ -124,6 +142,11 @@ class Lease {
   bool ReadOutput(int stream, CallOutcome& outcome,
                   const CallHooks& hooks);  // false: that stream has ended
 
+  // Appends the descriptors of the memory that holds the buffers. The kCall frame's section 3.
+  std::vector<uint64_t> PlaceBuffers(const std::vector<Buffer>& buffers, std::vector<Fd>& owned);
+
+  std::shared_ptr<SegmentPool> segments_;
+  Loans loans_;
   uint64_t id_;
   std::string worker_;
   Fd socket_, out_, err_;

@@ -83,7 +83,8 @@ class LeaseTest : public ::testing::Test {
     auto [out_read, out_write] = MakePipe();
     auto [err_read, err_write] = MakePipe();
     cell_ = Cell{std::move(theirs), std::move(out_write), std::move(err_write)};
-    lease_.emplace(1, "worker", std::move(ours), std::move(out_read), std::move(err_read));
+    lease_.emplace(1, "worker", std::move(ours), std::move(out_read), std::move(err_read),
+                   SegmentPool::Make());
     request_.meta = "meta";
     request_.function = &function_;
     request_.arguments = "arguments";
@@ -173,7 +174,7 @@ TEST_F(LeaseTest, PlacesTheCallAsTheSpecificationSays) {
   const Blob big_function{std::string(50'000, 'f')};
   request_.function = &big_function;
   request_.arguments = big_arguments;
-  request_.buffers = {first, second};
+  request_.buffers = {Buffer(first), Buffer(second)};
   RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); });
   thread_.join();
   ASSERT_TRUE(call_);
@@ -182,17 +183,59 @@ TEST_F(LeaseTest, PlacesTheCallAsTheSpecificationSays) {
   EXPECT_EQ(call_->header.id, kCallId);
   std::array<uint32_t, 4> lengths;
   std::memcpy(lengths.data(), call_->payload.data(), sizeof lengths);
-  EXPECT_EQ(lengths, (std::array<uint32_t, 4>{4, kSectionInDescriptor, kSectionInDescriptor, 16}));
+  EXPECT_EQ(lengths, (std::array<uint32_t, 4>{4, kSectionInDescriptor, kSectionInDescriptor, 48}));
   EXPECT_EQ(call_->payload.substr(16, 4), "meta");
-  std::array<uint64_t, 2> sizes;
-  std::memcpy(sizes.data(), call_->payload.data() + 20, sizeof sizes);
-  EXPECT_EQ(sizes, (std::array<uint64_t, 2>{5000, 10}));
+  std::array<uint64_t, 6> places;
+  std::memcpy(places.data(), call_->payload.data() + 20, sizeof places);
+  EXPECT_EQ(places, (std::array<uint64_t, 6>{0, 0, 5000, 0, 8192, 10}));
   ASSERT_EQ(call_->descriptors.size(), 3u);
   EXPECT_EQ(ReadSealedMemfd(call_->descriptors[0].get(), 1 << 20), big_function.bytes());
   EXPECT_EQ(ReadSealedMemfd(call_->descriptors[1].get(), 1 << 20), big_arguments);
   const std::string buffers = ReadSealedMemfd(call_->descriptors[2].get(), 1 << 20);
   EXPECT_EQ(buffers.substr(0, 5000), first);
   EXPECT_EQ(buffers.substr(8192, 10), second) << "each buffer is at the next multiple of 4096";
+}
+
+TEST_F(LeaseTest, LendsASegmentThatTheCallerFilledAsItIs) {
+  const auto segment = std::make_shared<Segment>(10'000);
+  std::memset(segment->Map(), 'z', 10'000);
+  const std::string_view whole(segment->Map(), 10'000);
+  const std::string copied = "copied";
+  request_.buffers = {Buffer(whole, segment), Buffer(copied), Buffer(whole, segment)};
+  RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); });
+  thread_.join();
+  std::array<uint64_t, 9> places;
+  std::memcpy(places.data(), call_->payload.data() + call_->payload.size() - sizeof places,
+              sizeof places);
+  EXPECT_EQ(places, (std::array<uint64_t, 9>{1, 0, 10'000, 0, 0, 6, 1, 0, 10'000}));
+  ASSERT_EQ(call_->descriptors.size(), 2u);
+  EXPECT_EQ(ReadSealedMemfd(call_->descriptors[1].get(), 1 << 20), whole);
+  const Loans loans = lease_->TakeLoans();
+  ASSERT_EQ(loans.size(), 2u);
+  EXPECT_EQ(loans[1], segment);
+  EXPECT_TRUE(segment->on_loan());
+}
+
+TEST_F(LeaseTest, OfManySharedSegmentsSomeAreCopied) {
+  std::vector<std::shared_ptr<Segment>> segments;
+  for (int i = 0; i < 20; ++i) {
+    segments.push_back(std::make_shared<Segment>(4096));
+    segments.back()->Map()[0] = static_cast<char>('a' + i);
+    request_.buffers.emplace_back(std::string_view(segments.back()->Map(), 4096), segments.back());
+  }
+  RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); });
+  thread_.join();
+  std::array<uint64_t, 60> places;
+  std::memcpy(places.data(), call_->payload.data() + call_->payload.size() - sizeof places,
+              sizeof places);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    ASSERT_LT(places[3 * i], call_->descriptors.size());
+    char first = 0;
+    ASSERT_EQ(::pread(call_->descriptors[places[3 * i]].get(), &first, 1,
+                      static_cast<off_t>(places[3 * i + 1])),
+              1);
+    EXPECT_EQ(first, static_cast<char>('a' + i));
+  }
 }
 
 TEST_F(LeaseTest, ASentFunctionCannotBeChangedByItsCell) {
@@ -537,7 +580,7 @@ TEST(LeaseMutation, EveryDamagedFrameEndsTheCall) {
     auto [ours, theirs] = MakeSocketPair();
     auto [out_read, out_write] = MakePipe();
     auto [err_read, err_write] = MakePipe();
-    Lease lease(1, "worker", std::move(ours), std::move(out_read), std::move(err_read));
+    Lease lease(1, "worker", std::move(ours), std::move(out_read), std::move(err_read), nullptr);
     ASSERT_TRUE(lease.Send(request, kCallId));
     for (uint64_t frames = 1 + random() % 6; frames > 0; --frames) {
       const FrameHeader header{.kind = pick(kinds),

@@ -21,12 +21,12 @@
 // client -> cell   a = section count n (4); payload = n little-endian u32 lengths, then the
 // sections:
 //                               [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments:
-//                               opaque bytes, [3] lengths of out-of-band buffers: u64 each. A
-//                               section of length 0xffffffff lies in the next descriptor of the
-//                               datagram (a sealed memfd; its size is the section's length), in
-//                               section order; when section 3 is not empty one more descriptor
-//                               follows: a memfd with all buffers, each at the next multiple of
-//                               4096.
+//                               opaque bytes, [3] out-of-band buffers: three u64 each, descriptor,
+//                               offset, size. A section of length 0xffffffff lies in the next
+//                               descriptor of the datagram (a sealed memfd; its size is the
+//                               section's length), in section order. The descriptors after those
+//                               are what [3] counts from 0: memfds that nobody in the cell can
+//                               write to; each buffer starts at a multiple of 4096.
 // kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of
 // the call restarts
 //                               (once). No payload.

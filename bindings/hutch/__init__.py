@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hutch import agent as agent
     from hutch._cancelled import SandboxCancelled as SandboxCancelled
+    from hutch._empty import empty as empty
     from hutch._environment import Environment as Environment
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
@@ -68,6 +69,7 @@ _PLACES = {
     "PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback RequirementError "
     "SandboxBusy SandboxDied SandboxError SandboxExecutionError SandboxMemoryError "
     "SandboxStartupError SandboxTimeoutError SerializationError",
+    "_empty": "empty",
     "_environment": "Environment",
     "_explain": "explain",
     "_functions": "Carried",
@@ -114,6 +116,7 @@ __all__ = [
     "close_aio",
     "doctor",
     "doctor_aio",
+    "empty",
     "explain",
     "function",
     "run",

@@ -70,6 +70,13 @@ class Payload:
     def body_size(self) -> int: ...
     def __len__(self) -> int: ...
 
+class SharedMemory:
+    """Zeros that a cell can be lent, and only read (with the buffer protocol; writable here).
+    Raises Error."""
+
+    def __init__(self, size: int) -> None: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
 class CallResult:
     """What became of one call, before decoding."""
 

@@ -32,7 +32,6 @@ CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE = ra
 IN_MEMFD = 1
 SECTIONS = 4
 IN_DESCRIPTOR = 0xFFFFFFFF
-BUFFER_ALIGNMENT = 4096
 MAX_PAYLOAD = 64 * 1024
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
@@ -69,7 +68,7 @@ class Call:
         self.meta: dict[str, Any] = _loads(sections[0])
         self.function = sections[1]
         self._arguments = sections[2]
-        self._lengths = memoryview(bytes(sections[3])).cast("Q")
+        self._places = memoryview(bytes(sections[3])).cast("Q")
 
     def _map(self, writable: bool) -> Any:
         """The next descriptor's content. What is written to it stays in this process."""
@@ -86,12 +85,10 @@ class Call:
     def arguments(self) -> Any:
         """(args, kwargs), or of a chunk a list of those."""
         buffers: list[memoryview] = []
-        if self._lengths:
-            whole = memoryview(self._map(writable=True))
-            at = 0
-            for size in self._lengths:
-                buffers.append(whole[at : at + size])
-                at += -(-size // BUFFER_ALIGNMENT) * BUFFER_ALIGNMENT
+        if self._places:
+            lent = [memoryview(self._map(writable=True)) for _ in range(len(self.descriptors))]
+            places = iter(self._places)
+            buffers = [lent[which][at : at + size] for which, at, size in zip(*[places] * 3)]
         return _loads(self._arguments, buffers=buffers)
 
 

@@ -297,11 +297,16 @@ class Cell:
     ) -> None:
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
+        joined, places = bytearray(), b""
+        for buffer in buffers:
+            joined += b"\0" * (-len(joined) % 4096)
+            places += struct.pack("<3Q", 0, len(joined), len(buffer.raw()))
+            joined += buffer.raw()
         sections = [
             pickle.dumps(meta, 5),
             payload,
             packed,
-            b"".join(struct.pack("<Q", len(b.raw())) for b in buffers),
+            places,
         ]
         descriptors, lengths, inline = [], [], []
         total = sum(map(len, sections))
@@ -313,9 +318,6 @@ class Cell:
                 lengths.append(len(section))
                 inline.append(section)
         if buffers:
-            joined = bytearray()
-            for buffer in buffers:
-                joined += b"\0" * (-len(joined) % 4096) + buffer.raw()
             descriptors.append(make_memfd(bytes(joined)))
         send(
             self.socket,

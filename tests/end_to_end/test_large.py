@@ -1,0 +1,125 @@
+"""Large arguments and results: the values, whose memory they are, and that none of it piles up."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import sandbox
+
+np: Any = pytest.importorskip("numpy")
+
+MIB = 1 << 20
+
+
+@sandbox(dependencies=["numpy"])
+def sums(*arrays: Any) -> list[float]:
+    return [float(array.sum()) for array in arrays]
+
+
+@sandbox(dependencies=["numpy"])
+def doubled(array: Any) -> Any:
+    array *= 2
+    return array
+
+
+@sandbox
+def echo(data: Any) -> Any:
+    return data
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 1_000_001, 20 * MIB + 3])
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_come_and_go_unchanged(kind: Any, size: int) -> None:
+    data = kind(os.urandom(size))
+    back = echo(data)
+    assert type(back) is kind and back == data
+
+
+def test_arguments_of_every_size_follow_each_other() -> None:
+    for size in (100_000, 5 * MIB, 90_000, 4 * MIB, 4 * MIB + 1, 64 * 1024, 5 * MIB):
+        data = bytes([size % 251]) * size
+        assert echo(data) == data
+
+
+def test_arrays_are_writable_and_private_both_ways() -> None:
+    array = np.arange(500_000, dtype=np.float64)
+    back = doubled(array)
+    assert back[-1] == 999_998 and array[-1] == 499_999
+    back += 1
+    assert back[0] == 1
+
+
+def test_an_empty_array_is_the_functions_own_too() -> None:
+    array = hutch.empty((500, 1000))
+    assert not array.any() and array.dtype == float and array.flags.writeable
+    array[:] = 1.5
+    assert doubled(array)[0, 0] == 3
+    assert array[0, 0] == 1.5
+    array[:] = 2  # filled again, and lent again
+    assert sums(array, array, array.reshape(-1), array[:250], array.T) == [
+        1e6,
+        1e6,
+        1e6,
+        5e5,
+        1e6,
+    ]
+
+
+def test_more_empty_arrays_than_a_frame_has_descriptors() -> None:
+    arrays = [hutch.empty(10_000) for _ in range(20)]
+    for i, array in enumerate(arrays):
+        array[:] = i
+    assert sums(*arrays) == [i * 10_000.0 for i in range(20)]
+
+
+def test_empty_takes_what_numpy_takes() -> None:
+    assert hutch.empty(10).shape == (10,)
+    assert hutch.empty((0, 5)).shape == (0, 5)
+    assert hutch.empty((100, 1000), "U3").dtype == np.dtype("U3")
+    assert hutch.empty([300, 300], np.int32).shape == (300, 300)
+    with pytest.raises(ValueError, match="negative"):
+        hutch.empty(-1)
+    with pytest.raises(TypeError):
+        hutch.empty(10, object)
+    with pytest.raises(TypeError):
+        hutch.empty(1.5)  # type: ignore[arg-type]
+    with pytest.raises(MemoryError):
+        hutch.empty(1 << 61)
+
+
+def test_empty_gives_its_memory_back() -> None:
+    def shared() -> int:
+        return Path("/proc/self/maps").read_text().count("/memfd:hutch")
+
+    before = shared()
+    array = hutch.empty(MIB)
+    view = array[10:]
+    del array
+    assert shared() == before + 1
+    del view
+    assert shared() == before
+
+
+def used() -> tuple[int, int]:
+    """Descriptors, and KiB of memory, shared memory in it."""
+    text = Path("/proc/self/smaps_rollup").read_text()
+    kib = int(text.split("\nPss:")[1].split()[0])
+    return len(os.listdir("/proc/self/fd")), kib
+
+
+def test_a_loop_of_large_calls_does_not_grow() -> None:
+    array = np.ones(12_500_000)
+    for _ in range(3):
+        sums(array)
+    descriptors, kib = used()
+    for _ in range(10):
+        assert sums(array) == [12_500_000.0]
+    after = used()
+    # A segment more may be in use, where the word that a cell is gone came late.
+    assert after[0] <= descriptors + 4
+    assert after[1] <= kib + 2 * 110_000
