@@ -2,11 +2,15 @@
 // workers are scripted wardens.
 #include "agent/broker.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <limits>
@@ -433,6 +437,52 @@ TEST_F(ServerTest, DropsAClientThatTalksNonsenseAndNobodyElse) {
   SendMessage(good.get(), Ask{7, "status"});
   const auto answer = Receive(good.get());
   ASSERT_TRUE(answer && std::holds_alternative<Answer>(answer->message));
+}
+
+TEST_F(ServerTest, DropsAClientThatSendsDescriptorsOfNoUse) {
+  const Fd good = Greet();
+  ASSERT_TRUE(Receive(good.get()));
+  const auto open_now = [] {
+    const std::filesystem::directory_iterator open("/proc/self/fd");
+    return std::distance(begin(open), end(open));
+  };
+  const auto open_before = open_now();
+  const auto send = [](int socket, std::string_view bytes, const std::vector<int>& descriptors) {
+    iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+    std::vector<char> control(CMSG_SPACE(sizeof(int) * descriptors.size()));
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
+    std::memcpy(CMSG_DATA(header), descriptors.data(), sizeof(int) * descriptors.size());
+    ASSERT_GE(::sendmsg(socket, &message, MSG_NOSIGNAL), 0);
+  };
+  const auto [pipe_read, pipe_write] = MakePipe();
+  const Fd unsealed(::memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const Fd huge(::memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(huge.get(), 1l << 40), 0);
+  ASSERT_EQ(::fcntl(huge.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
+  const std::string hello = "I" + EncodeMessage(Hello{kWireVersion, 1});
+  const std::pair<std::string, std::vector<int>> bad[] = {
+      {"M", {pipe_read.get()}},
+      {"M", {good.get()}},
+      {"M", {unsealed.get()}},
+      {"M", {huge.get()}},
+      {hello, std::vector<int>(253, pipe_read.get())},
+  };
+  for (const auto& [bytes, descriptors] : bad) {
+    const Fd client = ConnectTo(paths_.agent_socket);
+    send(client.get(), bytes, descriptors);
+    EXPECT_FALSE(Receive(client.get())) << bytes[0] << descriptors.size();
+  }
+  EXPECT_EQ(open_now(), open_before + 4) << "only the four made here";
+  SendMessage(good.get(), Ask{7, "status"});
+  EXPECT_TRUE(Receive(good.get()));
 }
 
 TEST_F(ServerTest, ShortOfDescriptorsItTellsANewClientSoAndServesTheOthers) {

@@ -475,6 +475,43 @@ TEST_F(LeaseTest, ClosesDescriptorsThatACellSends) {
   EXPECT_EQ(::read(read_end.get(), &byte, 1), 0) << "the host kept a descriptor of a cell's";
 }
 
+TEST_F(LeaseTest, AReplyBeforeTheCallIsNoAnswer) {
+  cell_.Reply(FrameKind::kResult, "made up");  // of a call that it cannot know
+  cell_.Send({.kind = FrameKind::kResult, .id = 0, .c = 4}, std::string(sizeof(CallUsage), 0));
+  ASSERT_TRUE(lease_->Send(request_, kCallId + 1));
+  try {
+    lease_->Await(request_, hooks_, [] {});
+    ADD_FAILURE() << "it was taken for the answer";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kProtocol);
+    EXPECT_TRUE(error.may_have_run());
+  }
+}
+
+TEST_F(LeaseTest, ACellThatNeverReadsMeetsTheDeadline) {
+  request_.limits.timeout_ms = 30;
+  const std::string large(100'000, 'x');
+  request_.arguments = large;
+  ASSERT_TRUE(lease_->Send(request_, kCallId));
+  EXPECT_EQ(lease_->Await(request_, hooks_, [] {}).status, CallStatus::kTimedOut);
+}
+
+TEST_F(LeaseTest, TheSecondReplyIsNobodysAnswer) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Reply(FrameKind::kResult, "first");
+    cell.Reply(FrameKind::kResult, "second");
+  });
+  EXPECT_EQ(Text(outcome), "first");
+}
+
+TEST_F(LeaseTest, AReplyInPiecesIsNoReply) {
+  ExpectProtocolError([](Cell& cell) {
+    const std::string usage(sizeof(CallUsage), '\0');
+    cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 8, .c = 8}, usage + "half");
+    cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 8, .c = 8}, usage + "half");
+  });
+}
+
 // ---- hostile frames
 // ----------------------------------------------------------------------------------------------
 
