@@ -111,7 +111,7 @@ def _bwrap(bench: Bench) -> Rival:
     if shutil.which("bwrap") is None:
         return Rival(name, lacks, skipped="bubblewrap is not installed (--install does it)")
     command = ["bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc"]
-    command += ["/proc", "--dev", "/dev", "--tmpfs", "/tmp", sys.executable, "-c", CODE]
+    command += ["/proc", "--dev", "/dev", sys.executable, "-c", CODE]
     return _command(name, lacks, command, bench)
 
 
