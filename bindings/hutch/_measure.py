@@ -8,7 +8,6 @@ it is compared to, so that a noisy moment meets both. Times are seconds. One mea
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import socket
@@ -218,20 +217,18 @@ def zygote_modules(dependencies: Sequence[str]) -> tuple[list[str], list[str]]:
     """What a zygote has imported then, as a cell tells it, and where its packages lie on this host:
     the arguments of `Forks`.
     """
-    from hutch import _core, _status
+    from hutch import _connection, _core, _launcher
     from hutch._program import function
 
-    told = function(_MODULES, "modules", dependencies=list(dependencies))()
-    names = [name for name in told if not name.startswith(("_hutch", "__main__"))]
+    told = function(_MODULES, "modules", dependencies=list(dependencies))
+    names = [name for name in told() if not name.startswith(("_hutch", "__main__"))]
+    digest = _connection.ensure_current().pool(told._resolved().request).digest
     state = _core.paths()["state_dir"]
-    trees = [
-        f"{state}/environments/{item['digest']}/tree"
-        for item in _status.environments()
-        if item["requirements"] == sorted(dependencies)
+    # Not this interpreter's own packages: pandas imports more where there is more.
+    return names, [
+        f"{state}/environments/{digest}/tree",
+        f"{state}/runtime/{_launcher.runtime_id()}",
     ]
-    found = importlib.util.find_spec("cloudpickle")
-    ours = [os.path.dirname(path) for path in (found and found.submodule_search_locations) or ()]
-    return names, [*ours, *trees[-1:]]
 
 
 def parked(function: Any) -> int:

@@ -52,6 +52,14 @@ def test_measures_take_turns_and_floors_answer() -> None:
     assert 0 < ours.p50 <= ours.p99 and floor.rate > 0
 
 
+def test_the_floor_of_a_fork_has_imported_what_the_zygote_has() -> None:
+    names, paths = _measure.zygote_modules([])
+    assert {"pickle", "cloudpickle", "json"} <= set(names)
+    assert not any("site-packages" in path for path in paths)  # which may hold more to import
+    with _measure.Forks(1, names, paths) as forks:
+        assert forks.missing <= 1  # the module that asked
+
+
 def test_threads_that_fail_are_not_taken_for_quick_ones() -> None:
     def fails(_: int) -> None:
         raise LookupError("no")
