@@ -88,7 +88,7 @@ STYLE = """
     .theirs { fill: #e09b4c; stroke: #e09b4c }
   }
 """
-LEFT, RIGHT, WIDTH, STEP, TOP = 270, 80, 820, 26, 64
+LEFT, RIGHT, WIDTH, STEP, TOP = 300, 80, 850, 26, 64
 
 
 def plot(found: list[tuple[str, float, str]]) -> str:
