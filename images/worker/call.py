@@ -88,7 +88,10 @@ class Call:
         if self._places:
             lent = [memoryview(self._map(writable=True)) for _ in range(len(self.descriptors))]
             places = iter(self._places)
-            buffers = [lent[which][at : at + size] for which, at, size in zip(*[places] * 3)]
+            for which, at, size in zip(*[places] * 3):
+                buffers.append(lent[which][at : at + size])
+                if len(buffers[-1]) != size:
+                    raise ValueError("an argument is not where it is said to be")
         return _loads(self._arguments, buffers=buffers)
 
 

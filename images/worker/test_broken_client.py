@@ -79,9 +79,21 @@ def test_descriptors_that_do_not_come_are_an_error_of_the_call(cell: Cell) -> No
 
 
 def test_buffers_that_do_not_come_are_an_error_of_the_call(cell: Cell) -> None:
-    sizes = struct.pack("<Q", 1 << 20)
-    lengths = [len(META), len(SOURCE), len(NONE), len(sizes)]
-    assert raised(call(cell, lengths, META + SOURCE + NONE + sizes, []))
+    places = struct.pack("<3Q", 0, 0, 1 << 20)
+    lengths = [len(META), len(SOURCE), len(NONE), len(places)]
+    assert raised(call(cell, lengths, META + SOURCE + NONE + places, []))
+
+
+@pytest.mark.parametrize(
+    "place", [(1, 0, 8), (0, 4096, 8), (0, 8, 4089), (0, 0, 1 << 40), (0, 1 << 63, 8)], ids=str
+)
+def test_a_buffer_that_is_not_there_is_an_error_of_the_call(
+    cell: Cell, place: tuple[int, int, int]
+) -> None:
+    arguments, places = with_buffer(8), struct.pack("<3Q", *place)
+    lengths = [len(META), len(SOURCE), len(arguments), len(places)]
+    memfd = make_memfd(bytes(4096))
+    assert raised(call(cell, lengths, META + SOURCE + arguments + places, [memfd]))
 
 
 def with_buffer(size: int) -> bytes:
@@ -106,12 +118,16 @@ def not_a_memfd(kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "device"])
-@pytest.mark.parametrize("section", [0, 1, 2])
+@pytest.mark.parametrize("section", [0, 1, 2, 3])
 def test_what_is_no_memfd_is_an_error_of_the_call(cell: Cell, kind: str, section: int) -> None:
     sections = [META, SOURCE, NONE, b""]
     lengths = [len(part) for part in sections]
-    lengths[section] = IN_DESCRIPTOR
-    sections[section] = b""
+    if section == 3:  # the memory of a buffer
+        sections[2:] = [with_buffer(8), struct.pack("<3Q", 0, 0, 8)]
+        lengths = [len(part) for part in sections]
+    else:
+        lengths[section] = IN_DESCRIPTOR
+        sections[section] = b""
     frame = call(cell, lengths, b"".join(sections), [not_a_memfd(kind)])
     assert frame is None or frame.kind == RAISED
 
@@ -127,11 +143,11 @@ def test_memory_cut_short_under_a_call_ends_its_cell_alone(cell: Cell) -> None:
     kept = os.dup(memfd)
     source = b"def f(data):\n    while True:\n        data[-1]\n"
     arguments = with_buffer(1 << 20)
-    sizes = struct.pack("<Q", 1 << 20)
-    payload = struct.pack("<4I", len(META), len(source), len(arguments), len(sizes))
+    places = struct.pack("<3Q", 0, 0, 1 << 20)
+    payload = struct.pack("<4I", len(META), len(source), len(arguments), len(places))
     send(
         cell.socket,
-        Frame(CALL, a=4, id=cell.id, payload=payload + META + source + arguments + sizes),
+        Frame(CALL, a=4, id=cell.id, payload=payload + META + source + arguments + places),
         [memfd],
     )
     os.close(memfd)
