@@ -27,7 +27,6 @@ class Bench:
     quick: bool
     many: int
     long: float
-    pandas: bool = True
     known: dict[str, Any] = field(default_factory=dict)  # what a row leaves for later ones
     _functions: dict[tuple[str, ...], Any] = field(default_factory=dict)
 
@@ -39,6 +38,10 @@ class Bench:
             made(1)
         _measure.parked(made)
         return made
+
+    def forget(self) -> None:
+        """The agent was stopped, and its pools with it."""
+        self._functions.clear()
 
     def forks(self, processes: int, *dependencies: str) -> Forks:
         key = f"modules of {dependencies}"

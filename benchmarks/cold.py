@@ -77,8 +77,6 @@ def first_results(bench: Bench) -> Iterator[Row]:
     yield spare
     targets = {(): (0.080, 0.160), ("pandas",): (0.400, 0.480)}
     for names, (running, nothing) in targets.items():
-        if names and not bench.pandas:
-            continue
         with_pandas = ", pandas" if names else ""
         bench.function(*names)
         # A spare worker takes no pool that has modules of the caller's.
@@ -107,7 +105,7 @@ def first_results(bench: Bench) -> Iterator[Row]:
             target=f"≤ {nothing * 1000:.0f} ms",
             met=value <= nothing,
         )
-    bench._functions.clear()  # their pools went with the agent
+    bench.forget()
 
 
 BUILD = """
@@ -172,7 +170,7 @@ def _installed() -> tuple[float, float]:
 
 
 def builds(bench: Bench) -> Iterator[Row]:
-    if bench.quick or not bench.pandas:
+    if bench.quick:
         return
     nothing = Row("build", "environment of pandas, nothing cached", target="≤ 6 s at 10 MB/s")
     cached = Row("build-cached", "environment of pandas, wheels cached", target="≤ 1.5 s")

@@ -27,9 +27,9 @@ FAULTS = {"": (7, 16), "pandas": (10, 18)}
 # System calls of the client's process, from calling the function to its value: a lease that came
 # ahead, one sendmsg, one wait, one reply, both outputs, two notes to the agent, three closes.
 CLIENT_CALLS = 13
-# System calls of the cell, from the call's arrival until it waits again: one recvmsg, three to pin
-# it to a CPU, two getrusage, one sendmsg, one recvmsg.
-CELL_CALLS = 8
+# System calls of the cell, from the call's arrival until it sleeps: one recvmsg, two to pin it to a
+# CPU, two getrusage, one sendmsg, one pause.
+CELL_CALLS = 7
 
 
 def sent_by_value() -> Callable[[int], int]:
