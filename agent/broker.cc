@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -149,7 +150,9 @@ void Broker::Gone(Peer& peer) {
   }
   for (const uint64_t cell : state.leases) {
     const auto lease = leases_.find(cell);
-    if (lease != leases_.end()) Release(cell, lease->second);
+    if (lease == leases_.end()) continue;
+    CountAbandoned(peer, lease->second, cell);
+    Release(cell, lease->second);
   }
 }
 
@@ -186,7 +189,10 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
         OnEnvironment(id, prepare, environment);
       });
     } catch (const Error& error) {
-      loop_.Post([this, id, request = prepare.request, error] { Fail(id, request, error); });
+      loop_.Post([this, id, request = prepare.request, error] {
+        if (error.code() != Code::kCancelled) ++metrics_.builds_failed;
+        Fail(id, request, error);
+      });
     } catch (const std::exception& error) {
       loop_.Post([this, id, request = prepare.request, text = std::string(error.what())] {
         Fail(id, request, Error(Code::kInternal, text));
@@ -196,6 +202,10 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
 }
 
 void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environment& environment) {
+  if (environment.built_now) {
+    ++metrics_.builds;
+    metrics_.build_sec += environment.build_sec;
+  }
   PeerState* state = StateOf(id);
   if (state == nullptr || state->preparing.erase(prepare.request) == 0)
     return;  // nobody waits for it any more
@@ -206,7 +216,10 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
     if (pools_.size() >= kMaxPools) {
       const auto unused =
           std::ranges::find_if(pools_, [](const auto& p) { return p.second->abandoned(); });
-      if (unused != pools_.end()) pools_.erase(unused);
+      if (unused != pools_.end()) {
+        metrics_.pools.erase(unused->first);
+        pools_.erase(unused);
+      }
     }
     if (stopping_ || pools_.size() >= kMaxPools) {
       return Fail(id, prepare.request, Error(Code::kBusy, "the agent takes no new pools now"));
@@ -288,7 +301,11 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead](Grant grant) {
         OnGranted(id, request, key, ahead, std::move(grant));
       },
-      [this, id, request = acquire.request](const Error& error) { Fail(id, request, error); });
+      [this, id, request = acquire.request, key = acquire.key,
+       ahead = acquire.ahead](const Error& error) {
+        if (!ahead && error.code() == Code::kBusy) ++metrics_.pools[key].refused;
+        Fail(id, request, error);
+      });
   if (PeerState* still = StateOf(id)) {
     const auto waiting = still->waiting.find(acquire.request);
     if (waiting != still->waiting.end()) waiting->second.second = ticket;
@@ -299,8 +316,7 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
                        Grant grant) {
   PeerState& state = peers_.at(id);  // whoever is gone waits no more
   Lease& lease = leases_[grant.cell];
-  lease = {pool, id, state.free_slots.back(), grant.worker, ahead, false, false};
-  ++calls_;
+  lease = {pool, id, state.free_slots.back(), grant.worker, ahead, false, false, ahead, {}};
   state.waiting.erase(request);
   state.leases.insert(grant.cell);
   state.free_slots.pop_back();
@@ -321,11 +337,18 @@ bool Broker::MayLease(uint64_t peer) const {
 void Broker::OnDone(PeerState& state, const Done& done) {
   const auto lease = leases_.find(done.lease);
   if (lease == leases_.end() || lease->second.peer != state.peer->id()) {
+    if (const auto ended = state.ended.extract(done.lease))
+      Count(ended.mapped().pool, ended.mapped().held_ahead, done.note, ended.mapped().ending);
     // Its cell ended before the client said so, and the report was not wanted then: it is gone.
     if (done.want_report) state.peer->Send(Report{done.lease, CellReport{}});
     return;
   }
   lease->second.want_report |= done.want_report;
+  if (!lease->second.told) {
+    lease->second.told = done.note;
+    if (done.note.ending != Ending::kUntold)
+      Count(lease->second.pool, lease->second.held_ahead, done.note, Ending::kFault);
+  }
   Release(done.lease, lease->second);
 }
 
@@ -333,6 +356,8 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
   const auto found = leases_.find(cell);
   if (found == leases_.end()) return;
   Lease& lease = found->second;
+  if (lease.told && lease.told->ending == Ending::kUntold)
+    Count(lease.pool, lease.held_ahead, *lease.told, EndingOf(report));
   PeerState* state = StateOf(lease.peer);
   if (state == nullptr) {
     leases_.erase(found);
@@ -341,6 +366,10 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
   // A cell that ended by itself (it died, or hit a limit): the report goes out unasked, for the
   // client will want it.
   if (lease.want_report || !lease.releasing) state->peer->Send(Report{cell, report});
+  if (!lease.releasing) {
+    state->ended[cell] = {lease.pool, lease.held_ahead, EndingOf(report)};
+    if (state->ended.size() > kLeaseTableSlots) state->ended.erase(state->ended.begin());
+  }
   state->leases.erase(cell);
   state->free_slots.push_back(lease.table_slot);
   leases_.erase(found);
@@ -355,6 +384,22 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
       if (Pool* pool = FindPool(key)) pool->Serve();
     }
   });
+}
+
+void Broker::Count(const std::string& pool, bool held_ahead, CallNote note, Ending if_untold) {
+  if (note.ending == Ending::kNoCall) return;
+  if (note.ending == Ending::kUntold) note.ending = if_untold;
+  ++metrics_.calls;
+  if (FindPool(pool) != nullptr) metrics_.pools[pool].Add(note, held_ahead, Clock::now());
+}
+
+// A call that was running when its client went.
+void Broker::CountAbandoned(Peer& peer, const Lease& lease, uint64_t cell) {
+  if (lease.told || lease.releasing || FindPool(lease.pool) == nullptr) return;
+  uint32_t& mark = peer.lease_table()[lease.table_slot];
+  if (std::atomic_ref<uint32_t>(mark).load() != MarkOf(cell, kLeaseUsed)) return;
+  ++metrics_.calls;
+  metrics_.pools[lease.pool].AddAbandoned(lease.held_ahead, Clock::now());
 }
 
 bool Broker::Reclaim(Pool& pool, const std::string* worker) {
@@ -381,7 +426,9 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
   const auto answer = [this, id, request = ask.request](std::string text) {
     if (PeerState* state = StateOf(id)) state->peer->Send(Answer{request, std::move(text)});
   };
-  if (ask.what == "status") return answer(StatusJson());
+  if (ask.what == "status") return answer(StatusJson(State()));
+  if (ask.what == "metrics") return answer(PrometheusText(FamiliesOf(State())));
+  if (ask.what == "metrics json") return answer(MetricsJson(FamiliesOf(State())));
   if (ask.what.starts_with("stop ")) {
     const long drain = std::strtol(ask.what.c_str() + 5, nullptr, 10);
     answer("stopping");
@@ -412,37 +459,28 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
        Error(Code::kInvalidArgument, "the agent does not know how to answer that"));
 }
 
-std::string Broker::StatusJson() const {
-  json pools = json::array();
+AgentState Broker::State() {
+  const Clock::time_point now = Clock::now();
+  AgentState agent{.generation = generation_,
+                   .uptime_sec = Seconds(now - started_),
+                   .calls = metrics_.calls,
+                   .clients = peers_.size(),
+                   .leases = leases_.size(),
+                   .spares = spares_.size(),
+                   .builds = metrics_.builds,
+                   .builds_failed = metrics_.builds_failed,
+                   .build_sec = metrics_.build_sec,
+                   .stopping = stopping_,
+                   .process = ReadProcessState(),
+                   .pools = {}};
+  agent.started_sec = static_cast<double>(std::time(nullptr)) - agent.uptime_sec;
   for (const auto& [key, pool] : pools_) {
-    const Pool::Stats stats = pool->GetStats();
-    pools.push_back({{"key", key},
-                     {"digest", pool->environment().digest},
-                     {"requirements", pool->spec().requirements},
-                     {"labels", pool->spec().labels},
-                     {"memory_mb", pool->spec().memory_mb},
-                     {"workers", stats.worker_names},
-                     {"slots", stats.slots},
-                     {"ready", stats.ready},
-                     {"leased", stats.leased},
-                     {"waiting", stats.waiting},
-                     {"calls", stats.calls},
-                     {"rotations", stats.rotations},
-                     {"start_failures", stats.start_failures},
-                     {"last_failure", stats.last_failure}});
+    PoolMetrics& metrics = metrics_.pools[key];
+    agent.pools.push_back({key, pool->environment().digest, pool->spec().requirements,
+                           pool->spec().labels, pool->spec().memory_mb, pool->GetStats(), metrics,
+                           metrics.rate.PerSecond(now), metrics.recent.Get(now)});
   }
-  return Dump({{"version", "0.1.0"},
-               {"wire_version", kWireVersion},
-               {"generation", generation_},
-               {"pid", ::getpid()},
-               {"uptime_sec", Seconds(Clock::now() - started_)},
-               {"calls", calls_},
-               {"clients", peers_.size()},
-               {"leases", leases_.size()},
-               {"spares", spares_.size()},
-               {"enforcement", "watchdog"},
-               {"stopping", stopping_},
-               {"pools", pools}});
+  return agent;
 }
 
 void Broker::Tick() {

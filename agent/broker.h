@@ -10,10 +10,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
 
+#include "agent/exposition.h"
+#include "agent/metrics.h"
 #include "pool/background.h"
 #include "pool/environment.h"
 #include "pool/loop.h"
@@ -61,10 +64,19 @@ class Broker {
     bool ahead = false;
     bool releasing = false;
     bool want_report = false;
+    bool held_ahead = false;       // it was there before the call that took it
+    std::optional<CallNote> told;  // of its call; once
+  };
+  struct EndedLease {  // its cell ended by itself: what its client says of the call is still to
+                       // come
+    std::string pool;
+    bool held_ahead;
+    Ending ending;
   };
   struct PeerState {
     Peer* peer = nullptr;
     std::set<uint64_t> leases;
+    std::map<uint64_t, EndedLease> ended;
     std::map<uint64_t, std::pair<std::string, uint64_t>> waiting;  // request -> pool, ticket
     std::vector<uint32_t> free_slots;
     std::map<uint64_t, std::shared_ptr<std::atomic<bool>>>
@@ -87,7 +99,9 @@ class Broker {
   void Fail(uint64_t peer, uint64_t request, const Error& error);
   void Tick();
   void Sweep();
-  std::string StatusJson() const;
+  void Count(const std::string& pool, bool held_ahead, CallNote note, Ending if_untold);
+  void CountAbandoned(Peer& peer, const Lease& lease, uint64_t cell);
+  AgentState State();
   void AwaitDrain();
   void FinishStop();
 
@@ -111,7 +125,7 @@ class Broker {
   bool stopping_ = false;
   std::atomic<bool> closing_ = false;  // for builds on other threads: give up
   unsigned ticks_ = 0;
-  uint64_t calls_ = 0;
+  Metrics metrics_;
 };
 
 }  // namespace hutch

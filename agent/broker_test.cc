@@ -14,6 +14,7 @@
 #include <deque>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
@@ -26,6 +27,7 @@
 namespace hutch {
 namespace {
 
+using nlohmann::json;
 using std::chrono::milliseconds;
 
 // What the broker sees of a client: notes what it is sent.
@@ -140,6 +142,55 @@ TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
   RunUntil([&] { return peer.Count<Report>() == 1; });
   EXPECT_EQ(peer.All<Report>()[0].lease, lease.lease);
   EXPECT_EQ(peer.All<Report>()[0].report.wall_us, 7u);
+}
+
+TEST_F(BrokerTest, CountsEachCallOnce) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  const auto state = [&] {
+    const size_t before = peer.Count<Answer>();
+    broker_->Handle(peer, Ask{next_request_++, "status"});
+    RunUntil([&] { return peer.Count<Answer>() > before; });
+    return json::parse(peer.All<Answer>().back().text);
+  };
+  EXPECT_EQ(state()["calls"], 0);
+
+  const Leased simple = AcquireFor(peer, key);
+  peer.Use(simple);
+  broker_->Handle(peer, Done{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
+  broker_->Handle(peer, Done{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
+  EXPECT_EQ(state()["calls"], 1) << "also of one that is told of twice";
+
+  const Leased unused = AcquireFor(peer, key, true);
+  broker_->Handle(peer, Done{unused.lease, false, {}});
+  EXPECT_EQ(state()["calls"], 1) << "a lease that served no call is none";
+
+  // The warden speaks first of one, and second of the other: both died, and are told of once.
+  const Leased untold = AcquireFor(peer, key, true);
+  peer.Use(untold);
+  broker_->Handle(peer, Done{untold.lease, true, {Ending::kUntold, 0, 0, 1, 0}});
+  RunUntil([&] { return peer.Count<Report>() == 1; });
+  const json told = state();
+  EXPECT_EQ(told["calls"], 2);
+  const json& pool = told["pools"][0];
+  EXPECT_EQ(pool["outcomes"]["returned"], 1);
+  EXPECT_EQ(pool["calls"], 2);
+  EXPECT_EQ(pool["hit_rate"], 0.5) << "one was leased ahead of its call";
+  EXPECT_GE(pool["cells_made"], 3);
+  EXPECT_EQ(pool["worker_starts"], 1);
+}
+
+TEST_F(BrokerTest, CountsACallWhoseClientIsGone) {
+  FakePeer lost(1);
+  FakePeer peer(2);
+  const std::string key = PrepareFor(lost);
+  lost.Use(AcquireFor(lost, key));
+  AcquireFor(lost, key, true);  // never used: no call
+  broker_->Gone(lost);
+  broker_->Handle(peer, Ask{1, "metrics"});
+  RunUntil([&] { return peer.Count<Answer>() == 1; });
+  const std::string text = peer.All<Answer>()[0].text;
+  EXPECT_NE(text.find("status=\"cancelled\",limit=\"\"} 1\n"), std::string::npos) << text;
 }
 
 TEST_F(BrokerTest, TwoClientsOfOneSpecShareAPool) {

@@ -546,6 +546,12 @@ PYBIND11_MODULE(_core, m) {
            py::arg("cancel") = py::none(), py::arg("on_stdout") = py::none(),
            py::arg("on_stderr") = py::none(), py::arg("begun") = 0.0)
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
+      .def(
+          "metrics",
+          [](PyClient& c, bool as_json) {
+            return c.Ask(as_json ? "metrics json" : "metrics", 10'000);
+          },
+          py::arg("as_json") = false)
       .def("environments", [](PyClient& c) { return c.Ask("environments", 30'000); })
       .def("remove_environment",
            [](PyClient& c, const std::string& digest) {

@@ -236,6 +236,7 @@ void Pool::StartWorker() {
                          kDescriptorsHint, {}));
   }
   starting_since_ = Clock::now();
+  ++worker_starts_;
   try {
     // One that waits for a pool, where this one wants nothing that a container must be made with.
     std::unique_ptr<Worker> worker;
@@ -265,6 +266,7 @@ void Pool::StartWorker() {
 
 void Pool::StartFailed(const Error& error) {
   ++failures_;
+  ++worker_failures_;
   last_failure_ = error.what();
   FailSoon(error);
 }
@@ -299,6 +301,7 @@ void Pool::OnCellReady(Worker& worker, uint64_t cell) {
   if (member == nullptr) return;
   member->proven = true;
   failures_ = 0;
+  ++cells_made_;
   if (member->retiring) return worker.Kill(cell);
   member->ready.push_back(cell);
   Serve();
@@ -469,6 +472,9 @@ Pool::Stats Pool::GetStats() const {
   stats.calls = calls_;
   stats.rotations = rotations_;
   stats.start_failures = failures_;
+  stats.cells_made = cells_made_;
+  stats.worker_starts = worker_starts_;
+  stats.worker_failures = worker_failures_;
   stats.last_failure = last_failure_;
   return stats;
 }

@@ -85,7 +85,8 @@ class Pool final : public Worker::Listener {
 
   struct Stats {
     uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0,
-             start_failures = 0;
+             start_failures = 0;                                      // in a row
+    uint64_t cells_made = 0, worker_starts = 0, worker_failures = 0;  // since the pool is there
     std::string last_failure;
     std::vector<std::string> worker_names;
     std::string notes;
@@ -160,6 +161,9 @@ class Pool final : public Worker::Listener {
   bool serving_ = false;
   uint64_t calls_ = 0;
   uint64_t rotations_ = 0;
+  uint64_t cells_made_ = 0;
+  uint64_t worker_starts_ = 0;
+  uint64_t worker_failures_ = 0;
   std::shared_ptr<bool> alive_;
 };
 

@@ -53,10 +53,14 @@ if TYPE_CHECKING:
         sandbox_async as sandbox_async,
     )
     from hutch._status import (
+        PoolStatus as PoolStatus,
+        Status as Status,
         close as close,
         close_aio as close_aio,
         doctor as doctor,
         doctor_aio as doctor_aio,
+        metrics as metrics,
+        metrics_aio as metrics_aio,
         status as status,
         status_aio as status_aio,
     )
@@ -78,7 +82,8 @@ _PLACES = {
     "_policy": "Pool",
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
-    "_status": "close close_aio doctor doctor_aio status status_aio",
+    "_status": "PoolStatus Status close close_aio doctor doctor_aio metrics metrics_aio status "
+    "status_aio",
 }
 _MODULE_OF = {name: module for module, names in _PLACES.items() for name in names.split()}
 
@@ -96,6 +101,7 @@ __all__ = [
     "PlatformNotSupportedError",
     "PodmanNotInstalledError",
     "Pool",
+    "PoolStatus",
     "Program",
     "RemoteTraceback",
     "RequirementError",
@@ -110,6 +116,7 @@ __all__ = [
     "SandboxTimeoutError",
     "SandboxedFunction",
     "SerializationError",
+    "Status",
     "Usage",
     "agent",
     "close",
@@ -119,6 +126,8 @@ __all__ = [
     "empty",
     "explain",
     "function",
+    "metrics",
+    "metrics_aio",
     "run",
     "run_aio",
     "sandbox",

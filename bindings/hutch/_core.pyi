@@ -162,6 +162,9 @@ class Client:
     def status(self) -> str:
         """The agent's state as JSON text."""
 
+    def metrics(self, as_json: bool = False) -> str:
+        """The agent's metrics, in Prometheus' text format 0.0.4 or as JSON text."""
+
     def environments(self) -> str:
         """What is in the store, as JSON text."""
 

@@ -71,6 +71,10 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
 def _dispatch(options: argparse.Namespace) -> int:
     from hutch.cli import commands
 
+    if options.command in ("status", "top"):
+        from hutch.cli import top
+
+        return top.run(options)
     if options.command == "bench":
         from hutch.cli import bench
 
@@ -79,6 +83,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         "doctor": commands.doctor,
         "run": commands.run,
         "ps": commands.ps,
+        "metrics": commands.metrics,
         "env": commands.env,
         "logs": commands.logs,
         "agent": commands.agent,
@@ -120,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     commands.add_parser("ps", parents=[common], help="pools and workers")
+    status = commands.add_parser("status", parents=[common], help="pools and their calls, once")
+    status.add_argument("--watch", "-w", action="store_true", help="again every second")
+    top = commands.add_parser("top", parents=[common], help="the same as status --watch")
+    top.add_argument("--once", action="store_true", help="once, and out")
+    commands.add_parser("metrics", parents=[common], help="metrics, as Prometheus reads them")
     env = commands.add_parser("env", parents=[common], help="environments in the store")
     env.add_argument("action", nargs="?", choices=["list", "remove"], default="list")
     env.add_argument("digest", nargs="*", help="of what is to be removed")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hutch._progress import escape
@@ -15,7 +16,7 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, default=repr))
 
 
-def _print_table(rows: list[dict[str, Any]], columns: list[str]) -> None:
+def _print_table(rows: Sequence[Mapping[str, Any]], columns: list[str]) -> None:
     """Text of the agent's, which in part comes from callers: escaped."""
     cells = [[escape(_cell(name, row.get(name, ""))) for name in columns] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells)]
@@ -182,6 +183,16 @@ def ps(options: argparse.Namespace) -> int:
     if pools:
         columns = "requirements memory_mb calls ready leased waiting workers last_failure".split()
         _print_table(sorted(pools, key=lambda pool: -pool.get("calls", 0)), columns)
+    return 0
+
+
+def metrics(options: argparse.Namespace) -> int:
+    from hutch import _status
+
+    if options.json:
+        _print_json(_status.metrics_json())
+    else:
+        sys.stdout.write(_status.metrics())  # nothing where no agent runs: that is no text of ours
     return 0
 
 
