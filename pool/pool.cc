@@ -405,7 +405,8 @@ void Pool::Serve() {
     return true;
   });
   serving_ = false;
-  for (Member& member : workers_) member.worker->Hurry(!waiters_.empty());
+  const bool low = !waiters_.empty() || 2 * ReadyCells() < sizing_.warm;
+  for (Member& member : workers_) member.worker->Hurry(low);
   Resize();
 }
 

@@ -88,8 +88,8 @@ class Worker {
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Kill(uint64_t cell);  // OnCellGone follows
   void StopRefilling() { refill_ = false; }
-  // While callers wait, cells do not rehearse a call before they are ready.
-  void Hurry(bool callers_wait) { hurried_ = callers_wait; }
+  // While the stock is low, cells do not rehearse a call before they are ready.
+  void Hurry(bool low) { hurried_ = low; }
 
  private:
   enum class State { kStarting, kReady, kDead };

@@ -16,57 +16,49 @@
 //   host, random or counted 16     8    b       meaning depends on kind 24     8    c       meaning
 //   depends on kind 32     ...  payload
 //
+// clang-format off
 // ---- client <-> cell
-// ------------------------------------------------------------------------------------------- kCall
-// client -> cell   a = section count n (4); payload = n little-endian u32 lengths, then the
-// sections:
-//                               [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments:
-//                               opaque bytes, [3] out-of-band buffers: three u64 each, descriptor,
-//                               offset, size. A section of length 0xffffffff lies in the next
-//                               descriptor of the datagram (a sealed memfd; its size is the
-//                               section's length), in section order. The descriptors after those
-//                               are what [3] counts from 0: memfds that nobody in the cell can
-//                               write to; each buffer starts at a multiple of 4096.
-// kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of
-// the call restarts
+// kCall        client -> cell   a = section count n (4), b = key (0: none); payload = n little-endian u32 lengths, then
+//                               the sections: [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments: opaque
+//                               bytes, [3] out-of-band buffers: three u64 each, descriptor, offset, size. A section of
+//                               length 0xffffffff lies in the next descriptor of the datagram (a sealed memfd; its size
+//                               is the section's length), in section order. The descriptors after those are what [3]
+//                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
+//                               multiple of 4096.
+// kLoad        client -> cell   before a kCall: as kCall, with empty arguments. The cell loads meta and function now and
+//                               says nothing; a kCall with the same key then finds them loaded. Else it loads its own.
+// kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
 //                               (once). No payload.
-// kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the
-// whole result if it
-//                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage.
-//                               With kFlagInMemfd the total lies in the memfd that the client sent
-//                               after kNeed, and payload is CallUsage only.
-// kRaised      cell -> client   the function raised: as kResult, the body being the error map (see
-// decode.h). kUnencodable cell -> client   the result is no data: as kResult, the body being a map
-// {path, type, hint, message}. kNeed        cell -> client   b = bytes wanted for a large result.
-// Answered by kMemfd, or, above result_mb, by kRefused. kMemfd       client -> cell   one
-// descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK. kRefused     client -> cell   too
-// large; the cell then sends kTooLarge (b = size) as its result. kTooLarge    cell -> client   b =
-// size of the result that was not sent.
+// kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the whole result if it
+//                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage. With kFlagInMemfd
+//                               the total lies in the memfd that the client sent after kNeed, and payload is CallUsage
+//                               only.
+// kRaised      cell -> client   the function raised: as kResult, the body being the error map (see decode.h).
+// kUnencodable cell -> client   the result is no data: as kResult, the body being a map {path, type, hint, message}.
+// kNeed        cell -> client   b = bytes wanted for a large result. Answered by kMemfd, or, above result_mb, by kRefused.
+// kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK.
+// kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result.
+// kTooLarge    cell -> client   b = size of the result that was not sent.
 //
 // ---- agent -> warden
-// -------------------------------------------------------------------------------------------
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
-// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr
-// (write ends); c = kHurried: a caller waits for it, so it prepares nothing for the sake of speed
-// kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0:
-// none): the call has started; the
-//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its
-//              memory
+// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends);
+//              c = kHurried: the stock is low, so it prepares nothing for the sake of speed
+// kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
+//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kRetire      make no more; kill every cell and exit 0
-// kConfigure   payload = HUTCH_KEY=VALUE, each ended by NUL, at most kMaxConfig bytes: what its calls
-// are to be. Once; the first order of all. Until then the worker belongs to no pool.
+//
 // ---- warden -> agent
-// -------------------------------------------------------------------------------------------
 // kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN
 // kZygoteReady payload = JSON text of notes (untrusted: preloads that failed), at most 16 KiB
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
 // kCellExit    a = slot, id = cell id, payload = CellReport
 // kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or
-// cell was not made; the
-//              slot is gone)
+// cell was not made; the slot is gone)
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.
+// clang-format on
 #pragma once
 
 #include <cstddef>
@@ -93,6 +85,7 @@ enum class FrameKind : uint8_t {
   kMemfd = 7,
   kRefused = 8,
   kTooLarge = 9,
+  kLoad = 10,
 
   kMakeSlot = 32,
   kMakeCell = 33,

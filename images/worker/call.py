@@ -22,30 +22,28 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from struct import Struct
-from time import perf_counter_ns
 from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import encode as encoding
 
-CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE = range(1, 10)
+CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD = range(1, 11)
 IN_MEMFD = 1
 SECTIONS = 4
-IN_DESCRIPTOR = 0xFFFFFFFF
 MAX_PAYLOAD = 64 * 1024
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
+PICKLED = ("function", "chunk")  # modes in which the function comes as a pickle
 SLOW_LOAD_NS = 20_000_000  # a load longer than this restarts the call's clock
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
 RAISE = opcode.opmap["RAISE_VARARGS"]
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+USAGE_SIZE = 48  # CallUsage
+INLINE = MAX_PAYLOAD - USAGE_SIZE
 _lengths = Struct(f"<{SECTIONS}I")
-_usage = Struct("<QQQQQII")
-INLINE = MAX_PAYLOAD - _usage.size
 
-_CPUS = os.cpu_count() or 1  # asked ahead: it reads all of /proc/stat
 _exit = os._exit
 _close = os.close
 _pwrite = os.pwrite
@@ -53,26 +51,38 @@ _loads = pickle.loads
 
 
 class Call:
-    """One received call: meta data, function and arguments, not yet loaded."""
+    """One received call, or what is to be loaded before one: its arguments are not loaded yet.
 
-    def __init__(self, payload: bytes, descriptors: tuple[int, ...]) -> None:
-        self.descriptors = list(descriptors)
-        at = _lengths.size
-        sections: list[Any] = []
-        for size in _lengths.unpack_from(payload):
-            if size == IN_DESCRIPTOR:
-                sections.append(self._map(writable=False))
-            else:
-                sections.append(payload[at : at + size])
-                at += size
-        self.meta: dict[str, Any] = _loads(sections[0])
-        self.function = sections[1]
-        self._arguments = sections[2]
-        self._places = memoryview(bytes(sections[3])).cast("Q")
+    `loaded`: meta data and function, where they are here already."""
 
-    def _map(self, writable: bool) -> Any:
+    def __init__(
+        self,
+        sections: tuple[bytes | None, ...],
+        descriptors: tuple[int, ...],
+        loaded: tuple[dict[str, Any], Any] | None = None,
+    ) -> None:
+        meta, function, arguments, places = sections
+        self.descriptors = descriptors
+        if meta is None:
+            meta = self._map()
+        if function is None:
+            function = self._map()
+        self.code: Any = function  # a pickle, or text
+        self.meta: dict[str, Any]
+        self.function: Any  # None: not loaded
+        self.meta, self.function = loaded or (_loads(meta), None)
+        self._arguments: Any = self._map() if arguments is None else arguments
+        self._places: Any = self._map() if places is None else places
+
+    def load_function(self) -> Any:
+        if self.function is None:
+            self.function = called(_loads(self.code))
+        return self.function
+
+    def _map(self, writable: bool = False) -> Any:
         """The next descriptor's content. What is written to it stays in this process."""
-        fd = self.descriptors.pop(0)
+        fd, *rest = self.descriptors
+        self.descriptors = tuple(rest)
         try:
             size = os.fstat(fd).st_size
             if size == 0:
@@ -84,42 +94,16 @@ class Call:
 
     def arguments(self) -> Any:
         """(args, kwargs), or of a chunk a list of those."""
+        if not self._places:
+            return _loads(self._arguments)
         buffers: list[memoryview] = []
-        if self._places:
-            lent = [memoryview(self._map(writable=True)) for _ in range(len(self.descriptors))]
-            places = iter(self._places)
-            for which, at, size in zip(*[places] * 3):
-                buffers.append(lent[which][at : at + size])
-                if len(buffers[-1]) != size:
-                    raise ValueError("an argument is not where it is said to be")
+        lent = [memoryview(self._map(writable=True)) for _ in range(len(self.descriptors))]
+        places = iter(memoryview(bytes(self._places)).cast("Q"))
+        for which, at, size in zip(*[places] * 3):
+            buffers.append(lent[which][at : at + size])
+            if len(buffers[-1]) != size:
+                raise ValueError("an argument is not where it is said to be")
         return _loads(self._arguments, buffers=buffers)
-
-
-class Usage:
-    """What the cell says of itself with its reply."""
-
-    def __init__(self, cell: Any) -> None:
-        self._cell = cell
-        self.load_ns = self.wall_ns = self.encode_ns = 0
-        self.limit = 0
-        self._cpu, _, self._faults = cell.usage()
-        self._done: tuple[int, int, int] | None = None
-
-    def stop(self) -> None:
-        self._done = self._cell.usage()
-
-    def packed(self) -> bytes:
-        cpu, peak, faults = self._done or self._cell.usage()
-        faults = min(faults - self._faults, 0xFFFFFFFF)
-        return _usage.pack(
-            self.load_ns // 1000,
-            self.wall_ns // 1000,
-            cpu - self._cpu,
-            peak,
-            self.encode_ns // 1000,
-            faults,
-            self.limit,
-        )
 
 
 class Worker:
@@ -130,51 +114,69 @@ class Worker:
         self.fd = fd
         self.cpus = cpus
         self.keep = False
+        self.loaded: tuple[int, tuple[dict[str, Any], Any]] | None = None
 
     def serve(self) -> None:
         """One call, or as many as come while each says `keep`. Returns when the other side is gone.
 
         After its last call a cell sleeps until it is killed: that its socket closes would only wake
         it to compete with whoever has the result."""
+        cell = self.cell
         while True:
-            frame = self.cell.recv(self.fd)
-            if frame is None:
+            received = cell.recv_call(self.fd, self.cpus)
+            if received is None:
                 return
-            if frame[0] == CALL and frame[1] == SECTIONS:
-                if self.cpus < _CPUS:
-                    self.cell.pin(self.cpus)
-                self.handle(frame)
-                if not self.keep:
-                    self.cell.sleep()
+            kind, call_id, key, sections, descriptors = received
+            if kind == LOAD:
+                self.load(key, sections, descriptors)
+                continue
+            self.handle(call_id, key, sections, descriptors)
+            if not self.keep:
+                cell.sleep()
 
-    def handle(self, frame: Any) -> None:
-        call_id, payload, descriptors = frame[2], frame[5], frame[6]
-        usage = Usage(self.cell)
-        begin = perf_counter_ns()
+    def load(
+        self, key: int, sections: tuple[bytes | None, ...], descriptors: tuple[int, ...]
+    ) -> None:
+        """Ahead of a call. What goes wrong here goes wrong again in the call, and is told then."""
+        try:
+            call = Call(sections, descriptors)
+            if call.meta["mode"] in PICKLED:
+                self.loaded = key, (call.meta, call.load_function())
+        except BaseException:
+            self.loaded = None
+
+    def handle(
+        self,
+        call_id: int,
+        key: int,
+        sections: tuple[bytes | None, ...],
+        descriptors: tuple[int, ...],
+    ) -> None:
+        cell = self.cell
+        loaded = self.loaded
         sources: dict[str, str] = {}
         try:
-            call = Call(payload, descriptors)
-            sources = call.meta.get("sources") or {}
-            self.keep = "keep" in call.meta
+            known = loaded[1] if loaded and loaded[0] == key else None
+            call = Call(sections, descriptors, known)
+            meta = call.meta
+            sources = meta.get("sources") or sources
+            self.keep = "keep" in meta
             run = self.prepare(call)
-            start = perf_counter_ns()
-            usage.load_ns = start - begin
-            if usage.load_ns > SLOW_LOAD_NS:
-                self.cell.send(self.fd, STARTED, 0, call_id, 0, 0)
-                start = perf_counter_ns()
+            if cell.loaded() > SLOW_LOAD_NS:
+                cell.send(self.fd, STARTED, 0, call_id, 0, 0)
+                cell.loaded()
             try:
                 value = run()
             finally:
-                usage.wall_ns = perf_counter_ns() - start
                 flush_streams()
-                usage.stop()
+                cell.ran()
         except BaseException as error:
-            self.reply_error(call_id, error, sources, usage)
+            self.reply_error(call_id, error, sources)
             return
         try:
-            self.reply_value(call_id, value, call.meta.get("result_bytes") or 1 << 62, usage)
+            self.reply_value(call_id, value, meta.get("result_bytes") or 1 << 62)
         except BaseException as error:
-            self.reply_error(call_id, error, sources, usage)
+            self.reply_error(call_id, error, sources)
 
     # ---- running ----
 
@@ -189,16 +191,14 @@ class Worker:
         if meta.get("files"):
             write_files(meta["files"])
         if meta.get("cpu_ms"):
-            limit_cpu(meta["cpu_ms"] / 1000 + self.cell.usage()[0] / 1e6)
+            limit_cpu(meta["cpu_ms"] / 1000 + self.cell.cpu_used() / 1e6)
         mode = meta["mode"]
         if mode == "program":
             return self.prepare_program(call)
         if mode == "function_source":
-            function = define(str(call.function, "utf-8", "surrogatepass"), meta)
+            function = called(define(str(call.code, "utf-8", "surrogatepass"), meta))
         else:
-            function = _loads(call.function)
-        if getattr(getattr(function, "__code__", None), "co_flags", 0) & COROUTINE:
-            function = synchronous(function)
+            function = call.load_function()
         if mode == "chunk" or meta.get("chunk"):
             calls = call.arguments()
             return lambda: run_chunk(function, calls, meta.get("sources") or {})
@@ -208,7 +208,7 @@ class Worker:
     def prepare_program(self, call: Call) -> Callable[[], None]:
         meta = call.meta
         filename = meta.get("filename") or "program.py"
-        source = str(call.function, "utf-8")
+        source = str(call.code, "utf-8")
         main = fresh_main(filename)
         sys.argv = [filename, *meta.get("args", ())]
         sys.path.insert(0, os.getcwd())
@@ -230,8 +230,8 @@ class Worker:
 
     # ---- replying ----
 
-    def reply_value(self, call_id: int, value: Any, max_bytes: int, usage: Usage) -> None:
-        begin = perf_counter_ns()
+    def reply_value(self, call_id: int, value: Any, max_bytes: int) -> None:
+        cell = self.cell
         try:
             payload = encoding.encode(value, max_bytes)
         except encoding.Unencodable as error:
@@ -242,19 +242,17 @@ class Worker:
                 "message": str(error),
             }
             body = bytes(encoding.encode(fields, 1 << 24).body)
-            self.cell.send(
-                self.fd, UNENCODABLE, 0, call_id, len(body), len(body), usage.packed(), body
-            )
+            cell.reply(self.fd, UNENCODABLE, 0, call_id, len(body), len(body), body)
             return
         except encoding.TooLarge as error:
-            self.cell.send(self.fd, TOO_LARGE, 0, call_id, error.size, 0, usage.packed())
+            cell.reply(self.fd, TOO_LARGE, 0, call_id, error.size, 0)
             return
-        usage.encode_ns = perf_counter_ns() - begin
+        cell.encoded()
         size = payload.size
         if size <= INLINE:
-            self.cell.send(self.fd, RESULT, 0, call_id, size, size, usage.packed(), payload.body)
+            cell.reply(self.fd, RESULT, 0, call_id, size, size, payload.body)
         else:
-            self.reply_large(call_id, RESULT, len(payload.body), size, payload.chunks(), usage)
+            self.reply_large(call_id, RESULT, len(payload.body), size, payload.chunks())
 
     def reply_large(
         self,
@@ -263,14 +261,13 @@ class Worker:
         body_size: int,
         size: int,
         chunks: Iterator[tuple[int, Any]],
-        usage: Usage,
     ) -> None:
         self.cell.send(self.fd, NEED, 0, call_id, size, 0)
         frame = self.cell.recv(self.fd)
         if frame is None:
             _exit(0)
         if frame[0] != MEMFD or len(frame[6]) != 1:
-            self.cell.send(self.fd, TOO_LARGE, 0, call_id, size, 0, usage.packed())
+            self.cell.reply(self.fd, TOO_LARGE, 0, call_id, size, 0)
             return
         fd = frame[6][0]
         for offset, chunk in chunks:
@@ -280,13 +277,12 @@ class Worker:
                 view = view[written:]
                 offset += written
         _close(fd)
-        self.cell.send(self.fd, kind, IN_MEMFD, call_id, body_size, size, usage.packed())
+        self.cell.reply(self.fd, kind, IN_MEMFD, call_id, body_size, size)
 
-    def reply_error(
-        self, call_id: int, error: BaseException, sources: dict[str, str], usage: Usage
-    ) -> None:
-        usage.limit = limit_of(error, self.cell)
-        if usage.limit:
+    def reply_error(self, call_id: int, error: BaseException, sources: dict[str, str]) -> None:
+        limit = limit_of(error, self.cell)
+        if limit:
+            self.cell.hit_limit(limit)
             _ballast.close()
         try:
             fields = describe(error, sources)
@@ -296,9 +292,9 @@ class Worker:
             fields = encoding.error_fields(type(error).__name__, "", "", None, "", bases)
         body = encoding.encode_error(fields)
         if len(body) <= INLINE:
-            self.cell.send(self.fd, RAISED, 0, call_id, len(body), len(body), usage.packed(), body)
+            self.cell.reply(self.fd, RAISED, 0, call_id, len(body), len(body), body)
         else:
-            self.reply_large(call_id, RAISED, len(body), len(body), iter([(0, body)]), usage)
+            self.reply_large(call_id, RAISED, len(body), len(body), iter([(0, body)]))
 
     # ---- before the first call ----
 
@@ -317,7 +313,7 @@ class Worker:
         fd, self.fd = self.fd, ours
         for dummy in _DUMMIES:
             self.cell.send(theirs, CALL, SECTIONS, 0, 0, 0, dummy)
-            self.handle(self.cell.recv(ours))
+            self.handle(*self.cell.recv_call(ours, 0)[1:])
             self.cell.recv(theirs)
         self.fd = fd
         _close(ours)
@@ -386,7 +382,10 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     return encoding.error_fields(type(error).__name__, message, text, line, "", bases)
 
 
-def synchronous(function: Callable[..., Any]) -> Callable[..., Any]:
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What is called for it: a coroutine function is run to its end."""
+    if not getattr(getattr(function, "__code__", None), "co_flags", 0) & COROUTINE:
+        return function
     import asyncio
 
     return lambda *args, **kwargs: asyncio.run(function(*args, **kwargs))
@@ -512,14 +511,20 @@ def leave(code: int) -> NoReturn:
 
 
 def flush_streams() -> None:
-    for stream in {
-        id(s): s for s in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    }.values():
-        try:
-            if stream is not None:
-                stream.flush()
-        except BaseException:
-            pass  # closed, replaced, or nobody reads: none of it may lose the result
+    flush(sys.stdout)
+    flush(sys.stderr)
+    if sys.__stdout__ is not sys.stdout:
+        flush(sys.__stdout__)
+    if sys.__stderr__ is not sys.stderr:
+        flush(sys.__stderr__)
+
+
+def flush(stream: Any) -> None:
+    try:
+        if stream is not None:
+            stream.flush()
+    except BaseException:
+        pass  # closed, replaced, or nobody reads: none of it may lose the result
 
 
 def _dummy(function: Callable[[int], int]) -> bytes:
@@ -534,8 +539,17 @@ def _dummy(function: Callable[[int], int]) -> bytes:
 
 def _make_dummies() -> list[bytes]:
     space: dict[str, Any] = {"__name__": "__main__"}
-    exec("def good(x): return x + 1\ndef bad(x): return x // 0", space)
-    return [_dummy(space["good"]), _dummy(space["bad"])]
+    exec(
+        "def bad(x): return x // 0\n"
+        "def make():\n"
+        "    def good(x: int, y: str = '') -> int:\n"
+        '        """As most functions are."""\n'
+        "        return 2 * x\n"
+        "    return good\n",
+        space,
+    )
+    good = _dummy(space["make"]())
+    return [_dummy(space["bad"]), good, good]  # what most calls do comes last
 
 
 _DUMMIES = _make_dummies()

@@ -24,63 +24,13 @@
 
 #include "images/warden/control.h"
 #include "images/worker/clone.h"
+#include "images/worker/frames.h"
 #include "images/worker/slot.h"
 
 namespace hutch {
 namespace {
 
-constexpr int kMaxDescriptors = 8;
-
-struct Frame {
-  FrameHeader header;
-  char payload[kMaxPayload];
-};
-Frame incoming;
 CellPlan plan;
-
-struct Received {
-  ssize_t size = 0;  // of the payload; -1: the other side is gone
-  int descriptors[kMaxDescriptors];
-  int count = 0;
-};
-
-void CloseAll(Received* received) {
-  while (received->count > 0) close(received->descriptors[--received->count]);
-}
-
-// Blocks for one datagram, into `incoming`. False, errno set: a failure, or no frame of ours
-// (EPROTO).
-bool Receive(int fd, Received* received) {
-  iovec part{&incoming, sizeof incoming};
-  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
-  if (size < 0 && errno != ECONNRESET) return false;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr;
-       c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    received->count = static_cast<int>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    memcpy(received->descriptors, CMSG_DATA(c), received->count * sizeof(int));
-  }
-  received->size = -1;
-  if (size <= 0) return true;
-  const FrameHeader& header = incoming.header;
-  if (static_cast<size_t>(size) < sizeof header ||
-      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || header.magic != kFrameMagic ||
-      header.version != kFrameVersion) {
-    CloseAll(received);
-    errno = EPROTO;
-    return false;
-  }
-  received->size = size - static_cast<ssize_t>(sizeof header);
-  return true;
-}
-
-PyObject* Errno() { return PyErr_SetFromErrno(PyExc_OSError); }
 
 PyObject* Failed(const char* step) {
   PyObject* arguments = Py_BuildValue("(is)", errno, step);
@@ -88,69 +38,6 @@ PyObject* Failed(const char* step) {
   PyErr_SetObject(PyExc_OSError, arguments);
   Py_DECREF(arguments);
   return nullptr;
-}
-
-PyObject* Recv(PyObject*, PyObject* args) {
-  int fd;
-  if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
-  Received received;
-  bool good;
-  Py_BEGIN_ALLOW_THREADS good = Receive(fd, &received);
-  Py_END_ALLOW_THREADS if (!good) return Errno();
-  if (received.size < 0) Py_RETURN_NONE;
-  PyObject* descriptors = PyTuple_New(received.count);
-  for (int i = 0; i < received.count; ++i) {
-    PyTuple_SetItem(descriptors, i, PyLong_FromLong(received.descriptors[i]));
-  }
-  const FrameHeader& header = incoming.header;
-  return Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b,
-                       header.c, incoming.payload, received.size, descriptors);
-}
-
-// A bytes or bytearray as it is (the limited API of 3.10 has no buffers).
-bool View(PyObject* object, iovec* part) {
-  if (PyBytes_Check(object)) {
-    part->iov_base = PyBytes_AsString(object);
-    part->iov_len = static_cast<size_t>(PyBytes_Size(object));
-  } else if (PyByteArray_Check(object)) {
-    part->iov_base = PyByteArray_AsString(object);
-    part->iov_len = static_cast<size_t>(PyByteArray_Size(object));
-  } else {
-    PyErr_SetString(PyExc_TypeError, "bytes or bytearray expected");
-    return false;
-  }
-  return true;
-}
-
-PyObject* Send(PyObject*, PyObject* args) {
-  int fd;
-  int kind;
-  FrameHeader header;
-  unsigned long long id, b, c;
-  PyObject* first = nullptr;
-  PyObject* second = nullptr;
-  if (!PyArg_ParseTuple(args, "iiIKKK|OO", &fd, &kind, &header.a, &id, &b, &c, &first, &second))
-    return nullptr;
-  header.kind = static_cast<FrameKind>(kind);
-  header.id = id;
-  header.b = b;
-  header.c = c;
-  iovec parts[3] = {{&header, sizeof header}, {}, {}};
-  if (first != nullptr && !View(first, &parts[1])) return nullptr;
-  if (second != nullptr && !View(second, &parts[2])) return nullptr;
-  msghdr message{};
-  message.msg_iov = parts;
-  message.msg_iovlen = 3;
-  ssize_t sent;
-  Py_BEGIN_ALLOW_THREADS sent = TEMP_FAILURE_RETRY(sendmsg(fd, &message, MSG_NOSIGNAL));
-  Py_END_ALLOW_THREADS if (sent < 0) return Errno();
-  Py_RETURN_NONE;
-}
-
-PyObject* Pair(PyObject*, PyObject*) {
-  int pair[2];
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return Errno();
-  return Py_BuildValue("(ii)", pair[0], pair[1]);
 }
 
 // Calls what modules registered with os.register_at_fork(). What one raises is written to stderr.
@@ -173,7 +60,7 @@ PyObject* Fork(PyObject*, PyObject*) {
   }
   if (pid < 0) {
     errno = static_cast<int>(-pid);
-    return Errno();
+    return RaiseErrno();
   }
   return PyLong_FromLong(pid);
 }
@@ -189,11 +76,6 @@ PyObject* Enter(PyObject*, PyObject* args) {
   return PyBool_FromLong(locks_shared);
 }
 
-PyObject* Refresh(PyObject*, PyObject*) {
-  PyOS_AfterFork_Child();
-  Py_RETURN_NONE;
-}
-
 // Makes cells until the warden is gone; returns only in a cell: its id, and whether a caller waits
 // for it. PyOS_BeforeFork() and its like are not called: what they mend are locks that another
 // thread may hold, and there is no other thread here. They would cost as much as the fork.
@@ -205,14 +87,15 @@ PyObject* Serve(PyObject*, PyObject* args) {
   }
   for (;;) {
     Received received;
-    if (!Receive(kControlFd, &received) || received.size < 0 ||
-        incoming.header.kind != FrameKind::kMakeCell || received.count != 3) {
+    const Frame* frame = Receive(kControlFd, &received);
+    if (frame == nullptr || received.size < 0 || frame->header.kind != FrameKind::kMakeCell ||
+        received.count != 3) {
       _exit(received.size < 0 ? 0 : 70);
     }
     const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
                                 received.descriptors[2]};
-    const uint64_t id = incoming.header.id;
-    const bool hurried = incoming.header.c == kHurried;
+    const uint64_t id = frame->header.id;
+    const bool hurried = frame->header.c == kHurried;
     const char* step = "";
     CallAll(before);
     const long made = MakeCell(plan, id, descriptors, &step);
@@ -235,39 +118,6 @@ PyObject* Serve(PyObject*, PyObject* args) {
       _exit(71);
     }
   }
-}
-
-PyObject* Usage(PyObject*, PyObject*) {
-  fflush(nullptr);  // what C code printed: this process never exits
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto us = [](const timeval& t) {
-    return static_cast<long long>(t.tv_sec) * 1000000 + t.tv_usec;
-  };
-  return Py_BuildValue("(LLL)", us(usage.ru_utime) + us(usage.ru_stime),
-                       static_cast<long long>(usage.ru_maxrss),
-                       static_cast<long long>(usage.ru_minflt));
-}
-
-// Keeps the calling thread on `count` CPUs, from the current one on, of those that this process
-// could use when it was first asked.
-PyObject* Pin(PyObject*, PyObject* args) {
-  static cpu_set_t allowed;
-  static const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-  int count;
-  if (!PyArg_ParseTuple(args, "i", &count)) return nullptr;
-  const int cpu = sched_getcpu();
-  if (!known || cpu < 0 || CPU_COUNT(&allowed) <= count) Py_RETURN_NONE;
-  cpu_set_t chosen;
-  CPU_ZERO(&chosen);
-  for (int i = 0; i < CPU_SETSIZE && count > 0; ++i) {
-    const int candidate = (cpu + i) % CPU_SETSIZE;
-    if (!CPU_ISSET(candidate, &allowed)) continue;
-    CPU_SET(candidate, &chosen);
-    --count;
-  }
-  sched_setaffinity(0, sizeof chosen, &chosen);
-  Py_RETURN_NONE;
 }
 
 // For ever: a handler that user code left may run in between.
@@ -299,7 +149,7 @@ PyObject* LockExecutable(PyObject*, PyObject*) {
   all.l_type = F_RDLCK;
   all.l_whence = SEEK_SET;
   if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) != 0 || fcntl(fd, F_OFD_SETLK, &all) != 0)
-    return Errno();
+    return RaiseErrno();
   return PyLong_FromLong(fd);
 }
 
@@ -332,7 +182,7 @@ PyObject* StirOpenssl(PyObject*, PyObject*) {
   for (const Generator& generator : openssl) {
     if (generator.add == nullptr) continue;
     unsigned char fresh[32];
-    if (getentropy(fresh, sizeof fresh) != 0) return Errno();
+    if (getentropy(fresh, sizeof fresh) != 0) return RaiseErrno();
     generator.add(fresh, sizeof fresh, sizeof fresh);
     for (const Draw draw : generator.draw) {
       unsigned char byte;
@@ -343,21 +193,12 @@ PyObject* StirOpenssl(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"recv", Recv, METH_VARARGS,
-     "recv(fd) -> (kind, a, id, b, c, payload, descriptors), or None at the end"},
-    {"send", Send, METH_VARARGS, "send(fd, kind, a, id, b, c, first=b'', second=b''): one frame"},
-    {"pair", Pair, METH_NOARGS, "pair() -> (fd, fd): two ends of a channel for frames"},
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile) -> locks are shared"},
     {"serve", Serve, METH_VARARGS,
      "serve(before, parent, child) -> (id, hurried): make cells, with these tuples of hooks around "
      "each fork; returns in each cell"},
-    {"refresh", Refresh, METH_NOARGS,
-     "run the interpreter's own mending after a fork, as if this were a child"},
-    {"usage", Usage, METH_NOARGS,
-     "usage() -> (CPU microseconds, peak KB, minor faults) of this process"},
-    {"pin", Pin, METH_VARARGS, "pin(count): stay on that many CPUs"},
     {"sleep", Sleep, METH_NOARGS, "never returns"},
     {"can_fork", CanFork, METH_NOARGS, "whether one more process may be made"},
     {"lock_executable", LockExecutable, METH_NOARGS, "hold every lock on /proc/self/exe"},
@@ -373,4 +214,8 @@ PyModuleDef module = {
 }  // namespace
 }  // namespace hutch
 
-PyMODINIT_FUNC PyInit__hutch_cell() { return PyModule_Create(&hutch::module); }
+PyMODINIT_FUNC PyInit__hutch_cell() {
+  PyObject* module = PyModule_Create(&hutch::module);
+  if (module != nullptr && PyModule_AddFunctions(module, hutch::frame_methods) != 0) return nullptr;
+  return module;
+}

@@ -27,7 +27,7 @@ HEADER = struct.Struct("<HBBIQQQ")
 USAGE = struct.Struct("<QQQQQII")
 REPORT = struct.Struct("<iiIIQQQQII")
 MAGIC, VERSION = 0x4348, 1
-CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE = range(1, 10)
+CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD = range(1, 11)
 MAKE_SLOT, MAKE_CELL, ARM, KILL, RETIRE, CONFIGURE = range(32, 38)
 HELLO, ZYGOTE_READY, SLOT_READY, CELL_READY, CELL_EXIT, FAILED, ZYGOTE_DIED = range(64, 71)
 
@@ -293,7 +293,13 @@ class Cell:
         self.worker.tell(Frame(ARM, id=self.id, b=wall_ms, c=cpu_ms))
 
     def send_call(
-        self, payload: bytes, meta: dict[str, Any], args: tuple[Any, ...] = (), **kwargs: Any
+        self,
+        payload: bytes,
+        meta: dict[str, Any],
+        args: tuple[Any, ...] = (),
+        kind: int = CALL,
+        key: int = 0,
+        **kwargs: Any,
     ) -> None:
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
@@ -321,7 +327,13 @@ class Cell:
             descriptors.append(make_memfd(bytes(joined)))
         send(
             self.socket,
-            Frame(CALL, a=4, id=self.id, payload=struct.pack("<4I", *lengths) + b"".join(inline)),
+            Frame(
+                kind,
+                a=4,
+                id=self.id,
+                b=key,
+                payload=struct.pack("<4I", *lengths) + b"".join(inline),
+            ),
             descriptors,
         )
         for fd in descriptors:

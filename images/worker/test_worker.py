@@ -696,6 +696,34 @@ def test_hooks_for_forks_run_in_each_cell() -> None:
             cell.kill()
 
 
+def test_function_loaded_ahead_is_the_one_that_is_called(cell: Cell) -> None:
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    def loaded(name):  # type: ignore[no-untyped-def]
+        class Loaded:
+            def __reduce__(self):  # type: ignore[no-untyped-def]
+                return eval, (f"print('loading {name}') or (lambda: '{name}')",)
+
+        return cloudpickle.dumps(Loaded(), 5)
+
+    meta = {"mode": "function"}
+    cell.send_call(loaded("one"), meta, kind=driver.LOAD, key=7)
+    cell.send_call(loaded("two"), meta, key=7)
+    reply = cell.reply()
+    assert reply is not None and (reply.value, reply.output) == ("one", "loading one\n")
+
+
+def test_other_function_than_was_loaded_ahead_is_loaded(cell: Cell) -> None:
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    meta = {"mode": "function"}
+    cell.send_call(b"no pickle", meta, kind=driver.LOAD, key=1)
+    cell.send_call(cloudpickle.dumps(lambda: "one", 5), meta, kind=driver.LOAD, key=2)
+    cell.send_call(cloudpickle.dumps(lambda: "two", 5), meta, key=3)
+    reply = cell.reply()
+    assert reply is not None and reply.value == "two"
+
+
 def test_setup_function_is_shared_by_calls() -> None:
     import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 

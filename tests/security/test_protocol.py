@@ -225,8 +225,8 @@ def test_patching_the_encoder_changes_no_measurement(next_call_works: None) -> N
         frame: Any = sys._getframe()
         while frame is not None and "call_id" not in frame.f_locals:
             frame = frame.f_back
-        usage = frame.f_locals["usage"]
-        type(usage).packed = lambda self: b"\0" * 48
+        cell = frame.f_locals["self"].cell
+        cell.ran = cell.encoded = lambda: None
         sys.stdout = None
         time.time = lambda: 0.0
         time.sleep(0.5)

@@ -1,0 +1,311 @@
+#include "images/worker/frames.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace hutch {
+namespace {
+
+constexpr int kSections = 4;
+
+Frame incoming;
+
+// The call being served.
+struct Measured {
+  rusage begin, end;
+  bool ended;
+  uint64_t clock_ns;  // of the last step
+  uint64_t load_ns, wall_ns, encode_ns;
+  uint32_t limit;
+} measured;
+
+uint64_t NowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+uint64_t Step() {
+  const uint64_t before = measured.clock_ns;
+  measured.clock_ns = NowNs();
+  return measured.clock_ns - before;
+}
+
+uint64_t CpuUs(const rusage& usage) {
+  const auto us = [](const timeval& t) {
+    return static_cast<uint64_t>(t.tv_sec) * 1'000'000 + static_cast<uint64_t>(t.tv_usec);
+  };
+  return us(usage.ru_utime) + us(usage.ru_stime);
+}
+
+void Begin() {
+  measured = Measured{};
+  getrusage(RUSAGE_SELF, &measured.begin);
+  measured.clock_ns = NowNs();
+}
+
+CallUsage Told() {
+  if (!measured.ended) getrusage(RUSAGE_SELF, &measured.end);
+  CallUsage usage{};
+  usage.load_us = measured.load_ns / 1000;
+  usage.wall_us = measured.wall_ns / 1000;
+  usage.cpu_us = CpuUs(measured.end) - CpuUs(measured.begin);
+  usage.peak_kb = static_cast<uint64_t>(measured.end.ru_maxrss);
+  usage.encode_us = measured.encode_ns / 1000;
+  usage.minor_faults = static_cast<uint32_t>(
+      std::min<long>(measured.end.ru_minflt - measured.begin.ru_minflt, 0x7fffffff));
+  usage.limit = measured.limit;
+  return usage;
+}
+
+// A bytes or bytearray as it is (the limited API of 3.10 has no buffers).
+bool View(PyObject* object, iovec* part) {
+  if (PyBytes_Check(object)) {
+    part->iov_base = PyBytes_AsString(object);
+    part->iov_len = static_cast<size_t>(PyBytes_Size(object));
+  } else if (PyByteArray_Check(object)) {
+    part->iov_base = PyByteArray_AsString(object);
+    part->iov_len = static_cast<size_t>(PyByteArray_Size(object));
+  } else {
+    PyErr_SetString(PyExc_TypeError, "bytes or bytearray expected");
+    return false;
+  }
+  return true;
+}
+
+PyObject* SendParts(int fd, iovec* parts, size_t count) {
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = count;
+  ssize_t sent;
+  Py_BEGIN_ALLOW_THREADS sent = TEMP_FAILURE_RETRY(sendmsg(fd, &message, MSG_NOSIGNAL));
+  Py_END_ALLOW_THREADS if (sent < 0) return RaiseErrno();
+  Py_RETURN_NONE;
+}
+
+bool ReceiveUnlocked(int fd, Received* received) {
+  const Frame* frame;
+  Py_BEGIN_ALLOW_THREADS frame = Receive(fd, received);
+  Py_END_ALLOW_THREADS return frame != nullptr;
+}
+
+PyObject* Descriptors(const Received& received) {
+  PyObject* descriptors = PyTuple_New(received.count);
+  for (int i = 0; i < received.count; ++i) {
+    PyTuple_SetItem(descriptors, i, PyLong_FromLong(received.descriptors[i]));
+  }
+  return descriptors;
+}
+
+PyObject* Recv(PyObject*, PyObject* args) {
+  int fd;
+  if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
+  Received received;
+  if (!ReceiveUnlocked(fd, &received)) return RaiseErrno();
+  if (received.size < 0) Py_RETURN_NONE;
+  const FrameHeader& header = incoming.header;
+  return Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b,
+                       header.c, incoming.payload, received.size, Descriptors(received));
+}
+
+// Keeps the calling thread on `count` CPUs, from the current one on, of those that this process
+// could use when it was first asked. 0: on all.
+void Pin(int count) {
+  static cpu_set_t allowed;
+  static const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+  const int cpu = sched_getcpu();
+  if (count <= 0 || !known || cpu < 0 || CPU_COUNT(&allowed) <= count) return;
+  cpu_set_t chosen;
+  CPU_ZERO(&chosen);
+  for (int i = 0; i < CPU_SETSIZE && count > 0; ++i) {
+    const int candidate = (cpu + i) % CPU_SETSIZE;
+    if (!CPU_ISSET(candidate, &allowed)) continue;
+    CPU_SET(candidate, &chosen);
+    --count;
+  }
+  sched_setaffinity(0, sizeof chosen, &chosen);
+}
+
+// The sections of a kCall or kLoad in `incoming`, None for one that came as a descriptor; nullptr
+// without an exception: it is no such frame.
+PyObject* Sections(const Received& received) {
+  uint32_t lengths[kSections];
+  const auto size = static_cast<size_t>(received.size);
+  const FrameHeader& header = incoming.header;
+  if ((header.kind != FrameKind::kCall && header.kind != FrameKind::kLoad) ||
+      header.a != kSections || size < sizeof lengths) {
+    return nullptr;
+  }
+  memcpy(lengths, incoming.payload, sizeof lengths);
+  size_t at = sizeof lengths;
+  PyObject* sections = PyTuple_New(kSections);
+  for (int i = 0; i < kSections; ++i) {
+    if (lengths[i] == kSectionInDescriptor) {
+      Py_INCREF(Py_None);
+      PyTuple_SetItem(sections, i, Py_None);
+      continue;
+    }
+    if (lengths[i] > size - at) {
+      Py_DECREF(sections);
+      return nullptr;
+    }
+    PyTuple_SetItem(sections, i, PyBytes_FromStringAndSize(incoming.payload + at, lengths[i]));
+    at += lengths[i];
+  }
+  return sections;
+}
+
+PyObject* RecvCall(PyObject*, PyObject* args) {
+  int fd, cpus;
+  if (!PyArg_ParseTuple(args, "ii", &fd, &cpus)) return nullptr;
+  for (;;) {
+    Received received;
+    if (!ReceiveUnlocked(fd, &received)) return RaiseErrno();
+    if (received.size < 0) Py_RETURN_NONE;
+    const FrameHeader& header = incoming.header;
+    if (header.kind == FrameKind::kCall) {
+      Pin(cpus);
+      Begin();
+    }
+    PyObject* sections = Sections(received);
+    if (sections != nullptr) {
+      return Py_BuildValue("(iKKNN)", static_cast<int>(header.kind), header.id, header.b, sections,
+                           Descriptors(received));
+    }
+    CloseAll(&received);
+  }
+}
+
+PyObject* Loaded(PyObject*, PyObject*) {
+  measured.load_ns = Step();
+  return PyLong_FromUnsignedLongLong(measured.load_ns);
+}
+
+PyObject* Ran(PyObject*, PyObject*) {
+  measured.wall_ns = Step();
+  fflush(nullptr);  // what C code printed: this process never exits
+  getrusage(RUSAGE_SELF, &measured.end);
+  measured.ended = true;
+  Py_RETURN_NONE;
+}
+
+PyObject* Encoded(PyObject*, PyObject*) {
+  measured.encode_ns = Step();
+  Py_RETURN_NONE;
+}
+
+PyObject* HitLimit(PyObject*, PyObject* args) {
+  if (!PyArg_ParseTuple(args, "I", &measured.limit)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+bool ParseHeader(PyObject* args, int* fd, FrameHeader* header, PyObject** body) {
+  int kind;
+  unsigned long long id, b, c;
+  if (!PyArg_ParseTuple(args, "iiIKKK|O", fd, &kind, &header->a, &id, &b, &c, body)) return false;
+  header->kind = static_cast<FrameKind>(kind);
+  header->id = id;
+  header->b = b;
+  header->c = c;
+  return true;
+}
+
+PyObject* Send(PyObject*, PyObject* args) {
+  int fd;
+  FrameHeader header;
+  PyObject* body = nullptr;
+  if (!ParseHeader(args, &fd, &header, &body)) return nullptr;
+  iovec parts[2] = {{&header, sizeof header}, {}};
+  if (body != nullptr && !View(body, &parts[1])) return nullptr;
+  return SendParts(fd, parts, 2);
+}
+
+PyObject* Reply(PyObject*, PyObject* args) {
+  int fd;
+  FrameHeader header;
+  PyObject* body = nullptr;
+  if (!ParseHeader(args, &fd, &header, &body)) return nullptr;
+  CallUsage usage = Told();
+  iovec parts[3] = {{&header, sizeof header}, {&usage, sizeof usage}, {}};
+  if (body != nullptr && !View(body, &parts[2])) return nullptr;
+  return SendParts(fd, parts, 3);
+}
+
+PyObject* Pair(PyObject*, PyObject*) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return RaiseErrno();
+  return Py_BuildValue("(ii)", pair[0], pair[1]);
+}
+
+PyObject* CpuUsed(PyObject*, PyObject*) {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return PyLong_FromUnsignedLongLong(CpuUs(usage));
+}
+
+}  // namespace
+
+void CloseAll(Received* received) {
+  while (received->count > 0) close(received->descriptors[--received->count]);
+}
+
+const Frame* Receive(int fd, Received* received) {
+  iovec part{&incoming, sizeof incoming};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
+  if (size < 0 && errno != ECONNRESET) return nullptr;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr;
+       c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    received->count = static_cast<int>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    memcpy(received->descriptors, CMSG_DATA(c), received->count * sizeof(int));
+  }
+  received->size = -1;
+  if (size <= 0) return &incoming;
+  const FrameHeader& header = incoming.header;
+  if (static_cast<size_t>(size) < sizeof header ||
+      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || header.magic != kFrameMagic ||
+      header.version != kFrameVersion) {
+    CloseAll(received);
+    errno = EPROTO;
+    return nullptr;
+  }
+  received->size = size - static_cast<ssize_t>(sizeof header);
+  return &incoming;
+}
+
+PyObject* RaiseErrno() { return PyErr_SetFromErrno(PyExc_OSError); }
+
+PyMethodDef frame_methods[] = {
+    {"recv", Recv, METH_VARARGS,
+     "recv(fd) -> (kind, a, id, b, c, payload, descriptors), or None at the end"},
+    {"send", Send, METH_VARARGS, "send(fd, kind, a, id, b, c, body=b''): one frame"},
+    {"pair", Pair, METH_NOARGS, "pair() -> (fd, fd): two ends of a channel for frames"},
+    {"recv_call", RecvCall, METH_VARARGS,
+     "recv_call(fd, cpus) -> (kind, id, key, sections, descriptors), or None at the end. Of a call "
+     "the measurement has begun, and this thread is kept on that many CPUs (0: on all)"},
+    {"loaded", Loaded, METH_NOARGS, "loaded() -> ns: function and arguments are there"},
+    {"ran", Ran, METH_NOARGS, "the function has ended"},
+    {"encoded", Encoded, METH_NOARGS, "its result is bytes"},
+    {"hit_limit", HitLimit, METH_VARARGS, "hit_limit(limit): what ended the call"},
+    {"reply", Reply, METH_VARARGS,
+     "reply(fd, kind, a, id, b, c, body=b''): one frame, what was measured before the body"},
+    {"cpu_used", CpuUsed, METH_NOARGS, "cpu_used() -> microseconds of this process"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace hutch
