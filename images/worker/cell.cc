@@ -25,6 +25,7 @@
 #include "images/warden/control.h"
 #include "images/worker/clone.h"
 #include "images/worker/frames.h"
+#include "images/worker/pages.h"
 #include "images/worker/slot.h"
 
 namespace hutch {
@@ -192,6 +193,16 @@ PyObject* StirOpenssl(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* BigArenas(PyObject*, PyObject*) {
+  UseBigArenas();
+  Py_RETURN_NONE;
+}
+
+PyObject* Settle(PyObject*, PyObject*) {
+  SettlePages();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
@@ -202,6 +213,9 @@ PyMethodDef methods[] = {
     {"sleep", Sleep, METH_NOARGS, "never returns"},
     {"can_fork", CanFork, METH_NOARGS, "whether one more process may be made"},
     {"lock_executable", LockExecutable, METH_NOARGS, "hold every lock on /proc/self/exe"},
+    {"use_big_arenas", BigArenas, METH_NOARGS,
+     "what is allocated from now on may lie in big pages"},
+    {"settle_pages", Settle, METH_NOARGS, "no more of that; make big pages of what is there"},
     {"find_openssl", FindOpenssl, METH_NOARGS, "find OpenSSL where it is loaded"},
     {"stir_openssl", StirOpenssl, METH_NOARGS,
      "give the generators of what was found a state of this process"},

@@ -193,19 +193,12 @@ class Zygote:
             self.start_again(SETUP, "it left threads running, which calls do not have")
         self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
 
-    def rehearse(self, call: Any) -> None:
-        """What a first call makes, its caches and counters, is made here and not in each cell."""
-        self.cell.find_openssl()
-        worker = call.Worker(self.cell, -1, 1)
-        for _ in range(REHEARSALS):
-            worker.reseed()
-            worker.rehearse()
-
     def freeze(self) -> None:
         """Keeps the collector from what is there so far: a fork then copies no page for it."""
         sys.modules["__main__"] = types.ModuleType("__main__")
         gc.collect()
         gc.freeze()
+        self.cell.settle_pages()
 
     def ready(self) -> None:
         text = json.dumps(self.notes)
@@ -264,6 +257,14 @@ class Zygote:
         os._exit(0)
 
 
+def rehearse(cell: Any, call: Any) -> None:
+    """What a first call makes, its caches and counters, is made here and not in each cell."""
+    worker = call.Worker(cell, -1, 1)
+    for _ in range(REHEARSALS):
+        worker.reseed()
+        worker.rehearse()
+
+
 def prepare_streams() -> None:
     """The objects stay, with empty buffers, when descriptors 1 and 2 become a call's pipes."""
     for stream in (sys.stdout, sys.stderr):
@@ -292,6 +293,7 @@ def prepare_environment(config: dict[str, str]) -> None:
 def main() -> None:
     hooks = ForkHooks()
     cell = load_own("_hutch_cell")
+    cell.use_big_arenas()
     load_cloudpickle()
     sys.path.insert(0, HERE)
     call = load_own("call")
@@ -304,6 +306,7 @@ def main() -> None:
     call.add_site_builtins()
     gc.disable()
     prepare_streams()
+    rehearse(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
     frame = cell.recv(CONTROL)
     if frame is None or frame[0] != CONFIG:
@@ -318,7 +321,7 @@ def main() -> None:
     zygote.preload()
     zygote.set_up()
     hooks.end()
-    zygote.rehearse(call)
+    cell.find_openssl()
     lock = cell.lock_executable()  # held for ever by being open
     sys.stdout.flush()
     sys.stderr.flush()
