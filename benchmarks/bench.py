@@ -107,7 +107,7 @@ def measure(given: argparse.Namespace, console: Console) -> dict[str, Any]:
 def show(figures: dict[str, Any], console: Console) -> None:
     console.print(host.sentence(figures["host"]), highlight=False)
     if figures["too_busy"]:
-        console.print(f"[yellow]no p99 is judged: {figures['too_busy']}[/]")
+        console.print(f"[yellow]{host.unjudged(figures['too_busy'])}[/]")
     console.print(table.rich_table(table.COLUMNS, page.row_cells(figures)))
     if figures["rivals"]:
         console.print(table.rich_table(rivals.COLUMNS, page.rival_cells(figures)))

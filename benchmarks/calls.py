@@ -182,6 +182,7 @@ def _throughput(bench: Bench, key: str, what: str, least: float, *names: str) ->
         floor_is="forks",
         target=f"≥ {least} × the forks",
         met=ours.rate >= least * floor.rate,
+        takes_all=True,
         more={"modules_missing_in_floor": forks.missing},
     )
 
@@ -268,7 +269,7 @@ def _faults_of_calls(function: Any, count: int) -> list[int]:
 
     _run.measured = measured
     try:
-        each(function, count, 0.02)
+        each(function, count, 0.1)  # cells that had the time to rehearse
     finally:
         _run.measured = make
     assert len(told) == count

@@ -106,6 +106,13 @@ def sentence(facts: dict[str, Any]) -> str:
     )
 
 
+def unjudged(too_busy: str) -> str:
+    return (
+        f"Neither a p99 nor a throughput is judged: {too_busy}. Times are of that moment; believe "
+        "the ratios, and those with care."
+    )
+
+
 def warnings(watch: Watch) -> list[str]:
     found = []
     if sys.dont_write_bytecode:
@@ -113,5 +120,5 @@ def warnings(watch: Watch) -> list[str]:
             "PYTHONDONTWRITEBYTECODE is set: the caller's own imports measure several times slower"
         )
     if watch.too_busy:
-        found.append(f"no p99 is judged: {watch.too_busy}")
+        found.append(unjudged(watch.too_busy))
     return found

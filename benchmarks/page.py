@@ -20,7 +20,7 @@ BEGIN, END = "<!-- measured: written by benchmarks/bench.py --write-docs -->", "
 def row_cells(figures: dict[str, Any]) -> list[list[str]]:
     found = []
     for told in figures["rows"]:
-        fields = {name: told[name] for name in Row.__dataclass_fields__}
+        fields = {name: told[name] for name in Row.__dataclass_fields__ if name in told}
         found.append(table.cells(Row(**fields), figures["too_busy"]))
     return found
 
@@ -35,7 +35,7 @@ def write(figures: dict[str, Any]) -> None:
     after = rest.partition(END)[2]
     parts = [host.sentence(figures["host"])]
     if figures["too_busy"]:
-        parts.append(f"**No p99 is judged: {figures['too_busy']}.**")
+        parts.append(f"**{host.unjudged(figures['too_busy'])}**")
     parts.append(table.markdown(table.COLUMNS, row_cells(figures)))
     if figures["rivals"]:
         parts.append(table.markdown(rivals.COLUMNS, rival_cells(figures)))

@@ -16,7 +16,8 @@ SECONDS, RATE, BYTES, COUNT, RATIO = "seconds", "per second", "bytes", "count", 
 @dataclass
 class Row:
     """One measured thing. `met` is the verdict on `value`; `p99_most` (seconds) is judged apart, on
-    a quiet host only. `skipped`: why there is no value.
+    a quiet host only. `takes_all`: it and its floor take every core, so that on a busy host the one
+    with more processes gets more: no verdict there. `skipped`: why there is no value.
     """
 
     key: str
@@ -29,6 +30,7 @@ class Row:
     target: str = ""
     met: bool | None = None
     p99_most: float | None = None
+    takes_all: bool = False
     note: str = ""
     skipped: str = ""
     more: dict[str, Any] = field(default_factory=dict)
@@ -40,6 +42,8 @@ class Row:
     def verdict(self, too_busy: str) -> str:
         if self.skipped or (self.met is None and self.p99_most is None):
             return ""
+        if too_busy and self.takes_all:
+            return "not judged"
         words = [] if self.met is None else ["yes" if self.met else "NO"]
         if self.p99_most is not None and self.p99 is not None:
             if too_busy:

@@ -68,9 +68,10 @@ def test_threads_that_fail_are_not_taken_for_quick_ones() -> None:
         _measure.by_threads(fails, 2, 0.01)
 
 
-def test_a_busy_host_gets_no_verdict_on_a_p99() -> None:
+def test_a_busy_host_gets_no_verdict_on_a_p99_or_a_throughput() -> None:
     assert PACED.verdict("") == "yes, p99 NO"
     assert PACED.verdict("busy") == "yes, p99 not judged"
+    assert Row("k", "w", 1, met=True, takes_all=True).verdict("busy") == "not judged"
     assert Row("k", "w", 1, skipped="not there", met=True).verdict("") == ""
 
 
