@@ -22,14 +22,14 @@ from tracing import MARK, Attached, between_marks, needs_strace  # noqa: E402
 
 # Minor page faults of a cell: as it counts them itself, from the call's arrival to the function's
 # end; and from outside, from before the call until it sleeps after its reply. All cells of a worker
-# meet as many; between workers the layout of memory varies: measured 3 to 9, and 7 to 15.
+# meet as many; between workers the layout of memory varies: measured 3 to 6, and 7 to 9.
 FAULTS = {"": (10, 16), "pandas": (10, 18)}
 # System calls of the client's process, from calling the function to its value: a lease that came
 # ahead, one sendmsg, one wait, one reply, both outputs, two notes to the agent, three closes.
 CLIENT_CALLS = 13
-# System calls of the cell, from the call's arrival until it sleeps: one recvmsg, two to pin it to a
+# System calls of the cell, from the call's arrival until it sleeps: one recvmsg, one to pin it to a
 # CPU, two getrusage, one sendmsg, one pause.
-CELL_CALLS = 7
+CELL_CALLS = 6
 
 
 def sent_by_value() -> Callable[[int], int]:
