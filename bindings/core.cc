@@ -410,6 +410,7 @@ class PyClient {
       const std::string_view bytes(static_cast<const char*>(info.ptr),
                                    static_cast<size_t>(info.size * info.itemsize));
       request.buffers.emplace_back(bytes, SharedMemory::Of(bytes));
+      request.buffers.back().is_bytes = PyBytes_CheckExact(info.view()->obj);
     }
     Pending pending;
     CallRecord record = Wait(

@@ -5,6 +5,7 @@
 #include "bindings/decode.h"
 
 #include <pybind11/pybind11.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -52,6 +53,7 @@ constexpr uint64_t kContainerBytes = 72;
 constexpr uint64_t kSetBytes = 224;
 constexpr uint64_t kEntryBytes = 40;
 constexpr uint64_t kBuiltBytes = 128;
+constexpr size_t kLargeCopy = 1 << 20;
 
 // A refusal: becomes a DecodeError, with the path that the visitor's stacks give.
 struct Refused {
@@ -63,6 +65,21 @@ struct Refused {
 PyObject* OrThrow(PyObject* object) {
   if (object == nullptr) throw py::error_already_set();
   return object;
+}
+
+// A copy into fresh memory. Faulting pages in one by one would cost several times the copy: those
+// written to are asked for in big ones, those of a mapped file all at once. Both are advice.
+void CopyLarge(char* to, const char* from, size_t size) {
+  const auto advise = [size](const void* begin, uintptr_t page, int advice) {
+    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+    const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + size) / page * page;
+    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, advice);
+  };
+  if (size >= kLargeCopy) {
+    advise(to, 2 << 20, MADV_HUGEPAGE);
+    advise(from, 4096, MADV_POPULATE_READ);
+  }
+  std::memcpy(to, from, size);
 }
 
 bool TakesRaw(uint8_t kind) {
@@ -271,9 +288,9 @@ bool Builder::Buffer(std::string_view content) {
   cursor_ = start + length;
   if (frames_.empty() || !TakesRaw(frames_.back().kind)) {
     Charge(kTextBytes + length);
-    return Push(OrThrow(PyBytes_FromStringAndSize(payload_.data() + start,
-                                                  static_cast<Py_ssize_t>(length))),
-                0);
+    PyObject* bytes = OrThrow(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(length)));
+    CopyLarge(PyBytes_AS_STRING(bytes), payload_.data() + start, length);
+    return Push(bytes, 0);
   }
   if (!view_) {
     view_ = py::reinterpret_steal<py::object>(OrThrow(PyMemoryView_FromObject(owner_.ptr())));
@@ -405,7 +422,9 @@ PyObject* Builder::BuildNumbers(uint8_t kind, PyObject* raw) {
   const auto size = static_cast<size_t>(info.size);
   if (kind == kByteArray) {
     Charge(size);
-    return OrThrow(PyByteArray_FromStringAndSize(data, info.size));
+    PyObject* array = OrThrow(PyByteArray_FromStringAndSize(nullptr, info.size));
+    CopyLarge(PyByteArray_AS_STRING(array), data, size);
+    return array;
   }
   if (size % 8 != 0) Refuse("packed numbers are cut off");
   const size_t n = size / 8;

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -82,8 +83,8 @@ class FakeAgent {
                                  lease]() mutable { Serve(socket, out, way, lease); });
       cells_.push_back(std::move(cell));
     }
-    Send(Leased{request, lease, slot, "worker-" + std::to_string(lease), 5'000'000, 1'000'000},
-         descriptors);
+    const std::string name = worker.empty() ? "worker-" + std::to_string(lease) : worker;
+    Send(Leased{request, lease, slot, name, 5'000'000, 1'000'000}, descriptors);
     return lease;
   }
   void Mark(uint64_t lease, LeaseMark mark) {
@@ -99,6 +100,7 @@ class FakeAgent {
   static void Until(const std::function<bool()>& true_now) {
     while (!true_now()) std::this_thread::yield();
   }
+  std::string worker;  // of every cell; empty: one for each
   std::atomic<int> acquired = 0;
   std::atomic<int> ahead = 0;
   std::atomic<int> unused = 0;
@@ -118,7 +120,10 @@ class FakeAgent {
       if (got.status != ReceiveStatus::kData || way == FakeCell::Way::kDiesDuring) return;
       FrameHeader header;
       std::memcpy(&header, buffer.data(), sizeof header);
-      const std::string body = "reply " + std::to_string(lease);
+      std::string body = "reply " + std::to_string(lease);
+      struct stat memory{};
+      if (!descriptors.empty() && ::fstat(descriptors.back().get(), &memory) == 0)
+        body = "memory " + std::to_string(memory.st_ino);
       if (::write(out.get(), "printed", 7) != 7) return;
       header.kind = FrameKind::kResult;
       header.a = 0;
@@ -275,6 +280,30 @@ TEST_F(ClientTest, UsesWhatWasLeasedAheadAndAsksForMore) {
   CallText(client);
   FakeAgent::Until([&] { return agent.ahead >= 3; });
   EXPECT_LE(agent.acquired, 2);
+}
+
+TEST_F(ClientTest, UsesMemoryAgainOnlyWhenTheWardenSaysThatItsCellIsDead) {
+  const std::string large(100'000, 'x');
+  request_.buffers = {Buffer(large)};
+  for (const bool from_warden : {true, false}) {
+    for (const bool same_worker : {true, false}) {
+      FakeAgent agent([&](FakeAgent& self, const Message& message) {
+        if (same_worker) self.worker = "worker";
+        if (const auto* acquire = std::get_if<Acquire>(&message)) {
+          if (!acquire->ahead) self.Grant(acquire->request);
+        }
+        if (const auto* done = std::get_if<Done>(&message)) {
+          EXPECT_TRUE(done->want_report);
+          self.Send(Report{done->lease, {.memory_limit_kb = from_warden ? 1024u : 0u}});
+        }
+      });
+      Client client(agent.path(), -1);
+      const std::string first = CallText(client);
+      EXPECT_TRUE(first.starts_with("memory ")) << first;
+      // The report is read before the second cell comes.
+      EXPECT_EQ(CallText(client) == first, from_warden && same_worker);
+    }
+  }
 }
 
 TEST_F(ClientTest, NeverUsesALeaseThatTheAgentTookBack) {

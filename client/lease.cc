@@ -55,7 +55,8 @@ std::vector<uint64_t> Lease::PlaceBuffers(const std::vector<Buffer>& buffers,
       places.insert(places.end(), {index, 0, buffer.bytes.size()});
       continue;
     }
-    places.insert(places.end(), {0, total, buffer.bytes.size()});
+    const uint64_t flags = buffer.is_bytes ? kFlagBytes : 0;
+    places.insert(places.end(), {flags, total, buffer.bytes.size()});
     copied.push_back(buffer.bytes);
     total = AlignUp(total + buffer.bytes.size());
   }

@@ -40,10 +40,11 @@ class Blob {
 
 // A large part of the arguments. `segment`: the one that it fills already, which is lent as it is.
 struct Buffer {
-  Buffer(std::string_view content, std::shared_ptr<Segment> holder = nullptr)
+  explicit Buffer(std::string_view content, std::shared_ptr<Segment> holder = nullptr)
       : bytes(content), segment(std::move(holder)) {}
   std::string_view bytes;
   std::shared_ptr<Segment> segment;
+  bool is_bytes = false;  // a Python bytes, nothing that could be written to
 };
 
 struct CallRequest {

@@ -175,6 +175,7 @@ TEST_F(LeaseTest, PlacesTheCallAsTheSpecificationSays) {
   request_.function = &big_function;
   request_.arguments = big_arguments;
   request_.buffers = {Buffer(first), Buffer(second)};
+  request_.buffers[1].is_bytes = true;
   RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); });
   thread_.join();
   ASSERT_TRUE(call_);
@@ -187,7 +188,7 @@ TEST_F(LeaseTest, PlacesTheCallAsTheSpecificationSays) {
   EXPECT_EQ(call_->payload.substr(16, 4), "meta");
   std::array<uint64_t, 6> places;
   std::memcpy(places.data(), call_->payload.data() + 20, sizeof places);
-  EXPECT_EQ(places, (std::array<uint64_t, 6>{0, 0, 5000, 0, 8192, 10}));
+  EXPECT_EQ(places, (std::array<uint64_t, 6>{0, 0, 5000, kFlagBytes, 8192, 10}));
   ASSERT_EQ(call_->descriptors.size(), 3u);
   EXPECT_EQ(ReadSealedMemfd(call_->descriptors[0].get(), 1 << 20), big_function.bytes());
   EXPECT_EQ(ReadSealedMemfd(call_->descriptors[1].get(), 1 << 20), big_arguments);

@@ -74,6 +74,11 @@ char* Segment::Map() {
 void Segment::Fill(std::span<const std::string_view> parts) {
   // Into fresh pages write() is the fastest way: it zeroes nothing first.
   const bool fresh = data_ == nullptr;
+  if (!fresh && !populated_) {
+    // The pages are there: taken into our page table at once, not by a fault each. Only advice.
+    ::madvise(data_, dirty_, MADV_POPULATE_WRITE);
+    populated_ = true;
+  }
   size_t at = 0;
   size_t end = 0;
   for (const std::string_view part : parts) {

@@ -58,6 +58,7 @@ class Segment {
   size_t capacity_;
   size_t dirty_ = 0;  // from here on it is zero
   char* data_ = nullptr;
+  bool populated_ = false;
   std::atomic<int> loans_{0};
 };
 

@@ -20,7 +20,8 @@
 // ---- client <-> cell
 // kCall        client -> cell   a = section count n (4), b = key (0: none); payload = n little-endian u32 lengths, then
 //                               the sections: [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments: opaque
-//                               bytes, [3] out-of-band buffers: three u64 each, descriptor, offset, size. A section of
+//                               bytes, [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
+//                               bytes of it), offset, size. A section of
 //                               length 0xffffffff lies in the next descriptor of the datagram (a sealed memfd; its size
 //                               is the section's length), in section order. The descriptors after those are what [3]
 //                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
@@ -74,6 +75,7 @@ inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
 inline constexpr uint32_t kFlagInMemfd = 1;
+inline constexpr uint64_t kFlagBytes = uint64_t{1} << 32;
 
 enum class FrameKind : uint8_t {
   kCall = 1,

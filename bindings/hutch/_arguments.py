@@ -77,7 +77,8 @@ def _pickled(value: Any, inside: frozenset[str]) -> tuple[bytes, list[Any]]:
             return True  # not contiguous
         if raw.nbytes < OUT_OF_BAND:
             return True
-        buffers.append(raw)
+        # A bytes as itself: what takes it out of band may make a bytes of it again.
+        buffers.append(raw.obj if type(raw.obj) is bytes else raw)
         return False
 
     return _pickling.dumps(value, inside, buffer_callback=keep), buffers

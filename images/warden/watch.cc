@@ -17,7 +17,10 @@
 namespace hutch {
 namespace {
 
-constexpr int kMaxProcesses = 32768;  // more are not looked at in one round
+constexpr char kLent[] = "/memfd:hutch-arguments";
+constexpr uint64_t kLittleKb = 1024;
+constexpr size_t kMaxMapsText = 2 << 20;  // 1500 maps: with more, what comes after them counts
+constexpr int kMaxProcesses = 32768;      // more are not looked at in one round
 
 struct DirectoryEntry {  // of getdents64
   uint64_t inode;
@@ -51,10 +54,66 @@ struct Share {
   uint64_t shared_kb = 0;
 };
 
+// Adds up, line by line, the pages of lent memory in the text of an smaps file.
+class LentPages {
+ public:
+  void Line(const char* line) {
+    if (*line >= 'A' && *line <= 'Z') {
+      if (!inside_) return;
+      if (strncmp(line, "Pss:", 4) == 0) pss_kb_ = strtoull(line + 4, nullptr, 10);
+      if (strncmp(line, "Anonymous:", 10) != 0) return;
+      const uint64_t own_kb = strtoull(line + 10, nullptr, 10);  // written to, and so copied
+      total_kb_ += pss_kb_ - std::min(pss_kb_, own_kb);
+      return;
+    }
+    int path = 0;
+    sscanf(line, "%*s %*s %*s %*s %*s %n", &path);
+    inside_ = path > 0 && strncmp(line + path, kLent, sizeof kLent - 1) == 0;
+  }
+  uint64_t total_kb() const { return total_kb_; }
+
+ private:
+  bool inside_ = false;
+  uint64_t pss_kb_ = 0;
+  uint64_t total_kb_ = 0;
+};
+
+// What a process maps of the memory that large arguments came in, which is the host's: a cell can
+// neither make a memfd nor write to that one. (client/segment.h names it; no file of a cell's can
+// be called so, since its root is read-only.)
+uint64_t LentKb(int proc, pid_t pid) {
+  static char text[32768];  // a path takes four times 4096 at most
+  char path[64];
+  snprintf(path, sizeof path, "%d/smaps", pid);
+  const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return 0;
+  LentPages lent;
+  size_t have = 0;
+  ssize_t size;
+  for (size_t seen = 0;
+       seen < kMaxMapsText && (size = read(fd, text + have, sizeof text - 1 - have)) > 0;
+       seen += static_cast<size_t>(size)) {
+    have += static_cast<size_t>(size);
+    text[have] = '\0';
+    char* line = text;
+    for (char* end; (end = strchr(line, '\n')) != nullptr; line = end + 1) {
+      *end = '\0';
+      lent.Line(line);
+    }
+    have -= static_cast<size_t>(line - text);
+    memmove(text, line, have);
+  }
+  close(fd);
+  return lent.total_kb();
+}
+
 Share MeasureShare(int proc, pid_t pid) {
   const char* text = ReadFile(proc, pid, "smaps_rollup");
   if (*text == '\0') return {ResidentKb(proc, pid), 0};
-  return {Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:"), Field(text, "\nPss_Shmem:")};
+  Share share{Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:"), Field(text, "\nPss_Shmem:")};
+  // The walk of all maps is worth it only where there may be something to take off.
+  if (share.shared_kb >= kLittleKb) share.shared_kb -= std::min(share.shared_kb, LentKb(proc, pid));
+  return share;
 }
 
 // User and system time of a process, and of its children that it has waited for.

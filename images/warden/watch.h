@@ -3,8 +3,9 @@
 //
 // Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its
 // share), what is swapped out, shared memory, and the scratch. Pages of files are the image's and
-// the environment's, and can be dropped. A process that made itself undumpable hides its page
-// counts; its whole resident size counts then.
+// the environment's, and can be dropped; the pages that large arguments came in are the caller's,
+// but for what was written to. A process that made itself undumpable hides its page counts; its
+// whole resident size counts then.
 //
 // Thread contract: single-threaded.
 #pragma once

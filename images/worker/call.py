@@ -30,6 +30,7 @@ import encode as encoding
 CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD = range(1, 11)
 IN_MEMFD = 1
 SECTIONS = 4
+AS_BYTES = 1 << 32
 MAX_PAYLOAD = 64 * 1024
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
@@ -79,31 +80,45 @@ class Call:
             self.function = called(_loads(self.code))
         return self.function
 
-    def _map(self, writable: bool = False) -> Any:
-        """The next descriptor's content. What is written to it stays in this process."""
+    def _map(self) -> Any:
+        """The next descriptor's content."""
         fd, *rest = self.descriptors
         self.descriptors = tuple(rest)
         try:
             size = os.fstat(fd).st_size
             if size == 0:
                 return bytearray()
-            protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-            return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=protection)
+            return mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
         finally:
             _close(fd)
 
-    def arguments(self) -> Any:
+    def arguments(self, cell: Any) -> Any:
         """(args, kwargs), or of a chunk a list of those."""
         if not self._places:
             return _loads(self._arguments)
-        buffers: list[memoryview] = []
-        lent = [memoryview(self._map(writable=True)) for _ in range(len(self.descriptors))]
+        return _loads(self._arguments, buffers=self._buffers(cell))
+
+    def _buffers(self, cell: Any) -> list[Any]:
+        """What was lent: a bytes as such, else views of a mapping. What is written to those stays
+        in this process."""
+        mapped: dict[int, memoryview] = {}
+        buffers: list[Any] = []
         places = iter(memoryview(bytes(self._places)).cast("Q"))
-        for which, at, size in zip(*[places] * 3):
-            buffers.append(lent[which][at : at + size])
+        for which, at, size in zip(places, places, places):
+            fd = self.descriptors[which & ~AS_BYTES]
+            if which & AS_BYTES:
+                buffers.append(cell.read_bytes(fd, at, size))
+                continue
+            if fd not in mapped:
+                whole = os.fstat(fd).st_size
+                make_room(whole)
+                mapped[fd] = memoryview(mmap.mmap(fd, whole, flags=mmap.MAP_PRIVATE))
+            buffers.append(mapped[fd][at : at + size])
             if len(buffers[-1]) != size:
                 raise ValueError("an argument is not where it is said to be")
-        return _loads(self._arguments, buffers=buffers)
+        for fd in self.descriptors:
+            _close(fd)
+        return buffers
 
 
 class Worker:
@@ -200,9 +215,9 @@ class Worker:
         else:
             function = call.load_function()
         if mode == "chunk" or meta.get("chunk"):
-            calls = call.arguments()
+            calls = call.arguments(self.cell)
             return lambda: run_chunk(function, calls, meta.get("sources") or {})
-        args, kwargs = call.arguments()
+        args, kwargs = call.arguments(self.cell)
         return lambda: function(*args, **kwargs)
 
     def prepare_program(self, call: Call) -> Callable[[], None]:
@@ -468,6 +483,12 @@ def feed_stdin(content: Any) -> None:
     os.dup2(fd, 0)
     _close(fd)
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+
+
+def make_room(size: int) -> None:
+    """Lent memory is mapped beside what the call may allocate, not out of it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (min(soft + size, hard), hard))
 
 
 def limit_cpu(seconds: float) -> None:

@@ -220,7 +220,9 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
     plan->mask[plan->masks] = mask.path;
     plan->mask_by[plan->masks++] = mask.by;
   }
-  plan->limits = {.data_bytes = DataBytes() + options.memory_kb * 1024,
+  const uint64_t data = DataBytes();
+  plan->limits = {.data_bytes = data + options.memory_kb * 1024,
+                  .data_most_bytes = data + 2 * options.memory_kb * 1024,
                   .pids = options.pids,
                   .nofile = options.nofile};
 }

@@ -12,6 +12,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 namespace hutch {
 namespace {
 
@@ -65,8 +67,8 @@ sock_filter kDelta[] = {
     RETURN(SECCOMP_RET_ALLOW),
 };
 
-const char* Set(__rlimit_resource resource, rlim_t value, const char* name) {
-  const rlimit limit{value, value};
+const char* Set(__rlimit_resource resource, rlim_t value, const char* name, rlim_t most = 0) {
+  const rlimit limit{value, std::max(value, most)};
   return setrlimit(resource, &limit) == 0 ? nullptr : name;
 }
 
@@ -77,8 +79,11 @@ const char* ApplyLimits(const Limits& limits) {
   const auto set = [&failed](__rlimit_resource resource, rlim_t value, const char* name) {
     if (failed == nullptr) failed = Set(resource, value, name);
   };
-  set(RLIMIT_DATA, limits.data_bytes,
-      "RLIMIT_DATA");  // one large allocation fails early, as a MemoryError
+  // One large allocation fails early, as a MemoryError. call.py raises it by what the call is lent,
+  // which is private and writable, and so counts here, though no page of it is the cell's own until
+  // it is written to. What is in use is the warden's to count, and a limit that code may double
+  // changes nothing there: shared anonymous memory was never under this one.
+  failed = Set(RLIMIT_DATA, limits.data_bytes, "RLIMIT_DATA", limits.data_most_bytes);
   set(RLIMIT_NPROC, limits.pids + 1, "RLIMIT_NPROC");  // of this user namespace; PID 1 counts too
   set(RLIMIT_NOFILE, limits.nofile, "RLIMIT_NOFILE");  // a socket pair holds 176 KB in the kernel
   set(RLIMIT_CORE, 0, "RLIMIT_CORE");  // the host's core_pattern may be a pipe to a program

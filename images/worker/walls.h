@@ -8,8 +8,9 @@
 namespace hutch {
 
 struct Limits {
-  uint64_t data_bytes = 0;  // RLIMIT_DATA: what the zygote had already, and the call's memory
-  uint64_t pids = 0;        // processes and threads of the user
+  uint64_t data_bytes = 0;       // RLIMIT_DATA: what the zygote had already, and the call's memory
+  uint64_t data_most_bytes = 0;  // and as much again, for what the call is lent
+  uint64_t pids = 0;             // processes and threads of the user
   uint64_t nofile = 0;
 };
 

@@ -105,6 +105,31 @@ def test_empty_gives_its_memory_back() -> None:
     assert shared() == before
 
 
+@sandbox(dependencies=["numpy"], memory_mb=300)
+def handle(array: Any, copies: int, change: bool) -> float:
+    import time
+
+    if change:
+        array += 1
+    kept = [array.copy() for _ in range(copies)]
+    time.sleep(0.2)  # the memory is looked at every 20 ms
+    return float(array.sum() + len(kept))
+
+
+def test_lent_memory_counts_where_it_is_written_to() -> None:
+    array = np.ones(200 * MIB // 8)
+    assert handle.run(array, 0, False).ok
+    assert handle.run(array, 1, False).ok, "200 of 300 MiB, and 200 that were lent"
+    assert handle.run(array, 0, True).ok, "200 of 300 MiB, of the cell's own"
+    both = handle.run(array, 1, True)
+    assert both.limit == "memory", both
+
+
+def test_an_argument_larger_than_the_memory_limit_twice_over_hits_it() -> None:
+    outcome = handle.run(np.ones(700 * MIB // 8), 0, False)
+    assert outcome.limit == "memory"
+
+
 def used() -> tuple[int, int]:
     """Descriptors, and KiB of memory, shared memory in it."""
     text = Path("/proc/self/smaps_rollup").read_text()
