@@ -2,7 +2,10 @@
 #pragma once
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <vector>
 
@@ -35,6 +38,24 @@ class ScarceDescriptors {
  private:
   rlimit before_{};
   std::vector<Fd> taken_;
+};
+
+// This thread without the capabilities that lift such limits, while it lives.
+class Unprivileged {
+ public:
+  Unprivileged() {
+    ::syscall(SYS_capget, &header_, before_);
+    __user_cap_data_struct less[2] = {before_[0], before_[1]};
+    less[0].effective &= ~((1u << CAP_SYS_ADMIN) | (1u << CAP_SYS_RESOURCE));
+    ::syscall(SYS_capset, &header_, less);
+  }
+  ~Unprivileged() { ::syscall(SYS_capset, &header_, before_); }
+  Unprivileged(const Unprivileged&) = delete;
+  Unprivileged& operator=(const Unprivileged&) = delete;
+
+ private:
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct before_[2] = {};
 };
 
 }  // namespace hutch

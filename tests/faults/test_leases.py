@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -184,6 +185,27 @@ def test_a_key_used_twice_at_once_runs_once(label: str) -> None:
     assert all(outcome is outcomes[0] for outcome in outcomes) and outcomes[0].ok
     # Leased cells are counted, and those leased ahead of calls among them: at most three here.
     assert pool_of(label)["calls"] - before <= 3
+
+
+def test_cells_leased_ahead_of_calls_that_do_not_come_are_taken_back(label: str, few: Any) -> None:
+    few(0)
+    until(lambda: pool_of(label)["leased"] == 2, "none is leased ahead of the next call")
+    other = python(CROWD.format(label=label, calls=2, seconds=0))
+    assert other.communicate(timeout=30)[0] == "begun\nall done\n"
+    few(0)
+
+
+def test_a_thousand_calls_at_once_are_all_answered(label: str) -> None:
+    @sandbox(labels={"test": label})
+    def double(n: int) -> int:
+        return 2 * n
+
+    async def thousand() -> list[int]:
+        return await asyncio.gather(*(double.aio(n) for n in range(1000)))
+
+    assert asyncio.run(thousand()) == [2 * n for n in range(1000)]
+    with ThreadPoolExecutor(64) as threads:
+        assert list(threads.map(double, range(256))) == [2 * n for n in range(256)]
 
 
 # ---- cells ----
