@@ -326,7 +326,19 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
                              grant.channels.err.get()};
   const Leased leased{request,      grant.cell,           lease.table_slot,
                       grant.worker, Micros(grant.waited), Micros(grant.worker_start)};
-  state.peer->Send(leased, descriptors);
+  if (state.peer->Send(leased, descriptors)) return;
+  if (const Pool* from = FindPool(pool)) {
+    Fail(id, request,
+         from->Busy("the agent has no descriptors to hand out a cell",
+                    "end what holds connections to the agent, or raise the limit of "
+                    "open files",
+                    grant.waited));
+  }
+  // Not inside the pool's own loop over its cells.
+  loop_.Post([this, cell = grant.cell] {
+    const auto found = leases_.find(cell);
+    if (found != leases_.end()) Release(cell, found->second);
+  });
 }
 
 bool Broker::MayLease(uint64_t peer) const {

@@ -32,7 +32,8 @@ namespace hutch {
 class Peer {
  public:
   virtual ~Peer() = default;
-  // False when the peer is gone or does not read; it will be dropped by the server.
+  // False when the peer is gone or does not read, and will be dropped by the server; or when there
+  // are no descriptors to keep `descriptors` until they can be sent.
   virtual bool Send(const Message& message, std::span<const int> descriptors = {}) = 0;
   virtual uint64_t id() const = 0;
   // The lease table shared with this client, kLeaseTableSlots marks.

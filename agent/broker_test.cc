@@ -371,6 +371,16 @@ TEST_F(BrokerTest, OnePeersManyWaitingCallsDoNotStarveAnothersOne) {
   EXPECT_EQ(crowd.Count<Failed>() + single.Count<Failed>(), 0u);
 }
 
+TEST_F(BrokerTest, ALeaseThatCannotBeSentIsNobodys) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  peer.deaf = true;
+  broker_->Handle(peer, Acquire{50, key, 60'000, false});
+  RunUntil([&] { return wardens_.cells_ended == 1; });
+  peer.deaf = false;
+  AcquireFor(peer, key);
+}
+
 TEST_F(BrokerTest, RefusesTheSameNumberTwice) {
   FakePeer peer(1);
   const std::string key = PrepareFor(peer);
@@ -597,6 +607,12 @@ TEST_F(ServerTest, ALeaseThatCannotBeSentNowIsSentLater) {
   const Fd client = Greet();
   ASSERT_TRUE(Receive(client.get()));
   const std::string key = PrepareOver(client.get());
+  for (bool parked = false; !parked;) {
+    SendMessage(client.get(), Ask{1, "status"});
+    const auto status = Receive(client.get());
+    ASSERT_TRUE(status);
+    parked = std::get<Answer>(status->message).text.find("\"ready\":1") != std::string::npos;
+  }
   const auto [ours, theirs] = MakeSocketPair();
   {
     const ScarceDescriptors scarce(256);

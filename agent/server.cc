@@ -49,16 +49,13 @@ class Server::Connection final : public Peer {
 
   bool Send(const Message& message, std::span<const int> descriptors) override {
     if (dropping_) return false;
-    try {
-      if (backlog_.empty() && SendMessage(socket_.get(), message, descriptors)) return true;
-    } catch (const Error&) {
-      return DropSoon();
-    }
+    if (backlog_.empty() && TrySend(message, descriptors)) return true;
+    if (dropping_) return false;
     if (backlog_.size() >= kMaxBacklog) return DropSoon();
     Queued queued{message, {}};
     for (const int fd : descriptors) {
       queued.descriptors.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
-      if (!queued.descriptors.back()) return DropSoon();
+      if (!queued.descriptors.back()) return false;
     }
     if (backlog_.empty()) server_.loop_.Change(socket_.get(), EPOLLIN | EPOLLOUT);
     backlog_.push_back(std::move(queued));
@@ -132,13 +129,22 @@ class Server::Connection final : public Peer {
     Send(Welcome{static_cast<uint32_t>(kWireVersion), server_.agent_name_}, {&descriptor, 1});
   }
 
+  // False: not now. Throws nothing: short of descriptors, a message that wants one waits.
+  bool TrySend(const Message& message, std::span<const int> descriptors) {
+    try {
+      return SendMessage(socket_.get(), message, descriptors);
+    } catch (const Error& error) {
+      return error.code() == Code::kUnavailable ? DropSoon() : false;
+    }
+  }
+
   void Flush() {
     bool sent = false;
     while (!backlog_.empty()) {
       std::vector<int> descriptors;
       for (const Fd& fd : backlog_.front().descriptors) descriptors.push_back(fd.get());
-      if (!SendMessage(socket_.get(), backlog_.front().message, descriptors)) {
-        if (sent) return;
+      if (!TrySend(backlog_.front().message, descriptors)) {
+        if (sent || dropping_) return;
         // The socket takes more, but no descriptors: too many lie unread elsewhere. It would go on
         // saying that it is ready.
         server_.loop_.Change(socket_.get(), EPOLLIN);

@@ -165,7 +165,12 @@ void Pool::RefuseLate() {
         Seconds(waited), static_cast<unsigned long long>(leased_.size()),
         static_cast<unsigned long long>(sizing_.max_cells),
         static_cast<unsigned long long>(queue_.waiting()));
-    TakeWaiter(place.ticket).refused(Busy(text, "raise queue_sec, or Pool(max_cells=...)", waited));
+    const Member* current = Current();
+    const bool starved = current != nullptr && current->worker->starved();
+    TakeWaiter(place.ticket)
+        .refused(
+            Busy(starved ? std::string(text) + "; the agent has no descriptors for one more" : text,
+                 starved ? kDescriptorsHint : "raise queue_sec, or Pool(max_cells=...)", waited));
   }
 }
 

@@ -67,6 +67,8 @@ class Pool final : public Worker::Listener {
   uint64_t Acquire(uint64_t caller, Clock::duration patience, bool ahead, Granted granted,
                    Refused refused);
   void Forget(uint64_t ticket);
+  // kBusy with this pool's figures.
+  Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const;
   void Serve();  // gives ready cells to waiters, then sees to more slots; after may_take changed
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Release(uint64_t cell);   // the cell dies; cell_gone follows
@@ -133,7 +135,6 @@ class Pool final : public Worker::Listener {
   std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience);
   void RefuseLate();
   void WatchDeadlines();
-  Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const;
 
   Context context_;
   std::string key_;
