@@ -44,15 +44,23 @@ PyObject* Failed(const char* step) {
 }
 
 // Advice on pages that lie whole within memory of our own; where it is not taken, nothing is lost.
-void AskForBigPages(char* data, size_t size) {
-  constexpr uintptr_t kBig = 2 << 20;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kBig - 1) / kBig * kBig;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) / kBig * kBig;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+void Advise(char* data, size_t size, uintptr_t page, int advice) {
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
-// The bytes at a place of a memfd. Their memory is asked for in big pages: to fault in small ones
-// costs several times the copy.
+// Makes fresh memory ready to be filled: to fault it in page by page costs several times the copy.
+void Prepare(char* data, size_t size) {
+  constexpr size_t kBig = 2 << 20;
+  if (size >= 2 * kBig) {
+    Advise(data, size, kBig, MADV_HUGEPAGE);
+  } else {
+    Advise(data, size, 4096, MADV_POPULATE_WRITE);
+  }
+}
+
+// The bytes at a place of a memfd.
 PyObject* ReadBytes(PyObject*, PyObject* args) {
   int fd;
   unsigned long long at, size;
@@ -60,7 +68,7 @@ PyObject* ReadBytes(PyObject*, PyObject* args) {
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
   if (bytes == nullptr) return nullptr;
   char* data = PyBytes_AsString(bytes);
-  AskForBigPages(data, size);
+  Prepare(data, size);
   size_t done = 0;
   ssize_t got = 1;
   Py_BEGIN_ALLOW_THREADS while (done < size && got > 0) {
