@@ -35,6 +35,7 @@ MAX_PAYLOAD = 64 * 1024
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
 PICKLED = ("function", "chunk")  # modes in which the function comes as a pickle
+IDLE_MS = 20
 SLOW_LOAD_NS = 20_000_000  # a load longer than this restarts the call's clock
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
 RAISE = opcode.opmap["RAISE_VARARGS"]
@@ -130,6 +131,11 @@ class Worker:
         self.cpus = cpus
         self.keep = False
         self.loaded: tuple[int, tuple[dict[str, Any], Any]] | None = None
+
+    def rehearse_when_idle(self) -> None:
+        """Unless a call comes first: for a cell that was made in a hurry."""
+        if not self.cell.comes(self.fd, IDLE_MS):
+            self.rehearse()
 
     def serve(self) -> None:
         """One call, or as many as come while each says `keep`. Returns when the other side is gone.

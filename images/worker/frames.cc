@@ -1,6 +1,7 @@
 #include "images/worker/frames.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -185,6 +186,14 @@ PyObject* RecvCall(PyObject*, PyObject* args) {
   }
 }
 
+PyObject* Comes(PyObject*, PyObject* args) {
+  pollfd polled{-1, POLLIN, 0};
+  int ms, ready;
+  if (!PyArg_ParseTuple(args, "ii", &polled.fd, &ms)) return nullptr;
+  Py_BEGIN_ALLOW_THREADS ready = poll(&polled, 1, ms);
+  Py_END_ALLOW_THREADS return PyBool_FromLong(ready != 0);
+}
+
 PyObject* Loaded(PyObject*, PyObject*) {
   measured.load_ns = Step();
   return PyLong_FromUnsignedLongLong(measured.load_ns);
@@ -298,6 +307,7 @@ PyMethodDef frame_methods[] = {
     {"recv_call", RecvCall, METH_VARARGS,
      "recv_call(fd, cpus) -> (kind, id, key, sections, descriptors), or None at the end. Of a call "
      "the measurement has begun, and this thread is kept on that many CPUs (0: on all)"},
+    {"comes", Comes, METH_VARARGS, "comes(fd, ms) -> whether something comes within that time"},
     {"loaded", Loaded, METH_NOARGS, "loaded() -> ns: function and arguments are there"},
     {"ran", Ran, METH_NOARGS, "the function has ended"},
     {"encoded", Encoded, METH_NOARGS, "its result is bytes"},

@@ -247,9 +247,11 @@ class Zygote:
             worker.reseed()
             if not hurried:
                 worker.rehearse()
-            gc.enable()
             cell.send(CELL_CONTROL, CELL_READY, 0, cell_id, 0, 0)
             os.close(CELL_CONTROL)
+            if hurried:
+                worker.rehearse_when_idle()
+            gc.enable()
         except BaseException as error:
             cell.send(CELL_CONTROL, FAILED, 0, cell_id, 0, 0, shorten(error).encode()[:200])
             os._exit(72)
