@@ -310,8 +310,10 @@ void Worker::AddSlot() {
 
 void Worker::MakeCell(uint32_t slot) {
   auto channels = MakeCellChannels();
-  starved_ = !channels;
-  if (starved_) return;
+  if (!channels) {
+    starved_ = true;  // until FillSlots(): that another slot gets a cell does not fill this one
+    return;
+  }
   const uint64_t id = NextCellId();
   if (!Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0}, {},
             channels->theirs())) {
