@@ -120,6 +120,7 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* started = std::get_if<Started>(&message)) {
     const auto lease = leases_.find(started->lease);
     if (lease == leases_.end() || lease->second.peer != peer.id()) return;
+    if (started->timeout_ms == 0 && started->cpu_ms == 0) lease->second.ahead = true;
     if (Pool* pool = FindPool(lease->second.pool))
       pool->Arm(started->lease, started->timeout_ms, started->cpu_ms);
     return;
@@ -353,6 +354,8 @@ void Broker::OnDone(PeerState& state, const Done& done) {
       Count(ended.mapped().pool, ended.mapped().held_ahead, done.note, ended.mapped().ending);
     // Its cell ended before the client said so, and the report was not wanted then: it is gone.
     if (done.want_report) state.peer->Send(Report{done.lease, CellReport{}});
+    if (done.next != 0)
+      Fail(state.peer->id(), done.next, Error(Code::kUnknownPool, "that lease is gone"));
     return;
   }
   lease->second.want_report |= done.want_report;
@@ -361,7 +364,10 @@ void Broker::OnDone(PeerState& state, const Done& done) {
     if (done.note.ending != Ending::kUntold)
       Count(lease->second.pool, lease->second.held_ahead, done.note, Ending::kFault);
   }
+  const std::string pool = lease->second.pool;
+  Peer& peer = *state.peer;
   Release(done.lease, lease->second);
+  if (done.next != 0) OnAcquire(peer, Acquire{done.next, pool, kAheadPatienceMs, true});
 }
 
 void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
@@ -423,8 +429,7 @@ bool Broker::Reclaim(Pool& pool, const std::string* worker) {
     uint32_t expected = MarkOf(cell, kLeaseIdle);
     if (!std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
              .compare_exchange_strong(expected, MarkOf(cell, kLeaseReclaimed))) {
-      lease.ahead = false;  // in use: not looked at again
-      continue;
+      continue;  // in use, for now
     }
     lease.releasing = true;
     pool.TakeBack(cell);

@@ -7,10 +7,12 @@
 #include <pybind11/stl.h>
 #include <sys/eventfd.h>
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -51,22 +53,33 @@ bool Interrupted(Pending& pending) {
   return true;
 }
 
+// Its descriptor is made when a wait first asks for it.
 class CancelToken {
  public:
-  CancelToken() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!fd_) ThrowErrno("eventfd");
-  }
   void Cancel() {
+    const std::lock_guard lock(mutex_);
     cancelled_ = true;
-    const uint64_t one = 1;
-    if (::write(fd_.get(), &one, sizeof one) < 0)
-      cancelled_ = true;  // a full counter is as readable
+    if (fd_) Signal();
   }
   bool cancelled() const { return cancelled_; }
-  int fd() const { return fd_.get(); }
+  int fd() const {
+    const std::lock_guard lock(mutex_);
+    if (!fd_) {
+      fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!fd_) ThrowErrno("eventfd");
+      if (cancelled_) Signal();
+    }
+    return fd_.get();
+  }
 
  private:
-  Fd fd_;
+  void Signal() const {
+    const uint64_t one = 1;
+    if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
+  }
+
+  mutable std::mutex mutex_;
+  mutable Fd fd_;
   std::atomic<bool> cancelled_{false};
 };
 
@@ -118,14 +131,22 @@ struct PyPayload {
   std::unique_ptr<Payload> payload;
 };
 
+// What a caller may not look at is not made.
 struct CallResult {
-  std::string status, limit, worker_id, call_id, detail;
+  CallRecord record;
+  const char* status = "";
+  const char* limit = "";
   py::object exit_code = py::none(), signal = py::none(), payload = py::none();
-  py::bytes out, err;
-  uint64_t stdout_size = 0, stderr_size = 0, result_size = 0;
-  bool stdout_truncated = false, stderr_truncated = false, may_have_run = true;
-  py::dict usage, timings;
-  double ended = 0;
+  // Known to the caller only: seconds until the pool was there, and of waits before this one.
+  double environment_sec = 0, worker_sec = 0, queued_sec = 0;
+
+  const CallOutcome& outcome() const { return record.outcome; }
+  py::bytes Text(int stream) const { return py::bytes(outcome().output.text(stream)); }
+  std::string CallId() const {
+    char id[17];
+    std::snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(outcome().call_id));
+    return id;
+  }
 };
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
@@ -158,10 +179,11 @@ bool FromWarden(const CallRecord& record) {
   return record.report && record.report->memory_limit_kb != 0;
 }
 
-void SetUsage(CallResult& result, const CallRecord& record) {
+py::dict UsageOf(const CallResult& result) {
+  const CallRecord& record = result.record;
   const CallUsage& told = record.outcome.usage;
   const bool measured = FromWarden(record);
-  py::dict& usage = result.usage;
+  py::dict usage;
   if (measured) {
     usage["wall_sec"] = Seconds(record.run());
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
@@ -181,14 +203,19 @@ void SetUsage(CallResult& result, const CallRecord& record) {
   usage["minor_faults"] = told.minor_faults;
   usage["waited_sec"] = Seconds(record.queue);
   usage["source"] = measured ? "warden" : "cell";
-  py::dict& timings = result.timings;
-  timings["queue"] = Seconds(record.queue - record.worker_start);
-  timings["environment"] = 0.0;
-  timings["worker"] = Seconds(record.worker_start);
+  return usage;
+}
+
+py::dict TimingsOf(const CallResult& result) {
+  const CallRecord& record = result.record;
+  py::dict timings;
+  timings["queue"] = Seconds(record.queue - record.worker_start) + result.queued_sec;
+  timings["environment"] = result.environment_sec;
+  timings["worker"] = Seconds(record.worker_start) + result.worker_sec;
   timings["send"] = Seconds(record.send());
   timings["run"] = Seconds(record.run());
   timings["receive"] = 0.0;
-  result.ended = Seconds(record.outcome.ended.time_since_epoch());
+  return timings;
 }
 
 // The cell's end of the socket closed without a reply: what the warden says became of it.
@@ -241,7 +268,6 @@ CallResult MakeResult(CallRecord record) {
     case CallStatus::kBroken:
       result.status = "died";
       result.signal = py::int_(SIGKILL);  // which is what it gets for it
-      result.detail = outcome.detail;
       break;
     case CallStatus::kEnded:
       SetEnded(result, record);
@@ -252,18 +278,7 @@ CallResult MakeResult(CallRecord record) {
     result.limit = LimitName(outcome.usage.limit);
   }
   if (outcome.payload) result.payload = py::cast(PyPayload{std::move(outcome.payload)});
-  result.out = py::bytes(outcome.output.text(0));
-  result.err = py::bytes(outcome.output.text(1));
-  result.stdout_size = outcome.output.size(0);
-  result.stderr_size = outcome.output.size(1);
-  result.stdout_truncated = outcome.output.truncated(0);
-  result.stderr_truncated = outcome.output.truncated(1);
-  result.result_size = outcome.result_size;
-  result.worker_id = record.worker;
-  char id[17];
-  std::snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(outcome.call_id));
-  result.call_id = id;
-  SetUsage(result, record);
+  result.record = std::move(record);
   return result;
 }
 
@@ -315,11 +330,45 @@ PoolSpec SpecFrom(const py::dict& d) {
   return spec;
 }
 
-CallLimits LimitsFrom(const py::dict& d) {
-  return {Get<uint64_t>(d, "timeout_ms"), Get<uint64_t>(d, "cpu_ms"),
-          Get<uint64_t>(d, "output_bytes"), Get<uint64_t>(d, "result_bytes"),
-          Get<uint64_t>(d, "queue_ms")};
-}
+// What holds for every call of a function.
+struct CallTerms {
+  CallLimits limits;
+  uint64_t calls_of_cell = 0;  // 0: a fresh cell for each
+  double age_of_cell_sec = 0;
+};
+
+// A call's bytes, and the Python objects that own them.
+struct CallBytes {
+  CallBytes(const py::bytes& meta, const py::object& function, const py::bytes& arguments,
+            const py::sequence& buffers, const CallTerms& terms, double begun)
+      : owned{meta, function, arguments} {
+    const auto& blob = function.cast<const FunctionBlob&>();
+    request.begun = TimePoint(begun);
+    request.meta = std::string_view(meta);
+    request.function = &blob.blob;
+    request.arguments = std::string_view(arguments);
+    request.limits = terms.limits;
+    if (terms.calls_of_cell != 0) {
+      const std::hash<std::string_view> hash;
+      request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
+      request.calls_of_cell = terms.calls_of_cell;
+      request.age_of_cell = std::chrono::duration_cast<Clock::duration>(
+          std::chrono::duration<double>(terms.age_of_cell_sec));
+    }
+    for (const py::handle item : buffers) {
+      exported.push_back(py::reinterpret_borrow<py::buffer>(item).request());
+      const py::buffer_info& info = exported.back();
+      const std::string_view bytes(static_cast<const char*>(info.ptr),
+                                   static_cast<size_t>(info.size * info.itemsize));
+      request.buffers.emplace_back(bytes, SharedMemory::Of(bytes));
+      request.buffers.back().is_bytes = PyBytes_CheckExact(info.view()->obj);
+    }
+  }
+
+  CallRequest request;
+  std::array<py::object, 3> owned;
+  std::vector<py::buffer_info> exported;
+};
 
 class PyClient {
  private:
@@ -392,47 +441,70 @@ class PyClient {
     });
   }
 
-  CallResult Call(const std::string& key, const py::bytes& meta, const FunctionBlob& function,
-                  const py::bytes& arguments, const py::sequence& buffers, const py::dict& limits,
-                  const CancelToken* cancel, const py::object& on_stdout,
-                  const py::object& on_stderr, double begun) {
-    CallRequest request;
-    request.begun = TimePoint(begun);
-    request.meta = std::string_view(meta);
-    request.function = &function.blob;
-    request.arguments = std::string_view(arguments);
-    request.limits = LimitsFrom(limits);
-    std::vector<py::buffer_info>
-        held;  // keeps the caller's buffers exported until the call is over
-    for (const py::handle item : buffers) {
-      held.push_back(py::reinterpret_borrow<py::buffer>(item).request());
-      const py::buffer_info& info = held.back();
-      const std::string_view bytes(static_cast<const char*>(info.ptr),
-                                   static_cast<size_t>(info.size * info.itemsize));
-      request.buffers.emplace_back(bytes, SharedMemory::Of(bytes));
-      request.buffers.back().is_bytes = PyBytes_CheckExact(info.view()->obj);
-    }
+  CallResult Call(const std::string& key, const py::bytes& meta, const py::object& function,
+                  const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
+                  const CancelToken* cancel, const py::object& output, double begun) {
+    const CallBytes bytes(meta, function, arguments, buffers, terms, begun);
     Pending pending;
     CallRecord record = Wait(
         pending,
         [&](Client& client, CallHooks& hooks) {
-          if (!on_stdout.is_none() || !on_stderr.is_none()) {
-            hooks.output = [&](int stream, std::string_view bytes) {
-              const py::object& callback = stream == 0 ? on_stdout : on_stderr;
+          if (!output.is_none()) {
+            hooks.output = [&](int stream, std::string_view text) {
               const py::gil_scoped_acquire gil;
-              if (pending.error || callback.is_none()) return;
+              if (pending.error) return;
               try {
-                callback(py::bytes(bytes.data(), bytes.size()));
+                output(stream, py::bytes(text.data(), text.size()));
               } catch (py::error_already_set& error) {
                 pending.error = std::make_unique<py::error_already_set>(std::move(error));
               }
             };
           }
-          return client.Call(key, request, hooks);
+          return client.Call(key, bytes.request, hooks);
         },
         cancel);
     return MakeResult(std::move(record));
   }
+
+  // ---- calls that nobody waits for one by one
+  uint64_t Start(const std::string& key, const py::bytes& meta, const py::object& function,
+                 const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
+                 bool output, double begun) {
+    if (!flying_) flying_ = Live();
+    auto bytes = std::make_shared<CallBytes>(meta, function, arguments, buffers, terms, begun);
+    CallRequest request = bytes->request;
+    return flying_->flights().Start(key, std::move(request), std::move(bytes), output);
+  }
+
+  void Cancel(uint64_t flight) {
+    if (flying_) flying_->flights().Cancel(flight);
+  }
+
+  py::list Next(double patience_sec) {
+    const std::shared_ptr<Client> client = flying_;
+    py::list told;
+    if (!client) return told;
+    std::vector<FlightEvent> events;
+    {
+      const py::gil_scoped_release no_gil;
+      events = client->flights().Next(
+          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
+    }
+    for (FlightEvent& event : events) told.append(Told(event));
+    return told;
+  }
+
+  CallResult Conclude(OpenCall& open) {
+    Pending pending;
+    const std::shared_ptr<Client> client = flying_ ? flying_ : Live();
+    CallRecord record = [&] {
+      const py::gil_scoped_release no_gil;
+      return client->Conclude(open);
+    }();
+    return MakeResult(std::move(record));
+  }
+
+  void Land() { flying_.reset(); }
 
   std::string Ask(const std::string& what, uint64_t timeout_ms) {
     Pending pending;
@@ -443,11 +515,28 @@ class PyClient {
 
   void Abandon() {
     if (client_) client_->Abandon();
+    if (flying_) flying_->Abandon();
   }
-  void Close() { client_.reset(); }
+  void Close() {
+    if (flying_) flying_->flights().Stop();
+    client_.reset();
+  }
 
  private:
+  // (id, 0 or 1, what it printed), (id, 2, its CallResult), (id, 3, OpenCall), (id, 4, an Error).
+  static py::tuple Told(FlightEvent& event) {
+    if (event.stream >= 0) return py::make_tuple(event.id, event.stream, py::bytes(event.text));
+    if (event.open) return py::make_tuple(event.id, 3, std::move(event.open));
+    try {
+      if (event.error) Raise(*event.error);
+      return py::make_tuple(event.id, 2, MakeResult(std::move(*event.record)));
+    } catch (const py::error_already_set& error) {
+      return py::make_tuple(event.id, 4, error.value());
+    }
+  }
+
   std::shared_ptr<Client> client_;
+  std::shared_ptr<Client> flying_;  // while calls may be under way that nobody waits for
 };
 
 py::dict PathsDict() {
@@ -518,23 +607,51 @@ PYBIND11_MODULE(_core, m) {
   py::class_<CallResult>(m, "CallResult")
       .def_readonly("status", &CallResult::status)
       .def_readonly("limit", &CallResult::limit)
-      .def_readonly("detail", &CallResult::detail)
+      .def_property_readonly("detail", [](const CallResult& r) { return r.outcome().detail; })
       .def_readonly("exit_code", &CallResult::exit_code)
       .def_readonly("signal", &CallResult::signal)
       .def_readonly("payload", &CallResult::payload)
-      .def_readonly("stdout", &CallResult::out)
-      .def_readonly("stderr", &CallResult::err)
-      .def_readonly("stdout_size", &CallResult::stdout_size)
-      .def_readonly("stderr_size", &CallResult::stderr_size)
-      .def_readonly("stdout_truncated", &CallResult::stdout_truncated)
-      .def_readonly("stderr_truncated", &CallResult::stderr_truncated)
-      .def_readonly("call_id", &CallResult::call_id)
-      .def_readonly("worker_id", &CallResult::worker_id)
-      .def_readonly("may_have_run", &CallResult::may_have_run)
-      .def_readonly("result_size", &CallResult::result_size)
-      .def_readonly("usage", &CallResult::usage)
-      .def_readonly("timings", &CallResult::timings)
-      .def_readonly("ended", &CallResult::ended);
+      .def_property_readonly("stdout", [](const CallResult& r) { return r.Text(0); })
+      .def_property_readonly("stderr", [](const CallResult& r) { return r.Text(1); })
+      .def_property_readonly("stdout_size",
+                             [](const CallResult& r) { return r.outcome().output.size(0); })
+      .def_property_readonly("stderr_size",
+                             [](const CallResult& r) { return r.outcome().output.size(1); })
+      .def_property_readonly("stdout_truncated",
+                             [](const CallResult& r) { return r.outcome().output.truncated(0); })
+      .def_property_readonly("stderr_truncated",
+                             [](const CallResult& r) { return r.outcome().output.truncated(1); })
+      .def_property_readonly("call_id", &CallResult::CallId)
+      .def_property_readonly("worker_id", [](const CallResult& r) { return r.record.worker; })
+      .def_property_readonly("may_have_run", [](const CallResult&) { return true; })
+      .def_property_readonly("result_size",
+                             [](const CallResult& r) { return r.outcome().result_size; })
+      .def_property_readonly("usage", &UsageOf)
+      .def_property_readonly("timings", &TimingsOf)
+      .def_property_readonly(
+          "ended",
+          [](const CallResult& r) { return Seconds(r.outcome().ended.time_since_epoch()); })
+      .def_readwrite("environment_sec", &CallResult::environment_sec)
+      .def_readwrite("worker_sec", &CallResult::worker_sec)
+      .def_readwrite("queued_sec", &CallResult::queued_sec);
+
+  py::class_<CallTerms>(m, "Terms")
+      .def(py::init([](uint64_t timeout_ms, uint64_t cpu_ms, uint64_t output_bytes,
+                       uint64_t result_bytes, uint64_t queue_ms, uint64_t calls_of_cell,
+                       double age_of_cell_sec) {
+             return CallTerms{{timeout_ms, cpu_ms, output_bytes, result_bytes, queue_ms},
+                              calls_of_cell,
+                              age_of_cell_sec};
+           }),
+           py::kw_only(), py::arg("timeout_ms"), py::arg("cpu_ms"), py::arg("output_bytes"),
+           py::arg("result_bytes"), py::arg("queue_ms"), py::arg("calls_of_cell") = 0,
+           py::arg("age_of_cell_sec") = 0.0)
+      .def_property_readonly("cpu_ms", [](const CallTerms& t) { return t.limits.cpu_ms; })
+      .def_property_readonly("result_bytes",
+                             [](const CallTerms& t) { return t.limits.result_bytes; })
+      .def_readonly("calls_of_cell", &CallTerms::calls_of_cell);
+
+  py::class_<OpenCall, std::shared_ptr<OpenCall>>(m, "OpenCall");
 
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
@@ -543,9 +660,15 @@ PYBIND11_MODULE(_core, m) {
            py::arg("progress") = py::none())
       .def("warm", &PyClient::Warm, py::arg("key"), py::arg("cells"), py::arg("timeout_ms"))
       .def("call", &PyClient::Call, py::arg("key"), py::arg("meta"), py::arg("function"),
-           py::arg("arguments"), py::arg("buffers"), py::arg("limits"),
-           py::arg("cancel") = py::none(), py::arg("on_stdout") = py::none(),
-           py::arg("on_stderr") = py::none(), py::arg("begun") = 0.0)
+           py::arg("arguments"), py::arg("buffers"), py::arg("terms"),
+           py::arg("cancel") = py::none(), py::arg("output") = py::none(), py::arg("begun") = 0.0)
+      .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
+           py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),
+           py::arg("begun"))
+      .def("cancel", &PyClient::Cancel, py::arg("flight"))
+      .def("next", &PyClient::Next, py::arg("patience_sec"))
+      .def("conclude", &PyClient::Conclude, py::arg("open"))
+      .def("land", &PyClient::Land)
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
       .def(
           "metrics",

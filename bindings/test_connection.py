@@ -40,6 +40,9 @@ class Agent:
             raise self.calls.pop(0)
         raise error("internal")
 
+    def abandon(self) -> None:
+        self.log.append("abandon")
+
     def close(self) -> None:
         self.log.append("close")
 
@@ -141,11 +144,10 @@ def test_echoed_text_does_not_talk_to_the_terminal() -> None:
 def test_a_character_cut_in_two_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     got: list[str] = []
     streams = _echo.Streams(NORMAL.changed({"on_stdout": got.append}), True)
-    assert streams.on_stdout is not None and streams.on_stderr is not None
     for byte in "é€\n".encode():
-        streams.on_stdout(bytes([byte]))
-    streams.on_stderr(b"\xff")
-    streams.on_stdout(b"\xe2")
+        streams.feed(0, bytes([byte]))
+    streams.feed(1, b"\xff")
+    streams.feed(0, b"\xe2")
     streams.finish()
     assert capsys.readouterr() == ("é€\n\\xe2", "\\xff")
     assert "".join(got) == "é€\n\\xe2"
@@ -156,8 +158,7 @@ def test_a_closed_stdout_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch)
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
     streams = _echo.Streams(NORMAL, True)
-    assert streams.on_stdout is not None
-    streams.on_stdout(b"x")
+    streams.feed(0, b"x")
 
 
 def test_progress_is_quiet_when_quick_and_plain_in_a_pipe(

@@ -77,7 +77,7 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
         ("tools", [print]),
         ("environment", "requirements.txt"),
         ("isolation", "gvisor"),
-        ("isolation", "shared"),
+        ("isolation", "container"),
         ("policy", "strict"),
         ("client", object()),
     ],
@@ -85,6 +85,16 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
 def test_what_is_not_there_yet_is_refused_and_never_dropped(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}=.* not supported yet"):
         NORMAL.changed({name: value})
+
+
+def test_a_shared_cell_is_replaced_sooner_than_a_worker_unless_that_is_said() -> None:
+    shared = NORMAL.changed({"isolation": "shared"})
+    assert (shared.isolation, shared.max_calls) == ("shared", 100)
+    assert shared.changed({"isolation": "cell"}) == NORMAL
+    assert NORMAL.changed({"isolation": "shared", "max_calls": 7}).max_calls == 7
+    for bad in ("Shared", "", None, 1, ["shared"]):
+        with pytest.raises(ValueError, match=r'isolation=.*"cell" or "shared"'):
+            NORMAL.changed({"isolation": bad})
 
 
 def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:

@@ -1,6 +1,7 @@
 #include "client/client.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,8 +16,6 @@
 namespace hutch {
 namespace {
 
-constexpr size_t kLeasesAhead = 2;  // for each pool: one in use soon, one behind it
-constexpr uint64_t kAheadPatienceMs = 60'000;
 constexpr auto kGreeting = std::chrono::seconds(10);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 // How long an outcome waits for the warden's word. A timeout may be passed by half a second in all.
@@ -25,19 +24,6 @@ constexpr auto kLastWord = std::chrono::milliseconds(250);
 constexpr auto kReportAfterEnd = std::chrono::milliseconds(3000);
 constexpr int kSendAttempts = 9;  // each on another cell
 constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
-
-uint64_t RandomId() {
-  thread_local std::mt19937_64 engine{(uint64_t{std::random_device{}()} << 32) ^
-                                      std::random_device{}()};
-  return engine() | 1;
-}
-
-// A year stands for ever: the sum must not overflow.
-Clock::time_point After(uint64_t ms) {
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return Clock::now() +
-         std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
-}
 
 uint64_t Micros(Clock::duration d) {
   return static_cast<uint64_t>(
@@ -74,15 +60,74 @@ CallNote NoteOf(const CallRecord& record) {
           Micros(record.run()), Micros(Clock::now() - record.outcome.ended)};
 }
 
+Error ErrorOf(const Failed& failed) {
+  return Error(static_cast<Code>(failed.code), failed.message, failed.hint, failed.may_have_run,
+               failed.figures);
+}
+
+}  // namespace
+
+uint64_t RandomId() {
+  thread_local std::mt19937_64 engine{(uint64_t{std::random_device{}()} << 32) ^
+                                      std::random_device{}()};
+  return engine() | 1;
+}
+
+// A year stands for ever: the sum must not overflow.
+Clock::time_point After(uint64_t ms) {
+  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
+  return Clock::now() +
+         std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
+}
+
 Error Lost() {
   return Error(Code::kUnavailable, "the agent closed the connection",
                "`hutch logs` shows its last words; it starts again with the next call");
 }
 
-}  // namespace
+bool IsSimple(const CallOutcome& outcome) {
+  return outcome.status == CallStatus::kReturned || outcome.status == CallStatus::kUnencodable ||
+         (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
+}
+
+CallRecord RecordOf(const HeldLease& held, Clock::time_point begun) {
+  return {.outcome = CallOutcome(),
+          .report = {},
+          .worker = held.lease.worker(),
+          .queue = held.queue,
+          .worker_start = held.worker_start,
+          .begun = begun};
+}
+
+void SetBroken(CallRecord& record, const HeldLease& held, const Error& error) {
+  record.outcome.status = CallStatus::kBroken;
+  record.outcome.sent = held.lease.sent();
+  record.outcome.ended = Clock::now();
+  record.outcome.detail = error.what();
+}
+
+// One call more of that pool while it lives: what is leased ahead follows their number.
+class Client::UnderWay {
+ public:
+  UnderWay(Client& client, const std::string& key) : client_(client) {
+    const std::lock_guard lock(client_.mutex_);
+    stock_ = &client_.stocks_[key];
+    stock_->Begun();
+  }
+  ~UnderWay() {
+    const std::lock_guard lock(client_.mutex_);
+    stock_->Over();
+  }
+
+ private:
+  Client& client_;
+  Stock* stock_;  // of a map that keeps its elements where they are
+};
 
 Client::Client(const std::string& socket, long connect_uid)
-    : socket_(ConnectTo(socket, connect_uid)), pid_(::getpid()) {
+    : socket_(ConnectTo(socket, connect_uid)),
+      pid_(::getpid()),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!socket_) throw Error(Code::kUnavailable, "no agent listens at " + socket);
   Send(Hello{static_cast<uint32_t>(kWireVersion), pid_});
   pollfd polled{socket_.get(), POLLIN, 0};
@@ -140,7 +185,7 @@ void Client::GiveBack(const Message& message) {
     Tell(hutch::Done{leased->lease, false, {}});
 }
 
-Client::HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
+HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
   if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots)
     throw Error(Code::kProtocol, "a lease is incomplete");
   return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]),
@@ -167,10 +212,27 @@ void Client::Dispatch(ReceivedMessage received) {
   const uint64_t request = request_of(received.message);
   const auto ahead = ahead_requests_.find(request);
   if (ahead != ahead_requests_.end()) {
+    Stock& stock = stocks_[ahead->second];
+    stock.Answered();
     if (const auto* leased = std::get_if<Leased>(&received.message)) {
-      ahead_[ahead->second].push_back(MakeLease(*leased, std::move(received.descriptors)));
+      stock.Add(MakeLease(*leased, std::move(received.descriptors)));
+      flights_.Granted(ahead->second);
     }
     ahead_requests_.erase(ahead);
+    return;
+  }
+  const auto flight = flight_requests_.find(request);
+  if (flight != flight_requests_.end()) {
+    const std::string key = std::move(flight->second);
+    flight_requests_.erase(flight);
+    flights_.Answered(key);
+    if (const auto* leased = std::get_if<Leased>(&received.message)) {
+      if (!flights_.waiting(key)) return GiveBack(received.message);
+      stocks_[key].Add(MakeLease(*leased, std::move(received.descriptors)));
+      flights_.Granted(key);
+    } else if (const auto* failed = std::get_if<Failed>(&received.message)) {
+      flights_.Refused(key, ErrorOf(*failed));
+    }
     return;
   }
   const auto pending = pending_.find(request);
@@ -201,9 +263,13 @@ void Client::SettleLoans(uint64_t lease, const CellReport& report) {
   loans_.erase(found);
 }
 
-void Client::DrainLocked() {
+void Client::DrainLocked(const Done& enough) {
   try {
-    while (auto received = ReceiveMessage(socket_.get())) Dispatch(std::move(*received));
+    while (!enough()) {
+      auto received = ReceiveMessage(socket_.get());
+      if (!received) return;
+      Dispatch(std::move(*received));
+    }
   } catch (const Error&) {
     broken_ = true;
     loans_.clear();  // nobody will say any more that those cells are dead
@@ -221,14 +287,17 @@ bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadl
     if (!reading_) {
       reading_ = true;
       lock.unlock();
-      pollfd polled[2] = {{socket_.get(), POLLIN, 0}, {hooks.cancel_fd, POLLIN, 0}};
+      pollfd polled[3] = {
+          {socket_.get(), POLLIN, 0}, {hooks.cancel_fd, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
       const auto ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
-      ::poll(polled, 2, static_cast<int>(ms));
+      ::poll(polled, 3, static_cast<int>(ms));
       const bool cancelled = polled[1].revents != 0;
       const bool interrupted = !cancelled && hooks.interrupted && hooks.interrupted();
       lock.lock();
       reading_ = false;
-      DrainLocked();
+      uint64_t woken = 0;
+      if (polled[2].revents != 0 && ::read(wake_.get(), &woken, sizeof woken) < 0) woken = 0;
+      DrainLocked([] { return false; });
       changed_.notify_all();
       if (done()) return true;
       if (cancelled || interrupted) {
@@ -266,10 +335,7 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
       ReceivedMessage received = std::move(pending.arrived.front());
       pending.arrived.pop_front();
       lock.unlock();
-      if (const auto* failed = std::get_if<Failed>(&received.message)) {
-        throw Error(static_cast<Code>(failed->code), failed->message, failed->hint,
-                    failed->may_have_run, failed->figures);
-      }
+      if (const auto* failed = std::get_if<Failed>(&received.message)) throw ErrorOf(*failed);
       const bool finished = handle(received);
       lock.lock();
       if (finished) break;
@@ -334,37 +400,113 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
   return text;
 }
 
-std::optional<Client::HeldLease> Client::TakeAhead(const std::string& key) {
+std::optional<HeldLease> Client::TakeHeld(const std::string& key, bool shared) {
   const std::lock_guard lock(mutex_);
-  if (!reading_) DrainLocked();
-  const auto found = ahead_.find(key);
-  if (found == ahead_.end() || found->second.empty()) return std::nullopt;
-  HeldLease held = std::move(found->second.front());
-  found->second.pop_front();
-  held.queue = held.worker_start = {};  // nobody waited for it
-  reports_[held.lease.id()];
+  Stock& stock = stocks_[key];
+  if (!reading_) DrainLocked([&] { return loans_.empty() && !stock.empty(shared); });
+  std::optional<HeldLease> held = stock.Take(shared);
+  if (!held) return held;
+  held->queue = held->worker_start = {};  // nobody waited for it
+  reports_[held->lease.id()];
   return held;
 }
 
-Client::HeldLease Client::AcquireLease(const std::string& key, const CallLimits& limits,
-                                       const CallHooks& hooks) {
+HeldLease Client::AcquireLease(const std::string& key, const CallRequest& request,
+                               const CallHooks& hooks) {
   const uint64_t id = NextRequest();
   std::optional<HeldLease> held;
   const Clock::time_point begun = Clock::now();
-  const Clock::time_point deadline = After(limits.queue_ms) + std::chrono::seconds(5);
-  Converse(Acquire{id, key, limits.queue_ms, false}, id, deadline, hooks,
-           [&](ReceivedMessage& received) {
-             const auto* leased = std::get_if<Leased>(&received.message);
-             if (leased == nullptr)
-               throw Error(Code::kProtocol, "the agent answered with something else");
-             held = MakeLease(*leased, std::move(received.descriptors));
-             return true;
-           });
+  const Clock::time_point deadline = After(request.limits.queue_ms) + std::chrono::seconds(5);
+  const auto handle = [&](ReceivedMessage& received) {
+    const auto* leased = std::get_if<Leased>(&received.message);
+    if (leased == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+    if (leased->lease != 0) {
+      held = MakeLease(*leased, std::move(received.descriptors));
+      return true;
+    }
+    const std::lock_guard lock(mutex_);
+    held = std::move(handed_.at(id));
+    handed_.erase(id);
+    return true;
+  };
+  const auto wait = [&] {
+    Converse(Acquire{id, key, request.limits.queue_ms, false}, id, deadline, hooks, handle);
+  };
+  if (request.shared()) {
+    {
+      const std::lock_guard lock(mutex_);
+      shared_waiters_[key].push_back(id);
+    }
+    try {
+      wait();
+    } catch (...) {
+      ForgetSharedWaiter(key, id);
+      throw;
+    }
+    ForgetSharedWaiter(key, id);
+    if (held->calls > 0) Tell(Forget{id});
+  } else {
+    wait();
+  }
   held->queue = Clock::now() - begun;  // our clock: with the way there and back
   held->worker_start = std::min(held->worker_start, held->queue);
   const std::lock_guard lock(mutex_);
   reports_[held->lease.id()];
   return std::move(*held);
+}
+
+void Client::ForgetSharedWaiter(const std::string& key, uint64_t request) {
+  const std::lock_guard lock(mutex_);
+  std::erase(shared_waiters_[key], request);
+  const auto handed = handed_.find(request);
+  if (handed == handed_.end()) return;
+  HeldLease held = std::move(handed->second);  // a cell of its own came first
+  handed_.erase(handed);
+  KeepLocked(key, std::move(held));
+}
+
+void Client::KeepLocked(const std::string& key, HeldLease held) {
+  std::deque<uint64_t>& waiters = shared_waiters_[key];
+  if (waiters.empty()) {
+    stocks_[key].Keep(std::move(held));
+    return flights_.Granted(key);
+  }
+  const uint64_t request = waiters.front();
+  waiters.pop_front();
+  handed_.emplace(request, std::move(held));
+  Leased notice;  // of no lease: it is in handed_
+  notice.request = request;
+  pending_.at(request)->arrived.push_back({notice, {}});
+  changed_.notify_all();
+  const uint64_t one = 1;
+  if (::write(wake_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
+}
+
+bool Client::Keep(const std::string& key, const CallRequest& request, HeldLease& held,
+                  const CallOutcome& outcome) {
+  // One that was lent memory holds it until it is dead: it does not live on.
+  if (!request.shared() || held.lease.has_loans() || broken_) return false;
+  const bool as_it_should =
+      outcome.status == CallStatus::kReturned ||
+      (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
+  if (!as_it_should || held.calls >= request.calls_of_cell ||
+      Clock::now() - held.first_call >= request.age_of_cell) {
+    return false;
+  }
+  held.cpu_us += outcome.usage.cpu_us;
+  // Takes the limits of this call off the warden's clock, and once says that the lease is kept.
+  if (held.lease.told_slow() || !std::exchange(held.may_be_taken, true))
+    Tell(Started{held.lease.id(), 0, 0});
+  std::atomic_ref<uint32_t>(table_[held.table_slot]).store(MarkOf(held.lease.id(), kLeaseIdle));
+  const std::lock_guard lock(mutex_);
+  KeepLocked(key, std::move(held));
+  return true;
+}
+
+void Client::TellStarted(const HeldLease& held, const CallRequest& request) {
+  const uint64_t cpu_ms =
+      request.limits.cpu_ms == 0 ? 0 : request.limits.cpu_ms + held.cpu_us / 1000;
+  Tell(Started{held.lease.id(), request.limits.timeout_ms, cpu_ms});
 }
 
 bool Client::MarkUsed(const HeldLease& held) {
@@ -374,18 +516,24 @@ bool Client::MarkUsed(const HeldLease& held) {
       .compare_exchange_strong(expected, MarkOf(lease, kLeaseUsed));
 }
 
-void Client::LeaseAhead(const std::string& key) {
+std::vector<uint64_t> Client::WantAhead(const std::string& key) {
   std::vector<uint64_t> requests;
-  {
-    const std::lock_guard lock(mutex_);
-    const size_t asked = static_cast<size_t>(
-        std::ranges::count_if(ahead_requests_, [&](const auto& r) { return r.second == key; }));
-    for (size_t have = ahead_[key].size() + asked; have < kLeasesAhead; ++have) {
-      requests.push_back(NextRequest());
-      ahead_requests_[requests.back()] = key;
-    }
+  const std::lock_guard lock(mutex_);
+  Stock& stock = stocks_[key];
+  while (stock.Missing() > 0) {
+    requests.push_back(NextRequest());
+    ahead_requests_[requests.back()] = key;
+    stock.Asked();
   }
-  for (const uint64_t id : requests) Send(Acquire{id, key, kAheadPatienceMs, true});
+  return requests;
+}
+
+void Client::SendDone(const std::string& key, uint64_t lease, bool want_report,
+                      const CallNote& note) {
+  const std::vector<uint64_t> requests = WantAhead(key);
+  Send(hutch::Done{lease, want_report, note, requests.empty() ? 0 : requests[0]});
+  for (size_t i = 1; i < requests.size(); ++i)
+    Send(Acquire{requests[i], key, kAheadPatienceMs, true});
 }
 
 std::optional<CellReport> Client::ReportWithin(uint64_t lease, Clock::duration patience) {
@@ -413,22 +561,23 @@ void Client::ForgetLease(uint64_t lease, Ending ending) {
   Tell(hutch::Done{lease, false, {.ending = ending}});
 }
 
-Client::HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
-                                   const CallHooks& hooks) {
+HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
+                           const CallHooks& hooks) {
   Clock::duration queue{};  // of all attempts
   Clock::duration worker_start{};
   for (int attempt = 0; attempt < kSendAttempts; ++attempt) {
-    std::optional<HeldLease> held = TakeAhead(key);
-    if (!held) held = AcquireLease(key, request.limits, hooks);
+    std::optional<HeldLease> held = TakeHeld(key, request.shared());
+    if (!held) held = AcquireLease(key, request, hooks);
     held->queue = queue += held->queue;
     held->worker_start = worker_start += held->worker_start;
     const uint64_t lease = held->lease.id();
-    if (!MarkUsed(*held)) {  // the agent took it back: it never ran anything
+    if (!MarkUsed(*held)) {  // the agent took it back: this call never ran
       const std::lock_guard lock(mutex_);
       reports_.erase(lease);
       continue;
     }
     try {
+      if (held->calls++ == 0) held->first_call = Clock::now();
       if (held->lease.Send(request, RandomId())) return std::move(*held);
     } catch (...) {
       ForgetLease(lease, Ending::kFault);
@@ -444,25 +593,16 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
                         const CallHooks& hooks) {
   const Clock::time_point begun =
       request.begun == Clock::time_point{} ? Clock::now() : request.begun;
+  const UnderWay under_way(*this, key);
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
-  CallRecord record{.outcome = CallOutcome(),
-                    .report = {},
-                    .worker = held.lease.worker(),
-                    .queue = held.queue,
-                    .worker_start = held.worker_start,
-                    .begun = begun};
+  CallRecord record = RecordOf(held, begun);
   try {
-    record.outcome = held.lease.Await(request, hooks, [&] {
-      Tell(Started{lease, request.limits.timeout_ms, request.limits.cpu_ms});
-    });
+    record.outcome = held.lease.Await(request, hooks, [&] { TellStarted(held, request); });
   } catch (const Error& error) {
     // What the cell does is never a fault of ours, nor of the connection that other calls share.
     if (error.code() == Code::kProtocol) {
-      record.outcome.status = CallStatus::kBroken;
-      record.outcome.sent = held.lease.sent();
-      record.outcome.ended = Clock::now();
-      record.outcome.detail = error.what();
+      SetBroken(record, held, error);
       return Conclude(key, lease, std::move(record), held.lease.TakeLoans());
     }
     ForgetLease(lease, Ending::kFault);
@@ -472,15 +612,19 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     ForgetLease(lease, Ending::kFault);
     throw;
   }
+  if (Keep(key, request, held, record.outcome)) return record;
   return Conclude(key, lease, std::move(record), held.lease.TakeLoans());
+}
+
+CallRecord Client::Conclude(OpenCall& open) {
+  return Conclude(open.key, open.held.lease.id(), std::move(open.record),
+                  open.held.lease.TakeLoans());
 }
 
 CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record,
                             Loans loans) {
   const CallStatus status = record.outcome.status;
-  const bool simple = status == CallStatus::kReturned || status == CallStatus::kUnencodable ||
-                      (status == CallStatus::kRaised && record.outcome.usage.limit == kNoLimit);
-  const bool want_report = !simple && status != CallStatus::kInterrupted;
+  const bool want_report = !IsSimple(record.outcome) && status != CallStatus::kInterrupted;
   try {
     // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the
     // kill could overtake the last word of its PID 1, how the user's process ended.
@@ -488,13 +632,12 @@ CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord r
     const bool lent = AwaitLoans(lease, std::move(loans));
     const bool waiting = want_report && !record.report;
     if (!waiting) ForgetReport(lease);
-    Send(hutch::Done{lease, waiting || lent, NoteOf(record)});
+    SendDone(key, lease, waiting || lent, NoteOf(record));
     if (waiting) {
       record.report =
           AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
                                                           : Clock::duration(kReportAfterLimit));
     }
-    LeaseAhead(key);
   } catch (const Error&) {
     // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows
     // what became of it.

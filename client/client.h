@@ -2,8 +2,9 @@
 // them.
 //
 // Thread-safe. There is no thread of its own: whoever waits reads the connection and hands the
-// others what is theirs. Not usable after fork() in the child. When the agent is gone every wait
-// ends with kUnavailable; calls whose cell still lives go on to their end.
+// others what is theirs. Calls that nobody waits for one by one are in flights.h. Not usable after
+// fork() in the child. When the agent is gone every wait ends with kUnavailable; calls whose cell
+// still lives go on to their end.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +20,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "client/lease.h"
+#include "client/flights.h"
+#include "client/stock.h"
 #include "wire/error.h"
 #include "wire/message.h"
 
@@ -38,6 +40,21 @@ struct CallRecord {
   Clock::duration run() const { return outcome.ended - outcome.sent; }
 };
 
+struct OpenCall {
+  std::string key;
+  HeldLease held;
+  CallRecord record;
+};
+
+Clock::time_point After(uint64_t ms);  // from now; a year stands for ever
+uint64_t RandomId();
+Error Lost();  // of a connection
+// Whether nothing is to be asked about how it ended.
+bool IsSimple(const CallOutcome& outcome);
+CallRecord RecordOf(const HeldLease& held, Clock::time_point begun);
+// The cell broke the protocol.
+void SetBroken(CallRecord& record, const HeldLease& held, const Error& error);
+
 class Client {
  public:
   // Throws kUnavailable when nobody listens, kVersionMismatch.
@@ -52,6 +69,9 @@ class Client {
                     const CallHooks& hooks);
   std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
 
+  Flights& flights() { return flights_; }
+  CallRecord Conclude(OpenCall& open);
+
   pid_t pid() const { return pid_; }
   // In a forked child, once and as the last thing done with it: while the child had the connection
   // too, the agent would not see its owner's end.
@@ -59,21 +79,26 @@ class Client {
   bool broken() const { return broken_; }
 
  private:
-  struct HeldLease {
-    Lease lease;
-    uint32_t table_slot;
-    Clock::duration queue{};
-    Clock::duration worker_start{};
-  };
+  friend class Flights;
+  class UnderWay;
   struct Pending {
     std::deque<ReceivedMessage> arrived;
   };
   using Done = std::function<bool()>;
 
-  std::optional<HeldLease> TakeAhead(const std::string& key);
-  HeldLease AcquireLease(const std::string& key, const CallLimits& limits, const CallHooks& hooks);
+  std::optional<HeldLease> TakeHeld(const std::string& key, bool shared);
+  HeldLease AcquireLease(const std::string& key, const CallRequest& request,
+                         const CallHooks& hooks);
+  void ForgetSharedWaiter(const std::string& key, uint64_t request);
   bool MarkUsed(const HeldLease& held);
-  void LeaseAhead(const std::string& key);
+  // Requests for leases ahead, as many as there should be more; they are to be sent.
+  std::vector<uint64_t> WantAhead(const std::string& key);
+  // After a call: keeps its cell for the next one if it is a shared one, is not due for
+  // replacement, and the call ended as it should.
+  bool Keep(const std::string& key, const CallRequest& request, HeldLease& held,
+            const CallOutcome& outcome);
+  void KeepLocked(const std::string& key, HeldLease held);
+  void TellStarted(const HeldLease& held, const CallRequest& request);
   // Takes a cell and sends it the call: on another one when that one was taken back, or is gone.
   HeldLease SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks);
   std::optional<CellReport> ReportWithin(uint64_t lease, Clock::duration patience);
@@ -85,6 +110,8 @@ class Client {
   bool AwaitLoans(uint64_t lease, Loans loans);
   void SettleLoans(uint64_t lease, const CellReport& report);
   void ForgetLease(uint64_t lease, Ending ending);  // never throws: for what is given up anyway
+  // Tells that a lease is over, and asks for more ahead.
+  void SendDone(const std::string& key, uint64_t lease, bool want_report, const CallNote& note);
 
   uint64_t NextRequest() { return next_request_++; }
   // Sends a request and gives `handle` each message that answers it until it says true.
@@ -96,7 +123,7 @@ class Client {
   void Send(const Message& message);
   void Tell(const Message& message);  // a note that nobody waits for: never blocks, never throws
   void GiveBack(const Message& message);  // a lease that came for nobody
-  void DrainLocked();
+  void DrainLocked(const Done& enough);   // reads what has come, until there is enough
   void Dispatch(ReceivedMessage received);
   HeldLease MakeLease(const Leased& leased, std::vector<Fd> descriptors);
 
@@ -109,11 +136,16 @@ class Client {
   std::condition_variable changed_;
   bool reading_ = false;
   std::map<uint64_t, Pending*> pending_;
-  std::unordered_map<std::string, std::deque<HeldLease>> ahead_;
+  Fd wake_;  // an eventfd: whoever reads the connection looks up
+  std::unordered_map<std::string, Stock> stocks_;                         // by pool key
+  std::unordered_map<std::string, std::deque<uint64_t>> shared_waiters_;  // requests, by pool key
+  std::map<uint64_t, HeldLease> handed_;  // shared cells that were left to who waits: by request
   std::map<uint64_t, std::string> ahead_requests_;         // request -> pool key
+  std::map<uint64_t, std::string> flight_requests_;        // of flights_: request -> pool key
   std::map<uint64_t, std::optional<CellReport>> reports_;  // leases in use
   std::shared_ptr<SegmentPool> segments_ = SegmentPool::Make();
   std::unordered_map<uint64_t, Loans> loans_;  // of leases given back, until their report
+  Flights flights_{*this};
 };
 
 }  // namespace hutch

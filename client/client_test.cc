@@ -11,8 +11,10 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -177,6 +179,9 @@ class FakeAgent {
     }
     if (std::get_if<Forget>(&message) != nullptr) ++forgotten;
     script_(*this, message);
+    const auto* over = std::get_if<Done>(&message);
+    if (over != nullptr && over->next != 0)
+      OnMessage(Acquire{over->next, kKey, kAheadPatienceMs, true});
   }
 
   Script script_;
@@ -532,6 +537,181 @@ TEST_F(ClientTest, EveryThreadThatWaitsHearsOfTheAgentsEnd) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(unavailable, 4);
+}
+
+// ---- calls that nobody waits for one by one
+
+class FlightsTest : public ClientTest {
+ protected:
+  static FlightEvent NextOf(Client& client) {
+    while (waiting_.empty()) {
+      for (FlightEvent& event : client.flights().Next(std::chrono::seconds(60))) {
+        if (event.stream < 0) waiting_.push_back(std::move(event));
+      }
+    }
+    FlightEvent first = std::move(waiting_.front());
+    waiting_.pop_front();
+    return first;
+  }
+  void SetUp() override { waiting_.clear(); }
+  static inline std::deque<FlightEvent> waiting_;
+};
+
+TEST_F(FlightsTest, ManyAreServedByOneThread) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  std::set<uint64_t> started;
+  for (int i = 0; i < 100; ++i)
+    started.insert(client.flights().Start(kKey, request_, nullptr, false));
+  EXPECT_EQ(started.size(), 100u);
+  while (!started.empty()) {
+    const FlightEvent event = NextOf(client);
+    ASSERT_TRUE(event.record) << (event.error ? event.error->what() : "");
+    EXPECT_EQ(event.record->outcome.status, CallStatus::kReturned);
+    EXPECT_EQ(event.record->outcome.output.text(0), "printed");
+    EXPECT_EQ(started.erase(event.id), 1u) << "each ends once";
+  }
+}
+
+TEST_F(FlightsTest, SaysWhatIsPrintedAsItComes) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  const uint64_t id = client.flights().Start(kKey, request_, nullptr, true);
+  std::string printed;
+  for (bool over = false; !over;) {
+    for (const FlightEvent& event : client.flights().Next(std::chrono::seconds(60))) {
+      EXPECT_EQ(event.id, id);
+      if (event.stream == 0) printed += event.text;
+      over |= event.stream < 0;
+    }
+  }
+  EXPECT_EQ(printed, "printed");
+}
+
+TEST_F(FlightsTest, OneThatIsCancelledBeforeItBeganNeverRuns) {
+  FakeAgent agent(Nothing);
+  Client client(agent.path(), -1);
+  const uint64_t first = client.flights().Start(kKey, request_, nullptr, false);
+  const uint64_t second = client.flights().Start(kKey, request_, nullptr, false);
+  client.flights().Cancel(second);
+  const FlightEvent event = NextOf(client);
+  EXPECT_EQ(event.id, second);
+  ASSERT_TRUE(event.error);
+  EXPECT_EQ(event.error->code(), Code::kCancelled);
+  EXPECT_FALSE(event.error->may_have_run());
+  client.flights().Cancel(first);
+  EXPECT_EQ(NextOf(client).id, first);
+}
+
+TEST_F(FlightsTest, WhatTheWardenHasToTellIsLeftToWhoeverConcludes) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+    const auto* done = std::get_if<Done>(&message);
+    if (done != nullptr && done->want_report)
+      self.Send(Report{done->lease, CellReport{.signal = 11}});
+  });
+  Client client(agent.path(), -1);
+  client.flights().Start(kKey, request_, nullptr, false);
+  const FlightEvent event = NextOf(client);
+  ASSERT_TRUE(event.open);
+  const CallRecord record = client.Conclude(*event.open);
+  EXPECT_EQ(record.outcome.status, CallStatus::kEnded);
+  ASSERT_TRUE(record.report);
+  EXPECT_EQ(record.report->signal, 11);
+}
+
+TEST_F(FlightsTest, ARefusalIsOneCalls) {
+  std::atomic<int> refused = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr) return;
+    if (refused++ == 0) {
+      self.Send(Failed{acquire->request, static_cast<int32_t>(Code::kBusy), "full", "wait", false});
+    } else {
+      self.Grant(acquire->request);
+    }
+  });
+  Client client(agent.path(), -1);
+  for (int i = 0; i < 3; ++i) client.flights().Start(kKey, request_, nullptr, false);
+  int busy = 0, returned = 0;
+  for (int i = 0; i < 3; ++i) {
+    const FlightEvent event = NextOf(client);
+    EXPECT_TRUE(!event.error || event.error->code() == Code::kBusy);
+    ++(event.error ? busy : returned);
+  }
+  EXPECT_EQ(busy, 1);
+  EXPECT_EQ(returned, 2);
+}
+
+TEST_F(FlightsTest, AllThatWaitHearOfTheAgentsEnd) {
+  std::atomic<int> asked = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (std::get_if<Acquire>(&message) != nullptr && ++asked == 5) self.HangUp();
+  });
+  Client client(agent.path(), -1);
+  for (int i = 0; i < 5; ++i) client.flights().Start(kKey, request_, nullptr, false);
+  for (int i = 0; i < 5; ++i) {
+    const FlightEvent event = NextOf(client);
+    ASSERT_TRUE(event.error);
+    EXPECT_EQ(event.error->code(), Code::kUnavailable);
+    EXPECT_FALSE(event.error->may_have_run());
+  }
+}
+
+// ---- shared cells
+
+TEST_F(FlightsTest, ASharedCellServesManyCallsAndThenGoes) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  request_.key = 1;
+  request_.calls_of_cell = 3;
+  request_.age_of_cell = std::chrono::hours(1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(CallText(client), "reply 1");
+  EXPECT_NE(CallText(client), "reply 1");
+  FakeAgent::Until([&] { return agent.done == 1; });
+}
+
+TEST_F(FlightsTest, ASharedCellThatTheAgentTookBackIsNotUsed) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  request_.key = 1;
+  request_.calls_of_cell = 100;
+  request_.age_of_cell = std::chrono::hours(1);
+  EXPECT_EQ(CallText(client), "reply 1");
+  EXPECT_FALSE(agent.IsUsed(1)) << "between calls the agent may take it back";
+  agent.Mark(1, kLeaseReclaimed);
+  EXPECT_NE(CallText(client), "reply 1");
+}
+
+TEST_F(FlightsTest, ACallForAFreshCellNeverGetsASharedOne) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  CallRequest shared = request_;
+  shared.key = 1;
+  shared.calls_of_cell = 100;
+  shared.age_of_cell = std::chrono::hours(1);
+  client.Call(kKey, shared, {});
+  EXPECT_NE(CallText(client), "reply 1");
+}
+
+TEST_F(FlightsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
+  std::atomic<int> granted = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire != nullptr && granted++ == 0) self.Grant(acquire->request);
+  });
+  Client client(agent.path(), -1);
+  request_.key = 1;
+  request_.calls_of_cell = 1000;
+  request_.age_of_cell = std::chrono::hours(1);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 10; ++round) EXPECT_EQ(CallText(client), "reply 1");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

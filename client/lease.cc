@@ -75,13 +75,19 @@ std::vector<uint64_t> Lease::PlaceBuffers(const std::vector<Buffer>& buffers,
 
 bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   call_id_ = call_id;
+  restarted_ = told_slow_ = false;
+  result_memfd_.reset();
+  outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
   const std::string_view table(reinterpret_cast<const char*>(places.data()), places.size() * 8);
-  const std::string_view sections[] = {request.meta, request.function->bytes(), request.arguments,
-                                       table};
+  const bool known = request.shared() && known_.contains(request.key);
+  const std::string_view nothing;
+  const std::string_view sections[] = {known ? nothing : request.meta,
+                                       known ? nothing : request.function->bytes(),
+                                       request.arguments, table};
 
-  FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id};
+  FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id, .b = request.key};
   uint32_t lengths[4];
   std::vector<Fd> owned;
   std::vector<int> descriptors;
@@ -111,6 +117,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
     throw Error(Code::kBusy, "as many descriptors as this user may have lie unread in sockets",
                 "start fewer calls at once, or raise `ulimit -n`");
   }
+  outcome_.sent = sent_;
   if (status == SendStatus::kSent) return true;
   for (const std::shared_ptr<Segment>& segment : loans_) segment->Ended();  // none of it arrived
   loans_.clear();
@@ -119,13 +126,6 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
 
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
                          const std::function<void()>& slow) {
-  CallOutcome outcome(request.limits.output_bytes, call_id_);
-  outcome.sent = sent_;
-  pollfd polled[4] = {{socket_.get(), POLLIN, 0},
-                      {out_.get(), POLLIN, 0},
-                      {err_.get(), POLLIN, 0},
-                      {hooks.cancel_fd, POLLIN, 0}};
-  bool told_slow = false;
   Clock::time_point ask_again = sent_ + kSlice;
   // By the clock, not in quiet moments: a cell that prints or sends frames without end leaves none.
   const auto interrupted = [&](bool now) {
@@ -133,56 +133,91 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
     ask_again = Clock::now() + kSlice;
     return hooks.interrupted();
   };
-  const auto finish = [&](CallStatus status) {
-    outcome.status = status;
-    for (int stream : {0, 1}) ReadOutput(stream, outcome, hooks);
-    if (outcome.ended == Clock::time_point{}) outcome.ended = Clock::now();
-    return std::move(outcome);
-  };
+  pollfd polled[kPolled + 1];
+  polled[kPolled] = {hooks.cancel_fd, POLLIN, 0};
   for (;;) {
-    const Clock::time_point now = Clock::now();
-    if (now >= deadline_) return finish(CallStatus::kTimedOut);
-    if (!told_slow && now - sent_ >= kSlowAfter) {
-      told_slow = true;
-      slow();
-    }
-    Clock::duration wait = told_slow ? Clock::duration(kSlice) : sent_ + kSlowAfter - now;
-    if (deadline_ != Clock::time_point::max()) wait = std::min(wait, deadline_ - now);
-    wait = std::max(wait, Clock::duration(0));
-    const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
+    Fill(polled);
+    const Clock::duration left = std::min<Clock::duration>(due() - Clock::now(), kSlice);
+    const auto ns =
+        std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
     const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
-    const int ready = ::ppoll(polled, 4, &timeout, nullptr);
+    const int ready = ::ppoll(polled, kPolled + 1, &timeout, nullptr);
     if (ready < 0 && errno != EINTR) ThrowErrno("poll");
-    if (interrupted(ready < 0)) return finish(CallStatus::kInterrupted);
-    if (ready <= 0) continue;
-    if (polled[3].revents != 0) return finish(CallStatus::kCancelled);
-    for (int stream : {0, 1}) {
-      if (polled[stream + 1].revents != 0 && !ReadOutput(stream, outcome, hooks))
-        polled[stream + 1].fd = -1;
-    }
-    if (polled[0].revents == 0) continue;
-    const bool had_restarted = restarted_;
-    if (OnFrame(outcome, request)) return finish(outcome.status);
-    if (restarted_ && !had_restarted) {
-      told_slow = true;
-      slow();  // the agent's clock, and the warden's, begin anew with ours
-    }
+    if (interrupted(ready < 0)) return End(CallStatus::kInterrupted, hooks.output);
+    if (ready < 0) continue;
+    if (polled[kPolled].revents != 0) return End(CallStatus::kCancelled, hooks.output);
+    if (Step(request, polled, hooks.output, slow)) return Take();
   }
 }
 
-bool Lease::ReadOutput(int stream, CallOutcome& outcome, const CallHooks& hooks) {
+void Lease::Fill(pollfd* polled) const {
+  // The socket comes first: poll looks at it before the pipes, so a round that finds the reply has
+  // found all that was printed before it.
+  polled[0] = {socket_.get(), POLLIN, 0};
+  polled[1] = {stream_ended_[0] ? -1 : out_.get(), POLLIN, 0};
+  polled[2] = {stream_ended_[1] ? -1 : err_.get(), POLLIN, 0};
+}
+
+Clock::time_point Lease::due() const {
+  return told_slow_ ? deadline_ : std::min(deadline_, sent_ + kSlowAfter);
+}
+
+bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputHook& output,
+                 const std::function<void()>& slow) {
+  for (int stream : {0, 1}) {
+    if (polled[stream + 1].revents != 0) ReadOutput(stream, output);
+  }
+  if (polled[0].revents != 0) {
+    const bool had_restarted = restarted_;
+    if (OnFrame(outcome_, request)) {
+      for (int stream : {0, 1}) {
+        if (polled[stream + 1].revents != 0) ReadOutput(stream, output);
+      }
+      if (outcome_.ended == Clock::time_point{}) outcome_.ended = Clock::now();
+      return true;
+    }
+    if (restarted_ && !had_restarted) {
+      told_slow_ = true;
+      slow();  // the agent's clock, and the warden's, begin anew with ours
+    }
+  }
+  const Clock::time_point now = Clock::now();
+  if (now >= deadline_) {
+    outcome_ = End(CallStatus::kTimedOut, output);
+    return true;
+  }
+  if (!told_slow_ && now - sent_ >= kSlowAfter) {
+    told_slow_ = true;
+    slow();
+  }
+  return false;
+}
+
+CallOutcome Lease::End(CallStatus status, const OutputHook& output) {
+  for (int stream : {0, 1}) ReadOutput(stream, output);
+  outcome_.status = status;
+  outcome_.ended = Clock::now();
+  return Take();
+}
+
+void Lease::ReadOutput(int stream, const OutputHook& output) {
   thread_local char buffer[kReadChunk];
   // At most a pipe's content: a writer that never stops must not keep us from the deadline.
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < 4 && !stream_ended_[stream]; ++i) {
     const ssize_t n = ::read((stream == 0 ? out_ : err_).get(), buffer, sizeof buffer);
-    if (n < 0) return errno == EAGAIN || errno == EINTR;
-    if (n == 0) return false;
+    if (n < 0) {
+      stream_ended_[stream] = errno != EAGAIN && errno != EINTR;
+      return;
+    }
+    if (n == 0) {
+      stream_ended_[stream] = true;
+      return;
+    }
     const std::string_view bytes(buffer, static_cast<size_t>(n));
-    outcome.output.Add(stream, bytes);
-    if (hooks.output) hooks.output(stream, bytes);
-    if (bytes.size() < sizeof buffer) return true;
+    outcome_.output.Add(stream, bytes);
+    if (output) output(stream, bytes);
+    if (bytes.size() < sizeof buffer) return;
   }
-  return true;
 }
 
 bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
@@ -241,6 +276,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   }
   outcome.ended = Clock::now();
   TakeResult(outcome, header, payload);
+  if (header.kind == FrameKind::kResult && request.shared()) known_.insert(request.key);
   return true;
 }
 

@@ -5,10 +5,13 @@
 // told (or when this process is gone). One thread at a time.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,14 +56,23 @@ struct CallRequest {
   std::string_view arguments;
   std::vector<Buffer> buffers;  // out of band
   CallLimits limits;
+  // Of calls on shared cells: names `meta` and `function`, which are sent once to each cell, and
+  // when a cell is due for replacement. calls_of_cell 0: a fresh cell, for this call only.
+  uint64_t key = 0;
+  uint64_t calls_of_cell = 0;
+  Clock::duration age_of_cell{};
+
+  bool shared() const { return calls_of_cell != 0; }
   // When the caller began with what is "send" of its timings; zero: when it is handed to Call().
   Clock::time_point begun{};
 };
 
+using OutputHook = std::function<void(int stream, std::string_view)>;
+
 struct CallHooks {
   std::function<bool()> interrupted;  // polled every quarter second and after each EINTR
-  std::function<void(int stream, std::string_view)> output;  // live, as it comes
-  int cancel_fd = -1;                                        // readable: cancel
+  OutputHook output;                  // live, as it comes
+  int cancel_fd = -1;                 // readable: cancel
 };
 
 // The result's bytes, ours alone.
@@ -129,6 +141,7 @@ class Lease {
   // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
   // which nobody says so is not used again.
   Loans TakeLoans() { return std::move(loans_); }
+  bool has_loans() const { return !loans_.empty(); }
 
   // Waits for what becomes of it. `slow` is called when the call has been running for some
   // milliseconds. REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the
@@ -136,12 +149,24 @@ class Lease {
   CallOutcome Await(const CallRequest& request, const CallHooks& hooks,
                     const std::function<void()>& slow);
 
+  // ---- Await in steps, for one who waits for many calls. REQUIRES: Send() returned true.
+  static constexpr size_t kPolled = 3;
+  void Fill(pollfd* polled) const;  // kPolled descriptors to be polled
+  Clock::time_point due() const;    // when Step has something to do though nothing came
+  // Takes what came since, and minds the time. True: it is decided, and Take() is to be called.
+  // Throws as Await does.
+  bool Step(const CallRequest& request, const pollfd* polled, const OutputHook& output,
+            const std::function<void()>& slow);
+  CallOutcome Take() { return std::move(outcome_); }
+  bool told_slow() const { return told_slow_; }
+  // Ends the wait with what was printed until now.
+  CallOutcome End(CallStatus status, const OutputHook& output);
+
  private:
   // True when `outcome` is decided.
   bool OnFrame(CallOutcome& outcome, const CallRequest& request);
   void TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload);
-  bool ReadOutput(int stream, CallOutcome& outcome,
-                  const CallHooks& hooks);  // false: that stream has ended
+  void ReadOutput(int stream, const OutputHook& output);
 
   // Appends the descriptors of the memory that holds the buffers. The kCall frame's section 3.
   std::vector<uint64_t> PlaceBuffers(const std::vector<Buffer>& buffers, std::vector<Fd>& owned);
@@ -155,6 +180,10 @@ class Lease {
   Clock::time_point sent_;
   Clock::time_point deadline_;
   bool restarted_ = false;
+  bool told_slow_ = false;
+  std::set<uint64_t> known_;  // keys of what a shared cell has
+  bool stream_ended_[2] = {false, false};
+  CallOutcome outcome_;
   Fd result_memfd_;
   uint64_t result_memfd_size_ = 0;
 };

@@ -378,6 +378,14 @@ void Pool::SweepRetired() {
   });
 }
 
+// Whether a cell that is ready is not for who only looks ahead: it is the last, there can be no
+// more of them, and as many are leased as a lone caller has ahead.
+bool Pool::IsLast() {
+  const Member* current = Current();
+  return current != nullptr && leased_.size() >= 2 && ReadyCells() < 2 &&
+         current->worker->slots() >= sizing_.max_cells;
+}
+
 void Pool::Serve() {
   if (serving_) return;
   serving_ = true;
@@ -388,6 +396,7 @@ void Pool::Serve() {
              m.worker->calls() < rotation_.max_calls;
     });
     if (member == workers_.end()) break;
+    if (queue_.waiting() == 0 && (!warm_watchers_.empty() || IsLast())) break;
     const auto served = queue_.Next(Clock::now(), context_.may_take);
     if (!served) break;
     Grant grant;
@@ -428,8 +437,11 @@ void Pool::Resize() {
                           current->ready.size(), current->worker->cells_coming(), waiting};
   const uint64_t more = current->worker->starved() ? 0 : SlotsToAdd(sizing_, counts);
   for (uint64_t i = 0; i < more; ++i) current->worker->AddSlot();
-  if (waiting > 0 && more == 0 && counts.ready + counts.coming + counts.making == 0)
+  const bool fills = waiting == 0 && !warm_watchers_.empty();
+  if ((waiting > 0 || fills) && more == 0 &&
+      (fills ? 0 : counts.ready) + counts.coming + counts.making == 0) {
     context_.reclaim(*this, nullptr);
+  }
   if (waiting > 0 && current->worker->calls() >= rotation_.max_calls) Tick();
 }
 

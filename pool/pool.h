@@ -69,6 +69,7 @@ class Pool final : public Worker::Listener {
   void Forget(uint64_t ticket);
   // kBusy with this pool's figures.
   Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const;
+  bool IsLast();
   void Serve();  // gives ready cells to waiters, then sees to more slots; after may_take changed
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Release(uint64_t cell);   // the cell dies; cell_gone follows

@@ -122,7 +122,7 @@ void serialize(A& a, CallNote& m) {
 }
 template <class A>
 void serialize(A& a, Done& m) {
-  a(m.lease, Flag{m.want_report}, m.note);
+  a(m.lease, Flag{m.want_report}, m.note, m.next);
 }
 template <class A>
 void serialize(A& a, Ask& m) {

@@ -50,6 +50,7 @@ struct Warm {
   std::string key;
   int64_t cells = -1;
 };
+inline constexpr uint64_t kAheadPatienceMs = 60'000;
 struct Acquire {  // answered by Leased with three descriptors, or Failed
   uint64_t request = 0;
   std::string key;
@@ -59,7 +60,9 @@ struct Acquire {  // answered by Leased with three descriptors, or Failed
 struct Forget {  // the client no longer waits for `request`
   uint64_t request = 0;
 };
-struct Started {  // the call on this lease has been running for a while
+// The call on this lease has been running for a while. Without limits also: a lease that its client
+// keeps for more calls is unused now, and may be taken back while its mark says so.
+struct Started {
   uint64_t lease = 0;
   uint64_t timeout_ms = 0;
   uint64_t cpu_ms = 0;
@@ -110,6 +113,7 @@ struct Done {  // the lease is over; its cell dies
   uint64_t lease = 0;
   bool want_report = false;
   CallNote note;
+  uint64_t next = 0;  // not 0: also an Acquire of one more cell of that pool, ahead
 };
 struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;

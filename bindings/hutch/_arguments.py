@@ -7,6 +7,7 @@ before anything is sent. No shared state.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any
@@ -27,6 +28,15 @@ class _Large:
         return type(self.data), (PickleBuffer(self.data),)
 
 
+# What any pickler pickles alike, at the speed of C.
+_PLAIN = {int, str, float, bool, bytes, type(None)}
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind in _PLAIN and (kind is not bytes or len(value) < OUT_OF_BAND)
+
+
 def _outside(value: Any) -> Any:
     if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND:
         return _Large(value)
@@ -40,6 +50,8 @@ def pickle_arguments(
     inside: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
     """The pickle of (args, kwargs) and the buffers beside it. Raises SerializationError."""
+    if not kwargs and all(map(_is_plain, args)):
+        return pickle.dumps((tuple(args), kwargs), _pickling.PROTOCOL), []
     args = tuple(map(_outside, args))
     kwargs = {name: _outside(value) for name, value in kwargs.items()}
     try:
@@ -54,6 +66,8 @@ def pickle_chunk(
     inside: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
     """The same of a list of calls' positional arguments."""
+    if all(all(map(_is_plain, args)) for args in items):
+        return pickle.dumps([(tuple(args), {}) for args in items], _pickling.PROTOCOL), []
     calls: list[Any] = [(tuple(map(_outside, args)), {}) for args in items]
     try:
         return _pickled(calls, inside)

@@ -80,6 +80,8 @@ class Connection:
         self.pid = os.getpid()
         self.client = connect(start=True)
         self.pools: dict[str, Prepared] = {}
+        self.driver: Any = None  # of its flights, once there are any
+        self.driver_lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
 
     def pool(self, request: PoolRequest) -> Prepared:
@@ -156,13 +158,18 @@ _current: Connection | None = None
 def current() -> Connection:
     """The connection of this process; starts the agent where none runs."""
     global _current
-    found = _current
-    if found is not None and found.pid == os.getpid():
+    found = _current  # a forked child has none: see _after_fork
+    if found is not None:
         return found
     with _lock:
         if _current is None or _current.pid != os.getpid():
             _current = Connection()
         return _current
+
+
+def ready() -> Connection | None:
+    """The connection of this process, if it has one."""
+    return _current
 
 
 def existing() -> _core.Client | None:
@@ -197,10 +204,10 @@ def _after_fork() -> None:
     """In the child: the parent's socket is not ours, nor is a lock that another thread held."""
     global _current, _lock
     _lock = threading.Lock()
-    if _current is not None:
-        _current.client.abandon()
-        _kept.append(_current)  # never destroyed here: that is the parent's business
-    _current = None
+    parents, _current = _current, None
+    if parents is not None:
+        _kept.append(parents)  # never destroyed here: that is the parent's business
+        parents.client.abandon()
 
 
 _kept: list[Connection] = []
@@ -240,7 +247,7 @@ def ensure_current() -> Connection:
 
 
 _MENDED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
-_NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", *_MENDED_BY_INSTALL)
+NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", *_MENDED_BY_INSTALL)
 
 
 def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> T:
@@ -264,7 +271,7 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
                 _launcher.run("--install")
             elif code == "unknown_pool":
                 connection.forget(request)
-            again = code in _NOTHING_HAPPENED and not may_have_run
+            again = code in NOTHING_HAPPENED and not may_have_run
             if attempt == 1 or not again or (building and code == "worker_failed"):
                 failure: SandboxError = from_core(
                     error, pool=request.spec["requirements"], building=building

@@ -3,7 +3,7 @@ the result decoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 WIRE_VERSION: int
 
@@ -15,14 +15,26 @@ class Error(Exception):
 class DecodeError(ValueError):
     """Bytes from a cell that are not the data they claim to be: `args == (message, path)`."""
 
-class Limits(TypedDict):
-    """Per call; 0 means none."""
+class Terms:
+    """What holds for every call of a function; 0 means none. `calls_of_cell`: with more than 0,
+    calls share cells, each of which serves so many, for `age_of_cell_sec` at the most.
+    """
 
-    timeout_ms: int
     cpu_ms: int
-    output_bytes: int
     result_bytes: int
-    queue_ms: int
+    calls_of_cell: int
+
+    def __init__(
+        self,
+        *,
+        timeout_ms: int,
+        cpu_ms: int,
+        output_bytes: int,
+        result_bytes: int,
+        queue_ms: int,
+        calls_of_cell: int = 0,
+        age_of_cell_sec: float = 0.0,
+    ) -> None: ...
 
 class PoolSpec(TypedDict):
     """Everything that decides which worker may serve a call. Requirements are normalized and sorted
@@ -78,7 +90,7 @@ class SharedMemory:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class CallResult:
-    """What became of one call, before decoding."""
+    """What became of one call, before decoding. What is not asked for is not made."""
 
     status: str  # "returned" "raised" "unencodable" "limit" "died" "cancelled"
     limit: str  # "" or "time" "cpu_time" "memory" "pids" "disk" "result"
@@ -101,9 +113,15 @@ class CallResult:
     # wall_sec cpu_sec peak_memory_bytes waited_sec source ("cell" or "warden")
     # memory_limit_bytes
     usage: dict[str, Any]
-    # seconds; "environment" and "receive" are for the caller to fill in
+    # seconds; "receive" is for the caller to fill in
     timings: dict[str, float]
+    environment_sec: float  # these three are the caller's to say, as parts of the timings
+    worker_sec: float
+    queued_sec: float
     ended: float  # by time.monotonic: when the reply was here, or the call was over without one
+
+class OpenCall:
+    """A call that is over, but for what the warden has to tell of it."""
 
 class Client:
     """One process's connection to one agent. Thread-safe; calls of different threads run side by
@@ -145,10 +163,9 @@ class Client:
         function: Function,
         arguments: bytes,
         buffers: Sequence[Any],
-        limits: Limits,
+        terms: Terms,
         cancel: Cancel | None = None,
-        on_stdout: Callable[[bytes], None] | None = None,
-        on_stderr: Callable[[bytes], None] | None = None,
+        output: Callable[[int, bytes], None] | None = None,
         begun: float = 0.0,
     ) -> CallResult:
         """Runs one call in a fresh cell. Blocks without the GIL; Ctrl-C kills the cell, then
@@ -158,6 +175,33 @@ class Client:
         out), worker_failed,
         unavailable (may_have_run tells), unknown_pool.
         """
+
+    def start(
+        self,
+        key: str,
+        meta: bytes,
+        function: Function,
+        arguments: bytes,
+        buffers: Sequence[Any],
+        terms: Terms,
+        output: bool,
+        begun: float,
+    ) -> int:
+        """The same call with nobody waiting for it: gives its number, never blocks. `next` says
+        what becomes of it, and with `output` what it prints.
+        """
+
+    def cancel(self, flight: int) -> None: ...
+    def next(self, patience_sec: float) -> list[tuple[int, Literal[0, 1, 2, 3, 4], Any]]:
+        """What happened to the calls that were started: (number, 0 or 1, what it printed as
+        bytes), or, once for each, (number, 2, its CallResult), (number, 3, an OpenCall: `conclude`
+        gives its CallResult), (number, 4, an Error). Waits without the GIL; [] when `patience_sec`
+        passed, or at `close`. One thread at a time.
+        """
+
+    def conclude(self, open: OpenCall) -> CallResult: ...
+    def land(self) -> None:
+        """No call that was started is under way any more."""
 
     def status(self) -> str:
         """The agent's state as JSON text."""

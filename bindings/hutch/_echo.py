@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 # What moves a cursor, starts a terminal's command or reorders what is read; not \n and \t.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-Callback = Callable[[bytes], None]
 
 
 def escape(text: str) -> str:
@@ -60,23 +59,26 @@ class _Stream:
 
 
 class Streams:
-    """`echo`: whether to show what comes."""
+    """`echo`: whether to show what comes. A stream costs nothing until something comes on it."""
+
+    __slots__ = ("_options", "_echo", "_used")
 
     def __init__(self, options: Options, echo: bool) -> None:
-        out, err = options.on_stdout, options.on_stderr
-        self._stdout = _Stream("stdout", out, echo) if echo or out is not None else None
-        self._stderr = _Stream("stderr", err, echo) if echo or err is not None else None
+        self._options = options
+        self._echo = echo
+        self._used: list[_Stream | None] = [None, None]
 
-    @property
-    def on_stdout(self) -> Callback | None:
-        return None if self._stdout is None else self._stdout.feed
-
-    @property
-    def on_stderr(self) -> Callback | None:
-        return None if self._stderr is None else self._stderr.feed
+    def feed(self, stream: int, data: bytes) -> None:
+        """`stream`: 0 is stdout, 1 stderr."""
+        used = self._used[stream]
+        if used is None:
+            name = ("stdout", "stderr")[stream]
+            callback = (self._options.on_stdout, self._options.on_stderr)[stream]
+            used = self._used[stream] = _Stream(name, callback, self._echo)
+        used.feed(data)
 
     def finish(self) -> None:
         """Lets out what was held back as half a character."""
-        for stream in (self._stdout, self._stderr):
+        for stream in self._used:
             if stream is not None:
                 stream.feed(b"", True)

@@ -1,8 +1,9 @@
 """Calls that nobody waits for: SandboxFuture, the threads that wait in its place, and Executor.
 
-Each call in flight holds one thread (without the GIL), from a bounded pool that is made when first
-used. Threads are daemons: when the interpreter exits, calls in flight are cancelled, and their
-cells die. After a fork the child has threads of its own.
+A call flies where it can (_flights.py: one thread for all of them). Where not, it holds a thread
+(without the GIL), from a bounded pool that is made when first used. Threads are daemons: when the
+interpreter exits, calls in flight are cancelled, and their cells die. After a fork the child has
+threads of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from hutch._outcome import Outcome
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from hutch._flights import Flight, Parcel
     from hutch._policy import Keywords
     from hutch._sandbox import SandboxedFunction
+    from hutch._target import Target
 
 R = TypeVar("R")
 
@@ -96,6 +99,11 @@ def _at_exit() -> None:
             future.exception(max(0.0, deadline - time.monotonic()))
         except BaseException:
             continue  # cancelled; or too late: the agent kills what is left after this process
+    from hutch import _connection
+
+    connection = _connection.ready()
+    if connection is not None and connection.driver is not None:
+        connection.driver.end(_EXIT_SEC)
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -108,6 +116,7 @@ class SandboxFuture(Future[R]):
     def __init__(self) -> None:
         super().__init__()
         self._token = _core.Cancel()
+        self._flight: Flight | None = None
         self._outcome: Outcome[R] | None = None
 
     def cancel(self) -> bool:
@@ -116,6 +125,9 @@ class SandboxFuture(Future[R]):
         if self.done():
             return self.cancelled()
         self._token.cancel()
+        flight = self._flight
+        if flight is not None:
+            flight.cancel()
         return True
 
     def cancelled(self) -> bool:
@@ -156,13 +168,16 @@ class SandboxFuture(Future[R]):
         return "" if self._outcome is None else self._outcome.call_id
 
     def _work(self, run: Callable[[_core.Cancel], Outcome[R]], unwrap: bool) -> None:
-        if not self.set_running_or_notify_cancel():
+        if not self.running() and not self.set_running_or_notify_cancel():
             return
         try:
             outcome = run(self._token)
         except BaseException as error:
             self.set_exception(error)
             return
+        self._settle(outcome, unwrap)
+
+    def _settle(self, outcome: Outcome[R], unwrap: bool) -> None:
         if isinstance(outcome, Outcome):  # map runs chunks: a list of them
             self._outcome = outcome
         if not unwrap:
@@ -178,19 +193,47 @@ def submit(
     *,
     unwrap: bool = True,
     threads: CallThreads | None = None,
+    target: Target | None = None,
+    parcel: Callable[[], Parcel] | None = None,
 ) -> SandboxFuture[R]:
-    """`unwrap=False`: the future's result is the Outcome itself."""
+    """`run`: the call as a thread of `threads` makes it. `parcel`: the same call, made to fly.
+    `unwrap=False`: the future's result is the Outcome itself.
+    """
     future: SandboxFuture[R] = SandboxFuture()
     _in_flight.add(future)
-    (threads or shared_threads()).start(lambda: future._work(run, unwrap))
+
+    def on_a_thread() -> None:
+        (threads or shared_threads()).start(lambda: future._work(run, unwrap))
+
+    if target is not None and parcel is not None:
+        from hutch._flights import fly
+
+        def made() -> Parcel:
+            ready = parcel()
+            future.set_running_or_notify_cancel()
+            return ready
+
+        flight = fly(
+            made,
+            target,
+            lambda outcome: future._settle(outcome, unwrap),
+            future.set_exception,
+            on_a_thread,
+        )
+        if flight is not None:
+            future._flight = flight
+            return future
+    on_a_thread()
     return future
 
 
-async def awaited(run: Callable[[_core.Cancel], Outcome[R]]) -> Outcome[R]:
+async def awaited(
+    run: Callable[[_core.Cancel], Outcome[R]], target: Target, parcel: Callable[[], Parcel]
+) -> Outcome[R]:
     """The Outcome, without blocking the event loop. Cancelling the task kills the cell."""
     import asyncio
 
-    future: SandboxFuture[Any] = submit(run, unwrap=False)
+    future: SandboxFuture[Any] = submit(run, unwrap=False, target=target, parcel=parcel)
     return cast("Outcome[R]", await asyncio.wrap_future(future))
 
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch import _arguments, _core, _run
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
@@ -22,15 +22,30 @@ from hutch._outcome import Outcome
 from hutch._policy import _shown, _whole
 from hutch._target import Target
 
+if TYPE_CHECKING:
+    from hutch._connection import Prepared
+    from hutch._flights import Parcel
+
 Item = tuple[Any, ...]
 # What runs one chunk and gives an Outcome for each of its items; raises SandboxError on a fault.
 RunChunk = Callable[[list[Item], _core.Cancel], list[Outcome[Any]]]
+
+
+class Way(NamedTuple):
+    """How a chunk is run: on a thread, or made to fly."""
+
+    on_a_thread: RunChunk
+    target: Target | None = None
+    parcel: Callable[[list[Item]], Parcel] | None = None
+
+
 _MOST = 10_000
+_MOST_BY_ITSELF = 64  # in flight, with concurrency=None
 
 
 class Plan:
-    """Checked settings of one map. `cells`: how many the pool may have at most, where that is set;
-    with `concurrency=None` no more calls are in flight.
+    """Checked settings of one map. `concurrency`: calls in flight at the most. `cells`: how many
+    the pool may have at most, where that is set; `concurrency=None` stays within it.
     """
 
     def __init__(
@@ -46,9 +61,12 @@ class Plan:
             raise ValueError(f'on_error={_shown(on_error)}: it is "raise" or "outcome"')
         self.follows_pressure = concurrency is None
         if concurrency is None:
-            concurrency = 2 * (os.cpu_count() or 1)
-            concurrency = concurrency if cells is None else min(concurrency, cells)
+            concurrency = _MOST_BY_ITSELF if cells is None else min(_MOST_BY_ITSELF, cells)
         self.concurrency = _whole("concurrency", concurrency, 1, _MOST)
+        # With which it begins, and the least that it goes back to.
+        self.least = self.concurrency
+        if self.follows_pressure:
+            self.least = min(self.concurrency, 2 * (os.cpu_count() or 1))
         self.ordered = bool(ordered)
         self.chunksize = _whole("chunksize", chunksize, 1, 1_000_000)
         self.raises = on_error == "raise"
@@ -66,18 +84,23 @@ class _Flight:
         self.repeats = repeats
 
 
-def run(plan: Plan, items: Iterable[Item], run_chunk: RunChunk) -> Iterator[Any]:
+def run(plan: Plan, items: Iterable[Item], way: Way) -> Iterator[Any]:
     """Yields values, or Outcomes with on_error="outcome"."""
     threads = CallThreads(plan.concurrency)
     source = iter(items)
     flights: deque[_Flight] = deque()
-    window = plan.concurrency
+    window = plan.least
 
     def start(chunk: list[Item], repeats: int = 0) -> _Flight:
-        def work(token: _core.Cancel) -> Any:
-            return run_chunk(chunk, token)
-
-        return _Flight(chunk, submit(work, unwrap=False, threads=threads), repeats)
+        make = way.parcel
+        future: SandboxFuture[Any] = submit(
+            lambda token: way.on_a_thread(chunk, token),  # type: ignore[arg-type,return-value]
+            unwrap=False,
+            threads=threads,
+            target=way.target,
+            parcel=None if make is None else lambda: make(chunk),
+        )
+        return _Flight(chunk, future, repeats)
 
     try:
         while True:
@@ -97,13 +120,24 @@ def run(plan: Plan, items: Iterable[Item], run_chunk: RunChunk) -> Iterator[Any]
                 flights[place] = start(flight.items, flight.repeats + 1)
                 continue
             del flights[place]
-            if plan.follows_pressure and window < plan.concurrency:
-                window += 1
+            if plan.follows_pressure:
+                window = _followed(window, plan, outcomes[0].timings)
             for outcome in outcomes:
                 yield outcome.unwrap() if plan.raises else outcome
     finally:
         for flight in flights:
             flight.future.cancel()
+
+
+def _followed(window: int, plan: Plan, timings: dict[str, float]) -> int:
+    """More are in flight while cells come sooner than calls end, fewer while calls wait for cells
+    longer than they take: then the host makes cells as fast as it can.
+    """
+    if timings["queue"] <= timings["run"]:
+        return min(window + 1, plan.concurrency)
+    if timings["queue"] > 2 * timings["run"]:
+        return max(window - 1, min(window, plan.least))
+    return window
 
 
 def _first_done(flights: Iterable[_Flight]) -> _Flight:
@@ -141,43 +175,75 @@ def fault(error: SandboxError) -> Outcome[Any]:
     return Outcome[Any]("fault", may_have_run=ran).fail(error)
 
 
-def chunk_runner(target: Target, echo: bool) -> RunChunk:
+def way_of(target: Target, echo: bool) -> Way:
     def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         if len(items) == 1:
             return [_run.call(target, items[0], echo=echo, cancel=token)]
+        made = parcel(items)
+        result, pool = _run.send(
+            target,
+            made.code,
+            made.arguments,
+            made.buffers,
+            made.meta,
+            echo,
+            token,
+            made.begun,
+            None,
+        )
+        return _outcomes_of_chunk(target, items, result, pool)
+
+    def parcel(items: list[Item]) -> Parcel:
+        from hutch._flights import Parcel
+
         begun = time.monotonic()
-        result, outcomes = _call_chunk(target, items, echo, token, begun)
-        receive = time.monotonic() - result.ended
-        for outcome in outcomes:
-            outcome.timings["receive"] = receive
-        return outcomes
+        if len(items) == 1:
+            made = _run.parcel(target, items[0], {}, echo, begun)
+            finish = made.finish
+            made.finish = lambda result, pool: [finish(result, pool)]
+            return made
+        code = target.code()
+        return Parcel(
+            target,
+            code,
+            target.meta(code, "chunk"),
+            _arguments.pickle_chunk(target.function, items, target.inside),
+            echo,
+            begun,
+            lambda result, pool: _outcomes_of_chunk(target, items, result, pool),
+        )
 
-    return run_chunk
+    return Way(run_chunk, target, parcel)
 
 
-def _call_chunk(
-    target: Target, items: list[Item], echo: bool, token: _core.Cancel, begun: float
-) -> tuple[_core.CallResult, list[Outcome[Any]]]:
+def _outcomes_of_chunk(
+    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared
+) -> list[Outcome[Any]]:
     """Several items in one cell: what ends the cell is the Outcome of all of them."""
-    code = target.code()
-    arguments, buffers = _arguments.pickle_chunk(target.function, items, target.inside)
-    meta = target.meta("chunk")
-    result, pool = _run.send(target, code, arguments, buffers, meta, echo, token, begun, None)
-    if result.status != "returned":
-        whole = _run.conclude(target, result, _run.measured(target, result, pool))
-        return result, [whole] * len(items)
+    outcomes = _unclocked(target, items, result, pool)
+    receive = time.monotonic() - result.ended
+    for outcome in outcomes:
+        outcome.timings["receive"] = receive
+    return outcomes
+
+
+def _unclocked(
+    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared
+) -> list[Outcome[Any]]:
     first = _run.measured(target, result, pool)
+    if result.status != "returned":
+        return [_run.conclude(target, result, first)] * len(items)
     try:
         replies = _run.decoded(result, target, (items, {}))
         if type(replies) is not list or len(replies) != len(items):
             raise SerializationError("the cell answered another number of items", path="result")
     except SerializationError as error:
-        return result, [_run.not_data(first, error)] * len(items)
-    return result, [_item(target, result, pool, reply) for reply in replies]
+        return [_run.not_data(first, error)] * len(items)
+    # Of what was measured there is one for all; each gets a copy, to change as it likes.
+    return [_item(target, first.twin(), reply) for reply in replies]
 
 
-def _item(target: Target, result: _core.CallResult, pool: Any, reply: Any) -> Outcome[Any]:
-    outcome = _run.measured(target, result, pool)
+def _item(target: Target, outcome: Outcome[Any], reply: Any) -> Outcome[Any]:
     if type(reply) in (tuple, list) and len(reply) == 2:
         kind, value = reply
         if kind == "ok":

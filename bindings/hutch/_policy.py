@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         output_mb: float
         result_mb: float
         env: Mapping[str, str]
-        isolation: Literal["cell"]
+        isolation: Literal["cell", "shared"]
         max_calls: int
         max_age_sec: float
         pool: Pool
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         key: str | None
 
 
+_MAX_CALLS = {"cell": 10_000, "shared": 100}  # the defaults
 _YEAR = 366 * 86400.0
 _TIB = 1 << 20  # in MiB
 
@@ -145,7 +146,8 @@ class Options(NamedTuple):
     output_mb: float = 1.0
     result_mb: float = 512.0
     env: tuple[tuple[str, str], ...] = ()
-    max_calls: int = 10_000
+    isolation: str = "cell"
+    max_calls: int = 10_000  # of a worker; of a shared cell 100
     max_age_sec: float = 3600.0
     pool: Pool = Pool()
     disable_cache: bool = False
@@ -170,6 +172,9 @@ class Options(NamedTuple):
             else:
                 raise TypeError(_unknown(name))
         options = self._replace(**fields)
+        if options.isolation != self.isolation and "max_calls" not in fields:
+            if self.max_calls == _MAX_CALLS[self.isolation]:
+                options = options._replace(max_calls=_MAX_CALLS[options.isolation])
         if options.disk_mb > options.memory_mb:
             if "disk_mb" in fields:
                 raise ValueError(
@@ -270,6 +275,16 @@ def _callable(name: str, value: Any) -> Any:
     return value
 
 
+def _isolation(name: str, value: Any) -> str:
+    if value in ("cell", "shared") and isinstance(value, str):
+        return value
+    if value in ("container", "gvisor"):
+        raise ValueError(
+            f'{name}={value!r} is not supported yet: "cell" is the strongest that is there'
+        )
+    raise ValueError(f'{name}={_shown(value)}: it is "cell" or "shared"')
+
+
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} takes True or False, not {_shown(value)}")
@@ -302,6 +317,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "output_mb": lambda name, value: _number(name, value, 0, 4096, zero=True),
     "result_mb": lambda name, value: _number(name, value, 0, 65536),
     "env": _pairs,
+    "isolation": _isolation,
     "max_calls": lambda name, value: _whole(name, value, 1, 1 << 40),
     "max_age_sec": _sec,
     "pool": _pool,
@@ -329,7 +345,6 @@ _LATER: dict[str, tuple[tuple[object, ...], str]] = {
         "a call cannot call back: pass data in, and results out",
     ),
     "base": ((None,), "the base is made from this interpreter"),
-    "isolation": (("cell",), 'only isolation="cell" is there'),
     "policy": (("normal", None), 'only policy="normal" is there; give each limit by its keyword'),
     "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
 }

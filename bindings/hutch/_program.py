@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch import _core
+    from hutch._flights import Parcel
     from hutch._future import SandboxFuture
     from hutch._outcome import Outcome
     from hutch._policy import Keywords
@@ -65,7 +66,11 @@ class Program:
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
-        return await awaited(lambda token: self._call(given, token, asked))
+        return await awaited(
+            lambda token: self._call(given, token, asked),
+            self._resolved(),
+            lambda: self._parcel(given, asked),
+        )
 
     def submit(
         self,
@@ -80,7 +85,10 @@ class Program:
         asked = time.monotonic()
         given = _given(args, stdin, files)
         future: SandboxFuture[Any] = submit(
-            lambda token: self._call(given, token, asked), unwrap=False
+            lambda token: self._call(given, token, asked),
+            unwrap=False,
+            target=self._resolved(),
+            parcel=lambda: self._parcel(given, asked),
         )
         return future
 
@@ -103,7 +111,11 @@ class Program:
         def run_chunk(items: list[tuple[Any, ...]], token: _core.Cancel) -> list[Outcome[Any]]:
             return [self._call(_given(args, items[0][0], files), token)]
 
-        return _map.run(plan, ((stdin,) for stdin in stdins), run_chunk)
+        def parcel(items: list[tuple[Any, ...]]) -> Parcel:
+            return self._parcel(_given(args, items[0][0], files), time.monotonic(), listed=True)
+
+        way = _map.Way(run_chunk, self._resolved(), parcel)
+        return _map.run(plan, ((stdin,) for stdin in stdins), way)
 
     async def map_aio(
         self, stdins: Iterable[str | bytes], **settings: Any
@@ -137,6 +149,26 @@ class Program:
         _hint_at_metadata(outcome, self._source)
         return outcome
 
+    def _parcel(
+        self,
+        given: tuple[list[str], bytes | None, dict[str, bytes] | None],
+        asked: float,
+        listed: bool = False,
+    ) -> Parcel:
+        from hutch import _run
+
+        target = self._resolved()
+        parcel = _run.parcel(target, (), {}, False, asked, lambda: target.program_meta(*given))
+        finish = parcel.finish
+
+        def finished(result: _core.CallResult, pool: Any) -> Any:
+            outcome = finish(result, pool)
+            _hint_at_metadata(outcome, self._source)
+            return [outcome] if listed else outcome
+
+        parcel.finish = finished
+        return parcel
+
     def _resolved(self) -> ProgramTarget:
         if self._target is None:
             from hutch._target import ProgramTarget
@@ -158,8 +190,30 @@ def run(
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
     """Runs a whole program in a fresh cell. `dependencies="inline"` reads its PEP 723 metadata."""
-    program = Program(source, language=language, filename=filename, **keywords)
+    program = _program(source, language, filename, keywords)
     return program.run(stdin=stdin, args=args, files=files)
+
+
+_REMEMBERED = 64  # programs
+_REMEMBERED_SIZE = 1 << 16  # characters of one
+_recent: dict[Any, Program] = {}
+
+
+def _program(source: str, language: str, filename: str, keywords: Any) -> Program:
+    """The same Program for the same source and keywords, while it is remembered."""
+    given = [(name, tuple(x) if type(x) is list else x) for name, x in sorted(keywords.items())]
+    key = (source, language, filename, *given)
+    try:
+        found = _recent.get(key)
+    except TypeError:
+        return Program(source, language=language, filename=filename, **keywords)
+    if found is None:
+        found = Program(source, language=language, filename=filename, **keywords)
+        if len(source) <= _REMEMBERED_SIZE and not found._options.disable_cache:
+            if len(_recent) >= _REMEMBERED:
+                _recent.clear()
+            _recent[key] = found
+    return found
 
 
 async def run_aio(
@@ -172,7 +226,7 @@ async def run_aio(
     filename: str = _FILENAME,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
-    program = Program(source, language=language, filename=filename, **keywords)
+    program = _program(source, language, filename, keywords)
     return await program.run_aio(stdin=stdin, args=args, files=files)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hutch import _core, _types
 from hutch._connection import Connection, Prepared, on_pool
@@ -24,10 +24,14 @@ from hutch._errors import (
     SandboxTimeoutError,
     SerializationError,
     execution_error,
+    from_core,
 )
 from hutch._explain import hint_for
 from hutch._outcome import STAGES, ErrorInfo, Outcome, Usage
 from hutch._target import Target
+
+if TYPE_CHECKING:
+    from hutch._flights import Parcel
 
 _MIB = 1 << 20
 
@@ -54,6 +58,52 @@ def call(
     return _call(target, args, kwargs or {}, echo, cancel, meta, asked)
 
 
+def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What the function returned, or raises what `Outcome.unwrap` would. Shows what it prints. An
+    Outcome is made only where something went wrong.
+    """
+    if target.options.key is not None:
+        return call(target, args, kwargs, echo=True).unwrap()
+    begun = time.monotonic()
+    code = target.code()
+    arguments, buffers = target.pickle(args, kwargs)
+    meta = target.meta(code)
+    result, pool = send(target, code, arguments, buffers, meta, True, None, begun, None)
+    if result.status == "returned":
+        try:
+            value = decoded(result, target, (args, kwargs))
+            _check(value, target)
+        except SerializationError:
+            pass
+        else:
+            return value
+    return _outcome(target, result, pool, args, kwargs).unwrap()
+
+
+def parcel(
+    target: Target,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    echo: bool,
+    asked: float,
+    meta: Callable[[], bytes] | None = None,
+) -> Parcel:
+    """The same call, to fly. `asked`: since when its time counts."""
+    from hutch._flights import Parcel
+
+    code = target.code()
+    pickled = target.pickle(args, kwargs)
+    return Parcel(
+        target,
+        code,
+        target.meta(code) if meta is None else meta(),
+        pickled,
+        echo,
+        asked,
+        lambda result, pool: _outcome(target, result, pool, args, kwargs),
+    )
+
+
 def _call(
     target: Target,
     args: Sequence[Any],
@@ -66,11 +116,9 @@ def _call(
     begun = time.monotonic()
     code = target.code()
     arguments, buffers = target.pickle(args, kwargs)
-    sent = target.meta() if meta is None else meta()
+    sent = target.meta(code) if meta is None else meta()
     result, pool = send(target, code, arguments, buffers, sent, echo, cancel, begun, asked)
-    outcome = _outcome(target, result, pool, args, kwargs)
-    outcome.timings["receive"] = time.monotonic() - result.ended
-    return outcome
+    return _outcome(target, result, pool, args, kwargs)
 
 
 def send(
@@ -86,7 +134,13 @@ def send(
 ) -> tuple[_core.CallResult, Prepared]:
     """`begun`: when the pickling began. Of the result's timings only "receive" is left to do."""
     options = target.options
-    streams = Streams(options, echo if options.echo is None else options.echo)
+    streams: Streams | None = None
+    if options.echo is None:
+        shown = echo
+    else:
+        shown = options.echo
+    if shown or options.on_stdout is not None or options.on_stderr is not None:
+        streams = Streams(options, shown)
     pickled = time.monotonic()
     known: float | None = None  # since when the pool is
 
@@ -100,19 +154,17 @@ def send(
             code,
             arguments,
             buffers,
-            target.limits,
+            target.terms,
             cancel,
-            streams.on_stdout,
-            streams.on_stderr,
+            None if streams is None else streams.feed,
             begun + environment,
         )
-        timings = result.timings
         # Of a preparation that this call waited for, its part of starting the first worker.
         worker = pool.worker_sec if environment > pool.worker_sec else 0.0
-        timings["environment"] = environment - worker
-        timings["worker"] += worker
+        result.environment_sec = environment - worker
+        result.worker_sec = worker
         if asked is not None:
-            timings["queue"] += begun - asked
+            result.queued_sec = begun - asked
         return result, pool
 
     try:
@@ -123,7 +175,8 @@ def send(
             timings = _timings_of_fault(error, begun, pickled, known, asked)
             Outcome[Any]("fault", timings=timings, may_have_run=ran).fail(error)
         raise
-    streams.finish()
+    if streams is not None:
+        streams.finish()
     return done
 
 
@@ -148,7 +201,28 @@ def _timings_of_fault(
     return timings
 
 
+def failure(error: _core.Error, target: Target, begun: float) -> SandboxError:
+    """What failed on the prepared pool, as `send` raises it."""
+    failed = from_core(error, pool=target.request.spec["requirements"])
+    ran = isinstance(failed, SandboxStartupError) and failed.may_have_run
+    timings = _timings_of_fault(failed, begun, begun, begun, None)
+    Outcome[Any]("fault", timings=timings, may_have_run=ran).fail(failed)
+    return failed
+
+
 def _outcome(
+    target: Target,
+    result: _core.CallResult,
+    pool: Prepared,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Outcome[Any]:
+    outcome = _unclocked(target, result, pool, args, kwargs)
+    outcome.timings["receive"] = time.monotonic() - result.ended
+    return outcome
+
+
+def _unclocked(
     target: Target,
     result: _core.CallResult,
     pool: Prepared,
@@ -216,7 +290,7 @@ def measured(target: Target, result: _core.CallResult, pool: Prepared) -> Outcom
             pool.enforcement,
             used.get("source", "cell"),
         ),
-        timings=dict(result.timings),
+        timings=result.timings,
         stdout=result.stdout.decode("utf-8", "backslashreplace"),
         stderr=result.stderr.decode("utf-8", "backslashreplace"),
         stdout_size=result.stdout_size,
@@ -258,10 +332,11 @@ def _not_decoded(error: _core.DecodeError) -> SerializationError:
 
 def _check(value: Any, target: Target, path: str = "result") -> None:
     """A return annotation is a promise that is kept."""
-    if target.annotation is Any or target.is_program:
+    annotation = target.annotation
+    if annotation is Any or type(value) is annotation or target.is_program:
         return
     try:
-        _types.check(value, target.annotation, path)
+        _types.check(value, annotation, path)
     except _types.AnnotationMismatch as error:
         raise SerializationError(
             f"{target.name} returned something else than it is annotated with: {error}",

@@ -64,7 +64,9 @@ class SandboxedFunction(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
-        return cast(R, self._call(args, kwargs, True).unwrap())
+        from hutch import _run
+
+        return cast(R, _run.value(self._resolved(), (*self._bound, *args), kwargs))
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same without blocking the event loop. Cancelling the task kills the cell."""
@@ -180,9 +182,9 @@ class SandboxedFunction(Generic[P, R]):
 
         cells = self._options.pool.max_cells
         plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
-        runner = _map.chunk_runner(self._resolved(), echo=plan.raises)
+        way = _map.way_of(self._resolved(), echo=plan.raises)
         bound = self._bound
-        return _map.run(plan, ((*bound, *item) for item in tuples), runner)
+        return _map.run(plan, ((*bound, *item) for item in tuples), way)
 
     @overload
     def map_aio(
@@ -336,7 +338,11 @@ class SandboxedFunction(Generic[P, R]):
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return await awaited(
-            lambda token: _run.call(target, arguments, kwargs, echo=echo, cancel=token, asked=asked)
+            lambda token: _run.call(
+                target, arguments, kwargs, echo=echo, cancel=token, asked=asked
+            ),
+            target,
+            lambda: _run.parcel(target, arguments, kwargs, echo, asked),
         )
 
     def _submit(
@@ -352,6 +358,8 @@ class SandboxedFunction(Generic[P, R]):
                 target, arguments, kwargs, echo=True, cancel=token, asked=asked
             ),
             threads=threads,
+            target=target if threads is None else None,
+            parcel=lambda: _run.parcel(target, arguments, kwargs, True, asked),
         )
 
 

@@ -20,6 +20,7 @@ from hutch._policy import Options
 from hutch._survey import Survey
 
 _MIB = 1 << 20
+CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
 
 
 class Target:
@@ -37,20 +38,23 @@ class Target:
         self.inside = _modules.names_of(options.modules) if options.modules else frozenset()
         self.nonce = nonce
         self.request = PoolRequest(self._spec, _title(options), options.build_sec)
-        self.limits: _core.Limits = {
-            "timeout_ms": _ms(options.timeout_sec),
-            "cpu_ms": _ms(options.cpu_sec),
-            "output_bytes": int(options.output_mb * _MIB),
-            "result_bytes": max(1, int(options.result_mb * _MIB)),
-            "queue_ms": _ms(options.queue_sec) or 1,
-        }
+        self.shared = options.isolation == "shared"
+        self.terms = _core.Terms(
+            timeout_ms=_ms(options.timeout_sec),
+            cpu_ms=_ms(options.cpu_sec),
+            output_bytes=int(options.output_mb * _MIB),
+            result_bytes=max(1, int(options.result_mb * _MIB)),
+            queue_ms=_ms(options.queue_sec) or 1,
+            calls_of_cell=options.max_calls if self.shared else 0,
+            age_of_cell_sec=options.max_age_sec,
+        )
         self._types: dict[str, type] | None = None
 
     def code(self) -> _core.Function:
         """The bytes to be sent now."""
         raise NotImplementedError
 
-    def meta(self, mode: str = "") -> bytes:
+    def meta(self, code: _core.Function, mode: str = "") -> bytes:
         """The pickled meta data of a call; `mode`: another one than the target's own."""
         raise NotImplementedError
 
@@ -64,8 +68,9 @@ class Target:
             self._types = _types.named_types(self.annotation)
         return self._types
 
-    def _limits_of_meta(self) -> dict[str, int]:
-        return {"cpu_ms": self.limits["cpu_ms"], "result_bytes": self.limits["result_bytes"]}
+    def _common_meta(self, code: _core.Function) -> dict[str, Any]:
+        common = {"cpu_ms": self.terms.cpu_ms, "result_bytes": self.terms.result_bytes}
+        return {**common, "keep": code.sha256} if self.shared else common
 
     def _spec(self) -> _core.PoolSpec:
         from hutch import _index, _launcher, _modules
@@ -90,7 +95,7 @@ class Target:
             "cpus": options.cpus,
             "env": dict(options.env),
             "labels": dict(options.labels),
-            "max_calls": options.max_calls,
+            "max_calls": CALLS_OF_A_WORKER if self.shared else options.max_calls,
             "max_age_sec": options.max_age_sec,
             "warm": -1 if options.pool.warm == "auto" else options.pool.warm,
             "max_cells": options.pool.max_cells or 0,
@@ -126,7 +131,7 @@ class FunctionTarget(Target):
         self.data = data or FunctionBytes(function, options.dependencies or (), self.inside)
         self._local_names = local_names
         self._annotation: Any = self  # self: not resolved yet
-        self._metas: dict[str, tuple[dict[str, str], bytes]] = {}
+        self._metas: dict[str, tuple[dict[str, str], _core.Function, bytes]] = {}
 
     @property
     def annotation(self) -> Any:
@@ -139,15 +144,15 @@ class FunctionTarget(Target):
     def code(self) -> _core.Function:
         return self.data.current()
 
-    def meta(self, mode: str = "") -> bytes:
+    def meta(self, code: _core.Function, mode: str = "") -> bytes:
         sources = self.data.sources
         known = self._metas.get(mode)
-        if known is not None and known[0] is sources:
-            return known[1]
+        if known is not None and known[0] is sources and (known[1] is code or not self.shared):
+            return known[2]
         meta = pickle.dumps(
-            {"mode": mode or "function", "sources": sources, **self._limits_of_meta()}, 5
+            {"mode": mode or "function", "sources": sources, **self._common_meta(code)}, 5
         )
-        self._metas[mode] = (sources, meta)
+        self._metas[mode] = (sources, code, meta)
         return meta
 
 
@@ -161,21 +166,26 @@ class TextTarget(Target):
         self.source = source
         self.filename = filename
         self._code: _core.Function | None = None
+        self._metas: dict[str, bytes] = {}
 
     def code(self) -> _core.Function:
         if self._code is None:
             self._code = _core.Function(self.source.encode("utf-8", "surrogatepass"))
         return self._code
 
-    def meta(self, mode: str = "") -> bytes:
+    def meta(self, code: _core.Function, mode: str = "") -> bytes:
+        known = self._metas.get(mode)
+        if known is not None:
+            return known
         fields = {
             "mode": "function_source",
             "name": self.name,
             "filename": self.filename,
             "chunk": mode == "chunk",
-            **self._limits_of_meta(),
+            **self._common_meta(code),
         }
-        return pickle.dumps(fields, 5)
+        self._metas[mode] = pickle.dumps(fields, 5)
+        return self._metas[mode]
 
 
 class ProgramTarget(TextTarget):
@@ -194,7 +204,7 @@ class ProgramTarget(TextTarget):
             "argv": list(args),
             "stdin": stdin,
             "files": files,
-            **self._limits_of_meta(),
+            **self._common_meta(self.code()),
         }
         return pickle.dumps(fields, 5)
 

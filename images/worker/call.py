@@ -52,16 +52,19 @@ _pwrite = os.pwrite
 _loads = pickle.loads
 
 
+Loaded = tuple[dict[str, Any], Any, Any]
+
+
 class Call:
     """One received call, or what is to be loaded before one: its arguments are not loaded yet.
 
-    `loaded`: meta data and function, where they are here already."""
+    `loaded`: meta data, function and its code, where they are here already."""
 
     def __init__(
         self,
         sections: tuple[bytes | None, ...],
         descriptors: tuple[int, ...],
-        loaded: tuple[dict[str, Any], Any] | None = None,
+        loaded: Loaded | None = None,
     ) -> None:
         meta, function, arguments, places = sections
         self.descriptors = descriptors
@@ -69,10 +72,10 @@ class Call:
             meta = self._map()
         if function is None:
             function = self._map()
-        self.code: Any = function  # a pickle, or text
         self.meta: dict[str, Any]
         self.function: Any  # None: not loaded
-        self.meta, self.function = loaded or (_loads(meta), None)
+        self.code: Any  # a pickle, or text
+        self.meta, self.function, self.code = loaded or (_loads(meta), None, function)
         self._arguments: Any = self._map() if arguments is None else arguments
         self._places: Any = self._map() if places is None else places
 
@@ -130,7 +133,7 @@ class Worker:
         self.fd = fd
         self.cpus = cpus
         self.keep = False
-        self.loaded: tuple[int, tuple[dict[str, Any], Any]] | None = None
+        self.loaded: dict[int, Loaded] = {}  # ahead, or by earlier calls of a shared cell
 
     def rehearse_when_idle(self) -> None:
         """Unless a call comes first: for a cell that was made in a hurry."""
@@ -162,9 +165,9 @@ class Worker:
         try:
             call = Call(sections, descriptors)
             if call.meta["mode"] in PICKLED:
-                self.loaded = key, (call.meta, call.load_function())
+                self.loaded[key] = call.meta, call.load_function(), call.code
         except BaseException:
-            self.loaded = None
+            pass
 
     def handle(
         self,
@@ -174,15 +177,15 @@ class Worker:
         descriptors: tuple[int, ...],
     ) -> None:
         cell = self.cell
-        loaded = self.loaded
         sources: dict[str, str] = {}
         try:
-            known = loaded[1] if loaded and loaded[0] == key else None
-            call = Call(sections, descriptors, known)
+            call = Call(sections, descriptors, self.loaded.get(key))
             meta = call.meta
             sources = meta.get("sources") or sources
             self.keep = "keep" in meta
             run = self.prepare(call)
+            if self.keep:
+                self.loaded[key] = meta, call.function, call.code
             if cell.loaded() > SLOW_LOAD_NS:
                 cell.send(self.fd, STARTED, 0, call_id, 0, 0)
                 cell.loaded()
@@ -212,14 +215,13 @@ class Worker:
         if meta.get("files"):
             write_files(meta["files"])
         if meta.get("cpu_ms"):
-            limit_cpu(meta["cpu_ms"] / 1000 + self.cell.cpu_used() / 1e6)
+            limit_cpu(meta["cpu_ms"] / 1000 + self.cell.cpu_used() / 1e6, self.keep)
         mode = meta["mode"]
         if mode == "program":
             return self.prepare_program(call)
-        if mode == "function_source":
-            function = called(define(str(call.code, "utf-8", "surrogatepass"), meta))
-        else:
-            function = call.load_function()
+        if mode == "function_source" and call.function is None:
+            call.function = called(define(str(call.code, "utf-8", "surrogatepass"), meta))
+        function = call.load_function()
         if mode == "chunk" or meta.get("chunk"):
             calls = call.arguments(self.cell)
             return lambda: run_chunk(function, calls, meta.get("sources") or {})
@@ -497,10 +499,13 @@ def make_room(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (min(soft + size, hard), hard))
 
 
-def limit_cpu(seconds: float) -> None:
-    """A backstop of the warden's own count: whole seconds, rounded up."""
+def limit_cpu(seconds: float, more_to_come: bool) -> None:
+    """A backstop of the warden's own count: whole seconds, rounded up. `more_to_come`: a later call
+    raises it again.
+    """
     whole = int(seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (whole, whole + 1))
+    most = resource.RLIM_INFINITY if more_to_come else whole + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (whole, most))
 
 
 def add_site_builtins() -> None:

@@ -25,8 +25,8 @@ from tracing import MARK, Attached, between_marks, needs_strace  # noqa: E402
 # meet as many; between workers the layout of memory varies: measured 3 to 6, and 7 to 9.
 FAULTS = {"": (10, 16), "pandas": (10, 18)}
 # System calls of the client's process, from calling the function to its value: a lease that came
-# ahead, one sendmsg, one wait, one reply, both outputs, two notes to the agent, three closes.
-CLIENT_CALLS = 13
+# ahead, one sendmsg, one wait, one reply, one note to the agent, three closes.
+CLIENT_CALLS = 9
 # System calls of the cell, from the call's arrival until it sleeps: one recvmsg, one to pin it to a
 # CPU, two getrusage, one sendmsg, one pause.
 CELL_CALLS = 6

@@ -1,0 +1,212 @@
+"""Calls that nobody waits for one by one: submitted, awaited, mapped. One thread for all of them.
+
+`fly` starts a call where nothing has to be waited for first: its pool is known, its bytes are made
+at once, its large arguments are few. The thread that polls all cells gives each its end. What
+cannot fly, and what certainly did not run and is to be repeated, goes to a thread of its own as any
+call does. Safe on any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hutch import _connection, _core, _run
+from hutch._connection import Connection, Prepared
+from hutch._echo import Streams
+from hutch._target import Target
+
+_LARGE = 1 << 20  # bytes of arguments: placing more would keep the others waiting
+_IDLE_SEC = 10.0
+
+# From what came back to what the future gets: an Outcome, or a list of them.
+Finish = Callable[[_core.CallResult, Prepared], Any]
+
+
+class Parcel:
+    """A call's bytes, made. `begun`: when that began, by time.monotonic."""
+
+    __slots__ = ("target", "code", "meta", "arguments", "buffers", "echo", "begun", "finish")
+
+    def __init__(
+        self,
+        target: Target,
+        code: _core.Function,
+        meta: bytes,
+        pickled: tuple[bytes, Sequence[Any]],
+        echo: bool,
+        begun: float,
+        finish: Finish,
+    ) -> None:
+        self.target = target
+        self.code = code
+        self.meta = meta
+        self.arguments, self.buffers = pickled
+        self.echo = echo
+        self.begun = begun
+        self.finish = finish
+
+
+class Flight:
+    """A Parcel on its way. Exactly one of `landed`, `failed` and `aground` is called, on the thread
+    of all flights; `aground`: it certainly did not run, and may be repeated.
+    """
+
+    __slots__ = ("parcel", "pool", "driver", "id", "streams", "landed", "failed", "aground")
+
+    def __init__(
+        self,
+        parcel: Parcel,
+        pool: Prepared,
+        driver: Driver,
+        landed: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+        aground: Callable[[], None],
+    ) -> None:
+        self.parcel = parcel
+        self.pool = pool
+        self.driver = driver
+        self.landed = landed
+        self.failed = failed
+        self.aground = aground
+        self.id = 0
+        options = parcel.target.options
+        echo = parcel.echo if options.echo is None else options.echo
+        self.streams = Streams(options, echo) if echo else None
+
+    def cancel(self) -> None:
+        self.driver.cancel(self)
+
+    def finish(self, result: _core.CallResult) -> None:
+        try:
+            if self.streams is not None:
+                self.streams.finish()
+            outcome = self.parcel.finish(result, self.pool)
+        except BaseException as error:
+            self.failed(error)
+            return
+        self.landed(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        if not isinstance(error, _core.Error):
+            self.failed(error)
+        elif error.args[0] in _connection.NOTHING_HAPPENED and not error.args[3]:
+            self.aground()
+        else:
+            self.failed(_run.failure(error, self.parcel.target, self.parcel.begun))
+
+
+class Driver:
+    """The thread that drives the flights of one connection, while there are any."""
+
+    def __init__(self, client: _core.Client) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._flights: dict[int, Flight] = {}
+        self._thread: threading.Thread | None = None
+
+    def start(self, flight: Flight) -> None:
+        parcel = flight.parcel
+        with self._lock:
+            flight.id = self._client.start(
+                flight.pool.key,
+                parcel.meta,
+                parcel.code,
+                parcel.arguments,
+                parcel.buffers,
+                parcel.target.terms,
+                flight.streams is not None,
+                parcel.begun,
+            )
+            self._flights[flight.id] = flight
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._serve, name="hutch-flights", daemon=True
+                )
+                self._thread.start()
+
+    def cancel(self, flight: Flight) -> None:
+        with self._lock:
+            if flight.id in self._flights:
+                self._client.cancel(flight.id)
+
+    def end(self, timeout: float) -> None:
+        """Before the interpreter goes: the thread would come back from its wait to find it gone."""
+        thread = self._thread
+        if thread is not None:
+            self._client.close()
+            thread.join(timeout)
+
+    def _serve(self) -> None:
+        while True:
+            events = self._client.next(_IDLE_SEC)
+            if not events:
+                with self._lock:
+                    if not self._flights:
+                        self._thread = None
+                        self._client.land()
+                        return
+            for number, kind, what in events:
+                with self._lock:
+                    flight = self._flights[number] if kind < 2 else self._flights.pop(number)
+                self._tell(flight, kind, what)
+                del flight, what
+            del events
+
+    def _tell(self, flight: Flight, kind: int, what: Any) -> None:
+        if kind == 2:
+            flight.finish(what)
+        elif kind == 3:
+            from hutch._future import shared_threads
+
+            shared_threads().start(lambda: self._conclude(flight, what))
+        elif kind == 4:
+            flight.fail(what)
+        elif flight.streams is not None:
+            flight.streams.feed(kind, what)
+
+    def _conclude(self, flight: Flight, what: _core.OpenCall) -> None:
+        """What a limit, a death or a cancellation measured is still to be told."""
+        try:
+            result = self._client.conclude(what)
+        except BaseException as error:
+            flight.fail(error)
+            return
+        flight.finish(result)
+
+
+def driver_of(connection: Connection) -> Driver:
+    with connection.driver_lock:
+        driver: Driver | None = connection.driver
+        if driver is None:
+            driver = connection.driver = Driver(connection.client)
+        return driver
+
+
+def fly(
+    make: Callable[[], Parcel],
+    target: Target,
+    landed: Callable[[Any], None],
+    failed: Callable[[BaseException], None],
+    aground: Callable[[], None],
+) -> Flight | None:
+    """None: it has to go the other way, whatever the reason."""
+    options = target.options
+    if options.key is not None or options.on_stdout is not None or options.on_stderr is not None:
+        return None
+    connection = _connection.ready()
+    if connection is None:
+        return None
+    pool = connection.pools.get(target.request.name)
+    if pool is None:
+        return None
+    try:
+        parcel = make()
+        if sum(memoryview(buffer).nbytes for buffer in parcel.buffers) > _LARGE:
+            return None
+        flight = Flight(parcel, pool, driver_of(connection), landed, failed, aground)
+        flight.driver.start(flight)
+    except Exception:
+        return None  # the other way it is told as any call's failure
+    return flight
