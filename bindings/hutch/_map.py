@@ -175,7 +175,19 @@ def fault(error: SandboxError) -> Outcome[Any]:
     return Outcome[Any]("fault", may_have_run=ran).fail(error)
 
 
-def way_of(target: Target, echo: bool) -> Way:
+class _Value(NamedTuple):
+    """An item's value, where nobody asks for an Outcome: one costs more than a short item."""
+
+    value: Any
+    timings: dict[str, float]
+
+    def unwrap(self) -> Any:
+        return self.value
+
+
+def way_of(target: Target, echo: bool, values: bool = False) -> Way:
+    """`values`: of each item that returned in a chunk, only the value is wanted."""
+
     def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         if len(items) == 1:
             return [_run.call(target, items[0], echo=echo, cancel=token)]
@@ -191,7 +203,7 @@ def way_of(target: Target, echo: bool) -> Way:
             made.begun,
             None,
         )
-        return _outcomes_of_chunk(target, items, result, pool)
+        return _outcomes_of_chunk(target, items, result, pool, values)
 
     def parcel(items: list[Item]) -> Parcel:
         from hutch._flights import Parcel
@@ -210,17 +222,17 @@ def way_of(target: Target, echo: bool) -> Way:
             _arguments.pickle_chunk(target.function, items, target.inside),
             echo,
             begun,
-            lambda result, pool: _outcomes_of_chunk(target, items, result, pool),
+            lambda result, pool: _outcomes_of_chunk(target, items, result, pool, values),
         )
 
     return Way(run_chunk, target, parcel)
 
 
 def _outcomes_of_chunk(
-    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared
-) -> list[Outcome[Any]]:
+    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
+) -> list[Any]:
     """Several items in one cell: what ends the cell is the Outcome of all of them."""
-    outcomes = _unclocked(target, items, result, pool)
+    outcomes = _unclocked(target, items, result, pool, values)
     receive = time.monotonic() - result.ended
     for outcome in outcomes:
         outcome.timings["receive"] = receive
@@ -228,8 +240,8 @@ def _outcomes_of_chunk(
 
 
 def _unclocked(
-    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared
-) -> list[Outcome[Any]]:
+    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
+) -> list[Any]:
     first = _run.measured(target, result, pool)
     if result.status != "returned":
         return [_run.conclude(target, result, first)] * len(items)
@@ -240,10 +252,15 @@ def _unclocked(
     except SerializationError as error:
         return [_run.not_data(first, error)] * len(items)
     # Of what was measured there is one for all; each gets a copy, to change as it likes.
-    return [_item(target, first.twin(), reply) for reply in replies]
+    return [_item(target, first, reply, values) for reply in replies]
 
 
-def _item(target: Target, outcome: Outcome[Any], reply: Any) -> Outcome[Any]:
+def _item(target: Target, first: Outcome[Any], reply: Any, values: bool) -> Any:
+    if values and type(reply) is tuple and len(reply) == 2 and reply[0] == "ok":
+        value = reply[1]
+        if target.annotation is Any or type(value) is target.annotation:
+            return _Value(value, first.timings)
+    outcome = first.twin()
     if type(reply) in (tuple, list) and len(reply) == 2:
         kind, value = reply
         if kind == "ok":

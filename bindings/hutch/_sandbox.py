@@ -182,7 +182,7 @@ class SandboxedFunction(Generic[P, R]):
 
         cells = self._options.pool.max_cells
         plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
-        way = _map.way_of(self._resolved(), echo=plan.raises)
+        way = _map.way_of(self._resolved(), echo=plan.raises, values=plan.raises)
         bound = self._bound
         return _map.run(plan, ((*bound, *item) for item in tuples), way)
 
