@@ -348,9 +348,9 @@ struct CallBytes {
     request.function = &blob.blob;
     request.arguments = std::string_view(arguments);
     request.limits = terms.limits;
+    const std::hash<std::string_view> hash;
+    request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
     if (terms.calls_of_cell != 0) {
-      const std::hash<std::string_view> hash;
-      request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
       request.calls_of_cell = terms.calls_of_cell;
       request.age_of_cell = std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(terms.age_of_cell_sec));

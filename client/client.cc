@@ -400,6 +400,13 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
   return text;
 }
 
+void Client::LoadAhead(const std::string& key, const CallRequest& request) {
+  const std::lock_guard lock(mutex_);
+  Stock& stock = stocks_[key];
+  if (!reading_) DrainLocked([&] { return stock.Next() != nullptr; });
+  if (HeldLease* next = stock.Next()) next->lease.Load(request);
+}
+
 std::optional<HeldLease> Client::TakeHeld(const std::string& key, bool shared) {
   const std::lock_guard lock(mutex_);
   Stock& stock = stocks_[key];
@@ -597,6 +604,7 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record = RecordOf(held, begun);
+  if (!request.shared()) LoadAhead(key, request);
   try {
     record.outcome = held.lease.Await(request, hooks, [&] { TellStarted(held, request); });
   } catch (const Error& error) {

@@ -86,6 +86,8 @@ class Client {
   };
   using Done = std::function<bool()>;
 
+  // The function of a call that was just sent is the likeliest of the next one.
+  void LoadAhead(const std::string& key, const CallRequest& request);
   std::optional<HeldLease> TakeHeld(const std::string& key, bool shared);
   HeldLease AcquireLease(const std::string& key, const CallRequest& request,
                          const CallHooks& hooks);

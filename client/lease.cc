@@ -124,6 +124,23 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   return false;
 }
 
+void Lease::Load(const CallRequest& request) {
+  const std::string& function = request.function->bytes();
+  const bool pickled = function.starts_with('\x80');  // a program's text is not loaded, but run
+  if (!pickled || request.key == 0 || loaded_ == request.key ||
+      request.meta.size() > kInlineSection || function.size() > kInlineSection) {
+    return;
+  }
+  FrameHeader header{.kind = FrameKind::kLoad, .a = 4, .b = request.key};
+  uint32_t lengths[4] = {static_cast<uint32_t>(request.meta.size()),
+                         static_cast<uint32_t>(function.size()), 0, 0};
+  iovec parts[4] = {{&header, sizeof header},
+                    {lengths, sizeof lengths},
+                    {const_cast<char*>(request.meta.data()), request.meta.size()},
+                    {const_cast<char*>(function.data()), function.size()}};
+  if (SendDatagram(socket_.get(), parts) == SendStatus::kSent) loaded_ = request.key;
+}
+
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
                          const std::function<void()>& slow) {
   Clock::time_point ask_again = sent_ + kSlice;

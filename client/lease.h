@@ -138,6 +138,10 @@ class Lease {
   // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
 
+  // Lets the cell load the function before its call: in the time that the caller waits for another.
+  // Nothing is said of what comes of it; the call brings everything once more.
+  void Load(const CallRequest& request);
+
   // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
   // which nobody says so is not used again.
   Loans TakeLoans() { return std::move(loans_); }
@@ -181,6 +185,7 @@ class Lease {
   Clock::time_point deadline_;
   bool restarted_ = false;
   bool told_slow_ = false;
+  uint64_t loaded_ = 0;       // key of what was sent ahead
   std::set<uint64_t> known_;  // keys of what a shared cell has
   bool stream_ended_[2] = {false, false};
   CallOutcome outcome_;

@@ -53,6 +53,8 @@ class Stock {
     if (++hits_ % kHits == 0) depth_ = std::max(depth_ - 1, kLeast);
     return taken;
   }
+  // The one that the next call takes, if it is there.
+  HeldLease* Next() { return ahead_.empty() ? nullptr : &ahead_.front(); }
   void Add(HeldLease held) { ahead_.push_back(std::move(held)); }
   void Keep(HeldLease held) { kept_.push_back(std::move(held)); }
 

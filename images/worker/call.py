@@ -135,18 +135,18 @@ class Worker:
         self.keep = False
         self.loaded: dict[int, Loaded] = {}  # ahead, or by earlier calls of a shared cell
 
-    def rehearse_when_idle(self) -> None:
-        """Unless a call comes first: for a cell that was made in a hurry."""
-        if not self.cell.comes(self.fd, IDLE_MS):
-            self.rehearse()
+    def serve(self, hurried: bool) -> None:
+        """`hurried`: nothing was rehearsed; it is once nothing comes for a while.
 
-    def serve(self) -> None:
-        """One call, or as many as come while each says `keep`. Returns when the other side is gone.
+        One call, or as many as come while each says `keep`. Returns when the other side is gone.
 
         After its last call a cell sleeps until it is killed: that its socket closes would only wake
         it to compete with whoever has the result."""
         cell = self.cell
         while True:
+            if hurried and not cell.comes(self.fd, IDLE_MS):
+                self.rehearse()
+                hurried = False
             received = cell.recv_call(self.fd, self.cpus)
             if received is None:
                 return
@@ -157,6 +157,7 @@ class Worker:
             self.handle(call_id, key, sections, descriptors)
             if not self.keep:
                 cell.sleep()
+            hurried = False
 
     def load(
         self, key: int, sections: tuple[bytes | None, ...], descriptors: tuple[int, ...]

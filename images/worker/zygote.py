@@ -249,13 +249,11 @@ class Zygote:
                 worker.rehearse()
             cell.send(CELL_CONTROL, CELL_READY, 0, cell_id, 0, 0)
             os.close(CELL_CONTROL)
-            if hurried:
-                worker.rehearse_when_idle()
             gc.enable()
         except BaseException as error:
             cell.send(CELL_CONTROL, FAILED, 0, cell_id, 0, 0, shorten(error).encode()[:200])
             os._exit(72)
-        worker.serve()
+        worker.serve(bool(hurried))
         os._exit(0)
 
 
