@@ -157,6 +157,32 @@ TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
   EXPECT_EQ(outcome.usage.cpu_us, 5u);
 }
 
+TEST_F(LeaseTest, LoadsAPickledFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSame) {
+  const Blob pickled("\x80\x05.");
+  request_.function = &pickled;
+  request_.key = 9;
+  lease_->Load(request_);
+  lease_->Load(request_);
+  const auto ahead = cell_.Receive();
+  ASSERT_TRUE(ahead);
+  EXPECT_EQ(ahead->header.kind, FrameKind::kLoad);
+  EXPECT_EQ(ahead->header.b, 9u);
+  EXPECT_TRUE(ahead->payload.ends_with("meta\x80\x05."));
+  Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
+  EXPECT_EQ(Run().status, CallStatus::kReturned);
+  EXPECT_EQ(call_->header.kind, FrameKind::kCall);
+  EXPECT_EQ(call_->header.b, 9u);
+  EXPECT_NE(call_->payload.find("meta\x80\x05.arguments"), std::string::npos);
+}
+
+TEST_F(LeaseTest, LoadsNoProgramAhead) {
+  request_.key = 9;
+  lease_->Load(request_);
+  Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
+  EXPECT_EQ(Run().status, CallStatus::kReturned);
+  EXPECT_EQ(call_->header.kind, FrameKind::kCall);
+}
+
 TEST_F(LeaseTest, TellsRaisedAndUnencodableApart) {
   EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kRaised, "error"); }).status,
             CallStatus::kRaised);
