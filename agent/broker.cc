@@ -63,13 +63,14 @@ void Validate(const PoolSpec& spec) {
 }  // namespace
 
 Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths,
-               std::string generation, std::function<unsigned()> worker_uid)
+               std::string generation, std::function<unsigned()> worker_uid, uint64_t most_workers)
     : loop_(loop),
       podman_(podman),
       store_(store),
       paths_(paths),
       generation_(std::move(generation)),
       worker_uid_(std::move(worker_uid)),
+      most_workers_(most_workers),
       started_(Clock::now()),
       podman_threads_(2),
       builder_threads_(16),
@@ -241,7 +242,8 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
           auto spare = spares_.Take(spec.base_id, spec.runtime_id);
           if (keeps_spares_ && !stopping_) spares_.Keep(spec.base_id, spec.runtime_id);
           return spare;
-        }};
+        },
+        [this] { return pressure_.At(Clock::now()); }};
     pool = pools_
                .emplace(key,
                         std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
@@ -325,8 +327,13 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
       .store(MarkOf(grant.cell, kLeaseIdle));
   const int descriptors[] = {grant.channels.socket.get(), grant.channels.out.get(),
                              grant.channels.err.get()};
-  const Leased leased{request,      grant.cell,           lease.table_slot,
-                      grant.worker, Micros(grant.waited), Micros(grant.worker_start)};
+  const Leased leased{request,
+                      grant.cell,
+                      lease.table_slot,
+                      grant.worker,
+                      Micros(grant.waited),
+                      Micros(grant.worker_start),
+                      pressure_.At(Clock::now())};
   if (state.peer->Send(leased, descriptors)) return;
   if (const Pool* from = FindPool(pool)) {
     Fail(id, request,
@@ -484,6 +491,7 @@ AgentState Broker::State() {
                    .clients = peers_.size(),
                    .leases = leases_.size(),
                    .spares = spares_.size(),
+                   .pressure = pressure_.At(now),
                    .builds = metrics_.builds,
                    .builds_failed = metrics_.builds_failed,
                    .build_sec = metrics_.build_sec,
@@ -502,8 +510,26 @@ AgentState Broker::State() {
 
 void Broker::Tick() {
   for (auto& [key, pool] : pools_) pool->Tick();
+  EvictWorkers();
   if (++ticks_ % kTicksBetweenSweeps == 0) Sweep();
   loop_.After(kTick, [this] { Tick(); });
+}
+
+// One pool at a time, that which was used the longest ago: the next look, a second later, sees what
+// that gave.
+void Broker::EvictWorkers() {
+  uint64_t workers = 0;
+  std::vector<Pool*> pools;
+  for (auto& [key, pool] : pools_) {
+    const uint64_t its = pool->GetStats().workers;
+    workers += its;
+    if (its > 0) pools.push_back(pool.get());
+  }
+  if (workers <= most_workers_) return;
+  std::ranges::sort(pools, {}, &Pool::last_use);
+  for (Pool* pool : pools) {
+    if (pool->EndUnused("the host has as many workers as it may")) return;
+  }
 }
 
 void Broker::Sweep() {

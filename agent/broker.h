@@ -22,6 +22,7 @@
 #include "pool/loop.h"
 #include "pool/podman.h"
 #include "pool/pool.h"
+#include "pool/pressure.h"
 #include "pool/spares.h"
 #include "wire/message.h"
 #include "wire/paths.h"
@@ -43,7 +44,8 @@ class Peer {
 class Broker {
  public:
   Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths,
-         std::string generation, std::function<unsigned()> worker_uid = NextWorkerUid);
+         std::string generation, std::function<unsigned()> worker_uid = NextWorkerUid,
+         uint64_t most_workers = MostWorkers(TotalMemoryKb()));
   ~Broker();
 
   void Handle(Peer& peer,
@@ -103,6 +105,7 @@ class Broker {
   void Count(const std::string& pool, bool held_ahead, CallNote note, Ending if_untold);
   void CountAbandoned(Peer& peer, const Lease& lease, uint64_t cell);
   AgentState State();
+  void EvictWorkers();
   void AwaitDrain();
   void FinishStop();
 
@@ -112,6 +115,7 @@ class Broker {
   const Paths& paths_;
   std::string generation_;
   std::function<unsigned()> worker_uid_;
+  uint64_t most_workers_;  // of all pools together
   Clock::time_point started_;
   Background podman_threads_;  // container starts and removals: two at once, more only queue up on
                                // Podman's locks
@@ -119,6 +123,7 @@ class Broker {
   QueuesInAll queues_;
   Spares spares_;
   bool keeps_spares_ = false;
+  Pressure pressure_;
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first
   std::unordered_map<uint64_t, PeerState> peers_;

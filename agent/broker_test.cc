@@ -193,6 +193,26 @@ TEST_F(BrokerTest, CountsACallWhoseClientIsGone) {
   EXPECT_NE(text.find("status=\"cancelled\",limit=\"\"} 1\n"), std::string::npos) << text;
 }
 
+TEST_F(BrokerTest, TheWorkerUsedTheLongestAgoGoesWhenThereAreTooMany) {
+  broker_.emplace(loop_, podman_, store_, paths_, "generation", [] { return ::getuid(); }, 2);
+  std::vector<std::unique_ptr<FakePeer>> peers;
+  std::vector<std::string> workers;
+  for (uint64_t i = 1; i <= 3; ++i) {
+    spec_.env["N"] = std::to_string(i);
+    FakePeer& peer = *peers.emplace_back(std::make_unique<FakePeer>(i));
+    const Leased lease = AcquireFor(peer, PrepareFor(peer));
+    workers.push_back(lease.worker);
+    if (i != 1) broker_->Handle(peer, Done{lease.lease, false, {}});
+  }
+  RunUntil([&] { return wardens_.retired == 1; });
+  broker_->Handle(*peers[0], Ask{99, "status"});
+  const std::string status = peers[0]->All<Answer>().back().text;
+  EXPECT_NE(status.find(workers[0]), std::string::npos)
+      << "the oldest of all, but a call runs on it";
+  EXPECT_EQ(status.find(workers[1]), std::string::npos);
+  EXPECT_NE(status.find(workers[2]), std::string::npos);
+}
+
 TEST_F(BrokerTest, TwoClientsOfOneSpecShareAPool) {
   FakePeer first(1);
   FakePeer second(2);

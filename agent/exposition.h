@@ -46,6 +46,7 @@ struct AgentState {
   uint64_t clients = 0;
   uint64_t leases = 0;
   uint64_t spares = 0;
+  double pressure = 0;  // of the host, 0 to 1
   uint64_t builds = 0;
   uint64_t builds_failed = 0;
   double build_sec = 0;

@@ -5,9 +5,14 @@
 #include <random>
 
 #include "pool/descriptors.h"
+#include "pool/pressure.h"
 
 namespace hutch {
 namespace {
+
+// Nobody took or gave back a cell for so long: a caller that calls again and again is between two
+// calls for less.
+constexpr auto kQuiet = std::chrono::microseconds(1500);
 
 double RandomFraction() {
   static std::random_device entropy;
@@ -35,7 +40,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       spec_(std::move(spec)),
       environment_(std::move(environment)),
       rotation_{spec_.max_calls, std::chrono::duration<double>(spec_.max_age_sec)},
-      sizing_(ResolveSizing(spec_.warm, spec_.max_cells, context_.cores)),
+      sizing_(ResolveSizing(spec_.warm, spec_.max_cells, context_.cores, AvailableMemoryKb())),
       queue_(QueueCapacity(sizing_.max_cells), context_.queues),
       last_use_(Clock::now()),
       alive_(std::make_shared<bool>(true)) {}
@@ -43,6 +48,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
 Pool::~Pool() {
   *alive_ = false;
   if (retry_timer_ != 0) context_.loop.Cancel(retry_timer_);
+  if (refill_timer_ != 0) context_.loop.Cancel(refill_timer_);
   if (deadline_timer_ != 0) context_.loop.Cancel(deadline_timer_);
 }
 
@@ -132,7 +138,7 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
     return ticket;
   }
   if (Member* current = Current(); current != nullptr && current->worker->starved())
-    current->worker->FillSlots();
+    current->worker->TryAgain();
   if (const auto why = WhyNotWait(caller, ahead, patience)) {
     refused(*why);
     return ticket;
@@ -193,7 +199,7 @@ void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
 }
 
 void Pool::Release(uint64_t cell) {
-  last_use_ = Clock::now();
+  touched_ = last_use_ = Clock::now();
   TakeBack(cell);
 }
 
@@ -218,8 +224,9 @@ void Pool::EnsureWarm(uint64_t cells, std::function<void(uint64_t, const Error*)
     const Error error = Retired();
     return done(0, &error);
   }
-  sizing_.warm = std::min(std::max(sizing_.warm, cells), sizing_.max_cells);
   const uint64_t wanted = std::min(cells, sizing_.max_cells);
+  sizing_.least = std::max(sizing_.least, wanted);
+  sizing_.most = std::max(sizing_.most, wanted);
   if (ReadyCells() >= wanted) return done(ReadyCells(), nullptr);
   warm_watchers_.push_back({wanted, std::move(done)});
   Serve();
@@ -410,6 +417,8 @@ void Pool::Serve() {
     }
     ++member->leased;
     ++calls_;
+    touched_ = Clock::now();
+    rate_.Note(touched_);
     leased_[grant.cell] = &*member;
     TakeWaiter(served->ticket).granted(std::move(grant));
   }
@@ -424,6 +433,18 @@ void Pool::Serve() {
   Resize();
 }
 
+uint64_t Pool::Depth(Clock::time_point now) const {
+  uint64_t depth = WantedDepth(sizing_, rate_.PerSecond(now));
+  for (const Watcher& watcher : warm_watchers_) depth = std::max(depth, watcher.cells);
+  return std::min(depth, sizing_.max_cells);
+}
+
+CellCounts Pool::Count(const Member& member) const {
+  const Worker& worker = *member.worker;
+  return {worker.slots(),        worker.slots_making(), worker.slots_free(),
+          worker.cells_coming(), member.ready.size(),   queue_.waiting()};
+}
+
 void Pool::Resize() {
   if (retired_) return;
   Member* current = Current();
@@ -433,12 +454,26 @@ void Pool::Resize() {
     if (wanted && !Starting()) StartWorker();
     return;
   }
-  const SlotCounts counts{current->worker->slots(), current->worker->slots_making(),
-                          current->ready.size(), current->worker->cells_coming(), waiting};
-  const uint64_t more = current->worker->starved() ? 0 : SlotsToAdd(sizing_, counts);
-  for (uint64_t i = 0; i < more; ++i) current->worker->AddSlot();
+  const CellCounts counts = Count(*current);
+  const Clock::time_point now = Clock::now();
+  const bool quiet = now - touched_ >= kQuiet;
+  // The first cell of a worker is somebody's first result: nothing else is made beside it.
+  const uint64_t at_once =
+      current->proven ? MakingAtOnce(context_.cores, context_.pressure ? context_.pressure() : 0)
+                      : std::max<uint64_t>(1, waiting);
+  const Refill refill = current->worker->starved()
+                            ? Refill{}
+                            : PlanRefill(sizing_, counts, Depth(now), quiet, at_once);
+  current->worker->MakeCells(refill.cells);
+  for (uint64_t i = 0; i < refill.slots; ++i) current->worker->AddSlot();
+  if (refill.later && !quiet && refill_timer_ == 0) {
+    refill_timer_ = context_.loop.After(kQuiet - (now - touched_), [this] {
+      refill_timer_ = 0;
+      Resize();
+    });
+  }
   const bool fills = waiting == 0 && !warm_watchers_.empty();
-  if ((waiting > 0 || fills) && more == 0 &&
+  if ((waiting > 0 || fills) && refill.cells + refill.slots == 0 &&
       (fills ? 0 : counts.ready) + counts.coming + counts.making == 0) {
     context_.reclaim(*this, nullptr);
   }
@@ -448,19 +483,15 @@ void Pool::Resize() {
 void Pool::Tick() {
   if (retired_) return;
   for (Member& member : workers_) {
-    if (member.worker->starved()) member.worker->FillSlots();
+    if (member.worker->starved()) member.worker->TryAgain();
   }
   const Clock::time_point now = Clock::now();
   if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, queue_.waiting() + queue_.ahead())) {
-    // What is leased ahead of calls that do not come is taken back first; a call that runs keeps
-    // the pool.
-    while (context_.reclaim(*this, nullptr)) {
-    }
-    if (!leased_.empty()) return;
-    for (Member& member : workers_) RetireMember(member, "idle");
+    EndUnused("idle");
     return;
   }
   Member* current = Current();
+  if (current != nullptr) EndSurplus(*current, now);
   if (current == nullptr || Starting()) return;
   const Worker& worker = *current->worker;
   // A little before its last call the replacement is begun, so that nobody waits for it.
@@ -468,6 +499,28 @@ void Pool::Tick() {
   const auto why = DueForRotation(rotation_, {worker.calls() + margin, now - worker.ready_since(),
                                               worker.tainted(), current->jitter});
   if (!why.empty()) StartWorker();
+}
+
+bool Pool::EndUnused(std::string_view why) {
+  // What is leased ahead of calls that do not come is taken back first; a call that runs keeps the
+  // pool.
+  while (context_.reclaim(*this, nullptr)) {
+  }
+  if (!leased_.empty()) return false;
+  for (Member& member : workers_) RetireMember(member, why);
+  return true;
+}
+
+void Pool::EndSurplus(Member& member, Clock::time_point now) {
+  const uint64_t depth = Depth(now);
+  const uint64_t surplus = SurplusSlots(Count(member), member.leased, depth);
+  const uint64_t free = std::min(surplus, member.worker->slots_free());
+  member.worker->EndFreeSlots(free);
+  // Their slots are free at the next look.
+  for (uint64_t i = free; i < surplus && member.ready.size() > depth; ++i) {
+    member.worker->Kill(member.ready.front());
+    member.ready.pop_front();
+  }
 }
 
 void Pool::Retire() {
@@ -486,6 +539,7 @@ Pool::Stats Pool::GetStats() const {
     if (!member.worker->notes().empty()) stats.notes = member.worker->notes();
   }
   stats.leased = leased_.size();
+  stats.depth = Depth(Clock::now());
   stats.waiting = queue_.waiting();
   stats.calls = calls_;
   stats.rotations = rotations_;

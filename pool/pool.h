@@ -49,6 +49,7 @@ class Pool final : public Worker::Listener {
     std::function<unsigned()> worker_uid = NextWorkerUid;  // inside, for one more worker
     // A worker without packages or modules that was started ahead; nullptr: none is there.
     std::function<std::unique_ptr<Worker>(const PoolSpec&)> spare = nullptr;
+    std::function<double()> pressure = nullptr;  // of the host, see pressure.h; nullptr: none
   };
   using Granted = std::function<void(Grant)>;
   using Refused = std::function<void(const Error&)>;
@@ -81,14 +82,17 @@ class Pool final : public Worker::Listener {
   void WhenWorkerReady(std::function<void(const Error*)> ready);
   void EnsureWarm(uint64_t cells, std::function<void(uint64_t ready, const Error*)> done);
 
-  void Tick();    // rotation and idle eviction; about once a second
+  void Tick();  // rotation, surplus slots and idle eviction; about once a second
+  bool EndUnused(std::string_view why);  // ends every worker; false: a call runs on one of them
+  Clock::time_point last_use() const { return last_use_; }
   void Retire();  // start nothing more; workers go as their leased cells end
   bool empty() const { return workers_.empty(); }
   bool abandoned() const;  // it has nothing and nobody waits for it: it may be destroyed
 
   struct Stats {
     uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0,
-             start_failures = 0;                                      // in a row
+             start_failures = 0;  // in a row
+    uint64_t depth = 0;           // cells that are to be parked, as the rate of calls is
     uint64_t cells_made = 0, worker_starts = 0, worker_failures = 0;  // since the pool is there
     std::string last_failure;
     std::vector<std::string> worker_names;
@@ -129,6 +133,9 @@ class Pool final : public Worker::Listener {
   void FailSoon(const Error& error);  // all who wait, unless another worker serves them
   void RetireMember(Member& member, std::string_view why);
   void Resize();
+  uint64_t Depth(Clock::time_point now) const;  // how many cells are to be parked
+  CellCounts Count(const Member& member) const;
+  void EndSurplus(Member& member, Clock::time_point now);
   void SweepRetired();
   uint64_t ReadyCells() const;
   void FailWaiters(const Error& error);
@@ -143,6 +150,9 @@ class Pool final : public Worker::Listener {
   Environment environment_;
   Rotation rotation_;
   SizingLimits sizing_;
+  ArrivalRate rate_;
+  Clock::time_point touched_;  // when a cell was last given or taken back
+  TimerId refill_timer_ = 0;
   std::list<Member> workers_;
   std::vector<std::unique_ptr<Worker>>
       graveyard_;  // dead ones, destroyed on the next turn of the loop

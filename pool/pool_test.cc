@@ -494,6 +494,42 @@ TEST_F(PoolTest, WarmsAsManyCellsAsAsked) {
   EXPECT_GE(ready, 3u);
 }
 
+TEST_F(PoolTest, ABurstOfAsManyAsAreParkedFindsThem) {
+  MakePool();
+  uint64_t ready = 0;
+  pool_->EnsureWarm(3, [&](uint64_t cells, const Error*) { ready = cells; });
+  RunUntil([&] { return ready == 3; });
+  for (int i = 0; i < 3; ++i) Ask();
+  EXPECT_EQ(grants_.size(), 3u) << "without a turn of the loop";
+}
+
+TEST_F(PoolTest, SlotsThatABurstLeavesOverAreEnded) {
+  spec_.warm = -1;
+  spec_.max_cells = 64;
+  MakePool();
+  for (int i = 0; i < 30; ++i) Ask();
+  RunUntil([&] { return grants_.size() == 30; });
+  EXPECT_GE(pool_->GetStats().slots, 30u);
+  for (const Grant& grant : grants_) pool_->Release(grant.cell);
+  RunUntil([&] {
+    pool_->Tick();
+    return pool_->GetStats().slots <= 8 && wardens_.slots_ended >= 22;
+  });
+  EXPECT_GE(pool_->GetStats().ready, 4u);
+  EXPECT_NE(Await(), nullptr) << "and it goes on";
+}
+
+TEST_F(PoolTest, EndsItsWorkersWhenAskedUnlessACallRuns) {
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  EXPECT_FALSE(pool_->EndUnused("test"));
+  pool_->Release(cell);
+  RunUntil([&] { return gone_.contains(cell); });
+  EXPECT_TRUE(pool_->EndUnused("test"));
+  RunUntil([&] { return pool_->empty(); });
+  EXPECT_NE(Await(), nullptr) << "a later call starts another one";
+}
+
 TEST_F(PoolTest, TellsEverybodyWhoWaitsThatItRetires) {
   MakePool();
   int told = 0;

@@ -1,50 +1,138 @@
-// How many slots a worker should have, and when a pool is idle: pure decisions over numbers.
+// How many cells a pool keeps parked, when it makes more, and when it is idle: pure decisions over
+// numbers and times that come in.
+//
+// Theory. A parked cell is what a call finds: too few and a burst waits for forks, too many and
+// memory lies idle. So the depth that is wanted follows the rate of calls, and a stock is kept
+// between two water marks. Below the low one cells are made at once. Between them they are made
+// only when nobody has taken or given back a cell for a moment: on few cores the making of a cell
+// between a call and its reply is what the call waits for.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 
 namespace hutch {
 
 struct SizingLimits {
-  uint64_t warm = 2;        // cells kept ready
+  uint64_t least = 4;       // cells kept parked, whatever the rate
+  uint64_t most = 64;       // and at the highest
   uint64_t max_cells = 64;  // slots at the most
 };
 
-// The caller's wishes (-1 and 0: decide) made into limits for a host with `cores`.
-constexpr SizingLimits ResolveSizing(int64_t warm, uint64_t max_cells, unsigned cores) {
+inline constexpr uint64_t kLeastWarm = 4;
+inline constexpr uint64_t kMostWarm = 64;
+inline constexpr double kWarmShare = 0.05;       // of the memory that is free, for parked cells
+inline constexpr uint64_t kParkedKb = 2 * 1024;  // private to a parked cell and its slot, or less
+
+// The caller's wishes (-1 and 0: decide) made into limits for a host with `cores` and `free_kb` of
+// memory (0: not known).
+constexpr SizingLimits ResolveSizing(int64_t warm, uint64_t max_cells, unsigned cores,
+                                     uint64_t free_kb) {
   SizingLimits limits;
-  limits.max_cells = max_cells != 0 ? max_cells : std::max(32u, 16u * cores);
-  limits.warm = warm >= 0 ? static_cast<uint64_t>(warm) : std::max(2u, cores + 1);
-  limits.warm = std::min(limits.warm, limits.max_cells);
+  limits.max_cells = max_cells != 0 ? max_cells : std::clamp(16u * cores, 64u, 128u);
+  if (warm >= 0) {
+    limits.least = limits.most = static_cast<uint64_t>(warm);
+  } else {
+    const auto affordable =
+        static_cast<uint64_t>(static_cast<double>(free_kb) * kWarmShare) / kParkedKb;
+    limits.least = kLeastWarm;
+    limits.most = free_kb == 0 ? kMostWarm : std::clamp(affordable, kLeastWarm, kMostWarm);
+  }
+  limits.least = std::min(limits.least, limits.max_cells);
+  limits.most = std::min(limits.most, limits.max_cells);
   return limits;
 }
 
-struct SlotCounts {
+// Calls a second, those of the last seconds counting most: an exponentially weighted window.
+class ArrivalRate {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  void Note(Time now) {
+    rate_ = PerSecond(now) + 1 / kWindowSec;
+    noted_ = now;
+  }
+  double PerSecond(Time now) const {
+    return rate_ * std::exp(-std::chrono::duration<double>(now - noted_).count() / kWindowSec);
+  }
+
+ private:
+  static constexpr double kWindowSec = 4;
+  double rate_ = 0;
+  Time noted_{};
+};
+
+// How many cells to keep parked at this rate: what comes in the time that making some takes.
+inline constexpr double kCoverSec = 0.05;
+inline uint64_t WantedDepth(const SizingLimits& limits, double calls_per_sec) {
+  const auto more = static_cast<uint64_t>(std::min(calls_per_sec, 1e6) * kCoverSec);
+  return std::clamp(limits.least + more, limits.least, std::max(limits.least, limits.most));
+}
+
+// How many slots and cells may be in the making at once: a burst is no storm of forks, and on a
+// pressed host (0 to 1, see pressure.h) fewer are made before its callers feel it.
+constexpr uint64_t MakingAtOnce(unsigned cores, double pressure) {
+  const double most = std::max(4u, 3u * cores);
+  const double least = std::max(1u, cores);
+  return static_cast<uint64_t>(most - std::clamp(pressure, 0.0, 1.0) * (most - least));
+}
+
+struct CellCounts {
   uint64_t slots = 0;    // alive or being made
   uint64_t making = 0;   // slots being made
+  uint64_t free = 0;     // slots with no cell
+  uint64_t coming = 0;   // cells being made
   uint64_t ready = 0;    // cells parked
-  uint64_t coming = 0;   // cells being made, or about to be in a free slot
   uint64_t waiting = 0;  // callers in the queue
 };
 
-// How many more slots to ask for now: enough for every waiting caller and the warm stock, at most
-// kSlotsAtOnce in the making, so that a burst does not turn into a storm of forks.
-inline constexpr uint64_t kSlotsAtOnce = 4;
-constexpr uint64_t SlotsToAdd(const SizingLimits& limits, const SlotCounts& counts) {
-  const uint64_t wanted =
-      std::max<uint64_t>(counts.waiting, 0) + std::min(limits.warm, limits.max_cells);
+struct Refill {
+  uint64_t cells = 0;  // to make now, in free slots
+  uint64_t slots = 0;  // to add now
+  bool later = false;  // more is wanted when it is quiet
+};
+
+// What to make now to come to `depth` parked cells beyond those that callers wait for. `quiet`:
+// nobody took or gave back a cell for a moment.
+constexpr Refill PlanRefill(const SizingLimits& limits, const CellCounts& counts, uint64_t depth,
+                            bool quiet, uint64_t at_once) {
   const uint64_t have = counts.ready + counts.coming + counts.making;
-  const uint64_t missing = wanted > have ? wanted - have : 0;
+  const uint64_t wanted = counts.waiting + depth;
+  const uint64_t low = counts.waiting + (depth + 1) / 2;
+  Refill refill;
+  if (have >= wanted) return refill;
+  const uint64_t missing = (quiet ? wanted : low) > have ? (quiet ? wanted : low) - have : 0;
+  const uint64_t busy = counts.making + counts.coming;
+  const uint64_t now = std::min(missing, at_once > busy ? at_once - busy : 0);
   const uint64_t room = limits.max_cells > counts.slots ? limits.max_cells - counts.slots : 0;
-  const uint64_t at_once = kSlotsAtOnce > counts.making ? kSlotsAtOnce - counts.making : 0;
-  return std::min({missing, room, at_once});
+  refill.cells = std::min(now, counts.free);
+  refill.slots = std::min(now - refill.cells, room);
+  refill.later = have + refill.cells + refill.slots < wanted &&
+                 (counts.free > refill.cells || room > refill.slots);
+  return refill;
+}
+
+// Slots that neither a call, nor a caller who waits, nor the wanted depth has a use for. Some more
+// than wanted are left alone, so that a rate that goes up and down makes and ends none.
+constexpr uint64_t SurplusSlots(const CellCounts& counts, uint64_t leased, uint64_t depth) {
+  const uint64_t useful = leased + counts.waiting + depth + depth / 4;
+  return counts.slots > useful ? counts.slots - useful : 0;
 }
 
 constexpr bool PoolIsIdle(std::chrono::duration<double> since_last_call, double idle_sec,
                           uint64_t leased, uint64_t waiting) {
   return leased == 0 && waiting == 0 && since_last_call.count() >= idle_sec;
+}
+
+// How many workers all pools of an agent may have before the one that was used the longest ago is
+// ended: a worker with packages has 50 MB and more of its own.
+inline constexpr uint64_t kWorkerKb = 64 * 1024;
+inline constexpr double kWorkersShare = 0.25;  // of the host's memory
+constexpr uint64_t MostWorkers(uint64_t total_kb) {
+  const auto share = static_cast<uint64_t>(static_cast<double>(total_kb) * kWorkersShare);
+  return std::clamp<uint64_t>(share / kWorkerKb, 4, 128);
 }
 
 }  // namespace hutch

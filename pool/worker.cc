@@ -182,14 +182,11 @@ void Worker::SendConfig() {
   config_.clear();
 }
 
-uint64_t Worker::slots_making() const {
-  return static_cast<uint64_t>(
-      std::ranges::count_if(slots_, [](const auto& s) { return s.second == SlotState::kMaking; }));
-}
-
-uint64_t Worker::cells_coming() const {
-  return static_cast<uint64_t>(std::ranges::count_if(
-      slots_, [](const auto& s) { return s.second == SlotState::kMakingCell; }));
+void Worker::Put(uint32_t slot, SlotState state) {
+  const auto [place, fresh] = slots_.try_emplace(slot, state);
+  if (!fresh) --in_state_[static_cast<size_t>(place->second)];
+  place->second = state;
+  ++in_state_[static_cast<size_t>(state)];
 }
 
 void Worker::OnAccept() {
@@ -250,14 +247,18 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kSlotReady:
       if (slot == slots_.end() || slot->second != SlotState::kMaking)
         return Die("an unexpected slot");
-      slot->second = SlotState::kFree;
+      Put(slot->first, SlotState::kFree);
       if (refill_) MakeCell(slot->first);
       return;
+    case FrameKind::kSlotGone:
+      if (slot == slots_.end() || slot->second != SlotState::kEnding)
+        return Die("an unexpected end of a slot");
+      return ForgetSlot(header.a);
     case FrameKind::kCellReady:
       if (cell == cells_.end() || cell->second.ready) return Die("an unexpected cell");
       cell->second.ready = true;
       barren_ = 0;
-      slots_[cell->second.slot] = SlotState::kHasCell;
+      Put(cell->second.slot, SlotState::kHasCell);
       return listener_->OnCellReady(*this, header.id);
     case FrameKind::kCellExit: {
       if (cell == cells_.end() || payload.size() != sizeof(CellReport))
@@ -267,8 +268,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       const uint32_t its_slot = cell->second.slot;
       if (!cell->second.ready && Barren()) return Die("its cells end before they are ready");
       cells_.erase(cell);
-      slots_[its_slot] = SlotState::kFree;
-      if (refill_) MakeCell(its_slot);
+      Put(its_slot, SlotState::kFree);
       return listener_->OnCellGone(*this, header.id, report);
     }
     case FrameKind::kFailed: {
@@ -277,6 +277,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
                    header.a, static_cast<unsigned long long>(header.id), words.c_str());
       tainted_ = true;
       if (slot == slots_.end()) return Die("a failure of an unknown slot");
+      if (slot->second == SlotState::kEnding) return;  // kSlotGone follows
       // A worker that can no longer make a single slot is of no use to anybody.
       if (slots_.size() == 1 || Barren()) return Die("a cell could not be made: " + words);
       ForgetSlot(header.a);
@@ -292,7 +293,9 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
 bool Worker::Barren() { return ++barren_ >= kMaxBarren; }
 
 void Worker::ForgetSlot(uint32_t slot) {
-  slots_.erase(slot);
+  const auto found = slots_.find(slot);
+  --in_state_[static_cast<size_t>(found->second)];
+  slots_.erase(found);
   for (auto it = cells_.begin(); it != cells_.end(); ++it) {
     if (it->second.slot != slot) continue;
     const uint64_t id = it->first;
@@ -303,9 +306,31 @@ void Worker::ForgetSlot(uint32_t slot) {
 }
 
 void Worker::AddSlot() {
-  const uint32_t slot = next_slot_++;
-  slots_[slot] = SlotState::kMaking;
+  uint32_t slot = 0;  // the lowest number that is free: a warden knows only so many
+  for (const auto& [number, state] : slots_) {
+    if (number != slot) break;
+    ++slot;
+  }
+  Put(slot, SlotState::kMaking);
   Send({.kind = FrameKind::kMakeSlot, .a = slot});
+}
+
+void Worker::MakeCells(uint64_t count) {
+  for (const auto& [slot, state] : slots_) {
+    if (count == 0 || starved_) return;
+    if (state != SlotState::kFree) continue;
+    MakeCell(slot);
+    --count;
+  }
+}
+
+void Worker::EndFreeSlots(uint64_t count) {
+  for (auto slot = slots_.rbegin(); slot != slots_.rend() && count > 0; ++slot) {
+    if (slot->second != SlotState::kFree) continue;
+    Put(slot->first, SlotState::kEnding);
+    Send({.kind = FrameKind::kEndSlot, .a = slot->first});
+    --count;
+  }
 }
 
 void Worker::MakeCell(uint32_t slot) {
@@ -320,16 +345,13 @@ void Worker::MakeCell(uint32_t slot) {
     starved_ = true;
     return;
   }
-  slots_[slot] = SlotState::kMakingCell;
+  Put(slot, SlotState::kMakingCell);
   cells_.emplace(id, Cell{.slot = slot, .channels = std::move(channels->ours)});
 }
 
-void Worker::FillSlots() {
+void Worker::TryAgain() {
   starved_ = false;
-  for (auto& [slot, state] : slots_) {
-    if (state == SlotState::kFree && refill_) MakeCell(slot);
-    if (starved_) return;
-  }
+  if (refill_) MakeCells(1);
 }
 
 CellChannels Worker::Take(uint64_t cell) {
@@ -369,6 +391,7 @@ void Worker::Die(const std::string& why) {
     listener_->OnCellGone(*this, id, CellReport{.end = kLost});
   }
   slots_.clear();
+  for (uint64_t& count : in_state_) count = 0;
   listener_->OnWorkerDead(*this, why);  // usually destroys *this soon after, never inside
 }
 

@@ -74,15 +74,18 @@ class Worker {
   Code failure() const { return failure_; }
   bool tainted() const { return tainted_; }
 
-  uint64_t slots() const { return slots_.size(); }  // alive or being made
-  uint64_t slots_making() const;
-  uint64_t cells_coming() const;
+  uint64_t slots() const { return slots_.size() - in(SlotState::kEnding); }  // alive or being made
+  uint64_t slots_making() const { return in(SlotState::kMaking); }
+  uint64_t slots_free() const { return in(SlotState::kFree); }  // alive, and with no cell
+  uint64_t cells_coming() const { return in(SlotState::kMakingCell); }
   uint64_t cells_alive() const { return cells_.size(); }
 
-  void AddSlot();
-  // A slot stayed without a cell for want of descriptors. FillSlots() tries again.
+  void AddSlot();                     // and its first cell
+  void MakeCells(uint64_t count);     // in free slots
+  void EndFreeSlots(uint64_t count);  // as many as there are, of so many
+  // A slot stayed without a cell for want of descriptors. TryAgain() makes one, to see.
   bool starved() const { return starved_; }
-  void FillSlots();
+  void TryAgain();
   // Takes the channels of a parked cell: it is leased from now on.
   CellChannels Take(uint64_t cell);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
@@ -93,7 +96,7 @@ class Worker {
 
  private:
   enum class State { kStarting, kReady, kDead };
-  enum class SlotState { kMaking, kFree, kMakingCell, kHasCell };
+  enum class SlotState { kMaking, kFree, kMakingCell, kHasCell, kEnding };
   struct Cell {
     uint32_t slot;
     CellChannels channels;
@@ -109,6 +112,8 @@ class Worker {
             std::span<const int> descriptors = {});
   void Die(const std::string& why);
   void ForgetSlot(uint32_t slot);
+  uint64_t in(SlotState state) const { return in_state_[static_cast<size_t>(state)]; }
+  void Put(uint32_t slot, SlotState state);  // into this state, from whatever it was in
   bool Barren();  // one more cell came to nothing; true when that is so many in a row that the
                   // worker is of no use
 
@@ -133,7 +138,7 @@ class Worker {
   Fd warden_;
   TimerId start_timer_ = 0;
   std::map<uint32_t, SlotState> slots_;
-  uint32_t next_slot_ = 0;
+  uint64_t in_state_[5] = {};  // how many slots are in each
   std::map<uint64_t, Cell> cells_;
   uint64_t calls_ = 0;
   unsigned barren_ = 0;  // cells and slots that came to nothing since one was ready

@@ -45,6 +45,7 @@
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
 // kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends);
 //              c = kHurried: the stock is low, so it prepares nothing for the sake of speed
+// kEndSlot     a = slot number, of a slot with no cell: it goes; kSlotGone follows
 // kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
 //              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
@@ -58,6 +59,7 @@
 // kCellExit    a = slot, id = cell id, payload = CellReport
 // kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or
 // cell was not made; the slot is gone)
+// kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.
 // clang-format on
 #pragma once
@@ -95,6 +97,7 @@ enum class FrameKind : uint8_t {
   kKill = 35,
   kRetire = 36,
   kConfigure = 37,
+  kEndSlot = 38,
 
   kHello = 64,
   kZygoteReady = 65,
@@ -103,6 +106,7 @@ enum class FrameKind : uint8_t {
   kCellExit = 68,
   kFailed = 69,
   kZygoteDied = 70,
+  kSlotGone = 71,
 };
 
 struct FrameHeader {

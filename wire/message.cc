@@ -143,7 +143,7 @@ void serialize(A& a, Prepared& m) {
 }
 template <class A>
 void serialize(A& a, Leased& m) {
-  a(m.request, m.lease, m.table_slot, m.worker, m.waited_us, m.worker_us);
+  a(m.request, m.lease, m.table_slot, m.worker, m.waited_us, m.worker_us, m.pressure);
 }
 template <class A>
 void serialize(A& a, Report& m) {

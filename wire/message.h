@@ -150,6 +150,8 @@ struct Leased {
   std::string worker;
   uint64_t waited_us = 0;
   uint64_t worker_us = 0;  // part of the wait spent starting a worker
+  double pressure =
+      0;  // of the host, from 0 to 1: at 1 the host would rather have fewer calls at once
 };
 struct Report {
   uint64_t lease = 0;

@@ -71,7 +71,7 @@ TEST(Message, EveryAlternativeArrivesAsItself) {
                          Welcome{1, "agent"},
                          Progress{1, "download", "t", 0.5, 2},
                          Prepared{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup"},
-                         Leased{1, 2, 3, "w", 4, 5},
+                         Leased{1, 2, 3, "w", 4, 5, 0.5},
                          Report{1, CellReport{.exit_code = 3, .peak_kb = 9}},
                          Answer{1, "text"},
                          Failed{1, 2, "m", "h", true, {{"queued", 3}}}};

@@ -90,6 +90,20 @@ void Warden::OnMakeCell(const Message& message) {
   }
 }
 
+void Warden::OnEndSlot(const Message& message) {
+  const uint32_t number = message.header.a;
+  if (number >= kMaxSlots) _exit(5);
+  Slot& slot = slots_[number];
+  // One that has failed meanwhile has been told of; one with a cell is none that may go.
+  if (slot.state == SlotState::kServing && slot.cell.state == CellState::kNone) {
+    if (slot.pid > 0) kill(slot.pid, SIGKILL);  // reaped as a child of nobody's
+    FreeSlot(static_cast<int>(number));
+  } else if (slot.state != SlotState::kFree) {
+    _exit(5);
+  }
+  Report(About(FrameKind::kSlotGone, static_cast<int>(number), 0));
+}
+
 void Warden::OnSlot(int number) {
   Slot& slot = slots_[number];
   Message message;

@@ -171,6 +171,9 @@ void Warden::OnAgent() {
       case FrameKind::kMakeCell:
         OnMakeCell(message);
         break;
+      case FrameKind::kEndSlot:
+        OnEndSlot(message);
+        break;
       case FrameKind::kArm:
         OnArm(header);
         break;

@@ -84,6 +84,7 @@ class Warden {
   void OnAgent();
   void OnMakeSlot(const Message& message);
   void OnMakeCell(const Message& message);
+  void OnEndSlot(const Message& message);
   void OnConfigure(const Message& message);
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);

@@ -107,6 +107,10 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
           SendFrame(socket, {.kind = FrameKind::kCellReady, .a = header.a, .id = header.id});
         }
         break;
+      case FrameKind::kEndSlot:
+        ++slots_ended;
+        SendFrame(socket, {.kind = FrameKind::kSlotGone, .a = header.a});
+        break;
       case FrameKind::kArm:
         ++armed;
         break;
@@ -131,9 +135,9 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
 // Orders are answered honestly at times, so that the nonsense meets every state of a worker.
 void FakeWardens::Nonsense(const Warden& warden, int socket) {
   std::mt19937_64 random(seed++);
-  const FrameKind kinds[] = {FrameKind::kHello,     FrameKind::kZygoteReady, FrameKind::kSlotReady,
-                             FrameKind::kCellReady, FrameKind::kCellExit,    FrameKind::kFailed,
-                             FrameKind::kZygoteDied};
+  const FrameKind kinds[] = {FrameKind::kHello,      FrameKind::kZygoteReady, FrameKind::kSlotReady,
+                             FrameKind::kCellReady,  FrameKind::kCellExit,    FrameKind::kFailed,
+                             FrameKind::kZygoteDied, FrameKind::kSlotGone};
   std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
   std::vector<FrameHeader> orders;
   std::vector<Fd> descriptors;

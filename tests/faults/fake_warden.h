@@ -46,6 +46,7 @@ class FakeWardens {
   std::atomic<int> retired = 0;
   std::atomic<int> cells_made = 0;
   std::atomic<int> cells_ended = 0;
+  std::atomic<int> slots_ended = 0;
   std::atomic<int> armed = 0;
   std::atomic<uint64_t> seed = 1;
 
