@@ -93,6 +93,19 @@ Error Pool::Busy(const std::string& text, const std::string& hint, Clock::durati
                 {"waited_sec", Seconds(waited)}});
 }
 
+// Cells in use bring none back: their descriptors are their callers'.
+bool Pool::Starved() {
+  const Member* current = Current();
+  return current != nullptr && ReadyCells() + current->worker->cells_coming() == 0 &&
+         (current->worker->starved() || NoDescriptorForCells());
+}
+
+Error Pool::NoDescriptors(Clock::duration waited) const {
+  return Busy("the agent has no descriptors for one more cell: it may have " +
+                  std::to_string(DescriptorLimit()) + " open",
+              kDescriptorsHint, waited);
+}
+
 std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) {
   constexpr char kHint[] =
       "start fewer calls at once, try again later, or raise Pool(max_cells=...)";
@@ -109,13 +122,7 @@ std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::durati
     case Queue::Full::kNo:
       break;
   }
-  // Cells in use bring none back: their descriptors are their callers'.
-  if (const Member* current = Current(); current != nullptr && current->worker->starved() &&
-                                         ReadyCells() + current->worker->cells_coming() == 0) {
-    return Busy("the agent has no descriptors for one more cell: it may have " +
-                    std::to_string(DescriptorLimit()) + " open",
-                kDescriptorsHint, {});
-  }
+  if (Starved()) return NoDescriptors({});
   // A guess, so only where it is plain: a cell would come twice as late as it may.
   const auto outlook = ahead ? std::nullopt : queue_.Outlook(caller);
   if (!outlook || *outlook / 2 < patience) return std::nullopt;
@@ -137,7 +144,9 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
     refused(Retired());
     return ticket;
   }
-  if (Member* current = Current(); current != nullptr && current->worker->starved())
+  // Where nothing is to be had, whether one more cell can be made is known before anybody waits.
+  if (Member* current = Current();
+      current != nullptr && ReadyCells() + current->worker->cells_coming() == 0)
     current->worker->TryAgain();
   if (const auto why = WhyNotWait(caller, ahead, patience)) {
     refused(*why);
@@ -428,7 +437,7 @@ void Pool::Serve() {
     return true;
   });
   serving_ = false;
-  const bool low = !waiters_.empty() || 2 * ReadyCells() < sizing_.warm;
+  const bool low = !waiters_.empty() || 2 * ReadyCells() < Depth(Clock::now());
   for (Member& member : workers_) member.worker->Hurry(low);
   Resize();
 }

@@ -142,6 +142,8 @@ class Pool final : public Worker::Listener {
   Waiter TakeWaiter(uint64_t ticket);
   std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience);
   void RefuseLate();
+  bool Starved();  // nothing is to be had, and nothing can be made for want of descriptors
+  Error NoDescriptors(Clock::duration waited) const;
   void WatchDeadlines();
 
   Context context_;

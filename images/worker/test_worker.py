@@ -19,7 +19,18 @@ driver = pytest.importorskip("driver", reason="cloudpickle and msgpack are not i
 pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 pytest.importorskip("msgpack", reason="msgpack is not installed")
 
-from driver import RAISED, RESULT, UNENCODABLE, Cell, Exit, Frame, Reply, Worker  # noqa: E402
+from driver import (  # noqa: E402
+    END_SLOT,
+    RAISED,
+    RESULT,
+    SLOT_GONE,
+    UNENCODABLE,
+    Cell,
+    Exit,
+    Frame,
+    Reply,
+    Worker,
+)
 
 TIME, CPU, MEMORY, PIDS, DISK = 1, 2, 3, 4, 5
 
@@ -660,6 +671,29 @@ def test_zygote_killed_during_a_call_is_told_and_ends_the_worker() -> None:
 
 
 @pytest.mark.skipif(not host_root(), reason="needs root, to kill the worker's processes")
+def test_slot_that_is_ended_goes_and_its_number_is_free() -> None:
+    with Worker() as worker:
+        worker.ready()
+        worker.cell(0).kill()
+        worker.cell(1)
+        before = worker.process_ids()["slots"]
+        for _ in range(2):  # the second time there is none
+            worker.tell(Frame(END_SLOT, a=0))
+            assert worker.expect(SLOT_GONE).a == 0
+        worker.slots.discard(0)
+        assert len(worker.process_ids()["slots"]) == len(before) - 1
+        assert run(worker.cell(0), "print('again')").output == "again\n"
+
+
+def test_slot_with_a_cell_is_not_ended() -> None:
+    with Worker() as worker:
+        worker.ready()
+        worker.cell(0)
+        worker.tell(Frame(END_SLOT, a=0))
+        with pytest.raises(ConnectionError):
+            worker.expect(SLOT_GONE)
+
+
 def test_slot_killed_is_told_and_can_be_made_again() -> None:
     with Worker() as worker:
         worker.ready()
