@@ -253,6 +253,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kSlotGone:
       if (slot == slots_.end() || slot->second != SlotState::kEnding)
         return Die("an unexpected end of a slot");
+      free_numbers_.push_back(header.a);
       return ForgetSlot(header.a);
     case FrameKind::kCellReady:
       if (cell == cells_.end() || cell->second.ready) return Die("an unexpected cell");
@@ -306,10 +307,14 @@ void Worker::ForgetSlot(uint32_t slot) {
 }
 
 void Worker::AddSlot() {
-  uint32_t slot = 0;  // the lowest number that is free: a warden knows only so many
-  for (const auto& [number, state] : slots_) {
-    if (number != slot) break;
-    ++slot;
+  // A number is used again only when the warden said that it is free: a slot that failed may be
+  // told of twice, and the second word must not be taken for its successor's.
+  uint32_t slot = next_slot_;
+  if (free_numbers_.empty()) {
+    ++next_slot_;
+  } else {
+    slot = free_numbers_.back();
+    free_numbers_.pop_back();
   }
   Put(slot, SlotState::kMaking);
   Send({.kind = FrameKind::kMakeSlot, .a = slot});

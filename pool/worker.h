@@ -138,7 +138,9 @@ class Worker {
   Fd warden_;
   TimerId start_timer_ = 0;
   std::map<uint32_t, SlotState> slots_;
-  uint64_t in_state_[5] = {};  // how many slots are in each
+  uint32_t next_slot_ = 0;              // the lowest number that was never used
+  std::vector<uint32_t> free_numbers_;  // of slots that are gone
+  uint64_t in_state_[5] = {};           // how many slots are in each
   std::map<uint64_t, Cell> cells_;
   uint64_t calls_ = 0;
   unsigned barren_ = 0;  // cells and slots that came to nothing since one was ready
