@@ -70,7 +70,7 @@
 namespace hutch {
 
 inline constexpr uint16_t kFrameMagic = 0x4348;
-inline constexpr uint8_t kFrameVersion = 1;
+inline constexpr uint8_t kFrameVersion = 2;
 inline constexpr uint64_t kHurried = 1;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;
