@@ -467,9 +467,8 @@ void Pool::Resize() {
   const Clock::time_point now = Clock::now();
   const bool quiet = now - touched_ >= kQuiet;
   // The first cell of a worker is somebody's first result: nothing else is made beside it.
-  const uint64_t at_once =
-      current->proven ? MakingAtOnce(context_.cores, context_.pressure ? context_.pressure() : 0)
-                      : std::max<uint64_t>(1, waiting);
+  const uint64_t most = MakingAtOnce(context_.cores, context_.pressure ? context_.pressure() : 0);
+  const uint64_t at_once = current->proven ? most : std::clamp<uint64_t>(waiting, 1, most);
   const Refill refill = current->worker->starved()
                             ? Refill{}
                             : PlanRefill(sizing_, counts, Depth(now), quiet, at_once);
