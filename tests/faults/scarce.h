@@ -40,20 +40,26 @@ class ScarceDescriptors {
   std::vector<Fd> taken_;
 };
 
-// This thread without the capabilities that lift such limits, while it lives.
+// This thread without the capabilities that lift such limits, while it lives; as root, with a real
+// uid of its own, since the kernel counts for each user what all of its processes have in sockets.
 class Unprivileged {
  public:
   Unprivileged() {
+    own_ = ::syscall(SYS_setresuid, 1'000'000 + ::getpid(), -1, -1) == 0;
     ::syscall(SYS_capget, &header_, before_);
     __user_cap_data_struct less[2] = {before_[0], before_[1]};
     less[0].effective &= ~((1u << CAP_SYS_ADMIN) | (1u << CAP_SYS_RESOURCE));
     ::syscall(SYS_capset, &header_, less);
   }
-  ~Unprivileged() { ::syscall(SYS_capset, &header_, before_); }
+  ~Unprivileged() {
+    ::syscall(SYS_capset, &header_, before_);
+    if (own_) ::syscall(SYS_setresuid, 0, -1, -1);
+  }
   Unprivileged(const Unprivileged&) = delete;
   Unprivileged& operator=(const Unprivileged&) = delete;
 
  private:
+  bool own_ = false;
   __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct before_[2] = {};
 };
