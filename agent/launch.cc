@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -108,6 +109,14 @@ void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& i
   }
 }
 
+// Whether the container's process is there and an agent, whatever Podman believes of it.
+bool Alive(const ContainerInfo& info) {
+  if (info.state != "running" && info.state != "stopping" && info.state != "paused") return false;
+  std::ifstream file("/proc/" + std::to_string(info.pid) + "/cmdline");
+  const std::string command{std::istreambuf_iterator<char>(file), {}};
+  return command.find("hutch-agent") != std::string::npos;
+}
+
 // Makes the name free: a dead agent is removed, one of another version keeps its sessions under
 // another name. Returns the id of one that is ours and alive.
 std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
@@ -115,8 +124,7 @@ std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
   if (!info || info->name != paths.agent_container()) return std::nullopt;
   const auto wire = info->labels.find(kWireLabel);
   const std::string version = wire == info->labels.end() ? "0" : wire->second;
-  const bool alive =
-      info->state == "running" || info->state == "stopping" || info->state == "paused";
+  const bool alive = Alive(*info);
   if (alive && version == std::to_string(kWireVersion)) return info->id;
   if (!alive) {
     podman->Remove(info->id);

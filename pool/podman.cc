@@ -445,6 +445,7 @@ std::optional<ContainerInfo> Podman::Inspect(const std::string& id_or_name) cons
   info.name = Text(body, "Name");
   info.state = Text(Member(body, "State"), "Status");
   info.exit_code = Number(Member(body, "State"), "ExitCode");
+  info.pid = Number(Member(body, "State"), "Pid");
   info.labels = Labels(Member(Member(body, "Config"), "Labels"));
   if (info.id.empty())
     throw Error(Code::kPodman, "inspect " + id_or_name + ": Podman's answer has no Id");

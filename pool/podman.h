@@ -20,8 +20,12 @@ namespace hutch {
 struct ContainerInfo {
   std::string id;
   std::string name;
-  std::string state;  // "created", "running", "exited", "stopping", ...
+  // "created", "running", "exited", "stopping", ... As Podman last heard: where everything was
+  // killed at once, or a removal was cut off, one whose process is dead is running or stopping for
+  // ever.
+  std::string state;
   int exit_code = 0;
+  int pid = 0;  // on the host; 0: none, or not asked (List)
   std::map<std::string, std::string> labels;
 };
 

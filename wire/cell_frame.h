@@ -7,16 +7,17 @@
 // one that comes the other way is closed unread. This header depends on nothing: the warden
 // (static, no library of ours) and the cell include it too.
 //
+// clang-format off
 //   offset size field
 //   0      2    magic   0x4348 ("HC")
 //   2      1    version kFrameVersion
 //   3      1    kind    one of FrameKind
 //   4      4    a       meaning depends on kind
-//   8      8    id      call id (client <-> cell) or cell id (agent <-> warden), chosen by the
-//   host, random or counted 16     8    b       meaning depends on kind 24     8    c       meaning
-//   depends on kind 32     ...  payload
+//   8      8    id      call id (client <-> cell) or cell id (agent <-> warden), chosen by the host
+//   16     8    b       meaning depends on kind
+//   24     8    c       meaning depends on kind
+//   32     ...  payload
 //
-// clang-format off
 // ---- client <-> cell
 // kCall        client -> cell   a = section count n (4), b = key (0: none); payload = n little-endian u32 lengths, then
 //                               the sections: [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments: opaque
@@ -57,8 +58,8 @@
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
 // kCellExit    a = slot, id = cell id, payload = CellReport
-// kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or
-// cell was not made; the slot is gone)
+// kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or cell was not made; the
+//              slot is gone)
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.
 // clang-format on
@@ -70,7 +71,10 @@
 namespace hutch {
 
 inline constexpr uint16_t kFrameMagic = 0x4348;
-inline constexpr uint8_t kFrameVersion = 2;
+// Raised with every change of what these frames or the messages of message.h mean: kWireVersion, the
+// name of the agent's socket, follows, so that an agent outlived by newer files is left to its own
+// clients.
+inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kHurried = 1;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;

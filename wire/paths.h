@@ -15,9 +15,11 @@
 #include <string>
 #include <string_view>
 
+#include "wire/cell_frame.h"
+
 namespace hutch {
 
-inline constexpr int kWireVersion = 2;
+inline constexpr int kWireVersion = kFrameVersion;
 inline constexpr char kServiceUser[] = "hutch";
 inline constexpr char kServiceHome[] = "/var/lib/hutch";
 inline constexpr char kServiceRuntimeDir[] = "/run/hutch";

@@ -5,20 +5,22 @@
 // and so in its slots), or from a cell before it has any. So the warden believes no length, no
 // state and no pid in them.
 //
-// kConfig      warden -> zygote  payload = that of the agent's kConfigure, and HUTCH_SKIP, lines
-// "module TAB reason" of what an earlier zygote
-//                                could not import
+// clang-format off
+// kConfig      warden -> zygote  payload = that of the agent's kConfigure, and HUTCH_SKIP, lines "module TAB reason" of
+//                                what an earlier zygote could not import
 // kMakeSlot    warden -> zygote  a = slot; one descriptor: the slot's control socket
-// kImporting   zygote -> warden  payload = the module about to be imported; b = seconds it may
-// take. Empty payload, b = 0: done. kSkip        zygote -> warden  payload = "module TAB reason":
-// start me again without it. The zygote exits after it. kZygoteReady zygote -> warden  as in
-// cell_frame.h kSlotReady   slot -> warden    a = slot; sent by the slot's own process, whose pid
-// the kernel attaches kMakeCell    warden -> slot    as in cell_frame.h kCellMade    cell's PID 1
-// -> warden   id = cell; two descriptors: the root of its /proc, the root of its scratch. The
+// kImporting   zygote -> warden  payload = the module about to be imported; b = seconds it may take. Empty payload,
+//                                b = 0: done.
+// kSkip        zygote -> warden  payload = "module TAB reason": start me again without it. The zygote exits after it.
+// kZygoteReady zygote -> warden  as in cell_frame.h
+// kSlotReady   slot -> warden    a = slot; sent by the slot's own process, whose pid the kernel attaches
+// kMakeCell    warden -> slot    as in cell_frame.h
+// kCellMade    cell's PID 1 -> warden   id = cell; two descriptors: the root of its /proc, the root of its scratch. The
 //                                kernel attaches the sender's pid.
 // kCellReady   user process -> warden   id = cell. After it the process has no way to the warden.
 // kCellStatus  cell's PID 1 -> warden   id = cell, a = raw wait status of the user process
 // kFailed      slot, user process, zygote -> warden   as in cell_frame.h
+// clang-format on
 #pragma once
 
 #include "wire/cell_frame.h"

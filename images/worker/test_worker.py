@@ -634,7 +634,7 @@ def test_preloads_that_fail_hang_crash_or_start_threads_are_skipped_and_said() -
     "source",
     [
         "import os; os.write(3, b'no frame')",
-        "import os; os.write(3, b'HC' + bytes([1, 131]) + bytes(28))",
+        f"import os; os.write(3, b'HC' + bytes([{driver.VERSION}, 131]) + bytes(28))",
         "import socket; socket.socket(fileno=os.dup(3)).close()\nimport _hutch_cell",
         "import os; os.closerange(3, 100); import time; time.sleep(1)",
         "x = bytearray(b'x' * (600 << 20)); import time; time.sleep(5)",

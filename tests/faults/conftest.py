@@ -28,6 +28,9 @@ class Host:
             raise RuntimeError(done.stderr)
         return done.stdout
 
+    def begin_podman(self, *args: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*HUTCH, "podman", *args], stdout=subprocess.DEVNULL)
+
     def containers(self, role: str) -> list[dict[str, Any]]:
         instance = self.instance()
         listed = json.loads(self.podman("ps", "--all", "--format", "json") or "[]") or []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -46,4 +47,24 @@ def test_call_after_everything_was_killed_at_once(host: Any) -> None:
             except ProcessLookupError:
                 continue
     hutch.close()
+    assert hutch.run("print(2)").stdout == "2\n"
+
+
+def test_agent_that_died_in_the_middle_of_being_stopped_is_replaced(host: Any) -> None:
+    """Podman goes on believing that its container is stopping, for ever."""
+    assert hutch.run("print(1)").stdout == "1\n"
+    agent = host.containers("agent")[0]
+    os.kill(agent["Pid"], signal.SIGSTOP)
+    stop = host.begin_podman("stop", "--time", "600", agent["Id"])
+    state = ["inspect", "--format", "{{.State.Status}} {{.State.ConmonPid}}", agent["Id"]]
+    until = time.monotonic() + 30
+    while not (told := host.podman(*state)).startswith("stopping"):
+        assert time.monotonic() < until, told
+        time.sleep(0.05)
+    stop.kill()
+    stop.wait()
+    host.kill(int(told.split()[1]))  # who would have told Podman of the end
+    host.kill(agent["Pid"])
+    hutch.close()
+    assert host.podman(*state).startswith("stopping")
     assert hutch.run("print(2)").stdout == "2\n"

@@ -9,6 +9,7 @@ import pytest
 
 import hutch
 from hutch import sandbox
+from hutch._core import WIRE_VERSION as VERSION
 
 
 @sandbox(timeout_sec=10)
@@ -79,7 +80,7 @@ def frame_attack(how: str) -> Any:
     usage = b"\0" * 48
 
     def head(
-        kind: int, b: int, c: int, number: int = call, magic: int = 0x4348, version: int = 2
+        kind: int, b: int, c: int, number: int = call, magic: int = 0x4348, version: int = VERSION
     ) -> bytes:
         return struct.pack("<HBBIQQQ", magic, version, kind, 0, number, b, c)
 
@@ -107,7 +108,7 @@ def frame_attack(how: str) -> Any:
         "need -1": [head(need, (1 << 64) - 1, 0)],
         "need 0": [head(need, 0, 0)],
         "memfd never given": [
-            struct.pack("<HBBIQQQ", 0x4348, 2, result, memfd_result, call, 3, 3) + usage
+            struct.pack("<HBBIQQQ", 0x4348, VERSION, result, memfd_result, call, 3, 3) + usage
         ],
         "garbage": [b"\xff" * 5000],
     }
