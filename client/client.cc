@@ -408,6 +408,8 @@ void Client::LoadAhead(const std::string& key, const CallRequest& request) {
 }
 
 std::optional<HeldLease> Client::TakeHeld(const std::string& key, bool shared) {
+  // A cell that a dead agent has left would run, with nobody to hold it to its limits.
+  if (broken_) throw Lost();
   const std::lock_guard lock(mutex_);
   Stock& stock = stocks_[key];
   if (!reading_) DrainLocked([&] { return loans_.empty() && !stock.empty(shared); });

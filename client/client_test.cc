@@ -413,6 +413,24 @@ TEST_F(ClientTest, ACallWhoseCellLivesOutlivesTheAgent) {
   EXPECT_FALSE(error.may_have_run()) << "nothing was sent";
 }
 
+TEST_F(ClientTest, ACellThatADeadAgentLeftIsNotUsed) {
+  std::atomic<int> granted = 0;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) {
+      self.Grant(acquire->request);
+      if (++granted == 5) self.HangUp();
+    }
+  });
+  Client client(agent.path(), -1);
+  int answered = 0;
+  const Error error = ErrorOf([&] {
+    for (;; ++answered) client.Call(kKey, request_, {});
+  });
+  EXPECT_EQ(error.code(), Code::kUnavailable);
+  EXPECT_FALSE(error.may_have_run());
+  EXPECT_LT(answered, granted) << "nobody would hold it to its limits";
+}
+
 TEST_F(ClientTest, AnAgentLostBeforeACellWasGivenCertainlyRanNothing) {
   FakeAgent agent([](FakeAgent& self, const Message&) { self.HangUp(); });
   Client client(agent.path(), -1);

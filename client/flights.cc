@@ -207,6 +207,7 @@ void Flights::Expire() {
 }
 
 void Flights::Launch() {
+  if (client_.broken_) return;  // Expire tells all who wait
   for (;;) {
     std::unique_ptr<Flight> flight;
     std::optional<HeldLease> held;

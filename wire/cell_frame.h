@@ -71,9 +71,9 @@
 namespace hutch {
 
 inline constexpr uint16_t kFrameMagic = 0x4348;
-// Raised with every change of what these frames or the messages of message.h mean: kWireVersion, the
-// name of the agent's socket, follows, so that an agent outlived by newer files is left to its own
-// clients.
+// Raised with every change of what these frames or the messages of message.h mean: kWireVersion,
+// the name of the agent's socket, follows, so that an agent outlived by newer files is left to its
+// own clients.
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kHurried = 1;
 inline constexpr size_t kMaxPayload = 64 * 1024;
