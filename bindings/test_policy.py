@@ -78,7 +78,6 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
         ("environment", "requirements.txt"),
         ("isolation", "gvisor"),
         ("isolation", "container"),
-        ("policy", "strict"),
         ("client", object()),
     ],
 )

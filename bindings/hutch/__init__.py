@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hutch._functions import Carried as Carried
     from hutch._future import Executor as Executor, SandboxFuture as SandboxFuture
     from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
+    from hutch._policies import Policy as Policy
     from hutch._policy import Pool as Pool
     from hutch._program import (
         Program as Program,
@@ -79,6 +80,7 @@ _PLACES = {
     "_functions": "Carried",
     "_future": "Executor SandboxFuture",
     "_outcome": "ErrorInfo Outcome Usage",
+    "_policies": "Policy",
     "_policy": "Pool",
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
@@ -100,6 +102,7 @@ __all__ = [
     "Outcome",
     "PlatformNotSupportedError",
     "PodmanNotInstalledError",
+    "Policy",
     "Pool",
     "PoolStatus",
     "Program",

@@ -49,10 +49,12 @@ class FunctionBytes:
         function: FunctionType,
         dependencies: tuple[str, ...] = (),
         inside: frozenset[str] = frozenset(),
+        refuse_secrets: bool = False,
     ) -> None:
         self._function = function
         self._dependencies = dependencies
         self._inside = inside
+        self._refuse_secrets = refuse_secrets
         self._lock = threading.Lock()
         self._survey: Survey | None = None
         self._data = b""
@@ -72,7 +74,9 @@ class FunctionBytes:
         if survey is None or not survey.is_current() or survey.mutable:
             survey = Survey(self._function, self._inside)
             check_installed(survey.by_name, self._dependencies)
-            if self._survey is None:
+            if self._refuse_secrets:
+                _refuse_carried_secrets(self._function.__name__, survey)
+            elif self._survey is None:
                 _warn_of_secrets(survey)
             self._survey = survey
             self.sources = sources(survey.code)
@@ -270,6 +274,19 @@ def _warn_of_secrets(survey: Survey) -> None:
         if text:
             text = f"{text}, and travels into the sandbox"
             warnings.warn(text, UserWarning, stacklevel=callers_level())
+
+
+def _refuse_carried_secrets(function: str, survey: Survey) -> None:
+    for name, value in survey.values.items():
+        text = _secret_warning(name, value)
+        if text:
+            raise SerializationError(
+                f"{function} would carry a secret, which its policy refuses: {text}",
+                hint="leave it out; an argument is yours to pass, or a policy with "
+                "refuse_secrets=False to choose",
+                path=name,
+                type_name=type(value).__name__,
+            )
 
 
 def require_function(function: Callable[..., Any]) -> FunctionType:

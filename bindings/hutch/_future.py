@@ -244,7 +244,8 @@ class Executor(_Executor):
     """
 
     def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
-        from hutch._policy import NORMAL, _whole
+        from hutch._checks import _whole
+        from hutch._policy import NORMAL
 
         if max_workers is None:
             max_workers = min(THREADS, 2 * (os.cpu_count() or 1))

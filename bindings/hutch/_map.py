@@ -16,10 +16,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch import _arguments, _core, _run
+from hutch._checks import _shown, _whole
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
 from hutch._future import CallThreads, SandboxFuture, submit
 from hutch._outcome import Outcome
-from hutch._policy import _shown, _whole
 from hutch._target import Target
 
 if TYPE_CHECKING:

@@ -8,7 +8,23 @@ a keyword that is not there yet is refused too. Immutable; safe on any thread.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hutch._checks import (
+    _TIB,
+    _YEAR,
+    _flag,
+    _items,
+    _number,
+    _optional_sec,
+    _pairs,
+    _sec,
+    _shown,
+    _text,
+    _wait_sec,
+    _whole,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypedDict
 
     from hutch._environment import Environment
+    from hutch._policies import Policy
 
     class Keywords(TypedDict, total=False):
         """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
@@ -41,7 +58,7 @@ if TYPE_CHECKING:
         max_age_sec: float
         pool: Pool
         disable_cache: bool
-        policy: Literal["normal"]
+        policy: Policy | str | os.PathLike[str] | None
         labels: Mapping[str, str]
         echo: bool | None
         on_stdout: Callable[[str], object] | None
@@ -50,45 +67,6 @@ if TYPE_CHECKING:
 
 
 _MAX_CALLS = {"cell": 10_000, "shared": 100}  # the defaults
-_YEAR = 366 * 86400.0
-_TIB = 1 << 20  # in MiB
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _number(name: str, value: Any, low: float, high: float, *, zero: bool = False) -> float:
-    """A finite number above `low` (or equal, if `zero`) up to `high`."""
-    if isinstance(value, (bool, str, bytes)) or not (
-        hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
-    ):
-        raise TypeError(f"{name} takes a number, not {type(value).__name__}: {_shown(value)}")
-    number = float(value)
-    if number != number:
-        raise ValueError(f"{name} is NaN: give a number")
-    if number < low or (number == low and not zero):
-        bound = "0 or more" if zero else f"more than {low:g}"
-        raise ValueError(f"{name}={_shown(value)} is too small: it must be {bound}")
-    if number > high:
-        raise ValueError(f"{name}={_shown(value)} is too large: it can be at most {high:g}")
-    return number
-
-
-def _whole(name: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, float) and value == value and abs(value) < 1e18 and value == int(value):
-        value = int(value)
-    if isinstance(value, bool) or not hasattr(type(value), "__index__"):
-        if isinstance(value, float):
-            raise ValueError(f"{name}={value!r} is no whole number")
-        raise TypeError(f"{name} takes a whole number, not {type(value).__name__}: {_shown(value)}")
-    number = value.__index__()
-    if number < low:
-        raise ValueError(f"{name}={number} is too small: it must be {low} or more")
-    if number > high:
-        raise ValueError(f"{name}={_shown(number)} is too large: it can be at most {high}")
-    return cast(int, number)
 
 
 class Pool:
@@ -149,6 +127,8 @@ class Options(NamedTuple):
     isolation: str = "cell"
     max_calls: int = 10_000  # of a worker; of a shared cell 100
     max_age_sec: float = 3600.0
+    hard_limits: bool = False  # refuse a host that cannot enforce each limit hard
+    refuse_secrets: bool = False  # to carry the value of an environment variable
     pool: Pool = Pool()
     disable_cache: bool = False
     labels: tuple[tuple[str, str], ...] = ()
@@ -158,25 +138,43 @@ class Options(NamedTuple):
     key: str | None = None
 
     def changed(self, keywords: Mapping[str, Any]) -> Options:
-        """These options with the keywords, checked, in place of some."""
+        """These options with the keywords, checked, in place of some; `policy` comes first."""
         if not keywords:
             return self
-        fields: dict[str, Any] = {}
+        given: dict[str, Any] = {}
         for name, value in keywords.items():
-            if name == "environment":
-                fields.update(_environment(value, keywords))
-            elif name in _LATER:
+            if name in ("environment", "policy"):
+                continue
+            if name in _LATER:
                 _refuse_later(name, value)
             elif name in _CHECKS:
-                fields[name] = _CHECKS[name](name, value)
+                given[name] = _CHECKS[name](name, value)
             else:
-                raise TypeError(_unknown(name))
-        options = self._replace(**fields)
-        if options.isolation != self.isolation and "max_calls" not in fields:
+                raise TypeError(unknown("keyword", name, KEYWORDS))
+        if "environment" in keywords:
+            given.update(_environment(keywords["environment"], keywords))
+        return self._before(keywords.get("policy"))._with(given)
+
+    def _before(self, policy: Any) -> Options:
+        """What the keywords then override."""
+        if policy is None:
+            return self
+        if policy == "normal":
+            return self._replace(**{name: getattr(NORMAL, name) for name in POLICY_FIELDS})
+        from hutch._policies import Policy
+
+        return self._replace(**Policy.of(policy).fields())
+
+    def _with(self, given: Mapping[str, Any]) -> Options:
+        """These with checked values in place of some. What goes with a value that is changed, and
+        is not given itself, follows.
+        """
+        options = self._replace(**given)
+        if options.isolation != self.isolation and "max_calls" not in given:
             if self.max_calls == _MAX_CALLS[self.isolation]:
                 options = options._replace(max_calls=_MAX_CALLS[options.isolation])
         if options.disk_mb > options.memory_mb:
-            if "disk_mb" in fields:
+            if "disk_mb" in given:
                 raise ValueError(
                     f"disk_mb={options.disk_mb} is more than memory_mb={options.memory_mb}: "
                     "scratch lies in memory and is part of it; raise memory_mb= too"
@@ -185,55 +183,14 @@ class Options(NamedTuple):
         return options
 
 
-def _optional_sec(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, float) and value == float("inf"):
-        raise ValueError(f"{name}=inf: say {name}=None for no limit")
-    return _number(name, value, 0, _YEAR)
-
-
-def _sec(name: str, value: Any) -> float:
-    if value is None:
-        raise TypeError(f"{name} takes a number of seconds; it cannot be None")
-    return _number(name, value, 0, _YEAR)
-
-
-def _wait_sec(name: str, value: Any) -> float:
-    return _number(name, value, 0, _YEAR, zero=True)
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} takes text, not {type(value).__name__}: {_shown(value)}")
-    if "\0" in value:
-        raise ValueError(f"{name} holds a NUL character")
-    return value
-
-
-def _pairs(name: str, value: Any) -> tuple[tuple[str, str], ...]:
-    if value is None:
-        return ()
-    if not hasattr(value, "items"):
-        raise TypeError(f"{name} takes a dict of str to str, not {type(value).__name__}")
-    pairs = []
-    for key, item in value.items():
-        key = _text(f"a name in {name}", key)
-        if not key or "=" in key:
-            raise ValueError(f"{name} has the name {key!r}: a name is not empty and holds no '='")
-        pairs.append((key, _text(f"{name}[{key!r}]", item)))
-    return tuple(sorted(pairs))
-
-
-def _items(name: str, value: Any) -> tuple[Any, ...]:
-    """A sequence; what is no iterable, or is text, is one item."""
-    if value is None:
-        return ()
-    if isinstance(value, (str, os.PathLike)) or not hasattr(value, "__iter__"):
-        return (value,)
-    if isinstance(value, (bytes, dict)):
-        raise TypeError(f"{name} takes a list, not {type(value).__name__}")
-    return tuple(value)
+# Of the options those that a policy decides, as far as they are there: limits, network, mounts,
+# isolation; in the order of its TOML.
+POLICY_NAMES = (
+    "timeout_sec queue_sec build_sec cpu_sec memory_mb cpus pids disk_mb output_mb result_mb "
+    "isolation max_calls max_age_sec allow_sdists hard_limits refuse_secrets allow_network env "
+    "mounts secrets"
+).split()
+POLICY_FIELDS = tuple(name for name in POLICY_NAMES if name in Options._fields)
 
 
 def _dependencies(name: str, value: Any) -> tuple[str, ...] | None:
@@ -283,12 +240,6 @@ def _isolation(name: str, value: Any) -> str:
             f'{name}={value!r} is not supported yet: "cell" is the strongest that is there'
         )
     raise ValueError(f'{name}={_shown(value)}: it is "cell" or "shared"')
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} takes True or False, not {_shown(value)}")
-    return value
 
 
 def _pool(name: str, value: Any) -> Pool:
@@ -345,7 +296,6 @@ _LATER: dict[str, tuple[tuple[object, ...], str]] = {
         "a call cannot call back: pass data in, and results out",
     ),
     "base": ((None,), "the base is made from this interpreter"),
-    "policy": (("normal", None), 'only policy="normal" is there; give each limit by its keyword'),
     "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
 }
 
@@ -370,11 +320,5 @@ def _refuse_later(name: str, value: object) -> None:
         raise ValueError(f"{name}={_shown(value)} is not supported yet: {instead}")
 
 
-def _unknown(name: str) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, [*_CHECKS, *_LATER, "environment"], 1)
-    return f"unknown keyword {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-
-
 NORMAL = Options()
+KEYWORDS = (*_CHECKS, *_LATER, "environment", "policy")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from hutch._policy import NORMAL, Options, _shown
+from hutch._checks import _shown
+from hutch._policy import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence

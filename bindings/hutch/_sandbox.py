@@ -35,6 +35,7 @@ else:
 R = TypeVar("R")
 T = TypeVar("T")
 _INLINE = 'dependencies="inline" is for programs given as text'
+_OF_ITS_BYTES = ("dependencies", "modules", "refuse_secrets")  # options that its bytes depend on
 _COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
 
@@ -264,8 +265,8 @@ class SandboxedFunction(Generic[P, R]):
 
     def warm(self, cells: int | None = None) -> int:
         """Builds the environment and fills the pool now; returns how many cells are ready."""
+        from hutch._checks import _whole
         from hutch._connection import milliseconds, on_pool
-        from hutch._policy import _whole
 
         wanted = -1 if cells is None else _whole("cells", cells, 0, 10_000)
         timeout_ms = milliseconds(self._options.queue_sec)
@@ -447,7 +448,7 @@ def make(
         data = None  # the bytes are shared while what they depend on is the same
         if shared:
             first = shared[0].options
-            if first.dependencies == changed.dependencies and first.modules == changed.modules:
+            if all(getattr(first, name) == getattr(changed, name) for name in _OF_ITS_BYTES):
                 data = shared[0].data
         target = FunctionTarget(plain, changed, nonce, local_names, data)
         if not shared:

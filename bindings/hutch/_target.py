@@ -84,7 +84,7 @@ class Target:
             "base_id": _launcher.base_id(),
             "runtime_id": _launcher.runtime_id(),
             "index": _index.settings() if dependencies else {},
-            "allow_sdists": options.allow_sdists,
+            "allow_sdists": options.allow_sdists and bool(dependencies),
             "preload": None if options.preload is None else list(options.preload),
             "nonce": self.nonce,
             "setup": self._setup(),
@@ -128,7 +128,9 @@ class FunctionTarget(Target):
     ) -> None:
         super().__init__(function.__name__, options, nonce)
         self.function = function
-        self.data = data or FunctionBytes(function, options.dependencies or (), self.inside)
+        self.data = data or FunctionBytes(
+            function, options.dependencies or (), self.inside, options.refuse_secrets
+        )
         self._local_names = local_names
         self._annotation: Any = self  # self: not resolved yet
         self._metas: dict[str, tuple[dict[str, str], _core.Function, bytes]] = {}

@@ -19,7 +19,7 @@ def stop(drain_sec: float = 0.0) -> None:
     `drain_sec`: how long calls that run (of any process) may take to finish.
     """
     from hutch import _connection, _launcher
-    from hutch._policy import _number
+    from hutch._checks import _number
 
     drain_ms = int(1000 * _number("drain_sec", drain_sec, 0, 86400, zero=True))
     client = _connection.existing() if drain_ms else None
