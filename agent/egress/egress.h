@@ -1,0 +1,61 @@
+// The broker's face to the egress process: gives it the cells that have a network, and gets back
+// what it decided for each.
+//
+// The process (`hutch-agent --egress`) runs in a container of its own that is made when the first
+// cell is added: on the host's network, with no capability, another uid, and nothing mounted but
+// the worker files and the directory of one socket, at which we listen. It resolves, vets, dials
+// and relays; we are in no data path, and a fault in its parsers reaches neither the broker nor
+// libpod. It ends when our end of its connection closes. When it dies, every cell it had fails
+// closed (its channel closes with it) and says so in a record; the next cell added starts another.
+//
+// Belongs to the loop's thread. Nothing here blocks: libpod is asked on a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pool/loop.h"
+#include "pool/podman.h"
+#include "wire/fd.h"
+#include "wire/paths.h"
+#include "wire/values.h"
+
+namespace hutch {
+
+struct NetworkRecord;
+
+struct EgressLaunch {
+  std::string base_id;     // its image
+  std::string runtime_id;  // its program
+  std::string generation;  // of this agent
+  std::string ca_bundle;   // PEM file of the host, mounted read-only; "": the image's own
+};
+
+class Egress {
+ public:
+  using Closed = std::function<void(std::vector<NetworkRecord>)>;
+
+  Egress(Loop& loop, Podman& podman, const Paths& paths, EgressLaunch launch);
+  ~Egress();
+  Egress(const Egress&) = delete;
+  Egress& operator=(const Egress&) = delete;
+
+  // `channel` is the proxy's end of the cell's egress channel (SOCK_SEQPACKET); the cell may reach
+  // what `pool` allows. Never throws: where the process cannot be had, the channel is closed and
+  // the records say why.
+  void AddCell(uint64_t cell, const PoolSpec& pool, Fd channel);
+
+  // Closes all that the cell has open. `closed` is called once, from the loop, with what was
+  // decided for it; in this very call when the cell is unknown or its process is gone, and after
+  // two seconds at the latest.
+  void CloseCell(uint64_t cell, Closed closed);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hutch
