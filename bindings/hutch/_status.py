@@ -31,6 +31,7 @@ class PoolStatus(TypedDict):
     workers: list[str]  # names of their containers
     slots: int  # places for cells
     ready: int  # cells that are parked
+    depth: int  # how many are to be parked, as the rate of calls is
     leased: int  # cells that a client holds, in use or ahead of a call
     waiting: int  # calls in the queue
     calls: int  # that ended
@@ -68,6 +69,7 @@ class Status(_Running, total=False):
     builds_failed: int
     memory_bytes: int  # of the agent's own process
     descriptors: int
+    pressure: float  # on the host, from 0 to 1: at 1 cells are made only for those who wait
     enforcement: str  # of limits: "cgroup" or "watchdog"
     stopping: bool
     pools: list[PoolStatus]
