@@ -58,6 +58,8 @@ void Validate(const PoolSpec& spec) {
   if (spec.max_calls < 1) refuse("max_calls is at least 1");
   if (!(spec.max_age_sec > 0 && spec.idle_sec > 0)) refuse("max_age_sec and idle_sec are above 0");
   if (spec.max_cells > 4096) refuse("max_cells is at most 4096");
+  if (spec.isolation != "cell" && spec.isolation != "container")
+    refuse("isolation is \"cell\" or \"container\"");
 }
 
 }  // namespace

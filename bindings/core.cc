@@ -327,6 +327,7 @@ PoolSpec SpecFrom(const py::dict& d) {
   spec.warm = Get<int64_t>(d, "warm");
   spec.max_cells = Get<uint64_t>(d, "max_cells");
   spec.idle_sec = Get<double>(d, "idle_sec");
+  spec.isolation = Get<std::string>(d, "isolation");
   return spec;
 }
 

@@ -10,10 +10,6 @@
 namespace hutch {
 namespace {
 
-// Nobody took or gave back a cell for so long: a caller that calls again and again is between two
-// calls for less.
-constexpr auto kQuiet = std::chrono::microseconds(1500);
-
 double RandomFraction() {
   static std::random_device entropy;
   return std::uniform_real_distribution<>(0, 1)(entropy);
@@ -39,8 +35,12 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       key_(std::move(key)),
       spec_(std::move(spec)),
       environment_(std::move(environment)),
-      rotation_{spec_.max_calls, std::chrono::duration<double>(spec_.max_age_sec)},
-      sizing_(ResolveSizing(spec_.warm, spec_.max_cells, context_.cores, AvailableMemoryKb())),
+      single_use_(spec_.isolation != "cell"),
+      rotation_{single_use_ ? 1 : spec_.max_calls,
+                std::chrono::duration<double>(spec_.max_age_sec)},
+      sizing_(single_use_ ? ResolveStock(spec_.warm, spec_.max_cells, AvailableMemoryKb())
+                          : ResolveSizing(spec_.warm, spec_.max_cells, context_.cores,
+                                          AvailableMemoryKb())),
       queue_(QueueCapacity(sizing_.max_cells), context_.queues),
       last_use_(Clock::now()),
       alive_(std::make_shared<bool>(true)) {}
@@ -65,7 +65,7 @@ Pool::Member* Pool::MemberOfCell(uint64_t cell) {
 
 Pool::Member* Pool::Current() {
   for (auto it = workers_.rbegin(); it != workers_.rend(); ++it) {
-    if (!it->retiring && it->worker->ready()) return &*it;
+    if (!it->retiring && it->worker->ready() && !(single_use_ && it->leased > 0)) return &*it;
   }
   return nullptr;
 }
@@ -139,6 +139,7 @@ std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::durati
 uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Granted granted,
                        Refused refused) {
   last_use_ = Clock::now();
+  stocked_ = true;
   const uint64_t ticket = next_ticket_++;
   if (retired_) {
     refused(Retired());
@@ -229,6 +230,7 @@ void Pool::WhenWorkerReady(std::function<void(const Error*)> ready) {
 
 void Pool::EnsureWarm(uint64_t cells, std::function<void(uint64_t, const Error*)> done) {
   last_use_ = Clock::now();
+  stocked_ = true;
   if (retired_) {
     const Error error = Retired();
     return done(0, &error);
@@ -306,9 +308,10 @@ void Pool::FailWaiters(const Error& error) {
 }
 
 void Pool::OnWorkerReady(Worker& worker) {
+  if (single_use_) worker.AddSlot();
   // The replacement is there: the ones before it may go.
   for (Member& member : workers_) {
-    if (member.worker.get() != &worker && !member.retiring) {
+    if (!single_use_ && member.worker.get() != &worker && !member.retiring) {
       ++rotations_;
       RetireMember(member, "replaced");
     }
@@ -324,6 +327,7 @@ void Pool::OnCellReady(Worker& worker, uint64_t cell) {
   failures_ = 0;
   ++cells_made_;
   if (member->retiring) return worker.Kill(cell);
+  if (single_use_) worker.StopRefilling();
   member->ready.push_back(cell);
   Serve();
 }
@@ -335,6 +339,7 @@ void Pool::OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) {
       --member->leased;
       context_.cell_gone(cell, report);
     }
+    if (single_use_ && worker.ready()) UseUp(*member);  // else OnWorkerDead follows
     if (member->retiring && member->leased == 0) SweepRetired();
   }
   Resize();
@@ -397,6 +402,7 @@ void Pool::SweepRetired() {
 // Whether a cell that is ready is not for who only looks ahead: it is the last, there can be no
 // more of them, and as many are leased as a lone caller has ahead.
 bool Pool::IsLast() {
+  if (single_use_) return leased_.size() >= 2 && ReadyCells() < 2 && Alive() >= sizing_.max_cells;
   const Member* current = Current();
   return current != nullptr && leased_.size() >= 2 && ReadyCells() < 2 &&
          current->worker->slots() >= sizing_.max_cells;
@@ -438,7 +444,7 @@ void Pool::Serve() {
   });
   serving_ = false;
   const bool low = !waiters_.empty() || 2 * ReadyCells() < Depth(Clock::now());
-  for (Member& member : workers_) member.worker->Hurry(low);
+  for (Member& member : workers_) member.worker->Hurry(low && !single_use_);
   Resize();
 }
 
@@ -456,6 +462,7 @@ CellCounts Pool::Count(const Member& member) const {
 
 void Pool::Resize() {
   if (retired_) return;
+  if (single_use_) return Restock();
   Member* current = Current();
   const uint64_t waiting = queue_.waiting();
   const bool wanted = !queue_.empty() || !warm_watchers_.empty() || !ready_watchers_.empty();
@@ -498,6 +505,7 @@ void Pool::Tick() {
     EndUnused("idle");
     return;
   }
+  if (single_use_) return TickStock();
   Member* current = Current();
   if (current != nullptr) EndSurplus(*current, now);
   if (current == nullptr || Starting()) return;
@@ -515,6 +523,7 @@ bool Pool::EndUnused(std::string_view why) {
   while (context_.reclaim(*this, nullptr)) {
   }
   if (!leased_.empty()) return false;
+  stocked_ = false;
   for (Member& member : workers_) RetireMember(member, why);
   return true;
 }

@@ -136,6 +136,11 @@ class Pool final : public Worker::Listener {
   uint64_t Depth(Clock::time_point now) const;  // how many cells are to be parked
   CellCounts Count(const Member& member) const;
   void EndSurplus(Member& member, Clock::time_point now);
+  // Of a pool whose workers serve one call each (single_use.cc):
+  uint64_t Alive() const;  // workers that are not going
+  void Restock();          // as Resize
+  void TickStock();        // as Tick
+  void UseUp(Member& member);
   void SweepRetired();
   uint64_t ReadyCells() const;
   void FailWaiters(const Error& error);
@@ -150,6 +155,8 @@ class Pool final : public Worker::Listener {
   std::string key_;
   PoolSpec spec_;
   Environment environment_;
+  const bool single_use_;  // each worker serves one call
+  bool stocked_ = false;   // single use: it is in use, so a stock is kept
   Rotation rotation_;
   SizingLimits sizing_;
   ArrivalRate rate_;

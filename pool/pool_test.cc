@@ -590,5 +590,96 @@ TEST_F(PoolTest, SurvivesWardensThatTalkNonsense) {
   }
 }
 
+// ---- workers that serve one call each
+
+class SingleUseTest : public PoolTest {
+ protected:
+  SingleUseTest() { spec_.isolation = "container"; }
+};
+
+TEST_F(SingleUseTest, NoWorkerServesTwoCalls) {
+  MakePool();
+  for (int i = 0; i < 5; ++i) {
+    const uint64_t cell = Await()->cell;
+    pool_->Release(cell);
+    RunUntil([&] { return gone_.contains(cell); });
+  }
+  EXPECT_EQ(workers_.size(), 5u);
+  for (const auto& [worker, calls] : calls_) EXPECT_EQ(calls, 1u) << worker;
+}
+
+TEST_F(SingleUseTest, AUsedWorkerIsRemovedAndTheStockRefilled) {
+  MakePool();
+  Grant* grant = Await();
+  RunUntil([&] { return pool_->GetStats().ready == 1; });
+  pool_->Release(grant->cell);
+  RunUntil([&] { return gone_.contains(grant->cell) && wardens_.containers().count() == 1; });
+  EXPECT_EQ(pool_->GetStats().workers, 1u);
+  EXPECT_EQ(pool_->GetStats().ready, 1u);
+  EXPECT_EQ(wardens_.cells_made, 2) << "no cell is made where a call ran";
+}
+
+TEST_F(SingleUseTest, CallsAtOnceHaveAWorkerEachAndNoMoreThanMayBe) {
+  MakePool();
+  for (int i = 0; i < 6; ++i) Ask();
+  RunUntil([&] { return grants_.size() == 4; });
+  EXPECT_EQ(workers_.size(), 4u);
+  pool_->Tick();
+  EXPECT_EQ(pool_->GetStats().workers, 4u);
+  pool_->Release(grants_[0].cell);
+  RunUntil([&] { return grants_.size() == 5; });
+  EXPECT_EQ(workers_.size(), 5u);
+}
+
+TEST_F(SingleUseTest, AStockThatIsOldIsReplaced) {
+  spec_.max_age_sec = 1e-9;
+  MakePool();
+  Await();
+  RunUntil([&] {
+    pool_->Tick();
+    return wardens_.retired >= 2;
+  });
+}
+
+TEST_F(SingleUseTest, AnIdlePoolEndsItsStockAndMakesNoOther) {
+  spec_.idle_sec = 1e-9;
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  RunUntil([&] {
+    pool_->Tick();
+    return pool_->empty();
+  });
+  const uint64_t starts = pool_->GetStats().worker_starts;
+  for (int i = 0; i < 3; ++i) pool_->Tick();
+  EXPECT_EQ(pool_->GetStats().worker_starts, starts);
+}
+
+TEST_F(SingleUseTest, SurvivesWardensThatTalkNonsense) {
+  wardens_.Behave(WardenWay::kNonsense);
+  spec_.warm = 3;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    wardens_.seed = seed;
+    MakePool();
+    for (int i = 0; i < 3; ++i) Ask(i == 2);
+    int polls = 0;
+    RunUntil([&] { return ++polls > 15 || !refusals_.empty(); });
+    pool_->Tick();
+    for (; !grants_.empty(); grants_.pop_front()) pool_->Release(grants_.front().cell);
+    ahead_.clear();
+    Drop();
+    wardens_.KillAll();
+    refusals_.clear();
+  }
+}
+
+TEST_F(SingleUseTest, FailsWhoWaitsWhenWorkersCannotBeStarted) {
+  wardens_.Behave(WardenWay::kEndsCellsUnready);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_EQ(refusals_[0].code(), Code::kWorkerFailed);
+  EXPECT_LE(pool_->GetStats().worker_starts, 3u) << "starts that fail are not repeated at once";
+}
+
 }  // namespace
 }  // namespace hutch

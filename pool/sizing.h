@@ -19,6 +19,8 @@ struct SizingLimits {
   uint64_t least = 4;       // cells kept parked, whatever the rate
   uint64_t most = 64;       // and at the highest
   uint64_t max_cells = 64;  // slots at the most
+  double cover_sec = 0.05;  // of calls at the present rate are kept parked: as long as it takes to
+                            // make some
 };
 
 inline constexpr uint64_t kLeastWarm = 4;
@@ -45,6 +47,33 @@ constexpr SizingLimits ResolveSizing(int64_t warm, uint64_t max_cells, unsigned 
   return limits;
 }
 
+// A worker: with packages it has 50 MB and more of its own.
+inline constexpr uint64_t kWorkerKb = 64 * 1024;
+inline constexpr double kWorkersShare = 0.25;  // of the host's memory
+
+// The same where each cell has a worker of its own, which serves one call: to make one is to start
+// a container, and one that is parked costs an interpreter and its packages.
+inline constexpr uint64_t kLeastStock = 2;
+inline constexpr uint64_t kMostStock = 16;
+inline constexpr uint64_t kMostSingleUse = 32;
+constexpr SizingLimits ResolveStock(int64_t warm, uint64_t max_cells, uint64_t free_kb) {
+  const auto affordable = [free_kb](double share, uint64_t least, uint64_t most) {
+    if (free_kb == 0) return least;
+    const auto workers = static_cast<uint64_t>(static_cast<double>(free_kb) * share) / kWorkerKb;
+    return std::clamp(workers, least, most);
+  };
+  SizingLimits limits{.cover_sec = 1};
+  limits.max_cells = max_cells != 0 ? max_cells : affordable(kWorkersShare, 4, kMostSingleUse);
+  limits.least = warm >= 0 ? static_cast<uint64_t>(warm) : kLeastStock;
+  limits.most = warm >= 0 ? limits.least : affordable(2 * kWarmShare, kLeastStock, kMostStock);
+  limits.least = std::min(limits.least, limits.max_cells);
+  limits.most = std::min(limits.most, limits.max_cells);
+  return limits;
+}
+
+// How many of those may be starting at once: each is a container's start and an interpreter's.
+constexpr uint64_t StartingAtOnce(unsigned cores) { return std::max(2u, cores); }
+
 // Calls a second, those of the last seconds counting most: an exponentially weighted window.
 class ArrivalRate {
  public:
@@ -65,9 +94,8 @@ class ArrivalRate {
 };
 
 // How many cells to keep parked at this rate: what comes in the time that making some takes.
-inline constexpr double kCoverSec = 0.05;
 inline uint64_t WantedDepth(const SizingLimits& limits, double calls_per_sec) {
-  const auto more = static_cast<uint64_t>(std::min(calls_per_sec, 1e6) * kCoverSec);
+  const auto more = static_cast<uint64_t>(std::min(calls_per_sec, 1e6) * limits.cover_sec);
   return std::clamp(limits.least + more, limits.least, std::max(limits.least, limits.most));
 }
 
@@ -78,6 +106,10 @@ constexpr uint64_t MakingAtOnce(unsigned cores, double pressure) {
   const double least = std::max(1u, cores);
   return static_cast<uint64_t>(most - std::clamp(pressure, 0.0, 1.0) * (most - least));
 }
+
+// Nobody took or gave back a cell for so long: a caller that calls again and again is between two
+// calls for less.
+inline constexpr auto kQuiet = std::chrono::microseconds(1500);
 
 struct CellCounts {
   uint64_t slots = 0;    // alive or being made
@@ -127,9 +159,7 @@ constexpr bool PoolIsIdle(std::chrono::duration<double> since_last_call, double 
 }
 
 // How many workers all pools of an agent may have before the one that was used the longest ago is
-// ended: a worker with packages has 50 MB and more of its own.
-inline constexpr uint64_t kWorkerKb = 64 * 1024;
-inline constexpr double kWorkersShare = 0.25;  // of the host's memory
+// ended.
 constexpr uint64_t MostWorkers(uint64_t total_kb) {
   const auto share = static_cast<uint64_t>(static_cast<double>(total_kb) * kWorkersShare);
   return std::clamp<uint64_t>(share / kWorkerKb, 4, 128);

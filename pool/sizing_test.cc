@@ -118,6 +118,18 @@ TEST(Sizing, APoolIsIdleOnlyWhenNobodyUsesOrWantsIt) {
   EXPECT_FALSE(PoolIsIdle(duration<double>(999), 300, 0, 1));
 }
 
+TEST(Sizing, AStockOfWorkersIsSmallerThanOneOfCells) {
+  const SizingLimits limits = ResolveStock(-1, 0, kPlenty);
+  EXPECT_EQ(limits.least, 2u);
+  EXPECT_EQ(limits.most, 16u);
+  EXPECT_EQ(limits.max_cells, 32u);
+  EXPECT_EQ(WantedDepth(limits, 5), 7u) << "what comes in a second is kept";
+  EXPECT_EQ(ResolveStock(-1, 0, 1 << 20).most, 2u) << "on a small host none is kept for the rate";
+  EXPECT_EQ(ResolveStock(-1, 0, 1 << 20).max_cells, 4u);
+  EXPECT_EQ(ResolveStock(0, 0, kPlenty).most, 0u);
+  EXPECT_EQ(ResolveStock(9, 5, kPlenty).least, 5u);
+}
+
 TEST(Sizing, WorkersHaveAShareOfTheHostsMemory) {
   EXPECT_EQ(MostWorkers(24u << 20), 96u);
   EXPECT_EQ(MostWorkers(512 << 10), 4u);

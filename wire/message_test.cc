@@ -38,6 +38,7 @@ PoolSpec FullSpec() {
   spec.labels = {{"team", "red"}};
   spec.warm = 3;
   spec.max_cells = 9;
+  spec.isolation = "container";
   return spec;
 }
 
@@ -57,6 +58,7 @@ TEST(Message, EveryFieldOfAPoolSpecArrives) {
   EXPECT_EQ(prepare.spec.labels, spec.labels);
   EXPECT_EQ(prepare.spec.cpus, spec.cpus);
   EXPECT_EQ(prepare.spec.warm, 3);
+  EXPECT_EQ(prepare.spec.isolation, "container");
 }
 
 TEST(Message, EveryAlternativeArrivesAsItself) {

@@ -64,6 +64,7 @@ class PoolSpec(TypedDict):
     warm: int  # cells kept ready; -1: auto
     max_cells: int  # 0: auto
     idle_sec: float
+    isolation: str  # "cell" or "container": a worker for each call
 
 class Cancel:
     """Cancels a call from any thread: `cancel()` once; the call then ends as "cancelled" (or had

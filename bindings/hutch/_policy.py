@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         output_mb: float
         result_mb: float
         env: Mapping[str, str]
-        isolation: Literal["cell", "shared"]
+        isolation: Literal["cell", "container", "shared"]
         max_calls: int
         max_age_sec: float
         pool: Pool
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         key: str | None
 
 
-_MAX_CALLS = {"cell": 10_000, "shared": 100}  # the defaults
+_MAX_CALLS = {"cell": 10_000, "container": 1, "shared": 100}  # the defaults
 
 
 class Pool:
@@ -125,7 +125,7 @@ class Options(NamedTuple):
     result_mb: float = 512.0
     env: tuple[tuple[str, str], ...] = ()
     isolation: str = "cell"
-    max_calls: int = 10_000  # of a worker; of a shared cell 100
+    max_calls: int = 10_000  # of a worker; of a shared cell 100; of a container 1
     max_age_sec: float = 3600.0
     hard_limits: bool = False  # refuse a host that cannot enforce each limit hard
     refuse_secrets: bool = False  # to carry the value of an environment variable
@@ -173,6 +173,11 @@ class Options(NamedTuple):
         if options.isolation != self.isolation and "max_calls" not in given:
             if self.max_calls == _MAX_CALLS[self.isolation]:
                 options = options._replace(max_calls=_MAX_CALLS[options.isolation])
+        if options.isolation == "container" and options.max_calls != 1:
+            raise ValueError(
+                f'max_calls={options.max_calls}: with isolation="container" each worker serves '
+                "one call; leave max_calls= out"
+            )
         if options.disk_mb > options.memory_mb:
             if "disk_mb" in given:
                 raise ValueError(
@@ -233,13 +238,13 @@ def _callable(name: str, value: Any) -> Any:
 
 
 def _isolation(name: str, value: Any) -> str:
-    if value in ("cell", "shared") and isinstance(value, str):
+    if isinstance(value, str) and value in _MAX_CALLS:
         return value
-    if value in ("container", "gvisor"):
+    if value == "gvisor":
         raise ValueError(
-            f'{name}={value!r} is not supported yet: "cell" is the strongest that is there'
+            f'{name}={value!r} is not supported yet: "container" is the strongest that is there'
         )
-    raise ValueError(f'{name}={_shown(value)}: it is "cell" or "shared"')
+    raise ValueError(f'{name}={_shown(value)}: it is "cell", "container" or "shared"')
 
 
 def _pool(name: str, value: Any) -> Pool:

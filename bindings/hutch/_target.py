@@ -100,6 +100,7 @@ class Target:
             "warm": -1 if options.pool.warm == "auto" else options.pool.warm,
             "max_cells": options.pool.max_cells or 0,
             "idle_sec": options.pool.idle_sec,
+            "isolation": "cell" if self.shared else options.isolation,
         }
 
     def _setup(self) -> bytes:
