@@ -405,6 +405,7 @@ class PyClient {
   }
 
   int pid() const { return Live()->pid(); }
+  double pressure() const { return client_ ? client_->pressure() : 0; }
 
   py::dict Prepare(const py::dict& spec_dict, uint64_t timeout_ms, const py::object& progress) {
     const PoolSpec spec = SpecFrom(spec_dict);
@@ -657,6 +658,7 @@ PYBIND11_MODULE(_core, m) {
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
       .def_property_readonly("pid", &PyClient::pid)
+      .def_property_readonly("pressure", &PyClient::pressure)
       .def("prepare", &PyClient::Prepare, py::arg("spec"), py::arg("timeout_ms"),
            py::arg("progress") = py::none())
       .def("warm", &PyClient::Warm, py::arg("key"), py::arg("cells"), py::arg("timeout_ms"))

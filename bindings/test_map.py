@@ -156,6 +156,20 @@ def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
         list(_map.run(plan(concurrency=None), items([7]), _map.Way(never)))
 
 
+def test_on_a_pressed_host_fewer_are_in_flight_until_the_least() -> None:
+    settings = plan(concurrency=None)
+    at_once = {"queue": 0.0, "run": 1.0}
+
+    def settled(pressure: float, window: int) -> int:
+        for _ in range(200):
+            window = _map._followed(window, settings, at_once, pressure)
+        return window
+
+    assert settled(0.0, settings.least) == settings.concurrency
+    assert settled(1.0, settings.concurrency) == settings.least
+    assert settings.least < settled(0.5, settings.concurrency) < settings.concurrency
+
+
 def test_no_more_are_in_flight_than_the_pool_has_cells() -> None:
     assert plan(concurrency=None, cells=1).concurrency == 1
     assert plan(concurrency=3, cells=1).concurrency == 3

@@ -188,6 +188,7 @@ void Client::GiveBack(const Message& message) {
 HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
   if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots)
     throw Error(Code::kProtocol, "a lease is incomplete");
+  pressure_.store(leased.pressure, std::memory_order_relaxed);
   return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]),
                 std::move(fds[2]), segments_),
           leased.table_slot, std::chrono::microseconds(leased.waited_us),

@@ -77,6 +77,8 @@ class Client {
   // too, the agent would not see its owner's end.
   void Abandon() { socket_.reset(); }
   bool broken() const { return broken_; }
+  // Of the host, from 0 to 1, as the agent told it with the latest lease.
+  double pressure() const { return pressure_.load(std::memory_order_relaxed); }
 
  private:
   friend class Flights;
@@ -134,6 +136,7 @@ class Client {
   uint32_t* table_ = nullptr;
   std::atomic<uint64_t> next_request_{1};
   std::atomic<bool> broken_{false};
+  std::atomic<double> pressure_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reading_ = false;

@@ -132,6 +132,7 @@ class Client:
     """
 
     pid: int
+    pressure: float  # of the host, from 0 to 1, as told with the latest cell
 
     def __init__(self, socket: str, connect_uid: int = -1) -> None:
         """Connects and shakes hands. `connect_uid`: the effective uid to connect with (root and its

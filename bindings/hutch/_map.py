@@ -121,7 +121,7 @@ def run(plan: Plan, items: Iterable[Item], way: Way) -> Iterator[Any]:
                 continue
             del flights[place]
             if plan.follows_pressure:
-                window = _followed(window, plan, outcomes[0].timings)
+                window = _followed(window, plan, outcomes[0].timings, _pressure())
             for outcome in outcomes:
                 yield outcome.unwrap() if plan.raises else outcome
     finally:
@@ -129,12 +129,23 @@ def run(plan: Plan, items: Iterable[Item], way: Way) -> Iterator[Any]:
             flight.future.cancel()
 
 
-def _followed(window: int, plan: Plan, timings: dict[str, float]) -> int:
+def _pressure() -> float:
+    from hutch import _connection
+
+    connection = _connection.ready()
+    return 0.0 if connection is None else connection.client.pressure
+
+
+def _followed(window: int, plan: Plan, timings: dict[str, float], pressure: float) -> int:
     """More are in flight while cells come sooner than calls end, fewer while calls wait for cells
-    longer than they take: then the host makes cells as fast as it can.
+    longer than they take: then the host makes cells as fast as it can. The more the host is
+    pressed, by whomever, the less there may be.
     """
+    most = plan.concurrency - round((plan.concurrency - plan.least) * min(1.0, pressure))
+    if window > most:
+        return window - 1
     if timings["queue"] <= timings["run"]:
-        return min(window + 1, plan.concurrency)
+        return min(window + 1, most)
     if timings["queue"] > 2 * timings["run"]:
         return max(window - 1, min(window, plan.least))
     return window
