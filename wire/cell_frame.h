@@ -44,13 +44,20 @@
 //
 // ---- agent -> warden
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
-// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends);
+// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends), and of
+//              a pool with a network a fourth: the forwarder's end of the egress channel;
 //              c = kHurried: the stock is low, so it prepares nothing for the sake of speed
 // kEndSlot     a = slot number, of a slot with no cell: it goes; kSlotGone follows
 // kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
 //              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kRetire      make no more; kill every cell and exit 0
+//
+// ---- forwarder -> egress process, and back: the egress channel of one cell. Whoever writes on the worker's side may be
+// hostile.
+// kOpenStream  forwarder -> egress  a = number of the listener (egress.h), id = number of the stream, counted up from 1
+// kStream      egress -> forwarder  id = number of the stream; one descriptor: the stream, a SOCK_STREAM Unix socket
+// kNoStream    egress -> forwarder  id = number of the stream: refused, so that its connection is reset
 //
 // ---- warden -> agent
 // kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN
@@ -102,6 +109,10 @@ enum class FrameKind : uint8_t {
   kRetire = 36,
   kConfigure = 37,
   kEndSlot = 38,
+
+  kOpenStream = 48,
+  kStream = 49,
+  kNoStream = 50,
 
   kHello = 64,
   kZygoteReady = 65,

@@ -77,11 +77,20 @@ void serialize(A& a, IndexSettings& m) {
   a(m.index_url, m.extra_index_urls, m.http_proxy, m.https_proxy, m.no_proxy, m.ca_bundle);
 }
 template <class A>
+void serialize(A& a, SecretRule& m) {
+  a(m.host, m.header, m.value, m.paths, m.methods);
+}
+template <class A>
+void serialize(A& a, NetworkRecord& m) {
+  a(m.host, m.port, Flag{m.allowed}, m.reason, m.suggestion, m.bytes_sent, m.bytes_received,
+    m.count);
+}
+template <class A>
 void serialize(A& a, PoolSpec& m) {
   a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index,
     Flag{m.allow_sdists}, Flag{m.preload_given}, m.preload, m.nonce, m.setup, m.modules,
     m.memory_mb, m.disk_mb, m.pids, m.cpus, m.env, m.labels, m.max_calls, m.max_age_sec, m.warm,
-    m.max_cells, m.idle_sec, m.isolation);
+    m.max_cells, m.idle_sec, m.isolation, m.allow_network, m.secrets);
 }
 template <class A>
 void serialize(A& a, CellReport& m) {
@@ -147,7 +156,7 @@ void serialize(A& a, Leased& m) {
 }
 template <class A>
 void serialize(A& a, Report& m) {
-  a(m.lease, m.report);
+  a(m.lease, m.report, m.network);
 }
 template <class A>
 void serialize(A& a, Answer& m) {

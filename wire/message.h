@@ -156,6 +156,7 @@ struct Leased {
 struct Report {
   uint64_t lease = 0;
   CellReport report;
+  std::vector<NetworkRecord> network{};  // of a pool with a network
 };
 struct Answer {
   uint64_t request = 0;

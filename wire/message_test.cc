@@ -39,6 +39,8 @@ PoolSpec FullSpec() {
   spec.warm = 3;
   spec.max_cells = 9;
   spec.isolation = "container";
+  spec.allow_network = {"*.example.org:8443"};
+  spec.secrets = {{"api.example.org", "Authorization", "Bearer x", {"/v1"}, {"GET"}}};
   return spec;
 }
 
@@ -59,24 +61,27 @@ TEST(Message, EveryFieldOfAPoolSpecArrives) {
   EXPECT_EQ(prepare.spec.cpus, spec.cpus);
   EXPECT_EQ(prepare.spec.warm, 3);
   EXPECT_EQ(prepare.spec.isolation, "container");
+  EXPECT_EQ(prepare.spec.allow_network, spec.allow_network);
+  EXPECT_EQ(prepare.spec.secrets, spec.secrets);
 }
 
 TEST(Message, EveryAlternativeArrivesAsItself) {
-  const Message all[] = {Hello{1, 2},
-                         Prepare{1, 2, FullSpec()},
-                         Warm{1, "k", -1},
-                         Acquire{1, "k", 2, true},
-                         Forget{1},
-                         Started{1, 2, 3},
-                         Done{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5},
-                         Ask{1, "status"},
-                         Welcome{1, "agent"},
-                         Progress{1, "download", "t", 0.5, 2},
-                         Prepared{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup"},
-                         Leased{1, 2, 3, "w", 4, 5, 0.5},
-                         Report{1, CellReport{.exit_code = 3, .peak_kb = 9}},
-                         Answer{1, "text"},
-                         Failed{1, 2, "m", "h", true, {{"queued", 3}}}};
+  const Message all[] = {
+      Hello{1, 2},
+      Prepare{1, 2, FullSpec()},
+      Warm{1, "k", -1},
+      Acquire{1, "k", 2, true},
+      Forget{1},
+      Started{1, 2, 3},
+      Done{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5},
+      Ask{1, "status"},
+      Welcome{1, "agent"},
+      Progress{1, "download", "t", 0.5, 2},
+      Prepared{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup"},
+      Leased{1, 2, 3, "w", 4, 5, 0.5},
+      Report{1, CellReport{.exit_code = 3, .peak_kb = 9}, {{"h", 1, true, "r", "s", 2, 3, 4}}},
+      Answer{1, "text"},
+      Failed{1, 2, "m", "h", true, {{"queued", 3}}}};
   for (const Message& message : all) {
     const Message read = DecodeMessage(EncodeMessage(message));
     EXPECT_EQ(read.index(), message.index());

@@ -29,6 +29,32 @@ struct IndexSettings {
   bool operator==(const IndexSettings&) const = default;
 };
 
+// A header that the egress process adds to requests to one host. The value is nobody's to show: it
+// is in no message to a client, no log, no worker.
+struct SecretRule {
+  std::string host;                  // in the normal form of egress.h
+  std::string header;                // its name
+  std::string value;                 // whole, its prefix included
+  std::vector<std::string> paths;    // prefixes of the path, none: all
+  std::vector<std::string> methods;  // upper case, none: all
+
+  bool operator==(const SecretRule&) const = default;
+};
+
+// What the egress process decided about one host and port, and what went there.
+struct NetworkRecord {
+  std::string host;  // as the cell named it, in normal form or shortened and printable
+  uint16_t port = 0;
+  bool allowed = false;
+  std::string reason;       // why not, "": it was allowed
+  std::string suggestion;   // the narrowest entry of allow_network that would have allowed it
+  uint64_t bytes_sent = 0;  // by the cell
+  uint64_t bytes_received = 0;
+  uint64_t count = 1;  // of connections like this one
+
+  bool operator==(const NetworkRecord&) const = default;
+};
+
 // Everything that decides which worker may serve a call. Two calls share a pool exactly when all of
 // it is equal.
 struct PoolSpec {
@@ -57,6 +83,8 @@ struct PoolSpec {
   uint64_t max_cells = 0;  // 0: the pool decides
   double idle_sec = 300;
   std::string isolation = "cell";  // or "container", "gvisor": a worker for each call
+  std::vector<std::string> allow_network;  // entries in normal form (egress.h), sorted
+  std::vector<SecretRule> secrets;
 };
 
 }  // namespace hutch
