@@ -22,8 +22,8 @@ test: install ## Build and run every test: C++ with sanitizers, typed Python, en
 bench: install ## Measure latency, throughput, cold starts, memory and what one would pick instead; one table
 	$(PYTHON) benchmarks/bench.py --json build/bench.json
 
-security: install ## Run the attacks alone, and the honest twin of each
-	$(PYTHON) -m pytest tests/security -v
+security: install ## Run the attacks alone, and the honest twin of each; a line for each area: held / tried
+	$(PYTHON) -m pytest tests/security -q
 
 lint: machine-lint install ## Check style and types: ruff, mypy --strict, clang-tidy, clang-format
 	.venv/bin/ruff check .

@@ -27,7 +27,7 @@ from hutch._errors import (
     from_core,
 )
 from hutch._explain import hint_for
-from hutch._outcome import STAGES, ErrorInfo, Outcome, Usage
+from hutch._outcome import STAGES, ErrorInfo, Outcome, Status, Usage
 from hutch._target import Target
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def send(
         if error.outcome is None:
             ran = isinstance(error, SandboxStartupError) and error.may_have_run
             timings = _timings_of_fault(error, begun, pickled, known, asked)
-            Outcome[Any]("fault", timings=timings, may_have_run=ran).fail(error)
+            Outcome[Any](_status_of(error), timings=timings, may_have_run=ran).fail(error)
         raise
     if streams is not None:
         streams.finish()
@@ -201,12 +201,19 @@ def _timings_of_fault(
     return timings
 
 
+def _status_of(error: SandboxError) -> Status:
+    """Of a call that came to no end of its own: given up before it began, or failed by us."""
+    from hutch._cancelled import SandboxCancelled
+
+    return "cancelled" if isinstance(error, SandboxCancelled) else "fault"
+
+
 def failure(error: _core.Error, target: Target, begun: float) -> SandboxError:
     """What failed on the prepared pool, as `send` raises it."""
     failed = from_core(error, pool=target.request.spec["requirements"])
     ran = isinstance(failed, SandboxStartupError) and failed.may_have_run
     timings = _timings_of_fault(failed, begun, begun, begun, None)
-    Outcome[Any]("fault", timings=timings, may_have_run=ran).fail(failed)
+    Outcome[Any](_status_of(failed), timings=timings, may_have_run=ran).fail(failed)
     return failed
 
 

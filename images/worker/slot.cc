@@ -45,18 +45,30 @@ struct Mask {
   const char* by;
 };
 // What a fresh /proc still shows of the host, whoever may read it: the owner is the host's root,
-// but not all is 0400.
+// but not all is 0400. In /proc/locks stand the open-file locks of the whole machine, the host's and
+// those of other cells, which could so tell each other anything.
 constexpr Mask kMasks[] = {
-    {"/proc/cmdline", kNothing},       {"/proc/config.gz", kNothing},
-    {"/proc/kallsyms", kNothing},      {"/proc/kcore", kNothing},
-    {"/proc/key-users", kNothing},     {"/proc/keys", kNothing},
-    {"/proc/kmsg", kNothing},          {"/proc/kpagecount", kNothing},
-    {"/proc/kpageflags", kNothing},    {"/proc/kpagecgroup", kNothing},
-    {"/proc/sched_debug", kNothing},   {"/proc/latency_stats", kNothing},
-    {"/proc/sysrq-trigger", kNothing}, {"/proc/timer_list", kNothing},
-    {"/proc/vmallocinfo", kNothing},   {"/proc/pressure", kNoFiles},
-    {"/proc/acpi", kNoFiles},          {"/proc/scsi", kNoFiles},
-    {"/proc/asound", kNoFiles},        {"/proc/sys/kernel/random/boot_id", kNoBootId},
+    {"/proc/cmdline", kNothing},
+    {"/proc/config.gz", kNothing},
+    {"/proc/kallsyms", kNothing},
+    {"/proc/kcore", kNothing},
+    {"/proc/key-users", kNothing},
+    {"/proc/locks", kNothing},
+    {"/proc/keys", kNothing},
+    {"/proc/kmsg", kNothing},
+    {"/proc/kpagecount", kNothing},
+    {"/proc/kpageflags", kNothing},
+    {"/proc/kpagecgroup", kNothing},
+    {"/proc/sched_debug", kNothing},
+    {"/proc/latency_stats", kNothing},
+    {"/proc/sysrq-trigger", kNothing},
+    {"/proc/timer_list", kNothing},
+    {"/proc/vmallocinfo", kNothing},
+    {"/proc/pressure", kNoFiles},
+    {"/proc/acpi", kNoFiles},
+    {"/proc/scsi", kNoFiles},
+    {"/proc/asound", kNoFiles},
+    {"/proc/sys/kernel/random/boot_id", kNoBootId},
 };
 static_assert(sizeof kMasks / sizeof kMasks[0] <= kMaxMasks);
 

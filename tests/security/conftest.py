@@ -8,6 +8,7 @@ real thing: Podman, an agent, a worker without packages.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,13 @@ import pytest
 from hutch import sandbox
 
 PROBES = Path(__file__).parent / "probes"
+TABLE = Path(__file__).parent / "README.md"
+AREAS = {
+    "PR": "processes", "FS": "file system", "KS": "kernel's surface", "PI": "information",
+    "NW": "network", "EP": "egress proxy", "RX": "resources", "CS": "state between calls",
+    "WP": "worker's protocol", "RD": "decoding", "AS": "agent's socket", "DB": "dependencies",
+    "PF": "pool under faults", "PO": "podman under faults", "TL": "time and lifecycle",
+}  # fmt: skip
 Answers = dict[str, Any]
 
 
@@ -59,3 +67,33 @@ def next_call_works() -> Iterator[None]:
 @sandbox
 def honest(numbers: list[int]) -> int:
     return sum(numbers)
+
+
+def cases() -> dict[str, set[tuple[str, str]]]:
+    """The (file, test) of this folder that try each case of the table; test "": the whole file."""
+    rows = re.findall(r"^\| (\w\w-\d\d) \| [^|]+ \| (.+) \|$", TABLE.read_text(), re.MULTILINE)
+    return {case: set(re.findall(r"`(test_\w+\.py)(?:::(\w+))?`", tried)) for case, tried in rows}
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """A line for each area: of how many cases every test that ran here held."""
+    ran: dict[tuple[str, str], bool] = {}
+    for result in ("passed", "failed", "error"):
+        for report in terminalreporter.stats.get(result, []):
+            path = Path(report.nodeid.split("::")[0])
+            if path.parent.name != "security" or not hasattr(report, "nodeid"):
+                continue
+            name = report.nodeid.split("::")[-1].partition("[")[0]
+            for key in ((path.name, name), (path.name, "")):
+                ran[key] = ran.get(key, True) and result == "passed"
+    tried: dict[str, list[bool]] = {area: [] for area in AREAS}
+    for case, tests in cases().items():
+        outcomes = [ran[test] for test in tests if test in ran]
+        if outcomes:
+            tried[case[:2]].append(all(outcomes))
+    if not any(tried.values()):
+        return
+    terminalreporter.section("attacks: held / tried here")
+    for area, held in tried.items():
+        if held:
+            terminalreporter.line(f"{area}  {AREAS[area]:<22} {sum(held):>3} / {len(held)}")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -98,3 +100,48 @@ def test_odd_names_are_refused_or_harmless(name: str) -> None:
 def test_limits_that_are_none_are_refused_before_a_call(setting: dict[str, object]) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):
         sandbox(**setting)(nothing)()  # type: ignore[call-overload]
+
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def test_no_message_carries_a_digest_to_the_agent() -> None:
+    """The agent makes the digest of what it is asked for; a client has no field for one."""
+    text = re.sub(r"//.*", "", (ROOT / "wire" / "message.h").read_text())
+    asked = re.search(r"struct Prepare \{.*?\n\};", text, re.DOTALL)
+    assert asked is not None
+    assert not re.search(r"digest|hash", asked[0], re.IGNORECASE)
+    assert "DigestOf(spec)" in (ROOT / "pool" / "environment.cc").read_text()
+
+
+def test_workers_are_pinned_by_the_images_id() -> None:
+    """A worker is made of what its tag meant when it was looked up, and nothing is ever pulled."""
+    worker = (ROOT / "pool" / "worker.cc").read_text()
+    assert re.search(r"launch\.image = \*image;\s+podman\.Start\(podman\.Create\(", worker)
+    assert "images/pull" not in (ROOT / "pool" / "podman.cc").read_text()
+
+
+def test_a_package_runs_nothing_of_its_own_accord() -> None:
+    """No site, so no .pth, sitecustomize or usercustomize; the library before the packages."""
+
+    @sandbox(dependencies=["six"])
+    def look() -> list[object]:
+        import sys
+
+        names = [path for path in sys.path if path.startswith("/opt/")]
+        library = [at for at, path in enumerate(names) if path.startswith("/opt/python/")]
+        packages = [at for at, path in enumerate(names) if path == "/opt/env"]
+        import json
+
+        import six
+
+        return [
+            sys.flags.isolated,
+            sys.flags.no_site,
+            "sitecustomize" in sys.modules,
+            max(library) < min(packages),
+            json.__file__.startswith("/opt/python/"),
+            six.__file__.startswith("/opt/env/"),
+        ]
+
+    assert look() == [1, 1, False, True, True, True]

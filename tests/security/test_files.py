@@ -165,3 +165,52 @@ def test_a_sparse_petabyte_is_the_callers_own_business(next_call_works: None) ->
     outcome = sparse.run()
     assert outcome.status in ("returned", "raised", "limit")
     assert outcome.status != "returned" or outcome.value < 100
+
+
+def test_the_host_takes_nothing_out_of_a_scratch(next_call_works: None) -> None:
+    """Links, FIFOs, sockets and odd names planted everywhere: an outcome has nothing of them."""
+
+    @sandbox
+    def plant() -> int:
+        import os
+        import socket
+
+        for place in (".", "/tmp", "/dev/shm"):
+            os.symlink("/etc/passwd", os.path.join(place, "result"))
+            os.symlink("../../../..", os.path.join(place, "output"))
+            os.mkfifo(os.path.join(place, "stdout"))
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(os.path.join(place, "socket"))
+            os.mkdir(os.fsencode(place) + b"/\xff\xfe" + b"n" * 250)
+        return 1
+
+    outcome = plant.run()
+    assert (outcome.status, outcome.value) == ("returned", 1)
+    assert "passwd" not in str(outcome)
+
+
+def test_a_monstrous_scratch_goes_with_its_cell(next_call_works: None) -> None:
+    @sandbox(timeout_sec=30)
+    def monster() -> list[int]:
+        import os
+
+        deep = 0
+        try:
+            while deep < 1000:
+                os.mkdir("d")
+                os.chdir("d")
+                deep += 1
+        except OSError:
+            pass
+        os.chdir("/tmp")
+        wide = 0
+        try:
+            for wide in range(100_000):
+                os.close(os.open(str(wide), os.O_CREAT | os.O_WRONLY))
+        except OSError:
+            pass
+        return [deep, wide]
+
+    deep, wide = monster()
+    assert deep == 1000
+    assert wide > 100

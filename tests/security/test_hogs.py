@@ -1,0 +1,174 @@
+"""Hogs: what eats processors, memory or the host's patience, and who is served beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from hutch import sandbox
+
+
+@sandbox
+def quick(x: int) -> int:
+    return x + 1
+
+
+@sandbox(pids=32, timeout_sec=4)
+def spin(count: int) -> None:
+    import os
+    import threading
+
+    def burn() -> None:
+        while True:
+            pass
+
+    for _ in range(count):
+        if os.fork() == 0:
+            threading.Thread(target=burn).start()
+            burn()
+    burn()
+
+
+def test_others_are_served_beside_spinners(next_call_works: None) -> None:
+    quick(0)
+    hogs = [spin.submit(8) for _ in range(2)]
+    assert [quick(n) for n in range(20)] == list(range(1, 21))
+    for hog in hogs:
+        outcome = hog.outcome()
+        assert (outcome.status, outcome.limit) in (("limit", "time"), ("limit", "cpu_time"))
+
+
+@sandbox(timeout_sec=4)
+def read_everything() -> int:
+    import os
+
+    seen = 0
+    while True:
+        for folder, _, names in os.walk("/usr"):
+            for name in names:
+                try:
+                    with open(os.path.join(folder, name), "rb", buffering=0) as file:
+                        while part := file.read(1 << 20):
+                            seen += len(part)
+                except OSError:
+                    pass
+
+
+def test_others_are_served_beside_a_reader_of_everything(next_call_works: None) -> None:
+    quick(0)
+    hog = read_everything.submit()
+    assert [quick(n) for n in range(20)] == list(range(1, 21))
+    outcome = hog.outcome()
+    assert (outcome.status, outcome.limit) == ("limit", "time")
+
+
+@sandbox(memory_mb=128, timeout_sec=3)
+def bomb(kind: str) -> int:
+    if kind == "zlib":
+        import zlib
+
+        layer = zlib.compress(bytes(200 << 20), 9)
+        return len(zlib.decompress(layer))
+    if kind == "regex":
+        import re
+
+        return len(re.findall("(a+)+$", "a" * 64 + "b"))
+    if kind == "power":
+        return (7 ** (10**9)).bit_length()
+    if kind == "nesting":
+        import json
+
+        deep = json.loads("[" * 900 + "]" * 900)
+        while True:
+            deep = [deep, deep, json.loads("[" * 900 + "]" * 900)]
+    return 0
+
+
+@pytest.mark.parametrize("kind", ["zlib", "regex", "power", "nesting"])
+def test_bombs_meet_a_limit(kind: str, next_call_works: None) -> None:
+    outcome = bomb.run(kind)
+    assert outcome.status == "limit", outcome
+    assert outcome.limit in ("memory", "time")
+
+
+def test_what_is_no_bomb_is_no_limit() -> None:
+    """The honest twin."""
+    assert bomb("none") == 0
+
+
+def test_ten_million_small_things_do_not_grow_the_host(next_call_works: None) -> None:
+    import resource
+
+    @sandbox(result_mb=8, memory_mb=1024, timeout_sec=60)
+    def many(count: int) -> list[object]:
+        return [[] for _ in range(count)]
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    outcome = many.run(10_000_000)
+    assert (outcome.status, outcome.limit) == ("limit", "result"), outcome
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 << 10  # KiB
+    assert many(1000) == [[]] * 1000  # the honest twin
+
+
+def test_locked_and_huge_memory_is_refused() -> None:
+    @sandbox
+    def grab() -> dict[str, str]:
+        import ctypes
+        import errno
+        import mmap
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = (
+            [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        )
+
+        def name() -> str:
+            return errno.errorcode.get(ctypes.get_errno(), "done")
+
+        found = {}
+        for call, args in (("mlockall", (3,)), ("shmget", (0, 4096, 0o600 | 0o1000))):
+            ctypes.set_errno(0)
+            found[call] = "done" if getattr(libc, call)(*args) >= 0 else name()
+        plain = mmap.mmap(-1, 1 << 20)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(plain))
+        ctypes.set_errno(0)
+        locked = libc.mlock(ctypes.c_void_p(address), ctypes.c_size_t(1 << 20))
+        found["mlock"] = "done" if locked == 0 else name()
+        ctypes.set_errno(0)
+        huge = libc.mmap(None, 2 << 20, 3, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40000, -1, 0)
+        found["huge page"] = "done" if huge != ctypes.c_void_p(-1).value else name()
+        try:
+            import os
+
+            os.memfd_create("mine")
+            found["memfd"] = "done"
+        except OSError as error:
+            found["memfd"] = errno.errorcode[error.errno or 0]
+        plain[0] = 1  # the honest twin: plain memory is there
+        return found
+
+    found = grab()
+    assert found["mlockall"] in ("EPERM", "ENOMEM")
+    assert found["mlock"] in ("EPERM", "ENOMEM")
+    assert found["shmget"] == "EPERM"
+    assert found["memfd"] == "EPERM"
+    assert found["huge page"] in ("ENOMEM", "EPERM", "EINVAL")
+
+
+def test_a_storm_of_mappings_is_bounded(next_call_works: None) -> None:
+    @sandbox(timeout_sec=30)
+    def storm() -> int:
+        import mmap
+
+        held = []
+        try:
+            for n in range(200_000):
+                kind = mmap.PROT_READ if n % 2 else mmap.PROT_READ | mmap.PROT_WRITE
+                held.append(mmap.mmap(-1, 4096, prot=kind))
+        except OSError:
+            pass
+        return len(held)
+
+    outcome = storm.run()
+    assert outcome.status in ("returned", "limit"), outcome
+    assert outcome.status != "returned" or 1000 < outcome.value < 70_000

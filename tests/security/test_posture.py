@@ -1,0 +1,194 @@
+"""The posture of a cell: what the kernel says of each of its threads, against golden_posture.json.
+
+Identity, capabilities, filters, namespaces, descriptors, mounts and limits, before user code has
+done anything and after it has tried to change all of it. What differs between kernels is left out
+(options of a file system that the kernel adds by itself; which files of /proc there are to mask).
+To renew the golden list: HUTCH_WRITE_GOLDEN=1, and read the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hutch import sandbox
+
+GOLDEN = Path(__file__).parent / "golden_posture.json"
+SHOWN = ("/usr", "/bin", "/sbin", "/lib", "/opt/", "/etc/ssl")
+DEVICES = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")}
+Posture = dict[str, Any]
+
+
+def posture(struggle: bool) -> Posture:
+    """Runs in the cell; `struggle`: after trying to change what it tells of."""
+    import ctypes
+    import os
+    import resource
+    import threading
+
+    stay = threading.Event()
+    threads = []
+    if struggle:
+        libc = ctypes.CDLL(None)
+        libc.prctl(8, 1, 0, 0, 0)  # keep capabilities
+        libc.prctl(28, 0, 0, 0, 0)  # secure bits
+        libc.prctl(47, 2, 21, 0, 0)  # raise an ambient capability
+        libc.prctl(38, 0, 0, 0, 0)  # new privileges again
+        libc.unshare(0x10000000)
+        libc.mount(b"x", b"/tmp", b"tmpfs", 0, None)
+        libc.umount2(b"/proc/cmdline", 2)
+        libc.setgroups(1, ctypes.byref(ctypes.c_uint(0)))
+        libc.setresuid(0, 0, 0)
+        for limit in range(16):
+            try:
+                hard = resource.getrlimit(limit)[1]
+                resource.setrlimit(limit, (resource.getrlimit(limit)[0], hard + 1))
+            except (OSError, ValueError):
+                pass
+        for _ in range(3):
+            threads.append(threading.Thread(target=stay.wait))
+            threads[-1].start()
+
+    def fields(path: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for line in open(path):
+            key, _, value = line.partition(":")
+            if key.startswith("Cap") or key in ("NoNewPrivs", "Seccomp"):
+                found[key] = int(value, 16)
+            if key in ("Uid", "Gid"):
+                found[key] = ["0" if part == "0" else "own" if part == mine[key] else part
+                              for part in value.split()]  # fmt: skip
+            if key == "Seccomp_filters":
+                found[key] = int(value)
+            if key == "Groups":
+                found[key] = sorted({"own" if g == mine["Gid"] else g for g in value.split()})
+        return found
+
+    mine = {"Uid": str(os.getuid()), "Gid": str(os.getgid())}
+    told: Posture = {
+        "threads": [fields(f"/proc/self/task/{t}/status") for t in os.listdir("/proc/self/task")],
+        "processes": sorted(p for p in os.listdir("/proc") if p.isdigit()),
+    }
+    for name, key in (("uid_map", "Uid"), ("gid_map", "Gid")):
+        told[name] = [
+            ["own" if part == mine[key] else part for part in line.split()]
+            for line in open("/proc/self/" + name)
+        ]
+    told["setgroups"] = open("/proc/self/setgroups").read().strip()
+    told["namespaces"] = {
+        kind: os.readlink("/proc/self/ns/" + kind) for kind in os.listdir("/proc/self/ns")
+    }
+    told["descriptors"] = {}
+    for fd in sorted(os.listdir("/proc/self/fd")):
+        try:
+            target = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            continue
+        if not target.startswith("/proc/"):
+            told["descriptors"][fd] = target.partition(":")[0]
+    names = {getattr(resource, n): n for n in dir(resource) if n.startswith("RLIMIT_")}
+    told["limits"] = {name: list(resource.getrlimit(n)) for n, name in sorted(names.items())}
+    told["mounts"] = {}
+    for line in open("/proc/self/mountinfo"):
+        left, _, right = line.partition(" - ")
+        place = left.split()
+        kind, _, *above = right.split()
+        shown = sorted(
+            option
+            for option in [*place[5].split(","), *",".join(above).split(",")]
+            if option in ("ro", "rw", "nosuid", "nodev", "noexec")
+            or option.startswith(("size=", "nr_inodes=", "lowerdir=", "upperdir="))
+        )
+        told["mounts"].setdefault(place[4], []).append(
+            [kind, " ".join(dict.fromkeys(shown)), " ".join(place[6:])]
+        )
+    told["process"] = {
+        "working directory": os.getcwd(),
+        "root": os.listdir("/"),
+        "umask": os.umask(0o22),
+        "session leader": os.getsid(0) == os.getpid(),
+        "dumpable": ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),
+        "oom_score_adj": int(open("/proc/self/oom_score_adj").read()),
+    }
+    told["process"]["root"].sort()
+    os.umask(0o22)
+    stay.set()
+    for thread in threads:
+        thread.join()
+    return told
+
+
+look = sandbox(pids=32, memory_mb=256, disk_mb=32)(posture)
+
+
+def shape(told: Posture) -> Posture:
+    """What does not differ from call to call, kernel to kernel or worker to worker."""
+    threads = told.pop("threads")
+    told["thread"] = threads[0]
+    assert all(thread == threads[0] for thread in threads), "one thread differs from the others"
+    told["namespaces"] = sorted(told["namespaces"])
+    data = told["limits"].pop("RLIMIT_DATA")
+    assert 256 << 20 < data[0] < data[1] < 2 << 30
+    told["masked"] = sorted(
+        path for path in told["mounts"] if path.startswith("/proc/") and len(path) > 6
+    )
+    for path in told["masked"]:
+        assert all("ro" in options.split() for _, options, _ in told["mounts"].pop(path)), path
+    told["shown"] = sorted(path for path in told["mounts"] if path.startswith(SHOWN))
+    for path in told["shown"]:
+        overlay = f"lowerdir={path}:/tmp/empty nodev nosuid ro"
+        assert told["mounts"].pop(path) == [["overlay", overlay, ""]], path
+    told["devices"] = sorted(path for path in told["mounts"] if path in DEVICES)
+    for path in told["devices"]:  # a node each, bound from the container's: of the size no more
+        (mount,) = told["mounts"].pop(path)
+        assert "nosuid" in mount[1] and mount[2] == "", path
+    return told
+
+
+def golden() -> Posture:
+    return dict(json.loads(GOLDEN.read_text()))
+
+
+def compare(told: Posture) -> None:
+    wanted = golden()
+    # A kernel may have fewer files to mask and kinds of namespaces, an image fewer directories.
+    for key in ("masked", "namespaces", "shown"):
+        assert set(told.pop(key)) <= set(wanted.pop(key)), key
+    assert told == wanted
+
+
+def test_posture_is_the_golden_one() -> None:
+    told = shape(look(False))
+    if os.environ.get("HUTCH_WRITE_GOLDEN"):
+        lines = [f'"{key}": {json.dumps(value, sort_keys=True)}' for key, value in told.items()]
+        GOLDEN.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n")
+    compare(told)
+
+
+def test_user_code_changes_nothing_of_it() -> None:
+    """Threads that user code started are of the same posture; there were four."""
+    told = look(True)
+    assert len(told["threads"]) == 4
+    compare(shape(told))
+
+
+def test_a_difference_is_seen() -> None:
+    """The comparison can fail: one bit of one capability of one thread."""
+    told = look(True)
+    told["threads"][2]["CapBnd"] = 1
+    with pytest.raises(AssertionError):
+        compare(shape(told))
+
+
+def test_no_namespace_is_the_hosts_or_another_cells() -> None:
+    here = {kind: os.readlink("/proc/self/ns/" + kind) for kind in os.listdir("/proc/self/ns")}
+    one, two = look.submit(False), look.submit(False)
+    seen = [dict(call.result()["namespaces"]) for call in (one, two)]
+    for kind in ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup"):
+        assert here[kind] not in [cell[kind] for cell in seen], kind
+    for kind in ("user", "mnt", "pid", "ipc", "uts"):
+        assert seen[0][kind] != seen[1][kind], kind
