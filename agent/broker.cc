@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "pool/mounts.h"
 #include "wire/sha256.h"
 
 namespace hutch {
@@ -21,7 +22,9 @@ constexpr unsigned kTicksBetweenSweeps = 60;
 constexpr auto kFirstSweep = std::chrono::seconds(14);
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
 constexpr size_t kMaxPools = 512;
-constexpr size_t kMaxLockText = 64 * 1024;
+// Longer than building an environment may take: who has made a copy has not asked for its pool yet.
+constexpr auto kCopyAge = std::chrono::minutes(15);
+constexpr size_t kMaxLockText = 4 << 20;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -60,6 +63,7 @@ void Validate(const PoolSpec& spec) {
   if (spec.max_cells > 4096) refuse("max_cells is at most 4096");
   if (spec.isolation != "cell" && spec.isolation != "container")
     refuse("isolation is \"cell\" or \"container\"");
+  CheckMounts(spec);
 }
 
 }  // namespace
@@ -537,10 +541,22 @@ void Broker::EvictWorkers() {
 void Broker::Sweep() {
   if (stopping_) return;
   std::set<std::string> known;
-  for (const auto& [key, pool] : pools_) {
-    for (const std::string& name : pool->GetStats().worker_names) known.insert(name);
+  std::set<std::string> copies;
+  for (auto it = pools_.begin(); it != pools_.end();) {
+    Pool& pool = *it->second;
+    const std::vector<std::string> its = CopiesOf(pool.spec());
+    // Its clients prepare it again, and make the copies again.
+    if (!its.empty() && pool.abandoned() && Clock::now() - pool.last_use() > kCopyAge) {
+      metrics_.pools.erase(it->first);
+      it = pools_.erase(it);
+      continue;
+    }
+    copies.insert(its.begin(), its.end());
+    for (const std::string& name : pool.GetStats().worker_names) known.insert(name);
+    ++it;
   }
-  podman_threads_.Post([this, known] {
+  podman_threads_.Post([this, known, copies] {
+    SweepCopies(paths_, copies, kCopyAge);
     try {
       for (const ContainerInfo& container :
            podman_.List("hutch.instance=" + paths_.instance_label())) {

@@ -298,6 +298,17 @@ std::string GetText(const py::dict& from, const char* name) {
   return from.contains(name) ? from[name].cast<std::string>() : std::string();
 }
 
+std::vector<MountSpec> GetMounts(const py::dict& from, const char* name) {
+  std::vector<MountSpec> mounts;
+  for (const auto& d : Get<std::vector<py::dict>>(from, name)) {
+    mounts.push_back({Get<std::string>(d, "source"), Get<std::string>(d, "destination"),
+                      Get<bool>(d, "writable"), Get<bool>(d, "as_caller"),
+                      Get<std::string>(d, "copy"), Get<uint64_t>(d, "device"),
+                      Get<uint64_t>(d, "inode")});
+  }
+  return mounts;
+}
+
 PoolSpec SpecFrom(const py::dict& d) {
   PoolSpec spec;
   spec.requirements = Get<std::vector<std::string>>(d, "requirements");
@@ -308,8 +319,15 @@ PoolSpec SpecFrom(const py::dict& d) {
   const auto index = Get<py::dict>(d, "index");
   spec.index = {GetText(index, "index_url"),  GetText(index, "extra_index_urls"),
                 GetText(index, "http_proxy"), GetText(index, "https_proxy"),
-                GetText(index, "no_proxy"),   GetText(index, "ca_bundle")};
+                GetText(index, "no_proxy"),   GetText(index, "ca_bundle"),
+                GetText(index, "find_links"), GetText(index, "netrc")};
   spec.allow_sdists = Get<bool>(d, "allow_sdists");
+  spec.allow_urls = Get<bool>(d, "allow_urls");
+  spec.constraints = Get<std::vector<std::string>>(d, "constraints");
+  spec.lock = Get<std::string>(d, "lock");
+  spec.links = GetMounts(d, "links");
+  spec.venv = GetMounts(d, "venv");
+  spec.mounts = GetMounts(d, "mounts");
   const py::object preload = d["preload"];
   spec.preload_given = !preload.is_none();
   if (spec.preload_given) spec.preload = preload.cast<std::vector<std::string>>();

@@ -244,7 +244,7 @@ def test_what_is_written_is_read_back_as_it_was(
 
 
 def test_all_fields_are_written() -> None:
-    text = Policy.strict().replace(env={"A": "b"}).to_toml()
+    text = Policy.strict().replace(env={"A": "b"}, mounts={"/data": __file__}).to_toml()
     assert all(name in text for name in POLICY_FIELDS)
 
 

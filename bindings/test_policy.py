@@ -72,10 +72,8 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
     [
         ("allow_network", ["example.org"]),
         ("allow_network", "*"),
-        ("mounts", {"/data": "."}),
         ("secrets", {"a": {}}),
         ("tools", [print]),
-        ("environment", "requirements.txt"),
         ("isolation", "gvisor"),
         ("client", object()),
     ],

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "pool/install_error.h"
+#include "pool/mounts.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -86,6 +87,9 @@ T Member(const Json& object, const char* key, T otherwise) {
     return found->is_number() ? found->template get<T>() : otherwise;
   }
 }
+
+// Where the fetch step finds a directory of wheels.
+std::string LinksAt(size_t i) { return "/links/" + std::to_string(i); }
 
 std::vector<std::string> Strings(const Json& object, const char* key, size_t max) {
   std::vector<std::string> strings;
@@ -280,15 +284,16 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   if (!spec.index.http_proxy.empty()) proxies["HTTP_PROXY"] = spec.index.http_proxy;
   if (!spec.index.https_proxy.empty()) proxies["HTTPS_PROXY"] = spec.index.https_proxy;
   if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
-  Json extra = Json::array();
-  for (size_t at = 0; at < spec.index.extra_index_urls.size();) {
-    const size_t end =
-        std::min(spec.index.extra_index_urls.find(' ', at), spec.index.extra_index_urls.size());
-    if (end > at) extra.push_back(spec.index.extra_index_urls.substr(at, end - at));
-    at = end + 1;
-  }
+  const Json extra = Words(spec.index.extra_index_urls);
   const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
+  Json links = Json::array();
+  for (const std::string& url : Words(spec.index.find_links)) links.push_back(url);
+  for (size_t i = 0; i < spec.links.size(); ++i) links.push_back(LinksAt(i));
   const Json settings = {{"requirements", spec.requirements},
+                         {"constraints", spec.constraints},
+                         {"lock", spec.lock},
+                         {"find_links", links},
+                         {"netrc", spec.index.netrc},
                          {"allow_sdists", spec.allow_sdists},
                          {"index_url", spec.index.index_url},
                          {"extra_index_urls", extra},
@@ -300,7 +305,9 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   // In a file, not in arguments or the environment: `podman inspect` shows those.
   WriteFile(directory_ + "/fetch.json", settings.dump(), 0600);
   // One mount for cache and tree: a hard link does not cross mounts.
-  const Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  for (size_t i = 0; i < spec.links.size(); ++i)
+    mounts.push_back(Bind(ShownPath(paths_, spec.links[i]), LinksAt(i), false));
   const std::string script = std::string(kScripts) + "fetch.py";
 
   std::optional<Error> failure;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "pool/mounts.h"
 #include "wire/cell_frame.h"
 #include "wire/error.h"
 
@@ -18,6 +19,23 @@ constexpr unsigned kNoFile =
 json Bind(const std::string& from, const std::string& to, bool writable) {
   json options = {"rbind", "nosuid", "nodev", writable ? "rw" : "ro"};
   return {{"type", "bind"}, {"source", from}, {"destination", to}, {"options", options}};
+}
+
+// Of the caller's files: that directory alone, without what else is mounted below it, for "ro"
+// would not hold there. Nothing that is written there is executed.
+json BindShown(const std::string& from, const MountSpec& mount) {
+  json options = {"bind", "private", "nosuid", "nodev", mount.writable ? "rw" : "ro"};
+  if (mount.writable) options.push_back("noexec");
+  return {
+      {"type", "bind"}, {"source", from}, {"destination", mount.destination}, {"options", options}};
+}
+
+// `uid` inside is the user whose Podman it is, 0 where Podman is; the ids below it come from that
+// user's subordinate ones, and there are no others.
+json MapCaller(unsigned uid) {
+  const json ids = {{{"container_id", 0}, {"host_id", 1}, {"size", uid}},
+                    {{"container_id", uid}, {"host_id", 0}, {"size", 1}}};
+  return {{"UIDMap", ids}, {"GIDMap", ids}, {"HostUIDMapping", false}, {"HostGIDMapping", false}};
 }
 
 json Limit(const char* type, uint64_t value) {
@@ -43,9 +61,10 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
     throw Error(Code::kInvalidArgument, "a variable of env= is no UTF-8");
   }
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
+  if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
   if (launch.modules) add("HUTCH_MODULES", "/opt/modules");
   if (config.size() > kMaxConfig)
-    throw Error(Code::kInvalidArgument, "env= and preload= are larger than 48 KiB in all");
+    throw Error(Code::kInvalidArgument, "env=, mounts= and preload= are larger than 48 KiB in all");
   return config;
 }
 
@@ -53,10 +72,13 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   const std::string user = std::to_string(launch.uid);
   json mounts = json::array();
   mounts.push_back(Bind(launch.runtime_dir, "/opt/hutch", false));
-  mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, true));
+  // Read-only to a worker that owns it.
+  mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, !launch.as_caller));
   if (!launch.environment_dir.empty())
     mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
   if (launch.modules) mounts.push_back(Bind(launch.socket_dir + "/modules", "/opt/modules", false));
+  for (const MountSpec& mount : launch.mounts)
+    mounts.push_back(BindShown(ShownPath(paths, mount), mount));
   mounts.push_back({{"type", "tmpfs"},
                     {"source", "tmpfs"},
                     {"destination", "/tmp"},
@@ -68,7 +90,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"HUTCH_PYTHON", "/opt/python/bin/python3"},
   };
 
-  const json spec = {
+  json spec = {
       {"name", launch.name},
       {"image", launch.image},
       {"entrypoint", {"/opt/hutch/hutch-warden"}},
@@ -104,6 +126,10 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"sdnotifyMode", "ignore"},
       {"volatile", true},
   };
+  if (launch.as_caller) {
+    spec["userns"] = {{"nsmode", "private"}};
+    spec["idmappings"] = MapCaller(launch.uid);
+  }
   return spec.dump();
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "wire/paths.h"
 #include "wire/values.h"
@@ -15,6 +16,8 @@ inline constexpr char kWorkerSocketDir[] = "/run/hutch";  // where a worker find
 inline constexpr char kWorkerSocketName[] = "warden.sock";
 inline constexpr char kSetupName[] = "setup.pickle";  // beside the socket
 
+inline constexpr unsigned kCallerUid = 1000;  // inside, of a worker that has the caller's own uid
+
 struct WorkerLaunch {
   std::string name;         // of the container: unique for each worker
   std::string token;        // the warden proves itself with it
@@ -22,12 +25,14 @@ struct WorkerLaunch {
                             // keyrings are separate
   std::string image;        // a reference; made an id before the container is, and never pulled
   std::string runtime_dir;  // on the host
-  std::string environment_dir;  // on the host, "": no packages
-  std::string socket_dir;       // on the host
-  std::string generation;       // of the agent that starts it
-  std::string preload;          // module names separated by commas
-  bool setup = false;           // socket_dir holds setup.pickle
-  bool modules = false;         // socket_dir holds modules/, mounted at /opt/modules
+  std::string environment_dir;    // on the host, "": no packages
+  std::string socket_dir;         // on the host
+  std::string generation;         // of the agent that starts it
+  std::string preload;            // module names separated by commas
+  bool setup = false;             // socket_dir holds setup.pickle
+  bool modules = false;           // socket_dir holds modules/, mounted at /opt/modules
+  std::vector<MountSpec> mounts;  // of the caller's files
+  bool as_caller = false;         // its uid inside is the caller's own outside
 };
 
 std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch);

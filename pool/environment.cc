@@ -17,6 +17,7 @@
 #include <sstream>
 #include <thread>
 
+#include "pool/mounts.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -191,6 +192,13 @@ std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec,
 Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point deadline,
                                   const ProgressFn& progress, const Cancelled& cancelled) {
   const std::string digest = Digest(spec);
+  if (!spec.venv.empty()) {  // it is there, and the caller's
+    Environment environment;
+    environment.digest = digest;
+    environment.tree_dir = ShownPath(paths_, spec.venv.front());
+    environment.preload = spec.preload;
+    return environment;
+  }
   Join(false);
   std::shared_ptr<Build> build;
   {
@@ -267,7 +275,7 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
     fs::create_directory(directory);
     ::chmod(directory.c_str(), 0755);
     BuildResult result;
-    if (build->spec.requirements.empty()) {
+    if (build->spec.requirements.empty() && build->spec.lock.empty()) {
       fs::create_directory(directory / "tree");
       WriteFile(directory / "lock.txt", "");
     } else {

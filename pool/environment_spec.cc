@@ -17,6 +17,9 @@ constexpr int kLayoutVersion =
 constexpr size_t kMaxRequirements = 512;
 constexpr size_t kMaxRequirement = 512;
 constexpr size_t kMaxModules = 256;
+constexpr size_t kMaxConstraints = 4096;
+constexpr size_t kMaxNetrc = 64u << 10;
+constexpr size_t kMaxLock = 4u << 20;
 
 // ASCII only: the C library's own answers depend on the locale, and a homoglyph is not a letter
 // here.
@@ -73,6 +76,21 @@ bool IsRequirement(std::string_view text) {
                   [](char c) { return Alnum(c) || OneOf(c, "<>=!~,.*+-_ '\"()"); });
 }
 
+// name [extras] @ https://... [ ; marker]
+bool IsUrlRequirement(std::string_view text) {
+  const size_t at = text.find(" @ http");
+  if (at == std::string_view::npos || !IsRequirement(text.substr(0, at))) return false;
+  std::string_view url = text.substr(at + 3);
+  if (const size_t marker = url.find(" ; "); marker != std::string_view::npos) {
+    if (!IsRequirement("name ;" + std::string(url.substr(marker + 3)))) return false;
+    url = url.substr(0, marker);
+  }
+  const bool known = url.starts_with("https://") || url.starts_with("http://");
+  return known && Consists(url, 2048, [](char c) {
+           return c > 0x20 && c < 0x7f && !OneOf(c, "\"'\\`$;,<>{}");
+         });
+}
+
 void CheckUrl(const std::string& what, std::string_view url) {
   if (url.empty()) return;
   const bool printable =
@@ -85,6 +103,13 @@ void CheckUrl(const std::string& what, std::string_view url) {
   }
 }
 
+void CheckToken(const std::string& what, std::string_view text, size_t max, std::string_view more) {
+  if (Consists(text, max, [&](char c) { return Alnum(c) || OneOf(c, more); })) return;
+  throw Error(Code::kInvalidArgument, what + " has characters it may not have: " + Quoted(text));
+}
+
+}  // namespace
+
 std::vector<std::string> Words(std::string_view text) {
   std::vector<std::string> words;
   while (!text.empty()) {
@@ -94,13 +119,6 @@ std::vector<std::string> Words(std::string_view text) {
   }
   return words;
 }
-
-void CheckToken(const std::string& what, std::string_view text, size_t max, std::string_view more) {
-  if (Consists(text, max, [&](char c) { return Alnum(c) || OneOf(c, more); })) return;
-  throw Error(Code::kInvalidArgument, what + " has characters it may not have: " + Quoted(text));
-}
-
-}  // namespace
 
 bool IsModule(std::string_view name) {
   if (name.empty() || name.size() > 256 || name.front() == '.' || name.back() == '.') return false;
@@ -112,6 +130,10 @@ bool IsModule(std::string_view name) {
   return true;
 }
 
+bool HasPackages(const PoolSpec& pool) {
+  return !pool.requirements.empty() || !pool.lock.empty() || !pool.venv.empty();
+}
+
 EnvironmentSpec SpecOf(const PoolSpec& pool) {
   EnvironmentSpec spec;
   spec.requirements = pool.requirements;
@@ -121,6 +143,11 @@ EnvironmentSpec SpecOf(const PoolSpec& pool) {
   spec.runtime_id = pool.runtime_id;
   spec.index = pool.index;
   spec.allow_sdists = pool.allow_sdists;
+  spec.allow_urls = pool.allow_urls;
+  spec.constraints = pool.constraints;
+  spec.lock = pool.lock;
+  spec.links = pool.links;
+  spec.venv = pool.venv;
   spec.preload = pool.preload;
   spec.preload_given = pool.preload_given;
   spec.nonce = pool.nonce;
@@ -133,11 +160,18 @@ void CheckSpec(const EnvironmentSpec& spec) {
                 "more than " + std::to_string(kMaxRequirements) + " dependencies");
   }
   for (const std::string& requirement : spec.requirements) {
-    if (IsRequirement(requirement)) continue;
+    if (IsRequirement(requirement) || (spec.allow_urls && IsUrlRequirement(requirement))) continue;
     throw Error(Code::kInvalidArgument, Quoted(requirement) + " is not a dependency",
                 "write a name with an optional version, such as \"pandas>=2\"; options, URLs and "
                 "paths are refused");
   }
+  for (const std::string& constraint : spec.constraints) {
+    if (!IsRequirement(constraint))
+      throw Error(Code::kInvalidArgument, Quoted(constraint) + " is not a constraint");
+  }
+  if (spec.constraints.size() > kMaxConstraints)
+    throw Error(Code::kInvalidArgument, "too many constraints");
+  if (spec.lock.size() > kMaxLock) throw Error(Code::kInvalidArgument, "the lock is over 4 MiB");
   for (const std::string& module : spec.preload) {
     if (IsModule(module)) continue;
     throw Error(Code::kInvalidArgument, Quoted(module) + " is not the name of a module to preload");
@@ -154,6 +188,9 @@ void CheckSpec(const EnvironmentSpec& spec) {
   CheckUrl("https_proxy", spec.index.https_proxy);
   for (const std::string& url : Words(spec.index.extra_index_urls))
     CheckUrl("extra_index_urls", url);
+  for (const std::string& url : Words(spec.index.find_links)) CheckUrl("find_links", url);
+  if (spec.index.netrc.size() > kMaxNetrc)
+    throw Error(Code::kInvalidArgument, "the credentials of indexes are over 64 KiB");
   CheckToken("no_proxy", spec.index.no_proxy, 4096, ".-_,*:/[] ");
   if (spec.index.ca_bundle.size() > (8u << 20))
     throw Error(Code::kInvalidArgument, "the CA bundle is over 8 MiB");
@@ -179,6 +216,23 @@ std::string DigestOf(const EnvironmentSpec& spec) {
   for (const std::string& url : extra) add(url);
   add(spec.allow_sdists ? "sdists" : "wheels");
   add(spec.nonce);
+  // Named, and only where they are given: what was built before there were such keeps its digest.
+  const auto add_all = [&add](std::string_view name, const std::vector<std::string>& items) {
+    if (items.empty()) return;
+    add(name);
+    add(std::to_string(items.size()));
+    for (const std::string& item : items) add(item);
+  };
+  const auto sources = [](const std::vector<MountSpec>& mounts) {
+    std::vector<std::string> items;
+    for (const MountSpec& mount : mounts) items.push_back(mount.source);
+    return items;
+  };
+  add_all("constraints", spec.constraints);
+  add_all("links", Words(spec.index.find_links));
+  add_all("directories", sources(spec.links));
+  add_all("venv", sources(spec.venv));
+  if (!spec.lock.empty()) add_all("lock", {spec.lock});
   return Sha256Hex(text);
 }
 

@@ -18,17 +18,27 @@ struct EnvironmentSpec {
       runtime_id;  // 32 hex digits: whose build scripts and installer run; not in the digest
   IndexSettings index;
   bool allow_sdists = false;
+  bool allow_urls = false;
+  std::vector<std::string> constraints;
+  std::string lock;              // in place of requirements, "": none
+  std::vector<MountSpec> links;  // directories of wheels
+  std::vector<MountSpec> venv;   // at most one: nothing is built then
   std::vector<std::string> preload;
   bool preload_given = false;  // false: the modules of the direct requirements
   std::string nonce;           // a fresh value makes a fresh environment
 };
 
+bool HasPackages(const PoolSpec& pool);  // else a worker needs nothing but the base
+
 EnvironmentSpec SpecOf(const PoolSpec& pool);
 
 // Throws kInvalidArgument, naming the value, for everything but a name with extras, version clauses
-// and a marker: an option, a URL, a path or a line break never reaches the installer. The client
+// and a marker: an option, a path or a line break never reaches the installer, and a URL only with
+// allow_urls. The client
 // has checked already; it is not believed.
 void CheckSpec(const EnvironmentSpec& spec);
+
+std::vector<std::string> Words(std::string_view text);  // separated by spaces
 
 // A dotted name of ASCII identifiers.
 bool IsModule(std::string_view name);

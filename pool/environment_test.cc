@@ -46,7 +46,7 @@ TEST(EnvironmentDigest, IsOneForEveryOrderOfASet) {
 
 TEST(EnvironmentDigest, IsAnotherForEverythingThatChangesTheContent) {
   const EnvironmentSpec base = Spec({"a", "b"});
-  std::vector<EnvironmentSpec> others(9, base);
+  std::vector<EnvironmentSpec> others(15, base);
   others[0].requirements = {"ab"};
   others[1].python_version = "3.12.1";
   others[2].platform = "linux_aarch64";
@@ -56,6 +56,13 @@ TEST(EnvironmentDigest, IsAnotherForEverythingThatChangesTheContent) {
   others[6].allow_sdists = true;
   others[7].nonce = "1";
   others[8].requirements = {"a", "b; python_version < '3'"};
+  others[9].constraints = {"a<2"};
+  others[10].lock = "a==1 --hash=sha256:0";
+  others[11].index.find_links = "https://pages.example/";
+  others[12].links.resize(1);
+  others[12].links[0].source = "/wheels";
+  others[13].venv = others[12].links;
+  others[14].constraints = {"a<2", "b"};
   std::set<std::string> digests = {DigestOf(base)};
   for (const EnvironmentSpec& spec : others) EXPECT_TRUE(digests.insert(DigestOf(spec)).second);
 }
@@ -73,6 +80,27 @@ TEST(EnvironmentSpec, TakesNamesWithExtrasVersionsAndMarkers) {
   EXPECT_NO_THROW(CheckSpec(
       Spec({"six", "Pandas>=2,<3", "a.b-c_d[x,y-z]==1.0.*", "numpy===1.2+local", "x~=1.4",
             "tomli>=1; python_version < \"3.11\"", "a ; (os_name == 'posix' or extra == \"b\")"})));
+}
+
+TEST(EnvironmentSpec, TakesAnAddressOnlyWhereThatIsAllowed) {
+  EnvironmentSpec spec = Spec({"six @ https://files.example/six-1.0-py3-none-any.whl",
+                               "a[b] @ http://h/a.whl ; python_version >= \"3.11\""});
+  EXPECT_EQ(CodeOf([&] { CheckSpec(spec); }), Code::kInvalidArgument);
+  spec.allow_urls = true;
+  EXPECT_NO_THROW(CheckSpec(spec));
+  for (const char* bad : {"six @ file:///x.whl", "six @ git+https://h/x", "six @ https://h/a b",
+                          "six @ https://h/\n-e", "-x @ https://h/", "six @ https://h/${HOME}"}) {
+    spec.requirements = {bad};
+    EXPECT_EQ(CodeOf([&] { CheckSpec(spec); }), Code::kInvalidArgument) << bad;
+  }
+}
+
+TEST(EnvironmentSpec, TakesNoOptionAsAConstraint) {
+  EnvironmentSpec spec = Spec({"six"});
+  spec.constraints = {"six<2"};
+  EXPECT_NO_THROW(CheckSpec(spec));
+  spec.constraints = {"-r /etc/passwd"};
+  EXPECT_EQ(CodeOf([&] { CheckSpec(spec); }), Code::kInvalidArgument);
 }
 
 TEST(EnvironmentSpec, RefusesOptionsUrlsPathsAndControlCharacters) {

@@ -57,6 +57,9 @@ std::string Hint(std::string_view sentence) {
            "code while installing, "
            "allow it with environment=Environment(dependencies=[...], allow_sdists=True)";
   }
+  if (Has(sentence, "401 Unauthorized") || Has(sentence, "403 Forbidden")) {
+    return "the index wants another user or password: give them in its address, or in ~/.netrc";
+  }
   if (Has(sentence, "was not found in the package registry") ||
       Has(sentence, "not found in the provided package")) {
     return "check the spelling of the name";

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "pool/descriptors.h"
+#include "pool/mounts.h"
 #include "pool/pressure.h"
 
 namespace hutch {
@@ -263,12 +264,16 @@ void Pool::StartWorker() {
   try {
     // One that waits for a pool, where this one wants nothing that a container must be made with.
     std::unique_ptr<Worker> worker;
-    if (context_.spare && spec_.requirements.empty() && spec_.modules.empty())
-      worker = context_.spare(spec_);
+    const bool plain = !HasPackages(spec_) && spec_.modules.empty() && spec_.mounts.empty();
+    if (context_.spare && plain) worker = context_.spare(spec_);
     if (worker == nullptr) {
-      WorkerLaunch launch = NewLaunch(context_.paths, context_.generation, context_.worker_uid(),
-                                      spec_.base_id, spec_.runtime_id, key_.substr(0, 8));
-      if (!spec_.requirements.empty()) launch.environment_dir = environment_.tree_dir;
+      const bool as_caller = AsCaller(spec_);
+      const unsigned uid = as_caller ? kCallerUid : context_.worker_uid();
+      WorkerLaunch launch = NewLaunch(context_.paths, context_.generation, uid, spec_.base_id,
+                                      spec_.runtime_id, key_.substr(0, 8));
+      launch.mounts = spec_.mounts;
+      launch.as_caller = as_caller;
+      if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
       worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
                                         context_.paths, std::move(launch), spec_.modules);
     }

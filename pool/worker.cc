@@ -74,6 +74,9 @@ void WriteModule(const fs::path& root, const std::string& path, const std::strin
   WriteFile(root / relative, content);
 }
 
+// As seen from here: the user whose Podman it is has uid 0.
+unsigned PeerUid(const WorkerLaunch& launch) { return launch.as_caller ? 0 : launch.uid; }
+
 }  // namespace
 
 unsigned NextWorkerUid() {
@@ -195,7 +198,7 @@ void Worker::OnAccept() {
     if (errno == EMFILE || errno == ENFILE) Die("the agent has no descriptor left");
     return;
   }
-  if (warden_ || PeerOf(peer.get()).uid != launch_.uid)
+  if (warden_ || PeerOf(peer.get()).uid != PeerUid(launch_))
     return;  // dropped: one warden, and it has this worker's uid
   warden_ = std::move(peer);
   loop_.Add(warden_.get(), EPOLLIN, [this](uint32_t) { OnWarden(); });

@@ -74,7 +74,12 @@ void serialize(A& a, Flag& flag) {
 }
 template <class A>
 void serialize(A& a, IndexSettings& m) {
-  a(m.index_url, m.extra_index_urls, m.http_proxy, m.https_proxy, m.no_proxy, m.ca_bundle);
+  a(m.index_url, m.extra_index_urls, m.http_proxy, m.https_proxy, m.no_proxy, m.ca_bundle,
+    m.find_links, m.netrc);
+}
+template <class A>
+void serialize(A& a, MountSpec& m) {
+  a(m.source, m.destination, Flag{m.writable}, Flag{m.as_caller}, m.copy, m.device, m.inode);
 }
 template <class A>
 void serialize(A& a, SecretRule& m) {
@@ -88,9 +93,10 @@ void serialize(A& a, NetworkRecord& m) {
 template <class A>
 void serialize(A& a, PoolSpec& m) {
   a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index,
-    Flag{m.allow_sdists}, Flag{m.preload_given}, m.preload, m.nonce, m.setup, m.modules,
-    m.memory_mb, m.disk_mb, m.pids, m.cpus, m.env, m.labels, m.max_calls, m.max_age_sec, m.warm,
-    m.max_cells, m.idle_sec, m.isolation, m.allow_network, m.secrets);
+    Flag{m.allow_sdists}, Flag{m.allow_urls}, m.constraints, m.lock, m.links, m.venv, m.mounts,
+    Flag{m.preload_given}, m.preload, m.nonce, m.setup, m.modules, m.memory_mb, m.disk_mb, m.pids,
+    m.cpus, m.env, m.labels, m.max_calls, m.max_age_sec, m.warm, m.max_cells, m.idle_sec,
+    m.isolation, m.allow_network, m.secrets);
 }
 template <class A>
 void serialize(A& a, CellReport& m) {

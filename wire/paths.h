@@ -46,6 +46,9 @@ struct Paths {
   std::string environment_dir() const {
     return state_dir + "/environments";
   }  // published trees, by digest
+  std::string copies_dir() const {
+    return state_dir + "/copies";
+  }  // of what a root caller mounts, by content
   std::string agent_container() const {
     return instance.empty() ? "hutch-agent" : "hutch-agent-" + instance;
   }

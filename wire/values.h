@@ -24,7 +24,9 @@ struct IndexSettings {
   std::string http_proxy;
   std::string https_proxy;
   std::string no_proxy;
-  std::string ca_bundle;  // PEM text, "": the base image's own
+  std::string ca_bundle;   // PEM text, "": the base image's own
+  std::string find_links;  // pages of links, separated by spaces
+  std::string netrc;       // credentials of the addresses above; the fetch step alone sees it
 
   bool operator==(const IndexSettings&) const = default;
 };
@@ -55,6 +57,18 @@ struct NetworkRecord {
   bool operator==(const NetworkRecord&) const = default;
 };
 
+// A file or directory of the caller's that is shown inside. What was vetted is what must be there:
+// a mount with another device or inode is refused by the worker.
+struct MountSpec {
+  std::string source;       // on the host, absolute, with no symbolic link in it
+  std::string destination;  // inside
+  bool writable = false;
+  bool as_caller = false;  // workers have the caller's own uid
+  std::string copy;        // a name in Paths::copies_dir(): that copy is shown, "": the source
+  uint64_t device = 0;     // of what is shown
+  uint64_t inode = 0;
+};
+
 // Everything that decides which worker may serve a call. Two calls share a pool exactly when all of
 // it is equal.
 struct PoolSpec {
@@ -66,6 +80,12 @@ struct PoolSpec {
   std::string runtime_id;      // 32 hex digits: the worker files
   IndexSettings index;
   bool allow_sdists = false;
+  bool allow_urls = false;               // requirements may be `name @ https://...`
+  std::vector<std::string> constraints;  // PEP 508: versions where one is wanted, nothing by itself
+  std::string lock;              // a pylock.toml or requirements with hashes, "": resolved afresh
+  std::vector<MountSpec> links;  // directories of wheels, for the fetch step
+  std::vector<MountSpec> venv;   // at most one: its packages are the environment
+  std::vector<MountSpec> mounts;
   bool preload_given = false;  // false: the direct requirements
   std::vector<std::string> preload;
   std::string nonce;  // disable_cache: a fresh value makes a fresh environment

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hutch._explain import explain as explain
     from hutch._functions import Carried as Carried
     from hutch._future import Executor as Executor, SandboxFuture as SandboxFuture
+    from hutch._mounts import Mount as Mount
     from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
     from hutch._policies import Policy as Policy
     from hutch._policy import Pool as Pool
@@ -79,6 +80,7 @@ _PLACES = {
     "_explain": "explain",
     "_functions": "Carried",
     "_future": "Executor SandboxFuture",
+    "_mounts": "Mount",
     "_outcome": "ErrorInfo Outcome Usage",
     "_policies": "Policy",
     "_policy": "Pool",
@@ -98,6 +100,7 @@ __all__ = [
     "ErrorInfo",
     "Executor",
     "LimitExceeded",
+    "Mount",
     "NetworkDenied",
     "Outcome",
     "PlatformNotSupportedError",

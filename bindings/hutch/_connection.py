@@ -63,6 +63,9 @@ class PoolRequest:
             self._spec = self._make()
         return self._spec
 
+    def make_ready(self, progress: Callable[[str, str, float, float], None]) -> None:
+        """What the agent will look for is put in its place."""
+
     @property
     def name(self) -> str:
         """The same for equal specifications."""
@@ -86,15 +89,16 @@ class Connection:
 
     def pool(self, request: PoolRequest) -> Prepared:
         """The prepared pool; builds its environment if it is the first to ask."""
-        found = self.pools.get(request.name)
+        name = request.name
+        found = self.pools.get(name)
         if found is not None:
             return found
-        lock = self._locks.setdefault(request.name, threading.Lock())
+        lock = self._locks.setdefault(name, threading.Lock())
         with lock:
-            found = self.pools.get(request.name)
+            found = self.pools.get(name)
             if found is None:
                 found = self._prepare(request)
-                self.pools[request.name] = found
+                self.pools[name] = found
             return found
 
     def _prepare(self, request: PoolRequest) -> Prepared:
@@ -105,6 +109,7 @@ class Connection:
         with Progress(request.what) as progress:
             for attempt in range(3):
                 try:
+                    request.make_ready(progress)
                     pool = Prepared(self.client.prepare(request.spec, timeout_ms, progress))
                     _heed(pool.notes, request.spec)
                     return pool

@@ -36,19 +36,40 @@ class Terms:
         age_of_cell_sec: float = 0.0,
     ) -> None: ...
 
-class PoolSpec(TypedDict):
-    """Everything that decides which worker may serve a call. Requirements are normalized and sorted
-    by the caller.
-    """
+class MountSpec(TypedDict):
+    """A file or directory of the caller's that is shown inside; `copy`: the name of a copy that is
+    shown instead, or "". `device` and `inode` are of what is shown."""
+
+    source: str
+    destination: str
+    writable: bool
+    as_caller: bool
+    copy: str
+    device: int
+    inode: int
+
+class PackageSpec(TypedDict):
+    """What is installed. Requirements are normalized and sorted by the caller."""
 
     requirements: Sequence[str]
+    # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (PEM text),
+    # find_links, netrc (text)
+    index: Mapping[str, str]
+    allow_sdists: bool
+    allow_urls: bool
+    constraints: Sequence[str]
+    lock: str  # the text of one, "": resolved afresh
+
+class PoolSpec(PackageSpec):
+    """Everything that decides which worker may serve a call."""
+
     python_version: str  # "3.11.7"
     platform: str  # "linux_x86_64"
     base_id: str
     runtime_id: str
-    # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (PEM text)
-    index: Mapping[str, str]
-    allow_sdists: bool
+    links: Sequence[MountSpec]
+    venv: Sequence[MountSpec]
+    mounts: Sequence[MountSpec]
     preload: Sequence[str] | None  # None: the direct requirements
     nonce: str  # disable_cache: a fresh value builds afresh
     setup: bytes  # cloudpickle of the setup function, b"": none

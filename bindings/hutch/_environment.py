@@ -2,55 +2,229 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from collections.abc import Iterable
 from typing import Any
 
-_LATER = ("python index_url extra_index_urls find_links constraints lock allow_urls base").split()
+_MOST_LOCK = 4 << 20  # bytes
 
 
 class Environment:
-    """`dependencies` as `@sandbox` takes them. `allow_sdists` (default False): a package without a
-    wheel may be built from source, which runs that package's code while it is installed; such a
-    build has a cache of its own, so that it can spoil no other environment.
+    """What a sandbox has installed, as a value of `environment=`.
+
+    `dependencies`: as `@sandbox` takes them; with `allow_urls=True` (default False) also
+    `name @ https://...`. `constraints`: versions of whatever is wanted by something, as
+    requirements or the path of a file of them. `lock`: the path of a `pylock.toml`, or of
+    requirements with hashes: installed exactly, every hash checked; it takes the place of
+    `dependencies`.
+
+    `index_url`, `extra_index_urls`, `find_links` (pages, or directories of wheels): where packages
+    come from; default the caller's own pip and uv settings. A user name and password in an address
+    reach the step that downloads, as a netrc, and nothing else. `python`: a version such as "3.12",
+    refused unless it is this interpreter's. `allow_sdists` (default False): a package without a
+    wheel may be built from source, which runs that package's code while it is installed, in a
+    container with no secret; such a build has a cache of its own, so that it spoils no other.
 
         @sandbox(environment=Environment(["docopt"], allow_sdists=True))
         def usage(text): ...
 
-    Raises RequirementError for what is no requirement, ValueError for a field not yet there.
+    Raises RequirementError for what is no requirement, ValueError or TypeError for a bad field,
+    OSError for a file that cannot be read.
     """
 
-    __slots__ = ("dependencies", "allow_sdists")
+    __slots__ = (
+        "dependencies",
+        "index_url",
+        "extra_index_urls",
+        "find_links",
+        "constraints",
+        "lock",
+        "venv",
+        "allow_sdists",
+        "allow_urls",
+    )
 
     def __init__(
         self,
         dependencies: Iterable[str] | str = (),
         *,
+        python: str | None = None,
+        index_url: str | None = None,
+        extra_index_urls: Iterable[str] | str = (),
+        find_links: Iterable[str | os.PathLike[str]] | str | os.PathLike[str] = (),
+        constraints: Iterable[str] | str | os.PathLike[str] = (),
+        lock: str | os.PathLike[str] | None = None,
         allow_sdists: bool = False,
-        **later: Any,
+        allow_urls: bool = False,
+        base: str | None = None,
     ) -> None:
-        for name, value in later.items():
-            if name not in _LATER:
-                raise TypeError(f"Environment has no field {name!r}")
-            if value not in (None, (), [], False):
-                raise ValueError(f"Environment({name}=) is not supported yet: leave it out")
-        if not isinstance(allow_sdists, bool):
-            raise TypeError(f"allow_sdists takes True or False, not {type(allow_sdists).__name__}")
         from hutch._requirements import normalize
 
-        items = [dependencies] if isinstance(dependencies, str) else dependencies
-        self.dependencies: tuple[str, ...] = normalize(items)
+        for name, flag in (("allow_sdists", allow_sdists), ("allow_urls", allow_urls)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} takes True or False, not {type(flag).__name__}")
+        if base is not None:
+            raise ValueError(
+                f"Environment(base={base!r:.80}) is not supported: the base is made from this "
+                "interpreter, so that versions match; leave it out"
+            )
+        _check_python(python)
+        self.dependencies = normalize(_items(dependencies), urls=allow_urls)
+        self.index_url = "" if index_url is None else _url("index_url", index_url)
+        self.extra_index_urls = tuple(
+            _url("extra_index_urls", item) for item in _items(extra_index_urls)
+        )
+        self.find_links = tuple(_link(item) for item in _items(find_links))
+        self.constraints = _constraints(constraints)
+        self.lock = "" if lock is None else _lock_text(lock)
+        self.venv = ""  # the directory of packages of one, see from_path
         self.allow_sdists = allow_sdists
+        self.allow_urls = allow_urls
+        if self.lock and (self.dependencies or self.constraints):
+            raise ValueError(
+                "Environment takes either a lock or dependencies and constraints: the lock names "
+                "every package already"
+            )
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str]) -> Environment:
+        """That of a `requirements.txt`, a `pylock.toml` or a virtual environment. Raises ValueError
+        for what is none of them, FileNotFoundError where nothing is there.
+        """
+        place = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        if os.path.isdir(place):
+            return cls._from_venv(place)
+        name = os.path.basename(place)
+        if re.fullmatch(r"pylock(\.[^.]+)?\.toml", name):
+            return cls(lock=place)
+        if name.endswith((".txt", ".in", ".lock")):
+            from hutch._requirements_file import read
+
+            return read(place)
+        if not os.path.exists(place):
+            raise FileNotFoundError(f"environment={os.fspath(path)!r}: there is no such path")
+        raise ValueError(
+            f"environment={os.fspath(path)!r} is no requirements.txt, pylock.toml or virtual "
+            "environment"
+        )
+
+    @classmethod
+    def _from_venv(cls, place: str) -> Environment:
+        from hutch._venv import packages_of
+
+        environment = cls()
+        environment.venv = packages_of(place)
+        return environment
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """Of wheels, among `find_links`."""
+        return tuple(item for item in self.find_links if "://" not in item)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """name==version of what is installed without being a dependency."""
+        if self.venv:
+            from hutch._venv import names_of
+
+            return tuple(names_of(self.venv))
+        if self.lock:
+            from hutch import _lock
+
+            return tuple(_lock.names_of(self.lock))
+        return ()
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Environment):
-            return NotImplemented
-        return self._key() == other._key()
+        return self._key() == other._key() if isinstance(other, Environment) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return (self.dependencies, self.allow_sdists)
+        return tuple(getattr(self, name) for name in self.__slots__)
 
     def __repr__(self) -> str:
-        return f"Environment({list(self.dependencies)}, allow_sdists={self.allow_sdists})"
+        told = [repr(list(self.dependencies))] if self.dependencies else []
+        for name in self.__slots__[1:]:
+            value = getattr(self, name)
+            if value:
+                shown = f"<{len(value)} characters>" if name == "lock" else repr(_public(value))
+                told.append(f"{name}={shown}")
+        return f"Environment({', '.join(told)})"
+
+
+def _items(value: Any) -> list[Any]:
+    if isinstance(value, (str, os.PathLike)):
+        return [value]
+    if value is None:
+        return []
+    return list(value)
+
+
+def _public(value: Any) -> Any:
+    """Without the credentials of addresses."""
+    if isinstance(value, tuple):
+        return tuple(map(_public, value))
+    return re.sub(r"(?<=://)[^/@]*@", "***@", value) if isinstance(value, str) else value
+
+
+def _check_python(python: Any) -> None:
+    if python is None:
+        return
+    if not isinstance(python, str) or not re.fullmatch(r"3(\.\d+){0,2}", python.strip()):
+        raise ValueError(f"Environment(python={python!r:.80}): write a version, such as '3.12'")
+    have = platform.python_version()
+    wanted = python.strip()
+    if have != wanted and not have.startswith(wanted + "."):
+        raise ValueError(
+            f"Environment(python={wanted!r}): the sandbox has Python {have}, as this interpreter; "
+            f"call from Python {wanted}"
+        )
+
+
+def _url(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} takes a URL, not {type(value).__name__}")
+    text = value.strip()
+    if not re.fullmatch(r"https?://[^\s\"'\\`<>]+", text) or not text.isascii():
+        raise ValueError(f"{name}={_public(text)!r:.120} is no URL that begins with https://")
+    return text
+
+
+def _link(value: Any) -> str:
+    """A page, or a directory that is there."""
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if isinstance(text, str) and "://" in text:
+        return _url("find_links", text)
+    if not isinstance(text, str) or not text:
+        raise TypeError(f"find_links takes URLs and directories, not {value!r:.80}")
+    place = os.path.realpath(os.path.expanduser(text))
+    if not os.path.isdir(place):
+        raise ValueError(f"find_links={text!r}: there is no such directory")
+    return place
+
+
+def _constraints(value: Any) -> tuple[str, ...]:
+    from hutch._requirements import normalize
+
+    is_file = isinstance(value, os.PathLike) or (
+        isinstance(value, str) and (value.endswith(".txt") or "/" in value)
+    )
+    if is_file:
+        from hutch._requirements_file import constraints_of
+
+        return constraints_of(os.fspath(value))
+    return normalize(_items(value))
+
+
+def _lock_text(path: Any) -> str:
+    place = os.path.expanduser(os.fspath(path))
+    with open(place, encoding="utf-8") as file:
+        text = file.read(_MOST_LOCK + 1)
+    if len(text) > _MOST_LOCK:
+        raise ValueError(f"the lock {place} is larger than {_MOST_LOCK >> 20} MiB")
+    from hutch._lock import checked
+
+    return checked(text, place)

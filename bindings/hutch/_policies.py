@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from hutch._mounts import Mount
+
     class PolicyFields(TypedDict, total=False):
         """What a `Policy` takes."""
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         hard_limits: bool
         refuse_secrets: bool
         env: Mapping[str, str]
+        mounts: Mapping[str, str | os.PathLike[str] | Mount]
 
 
 _FLAGS = ("allow_sdists", "hard_limits", "refuse_secrets")  # of a policy alone: no keywords

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from typing import Literal, TypedDict
 
     from hutch._environment import Environment
+    from hutch._mounts import Mount
     from hutch._policies import Policy
 
     class Keywords(TypedDict, total=False):
         """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
 
         dependencies: Iterable[str] | str
-        environment: Environment | None
+        environment: Environment | str | os.PathLike[str] | None
         modules: Iterable[ModuleType | str | os.PathLike[str]] | ModuleType | str
         preload: Iterable[str] | str | None
         setup: Callable[[], object] | None
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
         output_mb: float
         result_mb: float
         env: Mapping[str, str]
+        mounts: Mapping[str, str | os.PathLike[str] | Mount]
         isolation: Literal["cell", "container", "shared"]
         max_calls: int
         max_age_sec: float
@@ -110,6 +112,7 @@ class Options(NamedTuple):
 
     dependencies: tuple[str, ...] | None = ()  # normalized; None: "inline", to be read by a program
     allow_sdists: bool = False
+    environment: Environment | None = None  # where dependencies do not say it all
     modules: tuple[Any, ...] = ()
     preload: tuple[str, ...] | None = None
     setup: Callable[[], object] | None = None
@@ -124,6 +127,7 @@ class Options(NamedTuple):
     output_mb: float = 1.0
     result_mb: float = 512.0
     env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[tuple[str, Any], ...] = ()  # destinations with their Mounts
     isolation: str = "cell"
     max_calls: int = 10_000  # of a worker; of a shared cell 100; of a container 1
     max_age_sec: float = 3600.0
@@ -153,6 +157,8 @@ class Options(NamedTuple):
                 raise TypeError(unknown("keyword", name, KEYWORDS))
         if "environment" in keywords:
             given.update(_environment(keywords["environment"], keywords))
+        elif "dependencies" in given:
+            given["environment"] = None
         return self._before(keywords.get("policy"))._with(given)
 
     def _before(self, policy: Any) -> Options:
@@ -207,6 +213,14 @@ def _dependencies(name: str, value: Any) -> tuple[str, ...] | None:
     from hutch._requirements import normalize
 
     return normalize(items)
+
+
+def _mounts(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
+    if not value and value is not False:
+        return ()
+    from hutch._mounts import checked
+
+    return checked(name, value)
 
 
 def _modules(name: str, value: Any) -> tuple[Any, ...]:
@@ -273,6 +287,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "output_mb": lambda name, value: _number(name, value, 0, 4096, zero=True),
     "result_mb": lambda name, value: _number(name, value, 0, 65536),
     "env": _pairs,
+    "mounts": _mounts,
     "isolation": _isolation,
     "max_calls": lambda name, value: _whole(name, value, 1, 1 << 40),
     "max_age_sec": _sec,
@@ -291,10 +306,6 @@ _LATER: dict[str, tuple[tuple[object, ...], str]] = {
         ((), [], set(), frozenset(), None),
         "a call has no network: pass data in as arguments",
     ),
-    "mounts": (
-        ({}, None),
-        "no directory of the host is inside: pass content as arguments or files=",
-    ),
     "secrets": (({}, None), "there is no network inside that a secret could be sent to"),
     "tools": (
         ((), [], set(), frozenset(), None),
@@ -310,13 +321,20 @@ def _environment(value: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     from hutch._environment import Environment
 
+    if isinstance(value, (str, os.PathLike)):
+        value = Environment.from_path(value)
     if not isinstance(value, Environment):
-        raise ValueError(
-            f"environment={_shown(value)} is not supported yet: give an Environment(...)"
+        raise TypeError(
+            f"environment= takes an Environment(...) or the path of a requirements.txt, a "
+            f"pylock.toml or a virtual environment, not {type(value).__name__}"
         )
     if keywords.get("dependencies"):
         raise ValueError("give either dependencies= or environment=, not both")
-    return {"dependencies": value.dependencies, "allow_sdists": value.allow_sdists}
+    return {
+        "dependencies": value.dependencies,
+        "allow_sdists": value.allow_sdists,
+        "environment": value,
+    }
 
 
 def _refuse_later(name: str, value: object) -> None:

@@ -54,7 +54,15 @@ def _literal(value: Any) -> str:
         return str(int(value)) if value == int(value) else repr(value)
     if isinstance(value, str):
         return _quoted(value)
+    if hasattr(value, "as_caller"):
+        return _mount(value)
     return "[" + ", ".join(map(_literal, value)) + "]"
+
+
+def _mount(mount: Any) -> str:
+    flags = [f"{name} = true" for name in ("writable", "as_caller") if getattr(mount, name)]
+    source = _quoted(mount.source)
+    return f"{{ {', '.join([f'source = {source}', *flags])} }}" if flags else source
 
 
 def _quoted(text: str) -> str:

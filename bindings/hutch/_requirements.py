@@ -15,27 +15,31 @@ from hutch._errors import RequirementError
 
 _LENGTH = 1000  # characters of one requirement
 _COUNT = 1000
+_URL = re.compile(r"[A-Za-z0-9._-]+\s*(\[[^\]]*\])?\s*@\s*https?://[!#-&(-;=-\[\]-~]+(\s+;.*)?")
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 
 
-def normalize(items: Iterable[Any]) -> tuple[str, ...]:
+def normalize(items: Iterable[Any], urls: bool = False) -> tuple[str, ...]:
     """The set that the items mean: order, spelling, spaces and repetition make no difference.
+    `urls`: `name @ https://...` passes too.
 
     Raises RequirementError, or TypeError for what is no str.
     """
     items = list(items)
     if len(items) > _COUNT:
         raise RequirementError(f"{len(items)} requirements; at most {_COUNT} are taken")
-    return tuple(sorted({_one(item) for item in items}))
+    return tuple(sorted({_one(item, urls) for item in items}))
 
 
-def _one(item: Any) -> str:
+def _one(item: Any, urls: bool) -> str:
     if not isinstance(item, str):
         raise TypeError(
             f"a requirement is a str like 'pandas>=2', not {type(item).__name__}: {item!r:.80}"
         )
     text = item.strip()
-    _refuse(item, text)
+    url = _URL.fullmatch(text) if urls else None
+    if url is None:
+        _refuse(item, text)
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
@@ -48,13 +52,15 @@ def _one(item: Any) -> str:
             hint="write it as 'name', 'name>=1.2' or 'name[extra]==1.2.3'",
             requirement=text,
         ) from None
-    if parsed.url:
+    if parsed.url and url is None:
         raise _refusal(text, "a URL", "give its name and version")
     name = canonicalize_name(parsed.name)
     extras = ",".join(sorted({canonicalize_name(extra) for extra in parsed.extras}))
     specifiers = ",".join(sorted({str(specifier) for specifier in parsed.specifier}))
     marker = f"; {parsed.marker}" if parsed.marker else ""
-    return f"{name}{f'[{extras}]' if extras else ''}{specifiers}{marker}"
+    source = f" @ {parsed.url}" if parsed.url else ""
+    space = " " if source and marker else ""  # or the marker would be part of the address
+    return f"{name}{f'[{extras}]' if extras else ''}{source}{specifiers}{space}{marker}"
 
 
 def _refuse(given: str, text: str) -> None:

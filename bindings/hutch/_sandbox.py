@@ -35,7 +35,12 @@ else:
 R = TypeVar("R")
 T = TypeVar("T")
 _INLINE = 'dependencies="inline" is for programs given as text'
-_OF_ITS_BYTES = ("dependencies", "modules", "refuse_secrets")  # options that its bytes depend on
+_OF_ITS_BYTES = (
+    "dependencies",
+    "environment",
+    "modules",
+    "refuse_secrets",
+)  # options that its bytes depend on
 _COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
 

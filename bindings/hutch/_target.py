@@ -11,13 +11,16 @@ import pickle
 import sys
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hutch import _arguments, _core, _types
 from hutch._connection import PoolRequest
 from hutch._functions import FunctionBytes, check_installed, function_bytes
 from hutch._policy import Options
 from hutch._survey import Survey
+
+if TYPE_CHECKING:
+    from hutch._shown import Shown
 
 _MIB = 1 << 20
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
@@ -37,7 +40,7 @@ class Target:
         self.options = options
         self.inside = _modules.names_of(options.modules) if options.modules else frozenset()
         self.nonce = nonce
-        self.request = PoolRequest(self._spec, _title(options), options.build_sec)
+        self.request = self._request(options)
         self.shared = options.isolation == "shared"
         self.terms = _core.Terms(
             timeout_ms=_ms(options.timeout_sec),
@@ -72,21 +75,35 @@ class Target:
         common = {"cpu_ms": self.terms.cpu_ms, "result_bytes": self.terms.result_bytes}
         return {**common, "keep": code.sha256} if self.shared else common
 
-    def _spec(self) -> _core.PoolSpec:
-        from hutch import _index, _launcher, _modules
+    def _request(self, options: Options) -> PoolRequest:
+        if not options.mounts and options.environment is None:
+            return PoolRequest(self._spec, _title(options), options.build_sec)
+        from hutch import _shown
+
+        if not _shown.is_needed(options):
+            return PoolRequest(self._spec, _title(options), options.build_sec)
+        return _shown.ShowingRequest(
+            self._spec,
+            lambda: _shown.looked_through(options),
+            _title(options),
+            options.build_sec,
+        )
+
+    def _spec(self, shown: Sequence[Shown] = ()) -> _core.PoolSpec:
+        from hutch import _launcher, _modules, _packages
 
         options = self.options
-        dependencies = options.dependencies or ()
         return {
-            "requirements": list(dependencies),
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "platform": f"linux_{os.uname().machine}",
             "base_id": _launcher.base_id(),
             "runtime_id": _launcher.runtime_id(),
-            "index": _index.settings() if dependencies else {},
-            "allow_sdists": options.allow_sdists and bool(dependencies),
+            **_packages.fields(options),
+            "links": [one.spec for one in shown if one.kind == "links"],
+            "venv": [one.spec for one in shown if one.kind == "venv"],
+            "mounts": [one.spec for one in shown if one.kind == "mounts"],
             "preload": None if options.preload is None else list(options.preload),
-            "nonce": self.nonce,
+            "nonce": self.nonce + "".join(one.digest[:16] for one in shown if one.kind != "mounts"),
             "setup": self._setup(),
             "modules": _modules.files_of(options.modules),
             "memory_mb": options.memory_mb,
@@ -112,7 +129,7 @@ class Target:
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
         survey = Survey(function, self.inside)
-        check_installed(survey.by_name, self.options.dependencies or ())
+        check_installed(survey.by_name, _installed(self.options))
         return function_bytes(function, survey)
 
 
@@ -130,7 +147,7 @@ class FunctionTarget(Target):
         super().__init__(function.__name__, options, nonce)
         self.function = function
         self.data = data or FunctionBytes(
-            function, options.dependencies or (), self.inside, options.refuse_secrets
+            function, _installed(options), self.inside, options.refuse_secrets
         )
         self._local_names = local_names
         self._annotation: Any = self  # self: not resolved yet
@@ -216,6 +233,12 @@ def _ms(seconds: float | None) -> int:
     from hutch._connection import milliseconds
 
     return 0 if seconds is None else milliseconds(seconds)
+
+
+def _installed(options: Options) -> tuple[str, ...]:
+    """Requirements whose modules a function finds inside."""
+    environment = options.environment
+    return (options.dependencies or ()) + (environment.names if environment else ())
 
 
 def _title(options: Options) -> str:

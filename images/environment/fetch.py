@@ -114,6 +114,12 @@ def installer_environment(settings: dict[str, Any], directory: str) -> dict[str,
         environment["UV_DEFAULT_INDEX"] = settings["index_url"]
     if settings.get("extra_index_urls"):
         environment["UV_INDEX"] = " ".join(settings["extra_index_urls"])
+    if settings.get("netrc"):
+        # No build script runs where there are credentials: the client sees to that.
+        path = "/tmp/netrc"
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(settings["netrc"])
+        environment["NETRC"] = path
     for name, value in settings.get("proxies", {}).items():
         environment[name] = environment[name.lower()] = value
     return environment
@@ -127,12 +133,12 @@ class Installer:
         self._directory = directory
         self._report = report
         self._common = [] if settings.get("allow_sdists") else ["--only-binary", ":all:"]
+        for place in settings.get("find_links", []):
+            self._common += ["--find-links", place]
         self._floor = max(RESERVE, free_bytes(directory) - int(settings["max_bytes"]))
 
-    def resolve(self, requirements: list[str], lock: str) -> None:
-        source = "/tmp/requirements.in"
-        with open(source, "w") as file:
-            file.write("".join(line + "\n" for line in requirements))
+    def resolve(self, requirements: list[str], constraints: list[str], lock: str) -> None:
+        source = write_lines("/tmp/requirements.in", requirements)
         self._report.progress("resolve", "resolving {}".format(", ".join(requirements)[:200]))
         command = [
             "compile",
@@ -144,6 +150,8 @@ class Installer:
             "--no-annotate",
             "--quiet",
         ]
+        if constraints:
+            command += ["--constraints", write_lines("/tmp/constraints.txt", constraints)]
         # Few retries: that a name does not exist, or the network, should be known at once.
         self._run("resolve", command, {"UV_HTTP_RETRIES": "1"})
 
@@ -153,8 +161,8 @@ class Installer:
             "install",
             "-r",
             lock,
-            "--no-deps",
-            "--require-hashes",
+            # A pylock.toml has hashes for everything, and they are checked without being told to.
+            *(["--preview"] if lock.endswith(".toml") else ["--no-deps", "--require-hashes"]),
             "--target",
             tree,
             "--link-mode",
@@ -231,6 +239,12 @@ class Lines(threading.Thread):
             self.current = ", ".join(self._open[:4])
 
 
+def write_lines(path: str, lines: list[str]) -> str:
+    with open(path, "w") as file:
+        file.write("".join(line + "\n" for line in lines))
+    return path
+
+
 def counted(packages: int) -> str:
     return f"{packages} package{'' if packages == 1 else 's'}"
 
@@ -238,7 +252,9 @@ def counted(packages: int) -> str:
 def locked_packages(lock: str) -> list[str]:
     with open(lock) as file:
         return [
-            m[1] for m in (re.match(r"([A-Za-z0-9][\w.-]*==[^\s;\\]+)", line) for line in file) if m
+            m[1]
+            for m in (re.match(r"([A-Za-z0-9][\w.-]*(?:==| @ )[^\s;\\]+)", line) for line in file)
+            if m
         ]
 
 
@@ -326,22 +342,70 @@ def direct_modules(tree: str, requirements: list[str]) -> list[str]:
     return modules
 
 
+def given_lock(text: str, lock: str) -> str:
+    """Where the installer reads a lock that was given: it knows the kinds by their names."""
+    with open(lock, "w") as file:
+        file.write(text)
+    if not re.search(r"(?m)^\s*lock-version\s*=", text):
+        return lock
+    path = "/tmp/pylock.toml"
+    with open(path, "w") as file:
+        file.write(text)
+    return path
+
+
+def installed(tree: str) -> list[str]:
+    """name==version of everything that is there."""
+    found = (re.fullmatch(r"(.+?)-([^-]+)\.dist-info", entry) for entry in os.listdir(tree))
+    return sorted(f"{canonical(match[1])}=={match[2]}" for match in found if match)
+
+
+def roots(tree: str) -> list[str]:
+    """The distributions that no other one there requires: of a lock, what was asked for."""
+    names: set[str] = set()
+    wanted: set[str] = set()
+    for entry in os.listdir(tree):
+        match = re.fullmatch(r"(.+?)-[^-]+\.dist-info", entry)
+        if not match:
+            continue
+        names.add(canonical(match[1]))
+        path = os.path.join(tree, entry, "METADATA")
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                for line in file:
+                    if line.strip() == "":
+                        break  # what follows is prose
+                    needed = re.match(r"Requires-Dist:\s*([A-Za-z0-9._-]+)", line)
+                    if needed and canonical(needed[1]) != canonical(match[1]):
+                        wanted.add(canonical(needed[1]))
+        except OSError:
+            continue
+    return sorted(names - wanted) or sorted(names)
+
+
 def build(directory: str, settings: dict[str, Any], report: Report) -> None:
     tree, lock = os.path.join(directory, "tree"), os.path.join(directory, "lock.txt")
     installer = Installer(settings, directory, report)
-    installer.resolve(settings["requirements"], lock)
+    source = lock
+    if settings.get("lock"):
+        source = given_lock(settings["lock"], lock)
+    else:
+        installer.resolve(settings["requirements"], settings.get("constraints", []), lock)
     packages = locked_packages(lock)
     report.progress("resolve", counted(len(packages)), 1, 1)
     os.makedirs(tree, exist_ok=True)
-    if packages:  # a marker may have left out all of them
-        installer.install(lock, tree, len(packages))
+    if packages or source != lock:  # a marker may have left out all of them
+        installer.install(source, tree, len(packages))
     report.progress("install", f"checking {counted(len(packages))}")
     try:
         os.unlink(os.path.join(tree, ".lock"))
     except FileNotFoundError:
         pass
     size, files = check_tree(tree, int(settings["max_bytes"]), int(settings["max_files"]))
-    modules = direct_modules(tree, settings["requirements"])
+    asked = settings["requirements"]
+    if settings.get("lock"):
+        asked, packages = roots(tree), installed(tree)
+    modules = direct_modules(tree, asked)
     report.write(packages=packages, modules=modules, bytes=size, files=files)
 
 

@@ -17,8 +17,8 @@
 #include <algorithm>
 
 #include "images/warden/clock.h"
+#include "images/warden/mounts.h"
 #include "images/warden/watch.h"
-#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -190,14 +190,19 @@ void Warden::OnAgent() {
   }
 }
 
-// The value of `key` in a configuration, or `otherwise`.
-uint64_t Warden::Configured(const char* key, uint64_t otherwise) const {
+// The value of `key` in a configuration, or "".
+const char* Warden::Text(const char* key) const {
   const size_t size = strlen(key);
   for (size_t at = 0; at < config_size_; at += strlen(config_ + at) + 1) {
     if (strncmp(config_ + at, key, size) == 0 && config_[at + size] == '=')
-      return strtoull(config_ + at + size + 1, nullptr, 10);
+      return config_ + at + size + 1;
   }
-  return otherwise;
+  return "";
+}
+
+uint64_t Warden::Configured(const char* key, uint64_t otherwise) const {
+  const char* text = Text(key);
+  return *text == '\0' ? otherwise : strtoull(text, nullptr, 10);
 }
 
 void Warden::OnConfigure(const Message& message) {
@@ -210,6 +215,10 @@ void Warden::OnConfigure(const Message& message) {
   memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
+  // Before any code of a stranger's runs.
+  if (!MountsAreVetted(Text("HUTCH_MOUNTS"))) {
+    Doom("what a mount shows is not what was looked at: it was replaced meanwhile");
+  }
   ConfigureZygote();
 }
 
@@ -326,7 +335,7 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
   cell->pids_peak = std::max(cell->pids_peak, usage.processes);
   cell->cpu_us = usage.cpu_us;
-  if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us && !Without("cpu"))
+  if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us)
     return Kill(cell, kKilled, kLimitCpuTime);
   const bool suspect = usage.memory_kb + scratch.used_kb > memory_kb_;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
@@ -334,7 +343,7 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
   const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb);
   cell->peak_kb = std::max(cell->peak_kb, total);
-  if (total > memory_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
+  if (total > memory_kb_) Kill(cell, kKilled, kLimitMemory);
 }
 
 void Warden::WatchWorker() {

@@ -86,6 +86,7 @@ class Warden {
   void OnMakeCell(const Message& message);
   void OnEndSlot(const Message& message);
   void OnConfigure(const Message& message);
+  const char* Text(const char* key) const;
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
   void Report(const FrameHeader& header, const void* payload = nullptr, size_t size = 0);

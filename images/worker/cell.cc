@@ -112,9 +112,10 @@ PyObject* Fork(PyObject*, PyObject*) {
 PyObject* Enter(PyObject*, PyObject* args) {
   int control;
   unsigned long long memory_kb, disk_kb, pids, nofile;
-  if (!PyArg_ParseTuple(args, "iKKKK", &control, &memory_kb, &disk_kb, &pids, &nofile))
+  const char* mounts = "";
+  if (!PyArg_ParseTuple(args, "iKKKK|s", &control, &memory_kb, &disk_kb, &pids, &nofile, &mounts))
     return nullptr;
-  const SlotOptions options{memory_kb, disk_kb, pids, nofile};
+  const SlotOptions options{memory_kb, disk_kb, pids, nofile, mounts};
   bool locks_shared = false;
   if (const char* step = EnterSlot(options, control, &plan, &locks_shared)) return Failed(step);
   return PyBool_FromLong(locks_shared);

@@ -19,7 +19,6 @@
 
 #include "images/warden/control.h"
 #include "images/worker/raw_syscall.h"
-#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -46,8 +45,8 @@ struct Mask {
   const char* by;
 };
 // What a fresh /proc still shows of the host, whoever may read it: the owner is the host's root,
-// but not all is 0400. In /proc/locks stand the open-file locks of the whole machine, the host's
-// and those of other cells, which could so tell each other anything.
+// but not all is 0400. In /proc/locks stand the open-file locks of the whole machine, the host's and
+// those of other cells, which could so tell each other anything.
 constexpr Mask kMasks[] = {
     {"/proc/cmdline", kNothing},
     {"/proc/config.gz", kNothing},
@@ -84,21 +83,33 @@ int WriteFile(const char* path, const char* text, int flags = 0) {
   return written ? 0 : -1;
 }
 
+constexpr size_t kMaxShown = 256;  // characters of a path
+
 struct RootPath {
-  char text[128];
+  char text[kMaxShown + sizeof kRoot];
   explicit RootPath(const char* path) { snprintf(text, sizeof text, "%s%s", kRoot, path); }
 };
+
+// The directories above a path of the new root.
+void MakeParents(char* full) {
+  for (char* slash = full + sizeof kRoot; (slash = strchr(slash, '/')) != nullptr; *slash++ = '/') {
+    *slash = '\0';
+    mkdir(full, 0755);
+  }
+}
 
 // mkdir -p below the new root.
 void MakeDirectories(const char* path, mode_t mode = 0755) {
   RootPath full(path);
-  for (char* slash = full.text + sizeof kRoot; (slash = strchr(slash, '/')) != nullptr;
-       *slash++ = '/') {
-    *slash = '\0';
-    mkdir(full.text, 0755);
-  }
+  MakeParents(full.text);
   mkdir(full.text, mode);
   chmod(full.text, mode);
+}
+
+bool MountOverlay(const char* from, const char* to) {
+  char options[kMaxShown + 64];
+  snprintf(options, sizeof options, "lowerdir=%s:%s", from, kEmpty);
+  return mount("overlay", to, "overlay", MS_RDONLY | kQuiet, options) == 0;
 }
 
 const char* Show(const char* path, bool* locks_shared) {
@@ -112,11 +123,7 @@ const char* Show(const char* path, bool* locks_shared) {
   }
   if (!S_ISDIR(info.st_mode)) return nullptr;
   MakeDirectories(path);
-  char options[192];
-  snprintf(options, sizeof options, "lowerdir=%s:%s", path, kEmpty);
-  if (!Without("overlays") &&
-      mount("overlay", full.text, "overlay", MS_RDONLY | kQuiet, options) == 0)
-    return nullptr;
+  if (MountOverlay(path, full.text)) return nullptr;
   *locks_shared = true;
   if (mount(path, full.text, nullptr, MS_BIND, nullptr) != 0) return path;
   return mount(nullptr, full.text, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) == 0
@@ -164,7 +171,39 @@ void WriteSmallFiles() {
   for (const auto& file : files) WriteFile(RootPath(file.path).text, file.text, O_CREAT);
 }
 
-const char* BuildRoot(bool* locks_shared) {
+// A mount of the caller's files. A bind keeps what the container's own mount forbids: those flags
+// are locked here.
+const char* ShowMount(const char* path, bool writable, bool* locks_shared) {
+  struct stat info;
+  if (stat(path, &info) != 0) return "a mount";
+  RootPath full(path);
+  if (S_ISDIR(info.st_mode)) {
+    MakeDirectories(path);
+    if (!writable && MountOverlay(path, full.text)) return nullptr;
+    *locks_shared |= !writable;
+  } else {
+    MakeParents(full.text);
+    if (WriteFile(full.text, "", O_CREAT) != 0) return "a mount";
+  }
+  return mount(path, full.text, nullptr, MS_BIND, nullptr) == 0 ? nullptr : "a mount";
+}
+
+const char* ShowMounts(const char* lines, bool* locks_shared) {
+  for (const char* end; *lines != '\0'; lines = end + 1) {
+    end = strchrnul(lines, '\n');
+    const char* tab =
+        static_cast<const char*>(memrchr(lines, '\t', static_cast<size_t>(end - lines)));
+    char path[kMaxShown];
+    if (tab == nullptr || static_cast<size_t>(end - tab) > sizeof path) return "a mount";
+    snprintf(path, sizeof path, "%.*s", static_cast<int>(end - tab - 1), tab + 1);
+    if (const char* failed = ShowMount(path, strncmp(lines, "rw\t", 3) == 0, locks_shared))
+      return failed;
+    if (*end == '\0') break;
+  }
+  return nullptr;
+}
+
+const char* BuildRoot(const char* mounts, bool* locks_shared) {
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "private mounts";
   if (mount("tmpfs", "/tmp", "tmpfs", kQuiet, "size=1m,mode=0755") != 0) return "tmpfs";
   if (mkdir(kEmpty, 0755) != 0 || mkdir(kRoot, 0755) != 0) return "mkdir";
@@ -179,9 +218,7 @@ const char* BuildRoot(bool* locks_shared) {
   for (const char* path : kShown) {
     if (const char* failed = Show(path, locks_shared)) return failed;
   }
-  if (Without("root")) {
-    if (const char* failed = Show("/run/hutch", locks_shared)) return failed;
-  }
+  if (const char* failed = ShowMounts(mounts, locks_shared)) return failed;
   for (const char* path : kDevices) {
     if (const char* failed = BindDevice(path)) return failed;
   }
@@ -229,11 +266,10 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
   // An inode of tmpfs takes about 1 KB of kernel memory that `size` does not count.
   const unsigned long long inodes =
       std::clamp<unsigned long long>(options.disk_kb / 8, 1024, 65536);
-  snprintf(
-      plan->scratch_options, sizeof plan->scratch_options, "size=%lluk,nr_inodes=%llu,mode=0755",
-      static_cast<unsigned long long>(options.disk_kb) * (Without("scratch") ? 16 : 1), inodes);
+  snprintf(plan->scratch_options, sizeof plan->scratch_options,
+           "size=%lluk,nr_inodes=%llu,mode=0755", static_cast<unsigned long long>(options.disk_kb),
+           inodes);
   for (const Mask& mask : kMasks) {
-    if (Without("masks")) break;
     if (access(mask.path, R_OK) != 0 && access(mask.path, W_OK) != 0)
       continue;  // the host's own ownership guards it
     plan->mask[plan->masks] = mask.path;
@@ -280,14 +316,13 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   sigprocmask(SIG_BLOCK, &all, nullptr);
   WriteFile("/proc/self/oom_score_adj", "800");  // before anything of the host
   FillPlan(options, plan);
-  const int network = Without("network") ? 0 : CLONE_NEWNET;
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | network | CLONE_NEWUTS) != 0) return "unshare";
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS) != 0) return "unshare";
   if (WriteFile("/proc/self/setgroups", "deny") != 0) return "setgroups";
   if (WriteFile("/proc/self/uid_map", plan->uid_map) != 0) return "uid_map";
   if (WriteFile("/proc/self/gid_map", plan->gid_map) != 0) return "gid_map";
   if (sethostname("cell", 4) != 0 || setdomainname("(none)", 6) != 0) return "hostname";
-  if (const char* failed = BuildRoot(locks_shared)) return failed;
-  if (const char* failed = network == 0 ? nullptr : RaiseLoopback()) return failed;
+  if (const char* failed = BuildRoot(options.mounts, locks_shared)) return failed;
+  if (const char* failed = RaiseLoopback()) return failed;
   if (const char* failed = PlaceDescriptors(control)) return failed;
   return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 ? nullptr : "PR_SET_DUMPABLE";
 }

@@ -232,6 +232,7 @@ class Zygote:
                 self.number("HUTCH_DISK_KB", 1 << 18),
                 self.number("HUTCH_PIDS", 64),
                 self.number("HUTCH_NOFILE", 1024),
+                self.config.get("HUTCH_MOUNTS", ""),
             )
         except OSError as error:
             where = CELL_CONTROL if error.strerror == "/dev/null" else control
