@@ -131,8 +131,18 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--once", action="store_true", help="once, and out")
     commands.add_parser("metrics", parents=[common], help="metrics, as Prometheus reads them")
     env = commands.add_parser("env", parents=[common], help="environments in the store")
-    env.add_argument("action", nargs="?", choices=["list", "remove"], default="list")
-    env.add_argument("digest", nargs="*", help="of what is to be removed")
+    actions = ["list", "remove", "rm", "lock", "export"]
+    env.add_argument("action", nargs="?", choices=actions, default="list")
+    env.add_argument(
+        "digest", nargs="*", help="what is to be removed or exported; of lock: requirements"
+    )
+    env.add_argument(
+        "--environment",
+        "-r",
+        metavar="PATH",
+        help="lock what this requirements.txt or pylock.toml asks for",
+    )
+    env.add_argument("--output", "-o", metavar="FILE", help="of lock and export")
     logs = commands.add_parser("logs", parents=[common], help="the agent's log")
     logs.add_argument("--follow", "-f", action="store_true")
     logs.add_argument("--tail", type=int, metavar="N")

@@ -198,8 +198,13 @@ def metrics(options: argparse.Namespace) -> int:
 
 def env(options: argparse.Namespace) -> int:
     from hutch import _status
+    from hutch.cli import environments
 
-    if options.action == "remove":
+    if options.action == "lock":
+        return environments.lock(options)
+    if options.action == "export":
+        return environments.export(options)
+    if options.action in ("remove", "rm"):
         if not options.digest:
             raise ValueError("hutch env remove DIGEST ...: which?")
         known = [str(item.get("digest", "")) for item in _status.environments()]

@@ -1,0 +1,84 @@
+"""`hutch env lock` and `hutch env export`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+
+def lock(options: argparse.Namespace) -> int:
+    """Requirements with versions and hashes, built and seen to load, on stdout or in a file."""
+    from hutch import Environment
+    from hutch._connection import on_pool
+    from hutch._policy import NORMAL
+    from hutch._target import TextTarget
+
+    if bool(options.environment) == bool(options.digest):
+        raise ValueError("hutch env lock REQUIREMENT ...: which? Or --environment PATH")
+    wanted: Any = options.environment or Environment(options.digest)
+    target = TextTarget("", "lock", NORMAL.changed({"environment": wanted}), "")
+    prepared = on_pool(target.request, lambda _, pool: pool)
+    text = prepared.lock
+    if options.json:
+        text = json.dumps({"digest": prepared.digest, "lock": text}) + "\n"
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """An image of base and packages, for other machines: an archive that `podman load` takes."""
+    from hutch import _core, _launcher, _status
+    from hutch.cli.commands import _whole_digest
+
+    if len(options.digest) != 1 or not options.output:
+        raise ValueError("hutch env export DIGEST --output FILE: which, and where to?")
+    known = [str(item.get("digest", "")) for item in _status.environments()]
+    digest = _whole_digest(options.digest[0], known)
+    if digest not in known:
+        raise ValueError(
+            f"no environment begins with {options.digest[0]!r}; `hutch env` lists them"
+        )
+    paths = _core.paths()
+    tree = os.path.join(str(paths["state_dir"]), "environments", digest, "tree")
+    base = f"localhost/hutch-base:{_launcher.base_id()}"
+    image = f"localhost/hutch-environment:{digest[:32]}"
+    container = f"hutch-export-{os.getpid()}"
+    try:
+        _podman("create", "--name", container, "--network", "none", base)
+        _podman("cp", f"{tree}/.", f"{container}:/opt/env")
+        change = ["--change", "ENV PYTHONPATH=/opt/env", "--change", "WORKDIR /"]
+        _podman("commit", "--quiet", *change, container, image)
+        with open(options.output, "wb") as file:
+            _podman("save", "--format", "docker-archive", image, out=file)
+    finally:
+        _podman("rm", "--force", "--ignore", container, check=False)
+        _podman("rmi", "--force", image, check=False)
+    told = {"image": image, "file": options.output, "bytes": os.path.getsize(options.output)}
+    if options.json:
+        print(json.dumps(told))
+    else:
+        print(f"{options.output}: {image}, {told['bytes'] / 1e6:.1f} MB; podman load -i it")
+    return 0
+
+
+def _podman(*arguments: str, out: Any = subprocess.DEVNULL, check: bool = True) -> None:
+    from hutch import _launcher
+
+    done = subprocess.run(
+        [_launcher.PROGRAM, "--podman", "--", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if check and done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise OSError(f"podman {arguments[0]} failed: {said[-1] if said else done.returncode}")

@@ -1,0 +1,244 @@
+"""Environments from files, locks, virtual environments, and indexes with a password: against an
+index of the test's own on this machine."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.server
+import io
+import os
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hutch import DependencyInstallError, Environment, sandbox
+
+NAME = "hutch-test-tiny"
+
+
+def wheel(version: str) -> bytes:
+    buffer = io.BytesIO()
+    info = f"hutch_test_tiny-{version}.dist-info"
+    files = {
+        "hutch_test_tiny.py": f"VERSION = {version!r}\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in {**files, f"{info}/RECORD": record}.items():
+            archive.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), text)
+    return buffer.getvalue()
+
+
+WHEELS = {f"hutch_test_tiny-{v}-py3-none-any.whl": wheel(v) for v in ("1.0", "2.0")}
+
+
+def own_address() -> str:
+    """One of this machine's that a container's network reaches."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing
+        except OSError:
+            pytest.skip("this machine has no address but loopback's")
+        return str(probe.getsockname()[0])
+
+
+class Index(http.server.ThreadingHTTPServer):
+    """`/simple/` for everybody, `/private/simple/` for who has the password."""
+
+    def __init__(self) -> None:
+        super().__init__((own_address(), 0), Handler)
+        self.url = f"http://{self.server_address[0]}:{self.server_address[1]}"
+        self.asked: list[tuple[str, str]] = []
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Index
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.server.asked.append((self.path, self.headers.get("Authorization", "")))
+        secret = "Basic " + base64.b64encode(b"me:s3cret").decode()
+        path = self.path
+        if path.startswith("/private/"):
+            if self.headers.get("Authorization") != secret:
+                return self.answer(401, b"", {"WWW-Authenticate": "Basic"})
+            path = path.removeprefix("/private")
+        if path == f"/simple/{NAME}/":
+            links = "".join(
+                f'<a href="../../files/{name}#sha256={hashlib.sha256(data).hexdigest()}">{name}</a>'
+                for name, data in WHEELS.items()
+            )
+            return self.answer(200, f"<html><body>{links}</body></html>".encode())
+        data = WHEELS.get(path.removeprefix("/files/"))
+        return self.answer(200, data, {}) if data is not None else self.answer(404, b"")
+
+    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in (headers or {"Content-Type": "text/html"}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[Index]:
+    with Index() as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+
+
+def version() -> str:
+    import hutch_test_tiny
+
+    return str(hutch_test_tiny.VERSION)
+
+
+def test_an_index_of_ones_own_and_constraints(index: Index) -> None:
+    newest = Environment([NAME], index_url=f"{index.url}/simple/")
+    assert sandbox(version, environment=newest)() == "2.0"
+    older = Environment([NAME], index_url=f"{index.url}/simple/", constraints=[f"{NAME}<2"])
+    assert sandbox(version, environment=older)() == "1.0"
+
+
+def test_a_password_reaches_the_index_and_nothing_that_is_kept(index: Index) -> None:
+    address = index.url.replace("://", "://me:s3cret@") + "/private/simple/"
+    environment = Environment([f"{NAME}==1.0"], index_url=address)
+    assert "s3cret" not in repr(environment)
+    assert sandbox(version, environment=environment)() == "1.0"
+    assert any(authorization for path, authorization in index.asked if "private" in path)
+    wrong = Environment([f"{NAME}==1.0"], index_url=address.replace("s3cret", "wr0ng"))
+    with pytest.raises(DependencyInstallError) as raised:
+        sandbox(version, environment=wrong, disable_cache=True)()
+    assert "wr0ng" not in str(raised.value) + raised.value.log
+
+
+def test_a_requirements_file_with_its_index_and_other_files(index: Index, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(
+        f"-i {index.url}/simple/\n-r more/inner.txt  # a comment\n-c constraints.txt\n"
+    )
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "inner.txt").write_text(f"{NAME} \\\n  >=1\n")
+    (tmp_path / "constraints.txt").write_text(f"{NAME}<2\n")
+    assert sandbox(version, environment=tmp_path / "requirements.txt")() == "1.0"
+
+
+def hash_of(number: str) -> str:
+    return hashlib.sha256(WHEELS[f"hutch_test_tiny-{number}-py3-none-any.whl"]).hexdigest()
+
+
+def test_a_lock_is_installed_exactly_and_its_hashes_are_checked(
+    index: Index, tmp_path: Path
+) -> None:
+    lock = tmp_path / "requirements.txt"
+    for digest, fits in ((hash_of("1.0"), True), ("0" * 64, False)):
+        lock.write_text(f"-i {index.url}/simple/\n{NAME}==1.0 \\\n    --hash=sha256:{digest}\n")
+        call = sandbox(version, environment=str(lock))
+        if fits:
+            assert call() == "1.0"
+        else:
+            with pytest.raises(DependencyInstallError, match=r"(?i)hash"):
+                call()
+
+
+def test_a_pylock_is_installed_exactly_and_its_hashes_are_checked(
+    index: Index, tmp_path: Path
+) -> None:
+    lock = tmp_path / "pylock.toml"
+    for digest, fits in ((hash_of("1.0"), True), ("0" * 64, False)):
+        lock.write_text(
+            'lock-version = "1.0"\ncreated-by = "a test"\n\n[[packages]]\n'
+            f'name = "{NAME}"\nversion = "1.0"\n'
+            f'wheels = [{{ url = "{index.url}/files/hutch_test_tiny-1.0-py3-none-any.whl", '
+            f'hashes = {{ sha256 = "{digest}" }} }}]\n'
+        )
+        call = sandbox(version, environment=lock)
+        if fits:
+            assert call() == "1.0"
+        else:
+            with pytest.raises(DependencyInstallError, match=r"(?i)hash"):
+                call()
+
+
+def test_an_address_is_installed_where_that_is_allowed(index: Index) -> None:
+    wanted = f"{NAME} @ {index.url}/files/hutch_test_tiny-1.0-py3-none-any.whl"
+    assert sandbox(version, environment=Environment([wanted], allow_urls=True))() == "1.0"
+
+
+def test_a_directory_of_wheels_and_no_index_that_has_it(index: Index, tmp_path: Path) -> None:
+    directory = tmp_path / "wheels"
+    directory.mkdir()
+    for name, data in WHEELS.items():
+        (directory / name).write_bytes(data)
+    environment = Environment(
+        [NAME], find_links=directory, index_url=f"{index.url}/nothing/simple/"
+    )
+    assert sandbox(version, environment=environment)() == "2.0"
+
+
+def test_a_virtual_environment_is_there_as_it_is_and_follows_its_changes(tmp_path: Path) -> None:
+    place = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    packages = next(place.glob("lib/python*/site-packages"))
+    with zipfile.ZipFile(io.BytesIO(WHEELS["hutch_test_tiny-1.0-py3-none-any.whl"])) as archive:
+        archive.extractall(packages)
+    call = sandbox(version, environment=place)
+    assert call() == "1.0"
+    (packages / "hutch_test_tiny.py").write_text("VERSION = '3.0, by hand'\n")
+    assert call() == "3.0, by hand"
+
+
+def test_the_lock_command_writes_what_an_environment_takes(index: Index, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(f"-i {index.url}/simple/\n{NAME}<2\n")
+    lock = tmp_path / "lock.txt"
+    command = [sys.executable, "-m", "hutch", "env", "lock", "-r", "requirements.txt", "-o", lock]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    assert f"{NAME}==1.0" in lock.read_text() and hash_of("1.0") in lock.read_text()
+    locked = Environment(lock=lock, index_url=f"{index.url}/simple/")
+    assert sandbox(version, environment=locked)() == "1.0"
+
+
+def test_an_exported_environment_is_an_image_with_the_packages(
+    index: Index, tmp_path: Path
+) -> None:
+    environment = Environment([f"{NAME}==1.0"], index_url=f"{index.url}/simple/")
+    sandbox(version, environment=environment)()
+    from hutch import _status
+
+    (digest,) = [
+        str(item["digest"])
+        for item in _status.environments()
+        if item["requirements"] == [f"{NAME}==1.0"] and item["packages"]
+    ][:1]
+    archive = tmp_path / "image.tar"
+    command = [sys.executable, "-m", "hutch", "env", "export", digest[:16], "-o", archive]
+    subprocess.run(command, check=True)
+    import tarfile
+
+    with tarfile.open(archive) as outer:
+        layers = [member for member in outer if member.name.endswith(".tar")]
+        names = set()
+        for layer in layers:
+            content = outer.extractfile(layer)
+            assert content is not None
+            with tarfile.open(fileobj=content) as inner:
+                names |= {name for name in inner.getnames() if "hutch_test_tiny.py" in name}
+    assert names == {"opt/env/hutch_test_tiny.py"}
+    assert os.path.getsize(archive) > 1 << 20
