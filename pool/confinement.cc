@@ -14,7 +14,11 @@ using nlohmann::json;
 namespace {
 
 constexpr unsigned kNoFile =
-    1024;  // open files for each process: bounds kernel memory in sockets and pipes
+    1024;  // open files for each process of a cell: bounds kernel memory in sockets and pipes
+// Of warden, zygote and slots. The kernel counts the descriptors that are on their way in sockets
+// for a whole uid, and lets a process send more only while they are fewer than its own limit: cells,
+// stopped at theirs, must not keep the warden from making others.
+constexpr unsigned kWorkerNoFile = 4096;
 
 json Bind(const std::string& from, const std::string& to, bool writable) {
   json options = {"rbind", "nosuid", "nodev", writable ? "rw" : "ro"};
@@ -121,7 +125,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
       {"healthconfig", nullptr},
-      {"r_limits", {Limit("core", 0), Limit("nofile", kNoFile), Limit("nproc", 32768)}},
+      {"r_limits", {Limit("core", 0), Limit("nofile", kWorkerNoFile), Limit("nproc", 32768)}},
       {"stop_timeout", 0},
       {"sdnotifyMode", "ignore"},
       {"volatile", true},

@@ -200,3 +200,39 @@ def test_calls_cancelled_anywhere_leave_nothing() -> None:
         assert (outcome.value, outcome.stdout) == ([], "")
     assert statuses <= {"cancelled", "returned"}
     assert "cancelled" in statuses
+
+
+@sandbox(timeout_sec=30, env={"SHARES": "a uid"})
+def fill_sockets(seconds: float) -> int:
+    """Descriptors that nobody receives: the kernel counts them for a uid, so for a whole worker."""
+    import errno
+    import os
+    import socket
+    import time
+
+    null = os.open("/dev/null", os.O_RDONLY)
+    held = [socket.socketpair() for _ in range(40)]
+    sent = 0
+    try:
+        for sender, _ in held:
+            for _ in range(4):
+                socket.send_fds(sender, [b"x"], [null] * 250)
+                sent += 250
+    except OSError as error:
+        assert error.errno == errno.ETOOMANYREFS
+    time.sleep(seconds)
+    return sent
+
+
+def test_a_quota_of_the_uid_used_up_harms_no_other_cell() -> None:
+    @sandbox(env={"SHARES": "a uid"})
+    def quick(x: int) -> int:
+        return x + 1
+
+    quick(0)
+    filling = fill_sockets.submit(4.0)
+    time.sleep(0.5)
+    outcomes = [quick.run(n) for n in range(20)]
+    assert [one.value for one in outcomes] == list(range(1, 21))
+    assert len({one.worker_id for one in outcomes} | {filling.outcome().worker_id}) == 1
+    assert filling.result() >= 1000
