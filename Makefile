@@ -5,7 +5,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool
 CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
                  -DHUTCH_PYTHON=OFF
 
-.PHONY: demo test bench security lint format clean help install machine machine-lint
+.PHONY: demo test bench security security-control lint format clean help install machine machine-lint
 .DEFAULT_GOAL := help
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
@@ -25,6 +25,9 @@ bench: install ## Measure latency, throughput, cold starts, memory and what one 
 security: install ## Run the attacks alone, and the honest twin of each; a line for each area: held / tried
 	$(PYTHON) -m pytest tests/security -q
 
+security-control: install ## Run each attack again with its wall taken down: it must then succeed (an hour at most)
+	scripts/security-control
+
 lint: machine-lint install ## Check style and types: ruff, mypy --strict, clang-tidy, clang-format
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -40,7 +43,7 @@ clean: ## Stop the agent and remove what was built (the store of environments st
 	rm -rf build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 install: machine build/installed
 

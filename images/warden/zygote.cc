@@ -15,6 +15,7 @@
 #include "images/warden/clock.h"
 #include "images/warden/warden.h"
 #include "images/warden/watch.h"
+#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -39,7 +40,8 @@ constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
   char bytecode[] = "PYTHONDONTWRITEBYTECODE=1";
   char* environment[] = {path, language, home, bytecode, nullptr};
   const char* arguments[] = {"python3", "-I", "-S", "-B", "-X", "utf8=1", settings.zygote, nullptr};
-  execve(settings.python, const_cast<char**>(arguments), environment);
+  execve(settings.python, const_cast<char**>(arguments),
+         Without("environment") ? environ : environment);
   fprintf(stderr, "hutch-warden: %s: %s\n", settings.python, strerror(errno));
   _exit(127);
 }

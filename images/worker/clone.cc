@@ -16,6 +16,7 @@
 
 #include "images/warden/control.h"
 #include "images/worker/raw_syscall.h"
+#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -93,13 +94,13 @@ long MountScratch(const char* options) {
 }
 
 long MountProc(const CellPlan& plan) {
-  Mount("proc", "/proc", "proc", kQuiet | MS_NOEXEC, nullptr);
+  if (!Without("proc")) Mount("proc", "/proc", "proc", kQuiet | MS_NOEXEC, nullptr);
   const long root = OpenDirectory("/proc");
   for (int i = 0; i < plan.masks; ++i)
     Mount(plan.mask_by[i], plan.mask[i], nullptr, MS_BIND, nullptr);
   // No user namespace below this one: it would hand out capabilities again. The cell's filter
   // refuses them too.
-  WriteText("/proc/sys/user/max_user_namespaces", "0");
+  if (!Without("namespaces")) WriteText("/proc/sys/user/max_user_namespaces", "0");
   return root;
 }
 
@@ -142,7 +143,7 @@ int CellInit(void*) {
   Tell(kCellMade, 0, shown, 2);
   // From here on this memory is nobody's to look into. The user process makes its own copy dumpable
   // again.
-  Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
+  if (!Without("dumpable")) Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
 
   // libc caches the thread id: the kernel writes the new one where the old one was (a stale one
   // turns abort() into SIGSEGV).
@@ -189,6 +190,7 @@ const char* PlaceDescriptors(const int (&descriptors)[3]) {
   if (dup2(descriptors[2], STDERR_FILENO) < 0) return "stderr";
   if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0)
     return "call socket";
+  if (Without("descriptors")) return nullptr;
   return syscall(SYS_close_range, kControlFd + 1, ~0u, 0) == 0 ? nullptr : "close_range";
 }
 
@@ -261,7 +263,7 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   if (pid > 0) [[maybe_unused]]
     const ssize_t size = TEMP_FAILURE_RETRY(read(done[0], &byte, 1));
   close(done[0]);
-  prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (!Without("dumpable")) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   if (pid > 0 && birth.failed_step == nullptr) return 1;
   *step = pid > 0 ? birth.failed_step : "clone";
   return pid > 0 ? -birth.failed_errno : -error;

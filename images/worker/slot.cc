@@ -19,6 +19,7 @@
 
 #include "images/warden/control.h"
 #include "images/worker/raw_syscall.h"
+#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -45,8 +46,8 @@ struct Mask {
   const char* by;
 };
 // What a fresh /proc still shows of the host, whoever may read it: the owner is the host's root,
-// but not all is 0400. In /proc/locks stand the open-file locks of the whole machine, the host's and
-// those of other cells, which could so tell each other anything.
+// but not all is 0400. In /proc/locks stand the open-file locks of the whole machine, the host's
+// and those of other cells, which could so tell each other anything.
 constexpr Mask kMasks[] = {
     {"/proc/cmdline", kNothing},
     {"/proc/config.gz", kNothing},
@@ -123,7 +124,7 @@ const char* Show(const char* path, bool* locks_shared) {
   }
   if (!S_ISDIR(info.st_mode)) return nullptr;
   MakeDirectories(path);
-  if (MountOverlay(path, full.text)) return nullptr;
+  if (!Without("overlays") && MountOverlay(path, full.text)) return nullptr;
   *locks_shared = true;
   if (mount(path, full.text, nullptr, MS_BIND, nullptr) != 0) return path;
   return mount(nullptr, full.text, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) == 0
@@ -219,6 +220,9 @@ const char* BuildRoot(const char* mounts, bool* locks_shared) {
     if (const char* failed = Show(path, locks_shared)) return failed;
   }
   if (const char* failed = ShowMounts(mounts, locks_shared)) return failed;
+  if (Without("root")) {
+    if (const char* failed = Show("/run/hutch", locks_shared)) return failed;
+  }
   for (const char* path : kDevices) {
     if (const char* failed = BindDevice(path)) return failed;
   }
@@ -266,10 +270,11 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
   // An inode of tmpfs takes about 1 KB of kernel memory that `size` does not count.
   const unsigned long long inodes =
       std::clamp<unsigned long long>(options.disk_kb / 8, 1024, 65536);
-  snprintf(plan->scratch_options, sizeof plan->scratch_options,
-           "size=%lluk,nr_inodes=%llu,mode=0755", static_cast<unsigned long long>(options.disk_kb),
-           inodes);
+  snprintf(
+      plan->scratch_options, sizeof plan->scratch_options, "size=%lluk,nr_inodes=%llu,mode=0755",
+      static_cast<unsigned long long>(options.disk_kb) * (Without("scratch") ? 16 : 1), inodes);
   for (const Mask& mask : kMasks) {
+    if (Without("masks")) break;
     if (access(mask.path, R_OK) != 0 && access(mask.path, W_OK) != 0)
       continue;  // the host's own ownership guards it
     plan->mask[plan->masks] = mask.path;
@@ -316,13 +321,14 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   sigprocmask(SIG_BLOCK, &all, nullptr);
   WriteFile("/proc/self/oom_score_adj", "800");  // before anything of the host
   FillPlan(options, plan);
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS) != 0) return "unshare";
+  const int network = Without("network") ? 0 : CLONE_NEWNET;
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | network | CLONE_NEWUTS) != 0) return "unshare";
   if (WriteFile("/proc/self/setgroups", "deny") != 0) return "setgroups";
   if (WriteFile("/proc/self/uid_map", plan->uid_map) != 0) return "uid_map";
   if (WriteFile("/proc/self/gid_map", plan->gid_map) != 0) return "gid_map";
   if (sethostname("cell", 4) != 0 || setdomainname("(none)", 6) != 0) return "hostname";
   if (const char* failed = BuildRoot(options.mounts, locks_shared)) return failed;
-  if (const char* failed = RaiseLoopback()) return failed;
+  if (const char* failed = network == 0 ? nullptr : RaiseLoopback()) return failed;
   if (const char* failed = PlaceDescriptors(control)) return failed;
   return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 ? nullptr : "PR_SET_DUMPABLE";
 }

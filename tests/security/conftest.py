@@ -4,10 +4,15 @@ Probes are texts in probes/: functions named `probe_*`, run in one cell each fil
 probes/prelude.py. A probe answers plain data, which the tests judge outside; so a suite of hundreds
 of attacks is a dozen calls. What must kill or hang its cell is a call of its own. Runs against the
 real thing: Podman, an agent, a worker without packages.
+
+With HUTCH_WITHOUT=WALL,…: the control. scripts/security-control has taken those walls down in the
+copy of Hutch that is imported; only the attacks marked with just them run, and each must succeed:
+its test must fail.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import hutch
 from hutch import sandbox
 
 PROBES = Path(__file__).parent / "probes"
@@ -25,6 +31,7 @@ AREAS = {
     "WP": "worker's protocol", "RD": "decoding", "AS": "agent's socket", "DB": "dependencies",
     "PF": "pool under faults", "PO": "podman under faults", "TL": "time and lifecycle",
 }  # fmt: skip
+WITHOUT = set(filter(None, os.environ.get("HUTCH_WITHOUT", "").split(",")))
 Answers = dict[str, Any]
 
 
@@ -69,6 +76,53 @@ def honest(numbers: list[int]) -> int:
     return sum(numbers)
 
 
+def shared(*function: Any, **settings: Any) -> Any:
+    """A sandbox whose cell serves the next call too: the wall "fresh" taken down."""
+    return sandbox(*function, **{"isolation": "shared"} | settings)
+
+
+if "fresh" in WITHOUT:
+    hutch.sandbox = shared  # before a test's file imports it
+
+
+broken: list[str] = []  # of the control: each attack that succeeded, and what its test said
+
+
+@pytest.fixture(autouse=True, scope="session")
+def a_call_works_without_the_wall() -> None:
+    """Else every test would fail, and prove nothing."""
+    if WITHOUT:
+        assert honest([1, 2]) == 3
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not WITHOUT:
+        return
+    chosen = [
+        item for item in items if any(set(m.args) == WITHOUT for m in item.iter_markers("wall"))
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """In the control the verdict is turned round; what comes after the attack does not count."""
+    made = yield
+    if not WITHOUT:
+        return
+    report = made.get_result()  # type: ignore[attr-defined]
+    if report.when == "call" and report.outcome == "failed":
+        said = str(report.longrepr).splitlines()
+        found = next((line for line in said if line.startswith("E ")), "E")[1:].strip()
+        broken.append(f"{item.nodeid.partition('security/')[2]}: {found[:150]}")
+        report.outcome, report.longrepr = "passed", None
+    elif report.when == "call" and report.outcome == "passed":
+        report.outcome, report.longrepr = "failed", "the wall is down, and the attack was refused"
+    elif report.when == "teardown":
+        report.outcome, report.longrepr = "passed", None
+
+
 def cases() -> dict[str, set[tuple[str, str]]]:
     """The (file, test) of this folder that try each case of the table; test "": the whole file."""
     rows = re.findall(r"^\| (\w\w-\d\d) \| [^|]+ \| (.+) \|$", TABLE.read_text(), re.MULTILINE)
@@ -77,6 +131,11 @@ def cases() -> dict[str, set[tuple[str, str]]]:
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """A line for each area: of how many cases every test that ran here held."""
+    if WITHOUT:
+        terminalreporter.section("the attacks that succeeded")
+        for line in broken:
+            terminalreporter.line(line)
+        return
     ran: dict[tuple[str, str], bool] = {}
     for result in ("passed", "failed", "error"):
         for report in terminalreporter.stats.get(result, []):

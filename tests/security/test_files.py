@@ -26,6 +26,7 @@ def test_a_call_may_write_to_its_own_scratch(seen: dict[str, Any]) -> None:
     assert set(seen["scratch_is_writable"].values()) == {True}
 
 
+@pytest.mark.wall("fresh")
 def test_the_scratch_begins_empty(seen: dict[str, Any], probes: Callable[[str], Any]) -> None:
     @sandbox
     def look() -> list[list[str]]:
@@ -62,6 +63,7 @@ def test_a_file_of_the_host_is_not_there(tmp_path: Path) -> None:
     assert getattr(caught.value, "error_type", "") == "FileNotFoundError"
 
 
+@pytest.mark.wall("root")
 def test_no_socket_can_be_found(seen: dict[str, Any]) -> None:
     assert seen["sockets"] == []
 
@@ -86,10 +88,12 @@ def test_opening_a_forged_file_handle_is_refused(seen: dict[str, Any]) -> None:
     assert seen["shocker"] in REFUSED
 
 
+@pytest.mark.wall("capabilities", "filter")
 def test_the_root_cannot_be_changed(seen: dict[str, Any]) -> None:
     assert set(seen["roots"].values()) <= REFUSED
 
 
+@pytest.mark.wall("capabilities", "filter")
 def test_mounting_is_refused(seen: dict[str, Any]) -> None:
     assert {k: v for k, v in seen["mounting"].items() if v not in REFUSED} == {}
 
@@ -111,6 +115,7 @@ def fill(place: str) -> int:
     return written
 
 
+@pytest.mark.wall("scratch")
 @pytest.mark.parametrize("place", [".", "/tmp", "/dev/shm"])
 def test_filling_the_scratch_hits_the_disk_limit(place: str, next_call_works: None) -> None:
     outcome = fill.run(place)

@@ -109,6 +109,8 @@ def test_ten_million_small_things_do_not_grow_the_host(next_call_works: None) ->
     assert many(1000) == [[]] * 1000  # the honest twin
 
 
+@pytest.mark.wall("profile")
+@pytest.mark.wall("RLIMIT_MEMLOCK")
 def test_locked_and_huge_memory_is_refused() -> None:
     @sandbox
     def grab() -> dict[str, str]:

@@ -34,6 +34,7 @@ def allowed(name: str) -> bool:
     return name in ALLOWED_ENVIRONMENT or name.startswith("PYTHON")
 
 
+@pytest.mark.wall("environment")
 def test_the_environment_is_a_short_list_of_our_own(seen: dict[str, Any]) -> None:
     assert [name for name in seen["environment"] if not allowed(name)] == []
     assert [name for name in seen["c_environment"] if not allowed(name)] == []
@@ -52,6 +53,7 @@ def test_environment_given_by_the_caller_is_there() -> None:
     assert greet() == "hello"
 
 
+@pytest.mark.wall("masks")
 def test_telling_files_of_proc_are_masked(seen: dict[str, Any]) -> None:
     harmless = {
         "modules",
@@ -80,6 +82,7 @@ def test_there_is_no_sys(seen: dict[str, Any]) -> None:
     assert all(answer in ("ENOENT", "EACCES", []) for answer in seen["sys"].values())
 
 
+@pytest.mark.wall("masks")
 def test_names_of_the_host_are_not_known(seen: dict[str, Any]) -> None:
     names = seen["names"]
     assert names["hostname"] != socket.gethostname()
@@ -106,12 +109,14 @@ def test_only_a_loopback_of_its_own_is_listed(seen: dict[str, Any]) -> None:
     assert len(files["route"].splitlines()) <= 1
 
 
+@pytest.mark.wall("masks")
 def test_the_load_of_the_machine_is_hidden_where_it_can_be(seen: dict[str, Any]) -> None:
     pressure = {k: v for k, v in seen["pressure"].items() if "pressure" in k}
     assert all(v == "" or v.startswith("!") for v in pressure.values())
     assert all(row.endswith((":/", "::/")) for row in seen["pressure"]["/proc/self/cgroup"].split())
 
 
+@pytest.mark.wall("descriptors")
 def test_descriptors_are_streams_and_one_socket(seen: dict[str, Any]) -> None:
     for fd, target in seen["descriptors"].items():
         if target.startswith("/proc/"):
@@ -162,6 +167,7 @@ def remember(secret: bytes) -> int:
     return len(secret)
 
 
+@pytest.mark.wall("fresh")
 def test_arguments_of_an_earlier_call_are_in_nobodys_memory() -> None:
     secret = os.urandom(24).hex().encode()
     for _ in range(5):

@@ -28,6 +28,7 @@ def seen(probes: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     return probes("kernel")
 
 
+@pytest.mark.wall("profile")
 def test_dangerous_system_calls_are_refused(seen: dict[str, Any]) -> None:
     allowed = {
         k: v for k, v in seen["refused_calls"].items() if v not in ("EPERM", "ENOSYS", "signal 31")
@@ -35,12 +36,14 @@ def test_dangerous_system_calls_are_refused(seen: dict[str, Any]) -> None:
     assert allowed == {}
 
 
+@pytest.mark.wall("filter", "namespaces")
 def test_no_namespace_can_be_made_or_entered(seen: dict[str, Any]) -> None:
     assert set(seen["namespaces"].values()) <= {"EPERM", "ENOSPC", "ENOSYS"}
     assert set(seen["enter_namespaces"].values()) <= REFUSED
     assert seen["namespace_limit"] == "0" or seen["namespace_limit"].startswith("!")
 
 
+@pytest.mark.wall("profile")
 def test_only_three_families_of_sockets_exist(seen: dict[str, Any]) -> None:
     assert set(seen["socket_families"]) == {"1", "2", "10"}
     assert 3 not in seen["socket_families"]["2"] + seen["socket_families"]["10"]
@@ -52,12 +55,14 @@ def test_only_three_families_of_sockets_exist(seen: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.wall("profile")
 def test_the_address_space_stays_random(seen: dict[str, Any]) -> None:
     answers = dict(seen["personality"])
     assert answers.pop("ask") == "done"
     assert set(answers.values()) <= REFUSED
 
 
+@pytest.mark.wall("filter", "profile")
 def test_another_instruction_set_does_not_pass_the_filter(seen: dict[str, Any]) -> None:
     assert seen["foreign_architecture"] in (
         "signal 31",
@@ -74,10 +79,13 @@ def test_the_kernels_log_and_clocks_are_out_of_reach(seen: dict[str, Any]) -> No
     assert set(seen["clocks"].values()) <= REFUSED
 
 
+@pytest.mark.wall("filter", "namespaces")
 def test_a_filter_of_ones_own_loosens_nothing(seen: dict[str, Any]) -> None:
     assert seen["loosen_filter"] == "kept"
 
 
+@pytest.mark.wall("filter")
+@pytest.mark.wall("capabilities")
 def test_every_thread_has_no_capability_and_two_filters(seen: dict[str, Any]) -> None:
     assert len(seen["posture"]) >= 2
     for thread in seen["posture"]:
@@ -114,6 +122,7 @@ def test_no_setting_of_the_kernel_can_be_written(seen: dict[str, Any]) -> None:
     assert set(seen["others_settings"].values()) <= REFUSED
 
 
+@pytest.mark.wall("profile")
 def test_no_system_call_is_allowed_that_was_not_before(seen: dict[str, Any]) -> None:
     """golden_syscalls.txt: x86-64 numbers that zeros do not refuse. A new one needs a reason."""
     if not seen["sweep"]:

@@ -73,6 +73,10 @@ def look_around() -> dict[str, bool]:
     return found
 
 
+@pytest.mark.wall("network")
+@pytest.mark.wall("overlays")
+@pytest.mark.wall("masks")
+@pytest.mark.wall("proc")
 def test_two_calls_at_once_do_not_meet() -> None:
     staying = [stay.submit(3.0) for _ in range(2)]
     time.sleep(1.0)
@@ -130,10 +134,12 @@ def remembered(x: int) -> int:
     return x
 
 
+@pytest.mark.wall("fresh")
 def test_a_cache_holds_nothing_of_the_last_call() -> None:
     assert [count_up() for _ in range(4)] == [[1, 1, 0]] * 4
 
 
+@pytest.mark.wall("fresh")
 def test_settings_of_numpy_are_reset() -> None:
     pytest.importorskip("numpy")
 

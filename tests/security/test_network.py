@@ -44,6 +44,7 @@ def test_odd_protocols_lead_nowhere(seen: dict[str, Any]) -> None:
     assert {k: v for k, v in seen["odd_protocols"].items() if v not in refused} == {}
 
 
+@pytest.mark.wall("profile")
 def test_interfaces_and_routes_cannot_be_changed(seen: dict[str, Any]) -> None:
     assert seen["netlink"] in ("EAFNOSUPPORT", "EPERM", "EACCES")
     assert set(seen["interface_changes"]) <= {"EPERM", "EACCES"}
@@ -103,6 +104,7 @@ def visit(seconds: float) -> list[int]:
     return met
 
 
+@pytest.mark.wall("network")
 def test_a_listening_cell_is_reached_by_no_other_and_not_by_the_host() -> None:
     serving, visiting = serve.submit(3.0), visit.submit(2.5)
     reached = 0

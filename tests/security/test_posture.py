@@ -161,6 +161,10 @@ def compare(told: Posture) -> None:
     assert told == wanted
 
 
+@pytest.mark.wall("filter")
+@pytest.mark.wall("capabilities")
+@pytest.mark.wall("descriptors")
+@pytest.mark.wall("RLIMIT_STACK")
 def test_posture_is_the_golden_one() -> None:
     told = shape(look(False))
     if os.environ.get("HUTCH_WRITE_GOLDEN"):
@@ -169,6 +173,7 @@ def test_posture_is_the_golden_one() -> None:
     compare(told)
 
 
+@pytest.mark.wall("capabilities", "filter", "namespaces")
 def test_user_code_changes_nothing_of_it() -> None:
     """Threads that user code started are of the same posture; there were four."""
     told = look(True)

@@ -19,6 +19,7 @@ def seen(probes: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     return probes("processes")
 
 
+@pytest.mark.wall("proc")
 def test_a_cell_sees_only_its_own_processes(seen: dict[str, Any]) -> None:
     assert set(seen["visible"]) <= {1, *seen["my_pids"]}
 
@@ -34,6 +35,7 @@ def test_init_of_a_cell_survives_every_signal(seen: dict[str, Any]) -> None:
     assert seen["init_survives_signals"] is True
 
 
+@pytest.mark.wall("capabilities", "dumpable", "profile")
 def test_tracing_init_hits_its_wall(seen: dict[str, Any]) -> None:
     assert set(seen["trace"].values()) <= REFUSED
     assert set(seen["memory_of_init"].values()) <= REFUSED

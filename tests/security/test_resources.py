@@ -19,6 +19,7 @@ def allocate(megabytes: int, chunk: int) -> int:
     return len(held)
 
 
+@pytest.mark.wall("RLIMIT_DATA", "watch")
 @pytest.mark.parametrize("chunk", [256, 4], ids=["at once", "bit by bit"])
 def test_too_much_memory_hits_the_memory_limit(chunk: int, next_call_works: None) -> None:
     outcome = allocate.run(512, chunk)
@@ -45,11 +46,13 @@ def allocate_in_children(count: int, megabytes: int) -> int:
     return count
 
 
+@pytest.mark.wall("watch")
 def test_memory_of_all_processes_counts_together(next_call_works: None) -> None:
     outcome = allocate_in_children.run(6, 60)
     assert (outcome.status, outcome.limit) == ("limit", "memory")
 
 
+@pytest.mark.wall("watch")
 def test_shared_memory_and_scratch_count_as_memory(next_call_works: None) -> None:
     @sandbox(memory_mb=128, disk_mb=64, timeout_sec=20)
     def share() -> int:
@@ -109,10 +112,12 @@ def count_forks() -> int:
     return len(children)
 
 
+@pytest.mark.wall("RLIMIT_NPROC")
 def test_processes_are_counted() -> None:
     assert 10 <= count_forks() <= 20
 
 
+@pytest.mark.wall("RLIMIT_NPROC")
 def test_an_uncaught_refusal_is_the_process_limit(next_call_works: None) -> None:
     @sandbox(pids=16)
     def too_many() -> None:
@@ -127,6 +132,7 @@ def test_an_uncaught_refusal_is_the_process_limit(next_call_works: None) -> None
     assert (outcome.status, outcome.limit) == ("limit", "pids")
 
 
+@pytest.mark.wall("RLIMIT_NPROC")
 def test_threads_hit_the_process_limit(next_call_works: None) -> None:
     @sandbox(pids=32)
     def threads() -> int:
@@ -163,6 +169,8 @@ def test_descriptors_are_bounded(next_call_works: None) -> None:
     assert 50 <= open_all() <= 5000
 
 
+@pytest.mark.wall("RLIMIT_SIGPENDING")
+@pytest.mark.wall("RLIMIT_MSGQUEUE")
 def test_timers_signals_and_queues_are_bounded() -> None:
     @sandbox
     def kernel_objects() -> dict[str, int]:
@@ -276,6 +284,27 @@ def test_cpu_time_is_a_limit_of_its_own(next_call_works: None) -> None:
 
     outcome = burn.run()
     assert (outcome.status, outcome.limit) == ("limit", "cpu_time")
+
+
+@pytest.mark.wall("cpu")
+def test_cpu_time_of_all_processes_counts_together(next_call_works: None) -> None:
+    @sandbox(cpu_sec=1, timeout_sec=60)
+    def burn_in_turns(count: int) -> int:
+        import os
+        import time
+
+        for _ in range(count):
+            child = os.fork()
+            if child == 0:
+                while time.process_time() < 0.6:
+                    pass
+                os._exit(0)
+            os.waitpid(child, 0)
+        return count
+
+    outcome = burn_in_turns.run(8)
+    assert (outcome.status, outcome.limit) == ("limit", "cpu_time")
+    assert burn_in_turns(1) == 1  # the honest twin
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "ten", 2**63])

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parent.parent.parent
 WORKER = ROOT / "images" / "worker"
 RULES: dict[str, list[dict[str, Any]]] = json.loads((WORKER / "seccomp.json").read_text())
 EVERY = [*RULES["profile"], *RULES["cell"]]
-REFUSING = [rule for rule in EVERY if rule["does"] != "allow"]
 HEADER = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
 # Of calls that the header of an older system does not name.
 NEWER = {"listmount": 458, "statmount": 457, "open_tree_attr": 467, "quotactl_fd": 443,
@@ -86,7 +85,20 @@ def make_calls(tries: list[tuple[str, int, list[int]]]) -> dict[str, str]:
 calls = sandbox(timeout_sec=60)(make_calls)
 
 
-@pytest.mark.parametrize("rule", REFUSING, ids=lambda rule: rule["rule"])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(
+            pytest.param(rule, id=rule["rule"], marks=pytest.mark.wall("profile"))
+            for rule in RULES["profile"]
+            if rule["does"] != "allow"
+        ),
+        *(
+            pytest.param(rule, id=rule["rule"], marks=pytest.mark.wall("filter"))
+            for rule in RULES["cell"]
+        ),
+    ],
+)
 def test_each_rule_answers_as_it_says(rule: dict[str, Any]) -> None:
     tries = attempts(rule)
     answers = calls(tries)
@@ -96,6 +108,7 @@ def test_each_rule_answers_as_it_says(rule: dict[str, Any]) -> None:
     assert answers == {what: rule["does"] for what, _, _ in tries}
 
 
+@pytest.mark.wall("profile")
 def test_a_call_of_no_rule_is_not_there() -> None:
     known = {call for rule in EVERY for call in rule["calls"]}
     unknown = {name: n for name, n in numbers().items() if name not in known}
@@ -135,6 +148,7 @@ def by_pidfd() -> list[str]:
     return found
 
 
+@pytest.mark.wall("profile", "capabilities")
 def test_no_namespace_is_entered_by_a_pidfd() -> None:
     assert set(by_pidfd()) == {"EPERM"}
 

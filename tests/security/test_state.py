@@ -55,6 +55,7 @@ def change_everything() -> list[object]:
     return found
 
 
+@pytest.mark.wall("fresh")
 def test_a_call_begins_as_every_other_did() -> None:
     first = change_everything()
     assert first[:3] == [1, 1, "plain"]
@@ -77,6 +78,7 @@ def test_random_numbers_differ_from_call_to_call() -> None:
         assert len({str(one[place]) for one in drawn}) == 10
 
 
+@pytest.mark.wall("fresh")
 def test_modules_of_the_library_can_be_broken_for_oneself_only() -> None:
     @sandbox
     def break_json() -> str:
@@ -120,6 +122,7 @@ def test_calls_of_different_settings_never_share_a_cell(setting: str) -> None:
     assert not set(map(str, answers[0])) & set(map(str, answers[1]))
 
 
+@pytest.mark.wall("fresh")
 def test_every_call_has_a_process_of_its_own() -> None:
     @sandbox
     def who() -> list[object]:

@@ -79,6 +79,38 @@ def test_every_file_of_attacks_is_in_the_table() -> None:
     assert {name for name in files if f"`{name}" not in TABLE} == set()
 
 
+def test_every_attack_has_a_control_or_a_reason() -> None:
+    """Of the areas whose walls are a cell's own."""
+    excused = TABLE.partition("## The table")[0]
+    unmarked = set()
+    for case, _, tried in rows():
+        if case[:2] not in ("PR", "FS", "KS", "PI", "NW", "RX", "CS", "TL", "DB"):
+            continue
+        for place, test in named(tried):
+            if not place.startswith("tests/security/") or not test:
+                continue
+            source = (ROOT / place).read_text()
+            before = source[: source.index(f"\ndef {test}(")]
+            decorators = before[before.rindex("\n\n") :]
+            if "pytest.mark.wall(" in decorators or re.search(
+                rf"`{Path(place).name}`[,;]", excused
+            ):
+                continue
+            if f"`{test}`" not in excused:
+                unmarked.add(f"{place}::{test}")
+    assert unmarked == set()
+
+
+def test_what_is_installed_knows_no_switch() -> None:
+    """The word that takes walls down is in no file that runs sandboxes."""
+    import hutch
+
+    runtime = Path(hutch.__file__).parent / "_runtime"
+    files = [runtime / "hutch-warden", *runtime.glob("worker/_hutch_cell*.so")]
+    assert len(files) == 2
+    assert [file.name for file in files if b"/opt/hutch/without" in file.read_bytes()] == []
+
+
 def test_every_promise_names_its_tests() -> None:
     promises = re.findall(r"^\d\. .*?(?=^\d\. |^## )", PROMISES, re.MULTILINE | re.DOTALL)
     assert len(promises) >= 5
