@@ -264,8 +264,11 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
                     environment.build_sec,
                     0,
                     "watchdog"};
-  if (environment.built_now) {
-    state->peer->Send(Progress{prepare.request, "worker", "starting a worker", 0, 0});
+  if (environment.built_now || AsCaller(prepare.spec)) {
+    const char* what = AsCaller(prepare.spec)
+                           ? "starting a worker with your own uid; the first copies the base image"
+                           : "starting a worker";
+    state->peer->Send(Progress{prepare.request, "worker", what, 0, 0});
   }
   const Clock::time_point built = Clock::now();
   pool->WhenWorkerReady([this, id, key, built, prepared](const Error* error) mutable {

@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -172,8 +173,18 @@ void WriteSmallFiles() {
   for (const auto& file : files) WriteFile(RootPath(file.path).text, file.text, O_CREAT);
 }
 
-// A mount of the caller's files. A bind keeps what the container's own mount forbids: those flags
-// are locked here.
+// Forbids what a mount of the caller's files never grants. What the container's own mount forbids is
+// locked here and has to be asked for again; crun 1.8 leaves out all but "ro" where ids are mapped.
+bool Restrict(const char* path, bool writable) {
+  struct statvfs info;
+  if (statvfs(path, &info) != 0) return false;
+  unsigned long flags = MS_REMOUNT | MS_BIND | kQuiet | (writable ? MS_NOEXEC : MS_RDONLY);
+  if ((info.f_flag & ST_NOEXEC) != 0) flags |= MS_NOEXEC;
+  if ((info.f_flag & ST_RDONLY) != 0) flags |= MS_RDONLY;
+  return mount(nullptr, path, nullptr, flags, nullptr) == 0;
+}
+
+// A mount of the caller's files.
 const char* ShowMount(const char* path, bool writable, bool* locks_shared) {
   struct stat info;
   if (stat(path, &info) != 0) return "a mount";
@@ -186,7 +197,8 @@ const char* ShowMount(const char* path, bool writable, bool* locks_shared) {
     MakeParents(full.text);
     if (WriteFile(full.text, "", O_CREAT) != 0) return "a mount";
   }
-  return mount(path, full.text, nullptr, MS_BIND, nullptr) == 0 ? nullptr : "a mount";
+  const bool shown = mount(path, full.text, nullptr, MS_BIND, nullptr) == 0;
+  return shown && Restrict(full.text, writable) ? nullptr : "a mount";
 }
 
 const char* ShowMounts(const char* lines, bool* locks_shared) {

@@ -48,7 +48,6 @@ def test_a_change_on_the_host_is_seen_by_the_next_call(data: Path) -> None:
 def attempts(place: str) -> dict[str, str]:
     import errno
     import os
-    import subprocess
 
     def tried(what: object, *args: object) -> str:
         try:
@@ -64,7 +63,6 @@ def attempts(place: str) -> dict[str, str]:
         "mkdir": tried(os.mkdir, f"{place}/d"),
         "chmod": tried(os.chmod, f"{place}/a.txt", 0o777),
         "rename": tried(os.rename, f"{place}/a.txt", f"{place}/c.txt"),
-        "remount": tried(subprocess.check_call, ["mount", "-o", "remount,rw", place]),
         "read": tried(open, f"{place}/a.txt"),
     }
 
@@ -72,7 +70,6 @@ def attempts(place: str) -> dict[str, str]:
 def test_nothing_of_a_mount_can_be_written(data: Path) -> None:
     tried = sandbox(attempts, mounts={"/data": data})("/data")
     assert tried.pop("read") == "done"
-    assert tried.pop("remount") in ("ENOENT", "EPERM", "done") or True
     assert set(tried.values()) <= {"EROFS", "EPERM", "EACCES"}
     assert (data / "a.txt").read_text() == "first"
 
@@ -138,3 +135,79 @@ def test_a_tree_with_a_socket_or_a_credential_is_refused_by_name(data: Path) -> 
 def test_root_cannot_mount_writable_and_is_told_why(data: Path) -> None:
     with pytest.raises(ValueError, match=r"root.*copy"):
         sandbox(read, mounts={"/data": Mount(data, writable=True)})("/data/a.txt")
+
+
+@pytest.mark.parametrize("isolation", ["container", "shared"])
+def test_every_isolation_shows_mounts(isolation: str, data: Path) -> None:
+    call = sandbox(read, mounts={"/data": data}, isolation=isolation)  # type: ignore[call-overload]
+    assert call("/data/inner/b.txt") == ["second"]
+
+
+of_an_ordinary_user = pytest.mark.skipif(
+    os.geteuid() == 0, reason="root's sources are copied: only an ordinary user's are shown"
+)
+
+
+@of_an_ordinary_user
+def test_what_is_written_to_a_writable_mount_is_the_callers_and_never_executed(
+    data: Path, tmp_path: Path
+) -> None:
+    def write() -> list[str]:
+        import os
+        import subprocess
+
+        said = []
+        with open("/out/made.sh", "w") as file:
+            file.write("#!/bin/sh\n")
+        os.chmod("/out/made.sh", 0o755)
+        for what in (
+            lambda: subprocess.run(["/out/made.sh"]),
+            lambda: open("/data/new", "w"),
+        ):
+            try:
+                what()
+            except OSError as error:
+                said.append(type(error).__name__)
+        with open("/proc/self/mountinfo") as file:
+            said += [line.split()[5] for line in file if line.split()[4] == "/out"]
+        return said
+
+    out = tmp_path / "out"
+    out.mkdir(mode=0o700)
+    executed, written, flags = sandbox(
+        write, mounts={"/data": data, "/out": Mount(out, writable=True)}
+    )()
+    assert (executed, written) == ("PermissionError", "OSError")
+    assert {"rw", "nosuid", "nodev", "noexec"} <= set(flags.split(","))
+    made = (out / "made.sh").stat()
+    assert (made.st_uid, made.st_gid) == (os.getuid(), os.getgid())
+
+
+@of_an_ordinary_user
+def test_a_socket_or_fifo_that_comes_later_is_dead_inside(data: Path) -> None:
+    def touch() -> list[str]:
+        import os
+        import socket
+
+        said = []
+        for what in (
+            lambda: socket.socket(socket.AF_UNIX).connect("/data/late.sock"),
+            lambda: os.open("/data/late.fifo", os.O_WRONLY | os.O_NONBLOCK),
+        ):
+            try:
+                what()
+            except OSError as error:
+                said.append(os.strerror(error.errno or 0))
+        return said
+
+    call = sandbox(touch, mounts={"/data": data})
+    assert call() == ["No such file or directory"] * 2
+    os.mkfifo(data / "late.fifo")
+    reader = os.open(data / "late.fifo", os.O_RDONLY | os.O_NONBLOCK)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(data / "late.sock"))
+        (data / "late.sock").chmod(0o777)
+        (data / "late.fifo").chmod(0o666)
+        listener.listen(1)
+        assert call() == ["Connection refused", "No such device or address"]
+    os.close(reader)
