@@ -232,13 +232,17 @@ def test_an_exported_environment_is_an_image_with_the_packages(
     subprocess.run(command, check=True)
     import tarfile
 
+    names = set()
     with tarfile.open(archive) as outer:
-        layers = [member for member in outer if member.name.endswith(".tar")]
-        names = set()
-        for layer in layers:
-            content = outer.extractfile(layer)
-            assert content is not None
-            with tarfile.open(fileobj=content) as inner:
-                names |= {name for name in inner.getnames() if "hutch_test_tiny.py" in name}
+        assert "oci-layout" in outer.getnames()
+        for member in outer.getmembers():
+            blob = outer.extractfile(member)
+            if blob is None:
+                continue
+            try:
+                with tarfile.open(fileobj=blob) as layer:
+                    names |= {name for name in layer.getnames() if "hutch_test_tiny.py" in name}
+            except tarfile.TarError:
+                continue  # a manifest
     assert names == {"opt/env/hutch_test_tiny.py"}
     assert os.path.getsize(archive) > 1 << 20

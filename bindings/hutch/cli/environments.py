@@ -34,7 +34,7 @@ def lock(options: argparse.Namespace) -> int:
 
 
 def export(options: argparse.Namespace) -> int:
-    """An image of base and packages, for other machines: an archive that `podman load` takes."""
+    """An OCI image of base and packages, for other machines: an archive for `podman load`."""
     from hutch import _core, _launcher, _status
     from hutch.cli.commands import _whole_digest
 
@@ -57,7 +57,7 @@ def export(options: argparse.Namespace) -> int:
         change = ["--change", "ENV PYTHONPATH=/opt/env", "--change", "WORKDIR /"]
         _podman("commit", "--quiet", *change, container, image)
         with open(options.output, "wb") as file:
-            _podman("save", "--format", "docker-archive", image, out=file)
+            _podman("save", "--format", "oci-archive", image, out=file)
     finally:
         _podman("rm", "--force", "--ignore", container, check=False)
         _podman("rmi", "--force", image, check=False)
