@@ -204,6 +204,7 @@ const char* EnterCell(const CellPlan& plan, const int (&descriptors)[3]) {
   if (chdir("/work") != 0) return "/work";
   if (const char* step = ApplyLimits(plan.limits)) return step;
   if (const char* step = DropCapabilities()) return step;
+  if (const char* step = EnterDomain()) return step;
   if (const char* step = InstallFilter()) return step;
   sigset_t none;
   sigemptyset(&none);

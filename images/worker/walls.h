@@ -17,6 +17,9 @@ struct Limits {
 // Each returns nullptr, or the name of the step that failed, with errno set.
 const char* ApplyLimits(const Limits& limits);
 const char* DropCapabilities();
+// Where the kernel has Landlock: no mount, no device node, no process and no abstract socket but of
+// this cell's own. A second wall for each; about 8 us. REQUIRES: after DropCapabilities().
+const char* EnterDomain();
 const char* InstallFilter();
 
 }  // namespace hutch

@@ -93,7 +93,7 @@ def test_the_root_cannot_be_changed(seen: dict[str, Any]) -> None:
     assert set(seen["roots"].values()) <= REFUSED
 
 
-@pytest.mark.wall("capabilities", "filter")
+@pytest.mark.wall("capabilities", "filter", "landlock")
 def test_mounting_is_refused(seen: dict[str, Any]) -> None:
     assert {k: v for k, v in seen["mounting"].items() if v not in REFUSED} == {}
 

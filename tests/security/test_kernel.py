@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,25 @@ def test_only_harmless_devices_exist(seen: dict[str, Any]) -> None:
 def test_no_setting_of_the_kernel_can_be_written(seen: dict[str, Any]) -> None:
     assert seen["writable_proc"] == []
     assert set(seen["others_settings"].values()) <= REFUSED
+
+
+def landlock() -> int:
+    """Which ABI of Landlock this kernel has; 0: none."""
+    libc = ctypes.CDLL(None)
+    return max(0, int(libc.syscall(ctypes.c_long(444), None, ctypes.c_long(0), ctypes.c_long(1))))
+
+
+@pytest.mark.skipif(landlock() < 6, reason="this kernel's Landlock knows no scope of signals")
+@pytest.mark.wall("landlock")
+def test_a_signal_does_not_leave_the_cells_domain(seen: dict[str, Any]) -> None:
+    """PID 1 of a cell has its uid: without Landlock it may be signalled, in vain."""
+    assert seen["signals"] == {"init": "EPERM", "own child": "done", "own group": "done"}
+
+
+@pytest.mark.skipif(landlock() < 1, reason="this kernel has no Landlock")
+@pytest.mark.wall("landlock", "filter", "capabilities")
+def test_mounting_has_a_second_wall(seen: dict[str, Any]) -> None:
+    assert seen["mount_by_itself"] == "EPERM"
 
 
 @pytest.mark.wall("profile")

@@ -149,6 +149,32 @@ def probe_loosen_filter():
     return in_child(action)
 
 
+def probe_signals():
+    child = os.fork()
+    if child == 0:
+        time.sleep(30)
+    found = {
+        "init": attempt(os.kill, 1, 0),
+        "own child": attempt(os.kill, child, 0),
+        "own group": attempt(os.killpg, 0, 0),
+    }
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+    return found
+
+
+def probe_mount_by_itself():
+    """In a child, for the tests that come after."""
+
+    def action():
+        os.mkdir("/tmp/mounted")
+        ctypes.set_errno(0)
+        done = libc.mount(b"x", b"/tmp/mounted", b"tmpfs", 0, None) == 0
+        return "done" if done else name_of(ctypes.get_errno())
+
+    return in_child(action)
+
+
 def probe_posture():
     found = []
     import threading

@@ -15,7 +15,7 @@ def probe_signal_everything():
             continue
         for number in (0, 9, 19):
             if target == 1 and number != 0:
-                os.kill(1, number)  # may be accepted: a PID 1 ignores what it did not ask for
+                attempt(os.kill, 1, number)  # if accepted: a PID 1 ignores what it did not ask for
             else:
                 found[f"{target}/{number}"] = attempt(os.kill, target, number)
     child = os.fork()
