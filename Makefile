@@ -5,16 +5,18 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool
 CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
                  -DHUTCH_PYTHON=OFF
 
-.PHONY: demo test bench security security-control lint format clean help install machine machine-lint
+.PHONY: demo test bench security security-control fuzz lint format clean help install machine machine-lint \
+        machine-fuzz fuzz-targets
 .DEFAULT_GOAL := help
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
 	$(PYTHON) examples/demo.py
 
-test: install ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
+test: install fuzz-targets ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
 	$(CMAKE_TESTS) >/dev/null
 	cmake --build build/sanitized
 	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
+	$(PYTHON) tests/fuzz/run.py --seconds 60
 	$(PYTHON) -m pytest bindings images tests
 	.venv/bin/ruff check .
 	.venv/bin/mypy --strict bindings/hutch
@@ -27,6 +29,9 @@ security: install ## Run the attacks alone, and the honest twin of each; a line 
 
 security-control: install ## Run each attack again with its wall taken down: it must then succeed (an hour at most)
 	scripts/security-control
+
+fuzz: install fuzz-targets ## Try ten million mutants of results, frames and messages on whoever reads them
+	$(PYTHON) tests/fuzz/run.py --executions 10000000
 
 lint: machine-lint install ## Check style and types: ruff, mypy --strict, clang-tidy, clang-format
 	.venv/bin/ruff check .
@@ -52,6 +57,14 @@ machine:
 
 machine-lint:
 	@scripts/prepare lint
+
+machine-fuzz:
+	@scripts/prepare fuzz
+
+fuzz-targets: install machine-fuzz
+	cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF \
+	  -DCMAKE_CXX_COMPILER=clang++-19 -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
+	cmake --build build/fuzz --target fuzz_targets
 
 build/installed: $(SOURCES) scripts/install scripts/requirements.txt | machine
 	scripts/install
