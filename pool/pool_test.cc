@@ -381,6 +381,12 @@ TEST_F(PoolTest, BelievesNoWardenThatDoesNotSayWhoItIs) {
   EXPECT_EQ(Await(), nullptr);
 }
 
+TEST_F(PoolTest, EndsAWardenThatSaysWhoItIsWithoutEnd) {
+  wardens_.Behave(WardenWay::kHelloForever);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+}
+
 TEST_F(PoolTest, TurnsAwayAPeerOfAnotherUid) {
   uid_ = ::getuid() + 1;
   MakePool();

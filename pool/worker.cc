@@ -27,6 +27,8 @@ constexpr size_t kMaxWords = 300;
 // Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us
 // forking.
 constexpr unsigned kMaxBarren = 16;
+// Frames taken in a row: one that never stops talking keeps the agent from nobody else.
+constexpr int kFramesAtOnce = 64;
 constexpr unsigned kFirstWorkerUid = 1000;  // inside; each worker has one of its own, in turn
 constexpr unsigned kWorkerUids = 20'000;
 
@@ -207,7 +209,7 @@ void Worker::OnAccept() {
 void Worker::OnWarden() {
   alignas(FrameHeader) static char buffer[sizeof(FrameHeader) + kMaxPayload];
   const auto alive = alive_;
-  for (;;) {
+  for (int i = 0; i < kFramesAtOnce; ++i) {
     const ReceiveResult got = ReceiveDatagram(warden_.get(), buffer, nullptr, 0);
     if (got.status == ReceiveStatus::kNothing) return;
     if (got.status == ReceiveStatus::kClosed) return Die("the warden is gone");
@@ -233,6 +235,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
   const auto cell = cells_.find(header.id);
   switch (header.kind) {
     case FrameKind::kHello:
+      if (proved_) return Die("the warden said twice who it is");
       if (payload != launch_.token) return Die("the warden has the wrong token");
       proved_ = true;
       if (!config_.empty()) return SendConfig();

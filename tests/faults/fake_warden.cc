@@ -62,6 +62,15 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
     SendFrame(socket, {.kind = FrameKind::kHello, .a = kFrameVersion},
               way == WardenWay::kWrongToken ? std::string(32, 'f') : token);
   }
+  if (way == WardenWay::kHelloForever) {
+    while (!warden.stop) {
+      FrameHeader header{.kind = FrameKind::kHello, .a = kFrameVersion};
+      std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
+      bytes += token;
+      const iovec part{bytes.data(), bytes.size()};
+      if (SendDatagram(socket, {&part, 1}) == SendStatus::kClosed) return;
+    }
+  }
   if (way == WardenWay::kNoHello || way == WardenWay::kReadyUnasked)
     SendFrame(socket, {.kind = FrameKind::kZygoteReady}, "{}");
 

@@ -23,6 +23,7 @@ enum class WardenWay {
   kNeverConnects,
   kWrongToken,
   kNoHello,
+  kHelloForever,      // the right one, again and again
   kReadyUnasked,      // before it is configured
   kFailsCells,        // every cell fails to be made
   kEndsCellsUnready,  // every cell ends before it is ready

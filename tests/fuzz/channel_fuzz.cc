@@ -37,30 +37,31 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bool accepted = false;
   {
     auto [ours, theirs] = hutch::MakeSocketPair();
-    hutch::ForEachStep(data, size, [&, &end = theirs, &our_end = ours](uint8_t how, std::string bytes) {
-      if (how % 2 != 0) hutch::WithHeader(bytes, [](hutch::FrameHeader&) {});
-      const int descriptors = std::min(how >> 1, 16);
-      if (bytes.empty()) bytes = " ";
-      if (SendWith(end.get(), bytes, descriptors)) {
-        hutch::Message message;
-        const hutch::Receiving got = hutch::Receive(our_end.get(), &message);
-        if (got == hutch::Receiving::kMessage) {
-          accepted = true;
-          if (message.size + sizeof(hutch::FrameHeader) != bytes.size()) std::abort();
-          if (message.count != std::min(descriptors, hutch::kMaxDescriptors)) std::abort();
-          message.CloseDescriptors();
-        } else if (got != hutch::Receiving::kMalformed || message.count != 0) {
-          std::abort();
-        }
-      }
-      if (SendWith(end.get(), bytes, descriptors)) {
-        std::vector<char> buffer(sizeof(hutch::FrameHeader) + hutch::kMaxPayload);
-        std::vector<hutch::Fd> taken;
-        const auto got = hutch::ReceiveDatagram(our_end.get(), buffer, &taken, 4);
-        if (got.status == hutch::ReceiveStatus::kData && got.size != bytes.size()) std::abort();
-        if (taken.size() > 4) std::abort();
-      }
-    });
+    hutch::ForEachStep(
+        data, size, [&, &end = theirs, &our_end = ours](uint8_t how, std::string bytes) {
+          if (how % 2 != 0) hutch::WithHeader(bytes, [](hutch::FrameHeader&) {});
+          const int descriptors = std::min(how >> 1, 16);
+          if (bytes.empty()) bytes = " ";
+          if (SendWith(end.get(), bytes, descriptors)) {
+            hutch::Message message;
+            const hutch::Receiving got = hutch::Receive(our_end.get(), &message);
+            if (got == hutch::Receiving::kMessage) {
+              accepted = true;
+              if (message.size + sizeof(hutch::FrameHeader) != bytes.size()) std::abort();
+              if (message.count != std::min(descriptors, hutch::kMaxDescriptors)) std::abort();
+              message.CloseDescriptors();
+            } else if (got != hutch::Receiving::kMalformed || message.count != 0) {
+              std::abort();
+            }
+          }
+          if (SendWith(end.get(), bytes, descriptors)) {
+            std::vector<char> buffer(sizeof(hutch::FrameHeader) + hutch::kMaxPayload);
+            std::vector<hutch::Fd> taken;
+            const auto got = hutch::ReceiveDatagram(our_end.get(), buffer, &taken, 4);
+            if (got.status == hutch::ReceiveStatus::kData && got.size != bytes.size()) std::abort();
+            if (taken.size() > 4) std::abort();
+          }
+        });
   }
   if (LowestFree() != before) std::abort();
   tally.Count(accepted);

@@ -1,6 +1,6 @@
 // libFuzzer over the decoder of results, in an interpreter of its own: whatever the payload is, it
-// becomes a value or a DecodeError, without a leak, and without an allocation that its size does not
-// explain (the runner sets libFuzzer's limits).
+// becomes a value or a DecodeError, without a leak, and without an allocation that its size does
+// not explain (the runner sets libFuzzer's limits).
 //
 // An input is a FuzzedPayload. Inputs that are refused are run, and not kept: so every mutant is a
 // few steps away from a valid result, and reaches what lies behind the parser.
@@ -95,9 +95,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     py::object owner = py::reinterpret_steal<py::object>(
         PyByteArray_FromStringAndSize(whole.data(), static_cast<Py_ssize_t>(whole.size())));
     try {
-      const py::object value = hutch::Decode(owner, PyByteArray_AS_STRING(owner.ptr()),
-                                             whole.size(), input.body.size(),
-                                             py::dict(Python().types));
+      const py::object value =
+          hutch::Decode(owner, PyByteArray_AS_STRING(owner.ptr()), whole.size(), input.body.size(),
+                        py::dict(Python().types));
       accepted = true;
     } catch (const py::error_already_set& error) {
       if (!error.matches(Python().error)) {

@@ -18,9 +18,8 @@ namespace {
 template <size_t... kIndex>
 std::string Fresh(size_t which, std::index_sequence<kIndex...>) {
   std::string text;
-  ((which == kIndex
-        ? void(text = hutch::EncodeMessage(hutch::Message(std::in_place_index<kIndex>)))
-        : void()),
+  ((which == kIndex ? void(text = hutch::EncodeMessage(hutch::Message(std::in_place_index<kIndex>)))
+                    : void()),
    ...);
   return text;
 }

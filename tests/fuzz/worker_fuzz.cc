@@ -179,9 +179,8 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
   hutch::Run run;
-  hutch::ForEachStep(data, size, [&](uint8_t how, std::string bytes) {
-    run.Step(how, std::move(bytes));
-  });
+  hutch::ForEachStep(data, size,
+                     [&](uint8_t how, std::string bytes) { run.Step(how, std::move(bytes)); });
   tally.Count(run.accepted());
   run.End();
   return 0;
