@@ -30,7 +30,8 @@ constexpr int64_t kMakingUs = 10'000'000;  // a slot or cell that takes longer h
 constexpr int64_t kEndingUs = 2'000'000;   // for the reports of killed cells
 constexpr int64_t kBusyMs = 20;
 constexpr int64_t kIdleMs = 1000;
-constexpr uint32_t kExactEvery = 5;  // looks at a cell
+constexpr uint64_t kOwnProcesses = 64;  // of packages and a setup function, beside slots and cells
+constexpr uint32_t kExactEvery = 5;     // looks at a cell
 
 // What epoll_data carries: a slot's number, or one of these.
 enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent };
@@ -214,6 +215,7 @@ void Warden::OnConfigure(const Message& message) {
   memcpy(config_, message.payload, message.size);
   config_size_ = message.size;
   memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
+  pids_ = Configured("HUTCH_PIDS", pids_);
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
   // Before any code of a stranger's runs.
@@ -350,12 +352,20 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
 void Warden::WatchWorker() {
   if (!configured_) return;  // nobody's code is there yet
   uint64_t allowed = worker_kb_;
+  uint64_t processes = kOwnProcesses;
   uint64_t slots = 0;
   for (const Slot& slot : slots_) {
     if (slot.state == SlotState::kServing) ++slots;
-    if (slot.cell.state != CellState::kNone) allowed += memory_kb_;
+    if (slot.state != SlotState::kFree) ++processes;
+    if (slot.cell.state == CellState::kNone) continue;
+    allowed += memory_kb_;
+    processes += pids_ + 2;  // its PID 1, and one that is about to be refused
   }
-  if (MeasureProcesses(proc_, 1, Exactness::kResident).memory_kb <= allowed) return;
+  const Usage seen = MeasureProcesses(proc_, 1, Exactness::kResident);
+  if (seen.processes > processes) {
+    Doom("the worker's packages or setup function made more processes than a worker may");
+  }
+  if (seen.memory_kb <= allowed) return;
   const Usage usage = MeasureProcesses(proc_, 1, Exactness::kShare);
   // A slot is not dumpable, so its whole size was counted, most of which is the zygote's, shared.
   const uint64_t counted_twice = slots * zygote_kb_;

@@ -84,9 +84,10 @@ def run(target: Target, seconds: float, executions: int) -> str:
         code = subprocess.run(line, env=env, stdout=log, stderr=log).returncode
     said = target.log.read_text(errors="replace")
     if code != 0:
-        return f"{target.name}: ended with {code}; see {target.log} and {BUILD / 'found'}\n" + said[
-            -3000:
-        ]
+        return (
+            f"{target.name}: ended with {code}; see {target.log} and {BUILD / 'found'}\n"
+            + said[-3000:]
+        )
     tally = re.search(r"^tally: (\d+) of (\d+) accepted", said, re.M)
     if tally is None:
         return f"{target.name}: said nothing of its inputs; see {target.log}"

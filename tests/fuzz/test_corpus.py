@@ -15,9 +15,7 @@ SEEDS = sorted((HERE / "corpus").glob("decode*/*"))
 
 
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_seed_of_the_decoder_is_a_result(
-    seed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_seed_of_the_decoder_is_a_result(seed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE))
     import named
 
