@@ -127,10 +127,7 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* started = std::get_if<Started>(&message)) {
     const auto lease = leases_.find(started->lease);
     if (lease == leases_.end() || lease->second.peer != peer.id()) return;
-    if (started->timeout_ms == 0 && started->cpu_ms == 0) lease->second.ahead = true;
-    if (Pool* pool = FindPool(lease->second.pool))
-      pool->Arm(started->lease, started->timeout_ms, started->cpu_ms);
-    return;
+    return Arm(started->lease, lease->second, started->timeout_ms, started->cpu_ms);
   }
   if (const auto* forget = std::get_if<Forget>(&message)) {
     const auto preparing = state.preparing.find(forget->request);
@@ -174,6 +171,7 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   try {
     if (stopping_) throw Error(Code::kUnavailable, "the agent is stopping");
     Validate(prepare.spec);
+    if (const auto why = WhyRefuse(prepare)) throw *why;
     if (::access(paths_.runtime_dir(prepare.spec.runtime_id).c_str(), R_OK | X_OK) != 0) {
       throw Error(Code::kMissingRuntime,
                   "the worker files " + prepare.spec.runtime_id + " are not installed");
@@ -213,6 +211,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
   if (environment.built_now) {
     ++metrics_.builds;
     metrics_.build_sec += environment.build_sec;
+    TrimEnvironments();
   }
   PeerState* state = StateOf(id);
   if (state == nullptr || state->preparing.erase(prepare.request) == 0)
@@ -226,6 +225,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
           std::ranges::find_if(pools_, [](const auto& p) { return p.second->abandoned(); });
       if (unused != pools_.end()) {
         metrics_.pools.erase(unused->first);
+        facts_.erase(unused->first);
         pools_.erase(unused);
       }
     }
@@ -241,7 +241,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
         std::max(1u, std::thread::hardware_concurrency()),
         [this](uint64_t cell, const CellReport& report) { OnCellGone(cell, report); },
         [this](Pool& from, const std::string* worker) { return Reclaim(from, worker); },
-        [this](uint64_t caller) { return MayLease(caller); },
+        [this, key](uint64_t caller) { return MayLease(caller, key); },
         queues_,
         worker_uid_,
         [this](const PoolSpec& spec) {
@@ -255,15 +255,13 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
                         std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
                .first->second.get();
   }
-  Prepared prepared{prepare.request,
-                    key,
-                    environment.digest,
-                    environment.lock.substr(0, kMaxLockText),
-                    environment.notes,
-                    environment.built_now,
-                    environment.build_sec,
-                    0,
-                    "watchdog"};
+  FactsOf(key, *pool);
+  if (audit_ != nullptr) audit_->NotePolicy(prepare);
+  Prepared prepared{prepare.request,       key,
+                    environment.digest,    environment.lock.substr(0, kMaxLockText),
+                    environment.notes,     environment.built_now,
+                    environment.build_sec, 0,
+                    kEnforcement};
   if (environment.built_now || AsCaller(prepare.spec)) {
     const char* what = AsCaller(prepare.spec)
                            ? "starting a worker with your own uid; the first copies the base image"
@@ -300,10 +298,13 @@ void Broker::OnWarm(Peer& peer, const Warm& warm) {
 void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
   const uint64_t id = peer.id();
   Pool* pool = FindPool(acquire.key);
-  if (pool == nullptr) {
+  if (pool == nullptr || facts_[acquire.key].stale) {
     return Fail(id, acquire.request,
                 Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
   }
+  // Where shares are short a cell that nobody waits for is not taken away from who does.
+  if (acquire.ahead && !shares_.MayTake(facts_[acquire.key].holding))
+    return Fail(id, acquire.request, Error(Code::kBusy, "there is no room for cells ahead"));
   PeerState& state = peers_.at(id);
   // Until Acquire() returns the ticket is not known; 0 stands for it.
   if (!state.waiting.try_emplace(acquire.request, acquire.key, 0).second)
@@ -328,7 +329,15 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
                        Grant grant) {
   PeerState& state = peers_.at(id);  // whoever is gone waits no more
   Lease& lease = leases_[grant.cell];
-  lease = {pool, id, state.free_slots.back(), grant.worker, ahead, false, false, ahead, {}};
+  lease = {.pool = pool,
+           .peer = id,
+           .table_slot = state.free_slots.back(),
+           .worker = grant.worker,
+           .ahead = ahead,
+           .held_ahead = ahead,
+           .holding = facts_[pool].holding,
+           .caller = state.peer->caller()};
+  shares_.Take(lease.holding);
   state.waiting.erase(request);
   state.leases.insert(grant.cell);
   state.free_slots.pop_back();
@@ -358,16 +367,25 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
   });
 }
 
-bool Broker::MayLease(uint64_t peer) const {
+bool Broker::MayLease(uint64_t peer, const std::string& pool) {
   const auto found = peers_.find(peer);
-  return found != peers_.end() && !found->second.free_slots.empty();
+  if (found == peers_.end() || found->second.free_slots.empty()) return false;
+  if (shares_.MayTake(facts_[pool].holding)) return true;
+  // Not inside the pool that asks.
+  if (!std::exchange(taking_back_, true)) loop_.Post([this] { TakeBackForShares(); });
+  return false;
 }
 
 void Broker::OnDone(PeerState& state, const Done& done) {
   const auto lease = leases_.find(done.lease);
   if (lease == leases_.end() || lease->second.peer != state.peer->id()) {
-    if (const auto ended = state.ended.extract(done.lease))
-      Count(ended.mapped().pool, ended.mapped().held_ahead, done.note, ended.mapped().ending);
+    if (const auto ended = state.ended.extract(done.lease)) {
+      const EndedLease& lost = ended.mapped();
+      Count(lost.pool, lost.held_ahead, done.note, lost.ending);
+      CallNote note = done.note;
+      if (note.ending == Ending::kUntold) note.ending = lost.ending;
+      Audit(lost.entry, note);
+    }
     // Its cell ended before the client said so, and the report was not wanted then: it is gone.
     if (done.want_report) state.peer->Send(Report{done.lease, CellReport{}});
     if (done.next != 0)
@@ -390,8 +408,16 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
   const auto found = leases_.find(cell);
   if (found == leases_.end()) return;
   Lease& lease = found->second;
-  if (lease.told && lease.told->ending == Ending::kUntold)
-    Count(lease.pool, lease.held_ahead, *lease.told, EndingOf(report));
+  if (lease.told && lease.told->ending == Ending::kUntold) {
+    lease.told->ending = EndingOf(report);
+    Count(lease.pool, lease.held_ahead, *lease.told, Ending::kFault);
+  }
+  AuditEntry entry = EntryOf(lease);
+  entry.report = report;
+  if (lease.told) Audit(entry, *lease.told);
+  const bool was_full = !shares_.MayTake(lease.holding);
+  shares_.Give(lease.holding);
+  if (was_full && !std::exchange(serving_, true)) loop_.Post([this] { ServeWaiters(); });
   PeerState* state = StateOf(lease.peer);
   if (state == nullptr) {
     leases_.erase(found);
@@ -401,7 +427,7 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
   // client will want it.
   if (lease.want_report || !lease.releasing) state->peer->Send(Report{cell, report});
   if (!lease.releasing) {
-    state->ended[cell] = {lease.pool, lease.held_ahead, EndingOf(report)};
+    state->ended[cell] = {lease.pool, lease.held_ahead, EndingOf(report), std::move(entry)};
     if (state->ended.size() > kLeaseTableSlots) state->ended.erase(state->ended.begin());
   }
   state->leases.erase(cell);
@@ -428,30 +454,36 @@ void Broker::Count(const std::string& pool, bool held_ahead, CallNote note, Endi
 }
 
 // A call that was running when its client went.
-void Broker::CountAbandoned(Peer& peer, const Lease& lease, uint64_t cell) {
+void Broker::CountAbandoned(Peer& peer, Lease& lease, uint64_t cell) {
   if (lease.told || lease.releasing || FindPool(lease.pool) == nullptr) return;
   uint32_t& mark = peer.lease_table()[lease.table_slot];
   if (std::atomic_ref<uint32_t>(mark).load() != MarkOf(cell, kLeaseUsed)) return;
   ++metrics_.calls;
   metrics_.pools[lease.pool].AddAbandoned(lease.held_ahead, Clock::now());
+  lease.told = CallNote{.ending = Ending::kCancelled};
 }
 
 bool Broker::Reclaim(Pool& pool, const std::string* worker) {
   for (auto& [cell, lease] : leases_) {
     if (!lease.ahead || lease.releasing || lease.pool != pool.key()) continue;
     if (worker != nullptr && lease.worker != *worker) continue;
-    PeerState* state = StateOf(lease.peer);
-    if (state == nullptr) continue;
-    uint32_t expected = MarkOf(cell, kLeaseIdle);
-    if (!std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
-             .compare_exchange_strong(expected, MarkOf(cell, kLeaseReclaimed))) {
-      continue;  // in use, for now
-    }
-    lease.releasing = true;
-    pool.TakeBack(cell);
-    return true;
+    if (TakeBack(cell, lease)) return true;
   }
   return false;
+}
+
+bool Broker::TakeBack(uint64_t cell, Lease& lease) {
+  PeerState* state = StateOf(lease.peer);
+  Pool* pool = FindPool(lease.pool);
+  if (state == nullptr || pool == nullptr) return false;
+  uint32_t expected = MarkOf(cell, kLeaseIdle);
+  if (!std::atomic_ref<uint32_t>(state->peer->lease_table()[lease.table_slot])
+           .compare_exchange_strong(expected, MarkOf(cell, kLeaseReclaimed))) {
+    return false;  // in use, for now
+  }
+  lease.releasing = true;
+  pool->TakeBack(cell);
+  return true;
 }
 
 void Broker::OnAsk(Peer& peer, const Ask& ask) {
@@ -462,6 +494,14 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
   if (ask.what == "status") return answer(StatusJson(State()));
   if (ask.what == "metrics") return answer(PrometheusText(FamiliesOf(State())));
   if (ask.what == "metrics json") return answer(MetricsJson(FamiliesOf(State())));
+  if (ask.what == "reload") {
+    try {
+      Reload();
+    } catch (const Error& error) {
+      return Fail(id, ask.request, error);
+    }
+    return answer("reloaded");
+  }
   if (ask.what.starts_with("stop ")) {
     const long drain = std::strtol(ask.what.c_str() + 5, nullptr, 10);
     answer("stopping");
@@ -520,6 +560,8 @@ AgentState Broker::State() {
 void Broker::Tick() {
   for (auto& [key, pool] : pools_) pool->Tick();
   EvictWorkers();
+  ArmForgotten();
+  if (ticks_ % kTicksBetweenSweeps == 0) TrimEnvironments();
   if (++ticks_ % kTicksBetweenSweeps == 0) Sweep();
   loop_.After(kTick, [this] { Tick(); });
 }
@@ -601,6 +643,9 @@ void Broker::AwaitDrain() {
 
 void Broker::FinishStop() {
   if (!stopped_) return;
+  for (const auto& [cell, lease] : leases_) {
+    if (lease.told) Audit(EntryOf(lease), *lease.told);
+  }
   pools_.clear();
   std::exchange(stopped_, nullptr)();
 }

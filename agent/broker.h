@@ -15,8 +15,12 @@
 #include <string>
 #include <unordered_map>
 
+#include "agent/audit.h"
+#include "agent/ceiling.h"
+#include "agent/config.h"
 #include "agent/exposition.h"
 #include "agent/metrics.h"
+#include "agent/shares.h"
 #include "pool/background.h"
 #include "pool/environment.h"
 #include "pool/loop.h"
@@ -29,6 +33,8 @@
 
 namespace hutch {
 
+inline constexpr char kEnforcement[] = "watchdog";  // of limits, see Prepared
+
 // One client as the broker sees it. Owned by the server, which tells the broker when it is gone.
 class Peer {
  public:
@@ -39,6 +45,7 @@ class Peer {
   virtual uint64_t id() const = 0;
   // The lease table shared with this client, kLeaseTableSlots marks.
   virtual uint32_t* lease_table() = 0;
+  virtual AuditCaller caller() const { return {}; }
 };
 
 class Broker {
@@ -55,26 +62,45 @@ class Broker {
   // Keeps a worker started ahead for pools of this kind, and then of the kind that is asked for.
   void KeepSpare(const std::string& base_id, const std::string& runtime_id);
 
+  // What callers may have, from now on. `file`: where it is read again when a client asks for that;
+  // "": nowhere. `audit` outlives the broker; nullptr: none.
+  void Configure(const AgentConfig& config);
+  void ReadConfigFrom(std::string file) { config_file_ = std::move(file); }
+  void WriteAuditTo(AuditLog* audit) { audit_ = audit; }
+  void Reload();  // throws kInvalidArgument, and keeps what holds
+
   // Begins to drain; `stopped` is called when no worker is left or `drain` has passed.
   void Stop(Clock::duration drain, std::function<void()> stopped);
 
  private:
   struct Lease {
-    std::string pool;
+    std::string pool{};
     uint64_t peer = 0;
     uint32_t table_slot = 0;
-    std::string worker;
+    std::string worker{};
     bool ahead = false;
     bool releasing = false;
     bool want_report = false;
-    bool held_ahead = false;       // it was there before the call that took it
-    std::optional<CallNote> told;  // of its call; once
+    bool held_ahead = false;         // it was there before the call that took it
+    std::optional<CallNote> told{};  // of its call; once
+    bool armed = false;              // the warden has the limits of its call
+    bool kept = false;               // for more calls than one: its client tells of each
+    Holding holding{};
+    AuditCaller caller{};
+    std::vector<NetworkRecord> network{};  // what the proxy decided for its cell
   };
   struct EndedLease {  // its cell ended by itself: what its client says of the call is still to
                        // come
     std::string pool;
     bool held_ahead;
     Ending ending;
+    AuditEntry entry;  // but for the note
+  };
+  // What is the same for all leases of a pool.
+  struct PoolFacts {
+    std::shared_ptr<const AuditPool> audit;
+    Holding holding;
+    bool stale = false;  // made under another configuration: to be prepared again
   };
   struct PeerState {
     Peer* peer = nullptr;
@@ -94,8 +120,19 @@ class Broker {
   void OnDone(PeerState& state, const Done& done);
   void OnAsk(Peer& peer, const Ask& ask);
   void OnCellGone(uint64_t cell, const CellReport& report);
-  bool MayLease(uint64_t peer) const;  // its lease table has a slot left
+  // Whether its lease table has a slot left, and there is room in the shares.
+  bool MayLease(uint64_t peer, const std::string& pool);
+  void TakeBackForShares();
+  void ServeWaiters();
+  void FactsOf(const std::string& key, const Pool& pool);
+  void Arm(uint64_t cell, Lease& lease, uint64_t timeout_ms, uint64_t cpu_ms);
+  void ArmForgotten();
+  std::optional<Error> WhyRefuse(const Prepare& prepare) const;
+  AuditEntry EntryOf(const Lease& lease) const;
+  void Audit(AuditEntry entry, const CallNote& note);
+  void TrimEnvironments();
   bool Reclaim(Pool& pool, const std::string* worker);
+  bool TakeBack(uint64_t cell, Lease& lease);  // false: its client uses it
   void Release(uint64_t cell, Lease& lease);
   PeerState* StateOf(uint64_t peer);
   Pool* FindPool(const std::string& key);
@@ -103,7 +140,7 @@ class Broker {
   void Tick();
   void Sweep();
   void Count(const std::string& pool, bool held_ahead, CallNote note, Ending if_untold);
-  void CountAbandoned(Peer& peer, const Lease& lease, uint64_t cell);
+  void CountAbandoned(Peer& peer, Lease& lease, uint64_t cell);
   AgentState State();
   void EvictWorkers();
   void AwaitDrain();
@@ -132,6 +169,13 @@ class Broker {
   std::atomic<bool> closing_ = false;  // for builds on other threads: give up
   unsigned ticks_ = 0;
   Metrics metrics_;
+  AgentConfig config_;
+  std::string config_file_;
+  AuditLog* audit_ = nullptr;
+  Shares shares_;
+  std::unordered_map<std::string, PoolFacts> facts_;  // by pool key
+  bool taking_back_ = false;
+  bool serving_ = false;
 };
 
 }  // namespace hutch

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -451,6 +452,171 @@ TEST_F(BrokerTest, StopsWhenTheTimeToDrainHasPassed) {
   broker_->Stop(milliseconds(1), [&] { stopped = true; });
   RunUntil([&] { return stopped; });
   EXPECT_GE(wardens_.retired, 0);
+}
+
+// ---- what agent.toml allows, and what is written down
+
+TEST_F(BrokerTest, APolicyAboveTheCeilingIsRefusedBeforeAnythingIsBuilt) {
+  AgentConfig config;
+  config.ceiling.memory_mb = 512;
+  config.ceiling.timeout_sec = 10;
+  broker_->Configure(config);
+  FakePeer peer(1);
+  spec_.requirements = {"pandas"};  // would have to be built
+  broker_->Handle(peer, Prepare{1, 60'000, spec_});
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_NE(peer.All<Failed>()[0].message.find("timeout_sec=30 is above"), std::string::npos);
+  broker_->Handle(peer, Prepare{2, 60'000, spec_, {.timeout_ms = 1000}});
+  ASSERT_EQ(peer.Count<Failed>(), 2u);
+  EXPECT_NE(peer.All<Failed>()[1].message.find("memory_mb=1024 is above"), std::string::npos);
+  EXPECT_TRUE(std::filesystem::is_empty(paths_.store_dir() + "/build"));
+}
+
+TEST_F(BrokerTest, AHostThatCannotHoldEachLimitHardIsRefusedWhereThatIsWanted) {
+  FakePeer peer(1);
+  Prepare prepare{1, 60'000, spec_};
+  prepare.hard_limits = true;
+  broker_->Handle(peer, prepare);
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kPlatform));
+}
+
+TEST_F(BrokerTest, AMemoryThatNoShareHoldsIsRefusedAtOnce) {
+  AgentConfig config;
+  config.host.memory_mb = 1000;
+  broker_->Configure(config);
+  FakePeer peer(1);
+  broker_->Handle(peer, Prepare{1, 60'000, spec_});
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_NE(peer.All<Failed>()[0].hint.find("[host]"), std::string::npos);
+}
+
+TEST_F(BrokerTest, CallersWaitForTheHostsShareAndGetItWhenItComesFree) {
+  AgentConfig config;
+  config.host.cells = 1;
+  broker_->Configure(config);
+  FakePeer one(1), two(2);
+  const std::string key = PrepareFor(one);
+  const Leased first = AcquireFor(one, key);
+  one.Use(first);
+  broker_->Handle(two, Acquire{7, key, 60'000, false});
+  int turns = 0;
+  RunUntil([&] { return ++turns > 40; });
+  EXPECT_EQ(two.Count<Leased>(), 0u);
+  broker_->Handle(one, Done{first.lease, false, {Ending::kReturned}});
+  RunUntil([&] { return two.Count<Leased>() == 1; });
+}
+
+TEST_F(BrokerTest, ACellHeldAheadMakesRoomForACallThatWaits) {
+  AgentConfig config;
+  config.host.cells = 1;
+  broker_->Configure(config);
+  FakePeer one(1), two(2);
+  const std::string key = PrepareFor(one);
+  const Leased ahead = AcquireFor(one, key, true);
+  AcquireFor(two, key);
+  EXPECT_EQ(one.mark(ahead), MarkOf(ahead.lease, kLeaseReclaimed));
+  broker_->Handle(one, Acquire{8, key, 60'000, true});
+  ASSERT_EQ(one.Count<Failed>(), 1u) << "nobody waits for it, and the share is full";
+}
+
+TEST_F(BrokerTest, ATenantWithAllItsCellsKeepsNobodyElseWaiting) {
+  AgentConfig config;
+  config.tenants = {{.name = "batch", .labels = {{"team", "batch"}}, .cells = 1}};
+  broker_->Configure(config);
+  FakePeer batch(1), web(2);
+  spec_.labels = {{"team", "batch"}};
+  const std::string key = PrepareFor(batch);
+  batch.Use(AcquireFor(batch, key));
+  broker_->Handle(batch, Acquire{7, key, 60'000, false});
+  spec_.labels = {{"team", "web"}};
+  const std::string other = PrepareFor(web);
+  AcquireFor(web, other);
+  EXPECT_EQ(batch.Count<Leased>(), 1u);
+}
+
+TEST_F(BrokerTest, ATenantsOwnCeilingIsNotTheOthers) {
+  AgentConfig config;
+  config.tenants = {{.name = "batch", .labels = {{"team", "batch"}}, .ceiling = {.memory_mb = 64}}};
+  broker_->Configure(config);
+  FakePeer batch(1), web(2);
+  PrepareFor(web);
+  spec_.labels = {{"team", "batch"}};
+  broker_->Handle(batch, Prepare{1, 60'000, spec_});
+  ASSERT_EQ(batch.Count<Failed>(), 1u);
+  EXPECT_NE(batch.All<Failed>()[0].hint.find("[tenants.batch.ceiling]"), std::string::npos);
+}
+
+TEST_F(BrokerTest, APoolOfAnotherConfigurationIsPreparedAgain) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  AcquireFor(peer, key);
+  AgentConfig config;
+  config.ceiling.memory_mb = 64;
+  broker_->Configure(config);
+  broker_->Handle(peer, Acquire{7, key, 60'000, false});
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kUnknownPool));
+  broker_->Handle(peer, Prepare{2, 60'000, spec_});
+  EXPECT_EQ(peer.Count<Failed>(), 2u);
+}
+
+TEST_F(BrokerTest, AMistakeInAFileThatIsReadAgainIsToldAndChangesNothing) {
+  const std::string file = paths_.run_dir + "/agent.toml";
+  broker_->ReadConfigFrom(file);
+  const auto ask = [&](FakePeer& peer, const char* text) {
+    std::ofstream(file) << text;
+    broker_->Handle(peer, Ask{1, "reload"});
+  };
+  FakePeer peer(1);
+  ask(peer, "[ceiling]\nmemory_mb = 64\n");
+  EXPECT_EQ(peer.Count<Answer>(), 1u);
+  ask(peer, "[ceiling]\nmemory = 8000\n");
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_NE(peer.All<Failed>()[0].message.find("did you mean \"memory_mb\""), std::string::npos);
+  broker_->Handle(peer, Prepare{2, 60'000, spec_});
+  EXPECT_EQ(peer.Count<Failed>(), 2u);
+}
+
+TEST_F(BrokerTest, EachCallIsWrittenDownOnceWithWhatTheWardenSays) {
+  std::vector<json> calls;
+  {
+    AuditLog audit(loop_, paths_.run_dir + "/audit", {});
+    broker_->WriteAuditTo(&audit);
+    spec_.labels = {{"team", "x"}};
+    FakePeer peer(1), lost(2);
+    const std::string key = PrepareFor(peer);
+    const Leased one = AcquireFor(peer, key);
+    peer.Use(one);
+    broker_->Handle(peer, Done{one.lease, true, {.ending = Ending::kReturned, .call_id = 1}});
+    RunUntil([&] { return peer.Count<Report>() == 1; });
+    const Leased unused = AcquireFor(peer, key, true);
+    broker_->Handle(peer, Done{unused.lease, true, {}});
+    RunUntil([&] { return peer.Count<Report>() == 2; });
+    const Leased untold = AcquireFor(peer, key);
+    peer.Use(untold);
+    broker_->Handle(peer, Done{untold.lease, true, {.ending = Ending::kUntold, .call_id = 2}});
+    RunUntil([&] { return peer.Count<Report>() == 3; });
+    const Leased abandoned = AcquireFor(lost, key);
+    lost.Use(abandoned);
+    broker_->Gone(lost);
+    RunUntil([&] {
+      broker_->Handle(peer, Ask{next_request_++, "status"});
+      return json::parse(peer.All<Answer>().back().text)["leases"] == 0;
+    });
+    broker_.reset();
+  }
+  std::ifstream in(paths_.run_dir + "/audit/audit.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    if (json::parse(line)["event"] == "call") calls.push_back(json::parse(line));
+  }
+  ASSERT_EQ(calls.size(), 3u);
+  EXPECT_EQ(calls[0]["status"], "returned");
+  EXPECT_EQ(calls[0]["labels"]["team"], "x");
+  EXPECT_EQ(calls[0]["call_id"], "0000000000000001");
+  EXPECT_EQ(calls[1]["call_id"], "0000000000000002");
+  EXPECT_NE(calls[1]["status"], "");
+  EXPECT_EQ(calls[2]["status"], "cancelled");
 }
 
 // ---- with the server

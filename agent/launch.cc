@@ -16,6 +16,7 @@
 #include <optional>
 #include <thread>
 
+#include "agent/config.h"
 #include "agent/install.h"
 #include "agent/service.h"
 #include "pool/host.h"
@@ -141,6 +142,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
   std::string id;
   {
     const AsUser user(paths);
+    LoadConfig(ConfigFile(paths));  // a mistake in it is told here, and not by a log
     if (const auto alive = ClearName(paths, &podman)) {
       id = *alive;  // it is just starting
     } else {

@@ -23,7 +23,9 @@
 #include <string>
 #include <vector>
 
+#include "agent/audit.h"
 #include "agent/broker.h"
+#include "agent/config.h"
 #include "agent/launch.h"
 #include "agent/server.h"
 #include "pool/descriptors.h"
@@ -65,21 +67,35 @@ int Serve() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_DUMPABLE, 0);
   ::setvbuf(stderr, nullptr, _IOLBF, 0);
   ::umask(022);
   RaiseDescriptorLimit();
   const Paths paths = FindPaths();
+  const AgentConfig config = LoadConfig(ConfigFile(paths));
   Podman podman(paths.podman_socket());
   EnvironmentStore store(podman, paths);
   Loop loop;
+  AuditLog audit(loop, paths.state_dir + "/audit", config.audit);
   Broker broker(loop, podman, store, paths, Generation());
+  broker.WriteAuditTo(&audit);
+  broker.ReadConfigFrom(ConfigFile(paths));
+  broker.Configure(config);
 
   const Fd signal_fd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   loop.Add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
     signalfd_siginfo info;
     if (::read(signal_fd.get(), &info, sizeof info) != sizeof info) return;
+    if (info.ssi_signo == SIGHUP) {
+      try {
+        broker.Reload();
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s; what held goes on\n", error.what());
+      }
+      return;
+    }
     std::fprintf(stderr, "signal %u: draining\n", info.ssi_signo);
     broker.Stop(kDrainOnSignal, [&] { loop.Stop(); });
   });

@@ -46,6 +46,7 @@ class Server::Connection final : public Peer {
 
   uint64_t id() const override { return id_; }
   uint32_t* lease_table() override { return marks_; }
+  AuditCaller caller() const override { return caller_; }
 
   bool Send(const Message& message, std::span<const int> descriptors) override {
     if (dropping_) return false;
@@ -112,6 +113,7 @@ class Server::Connection final : public Peer {
           {});
       return;
     }
+    caller_ = {hello->uid, hello->pid};
     server_.loop_.Cancel(greeting_);
     if (refusal_) {
       Send(Failed{0, static_cast<int32_t>(refusal_->code()), refusal_->what(), refusal_->hint(),
@@ -163,6 +165,7 @@ class Server::Connection final : public Peer {
   uint64_t id_;
   std::optional<Error> refusal_;
   uint32_t* marks_ = nullptr;
+  AuditCaller caller_;
   TimerId greeting_ = 0;
   TimerId flush_again_ = 0;
   std::deque<Queued> backlog_;

@@ -85,9 +85,13 @@ class CancelToken {
 
 struct FunctionBlob {
   explicit FunctionBlob(const py::bytes& data)
-      : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {}
+      : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {
+    for (size_t i = 0; i < code.size(); ++i)
+      code[i] = std::stoull(digest.substr(16 * i, 16), nullptr, 16);
+  }
   Blob blob;
   std::string digest;
+  std::array<uint64_t, 2> code{};  // the digest's beginning
 };
 
 // Memory of `hutch.empty`. The arrays that start in one are found by address, under the GIL.
@@ -354,6 +358,7 @@ struct CallTerms {
   CallLimits limits;
   uint64_t calls_of_cell = 0;  // 0: a fresh cell for each
   double age_of_cell_sec = 0;
+  uint64_t policy = 0;
 };
 
 // A call's bytes, and the Python objects that own them.
@@ -367,6 +372,8 @@ struct CallBytes {
     request.function = &blob.blob;
     request.arguments = std::string_view(arguments);
     request.limits = terms.limits;
+    request.policy = terms.policy;
+    request.code = blob.code;
     const std::hash<std::string_view> hash;
     request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
     if (terms.calls_of_cell != 0) {
@@ -426,11 +433,18 @@ class PyClient {
   double pressure() const { return client_ ? client_->pressure() : 0; }
 
   py::dict Prepare(const py::dict& spec_dict, uint64_t timeout_ms, const py::object& progress) {
-    const PoolSpec spec = SpecFrom(spec_dict);
+    hutch::Prepare prepare{0, timeout_ms, SpecFrom(spec_dict)};
+    prepare.limits.timeout_ms = Get<uint64_t>(spec_dict, "timeout_ms");
+    prepare.limits.cpu_ms = Get<uint64_t>(spec_dict, "cpu_ms");
+    prepare.limits.output_bytes = Get<uint64_t>(spec_dict, "output_bytes");
+    prepare.limits.result_bytes = Get<uint64_t>(spec_dict, "result_bytes");
+    prepare.shared = Get<bool>(spec_dict, "shared");
+    prepare.hard_limits = Get<bool>(spec_dict, "hard_limits");
+    prepare.policy = Get<uint64_t>(spec_dict, "policy");
     Pending pending;
     const Prepared done = Wait(pending, [&](Client& client, const CallHooks& hooks) {
       return client.PreparePool(
-          spec, timeout_ms,
+          prepare,
           [&](const Progress& step) {
             const py::gil_scoped_acquire gil;
             if (pending.error || progress.is_none()) return;
@@ -658,18 +672,23 @@ PYBIND11_MODULE(_core, m) {
   py::class_<CallTerms>(m, "Terms")
       .def(py::init([](uint64_t timeout_ms, uint64_t cpu_ms, uint64_t output_bytes,
                        uint64_t result_bytes, uint64_t queue_ms, uint64_t calls_of_cell,
-                       double age_of_cell_sec) {
+                       double age_of_cell_sec, uint64_t policy) {
              return CallTerms{{timeout_ms, cpu_ms, output_bytes, result_bytes, queue_ms},
                               calls_of_cell,
-                              age_of_cell_sec};
+                              age_of_cell_sec,
+                              policy};
            }),
            py::kw_only(), py::arg("timeout_ms"), py::arg("cpu_ms"), py::arg("output_bytes"),
            py::arg("result_bytes"), py::arg("queue_ms"), py::arg("calls_of_cell") = 0,
-           py::arg("age_of_cell_sec") = 0.0)
+           py::arg("age_of_cell_sec") = 0.0, py::arg("policy") = 0)
+      .def_property_readonly("timeout_ms", [](const CallTerms& t) { return t.limits.timeout_ms; })
       .def_property_readonly("cpu_ms", [](const CallTerms& t) { return t.limits.cpu_ms; })
+      .def_property_readonly("output_bytes",
+                             [](const CallTerms& t) { return t.limits.output_bytes; })
       .def_property_readonly("result_bytes",
                              [](const CallTerms& t) { return t.limits.result_bytes; })
-      .def_readonly("calls_of_cell", &CallTerms::calls_of_cell);
+      .def_readonly("calls_of_cell", &CallTerms::calls_of_cell)
+      .def_readonly("policy", &CallTerms::policy);
 
   py::class_<OpenCall, std::shared_ptr<OpenCall>>(m, "OpenCall");
 
@@ -697,6 +716,7 @@ PYBIND11_MODULE(_core, m) {
             return c.Ask(as_json ? "metrics json" : "metrics", 10'000);
           },
           py::arg("as_json") = false)
+      .def("reload", [](PyClient& c) { c.Ask("reload", 10'000); })
       .def("environments", [](PyClient& c) { return c.Ask("environments", 30'000); })
       .def("remove_environment",
            [](PyClient& c, const std::string& digest) {

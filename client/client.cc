@@ -56,8 +56,15 @@ Ending EndingOf(const CallOutcome& outcome) {
 }
 
 CallNote NoteOf(const CallRecord& record) {
-  return {EndingOf(record.outcome), Micros(record.queue), Micros(record.send()),
-          Micros(record.run()), Micros(Clock::now() - record.outcome.ended)};
+  return {EndingOf(record.outcome),
+          Micros(record.queue),
+          Micros(record.send()),
+          Micros(record.run()),
+          Micros(Clock::now() - record.outcome.ended),
+          record.outcome.call_id,
+          record.policy,
+          record.code,
+          record.calls};
 }
 
 Error ErrorOf(const Failed& failed) {
@@ -90,13 +97,16 @@ bool IsSimple(const CallOutcome& outcome) {
          (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
 }
 
-CallRecord RecordOf(const HeldLease& held, Clock::time_point begun) {
+CallRecord RecordOf(const HeldLease& held, const CallRequest& request, Clock::time_point begun) {
   return {.outcome = CallOutcome(),
           .report = {},
           .worker = held.lease.worker(),
           .queue = held.queue,
           .worker_start = held.worker_start,
-          .begun = begun};
+          .begun = begun,
+          .policy = request.policy,
+          .code = request.code,
+          .calls = static_cast<uint32_t>(held.calls)};
 }
 
 void SetBroken(CallRecord& record, const HeldLease& held, const Error& error) {
@@ -129,7 +139,7 @@ Client::Client(const std::string& socket, long connect_uid)
       pid_(::getpid()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!socket_) throw Error(Code::kUnavailable, "no agent listens at " + socket);
-  Send(Hello{static_cast<uint32_t>(kWireVersion), pid_});
+  Send(Hello{static_cast<uint32_t>(kWireVersion), pid_, ::getuid()});
   pollfd polled{socket_.get(), POLLIN, 0};
   const Clock::time_point deadline = Clock::now() + kGreeting;
   std::optional<ReceivedMessage> received;
@@ -352,14 +362,13 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
   }
 }
 
-Prepared Client::PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
-                             const std::function<void(const Progress&)>& progress,
+Prepared Client::PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
                              const CallHooks& hooks) {
-  const uint64_t id = NextRequest();
+  const uint64_t id = prepare.request = NextRequest();
   Prepared prepared;
   // The agent has the deadline; ours is only for an agent that does not answer at all.
-  const Clock::time_point deadline = After(timeout_ms) + std::chrono::seconds(200);
-  Converse(Prepare{id, timeout_ms, spec}, id, deadline, hooks, [&](ReceivedMessage& received) {
+  const Clock::time_point deadline = After(prepare.timeout_ms) + std::chrono::seconds(200);
+  Converse(prepare, id, deadline, hooks, [&](ReceivedMessage& received) {
     if (const auto* step = std::get_if<Progress>(&received.message)) {
       if (progress) progress(*step);
       return false;
@@ -606,7 +615,7 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   const UnderWay under_way(*this, key);
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
-  CallRecord record = RecordOf(held, begun);
+  CallRecord record = RecordOf(held, request, begun);
   if (!request.shared()) LoadAhead(key, request);
   try {
     record.outcome = held.lease.Await(request, hooks, [&] { TellStarted(held, request); });

@@ -35,6 +35,9 @@ struct CallRecord {
   Clock::duration queue{};         // until a cell was there
   Clock::duration worker_start{};  // part of that
   Clock::time_point begun{};
+  uint64_t policy = 0;  // with `code` and `calls`: see CallNote
+  std::array<uint64_t, 2> code{};
+  uint32_t calls = 1;
 
   Clock::duration send() const { return outcome.sent - begun - queue; }
   Clock::duration run() const { return outcome.ended - outcome.sent; }
@@ -51,7 +54,7 @@ uint64_t RandomId();
 Error Lost();  // of a connection
 // Whether nothing is to be asked about how it ended.
 bool IsSimple(const CallOutcome& outcome);
-CallRecord RecordOf(const HeldLease& held, Clock::time_point begun);
+CallRecord RecordOf(const HeldLease& held, const CallRequest& request, Clock::time_point begun);
 // The cell broke the protocol.
 void SetBroken(CallRecord& record, const HeldLease& held, const Error& error);
 
@@ -61,8 +64,8 @@ class Client {
   Client(const std::string& socket, long connect_uid);
   ~Client();
 
-  Prepared PreparePool(const PoolSpec& spec, uint64_t timeout_ms,
-                       const std::function<void(const Progress&)>& progress,
+  // `prepare`: its number is chosen here.
+  Prepared PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
                        const CallHooks& hooks);
   CallRecord Call(const std::string& key, const CallRequest& request, const CallHooks& hooks);
   uint64_t WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms,

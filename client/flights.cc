@@ -295,7 +295,7 @@ bool Flights::Step(Flight& flight, const pollfd* polled) {
     Land(flight, lease.Take());
   } catch (const Error& error) {
     if (error.code() == Code::kProtocol) {
-      CallRecord record = RecordOf(*flight.held, flight.request.begun);
+      CallRecord record = RecordOf(*flight.held, flight.request, flight.request.begun);
       SetBroken(record, *flight.held, error);
       auto open = std::make_shared<OpenCall>(
           OpenCall{flight.key, std::move(*flight.held), std::move(record)});
@@ -313,7 +313,7 @@ bool Flights::Step(Flight& flight, const pollfd* polled) {
 
 void Flights::Land(Flight& flight, CallOutcome outcome) {
   HeldLease held = std::move(*flight.held);
-  CallRecord record = RecordOf(held, flight.request.begun);
+  CallRecord record = RecordOf(held, flight.request, flight.request.begun);
   record.outcome = std::move(outcome);
   FlightEvent event{.id = flight.id, .owner = flight.owner};
   const uint64_t lease = held.lease.id();

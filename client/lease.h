@@ -7,6 +7,7 @@
 
 #include <poll.h>
 
+#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -65,6 +66,9 @@ struct CallRequest {
   bool shared() const { return calls_of_cell != 0; }
   // When the caller began with what is "send" of its timings; zero: when it is handed to Call().
   Clock::time_point begun{};
+  // For the agent's audit log, see CallNote.
+  uint64_t policy = 0;
+  std::array<uint64_t, 2> code{};
 };
 
 using OutputHook = std::function<void(int stream, std::string_view)>;

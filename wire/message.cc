@@ -91,6 +91,10 @@ void serialize(A& a, NetworkRecord& m) {
     m.count);
 }
 template <class A>
+void serialize(A& a, CallLimits& m) {
+  a(m.timeout_ms, m.cpu_ms, m.output_bytes, m.result_bytes, m.queue_ms);
+}
+template <class A>
 void serialize(A& a, PoolSpec& m) {
   a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index,
     Flag{m.allow_sdists}, Flag{m.allow_urls}, m.constraints, m.lock, m.links, m.venv, m.mounts,
@@ -105,11 +109,11 @@ void serialize(A& a, CellReport& m) {
 }
 template <class A>
 void serialize(A& a, Hello& m) {
-  a(m.wire_version, m.pid);
+  a(m.wire_version, m.pid, m.uid);
 }
 template <class A>
 void serialize(A& a, Prepare& m) {
-  a(m.request, m.timeout_ms, m.spec);
+  a(m.request, m.timeout_ms, m.spec, m.limits, Flag{m.shared}, Flag{m.hard_limits}, m.policy);
 }
 template <class A>
 void serialize(A& a, Warm& m) {
@@ -130,7 +134,8 @@ void serialize(A& a, Started& m) {
 template <class A>
 void serialize(A& a, CallNote& m) {
   auto ending = static_cast<uint8_t>(m.ending);
-  a(ending, m.queue_us, m.send_us, m.run_us, m.receive_us);
+  a(ending, m.queue_us, m.send_us, m.run_us, m.receive_us, m.call_id, m.policy, m.function[0],
+    m.function[1], m.calls);
   if (ending > static_cast<uint8_t>(Ending::kUntold))
     throw Error(Code::kProtocol, "a call cannot end so");
   m.ending = static_cast<Ending>(ending);

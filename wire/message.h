@@ -6,6 +6,7 @@
 // sandbox never come near this file.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -39,11 +40,16 @@ constexpr uint32_t MarkOf(uint64_t lease, LeaseMark mark) {
 struct Hello {
   uint32_t wire_version = 0;
   int32_t pid = 0;
+  uint32_t uid = 0;  // of the caller: root's clients connect as the service user
 };
 struct Prepare {
   uint64_t request = 0;
   uint64_t timeout_ms = 0;
   PoolSpec spec;
+  CallLimits limits{};       // of its calls, for the ceiling
+  bool shared = false;       // one cell for many calls, which is its client's affair
+  bool hard_limits = false;  // a host that cannot enforce each limit hard is refused
+  uint64_t policy = 0;       // names all that its calls may use and reach, for the audit log
 };
 struct Warm {
   uint64_t request = 0;
@@ -108,6 +114,11 @@ struct CallNote {
   uint64_t send_us = 0;
   uint64_t run_us = 0;
   uint64_t receive_us = 0;
+  // For the audit log; 0: not known.
+  uint64_t call_id = 0;
+  uint64_t policy = 0;                 // as in Prepare
+  std::array<uint64_t, 2> function{};  // the first 16 bytes of its code's SHA-256, big-endian
+  uint32_t calls = 1;                  // that the cell served: more than one of a shared cell
 };
 struct Done {  // the lease is over; its cell dies
   uint64_t lease = 0;

@@ -17,12 +17,16 @@ class DecodeError(ValueError):
 
 class Terms:
     """What holds for every call of a function; 0 means none. `calls_of_cell`: with more than 0,
-    calls share cells, each of which serves so many, for `age_of_cell_sec` at the most.
+    calls share cells, each of which serves so many, for `age_of_cell_sec` at the most. `policy`:
+    names all that a call may use and reach, for the audit log.
     """
 
+    timeout_ms: int
     cpu_ms: int
+    output_bytes: int
     result_bytes: int
     calls_of_cell: int
+    policy: int
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Terms:
         queue_ms: int,
         calls_of_cell: int = 0,
         age_of_cell_sec: float = 0.0,
+        policy: int = 0,
     ) -> None: ...
 
 class MountSpec(TypedDict):
@@ -86,6 +91,14 @@ class PoolSpec(PackageSpec):
     max_cells: int  # 0: auto
     idle_sec: float
     isolation: str  # "cell" or "container": a worker for each call
+    # Not the worker's affair, but of what the agent allows and writes down: see Terms.
+    timeout_ms: int
+    cpu_ms: int
+    output_bytes: int
+    result_bytes: int
+    policy: int
+    shared: bool  # one cell for many calls: its client's affair
+    hard_limits: bool  # a host that cannot enforce each limit hard is refused
 
 class Cancel:
     """Cancels a call from any thread: `cancel()` once; the call then ends as "cancelled" (or had
@@ -232,6 +245,7 @@ class Client:
     def metrics(self, as_json: bool = False) -> str:
         """The agent's metrics, in Prometheus' text format 0.0.4 or as JSON text."""
 
+    def reload(self) -> None: ...
     def environments(self) -> str:
         """What is in the store, as JSON text."""
 

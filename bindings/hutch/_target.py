@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hutch import _arguments, _core, _types
 from hutch._connection import PoolRequest
 from hutch._functions import FunctionBytes, check_installed, function_bytes
-from hutch._policy import Options
+from hutch._policy import POLICY_FIELDS, Options
 from hutch._survey import Survey
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Target:
             queue_ms=_ms(options.queue_sec) or 1,
             calls_of_cell=options.max_calls if self.shared else 0,
             age_of_cell_sec=options.max_age_sec,
+            policy=_policy_hash(options),
         )
         self._types: dict[str, type] | None = None
 
@@ -118,6 +119,13 @@ class Target:
             "max_cells": options.pool.max_cells or 0,
             "idle_sec": options.pool.idle_sec,
             "isolation": "cell" if self.shared else options.isolation,
+            "timeout_ms": self.terms.timeout_ms,
+            "cpu_ms": self.terms.cpu_ms,
+            "output_bytes": self.terms.output_bytes,
+            "result_bytes": self.terms.result_bytes,
+            "policy": self.terms.policy,
+            "shared": self.shared,
+            "hard_limits": options.hard_limits,
         }
 
     def _setup(self) -> bytes:
@@ -239,6 +247,16 @@ def _installed(options: Options) -> tuple[str, ...]:
     """Requirements whose modules a function finds inside."""
     environment = options.environment
     return (options.dependencies or ()) + (environment.names if environment else ())
+
+
+def _policy_hash(options: Options) -> int:
+    """64 bits that name limits, network, mounts and isolation: equal for equal policies. What may
+    be secret is left out.
+    """
+    import hashlib
+
+    told = repr([(name, getattr(options, name)) for name in POLICY_FIELDS if name != "env"])
+    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big")
 
 
 def _title(options: Options) -> str:

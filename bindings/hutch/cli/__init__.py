@@ -75,6 +75,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from hutch.cli import top
 
         return top.run(options)
+    if options.command == "logs":
+        from hutch.cli import logs
+
+        return logs.run(options)
     if options.command == "bench":
         from hutch.cli import bench
 
@@ -85,7 +89,6 @@ def _dispatch(options: argparse.Namespace) -> int:
         "ps": commands.ps,
         "metrics": commands.metrics,
         "env": commands.env,
-        "logs": commands.logs,
         "agent": commands.agent,
         "stop": commands.stop,
     }[options.command](options)
@@ -145,9 +148,14 @@ def _parser() -> argparse.ArgumentParser:
     env.add_argument("--output", "-o", metavar="FILE", help="of lock and export")
     logs = commands.add_parser("logs", parents=[common], help="the agent's log")
     logs.add_argument("--follow", "-f", action="store_true")
-    logs.add_argument("--tail", type=int, metavar="N")
+    logs.add_argument("--tail", "-n", type=int, metavar="N", help="the last N lines")
+    logs.add_argument(
+        "--audit", action="store_true", help="one line for each call: who, what, how it ended"
+    )
     agent = commands.add_parser("agent", parents=[common], help="start, stop, see the agent")
-    agent.add_argument("action", nargs="?", choices=["status", "start", "stop"], default="status")
+    agent.add_argument(
+        "action", nargs="?", choices=["status", "start", "stop", "reload"], default="status"
+    )
     agent.add_argument("--foreground", action="store_true", help="run it here, in no container")
     agent.add_argument("--drain", type=float, default=0.0, metavar="SEC")
     bench = commands.add_parser(

@@ -234,32 +234,6 @@ def _whole_digest(start: str, known: list[str]) -> str:
     return found[0] if len(found) == 1 else start
 
 
-def logs(options: argparse.Namespace) -> int:
-    from hutch import _core
-
-    arguments = ["logs"]
-    if options.follow:
-        arguments.append("--follow")
-    if options.tail is not None:
-        arguments += ["--tail", str(options.tail)]
-    container = str(_core.paths()["agent_container"])
-    if not options.json:
-        return podman([*arguments, container])
-    import subprocess
-
-    from hutch import _launcher
-
-    done = subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", *arguments, container],
-        capture_output=True,
-        text=True,
-        errors="backslashreplace",
-        check=False,
-    )
-    _print_json({"lines": (done.stdout + done.stderr).splitlines()})
-    return done.returncode
-
-
 def agent(options: argparse.Namespace) -> int:
     import hutch
 
@@ -269,6 +243,13 @@ def agent(options: argparse.Namespace) -> int:
         _launcher.become(["--foreground", *_launcher.foreground_flags()])
     if options.action == "stop":
         return stop(options)
+    if options.action == "reload":
+        hutch.agent.reload()
+        if options.json:
+            _print_json({"reloaded": True})
+        else:
+            print("agent.toml is read")
+        return 0
     if options.action == "start":
         hutch.agent.start()
     return ps(options)

@@ -1,0 +1,192 @@
+#include "agent/ceiling.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+namespace hutch {
+namespace {
+
+constexpr double kMib = 1 << 20;
+constexpr std::array<std::string_view, 4> kLadder = {"shared", "cell", "container", "gvisor"};
+
+std::string Number(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+size_t Rung(std::string_view isolation) {
+  return static_cast<size_t>(std::ranges::find(kLadder, isolation) - kLadder.begin());
+}
+
+class Check {
+ public:
+  explicit Check(std::string_view whose) : whose_(whose) {}
+
+  // `asked` 0 where `may_be_none`: no limit at all.
+  void Limit(const char* keyword, double asked, std::optional<double> allowed,
+             bool may_be_none = false) {
+    if (error_ || !allowed) return;
+    const bool none = may_be_none && asked == 0;
+    // Whole milliseconds and bytes, rounded up, stand for what was asked.
+    if (!none && asked <= *allowed * (1 + 1e-9) + 0.001) return;
+    Refuse(keyword, none ? "None (unlimited)" : Number(asked),
+           std::string(keyword) + "=" + Number(*allowed) + " at the most");
+  }
+  void Refuse(const std::string& keyword, const std::string& asked, const std::string& allowed) {
+    if (error_) return;
+    error_ = Error(Code::kInvalidArgument,
+                   keyword + "=" + asked + " is above what this agent allows: " + allowed,
+                   std::string(whose_) + " in its agent.toml says so");
+  }
+  std::optional<Error> Result() { return std::move(error_); }
+
+ private:
+  std::string_view whose_;
+  std::optional<Error> error_;
+};
+
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  return quoted.append(text).append("\"");
+}
+
+// Of networks in canonical form, "10.0.0.0/8".
+bool Contains(const std::string& outer, const std::string& inner) {
+  struct Network {
+    std::array<unsigned char, 16> bytes{};
+    int family = AF_UNSPEC;
+    unsigned bits = 0;
+  };
+  const auto parse = [](const std::string& text) {
+    Network network;
+    const size_t slash = text.find('/');
+    if (slash == std::string::npos) return network;
+    const std::string address = text.substr(0, slash);
+    for (const int family : {AF_INET, AF_INET6}) {
+      if (::inet_pton(family, address.c_str(), network.bytes.data()) == 1) network.family = family;
+    }
+    network.bits = static_cast<unsigned>(std::strtoul(text.c_str() + slash + 1, nullptr, 10));
+    return network;
+  };
+  const Network a = parse(outer), b = parse(inner);
+  if (a.family == AF_UNSPEC || a.family != b.family || a.bits > b.bits) return false;
+  for (unsigned bit = 0; bit < a.bits; ++bit) {
+    const unsigned mask = 0x80u >> (bit % 8);
+    if (((a.bytes[bit / 8] ^ b.bytes[bit / 8]) & mask) != 0) return false;
+  }
+  return true;
+}
+
+// A secret's host is reachable though no rule names it.
+void CheckNetwork(Check& check, const std::vector<std::string>& ceiling, const PoolSpec& spec) {
+  std::vector<EgressRule> allowed;
+  std::string shown;
+  for (const std::string& text : ceiling) {
+    allowed.push_back(ParseEgressRule(text));
+    shown.append(shown.empty() ? "" : ", ").append(Quoted(text));
+  }
+  const auto look = [&](const std::string& text) {
+    const EgressRule asked = ParseEgressRule(text);
+    if (std::ranges::any_of(allowed, [&](const EgressRule& one) { return Covers(one, asked); }))
+      return;
+    check.Refuse("allow_network", Quoted(text), shown.empty() ? "no network" : shown);
+  };
+  for (const std::string& text : spec.allow_network) look(text);
+  for (const SecretRule& secret : spec.secrets) look(secret.host + ":443");
+}
+
+std::optional<double> AsNumber(const std::optional<uint64_t>& value) {
+  return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
+}
+
+}  // namespace
+
+std::string IsolationOf(const Prepare& prepare) {
+  return prepare.shared ? "shared" : prepare.spec.isolation;
+}
+
+bool Covers(const EgressRule& allowed, const EgressRule& asked) {
+  using Kind = EgressRule::Kind;
+  const bool ports = asked.port != 0 ? HasPort(allowed, asked.port)
+                                     : HasPort(allowed, kHttpsPort) && HasPort(allowed, kHttpPort);
+  if (!ports) return false;
+  if (asked.kind == Kind::kCidr || allowed.kind == Kind::kCidr)
+    return asked.kind == allowed.kind && Contains(allowed.text, asked.text);
+  if (allowed.kind == Kind::kAny) return true;
+  if (asked.kind == Kind::kAny) return false;
+  if (asked.kind == allowed.kind && asked.text == allowed.text) return true;
+  // "*.example.org" covers "a.example.org" and "*.a.example.org".
+  std::string suffix = ".";
+  return allowed.kind == Kind::kWildcard && asked.text.ends_with(suffix.append(allowed.text));
+}
+
+std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare,
+                                  std::string_view whose) {
+  const PoolSpec& spec = prepare.spec;
+  const CallLimits& limits = prepare.limits;
+  Check check(whose);
+  check.Limit("timeout_sec", static_cast<double>(limits.timeout_ms) / 1000, ceiling.timeout_sec,
+              true);
+  check.Limit("cpu_sec", static_cast<double>(limits.cpu_ms) / 1000, ceiling.cpu_sec, true);
+  check.Limit("memory_mb", static_cast<double>(spec.memory_mb), AsNumber(ceiling.memory_mb));
+  check.Limit("disk_mb", static_cast<double>(spec.disk_mb), AsNumber(ceiling.disk_mb));
+  check.Limit("pids", static_cast<double>(spec.pids), AsNumber(ceiling.pids));
+  check.Limit("cpus", spec.cpus, ceiling.cpus);
+  check.Limit("output_mb", static_cast<double>(limits.output_bytes) / kMib, ceiling.output_mb);
+  check.Limit("result_mb", static_cast<double>(limits.result_bytes) / kMib, ceiling.result_mb,
+              true);
+  if (ceiling.allow_sdists && !*ceiling.allow_sdists && spec.allow_sdists)
+    check.Refuse("allow_sdists", "True", "wheels only");
+  const std::string isolation = IsolationOf(prepare);
+  if (ceiling.isolation && Rung(isolation) < Rung(*ceiling.isolation)) {
+    check.Refuse("isolation", Quoted(isolation), Quoted(*ceiling.isolation) + " at the least");
+  }
+  if (ceiling.allow_network) CheckNetwork(check, *ceiling.allow_network, spec);
+  return check.Result();
+}
+
+uint64_t Bounded(uint64_t told_ms, const std::optional<double>& ceiling_sec) {
+  if (!ceiling_sec) return told_ms;
+  const auto most = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(*ceiling_sec * 1000)));
+  return told_ms == 0 ? most : std::min(told_ms, most);
+}
+
+bool LiesIn(std::string_view path, const std::vector<std::string>& roots) {
+  if (path.empty() || path[0] != '/' || (std::string(path) + "/").find("/../") != std::string::npos)
+    return false;
+  return std::ranges::any_of(roots, [&](std::string_view root) {
+    while (root.size() > 1 && root.ends_with('/')) root.remove_suffix(1);
+    return root == "/" || path == root ||
+           (path.starts_with(root) && path.substr(root.size()).starts_with('/'));
+  });
+}
+
+std::optional<Error> NotHard(std::string_view enforcement) {
+  if (enforcement == "cgroup") return std::nullopt;
+  return Error(Code::kPlatform,
+               "this host cannot enforce each limit hard, as the policy wants: memory_mb is "
+               "watched every 20 ms and may be passed for as long, cpus is a share by priority "
+               "and no bound; both for want of a delegated cgroup v2 (timeout_sec, cpu_sec, pids, "
+               "disk_mb, output_mb and result_mb are hard)",
+               "run as a user with a systemd session and cgroup v2 (hutch doctor), or say "
+               "Policy.strict().replace(hard_limits=False)");
+}
+
+const Tenant* TenantOf(const AgentConfig& config, const PoolSpec& spec) {
+  for (const Tenant& tenant : config.tenants) {
+    if (std::ranges::all_of(tenant.labels, [&](const auto& label) {
+          const auto found = spec.labels.find(label.first);
+          return found != spec.labels.end() && found->second == label.second;
+        }))
+      return &tenant;
+  }
+  return nullptr;
+}
+
+}  // namespace hutch

@@ -1,0 +1,116 @@
+"""`hutch logs`: the agent's own log; `--audit`: one line for each call that it served."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hutch._progress import escape
+
+_POLL_SEC = 0.3
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.audit:
+        return _audit(options)
+    from hutch import _core, _launcher
+    from hutch.cli.commands import _print_json, podman
+
+    arguments = ["logs"]
+    if options.follow:
+        arguments.append("--follow")
+    if options.tail is not None:
+        arguments += ["--tail", str(options.tail)]
+    container = str(_core.paths()["agent_container"])
+    if not options.json:
+        return podman([*arguments, container])
+    done = subprocess.run(
+        [_launcher.PROGRAM, "--podman", "--", *arguments, container],
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+        check=False,
+    )
+    _print_json({"lines": (done.stdout + done.stderr).splitlines()})
+    return done.returncode
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from hutch import _core
+
+    directory = Path(str(_core.paths()["state_dir"])) / "audit"
+    if options.tail is not None and options.tail < 0:
+        raise ValueError(f"--tail {options.tail}: give a number of lines, 0 or more")
+    if options.follow:
+        for line in _followed(directory, options.tail):
+            print(line if options.json else escape(line), flush=True)
+        return 0
+    found = list(deque(_lines(directory), options.tail))
+    if options.json:
+        print(json.dumps([entry for line in found for entry in _parsed(line)]))
+    else:
+        sys.stdout.writelines(escape(line) + "\n" for line in found)
+    return 0
+
+
+def _parsed(line: str) -> list[dict[str, Any]]:
+    """None of a line that is none: the end of one that was cut off."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return []
+    return [value] if isinstance(value, dict) else []
+
+
+def _files(directory: Path) -> list[Path]:
+    """The oldest first."""
+    numbered = []
+    for path in directory.glob("audit.jsonl.*"):
+        if path.suffix[1:].isdigit():
+            numbered.append((int(path.suffix[1:]), path))
+    return [path for _, path in sorted(numbered, reverse=True)] + [directory / "audit.jsonl"]
+
+
+def _lines(directory: Path) -> Iterator[str]:
+    for path in _files(directory):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                yield from (line.rstrip("\n") for line in file)
+        except FileNotFoundError:
+            continue  # nothing was written yet, or it was just rotated away
+
+
+def _followed(directory: Path, tail: int | None) -> Iterator[str]:
+    """The last ones, and then those that come."""
+    yield from deque(_lines(directory), 10 if tail is None else tail)
+    path = directory / "audit.jsonl"
+    file, rest = None, ""
+    try:
+        file = open(path, encoding="utf-8", errors="replace")
+        file.seek(0, os.SEEK_END)
+    except FileNotFoundError:
+        pass
+    while True:
+        text = "" if file is None else file.read()
+        *whole, rest = (rest + text).split("\n")
+        yield from whole
+        if text:
+            continue
+        try:
+            there = os.stat(path)
+            if file is None or os.fstat(file.fileno()).st_ino != there.st_ino:
+                if file is not None:
+                    yield from file.read().splitlines()
+                file, rest = open(path, encoding="utf-8", errors="replace"), ""
+                continue
+        except FileNotFoundError:
+            pass
+        time.sleep(_POLL_SEC)
