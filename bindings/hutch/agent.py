@@ -35,19 +35,21 @@ def stop(drain_sec: float = 0.0) -> None:
         raise from_core(error) from None
 
 
-def reload() -> None:
-    """Makes the agent that runs read its agent.toml again; one that does not run reads it when it
-    starts. Raises SandboxError, naming the line, where there is a mistake in it: what held goes on.
+def reload() -> bool:
+    """Makes the agent that runs read its agent.toml again. False: none runs; the next one reads it
+    when it starts. Raises SandboxError, naming the line, where there is a mistake in it: then what
+    held goes on.
     """
     from hutch import _connection
 
     client = _connection.existing()
     if client is None:
-        return
+        return False
     try:
         client.reload()
     except _core.Error as error:
         raise from_core(error) from None
+    return True
 
 
 async def start_aio() -> None:
@@ -56,10 +58,10 @@ async def start_aio() -> None:
     await asyncio.to_thread(start)
 
 
-async def reload_aio() -> None:
+async def reload_aio() -> bool:
     import asyncio
 
-    await asyncio.to_thread(reload)
+    return await asyncio.to_thread(reload)
 
 
 async def stop_aio(drain_sec: float = 0.0) -> None:

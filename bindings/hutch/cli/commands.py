@@ -244,11 +244,11 @@ def agent(options: argparse.Namespace) -> int:
     if options.action == "stop":
         return stop(options)
     if options.action == "reload":
-        hutch.agent.reload()
+        running = hutch.agent.reload()
         if options.json:
-            _print_json({"reloaded": True})
+            _print_json({"reloaded": running})
         else:
-            print("agent.toml is read")
+            print("agent.toml is read" if running else "no agent runs: the next one reads it")
         return 0
     if options.action == "start":
         hutch.agent.start()
