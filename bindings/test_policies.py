@@ -274,3 +274,17 @@ def test_what_is_no_secret_is_carried_under_strict(monkeypatch: pytest.MonkeyPat
         return len(word)
 
     assert f._resolved().code().sha256  # type: ignore[union-attr]
+
+
+def test_strict_finds_a_secret_in_plain_data_and_in_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "s3cr3t-of-the-host")
+    settings_ = {"api": [{"token": b"s3cr3t-of-the-host"}]}
+    policy = Policy(refuse_secrets=True)
+
+    def f() -> int:
+        return len(settings_)
+
+    with pytest.raises(hutch.SerializationError, match=r"settings_ holds the value of .*SERVICE"):
+        sandbox(f, policy=policy)()
+    with pytest.raises(hutch.SerializationError, match="setup= would carry a secret"):
+        sandbox(len_, policy=policy, setup=f)._resolved()._setup()

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from itertools import islice
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -75,7 +76,7 @@ class FunctionBytes:
             survey = Survey(self._function, self._inside)
             check_installed(survey.by_name, self._dependencies)
             if self._refuse_secrets:
-                _refuse_carried_secrets(self._function.__name__, survey)
+                refuse_carried_secrets(self._function.__name__, survey)
             elif self._survey is None:
                 _warn_of_secrets(survey)
             self._survey = survey
@@ -247,14 +248,27 @@ def _closure(names: set[str]) -> tuple[set[str], bool]:
 
 
 def _secret_warning(name: str, value: Any) -> str:
-    if type(value) is bytes:
-        value = value.decode("utf-8", "replace")
-    if type(value) is not str or len(value) < 8:
+    variable = _variable_in(value, 3)
+    if not variable:
         return ""
-    for variable, content in os.environ.items():
-        if content == value and variable not in _HARMLESS:
-            return f"{name} is the value of the environment variable {variable}"
-    return ""
+    verb = "holds" if isinstance(value, (list, tuple, set, frozenset, dict)) else "is"
+    return f"{name} {verb} the value of the environment variable {variable}"
+
+
+def _variable_in(value: Any, depth: int) -> str:
+    """The environment variable whose value it is, or a container of plain data holds."""
+    if type(value) in (str, bytes):
+        text = value if type(value) is str else value.decode("utf-8", "replace")
+        if len(text) < 8:
+            return ""
+        for variable, content in os.environ.items():
+            if content == text and variable not in _HARMLESS:
+                return variable
+        return ""
+    if depth == 0 or type(value) not in (list, tuple, set, frozenset, dict):
+        return ""
+    items = (*value.keys(), *value.values()) if type(value) is dict else value
+    return next(filter(None, (_variable_in(item, depth - 1) for item in islice(items, 256))), "")
 
 
 def callers_level() -> int:
@@ -276,7 +290,7 @@ def _warn_of_secrets(survey: Survey) -> None:
             warnings.warn(text, UserWarning, stacklevel=callers_level())
 
 
-def _refuse_carried_secrets(function: str, survey: Survey) -> None:
+def refuse_carried_secrets(function: str, survey: Survey) -> None:
     for name, value in survey.values.items():
         text = _secret_warning(name, value)
         if text:

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from hutch import _arguments, _core, _types
 from hutch._connection import PoolRequest
-from hutch._functions import FunctionBytes, check_installed, function_bytes
+from hutch._functions import (
+    FunctionBytes,
+    check_installed,
+    function_bytes,
+    refuse_carried_secrets,
+)
 from hutch._policy import POLICY_FIELDS, Options
 from hutch._survey import Survey
 
@@ -137,6 +142,8 @@ class Target:
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
         survey = Survey(function, self.inside)
+        if self.options.refuse_secrets:
+            refuse_carried_secrets("setup=", survey)
         check_installed(survey.by_name, _installed(self.options))
         return function_bytes(function, survey)
 
