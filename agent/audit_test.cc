@@ -63,7 +63,7 @@ TEST_F(AuditTest, ACallIsOneLineWithWhoWhatAndHow) {
   entry.report->cpu_us = 1'500'000;
   entry.report->peak_kb = 10;
   entry.network = {{"example.org", 443, true, "", "", 90, 9},
-                   {"evil.org", 80, false, "not allowed"}};
+                   {"evil.org", 80, false, "not allowed", "evil.org"}};
   const json line = json::parse(AuditLine(entry));
   EXPECT_EQ(line["event"], "call");
   EXPECT_EQ(line["call_id"], "000000000000feed");
