@@ -54,6 +54,17 @@ std::vector<std::string> SecretNames(const PoolSpec& spec) {
   return names;
 }
 
+ordered_json MountsOf(const PoolSpec& spec) {
+  ordered_json mounts = ordered_json::array();
+  for (const MountSpec& mount : spec.mounts) {
+    mounts.push_back({{"destination", mount.destination},
+                      {"source", mount.source},
+                      {"writable", mount.writable},
+                      {"as_caller", mount.as_caller}});
+  }
+  return mounts;
+}
+
 }  // namespace
 
 std::string AuditLine(const AuditEntry& entry) {
@@ -122,6 +133,7 @@ std::string PolicyLine(const Prepare& prepare) {
       {"isolation", IsolationOf(prepare)},
       {"allow_network", spec.allow_network},
       {"secrets", SecretNames(spec)},
+      {"mounts", MountsOf(spec)},
       {"allow_sdists", spec.allow_sdists},
       {"hard_limits", prepare.hard_limits},
   });

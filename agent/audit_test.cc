@@ -33,7 +33,7 @@ class AuditTest : public ::testing::Test {
                   .call_id = id,
                   .policy = 0xabc,
                   .function = {1, 2}};
-    entry.worker = "w";
+    entry.worker.push_back('w');
     return entry;
   }
   static std::vector<json> Read(const std::string& file) {

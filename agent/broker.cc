@@ -593,6 +593,7 @@ void Broker::Sweep() {
     // Its clients prepare it again, and make the copies again.
     if (!its.empty() && pool.abandoned() && Clock::now() - pool.last_use() > kCopyAge) {
       metrics_.pools.erase(it->first);
+      facts_.erase(it->first);
       it = pools_.erase(it);
       continue;
     }

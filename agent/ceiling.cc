@@ -101,6 +101,18 @@ void CheckNetwork(Check& check, const std::vector<std::string>& ceiling, const P
   for (const SecretRule& secret : spec.secrets) look(secret.host + ":443");
 }
 
+// By name: there is no symbolic link in a source (see MountSpec), as its client has seen to.
+void CheckRoots(Check& check, const char* keyword, const std::vector<std::string>& roots,
+                const std::vector<MountSpec>& mounts) {
+  std::string shown;
+  for (const std::string& root : roots)
+    shown.append(shown.empty() ? "what lies in " : ", ").append(root);
+  for (const MountSpec& mount : mounts) {
+    if (!LiesIn(mount.source, roots))
+      check.Refuse(keyword, Quoted(mount.source), shown.empty() ? "nothing of the host" : shown);
+  }
+}
+
 std::optional<double> AsNumber(const std::optional<uint64_t>& value) {
   return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
 }
@@ -148,6 +160,11 @@ std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare
     check.Refuse("isolation", Quoted(isolation), Quoted(*ceiling.isolation) + " at the least");
   }
   if (ceiling.allow_network) CheckNetwork(check, *ceiling.allow_network, spec);
+  if (ceiling.mounts) {
+    CheckRoots(check, "mounts", *ceiling.mounts, spec.mounts);
+    CheckRoots(check, "environment", *ceiling.mounts, spec.venv);
+    CheckRoots(check, "environment", *ceiling.mounts, spec.links);
+  }
   return check.Result();
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <tuple>
+#include <utility>
 
 #include "agent/shares.h"
 
@@ -137,6 +138,21 @@ TEST(Ceiling, HostsAreHeldAgainstThoseThatMayBeNamed) {
   prepare.spec.allow_network = {"*"};
   EXPECT_NE(WhyNot(ceiling, prepare).find("allow_network=\"*\" is above"), std::string::npos);
   EXPECT_NE(WhyNot({.allow_network = {{}}}, prepare).find("no network"), std::string::npos);
+  EXPECT_EQ(WhyNot({}, prepare), "");
+}
+
+TEST(Ceiling, WhatIsShownOfTheHostLiesInItsRoots) {
+  const Ceiling ceiling{.mounts = {{"/srv/data"}}};
+  Prepare prepare;
+  prepare.spec.mounts.resize(1);
+  prepare.spec.mounts[0].source = "/srv/data/a";
+  EXPECT_EQ(WhyNot(ceiling, prepare), "");
+  prepare.spec.mounts[0].source = "/srv/database";
+  EXPECT_EQ(WhyNot(ceiling, prepare),
+            "mounts=\"/srv/database\" is above what this agent allows: what lies in /srv/data");
+  prepare.spec.venv = std::exchange(prepare.spec.mounts, {});
+  EXPECT_NE(WhyNot(ceiling, prepare).find("environment=\"/srv/database\""), std::string::npos);
+  EXPECT_NE(WhyNot({.mounts = {{}}}, prepare).find("nothing of the host"), std::string::npos);
   EXPECT_EQ(WhyNot({}, prepare), "");
 }
 
