@@ -173,8 +173,9 @@ void WriteSmallFiles() {
   for (const auto& file : files) WriteFile(RootPath(file.path).text, file.text, O_CREAT);
 }
 
-// Forbids what a mount of the caller's files never grants. What the container's own mount forbids is
-// locked here and has to be asked for again; crun 1.8 leaves out all but "ro" where ids are mapped.
+// Forbids what a mount of the caller's files never grants. What the container's own mount forbids
+// is locked here and has to be asked for again; crun 1.8 leaves out all but "ro" where ids are
+// mapped.
 bool Restrict(const char* path, bool writable) {
   struct statvfs info;
   if (statvfs(path, &info) != 0) return false;
@@ -191,7 +192,7 @@ const char* ShowMount(const char* path, bool writable, bool* locks_shared) {
   RootPath full(path);
   if (S_ISDIR(info.st_mode)) {
     MakeDirectories(path);
-    if (!writable && MountOverlay(path, full.text)) return nullptr;
+    if (!writable && !Without("overlays") && MountOverlay(path, full.text)) return nullptr;
     *locks_shared |= !writable;
   } else {
     MakeParents(full.text);

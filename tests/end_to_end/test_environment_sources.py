@@ -11,10 +11,12 @@ import os
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,58 @@ def wheel(version: str) -> bytes:
     return buffer.getvalue()
 
 
+# A build backend of the package's own: it needs nothing, and writes down what it can see.
+BACKEND = """
+import os, zipfile
+
+def seen():
+    found = {"environ": sorted(os.environ.items()), "files": {}, "user": os.getuid()}
+    for path in ("/tmp/netrc", os.path.expanduser("~/.netrc"), "/proc/1/environ", "/etc/shadow"):
+        try:
+            found["files"][path] = open(path, "rb").read()
+        except OSError as error:
+            found["files"][path] = type(error).__name__
+    found["store"] = sorted(os.listdir("/store"))
+    found["run"] = os.path.exists("/run/hutch")
+    return found
+
+def build_wheel(directory, *_):
+    info = "hutch_test_built-1.0.dist-info"
+    files = {
+        "hutch_test_built.py": f"SEEN = {seen()!r}\\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\\nName: hutch-test-built\\nVersion: 1.0\\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{name},,\\n" for name in [*files, f"{info}/RECORD"])
+    name = "hutch_test_built-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(directory, name), "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return name
+"""
+
+
+def sdist() -> bytes:
+    buffer = io.BytesIO()
+    project = "[build-system]\nrequires = []\nbuild-backend = 'own'\nbackend-path = ['.']\n"
+    project += "[project]\nname = 'hutch-test-built'\nversion = '1.0'\n"
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: hutch-test-built\nVersion: 1.0\n",
+        "pyproject.toml": project,
+        "own.py": BACKEND,
+    }
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"hutch_test_built-1.0/{name}")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return buffer.getvalue()
+
+
 WHEELS = {f"hutch_test_tiny-{v}-py3-none-any.whl": wheel(v) for v in ("1.0", "2.0")}
+
+
+FILES = {**WHEELS, "hutch_test_built-1.0.tar.gz": sdist()}
 
 
 def own_address() -> str:
@@ -74,13 +127,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if self.headers.get("Authorization") != secret:
                 return self.answer(401, b"", {"WWW-Authenticate": "Basic"})
             path = path.removeprefix("/private")
-        if path == f"/simple/{NAME}/":
+        project = path.removeprefix("/simple/").strip("/").replace("-", "_")
+        if path.startswith("/simple/") and any(name.startswith(project) for name in FILES):
             links = "".join(
                 f'<a href="../../files/{name}#sha256={hashlib.sha256(data).hexdigest()}">{name}</a>'
-                for name, data in WHEELS.items()
+                for name, data in FILES.items()
+                if name.startswith(project)
             )
             return self.answer(200, f"<html><body>{links}</body></html>".encode())
-        data = WHEELS.get(path.removeprefix("/files/"))
+        data = FILES.get(path.removeprefix("/files/"))
         return self.answer(200, data, {}) if data is not None else self.answer(404, b"")
 
     def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
@@ -205,6 +260,34 @@ def test_a_virtual_environment_is_there_as_it_is_and_follows_its_changes(tmp_pat
     assert call() == "3.0, by hand"
 
 
+def test_a_build_script_sees_nothing_of_the_caller_and_runs_only_where_it_may(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret-of-the-caller")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/s3cret.sock")
+
+    def look() -> dict[str, Any]:
+        import hutch_test_built
+
+        return dict(hutch_test_built.SEEN)
+
+    source = {"dependencies": ["hutch-test-built"], "index_url": f"{index.url}/simple/"}
+    with pytest.raises(DependencyInstallError, match="allow_sdists=True"):
+        sandbox(look, environment=Environment(**source))()
+    seen = sandbox(look, environment=Environment(**source, allow_sdists=True))()
+    assert "s3cret" not in repr(seen)
+    assert set(seen["files"].values()) <= {"FileNotFoundError", "PermissionError"} | {
+        seen["files"]["/proc/1/environ"]
+    }
+    assert not {"SECRET_TOKEN", "SSH_AUTH_SOCK"} & {name for name, _ in seen["environ"]}
+    assert not seen["run"]
+    secret = f"{index.url}/private/simple/".replace("://", "://me:s3cret@")
+    with pytest.raises(ValueError, match="build script could read"):
+        sandbox(
+            look, environment=Environment(**{**source, "index_url": secret}, allow_sdists=True)
+        )()
+
+
 def test_the_lock_command_writes_what_an_environment_takes(index: Index, tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text(f"-i {index.url}/simple/\n{NAME}<2\n")
     lock = tmp_path / "lock.txt"
@@ -230,8 +313,6 @@ def test_an_exported_environment_is_an_image_with_the_packages(
     archive = tmp_path / "image.tar"
     command = [sys.executable, "-m", "hutch", "env", "export", digest[:16], "-o", archive]
     subprocess.run(command, check=True)
-    import tarfile
-
     names = set()
     with tarfile.open(archive) as outer:
         assert "oci-layout" in outer.getnames()

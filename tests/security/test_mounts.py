@@ -82,6 +82,7 @@ def test_a_source_that_was_replaced_by_a_link_is_not_shown(data: Path) -> None:
     assert sandbox(listed, mounts={"/data": mount})() == ["open.txt"]
 
 
+@pytest.mark.wall("vetting")
 def test_what_is_mounted_must_be_what_was_looked_at(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_hard_links_lead_neither_in_nor_out(data: Path) -> None:
     assert len(sandbox(link, mounts={"/data": data})()) == 2
 
 
+@pytest.mark.wall("overlays")
 def test_two_calls_do_not_meet_by_locks_of_a_mounted_file(data: Path) -> None:
     def lock(hold_sec: float) -> bool:
         import fcntl
