@@ -34,6 +34,7 @@ bool IsPlain(const std::string& path, size_t most) {
   if (path.size() < 2 || path.size() > most || path[0] != '/') return false;
   const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (std::any_of(path.begin(), path.end(), control)) return false;
+  if (path.find("//") != std::string::npos) return false;
   for (const auto& part : fs::path(path).relative_path()) {
     if (part.empty() || part == "." || part == "..") return false;
   }
