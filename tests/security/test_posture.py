@@ -18,6 +18,7 @@ import pytest
 from hutch import sandbox
 
 GOLDEN = Path(__file__).parent / "golden_posture.json"
+RUNGS = ("cell", "container")  # a cell's walls are the same in a container of its own
 SHOWN = ("/usr", "/bin", "/sbin", "/lib", "/opt/", "/etc/ssl")
 DEVICES = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom")}
 Posture = dict[str, Any]
@@ -78,6 +79,10 @@ def posture(struggle: bool) -> Posture:
             ["own" if part == mine[key] else part for part in line.split()]
             for line in open("/proc/self/" + name)
         ]
+    # PID 1 of the cell: ours, with capabilities over nothing but the cell's own namespaces.
+    told["init"] = {
+        key: value for key, value in fields("/proc/1/status").items() if not key.startswith("Cap")
+    }
     told["setgroups"] = open("/proc/self/setgroups").read().strip()
     told["namespaces"] = {
         kind: os.readlink("/proc/self/ns/" + kind) for kind in os.listdir("/proc/self/ns")
@@ -165,8 +170,9 @@ def compare(told: Posture) -> None:
 @pytest.mark.wall("capabilities")
 @pytest.mark.wall("descriptors")
 @pytest.mark.wall("RLIMIT_STACK")
-def test_posture_is_the_golden_one() -> None:
-    told = shape(look(False))
+@pytest.mark.parametrize("rung", RUNGS)
+def test_posture_is_the_golden_one(rung: Any) -> None:
+    told = shape(look.options(isolation=rung)(False))
     if os.environ.get("HUTCH_WRITE_GOLDEN"):
         lines = [f'"{key}": {json.dumps(value, sort_keys=True)}' for key, value in told.items()]
         GOLDEN.write_text("{\n" + ",\n".join(sorted(lines)) + "\n}\n")
@@ -174,9 +180,10 @@ def test_posture_is_the_golden_one() -> None:
 
 
 @pytest.mark.wall("capabilities", "filter", "namespaces")
-def test_user_code_changes_nothing_of_it() -> None:
+@pytest.mark.parametrize("rung", RUNGS)
+def test_user_code_changes_nothing_of_it(rung: Any) -> None:
     """Threads that user code started are of the same posture; there were four."""
-    told = look(True)
+    told = look.options(isolation=rung)(True)
     assert len(told["threads"]) == 4
     compare(shape(told))
 
