@@ -340,11 +340,12 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   cell->cpu_us = usage.cpu_us;
   if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us && !Without("cpu"))
     return Kill(cell, kKilled, kLimitCpuTime);
-  const bool suspect = usage.memory_kb + scratch.used_kb > memory_kb_;
+  const uint64_t sockets_kb = SocketKb(cell->proc);
+  const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > memory_kb_;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
   usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
   // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
-  const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb);
+  const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb) + sockets_kb;
   cell->peak_kb = std::max(cell->peak_kb, total);
   if (total > memory_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
 }

@@ -19,6 +19,8 @@ namespace {
 
 constexpr char kLent[] = "/memfd:hutch-arguments";
 constexpr uint64_t kLittleKb = 1024;
+constexpr uint64_t kFreeSockets = 64;
+constexpr uint64_t kSocketKb = 208;       // net.core.wmem_default
 constexpr size_t kMaxMapsText = 2 << 20;  // 1500 maps: with more, what comes after them counts
 constexpr int kMaxProcesses = 32768;      // more are not looked at in one round
 
@@ -108,9 +110,11 @@ uint64_t LentKb(int proc, pid_t pid) {
 }
 
 Share MeasureShare(int proc, pid_t pid) {
+  const uint64_t tables_kb = Field(ReadFile(proc, pid, "status"), "\nVmPTE:");
   const char* text = ReadFile(proc, pid, "smaps_rollup");
   if (*text == '\0') return {ResidentKb(proc, pid), 0};
-  Share share{Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:"), Field(text, "\nPss_Shmem:")};
+  Share share{Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:") + tables_kb,
+              Field(text, "\nPss_Shmem:")};
   // The walk of all maps is worth it only where there may be something to take off.
   if (share.shared_kb >= kLittleKb) share.shared_kb -= std::min(share.shared_kb, LentKb(proc, pid));
   return share;
@@ -179,6 +183,12 @@ ScratchUse MeasureScratch(int scratch) {
   const uint64_t used = (info.f_blocks - info.f_bfree) * static_cast<uint64_t>(info.f_bsize) / 1024;
   return {used,
           (info.f_blocks > 0 && info.f_bfree == 0) || (info.f_files > 0 && info.f_ffree == 0)};
+}
+
+uint64_t SocketKb(int proc) {
+  // PID 1 of the cell is in its network. The count is of all families, queued ones included.
+  const uint64_t used = Field(ReadFile(proc, 1, "net/sockstat"), "sockets: used");
+  return used > kFreeSockets ? (used - kFreeSockets) * kSocketKb : 0;
 }
 
 bool IsProc(int fd) { return IsDirectoryOf(fd, PROC_SUPER_MAGIC); }

@@ -2,10 +2,10 @@
 // allocates nothing.
 //
 // Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its
-// share), what is swapped out, shared memory, and the scratch. Pages of files are the image's and
-// the environment's, and can be dropped; the pages that large arguments came in are the caller's,
-// but for what was written to. A process that made itself undumpable hides its page counts; its
-// whole resident size counts then.
+// share), what is swapped out, shared memory, the scratch, page tables, and what sockets may hold.
+// Pages of files are the image's and the environment's, and can be dropped; the pages that large
+// arguments came in are the caller's, but for what was written to. A process that made itself
+// undumpable hides its page counts; its whole resident size counts then.
 //
 // Thread contract: single-threaded.
 #pragma once
@@ -39,6 +39,10 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness);
 uint64_t ResidentKb(int proc, pid_t pid);
 
 ScratchUse MeasureScratch(int scratch);
+
+// What the sockets of a cell's network may hold beyond those that any program has: no map shows
+// what waits in them, so each counts as full of what it may send.
+uint64_t SocketKb(int proc);
 
 bool IsProc(int fd);     // a directory of a proc file system
 bool IsScratch(int fd);  // a directory of a tmpfs

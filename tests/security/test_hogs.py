@@ -174,3 +174,55 @@ def test_a_storm_of_mappings_is_bounded(next_call_works: None) -> None:
     outcome = storm.run()
     assert outcome.status in ("returned", "limit"), outcome
     assert outcome.status != "returned" or 1000 < outcome.value < 70_000
+
+
+@sandbox(memory_mb=128, timeout_sec=20)
+def fill_sockets(pairs: int) -> int:
+    """What was sent and nobody receives: kernel memory, in no map of any process."""
+    import socket
+    import time
+
+    held, sent = [], 0
+    for _ in range(pairs):
+        pair = socket.socketpair()
+        held.append(pair)
+        for end in pair:
+            end.setblocking(False)
+            try:
+                while True:
+                    sent += end.send(b"x" * 65536)
+            except BlockingIOError:
+                pass
+    time.sleep(2)
+    return sent
+
+
+@pytest.mark.wall("watch")
+def test_memory_in_sockets_counts(next_call_works: None) -> None:
+    outcome = fill_sockets.run(500)
+    assert (outcome.status, outcome.limit) == ("limit", "memory")
+    assert fill_sockets(20) > 1 << 20  # the honest twin
+
+
+@sandbox(memory_mb=128, timeout_sec=20)
+def fill_page_tables(gigabytes: int) -> int:
+    """Reads a page of each 2 MiB of nothing: a table of 4 KiB for each, and no page of its own."""
+    import mmap
+    import time
+
+    held = []
+    for _ in range(gigabytes):
+        part = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        part.madvise(mmap.MADV_NOHUGEPAGE)
+        held.append(part)
+        for at in range(0, len(part), 2 << 20):
+            part[at]
+    time.sleep(2)
+    return len(held)
+
+
+@pytest.mark.wall("watch")
+def test_memory_in_page_tables_counts(next_call_works: None) -> None:
+    outcome = fill_page_tables.run(100)
+    assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
+    assert fill_page_tables(2) == 2  # the honest twin
