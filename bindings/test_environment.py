@@ -67,6 +67,8 @@ def test_an_address_is_a_dependency_where_that_is_allowed() -> None:
     environment = Environment(["B  @  https://h/b-1.whl", "a"], allow_urls=True)
     assert environment.dependencies == ("a", "b @ https://h/b-1.whl")
     assert fields(environment)["allow_urls"] is True
+    with pytest.raises(RequirementError, match="user or password"):
+        Environment(["a @ https://me:pw@h/a.whl"], allow_urls=True)
     for bad in ("a @ file:///x", "a @ git+https://h/x", "git+https://h/x", "a @ ssh://h/x"):
         with pytest.raises(RequirementError):
             Environment([bad], allow_urls=True)
@@ -93,6 +95,8 @@ def test_the_callers_netrc_serves_the_hosts_that_are_asked_and_no_other(
     assert told["index"]["netrc"] == "machine h login me password pw\n"
     built = fields(Environment(["a"], index_url="https://h/simple", allow_sdists=True))
     assert built["index"]["netrc"] == ""
+    told = fields(Environment(["a @ https://h/a.whl"], index_url="https://x/s", allow_urls=True))
+    assert told["index"]["netrc"] == "machine h login me password pw\n"
 
 
 def test_a_requirements_file_is_read_with_those_it_names(tmp_path: Path) -> None:
@@ -160,6 +164,10 @@ version = "1.16"
         ('wheels = [{ url = "https://h/six.whl", hashes = {} }]', "SHA-2"),
         ('wheels = [{ path = "six.whl", hashes = { sha256 = "aa" } }]', "address"),
         ('wheels = [{ url = "file:///six.whl", hashes = { sha256 = "aa" } }]', "address"),
+        (
+            'wheels = [{ url = "https://me:pw@h/six.whl", hashes = { sha256 = "aa" } }]',
+            "user or password",
+        ),
         ('vcs = { type = "git", url = "https://h/x" }', "vcs"),
         ('directory = { path = "." }', "directory"),
         ("[[packages", "TOML"),

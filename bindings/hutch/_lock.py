@@ -104,6 +104,11 @@ def _package(item: Any, refuse: Any) -> str:
         url = str(file.get("url", ""))
         if "path" in file or not re.match(r"https?://", url):
             raise refuse(f"a file of {package} is no address that begins with https://")
+        if re.match(r"https?://[^/]*@", url):
+            raise refuse(
+                f"the address of a file of {package} holds a user or password",
+                "give them in ~/.netrc",
+            )
     return f"{package}=={item.get('version', '')}"
 
 

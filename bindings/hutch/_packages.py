@@ -7,6 +7,7 @@ digest, log or message has them. Pure but for the caller's settings that are rea
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -15,6 +16,10 @@ from hutch import _index
 if TYPE_CHECKING:
     from hutch import _core
     from hutch._policy import Options
+
+
+_ADDRESSES = ("index_url", "extra_index_urls", "find_links")
+_HOST = re.compile(r"https?://([A-Za-z0-9.-]+)")
 
 
 def fields(options: Options) -> _core.PackageSpec:
@@ -32,12 +37,15 @@ def fields(options: Options) -> _core.PackageSpec:
         pages = [item for item in environment.find_links if "://" in item]
         index["find_links"] = " ".join(pages)
     credentials: dict[str, tuple[str, str]] = {}
-    for name in ("index_url", "extra_index_urls", "find_links"):
+    for name in _ADDRESSES:
         if index.get(name):
             index[name] = " ".join(_bare(url, credentials) for url in index[name].split())
     sdists = options.allow_sdists and fetched
     if not sdists:
-        _add_own(index, credentials)
+        _add_own(
+            " ".join([*(index.get(name, "") for name in _ADDRESSES), *dependencies, lock]),
+            credentials,
+        )
     index["netrc"] = _netrc(credentials)
     if sdists and credentials:
         raise ValueError(
@@ -68,11 +76,10 @@ def _bare(url: str, credentials: dict[str, tuple[str, str]]) -> str:
     return urlunsplit(parts._replace(netloc=host))
 
 
-def _add_own(index: dict[str, str], credentials: dict[str, tuple[str, str]]) -> None:
-    """What the caller's own netrc has for the hosts of these addresses."""
+def _add_own(text: str, credentials: dict[str, tuple[str, str]]) -> None:
+    """What the caller's own netrc has for the hosts of the addresses in the text."""
     path = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
-    urls = " ".join(index.get(key, "") for key in ("index_url", "extra_index_urls", "find_links"))
-    if not urls.strip() or not os.path.isfile(path):
+    if "://" not in text or not os.path.isfile(path):
         return
     import netrc
 
@@ -80,8 +87,7 @@ def _add_own(index: dict[str, str], credentials: dict[str, tuple[str, str]]) -> 
         known = netrc.netrc(path)
     except (OSError, netrc.NetrcParseError):
         return
-    for url in urls.split():
-        host = urlsplit(url).hostname or ""
+    for host in sorted({match[1].lower() for match in re.finditer(_HOST, text)}):
         found = known.hosts.get(host)
         if found and host not in credentials:
             credentials[host] = (found[0], found[2] or "")

@@ -52,6 +52,11 @@ def _one(item: Any, urls: bool) -> str:
             hint="write it as 'name', 'name>=1.2' or 'name[extra]==1.2.3'",
             requirement=text,
         ) from None
+    if parsed.url and re.match(r"https?://[^/]*@", parsed.url):
+        raise RequirementError(
+            f"the address of {parsed.name} holds a user or password, which would be kept with it",
+            hint="give them in ~/.netrc",
+        )
     if parsed.url and url is None:
         raise _refusal(text, "a URL", "give its name and version")
     name = canonicalize_name(parsed.name)
