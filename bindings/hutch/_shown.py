@@ -23,7 +23,8 @@ from hutch._mounts import Mount
 if TYPE_CHECKING:
     from hutch._policy import Options
 
-_PAUSE = 20  # a tree is looked at again after so many times as long as the last look took
+_CHEAP = 0.02  # seconds: a look that takes no longer is made for every call
+_PAUSE = 10  # another one again after so many times as long as it took
 _STORE = """
 set -e
 umask 022
@@ -208,11 +209,14 @@ class ShowingRequest(PoolRequest):
         self._cost = self._looked - begun
         return self._make_with(self._shown)
 
+    def _pause(self) -> float:
+        return 0 if self._cost < _CHEAP else self._cost * _PAUSE
+
     @property
     def name(self) -> str:
         with self._lock:
             now = time.monotonic()
-            if self._spec is not None and now - self._looked >= self._cost * _PAUSE:
+            if self._spec is not None and now - self._looked >= self._pause():
                 if not all(shown.is_current() for shown in self._shown):
                     self._spec, self._name = None, ""
                 self._looked = time.monotonic()
