@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,6 +137,17 @@ def test_a_tree_with_a_socket_or_a_credential_is_refused_by_name(data: Path) -> 
 def test_root_cannot_mount_writable_and_is_told_why(data: Path) -> None:
     with pytest.raises(ValueError, match=r"root.*copy"):
         sandbox(read, mounts={"/data": Mount(data, writable=True)})("/data/a.txt")
+
+
+def test_the_run_command_shows_mounts(data: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("print(open('/data/a.txt').read())")
+    command = [sys.executable, "-m", "hutch", "run", "--mount", f"{data}:/data", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.stdout == "first\n"
+    command[5] = "/data"
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode != 0 and "SOURCE:DESTINATION" in done.stderr
 
 
 @pytest.mark.parametrize("isolation", ["container", "shared"])

@@ -122,6 +122,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--timeout", type=float, metavar="SEC", help="wall time; 0: unlimited")
     run.add_argument("--memory", type=int, metavar="MIB")
     run.add_argument("--cpus", type=float)
+    run.add_argument(
+        "--environment", metavar="PATH", help="a requirements.txt, pylock.toml or venv of it"
+    )
+    run.add_argument(
+        "--mount", action="append", default=[], metavar="SOURCE:DESTINATION",
+        help="shows a file or directory inside, read-only",
+    )  # fmt: skip
     run.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     run.add_argument(
         "--file", action="append", default=[], metavar="PATH", help="copy it in beside the script"

@@ -109,6 +109,12 @@ def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
     given = [part for text in options.dependencies for part in _split(text)]
     inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
     keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
+    if options.environment:
+        if keywords.pop("dependencies"):
+            raise ValueError("--environment: give it, or --with and the script's own requirements")
+        keywords["environment"] = options.environment
+    if options.mount:
+        keywords["mounts"] = _mounts(options.mount)
     if options.timeout is not None:
         keywords["timeout_sec"] = options.timeout or None
     if options.memory is not None:
@@ -122,6 +128,16 @@ def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
             raise ValueError(f"--env {item}: write NAME=VALUE")
         env[name] = value
     return {**keywords, "env": env}
+
+
+def _mounts(items: Sequence[str]) -> dict[str, str]:
+    mounts = {}
+    for item in items:
+        source, sign, destination = item.rpartition(":")
+        if not sign or not source:
+            raise ValueError(f"--mount {item}: write SOURCE:DESTINATION, such as ./data:/data")
+        mounts[destination] = source
+    return mounts
 
 
 def _split(text: str) -> list[str]:
