@@ -343,7 +343,9 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   const uint64_t sockets_kb = SocketKb(cell->proc);
   const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > memory_kb_;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
+  if (now < cell->exact_after_us) return;
   usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
+  cell->exact_after_us = now + 5 * usage.walk_us;  // one cell has a fifth of our time at most
   // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
   const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb) + sockets_kb;
   cell->peak_kb = std::max(cell->peak_kb, total);

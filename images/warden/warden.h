@@ -60,6 +60,7 @@ class Warden {
     uint64_t peak_kb = 0;
     uint32_t pids_peak = 0;
     uint32_t looks = 0;
+    int64_t exact_after_us = 0;
     bool disk_full = false;
   };
   enum class SlotState { kFree, kStarting, kServing, kLost };

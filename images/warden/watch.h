@@ -21,6 +21,7 @@ struct Usage {
   uint64_t shared_kb = 0;  // shared memory in use by mappings; some of it may be the scratch's
   uint64_t cpu_us = 0;
   uint32_t processes = 0;
+  int64_t walk_us = 0;  // of our own processor time, to find out
 };
 
 struct ScratchUse {

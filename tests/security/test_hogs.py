@@ -226,3 +226,34 @@ def test_memory_in_page_tables_counts(next_call_works: None) -> None:
     outcome = fill_page_tables.run(100)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
     assert fill_page_tables(2) == 2  # the honest twin
+
+
+@sandbox(pids=64, timeout_sec=20)
+def fill_maps(processes: int, maps: int) -> int:
+    """Many processes of as many maps as there may be: who walks them all does nothing else."""
+    import mmap
+    import os
+    import time
+
+    kinds = (mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_EXEC)
+    for _ in range(processes):
+        if os.fork() == 0:
+            held = []
+            try:
+                for n in range(maps):
+                    held.append(mmap.mmap(-1, 4096, prot=kinds[n % 2]))
+            except OSError:
+                pass
+            time.sleep(30)
+    time.sleep(10 if processes > 1 else 0.5)
+    return processes
+
+
+def test_others_are_served_beside_millions_of_maps(next_call_works: None) -> None:
+    quick(0)
+    hog = fill_maps.submit(60, 64_000)
+    for n in range(50):
+        assert quick(n) == n + 1
+    outcome = hog.outcome()
+    assert outcome.status in ("limit", "returned"), outcome
+    assert fill_maps(1, 1000) == 1  # the honest twin
