@@ -21,6 +21,9 @@ void Broker::Configure(const AgentConfig& config) {
   if (!(config == config_)) {
     // Their clients ask again, and are refused where they may have it no more.
     for (auto& [key, facts] : facts_) facts.stale = true;
+    for (auto& [cell, lease] : leases_) {
+      if (lease.ahead && !lease.releasing) TakeBack(cell, lease);
+    }
   }
   config_ = config;
   shares_.Configure(config);

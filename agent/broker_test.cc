@@ -550,10 +550,14 @@ TEST_F(BrokerTest, ATenantsOwnCeilingIsNotTheOthers) {
 TEST_F(BrokerTest, APoolOfAnotherConfigurationIsPreparedAgain) {
   FakePeer peer(1);
   const std::string key = PrepareFor(peer);
-  AcquireFor(peer, key);
+  const Leased used = AcquireFor(peer, key, true);
+  peer.Use(used);
+  const Leased held = AcquireFor(peer, key, true);
   AgentConfig config;
   config.ceiling.memory_mb = 64;
   broker_->Configure(config);
+  EXPECT_EQ(peer.mark(used), MarkOf(used.lease, kLeaseUsed)) << "a call that runs goes on";
+  EXPECT_EQ(peer.mark(held), MarkOf(held.lease, kLeaseReclaimed));
   broker_->Handle(peer, Acquire{7, key, 60'000, false});
   ASSERT_EQ(peer.Count<Failed>(), 1u);
   EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kUnknownPool));
