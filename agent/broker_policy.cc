@@ -21,8 +21,13 @@ void Broker::Configure(const AgentConfig& config) {
   if (!(config == config_)) {
     // Their clients ask again, and are refused where they may have it no more.
     for (auto& [key, facts] : facts_) facts.stale = true;
-    for (auto& [cell, lease] : leases_) {
-      if (lease.ahead && !lease.releasing) TakeBack(cell, lease);
+    std::vector<uint64_t> ahead;  // a worker that is gone takes its leases with it
+    for (const auto& [cell, lease] : leases_) {
+      if (lease.ahead && !lease.releasing) ahead.push_back(cell);
+    }
+    for (const uint64_t cell : ahead) {
+      if (const auto found = leases_.find(cell); found != leases_.end())
+        TakeBack(cell, found->second);
     }
   }
   config_ = config;
