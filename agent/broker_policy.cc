@@ -18,24 +18,34 @@ constexpr int64_t kJustUsedSec = 120;
 }  // namespace
 
 void Broker::Configure(const AgentConfig& config) {
-  if (!(config == config_)) {
-    // Their clients ask again, and are refused where they may have it no more.
-    for (auto& [key, facts] : facts_) facts.stale = true;
-    std::vector<uint64_t> ahead;  // a worker that is gone takes its leases with it
-    for (const auto& [cell, lease] : leases_) {
-      if (lease.ahead && !lease.releasing) ahead.push_back(cell);
-    }
-    for (const uint64_t cell : ahead) {
-      if (const auto found = leases_.find(cell); found != leases_.end())
-        TakeBack(cell, found->second);
-    }
-  }
+  if (!(config == config_)) Outdate();
   config_ = config;
   shares_.Configure(config);
   queues_.capacity = config.host.queue != 0 ? config.host.queue : kMaxQueuedInAll;
   if (audit_ != nullptr) audit_->Configure(config.audit);
   ServeWaiters();
   TrimEnvironments();
+}
+
+// Who has a pool, a cell ahead or a place in a queue asks again, and is refused where it may have
+// it no more. Calls that run go on.
+void Broker::Outdate() {
+  for (auto& [key, facts] : facts_) facts.stale = true;
+  std::vector<uint64_t> ahead;  // a worker that is gone takes its leases with it
+  for (const auto& [cell, lease] : leases_) {
+    if (lease.ahead && !lease.releasing) ahead.push_back(cell);
+  }
+  for (const uint64_t cell : ahead) {
+    if (const auto found = leases_.find(cell); found != leases_.end())
+      TakeBack(cell, found->second);
+  }
+  for (auto& [id, state] : peers_) {
+    for (const auto& [request, place] : std::map(state.waiting)) {
+      if (Pool* pool = FindPool(place.first)) pool->Forget(place.second);
+      Fail(id, request,
+           Error(Code::kUnknownPool, "the agent's settings changed: prepare it again"));
+    }
+  }
 }
 
 void Broker::Reload() {
