@@ -51,6 +51,7 @@ def test_normalizing_twice_or_shuffled_changes_nothing(
 @pytest.mark.parametrize(
     ("item", "says"),
     [
+        ("a_", "letter or digit"),
         ("-r requirements.txt", "option"),
         ("--index-url=x", "option"),
         ("-e .", "option"),

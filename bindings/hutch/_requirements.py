@@ -60,6 +60,12 @@ def _one(item: Any, urls: bool) -> str:
     if parsed.url and url is None:
         raise _refusal(text, "a URL", "give its name and version")
     name = canonicalize_name(parsed.name)
+    if not name[-1:].isalnum():  # packaging takes "a_", and no index does
+        raise RequirementError(
+            f"cannot read the requirement {text!r}: a name ends in a letter or digit",
+            hint="write it as 'name', 'name>=1.2' or 'name[extra]==1.2.3'",
+            requirement=text,
+        )
     extras = ",".join(sorted({canonicalize_name(extra) for extra in parsed.extras}))
     specifiers = ",".join(sorted({str(specifier) for specifier in parsed.specifier}))
     marker = f"; {parsed.marker}" if parsed.marker else ""
