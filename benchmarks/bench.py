@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import calls
 import cold
+import crowd
 import data
 import host
 import many
@@ -40,6 +41,7 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     **calls.ROWS,
     **data.ROWS,
     **many.ROWS,
+    **crowd.ROWS,
     **memory.ROWS,
     **cold.ROWS,
 }
