@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -24,6 +25,8 @@ constexpr auto kDrainPoll = std::chrono::milliseconds(20);
 constexpr size_t kMaxPools = 512;
 // Longer than building an environment may take: who has made a copy has not asked for its pool yet.
 constexpr auto kCopyAge = std::chrono::minutes(15);
+// A worker's directory is there before its container; after so long the container is, or never was.
+constexpr auto kDirectoryAge = std::chrono::minutes(5);
 constexpr size_t kMaxLockText = 4 << 20;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
@@ -64,6 +67,19 @@ void Validate(const PoolSpec& spec) {
   if (spec.isolation != "cell" && spec.isolation != "container")
     refuse("isolation is \"cell\" or \"container\"");
   CheckMounts(spec);
+}
+
+// What an agent that was killed has left of workers that are gone.
+void SweepDirectories(const Paths& paths, const std::vector<ContainerInfo>& containers) {
+  namespace fs = std::filesystem;
+  std::set<std::string> names;
+  for (const ContainerInfo& container : containers) names.insert(container.name);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(paths.worker_dir(), ignored)) {
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(ignored);
+    if (age > kDirectoryAge && !names.contains(entry.path().filename().string()))
+      fs::remove_all(entry.path(), ignored);
+  }
 }
 
 }  // namespace
@@ -604,8 +620,10 @@ void Broker::Sweep() {
   podman_threads_.Post([this, known, copies] {
     SweepCopies(paths_, copies, kCopyAge);
     try {
-      for (const ContainerInfo& container :
-           podman_.List("hutch.instance=" + paths_.instance_label())) {
+      const std::vector<ContainerInfo> containers =
+          podman_.List("hutch.instance=" + paths_.instance_label());
+      SweepDirectories(paths_, containers);
+      for (const ContainerInfo& container : containers) {
         const auto role = container.labels.find("hutch.role");
         if (role == container.labels.end() || role->second != "worker" ||
             known.contains(container.name))
