@@ -1,0 +1,167 @@
+#include "agent/egress/gate.h"
+
+#include <algorithm>
+
+#include "agent/egress/sni.h"
+
+namespace hutch {
+namespace {
+
+constexpr char kSwitching[] = "HTTP/1.1 101";
+
+bool Matches(const SecretRule& secret, const RequestHead& head) {
+  const bool method = secret.methods.empty() ||
+                      std::ranges::find(secret.methods, head.method) != secret.methods.end();
+  return method && PathMatches(head.target, secret.paths);
+}
+
+std::string InLowerCase(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return text;
+}
+
+// What is between a client and its proxy, and what a proxy could be made to vouch for.
+void RemoveProxyHeaders(RequestHead* head) {
+  for (const char* name :
+       {"proxy-authorization", "proxy-connection", "proxy-authenticate", "x-forwarded-for",
+        "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "x-forwarded-server",
+        "x-real-ip", "forwarded", "via"})
+    head->Remove(name);
+}
+
+}  // namespace
+
+bool PathMatches(std::string_view target, const std::vector<std::string>& prefixes) {
+  if (prefixes.empty()) return true;
+  const std::string_view path = target.substr(0, target.find_first_of("?#"));
+  const std::string lower = InLowerCase(std::string(path));
+  for (const char* trick : {"/../", "/./", "//", "%2e", "%2f", "%5c", "\\", ";", "%00"}) {
+    if (lower.find(trick) != lower.npos) return false;
+  }
+  if (lower.ends_with("/..") || lower.ends_with("/.")) return false;
+  return std::ranges::any_of(prefixes, [&](std::string_view prefix) {
+    if (prefix.ends_with("/*")) prefix.remove_suffix(1);
+    if (!path.starts_with(prefix)) return false;
+    return prefix.ends_with('/') || path.size() == prefix.size() || path[prefix.size()] == '/';
+  });
+}
+
+void Gate::Feed(std::string_view in, std::string* out) {
+  if (open_) {
+    out->append(in);
+  } else if (options_.kind == GateOptions::Kind::kHttp) {
+    FeedRequests(in, out);
+  } else {
+    FeedHello(in, out);
+  }
+}
+
+void Gate::FeedHello(std::string_view in, std::string* out) {
+  held_ += in;
+  const ClientHello hello = ReadClientHello(held_);
+  switch (hello.state) {
+    case ClientHello::State::kMore:
+      return;
+    case ClientHello::State::kNotTls:
+      if (options_.kind == GateOptions::Kind::kTls)
+        ThrowRefusal({0, "what was sent to port 443 is not TLS"});
+      break;
+    case ClientHello::State::kMalformed:
+      ThrowRefusal({0, "the TLS hello is malformed"});
+    case ClientHello::State::kNoName:
+      if (!options_.literal) ThrowRefusal({0, "the TLS hello names no host (SNI)"});
+      break;
+    case ClientHello::State::kName:
+      if (options_.literal ? options_.allows && options_.allows(hello.name)
+                           : hello.name == options_.host)
+        break;
+      named_ = hello.name;
+      ThrowRefusal({0, "TLS to " + options_.host + " names another host (SNI)"});
+  }
+  open_ = true;
+  out->append(held_);
+  held_.clear();
+}
+
+void Gate::FeedRequests(std::string_view in, std::string* out) {
+  while (!in.empty()) {
+    if (awaits_answer_) {
+      if (held_.size() + in.size() > kMaxRequestHead)
+        ThrowRefusal({400, "too much was sent before the server took the other protocol"});
+      held_ += in;
+      return;
+    }
+    if (body_ && !body_->done()) {
+      const size_t passed = body_->Feed(in);
+      out->append(in.substr(0, passed));
+      in.remove_prefix(passed);
+      continue;
+    }
+    if (finished_ || (options_.one_request && any_request_)) {
+      finished_ = true;
+      return;
+    }
+    if (!reader_.Feed(in)) return;
+    RequestHead head = reader_.Take();
+    if (!head.target.starts_with('/') && head.target != "*")
+      ThrowRefusal({400, "the request's target is no path"});
+    const std::string* host = head.Find("host");
+    if (host == nullptr || !HostIs(*host, options_.host, options_.port)) {
+      const auto named = host == nullptr ? std::nullopt : ParseAuthority(*host, options_.port);
+      if (named) named_ = named->host;
+      ThrowRefusal({421, "the request to " + options_.host + " is for another host"});
+    }
+    PassHead(std::move(head), out);
+  }
+}
+
+void Gate::FeedHead(RequestHead head, std::string* out) { PassHead(std::move(head), out); }
+
+void Gate::PassHead(RequestHead head, std::string* out) {
+  const bool first = !std::exchange(any_request_, true);
+  body_.emplace(head);
+  RemoveProxyHeaders(&head);
+  if (options_.one_request) {
+    for (const char* name : {"connection", "keep-alive", "upgrade", "te", "host"})
+      head.Remove(name);
+    const bool usual = options_.port == 80;
+    const bool v6 = options_.host.find(':') != std::string::npos;
+    const std::string host = v6 ? "[" + options_.host + "]" : options_.host;
+    head.headers.emplace(head.headers.begin(), "Host",
+                         usual ? host : host + ":" + std::to_string(options_.port));
+    head.headers.emplace_back("Connection", "close");
+  } else if (head.upgrade) {
+    // Until the answer says whether what follows is still HTTP. The answer to a later request
+    // could not be told from the answers before it.
+    if (!first || head.body != RequestHead::Body::kNone)
+      ThrowRefusal({400, "only the first request may ask for another protocol, and has no body"});
+    awaits_answer_ = true;
+  }
+  if (!options_.secrets.empty()) AddSecrets(&head);
+  out->append(head.ToText());
+}
+
+void Gate::AddSecrets(RequestHead* head) const {
+  head->Remove("host");
+  head->headers.emplace(head->headers.begin(), "Host", options_.host);
+  for (const SecretRule& secret : options_.secrets) {
+    if (!Matches(secret, *head)) continue;
+    head->Remove(InLowerCase(secret.header));
+    head->headers.emplace_back(secret.header, secret.value);
+  }
+}
+
+void Gate::FeedAnswer(std::string_view bytes, std::string* out) {
+  if (!awaits_answer_) return;
+  const std::string_view want(kSwitching);
+  answer_.append(bytes.substr(0, want.size() - answer_.size()));
+  if (answer_.size() < want.size() && want.starts_with(answer_)) return;
+  awaits_answer_ = false;
+  open_ = answer_ == want;
+  const std::string held = std::exchange(held_, {});
+  Feed(held, out);
+}
+
+}  // namespace hutch
