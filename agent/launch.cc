@@ -175,6 +175,16 @@ void RemoveSockets(const Paths& paths) {
     fs::remove_all(entry.path(), ignored);
 }
 
+// What the host trusts; only the launcher sees its files. "": none that we know.
+std::string CaBundle() {
+  for (const char* file : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                           "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
+    std::error_code ignored;
+    if (std::filesystem::is_regular_file(file, ignored)) return file;
+  }
+  return {};
+}
+
 // Inside, Podman's user is root: the files of run_dir and state_dir are its own, and it needs no
 // capability.
 Paths Inside(Paths paths) {
@@ -211,6 +221,7 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
        {{"HUTCH_PATHS", Inside(paths).ToText()},
         {"HUTCH_BASE_ID", options.base_id},
         {"HUTCH_RUNTIME_ID", options.runtime_id},
+        {"HUTCH_CA_BUNDLE", CaBundle()},
         {"LD_LIBRARY_PATH", "/opt/hutch/lib"},
         {"HOME", "/tmp"}}},
       {"labels",
@@ -280,7 +291,8 @@ void Foreground(const LaunchOptions& options) {
   // and a worker's uid is the one it was given.
   ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
                      "HUTCH_BASE_ID=" + options.base_id, "HUTCH_RUNTIME_ID=" + options.runtime_id,
-                     "LD_LIBRARY_PATH=" + runtime + "/lib", runtime + "/hutch-agent", "--serve"});
+                     "HUTCH_CA_BUNDLE=" + CaBundle(), "LD_LIBRARY_PATH=" + runtime + "/lib",
+                     runtime + "/hutch-agent", "--serve"});
 }
 
 void Stop(bool force) {

@@ -26,6 +26,7 @@
 #include "agent/audit.h"
 #include "agent/broker.h"
 #include "agent/config.h"
+#include "agent/egress/server.h"
 #include "agent/launch.h"
 #include "agent/server.h"
 #include "pool/descriptors.h"
@@ -44,7 +45,8 @@ constexpr char kUsage[] =
     "usage: hutch-agent --serve | --foreground\n"
     "       hutch-agent --start | --install --package DIR --python EXE --cloudpickle DIR --uv EXE\n"
     "                   --base-id HEX --runtime-id HEX\n"
-    "       hutch-agent --stop | --doctor | --podman -- ARGS\n";
+    "       hutch-agent --stop | --doctor | --podman -- ARGS\n"
+    "       hutch-agent --egress --socket PATH --ca PEM\n";
 
 std::string Generation() {
   timespec now;
@@ -130,6 +132,8 @@ int Main(const std::vector<std::string>& args) {
                               flags["--uv"],      flags["--base-id"], flags["--runtime-id"]};
   if (verb == "--serve") return Serve();
   if (verb == "--foreground") Foreground(options);
+  if (verb == "--egress")
+    return RunEgress({flags["--socket"], Variable("HUTCH_TOKEN"), flags["--ca"]});
   if (verb == "--start") return PrintResult({{"ok", true}, {"socket", Start(options)}});
   if (verb == "--install") {
     Install(options);
@@ -155,7 +159,8 @@ int main(int argc, char** argv) {
   try {
     return hutch::Main(args);
   } catch (const hutch::Error& error) {
-    if (!args.empty() && (args[0] == "--serve" || args[0] == "--foreground")) {
+    if (!args.empty() &&
+        (args[0] == "--serve" || args[0] == "--foreground" || args[0] == "--egress")) {
       std::fprintf(stderr, "hutch-agent: %s\n%s\n", error.what(), error.hint().c_str());
       return 1;
     }

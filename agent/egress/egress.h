@@ -25,8 +25,6 @@
 
 namespace hutch {
 
-struct NetworkRecord;
-
 struct EgressLaunch {
   std::string base_id;     // its image
   std::string runtime_id;  // its program
@@ -53,9 +51,18 @@ class Egress {
   // two seconds at the latest.
   void CloseCell(uint64_t cell, Closed closed);
 
+  // Told, from the loop, of each cell that is still open when its process dies: it has no network
+  // any more. One that no call has is best replaced.
+  void OnLost(std::function<void(uint64_t cell)> lost);
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// The libpod spec of the egress process's container, as JSON.
+std::string EgressContainerSpec(const Paths& paths, const EgressLaunch& launch,
+                                const std::string& name, const std::string& socket_dir,
+                                const std::string& token);
 
 }  // namespace hutch

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agent/egress/sni.h"
+#include "wire/egress.h"
 
 namespace hutch {
 namespace {
@@ -99,10 +100,7 @@ void Gate::FeedRequests(std::string_view in, std::string* out) {
       in.remove_prefix(passed);
       continue;
     }
-    if (finished_ || (options_.one_request && any_request_)) {
-      finished_ = true;
-      return;
-    }
+    if (options_.one_request && any_request_) return;  // what follows may be for another host
     if (!reader_.Feed(in)) return;
     RequestHead head = reader_.Take();
     if (!head.target.starts_with('/') && head.target != "*")
@@ -126,11 +124,9 @@ void Gate::PassHead(RequestHead head, std::string* out) {
   if (options_.one_request) {
     for (const char* name : {"connection", "keep-alive", "upgrade", "te", "host"})
       head.Remove(name);
-    const bool usual = options_.port == 80;
-    const bool v6 = options_.host.find(':') != std::string::npos;
-    const std::string host = v6 ? "[" + options_.host + "]" : options_.host;
     head.headers.emplace(head.headers.begin(), "Host",
-                         usual ? host : host + ":" + std::to_string(options_.port));
+                         options_.port == kHttpPort ? InAuthority(options_.host)
+                                                    : HostPort(options_.host, options_.port));
     head.headers.emplace_back("Connection", "close");
   } else if (head.upgrade) {
     // Until the answer says whether what follows is still HTTP. The answer to a later request

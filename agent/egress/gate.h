@@ -27,9 +27,9 @@ struct GateOptions {
   uint16_t port = 0;         // that the cell meant
   bool literal = false;      // `host` is an address, which no TLS client names: it may name none
   bool one_request = false;  // what came to the proxy in absolute form: more may be for others
-  std::vector<SecretRule> secrets;  // of this host
+  std::vector<SecretRule> secrets{};  // of this host
   // Whether a rule allows this name, for a connection to an address.
-  std::function<bool(const std::string& name)> allows;
+  std::function<bool(const std::string& name)> allows{};
 };
 
 class Gate {
@@ -47,7 +47,7 @@ class Gate {
   bool open() const { return open_; }  // everything passes from here on
   bool awaits_answer() const { return awaits_answer_; }
   bool unfinished() const { return !held_.empty() || !reader_.empty(); }
-  bool finished() const { return finished_; }  // the one request has gone: nothing more passes
+  bool one_request() const { return options_.one_request; }
   const std::string& named() const { return named_; }
 
  private:
@@ -63,7 +63,6 @@ class Gate {
   bool open_ = false;
   bool any_request_ = false;
   bool awaits_answer_ = false;
-  bool finished_ = false;
   std::string answer_;
   std::string named_;
 };

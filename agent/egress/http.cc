@@ -283,6 +283,18 @@ std::optional<Authority> ParseAuthority(std::string_view text, uint16_t default_
   return authority;
 }
 
+std::string InAuthority(std::string_view host) {
+  std::string text(host);
+  if (host.find(':') == host.npos) return text;
+  text.insert(text.begin(), '[');
+  text.push_back(']');
+  return text;
+}
+
+std::string HostPort(std::string_view host, uint16_t port) {
+  return InAuthority(host).append(1, ':').append(std::to_string(port));
+}
+
 bool HostIs(std::string_view header, std::string_view host, uint16_t port) {
   const std::optional<Authority> named = ParseAuthority(header, port);
   return named && named->host == host && named->port == port;

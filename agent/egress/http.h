@@ -83,6 +83,10 @@ struct Authority {
 };
 std::optional<Authority> ParseAuthority(std::string_view text, uint16_t default_port = 0);
 
+// As an authority writes it: IPv6 in brackets.
+std::string InAuthority(std::string_view host);
+std::string HostPort(std::string_view host, uint16_t port);
+
 // Whether a Host header names this host, with this port or none.
 bool HostIs(std::string_view header, std::string_view host, uint16_t port);
 

@@ -30,8 +30,11 @@ uint8_t Byte(char c) { return static_cast<uint8_t>(c); }
 }  // namespace
 
 std::optional<ProxyRequest> ProxyReader::Feed(std::string_view& in, std::string* reply) {
-  if (kind_ == Kind::kUnknown && !in.empty())
+  if (kind_ == Kind::kUnknown && !in.empty()) {
     kind_ = in.front() == kSocks5 ? Kind::kSocksGreeting : Kind::kHttp;
+    if (kind_ == Kind::kHttp && (in.front() < 'A' || in.front() > 'z'))
+      ThrowRefusal({400, "neither HTTP nor SOCKS5 begins so"});
+  }
   return kind_ == Kind::kHttp ? FeedHttp(in) : FeedSocks(in, reply);
 }
 
@@ -51,8 +54,8 @@ std::optional<ProxyRequest> ProxyReader::FeedHttp(std::string_view& in) {
   const size_t end = rest.find_first_of("/?#");
   const auto to = ParseAuthority(rest.substr(0, end), 80);
   if (!to) ThrowRefusal({400, "the target names no host as it should"});
-  std::string path(end == rest.npos ? std::string_view("/") : rest.substr(end));
-  if (path.front() != '/') path.insert(0, "/");
+  std::string path(end == rest.npos ? std::string_view() : rest.substr(end));
+  if (!path.starts_with('/')) path.insert(path.begin(), '/');
   head.target = path;
   return ProxyRequest{*to, std::move(head)};
 }
@@ -93,16 +96,16 @@ std::optional<ProxyRequest> ProxyReader::FeedSocks(std::string_view& in, std::st
     if (type == kSocksName) {
       host = text_.substr(5, address - 1);
       // Some programs give addresses as names. ParseAuthority knows them; IPv6 wants brackets.
-      if (const auto ip = ParseIp(host); ip && ip->v6) host = "[" + host + "]";
+      if (const auto ip = ParseIp(host); ip && ip->v6) host = InAuthority(host);
     } else {
       IpAddress ip;
       ip.v6 = type == kSocksV6;
       std::copy_n(text_.begin() + 4, address, reinterpret_cast<char*>(ip.bytes.data()));
-      host = ip.v6 ? "[" + ip.ToText() + "]" : ip.ToText();
+      host = InAuthority(ip.ToText());
     }
     const unsigned port = Byte(text_[4 + address]) * 256u + Byte(text_[5 + address]);
     text_.clear();
-    const auto to = ParseAuthority(host + ":" + std::to_string(port));
+    const auto to = ParseAuthority(host.append(1, ':').append(std::to_string(port)));
     if (!to) ThrowRefusal({400, "SOCKS was given no name of a host"});
     return ProxyRequest{*to, std::nullopt};
   }

@@ -1,0 +1,184 @@
+// The broker's face, against a libpod that keeps names only: where a container is started, the
+// test connects as its process would.
+#include "agent/egress/egress.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <stdlib.h>
+
+#include <atomic>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "agent/egress/control.h"
+#include "agent/egress/server.h"
+#include "tests/faults/fake_podman.h"
+#include "wire/channel.h"
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+using nlohmann::json;
+
+class EgressFace : public ::testing::Test {
+ protected:
+  EgressFace()
+      : podman_([this](const std::string&, const std::string& spec) {
+          spec_ = json::parse(spec);
+          if (!refuse_.empty()) return refuse_;
+          const Fd connection = ConnectTo(paths_.run_dir + "/egress/egress.sock");
+          if (wrong_first_) {
+            const Fd stranger = ConnectTo(paths_.run_dir + "/egress/egress.sock");
+            SendEgress(stranger.get(), EgressHello{"guessed"});
+          }
+          process_ = Fd(::dup(connection.get()));
+          SendEgress(process_.get(), EgressHello{spec_.at("env").at("HUTCH_TOKEN")});
+          return std::string();
+        }) {
+    char name[] = "/tmp/hutch-egress-XXXXXX";
+    paths_.run_dir = ::mkdtemp(name);
+    paths_.state_dir = paths_.run_dir + "/state";
+    pool_.allow_network = {"a.test:443"};
+  }
+  ~EgressFace() override { std::filesystem::remove_all(paths_.run_dir); }
+
+  void RunUntil(const std::function<bool()>& done) {
+    const auto deadline = Clock::now() + std::chrono::seconds(30);
+    std::function<void()> look = [&] {
+      if (done() || Clock::now() > deadline) return loop_.Stop();
+      loop_.After(std::chrono::milliseconds(2), look);
+    };
+    look();
+    loop_.Run();
+    ASSERT_TRUE(done());
+  }
+  // What the process was told next.
+  ReceivedEgress Told() {
+    std::optional<ReceivedEgress> received;
+    RunUntil([&] { return process_ && (received = ReceiveEgress(process_.get())).has_value(); });
+    return received ? std::move(*received) : ReceivedEgress{};
+  }
+  Fd AddCell(Egress& egress, uint64_t id) {
+    auto [ours, theirs] = MakeSocketPair();
+    egress.AddCell(id, pool_, std::move(theirs));
+    return std::move(ours);
+  }
+  static bool Closed(const Fd& channel) {
+    pollfd p{channel.get(), POLLIN, 0};
+    return ::poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0;
+  }
+
+  Loop loop_;
+  Paths paths_;
+  PoolSpec pool_;
+  std::string refuse_;
+  bool wrong_first_ = false;
+  json spec_;
+  Fd process_;
+  FakeContainers podman_;
+  Podman libpod_{podman_.path()};
+};
+
+TEST_F(EgressFace, StartsItsContainerWithTheFirstCellAndGivesItThePolicyOnce) {
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", "/ca.pem"});
+  EXPECT_EQ(podman_.created(), 0u);
+  pool_.secrets = {{"a.test", "X-Key", std::string("v\xff", 2), {"/v1"}, {"GET"}}};
+  const Fd one = AddCell(egress, 1);
+  const Fd two = AddCell(egress, 2);
+  const auto policy = std::get<SetPolicy>(Told().message);
+  EXPECT_EQ(policy.allow_network, pool_.allow_network);
+  EXPECT_EQ(policy.secrets, pool_.secrets);
+  const ReceivedEgress first = Told();
+  EXPECT_EQ(std::get<hutch::AddCell>(first.message).cell, 1u);
+  EXPECT_TRUE(first.descriptor);
+  EXPECT_EQ(std::get<hutch::AddCell>(Told().message).cell, 2u);
+  EXPECT_EQ(podman_.created(), 1u);
+  EXPECT_FALSE(Closed(one));
+
+  std::vector<NetworkRecord> records;
+  egress.CloseCell(1, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
+  EXPECT_EQ(std::get<hutch::CloseCell>(Told().message).cell, 1u);
+  SendEgress(process_.get(), CellClosed{1, {{"a.test", 443, true, "", "", 5, 6, 7}}});
+  RunUntil([&] { return !records.empty(); });
+  EXPECT_EQ(records[0], (NetworkRecord{"a.test", 443, true, "", "", 5, 6, 7}));
+
+  bool closed = false;
+  egress.CloseCell(2, [&](std::vector<NetworkRecord>) { closed = true; });
+  Told();
+  SendEgress(process_.get(), CellClosed{2, {}});
+  RunUntil([&] { return closed; });
+  EXPECT_EQ(std::get<ForgetPolicy>(Told().message).id, policy.id);
+}
+
+TEST_F(EgressFace, GivesTheContainerNothingButItsSocket) {
+  const json spec = json::parse(
+      EgressContainerSpec(paths_, {"b", "r", "g", "/ca.pem"}, "name", "/run/x/egress", "t"));
+  EXPECT_EQ(spec["cap_drop"], json({"ALL"}));
+  EXPECT_EQ(spec["no_new_privileges"], true);
+  EXPECT_EQ(spec["read_only_filesystem"], true);
+  EXPECT_NE(spec["user"], "0:0");
+  EXPECT_EQ(spec["netns"]["nsmode"], "host");
+  std::vector<std::string> writable;
+  for (const json& mount : spec["mounts"]) {
+    EXPECT_EQ(mount["source"].get<std::string>().find("podman"), std::string::npos);
+    for (const json& option : mount["options"]) {
+      if (option == "rw") writable.push_back(mount["source"]);
+    }
+  }
+  EXPECT_EQ(writable, std::vector<std::string>{"/run/x/egress"});
+}
+
+TEST_F(EgressFace, FailsClosedWhenItsProcessDies) {
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
+  std::vector<uint64_t> lost;
+  egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
+  const Fd one = AddCell(egress, 1);
+  const Fd two = AddCell(egress, 2);
+  Told();
+  {
+    const ReceivedEgress first = Told();
+    Told();
+  }
+  std::vector<NetworkRecord> records;
+  egress.CloseCell(1, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
+  process_.reset();
+  RunUntil([&] { return !records.empty() && !lost.empty(); });
+  EXPECT_FALSE(records[0].allowed);
+  EXPECT_NE(records[0].reason.find("ended"), std::string::npos);
+  EXPECT_EQ(lost, std::vector<uint64_t>{2});
+  EXPECT_TRUE(Closed(two));
+  records.clear();
+  egress.CloseCell(2, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
+  ASSERT_EQ(records.size(), 1u);
+  // The next cell has another process, which is told the policy anew.
+  const Fd three = AddCell(egress, 3);
+  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
+  EXPECT_EQ(podman_.created(), 2u);
+  EXPECT_EQ(podman_.count(), 1u);
+}
+
+TEST_F(EgressFace, SaysWhyThereIsNoProcess) {
+  refuse_ = "no such network";
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
+  const Fd one = AddCell(egress, 1);
+  RunUntil([&] { return Closed(one); });
+  std::vector<NetworkRecord> records;
+  egress.CloseCell(1, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_NE(records[0].reason.find("no such network"), std::string::npos);
+  const Fd two = AddCell(egress, 2);  // it is not tried again at once
+  EXPECT_TRUE(Closed(two));
+  EXPECT_EQ(podman_.created(), 1u);
+}
+
+TEST_F(EgressFace, ListensToTheProcessThatItStartedOnly) {
+  wrong_first_ = true;
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
+  const Fd one = AddCell(egress, 1);
+  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
+}
+
+}  // namespace
+}  // namespace hutch

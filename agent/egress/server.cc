@@ -1,0 +1,121 @@
+#include "agent/egress/server.h"
+
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "pool/descriptors.h"
+#include "wire/channel.h"
+
+namespace hutch {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(500);
+
+}  // namespace
+
+EgressServer::EgressServer(Loop& loop, Fd control, Lookup lookup, const TlsContext* tls,
+                           std::string tls_error, std::function<void()> gone)
+    : loop_(loop),
+      control_(std::move(control)),
+      resolver_(loop, std::move(lookup)),
+      shared_{loop, resolver_, tls, std::move(tls_error), {}},
+      gone_(std::move(gone)) {
+  loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); });
+  tick_ = loop_.After(kTick, [this] { Tick(); });
+}
+
+EgressServer::~EgressServer() {
+  loop_.Cancel(tick_);
+  cells_.clear();
+  loop_.Remove(control_.get());
+}
+
+void EgressServer::OnControl(uint32_t events) {
+  try {
+    if ((events & EPOLLOUT) != 0) Flush();
+    while (std::optional<ReceivedEgress> received = ReceiveEgress(control_.get()))
+      Handle(std::move(*received));
+  } catch (const Error& error) {
+    if (error.code() != Code::kUnavailable) std::fprintf(stderr, "egress: %s\n", error.what());
+    cells_.clear();
+    loop_.Remove(control_.get());
+    gone_();
+  }
+}
+
+void EgressServer::Handle(ReceivedEgress received) {
+  if (auto* policy = std::get_if<SetPolicy>(&received.message)) {
+    policies_[policy->id] =
+        std::make_shared<EgressPolicy>(policy->allow_network, std::move(policy->secrets));
+  } else if (const auto* forget = std::get_if<ForgetPolicy>(&received.message)) {
+    policies_.erase(forget->id);  // its cells keep it
+  } else if (const auto* add = std::get_if<AddCell>(&received.message)) {
+    const auto its = policies_.find(add->policy);
+    if (its == policies_.end() || !received.descriptor)
+      throw Error(Code::kProtocol, "a cell without a policy or a channel");
+    cells_[add->cell] =
+        std::make_unique<EgressCell>(shared_, its->second, std::move(received.descriptor));
+  } else if (const auto* close = std::get_if<CloseCell>(&received.message)) {
+    CellClosed closed{close->cell, {}};
+    if (const auto cell = cells_.find(close->cell); cell != cells_.end()) {
+      closed.records = cell->second->Close();
+      cells_.erase(cell);
+    }
+    Send(std::move(closed));
+  } else {
+    throw Error(Code::kProtocol, "a message that is not the agent's");
+  }
+}
+
+void EgressServer::Send(EgressMessage message) {
+  answers_.push_back(std::move(message));
+  if (answers_.size() == 1) Flush();
+}
+
+void EgressServer::Flush() {
+  while (!answers_.empty()) {
+    if (!SendEgress(control_.get(), answers_.front())) {
+      loop_.Change(control_.get(), EPOLLIN | EPOLLOUT);
+      return;
+    }
+    answers_.pop_front();
+  }
+  loop_.Change(control_.get(), EPOLLIN);
+}
+
+void EgressServer::Tick() {
+  const Clock::time_point now = Clock::now();
+  for (const auto& [id, cell] : cells_) cell->Tick(now);
+  tick_ = loop_.After(kTick, [this] { Tick(); });
+}
+
+int RunEgress(const EgressOptions& options) {
+  ::prctl(PR_SET_DUMPABLE, 0);
+  ::setvbuf(stderr, nullptr, _IOLBF, 0);
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);  // it would hold secrets
+  RaiseDescriptorLimit();
+  Fd control = ConnectTo(options.socket);
+  if (!control) throw Error(Code::kUnavailable, "no agent listens at " + options.socket);
+  SendEgress(control.get(), EgressHello{options.token});
+  std::optional<TlsContext> tls;
+  std::string tls_error;
+  try {
+    tls.emplace(options.ca_file);
+  } catch (const Error& error) {
+    tls_error = error.what();
+    std::fprintf(stderr, "egress: no TLS of our own: %s\n", error.what());
+  }
+  Loop loop;
+  const EgressServer server(loop, std::move(control), LookUp, tls ? &*tls : nullptr, tls_error,
+                            [&loop] { loop.Stop(); });
+  loop.Run();
+  // Lookups may hang for long yet; nothing of theirs is of use.
+  ::_exit(0);
+}
+
+}  // namespace hutch

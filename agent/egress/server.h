@@ -1,0 +1,57 @@
+// The egress process itself: `hutch-agent --egress`. Serves the agent at whose socket it called
+// until that connection closes.
+//
+// Belongs to the loop's thread; RunEgress makes one of its own.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/egress/cell.h"
+#include "agent/egress/control.h"
+
+namespace hutch {
+
+class EgressServer {
+ public:
+  // `control` is connected to the agent. `gone` is called when that ends.
+  EgressServer(Loop& loop, Fd control, Lookup lookup, const TlsContext* tls, std::string tls_error,
+               std::function<void()> gone);
+  ~EgressServer();
+  EgressServer(const EgressServer&) = delete;
+  EgressServer& operator=(const EgressServer&) = delete;
+
+  // Before the first cell; for tests, and where the descriptors are few.
+  EgressLimits& limits() { return shared_.limits; }
+  void set_tls_port(uint16_t port) { shared_.tls_port = port; }
+
+ private:
+  void OnControl(uint32_t events);
+  void Handle(ReceivedEgress received);
+  void Send(EgressMessage message);
+  void Flush();
+  void Tick();
+
+  Loop& loop_;
+  Fd control_;
+  Resolver resolver_;
+  EgressShared shared_;
+  std::function<void()> gone_;
+  std::map<uint64_t, std::shared_ptr<const EgressPolicy>> policies_;
+  std::map<uint64_t, std::unique_ptr<EgressCell>> cells_;
+  std::deque<EgressMessage> answers_;  // that the agent has not room for
+  TimerId tick_ = 0;
+};
+
+struct EgressOptions {
+  std::string socket;  // the agent's
+  std::string token;
+  std::string ca_file;
+};
+
+// Returns when the agent has gone. Throws kUnavailable when there is none.
+int RunEgress(const EgressOptions& options);
+
+}  // namespace hutch

@@ -1,0 +1,568 @@
+#include "agent/egress/stream.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+// A short answer or nothing: a reader that takes none of it gets none.
+void SendAll(int fd, const std::string& text) {
+  if (!text.empty() && ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+    return;
+}
+
+}  // namespace
+
+EgressPolicy::EgressPolicy(const std::vector<std::string>& allow_network,
+                           std::vector<SecretRule> its_secrets)
+    : secrets(std::move(its_secrets)) {
+  for (const std::string& text : allow_network) rules.push_back(ParseEgressRule(text));
+  plan = PlanEgress(rules, secrets);
+  for (const EgressRule& rule : rules) {
+    if (rule.kind != EgressRule::Kind::kCidr) continue;
+    if (const auto cidr = ParseCidr(rule.text)) named.push_back(*cidr);
+  }
+}
+
+std::vector<SecretRule> EgressPolicy::SecretsOf(const std::string& host) const {
+  std::vector<SecretRule> found;
+  for (const SecretRule& secret : secrets) {
+    if (secret.host == host) found.push_back(secret);
+  }
+  return found;
+}
+
+bool EgressPolicy::MayAsk(const Authority& to) const {
+  if (!to.literal) {
+    return Allows(rules, to.host, to.port) || (to.port == kHttpPort && !SecretsOf(to.host).empty());
+  }
+  const std::optional<IpAddress> address = ParseIp(to.host);
+  return address && std::ranges::any_of(rules, [&](const EgressRule& rule) {
+           if (!HasPort(rule, to.port)) return false;
+           if (rule.kind == EgressRule::Kind::kAny) return true;
+           if (rule.kind != EgressRule::Kind::kCidr) return false;
+           const auto cidr = ParseCidr(rule.text);
+           return cidr && Contains(*cidr, *address);
+         });
+}
+
+bool EgressPolicy::NamesOwnAddress(const IpAddress& address) const {
+  return std::ranges::any_of(
+      named, [&](const Cidr& cidr) { return cidr.bits > 0 && Contains(cidr, address); });
+}
+
+Stream::Stream(EgressShared& shared, Door& door, uint64_t id)
+    : shared_(shared), door_(door), id_(id), begun_(Clock::now()), active_(begun_) {}
+
+Stream::~Stream() { Close(); }
+
+void Stream::Close() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  if (cell_watched_) shared_.loop.Remove(cell_.get());
+  if (server_watched_) shared_.loop.Remove(server_.get());
+  cell_watched_ = server_watched_ = false;
+  tls_.reset();
+  cell_.reset();
+  server_.reset();
+  if (recorded_) door_.Note(record_);
+  recorded_ = false;
+}
+
+void Stream::Finish() {
+  const auto keep = shared_from_this();
+  if (state_ == State::kClosed) return;
+  if (!handed_over_) door_.Reject(id_);
+  Close();
+  door_.Ended(id_);
+}
+
+// One end of a fresh pair for the forwarder.
+bool Stream::HandOver() {
+  if (handed_over_) return true;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
+  cell_ = Fd(ends[0]);
+  Fd theirs(ends[1]);
+  const int size = static_cast<int>(kRelayBuffer);
+  ::setsockopt(cell_.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+  ::setsockopt(theirs.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+  handed_over_ = door_.HandOver(id_, std::move(theirs));
+  return handed_over_;
+}
+
+void Stream::OpenTarget(const EgressTarget& target) {
+  if (target.tls_from_proxy && !HandOver()) return Finish();
+  Decide({target.host, target.port, false});
+}
+
+void Stream::OpenProxy() {
+  if (!HandOver()) return Finish();
+  proxy_.emplace();
+  Watch();
+}
+
+// Ends it with a word to the client, where it can be told one, and in the record.
+void Stream::Refuse(const Refusal& refusal, bool denied, std::string host) {
+  const auto keep = shared_from_this();
+  if (denied) {
+    record_.allowed = false;
+    record_.reason = refusal.reason;
+    if (!host.empty()) {
+      record_.host = std::move(host);
+      record_.suggestion = HostPort(record_.host, record_.port);
+    }
+  } else {
+    record_.allowed = true;  // it was the network that failed
+    if (record_.reason.empty()) record_.reason = refusal.reason;
+  }
+  recorded_ = !record_.host.empty() || denied;
+  if (!handed_over_) return Finish();
+  const bool http = gate_ || with_secret_ ? to_.port == kHttpPort : false;
+  std::string text;
+  if (state_ != State::kRelay) {
+    text = proxy_ ? proxy_->Refused(refusal) : with_secret_ ? HttpAnswer(refusal) : std::string();
+  } else if (http && refusal.status != 0 && record_.bytes_received == 0) {
+    text = HttpAnswer(refusal);
+  }
+  Answer(text);
+}
+
+// Says it and closes when the client has closed, or soon: bytes of it that nobody read would
+// otherwise make the kernel throw our answer away.
+void Stream::Answer(const std::string& text) {
+  if (text.empty()) return Finish();
+  SendAll(cell_.get(), text);
+  ::shutdown(cell_.get(), SHUT_WR);
+  state_ = State::kAnswering;
+  if (server_watched_) shared_.loop.Remove(server_.get());
+  server_watched_ = false;
+  server_.reset();
+  begun_ = Clock::now();
+  Watch();
+}
+
+void Stream::Decide(Authority to) {
+  to_ = std::move(to);
+  record_.host = to_.host;
+  record_.port = to_.port;
+  record_.suggestion.clear();
+  with_secret_ =
+      to_.port == kHttpPort && !to_.literal && !door_.policy().SecretsOf(to_.host).empty();
+  if (!door_.policy().MayAsk(to_)) {
+    record_.suggestion = HostPort(to_.host, to_.port);
+    return Refuse({403, HostPort(to_.host, to_.port) + " is not in allow_network"}, true);
+  }
+  if (with_secret_ && shared_.tls == nullptr)
+    return Refuse({502, "TLS cannot be spoken: " + shared_.tls_error}, false);
+  StartLookup();
+}
+
+void Stream::StartLookup() {
+  state_ = State::kResolving;
+  begun_ = active_ = Clock::now();
+  Watch();
+  if (to_.literal) return OnResolved({{ParseIp(to_.host).value()}, {}});
+  const std::shared_ptr<size_t> lookups = door_.lookups();
+  if (*lookups >= shared_.limits.lookups)
+    return Refuse({429, "too many names are being resolved"}, false);
+  ++*lookups;
+  shared_.resolver.Start(to_.host, [self = weak_from_this(), lookups](Resolved resolved) {
+    --*lookups;
+    const auto stream = self.lock();
+    if (stream && stream->state_ == State::kResolving) stream->OnResolved(std::move(resolved));
+  });
+}
+
+// The one place where addresses are vetted; only what passes here is ever dialled.
+void Stream::OnResolved(Resolved resolved) {
+  std::string why;
+  std::string refused;
+  for (const IpAddress& address : resolved.addresses) {
+    std::optional<std::string> bad = Vet(address, door_.policy().named);
+    if (!bad && IsOwnAddress(address) && !door_.policy().NamesOwnAddress(address))
+      bad = "this host's own address";
+    if (!bad) {
+      addresses_.push_back(address);
+    } else if (why.empty()) {
+      why = *bad;
+      refused = address.ToText();
+    }
+  }
+  if (!addresses_.empty()) return Dial();
+  if (refused.empty()) {
+    return Refuse({502, to_.host + " did not resolve: " + resolved.error}, false);
+  }
+  const bool v6 = refused.find(':') != std::string::npos;
+  record_.suggestion = refused + (v6 ? "/128" : "/32");
+  if (to_.literal) record_.suggestion = HostPort(refused, to_.port);
+  Refuse(
+      {403, (to_.literal ? refused + " is " : to_.host + " resolves to " + refused + ": ") + why},
+      true);
+}
+
+void Stream::Dial() {
+  state_ = State::kConnecting;
+  while (next_address_ < addresses_.size()) {
+    const IpAddress& address = addresses_[next_address_++];
+    if (server_watched_) shared_.loop.Remove(server_.get());
+    server_watched_ = false;
+    server_ = Fd(::socket(address.v6 ? AF_INET6 : AF_INET,
+                          SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+    if (!server_) {
+      last_error_ = std::strerror(errno);
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(server_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    sockaddr_storage to;
+    const unsigned size = ToSocketAddress(address, with_secret_ ? shared_.tls_port : to_.port, &to);
+    attempt_begun_ = Clock::now();
+    if (::connect(server_.get(), reinterpret_cast<const sockaddr*>(&to), size) == 0)
+      return OnConnected();
+    if (errno == EINPROGRESS) return Watch();
+    last_error_ = std::strerror(errno);
+  }
+  Refuse({502, "no connection to " + HostPort(to_.host, to_.port) + ": " + last_error_}, false);
+}
+
+void Stream::OnConnected() {
+  // What we are connected to is what was vetted.
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  const bool known = ::getpeername(server_.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+  if (!known || FromSocketAddress(peer) != addresses_[next_address_ - 1]) {
+    last_error_ = "the connection went elsewhere";
+    return Dial();
+  }
+  if (!with_secret_) return BeginRelay();
+  state_ = State::kHandshake;
+  tls_ = std::make_unique<TlsClient>(*shared_.tls, server_.get(), to_.host);
+  Handshake();
+}
+
+void Stream::Handshake() {
+  const TlsResult result = tls_->Handshake();
+  tls_wants_write_ = result.status == TlsStatus::kWantWrite;
+  if (result.status == TlsStatus::kDone) return BeginRelay();
+  if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite)
+    return Watch();
+  Refuse({502, "TLS to " + to_.host + " failed: " + tls_->error()}, false);
+}
+
+void Stream::BeginRelay() {
+  record_.allowed = true;
+  record_.reason.clear();
+  recorded_ = true;
+  if (!HandOver()) return Finish();
+  GateOptions options;
+  options.host = to_.host;
+  options.port = to_.port;
+  options.literal = to_.literal;
+  options.one_request = head_.has_value();
+  if (with_secret_) options.secrets = door_.policy().SecretsOf(to_.host);
+  options.kind = with_secret_ || head_ || (to_.port == kHttpPort && !to_.literal)
+                     ? GateOptions::Kind::kHttp
+                 : to_.port == kHttpsPort ? GateOptions::Kind::kTls
+                                          : GateOptions::Kind::kEither;
+  options.allows = [this](const std::string& name) {
+    const auto normal = NormalHost(name);
+    return normal && Allows(door_.policy().rules, *normal, to_.port);
+  };
+  gate_.emplace(std::move(options));
+  if (proxy_ && !head_) to_cell_ = proxy_->Granted();
+  state_ = State::kRelay;
+  active_ = Clock::now();
+  try {
+    if (head_) gate_->FeedHead(std::move(*head_), &to_server_);
+    gate_->Feed(std::exchange(early_, {}), &to_server_);
+  } catch (const Error& error) {
+    return Refuse(RefusalOf(error), true, gate_->named());
+  }
+  Pump();
+}
+
+void Stream::OnServerEvent(uint32_t events) {
+  const auto keep = shared_from_this();
+  switch (state_) {
+    case State::kConnecting: {
+      int error = 0;
+      socklen_t size = sizeof error;
+      ::getsockopt(server_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      if (error == 0 && (events & EPOLLOUT) != 0) return OnConnected();
+      last_error_ = std::strerror(error == 0 ? ECONNABORTED : error);
+      return Dial();
+    }
+    case State::kHandshake:
+      return Handshake();
+    case State::kRelay:
+      return Pump();
+    default:
+      return;
+  }
+}
+
+void Stream::OnCellEvent(uint32_t) {
+  const auto keep = shared_from_this();
+  if (state_ == State::kAsking) return ReadRequest();
+  if (state_ == State::kRelay) return Pump();
+  if (state_ != State::kAnswering) return;
+  for (unsigned i = 0; i < kReadsInARow; ++i) {
+    const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
+    if (n == 0 || (n < 0 && errno != EAGAIN)) return Finish();
+    if (n < 0 || !door_.Spend(static_cast<uint64_t>(n))) return;
+  }
+}
+
+void Stream::ReadRequest() {
+  const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), kMaxRequestHead, 0);
+  if (n < 0 && errno == EAGAIN) return;
+  if (n <= 0) return Finish();
+  active_ = Clock::now();
+  if (!unfinished_since_) unfinished_since_ = active_;
+  std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
+  std::string reply;
+  try {
+    if (!door_.Spend(static_cast<uint64_t>(n)))
+      ThrowRefusal({429, "the call has used up its bytes"});
+    std::optional<ProxyRequest> request = proxy_->Feed(in, &reply);
+    SendAll(cell_.get(), reply);
+    if (!request) return;
+    early_ = in;
+    head_ = std::move(request->head);
+    unfinished_since_.reset();
+    Decide(std::move(request->to));
+  } catch (const Error& error) {
+    SendAll(cell_.get(), reply);
+    Refuse(RefusalOf(error), true);
+  }
+}
+
+// Both ways, as far as it goes without waiting.
+void Stream::Pump() {
+  const auto keep = shared_from_this();
+  if (!PumpToServer() || !PumpToCell()) return;  // it is over, and was said
+  if (state_ != State::kRelay) return;
+  // The answer may have let held-back bytes go.
+  if (!to_server_.empty() && !FlushToServer()) return Finish();
+  if (cell_eof_ && to_server_.empty() && !server_shut_) {
+    server_shut_ = true;
+    if (tls_) tls_->Shutdown();
+    ::shutdown(server_.get(), SHUT_WR);
+  }
+  if (server_eof_ && to_cell_.empty() && !cell_shut_) {
+    cell_shut_ = true;
+    ::shutdown(cell_.get(), SHUT_WR);
+  }
+  if (cell_shut_ && (server_shut_ || gate_->one_request())) return Finish();
+  Watch();
+}
+
+bool Stream::PumpToServer() {
+  if (!FlushToServer()) {
+    Finish();
+    return false;
+  }
+  for (unsigned i = 0; i < kReadsInARow && to_server_.empty() && !cell_eof_; ++i) {
+    const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
+    if (n < 0 && errno == EAGAIN) break;
+    if (n < 0) {
+      Finish();
+      return false;
+    }
+    if (n == 0) {
+      cell_eof_ = true;
+      break;
+    }
+    active_ = Clock::now();
+    record_.bytes_sent += static_cast<uint64_t>(n);
+    try {
+      if (!door_.Spend(static_cast<uint64_t>(n)))
+        ThrowRefusal({429, "the call has used up its bytes"});
+      const std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
+      if (gate_->open() && !tls_) {
+        const ssize_t sent = ::send(server_.get(), in.data(), in.size(), MSG_NOSIGNAL);
+        if (sent < 0 && errno != EAGAIN) {
+          Finish();
+          return false;
+        }
+        to_server_.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
+      } else {
+        gate_->Feed(in, &to_server_);
+        if (!FlushToServer()) {
+          Finish();
+          return false;
+        }
+      }
+    } catch (const Error& error) {
+      Refuse(RefusalOf(error), true, gate_->named());
+      return false;
+    }
+  }
+  if (!gate_->unfinished()) {
+    unfinished_since_.reset();
+  } else if (!unfinished_since_) {
+    unfinished_since_ = Clock::now();
+  }
+  return true;
+}
+
+bool Stream::PumpToCell() {
+  if (!FlushToCell()) {
+    Finish();
+    return false;
+  }
+  const bool tls = tls_ != nullptr;
+  for (unsigned i = 0; to_cell_.empty() && !server_eof_; ++i) {
+    if (i >= kReadsInARow && !(tls && tls_->HasPending())) break;
+    char* const to = shared_.buffer.data();
+    ssize_t n = 0;
+    if (tls) {
+      const TlsResult result = tls_->Read(to, shared_.buffer.size());
+      if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite) break;
+      // A server that closes without TLS's own goodbye may have been cut off: so is the cell.
+      if (result.status == TlsStatus::kFailed) {
+        record_.reason = "TLS broke off: " + tls_->error();
+        Finish();
+        return false;
+      }
+      n = static_cast<ssize_t>(result.size);
+    } else {
+      n = ::recv(server_.get(), to, shared_.buffer.size(), 0);
+      if (n < 0 && errno == EAGAIN) break;
+      if (n < 0) {
+        Finish();
+        return false;
+      }
+    }
+    if (n == 0) {
+      server_eof_ = true;
+      break;
+    }
+    active_ = Clock::now();
+    record_.bytes_received += static_cast<uint64_t>(n);
+    const std::string_view in(to, static_cast<size_t>(n));
+    try {
+      if (!door_.Spend(static_cast<uint64_t>(n)))
+        ThrowRefusal({429, "the call has used up its bytes"});
+      if (gate_->awaits_answer()) gate_->FeedAnswer(in, &to_server_);
+    } catch (const Error& error) {
+      Refuse(RefusalOf(error), true, gate_->named());
+      return false;
+    }
+    const ssize_t sent = ::send(cell_.get(), in.data(), in.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN) {
+      Finish();
+      return false;
+    }
+    to_cell_.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
+  }
+  return true;
+}
+
+bool Stream::FlushToServer() {
+  while (!to_server_.empty()) {
+    size_t sent = 0;
+    if (tls_) {
+      const TlsResult result = tls_->Write(to_server_.data(), to_server_.size());
+      tls_wants_write_ = result.status == TlsStatus::kWantWrite;
+      if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite)
+        return true;
+      if (result.status != TlsStatus::kDone) return false;
+      sent = result.size;
+    } else {
+      const ssize_t n = ::send(server_.get(), to_server_.data(), to_server_.size(), MSG_NOSIGNAL);
+      if (n < 0) return errno == EAGAIN;
+      sent = static_cast<size_t>(n);
+    }
+    to_server_.erase(0, sent);
+  }
+  return true;
+}
+
+bool Stream::FlushToCell() {
+  while (!to_cell_.empty()) {
+    const ssize_t n = ::send(cell_.get(), to_cell_.data(), to_cell_.size(), MSG_NOSIGNAL);
+    if (n < 0) return errno == EAGAIN;
+    to_cell_.erase(0, static_cast<size_t>(n));
+  }
+  return true;
+}
+
+// What is waited for follows from the state. A side of which nothing is wanted is not in the loop
+// at all: a hang-up there would be told again and again.
+void Stream::Watch() {
+  uint32_t cell = 0;
+  uint32_t server = 0;
+  if (state_ == State::kAsking || state_ == State::kAnswering) cell = EPOLLIN;
+  if (state_ == State::kConnecting) server = EPOLLOUT;
+  if (state_ == State::kHandshake) server = tls_wants_write_ ? EPOLLOUT : EPOLLIN;
+  if (state_ == State::kRelay) {
+    if (!cell_eof_ && to_server_.empty()) cell |= EPOLLIN;
+    if (!to_cell_.empty()) cell |= EPOLLOUT;
+    if (!server_eof_ && to_cell_.empty()) server |= EPOLLIN;
+    if (tls_ ? tls_wants_write_ : !to_server_.empty()) server |= EPOLLOUT;
+  }
+  const auto watch = [this](int fd, uint32_t events, bool* watched, uint32_t* now,
+                            void (Stream::*handler)(uint32_t)) {
+    if (fd < 0) return;
+    if (events == 0) {
+      if (*watched) shared_.loop.Remove(fd);
+      *watched = false;
+    } else if (!*watched) {
+      shared_.loop.Add(fd, events, [self = weak_from_this(), handler](uint32_t got) {
+        if (const auto stream = self.lock()) (stream.get()->*handler)(got);
+      });
+      *watched = true;
+    } else if (*now != events) {
+      shared_.loop.Change(fd, events);
+    }
+    *now = events;
+  };
+  watch(cell_.get(), cell, &cell_watched_, &cell_events_, &Stream::OnCellEvent);
+  watch(server_.get(), server, &server_watched_, &server_events_, &Stream::OnServerEvent);
+}
+
+void Stream::Tick(Clock::time_point now) {
+  const auto keep = shared_from_this();
+  const EgressLimits& limits = shared_.limits;
+  switch (state_) {
+    case State::kResolving:
+    case State::kConnecting:
+    case State::kHandshake:
+      if (now - begun_ >= limits.connect)
+        return Refuse({504, "no connection to " + HostPort(to_.host, to_.port) + " in time"},
+                      false);
+      if (state_ == State::kConnecting && next_address_ < addresses_.size() &&
+          now - attempt_begun_ >= limits.attempt) {
+        last_error_ = "no answer";
+        Dial();
+      }
+      return;
+    case State::kAsking:
+    case State::kRelay:
+      if (unfinished_since_ && now - *unfinished_since_ >= limits.head)
+        return Refuse({408, "a request did not come to its end in time"}, true);
+      if (now - active_ >= limits.idle) {
+        record_.reason = "nothing was said for too long";
+        return Finish();
+      }
+      return;
+    case State::kAnswering:
+      if (now - begun_ >= limits.head) Finish();
+      return;
+    case State::kClosed:
+      return;
+  }
+}
+
+}  // namespace hutch
