@@ -22,8 +22,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr auto kWriteAfter = std::chrono::milliseconds(200);
-constexpr size_t kMostWaiting = 20'000;  // entries; about 5 MB
-constexpr size_t kMostPolicies = 4096;   // that are remembered as noted
+constexpr size_t kMostPolicies = 4096;  // that are remembered as noted
 
 std::string Dump(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
@@ -228,7 +227,7 @@ AuditLog::~AuditLog() {
 
 void AuditLog::Append(AuditEntry entry) {
   if (!settings_.enabled) return;
-  if (waiting_.entries.size() >= kMostWaiting) {
+  if (waiting_.entries.size() >= settings_.most_waiting) {
     ++waiting_.dropped;
     ++dropped_in_all_;
     return;

@@ -59,6 +59,8 @@ struct AuditSettings {
   bool enabled = true;
   uint64_t file_mb = 16;
   uint64_t files = 8;
+  size_t most_waiting =
+      20'000;  // calls that the disk has not taken yet, about 5 MB; not in the file
 
   bool operator==(const AuditSettings&) const = default;
 };
