@@ -265,7 +265,8 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
           if (keeps_spares_ && !stopping_) spares_.Keep(spec.base_id, spec.runtime_id);
           return spare;
         },
-        [this] { return pressure_.At(Clock::now()); }};
+        [this] { return pressure_.At(Clock::now()); },
+        cgroups_};
     pool = pools_
                .emplace(key,
                         std::make_unique<Pool>(std::move(context), key, prepare.spec, environment))
@@ -277,7 +278,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
                     environment.digest,    environment.lock.substr(0, kMaxLockText),
                     environment.notes,     environment.built_now,
                     environment.build_sec, 0,
-                    kEnforcement};
+                    Enforcement()};
   if (environment.built_now || AsCaller(prepare.spec)) {
     const char* what = AsCaller(prepare.spec)
                            ? "starting a worker with your own uid; the first copies the base image"
@@ -563,6 +564,8 @@ AgentState Broker::State() {
                    .stopping = stopping_,
                    .process = ReadProcessState(),
                    .pools = {}};
+  agent.enforcement = Enforcement();
+  if (cgroups_ != nullptr) agent.enforcement_note = cgroups_->why();
   agent.started_sec = static_cast<double>(std::time(nullptr)) - agent.uptime_sec;
   for (const auto& [key, pool] : pools_) {
     PoolMetrics& metrics = metrics_.pools[key];

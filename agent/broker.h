@@ -33,8 +33,6 @@
 
 namespace hutch {
 
-inline constexpr char kEnforcement[] = "watchdog";  // of limits, see Prepared
-
 // One client as the broker sees it. Owned by the server, which tells the broker when it is gone.
 class Peer {
  public:
@@ -54,6 +52,11 @@ class Broker {
          std::string generation, std::function<unsigned()> worker_uid = NextWorkerUid,
          uint64_t most_workers = MostWorkers(TotalMemoryKb()));
   ~Broker();
+  // Before any pool is there. `cgroups` outlives the broker.
+  void UseCgroups(Cgroups& cgroups) { cgroups_ = &cgroups; }
+  const char* Enforcement() const {  // of limits, see Prepared
+    return cgroups_ == nullptr ? "watchdog" : cgroups_->enforcement();
+  }
 
   void Handle(Peer& peer,
               const Message& message);  // throws kProtocol on what no client of ours sends
@@ -161,6 +164,7 @@ class Broker {
   QueuesInAll queues_;
   Spares spares_;
   bool keeps_spares_ = false;
+  Cgroups* cgroups_ = nullptr;
   Pressure pressure_;
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first

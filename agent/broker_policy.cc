@@ -56,7 +56,7 @@ void Broker::Reload() {
 
 std::optional<Error> Broker::WhyRefuse(const Prepare& prepare) const {
   if (prepare.hard_limits) {
-    if (auto why = NotHard(kEnforcement)) return why;
+    if (auto why = NotHard(Enforcement())) return why;
   }
   if (auto why = AboveCeiling(config_.ceiling, prepare, "[ceiling]")) return why;
   const auto share = [&](uint64_t memory_mb, const std::string& whose) {

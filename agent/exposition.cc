@@ -219,7 +219,8 @@ std::string StatusJson(const AgentState& agent) {
                {"builds_failed", agent.builds_failed},
                {"memory_bytes", agent.process.resident_bytes},
                {"descriptors", agent.process.open_descriptors},
-               {"enforcement", "watchdog"},
+               {"enforcement", agent.enforcement},
+               {"enforcement_note", agent.enforcement_note},
                {"stopping", agent.stopping},
                {"pools", pools}});
 }

@@ -46,7 +46,9 @@ struct AgentState {
   uint64_t clients = 0;
   uint64_t leases = 0;
   uint64_t spares = 0;
-  double pressure = 0;  // of the host, 0 to 1
+  double pressure = 0;                   // of the host, 0 to 1
+  std::string enforcement = "watchdog";  // of limits, as Cgroups has it
+  std::string enforcement_note = {};     // what keeps it from being "cgroup"
   uint64_t builds = 0;
   uint64_t builds_failed = 0;
   double build_sec = 0;

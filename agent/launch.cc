@@ -16,6 +16,7 @@
 #include <optional>
 #include <thread>
 
+#include "agent/cells.h"
 #include "agent/config.h"
 #include "agent/install.h"
 #include "agent/service.h"
@@ -139,6 +140,7 @@ std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
 
 std::string Launch(const Paths& paths, const LaunchOptions& options) {
   Podman podman(paths.podman_socket());
+  const std::string cells = EnsureCells(paths);
   std::string id;
   {
     const AsUser user(paths);
@@ -148,7 +150,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
     } else {
       std::fprintf(stderr, "hutch: starting the agent\n");
       ::unlink(paths.agent_socket.c_str());
-      id = podman.Create(AgentSpec(paths, options));
+      id = podman.Create(AgentSpec(paths, options, cells));
       try {
         podman.Start(id);
       } catch (const Error& error) {
@@ -195,7 +197,7 @@ Paths Inside(Paths paths) {
 
 }  // namespace
 
-std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
+std::string AgentSpec(const Paths& paths, const LaunchOptions& options, const std::string& cells) {
   const auto bind = [](const std::string& source, const std::string& destination,
                        const char* mode) {
     return Json{{"type", "bind"},
@@ -213,7 +215,12 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
     mounts.push_back(bind(paths.agent_socket_dir(), paths.agent_socket_dir(),
                           "rw"));  // $HUTCH_SOCKET is elsewhere
   }
-  const Json spec = {
+  if (!cells.empty()) {
+    mounts.push_back(bind(cells, kCellsInside, "rw"));
+    mounts.back()["options"].push_back(
+        "noexec");  // as the host's own mount: it cannot be taken off
+  }
+  Json spec = {
       {"name", paths.agent_container()},
       {"image", BaseReference(options.base_id)},
       {"command", {"/opt/hutch/hutch-agent", "--serve"}},
@@ -248,6 +255,12 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options) {
       {"umask", "0077"},
       {"volatile", true},
   };
+  if (!cells.empty()) {
+    spec["env"]["HUTCH_CELLS"] = kCellsInside;
+    // Slots come from their container's cgroup and go into one of ours: whoever opens that must
+    // see both. No worker does.
+    spec["cgroupns"] = {{"nsmode", "host"}};
+  }
   return spec.dump();
 }
 
@@ -287,11 +300,13 @@ void Foreground(const LaunchOptions& options) {
   }
   Install(options);
   const std::string runtime = paths.runtime_dir(options.runtime_id);
+  const std::string cells = EnsureCells(paths);
   // In Podman's user namespace uids are what they are in the agent's container: our own user is 0,
   // and a worker's uid is the one it was given.
   ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
                      "HUTCH_BASE_ID=" + options.base_id, "HUTCH_RUNTIME_ID=" + options.runtime_id,
-                     "HUTCH_CA_BUNDLE=" + CaBundle(), "LD_LIBRARY_PATH=" + runtime + "/lib",
+                     "HUTCH_CA_BUNDLE=" + CaBundle(), "HUTCH_CELLS=" + cells,
+                     "LD_LIBRARY_PATH=" + runtime + "/lib",
                      runtime + "/hutch-agent", "--serve"});
 }
 
@@ -332,6 +347,7 @@ void Stop(bool force) {
     others = !podman.List("").empty();
     RemoveSockets(paths);
   }
+  StopCells(paths);
   StopService(paths, others);
 }
 

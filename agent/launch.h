@@ -48,7 +48,7 @@ void Stop(bool force);
 // changes nothing.
 std::string Doctor();
 
-// The libpod spec of the agent's container, as JSON.
-std::string AgentSpec(const Paths& paths, const LaunchOptions& options);
+// The libpod spec of the agent's container, as JSON. `cells`: what EnsureCells gave.
+std::string AgentSpec(const Paths& paths, const LaunchOptions& options, const std::string& cells);
 
 }  // namespace hutch

@@ -33,7 +33,7 @@ Paths SomePaths() {
 }
 
 nlohmann::json Spec(const Paths& paths) {
-  return nlohmann::json::parse(AgentSpec(paths, Options()));
+  return nlohmann::json::parse(AgentSpec(paths, Options(), ""));
 }
 
 TEST(Launch, GivesTheAgentNoPrivilegeAndNoNetwork) {
@@ -57,7 +57,7 @@ TEST(Launch, MountsOnlyItsOwnDirectories) {
 
 TEST(Launch, PassesNothingOfTheCallersEnvironment) {
   ::setenv("HUTCH_TEST_SECRET", "token", 1);
-  EXPECT_EQ(AgentSpec(SomePaths(), Options()).find("token"), std::string::npos);
+  EXPECT_EQ(AgentSpec(SomePaths(), Options(), "").find("token"), std::string::npos);
   ::unsetenv("HUTCH_TEST_SECRET");
 }
 
@@ -77,6 +77,14 @@ TEST(Launch, MountsTheDirectoryOfASocketThatLiesElsewhere) {
   const auto mounts = Spec(paths)["mounts"];
   ASSERT_EQ(mounts.size(), usual + 1);
   EXPECT_EQ(mounts.back()["source"], "/srv/sockets");
+}
+
+TEST(Launch, SeesTheHostsCgroupsOnlyToPutSlotsIntoThem) {
+  EXPECT_FALSE(Spec(SomePaths()).contains("cgroupns"));
+  const auto spec = nlohmann::json::parse(AgentSpec(SomePaths(), Options(), "/sys/fs/cgroup/x"));
+  EXPECT_EQ(spec["cgroupns"]["nsmode"], "host");
+  EXPECT_EQ(spec["mounts"].back()["source"], "/sys/fs/cgroup/x");
+  EXPECT_EQ(spec["env"]["HUTCH_CELLS"], spec["mounts"].back()["destination"]);
 }
 
 TEST(Launch, RefusesIdsThatAreNoIds) {

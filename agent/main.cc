@@ -76,12 +76,17 @@ int Serve() {
   ::umask(022);
   RaiseDescriptorLimit();
   const Paths paths = FindPaths();
+  Cgroups cgroups(Variable("HUTCH_CELLS"));
+  cgroups.Prove();  // it forks: while there is one thread
+  std::fprintf(stderr, "limits are enforced by: %s %s\n", cgroups.enforcement(),
+               cgroups.why().c_str());
   const AgentConfig config = LoadConfig(ConfigFile(paths));
   Podman podman(paths.podman_socket());
   EnvironmentStore store(podman, paths);
   Loop loop;
   AuditLog audit(loop, paths.state_dir + "/audit", config.audit);
   Broker broker(loop, podman, store, paths, Generation());
+  broker.UseCgroups(cgroups);
   broker.WriteAuditTo(&audit);
   broker.ReadConfigFrom(ConfigFile(paths));
   broker.Configure(config);

@@ -141,12 +141,6 @@ std::vector<Service> FindServices(const Paths& paths, bool ours) {
   return found;
 }
 
-bool SystemdUserManager(const Paths& paths) {
-  if (paths.service_user) return false;
-  return ::access((paths.xdg_runtime_dir + "/systemd/private").c_str(), R_OK) == 0 &&
-         !FindProgram("systemd-run", SearchPath()).empty();
-}
-
 bool Answers(const Paths& paths, milliseconds timeout) {
   const AsUser user(paths);
   return Podman(paths.podman_socket()).Ping(timeout);
@@ -193,16 +187,11 @@ void LaunchService(const Paths& paths) {
   command.argv = {FindPodman(), "system", "service", "-t", "0", ServiceUrl(paths)};
   command.environment = PodmanEnvironment(paths);
   command.out = command.err = log.get();
-  if (SystemdUserManager(paths)) {
+  if (HasUserManager(paths)) {
     // `env -i`: the manager's own environment may hold what the caller imported into it.
     Command run = command;
-    run.argv = {FindProgram("systemd-run", SearchPath()),
-                "--user",
-                "--collect",
-                "--quiet",
-                "--unit=" + Unit(paths),
-                FindProgram("env", SearchPath()),
-                "-i"};
+    run.argv = {FindTool("systemd-run"), "--user",        "--collect", "--quiet",
+                "--unit=" + Unit(paths), FindTool("env"), "-i"};
     run.argv.insert(run.argv.end(), command.environment.begin(), command.environment.end());
     run.argv.insert(run.argv.end(), command.argv.begin(), command.argv.end());
     if (Run(paths, run) == 0) {
@@ -253,6 +242,14 @@ void KillPause(const Paths& paths) {
 }
 
 }  // namespace
+
+std::string FindTool(const std::string& name) { return FindProgram(name, SearchPath()); }
+
+bool HasUserManager(const Paths& paths) {
+  if (paths.service_user) return false;
+  return ::access((paths.xdg_runtime_dir + "/systemd/private").c_str(), R_OK) == 0 &&
+         !FindTool("systemd-run").empty();
+}
 
 std::string FindPodman() {
   const std::string path = FindProgram("podman", SearchPath());
@@ -437,9 +434,9 @@ void EnsureService(const Paths& paths) {
 }
 
 void StopService(const Paths& paths, bool keep_pause) {
-  if (SystemdUserManager(paths)) {
+  if (HasUserManager(paths)) {
     Command stop;
-    stop.argv = {FindProgram("systemctl", SearchPath()), "--user", "stop", Unit(paths)};
+    stop.argv = {FindTool("systemctl"), "--user", "stop", Unit(paths)};
     stop.environment = PodmanEnvironment(paths);
     Run(paths, stop);
   }

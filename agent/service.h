@@ -19,6 +19,11 @@
 
 namespace hutch {
 
+// A program of the host's by its name, "" where there is none.
+std::string FindTool(const std::string& name);
+// Whether the user has a systemd of their own that answers.
+bool HasUserManager(const Paths& paths);
+
 // The podman program. Throws kPodmanMissing with the command that installs it.
 std::string FindPodman();
 std::vector<std::string> PodmanEnvironment(const Paths& paths);

@@ -51,11 +51,12 @@ void MountCgroups() {
 }
 
 // hutch/ is the user's to divide; hutch/service holds Podman, since a cgroup that delegates may
-// hold no process.
+// hold no process; below hutch/cells each slot has its own.
 void EnterCgroup(const Paths& paths) {
   const std::string ours = kOurs;
   const std::string service = ours + "/service";
-  for (const std::string& dir : {ours, service}) {
+  const std::string cells = kCellsOfServiceUser;
+  for (const std::string& dir : {ours, service, cells}) {
     if (::mkdir(dir.c_str(), 0755) != 0 && errno != EEXIST)
       ThrowErrno("make " + dir, Code::kPlatform);
     if (dir == ours) {
@@ -70,6 +71,10 @@ void EnterCgroup(const Paths& paths) {
           WriteTo(ours + "/cgroup.subtree_control", "+" + name);
         }
       }
+    }
+    if (dir == cells) {
+      for (const char* name : {"+memory", "+pids", "+cpu"})
+        WriteTo(dir + "/cgroup.subtree_control", name);
     }
     for (const char* file : {"", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads"}) {
       if (::chown((dir + file).c_str(), paths.uid, paths.gid) != 0)

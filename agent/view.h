@@ -9,6 +9,9 @@
 
 namespace hutch {
 
+// Where slots get their cgroups in that view, owned by Podman's user.
+inline constexpr char kCellsOfServiceUser[] = "/sys/fs/cgroup/hutch/cells";
+
 // Gives the calling process a mount namespace of its own with a pure cgroup2 at /sys/fs/cgroup,
 // moves it into a cgroup that Podman's user owns (controllers delegated where the host has them
 // free), and mounts a /dev/net/tun that the user may open. Throws kPlatform.

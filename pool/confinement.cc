@@ -1,5 +1,8 @@
 #include "pool/confinement.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -16,8 +19,8 @@ namespace {
 constexpr unsigned kNoFile =
     1024;  // open files for each process of a cell: bounds kernel memory in sockets and pipes
 // Of warden, zygote and slots. The kernel counts the descriptors that are on their way in sockets
-// for a whole uid, and lets a process send more only while they are fewer than its own limit: cells,
-// stopped at theirs, must not keep the warden from making others.
+// for a whole uid, and lets a process send more only while they are fewer than its own limit:
+// cells, stopped at theirs, must not keep the warden from making others.
 constexpr unsigned kWorkerNoFile = 4096;
 
 json Bind(const std::string& from, const std::string& to, bool writable) {
@@ -46,6 +49,15 @@ json Limit(const char* type, uint64_t value) {
   return {{"type", type}, {"hard", value}, {"soft", value}};
 }
 
+// Processes of a worker's uid. The cells' own limit is their policy's; this one bounds a worker
+// whose packages fork. More than the user may have themselves cannot be asked for: on a small host
+// that is less.
+uint64_t MostProcesses() {
+  rlimit own{};
+  const bool known = ::getrlimit(RLIMIT_NPROC, &own) == 0;
+  return std::min<uint64_t>(32768, known ? own.rlim_max : 4096);
+}
+
 }  // namespace
 
 std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
@@ -54,6 +66,10 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
     config.append(key).append("=").append(value).push_back('\0');
   };
   add("HUTCH_MEMORY_KB", std::to_string(pool.memory_mb * 1024));
+  // The kernel counts other things than the warden (page tables and sockets, not the zygote's
+  // pages): where it does, the warden must not be the stricter one of the two.
+  if (launch.cgroups)
+    add("HUTCH_WATCH_KB", std::to_string(pool.memory_mb * 1024 * 5 / 4 + 32 * 1024));
   add("HUTCH_DISK_KB", std::to_string(pool.disk_mb * 1024));
   add("HUTCH_PIDS", std::to_string(pool.pids));
   add("HUTCH_CPUS", std::to_string(static_cast<int>(std::ceil(pool.cpus))));
@@ -125,7 +141,8 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
       {"healthconfig", nullptr},
-      {"r_limits", {Limit("core", 0), Limit("nofile", kWorkerNoFile), Limit("nproc", 32768)}},
+      {"r_limits",
+       {Limit("core", 0), Limit("nofile", kWorkerNoFile), Limit("nproc", MostProcesses())}},
       {"stop_timeout", 0},
       {"sdnotifyMode", "ignore"},
       {"volatile", true},

@@ -33,6 +33,7 @@ struct WorkerLaunch {
   bool modules = false;           // socket_dir holds modules/, mounted at /opt/modules
   std::vector<MountSpec> mounts;  // of the caller's files
   bool as_caller = false;         // its uid inside is the caller's own outside
+  bool cgroups = false;           // the kernel limits each slot: the warden only stands behind it
 };
 
 std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch);

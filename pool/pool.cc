@@ -278,7 +278,8 @@ void Pool::StartWorker() {
                                         context_.paths, std::move(launch), spec_.modules);
     }
     worker->Configure(*this, spec_,
-                      Joined(spec_.preload_given ? spec_.preload : environment_.preload));
+                      Joined(spec_.preload_given ? spec_.preload : environment_.preload),
+                      context_.cgroups);
     Member& member = workers_.emplace_back();
     member.worker = std::move(worker);
     member.jitter = RandomFraction();

@@ -50,6 +50,7 @@ class Pool final : public Worker::Listener {
     // A worker without packages or modules that was started ahead; nullptr: none is there.
     std::function<std::unique_ptr<Worker>(const PoolSpec&)> spare = nullptr;
     std::function<double()> pressure = nullptr;  // of the host, see pressure.h; nullptr: none
+    Cgroups* cgroups = nullptr;                  // where slots get theirs; nullptr: nowhere
   };
   using Granted = std::function<void(Grant)>;
   using Refused = std::function<void(const Error&)>;

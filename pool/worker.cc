@@ -29,6 +29,9 @@ constexpr size_t kMaxWords = 300;
 constexpr unsigned kMaxBarren = 16;
 // Frames taken in a row: one that never stops talking keeps the agent from nobody else.
 constexpr int kFramesAtOnce = 64;
+// In a slot's cgroup beside a call's own: the slot, and the cell's PID 1. A forwarder, where there
+// is a network, is one more.
+constexpr uint64_t kOwnProcesses = 2;
 constexpr unsigned kFirstWorkerUid = 1000;  // inside; each worker has one of its own, in turn
 constexpr unsigned kWorkerUids = 20'000;
 
@@ -154,6 +157,7 @@ Worker::~Worker() {
     Send({.kind = FrameKind::kRetire});
     loop_.Remove(warden_.get());
   }
+  for (const auto& [slot, group] : groups_) group->Kill();  // whatever the warden does about it
   warden_.reset();
   background_.Post(
       [&podman = podman_, container = container_, name = launch_.name, dir = launch_.socket_dir] {
@@ -169,7 +173,13 @@ Worker::~Worker() {
       });
 }
 
-void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload) {
+void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
+                       Cgroups* cgroups) {
+  if (cgroups != nullptr && cgroups->usable()) cgroups_ = cgroups;
+  launch_.cgroups = cgroups_ != nullptr;
+  cgroup_limits_ = {.memory_kb = pool.memory_mb * 1024,
+                    .pids = pool.pids + kOwnProcesses + (pool.allow_network.empty() ? 0 : 1),
+                    .cpus = pool.cpus};
   launch_.setup = !pool.setup.empty();
   launch_.preload = preload;
   config_ = WorkerConfig(pool, launch_);
@@ -253,6 +263,10 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kSlotReady:
       if (slot == slots_.end() || slot->second != SlotState::kMaking)
         return Die("an unexpected slot");
+      // The zygote may be hostile: that its slot is where its limits are is for the kernel to say.
+      if (const auto group = groups_.find(header.a);
+          group != groups_.end() && !group->second->populated())
+        return Die("a slot did not enter its cgroup");
       Put(slot->first, SlotState::kFree);
       if (refill_) MakeCell(slot->first);
       return;
@@ -273,6 +287,17 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       CellReport report;
       std::memcpy(&report, payload.data(), sizeof report);
       const uint32_t its_slot = cell->second.slot;
+      if (RanOutOfMemory(its_slot)) {
+        // The kernel killed the slot with it, so the warden knows of no reason.
+        report.end = kKilled;
+        report.limit = kLimitMemory;
+        const uint64_t peak_kb = groups_.at(its_slot)->peak_kb();
+        if (peak_kb != 0) report.peak_kb = peak_kb;
+        report.memory_limit_kb = cgroup_limits_.memory_kb;
+        cells_.erase(cell);
+        EndSlot(its_slot);
+        return listener_->OnCellGone(*this, header.id, report);
+      }
       if (!cell->second.ready && Barren()) return Die("its cells end before they are ready");
       cells_.erase(cell);
       Put(its_slot, SlotState::kFree);
@@ -282,9 +307,13 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       const std::string words = Printable(payload, kMaxWords);
       std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %s\n", launch_.name.c_str(),
                    header.a, static_cast<unsigned long long>(header.id), words.c_str());
-      tainted_ = true;
       if (slot == slots_.end()) return Die("a failure of an unknown slot");
       if (slot->second == SlotState::kEnding) return;  // kSlotGone follows
+      if (RanOutOfMemory(header.a)) {  // what a call did, and no fault of the worker's
+        EndSlot(header.a);
+        return listener_->OnSlotsChanged(*this);
+      }
+      tainted_ = true;
       // A worker that can no longer make a single slot is of no use to anybody.
       if (slots_.size() == 1 || Barren()) return Die("a cell could not be made: " + words);
       ForgetSlot(header.a);
@@ -299,8 +328,25 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
 
 bool Worker::Barren() { return ++barren_ >= kMaxBarren; }
 
+bool Worker::RanOutOfMemory(uint32_t slot) {
+  const auto group = groups_.find(slot);
+  return group != groups_.end() && group->second->out_of_memory();
+}
+
+void Worker::EndSlot(uint32_t slot) {
+  Put(slot, SlotState::kEnding);
+  Send({.kind = FrameKind::kEndSlot, .a = slot});
+  for (auto it = cells_.begin(); it != cells_.end(); ++it) {
+    if (it->second.slot != slot) continue;
+    const uint64_t id = it->first;
+    cells_.erase(it);
+    return listener_->OnCellGone(*this, id, CellReport{});
+  }
+}
+
 void Worker::ForgetSlot(uint32_t slot) {
   const auto found = slots_.find(slot);
+  groups_.erase(slot);
   --in_state_[static_cast<size_t>(found->second)];
   slots_.erase(found);
   for (auto it = cells_.begin(); it != cells_.end(); ++it) {
@@ -323,7 +369,18 @@ void Worker::AddSlot() {
     free_numbers_.pop_back();
   }
   Put(slot, SlotState::kMaking);
-  Send({.kind = FrameKind::kMakeSlot, .a = slot});
+  auto group = cgroups_ == nullptr ? nullptr : cgroups_->Make(cgroup_limits_);
+  if (cgroups_ != nullptr && group == nullptr) {
+    // The warden of this worker trusts in them. The next worker will have another kind.
+    loop_.Post([this, alive = alive_] {
+      if (*alive) Die("a cgroup could not be made");
+    });
+    return;
+  }
+  const int descriptor[] = {group == nullptr ? -1 : group->procs()};
+  const std::span<const int> descriptors(descriptor, group == nullptr ? 0 : 1);
+  if (group != nullptr) groups_.insert_or_assign(slot, std::move(group));
+  Send({.kind = FrameKind::kMakeSlot, .a = slot}, {}, descriptors);
 }
 
 void Worker::MakeCells(uint64_t count) {
@@ -338,8 +395,7 @@ void Worker::MakeCells(uint64_t count) {
 void Worker::EndFreeSlots(uint64_t count) {
   for (auto slot = slots_.rbegin(); slot != slots_.rend() && count > 0; ++slot) {
     if (slot->second != SlotState::kFree) continue;
-    Put(slot->first, SlotState::kEnding);
-    Send({.kind = FrameKind::kEndSlot, .a = slot->first});
+    EndSlot(slot->first);
     --count;
   }
 }

@@ -17,6 +17,7 @@
 
 #include "pool/background.h"
 #include "pool/cell_channels.h"
+#include "pool/cgroups.h"
 #include "pool/confinement.h"
 #include "pool/loop.h"
 #include "pool/podman.h"
@@ -60,9 +61,10 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   // Makes it `listener`'s, for the calls of `pool`, with the modules of `preload` (names separated
-  // by commas) imported: OnWorkerReady or OnWorkerDead follows. Once. Throws what WorkerConfig
-  // does.
-  void Configure(Listener& listener, const PoolSpec& pool, const std::string& preload);
+  // by commas) imported: OnWorkerReady or OnWorkerDead follows. Once. `cgroups`, where given,
+  // outlives the worker: each slot gets one of them. Throws what WorkerConfig does.
+  void Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
+                 Cgroups* cgroups = nullptr);
 
   const std::string& name() const { return launch_.name; }
   bool ready() const { return state_ == State::kReady; }
@@ -112,6 +114,8 @@ class Worker {
             std::span<const int> descriptors = {});
   void Die(const std::string& why);
   void ForgetSlot(uint32_t slot);
+  void EndSlot(uint32_t slot);         // kSlotGone follows, whatever became of it
+  bool RanOutOfMemory(uint32_t slot);  // by the kernel's own word
   uint64_t in(SlotState state) const { return in_state_[static_cast<size_t>(state)]; }
   void Put(uint32_t slot, SlotState state);  // into this state, from whatever it was in
   bool Barren();  // one more cell came to nothing; true when that is so many in a row that the
@@ -138,6 +142,9 @@ class Worker {
   Fd warden_;
   TimerId start_timer_ = 0;
   std::map<uint32_t, SlotState> slots_;
+  Cgroups* cgroups_ = nullptr;
+  CgroupLimits cgroup_limits_;
+  std::map<uint32_t, std::unique_ptr<Cgroups::Group>> groups_;  // of slots, where there are any
   uint32_t next_slot_ = 0;              // the lowest number that was never used
   std::vector<uint32_t> free_numbers_;  // of slots that are gone
   uint64_t in_state_[5] = {};           // how many slots are in each

@@ -8,7 +8,7 @@
 // clang-format off
 // kConfig      warden -> zygote  payload = that of the agent's kConfigure, and HUTCH_SKIP, lines "module TAB reason" of
 //                                what an earlier zygote could not import
-// kMakeSlot    warden -> zygote  a = slot; one descriptor: the slot's control socket
+// kMakeSlot    warden -> zygote  a = slot; descriptors: the slot's control socket, and the agent's one where it sent one
 // kImporting   zygote -> warden  payload = the module about to be imported; b = seconds it may take. Empty payload,
 //                                b = 0: done.
 // kSkip        zygote -> warden  payload = "module TAB reason": start me again without it. The zygote exits after it.

@@ -54,7 +54,9 @@ void Warden::OnMakeSlot(const Message& message) {
   const int on = 1;
   setsockopt(pair[0], SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   FrameHeader header = About(FrameKind::kMakeSlot, static_cast<int>(number), 0);
-  const bool sent = Send(zygote_control_, header, nullptr, 0, &pair[1], 1);
+  const int descriptors[] = {pair[1], message.descriptors[0]};
+  const bool sent =
+      Send(zygote_control_, header, nullptr, 0, descriptors, message.count > 0 ? 2 : 1);
   const int error = errno;
   close(pair[1]);
   if (!sent) {

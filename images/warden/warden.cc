@@ -216,6 +216,7 @@ void Warden::OnConfigure(const Message& message) {
   config_size_ = message.size;
   memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
   pids_ = Configured("HUTCH_PIDS", pids_);
+  watch_kb_ = Configured("HUTCH_WATCH_KB", memory_kb_);
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
   // Before any code of a stranger's runs.
@@ -341,7 +342,7 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us && !Without("cpu"))
     return Kill(cell, kKilled, kLimitCpuTime);
   const uint64_t sockets_kb = SocketKb(cell->proc);
-  const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > memory_kb_;
+  const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > watch_kb_;
   if (!suspect && cell->looks++ % kExactEvery != 0) return;
   if (now < cell->exact_after_us) return;
   usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
@@ -349,7 +350,7 @@ void Warden::WatchCell(Cell* cell, int64_t now) {
   // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
   const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb) + sockets_kb;
   cell->peak_kb = std::max(cell->peak_kb, total);
-  if (total > memory_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
+  if (total > watch_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
 }
 
 void Warden::WatchWorker() {
@@ -361,7 +362,7 @@ void Warden::WatchWorker() {
     if (slot.state == SlotState::kServing) ++slots;
     if (slot.state != SlotState::kFree) ++processes;
     if (slot.cell.state == CellState::kNone) continue;
-    allowed += memory_kb_;
+    allowed += watch_kb_;
     processes += pids_ + 2;  // its PID 1, and one that is about to be refused
   }
   const Usage seen = MeasureProcesses(proc_, 1, Exactness::kResident);

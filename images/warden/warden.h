@@ -130,6 +130,7 @@ class Warden {
   char config_[kMaxConfig];
   size_t config_size_ = 0;
   uint64_t memory_kb_ = 1048576;  // of a call
+  uint64_t watch_kb_ = 1048576;   // above it the call is killed: more where a cgroup limits it
   uint64_t pids_ = 64;            // likewise
   uint64_t worker_kb_ = 0;        // of zygote and slots together
   int epoll_ = -1;

@@ -111,11 +111,13 @@ PyObject* Fork(PyObject*, PyObject*) {
 
 PyObject* Enter(PyObject*, PyObject* args) {
   int control;
+  int cgroup = -1;
   unsigned long long memory_kb, disk_kb, pids, nofile;
   const char* mounts = "";
-  if (!PyArg_ParseTuple(args, "iKKKK|s", &control, &memory_kb, &disk_kb, &pids, &nofile, &mounts))
+  if (!PyArg_ParseTuple(args, "iKKKK|si", &control, &memory_kb, &disk_kb, &pids, &nofile, &mounts,
+                        &cgroup))
     return nullptr;
-  const SlotOptions options{memory_kb, disk_kb, pids, nofile, mounts};
+  const SlotOptions options{memory_kb, disk_kb, pids, nofile, mounts, cgroup};
   bool locks_shared = false;
   if (const char* step = EnterSlot(options, control, &plan, &locks_shared)) return Failed(step);
   return PyBool_FromLong(locks_shared);
@@ -251,7 +253,8 @@ PyMethodDef methods[] = {
     {"read_bytes", ReadBytes, METH_VARARGS, "read_bytes(fd, at, size) -> bytes"},
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
-     "enter_slot(control, memory_kb, disk_kb, pids, nofile) -> locks are shared"},
+     "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1) -> locks are "
+     "shared"},
     {"serve", Serve, METH_VARARGS,
      "serve(before, parent, child) -> (id, hurried): make cells, with these tuples of hooks around "
      "each fork; returns in each cell"},

@@ -42,6 +42,8 @@ constexpr char kNothing[] = "/var/hutch/nothing";  // an empty file
 constexpr char kNoFiles[] = "/var/hutch/none";     // an empty directory
 constexpr char kNoBootId[] = "/var/hutch/boot_id";
 
+constexpr uint64_t kBackstopProcesses = 16;
+
 struct Mask {
   const char* path;
   const char* by;
@@ -296,7 +298,8 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
   const uint64_t data = DataBytes();
   plan->limits = {.data_bytes = data + options.memory_kb * 1024,
                   .data_most_bytes = data + 2 * options.memory_kb * 1024,
-                  .pids = options.pids,
+                  // Where a cgroup counts them, this is only the backstop behind it.
+                  .pids = options.pids + (options.cgroup >= 0 ? kBackstopProcesses : 0),
                   .nofile = options.nofile};
 }
 
@@ -333,6 +336,8 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
   WriteFile("/proc/self/oom_score_adj", "800");  // before anything of the host
+  // First, so that nothing of what follows is on the worker's account.
+  if (options.cgroup >= 0 && write(options.cgroup, "0", 1) != 1) return "cgroup";
   FillPlan(options, plan);
   const int network = Without("network") ? 0 : CLONE_NEWNET;
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS | network | CLONE_NEWUTS) != 0) return "unshare";

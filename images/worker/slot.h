@@ -25,6 +25,8 @@ struct SlotOptions {
   // each directory that is read-only by an overlay too. There a socket or FIFO of the host's is no
   // more than a name: the overlay's inodes are its own.
   const char* mounts = "";
+  int cgroup = -1;  // an open cgroup.procs; the slot moves into that cgroup, and its cells are born
+                    // there. -1: none
 };
 
 // Forks the calling process with the same parent (CLONE_PARENT). Returns as fork() does.

@@ -212,7 +212,7 @@ class Zygote:
             if frame is None:
                 os._exit(0)
             kind, slot, _, _, _, _, descriptors = frame
-            if kind != MAKE_SLOT or len(descriptors) != 1:
+            if kind != MAKE_SLOT or len(descriptors) not in (1, 2):
                 os._exit(70)
             try:
                 pid = self.cell.fork_slot()
@@ -220,10 +220,11 @@ class Zygote:
                 self.cell.send(CONTROL, FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot")
             else:
                 if pid == 0:
-                    self.be_slot(slot, descriptors[0], call)
-            os.close(descriptors[0])
+                    self.be_slot(slot, *descriptors, call=call)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    def be_slot(self, slot: int, control: int, call: Any) -> None:
+    def be_slot(self, slot: int, control: int, cgroup: int = -1, *, call: Any) -> None:
         cell = self.cell
         try:
             cell.enter_slot(
@@ -233,6 +234,7 @@ class Zygote:
                 self.number("HUTCH_PIDS", 64),
                 self.number("HUTCH_NOFILE", 1024),
                 self.config.get("HUTCH_MOUNTS", ""),
+                cgroup,
             )
         except OSError as error:
             where = CELL_CONTROL if error.strerror == "/dev/null" else control
