@@ -5,8 +5,8 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool
 CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
                  -DHUTCH_PYTHON=OFF
 
-.PHONY: demo test bench security security-control fuzz lint format clean help install machine machine-lint \
-        machine-fuzz fuzz-targets
+.PHONY: demo test bench security security-control fuzz test-host lint format clean help install machine machine-lint \
+        machine-fuzz machine-test-host fuzz-targets
 .DEFAULT_GOAL := help
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
@@ -32,6 +32,9 @@ security-control: install ## Run each attack again with its wall taken down: it 
 
 fuzz: install fuzz-targets ## Try ten million mutants of results, frames and messages on whoever reads them
 	$(PYTHON) tests/fuzz/run.py --executions 10000000
+
+test-host: machine-test-host install ## Boot stock Debians in qemu and try everything there as an ordinary user with delegated cgroups
+	$(PYTHON) -m pytest tests/host -v -m machine
 
 lint: machine-lint install ## Check style and types: ruff, mypy --strict, clang-tidy, clang-format
 	.venv/bin/ruff check .
@@ -65,6 +68,9 @@ fuzz-targets: install machine-fuzz
 	cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF \
 	  -DCMAKE_CXX_COMPILER=clang++-19 -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
 	cmake --build build/fuzz --target fuzz_targets
+
+machine-test-host:
+	@scripts/prepare test-host
 
 build/installed: $(SOURCES) scripts/install scripts/requirements.txt | machine
 	scripts/install

@@ -1,0 +1,276 @@
+"""A stock Debian with an ordinary user, systemd and delegated cgroups, in qemu on this machine.
+
+What is to be tested comes on a second disk, made anew for each boot in seconds: Hutch as it is
+installed here, and tests/host/guest with what it runs. In the machine each check is a pytest test;
+its plugin writes one line a test to a serial port, which becomes that test's result here. The
+machine's own disk is thrown away after each boot (-snapshot); nothing on this host is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# What the machine's interpreter is given: Hutch, what it needs, and pytest. Pure Python but for
+# hutch itself and uv, so any interpreter of the same version can have it: the system's own where
+# its version is that of the one here, which is brought along otherwise.
+DISTRIBUTIONS = (
+    *("hutch", "cloudpickle", "packaging", "rich", "markdown-it-py", "mdurl", "pygments", "uv"),
+    *("pytest", "pluggy", "iniconfig"),
+)
+PYTHONS = {"bookworm": (3, 11), "trixie": (3, 13)}
+MEMORY_MB = 3072
+
+
+class CannotBoot(Exception):
+    """Why there is no machine here: the reason of a skip."""
+
+
+@dataclass
+class Result:
+    outcome: str  # "passed", "failed" or "skipped"
+    seconds: float
+    text: str
+
+
+@dataclass
+class Boot:
+    """What a machine said before it was switched off."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    up_sec: float = 0.0  # from its kernel's start until its services were up
+    seconds: float = 0.0
+    told: dict[str, str] = field(default_factory=dict)
+    console: str = ""
+
+    def check(self, name: str) -> Result:
+        found = [result for key, result in self.results.items() if key.endswith(name)]
+        if not found:
+            raise AssertionError(f"the machine said nothing of {name}:\n{self.console[-3000:]}")
+        return found[0]
+
+
+def boot_once(
+    suite: str, place: Path, checks: Iterable[str], timeout_sec: float, disk_sec: float = 1800
+) -> Boot:
+    """Runs `checks` on a system. Raises CannotBoot where this host has not what that takes, which
+    may be the time: a machine without KVM on a busy host.
+    """
+    image = seeded(disk(suite, disk_sec), suite, place, timeout_sec)
+    booted = boot(image, suite, place, checks, timeout_sec)
+    if "end" not in booted.told:
+        up = f"up after {booted.up_sec:.0f} s" if booted.up_sec else "never up"
+        raise CannotBoot(f"the machine did not do everything within {timeout_sec:.0f} s ({up})")
+    return booted
+
+
+def disk(suite: str, timeout_sec: float) -> Path:
+    """The directory of a system's disk; made where it is missing, which takes minutes."""
+    for program in ("qemu-system-x86_64", "mkfs.ext4", "debootstrap"):
+        if _which(program) is None:
+            raise CannotBoot(f"{program} is not installed here (scripts/prepare test-host)")
+    if os.geteuid() != 0 and shutil.which("sudo") is None:
+        raise CannotBoot("a disk is made by root, and there is no sudo")
+    try:
+        made = subprocess.run(
+            [str(ROOT / "scripts" / "host_disk"), suite],
+            capture_output=True,
+            text=True,
+            timeout=timeout_sec,
+        )
+    except subprocess.TimeoutExpired:
+        raise CannotBoot(f"making the disk of {suite} took over {timeout_sec:.0f} s") from None
+    if made.returncode != 0:
+        raise CannotBoot(f"no disk of {suite} could be made: {made.stderr.strip()[-1000:]}")
+    return Path(made.stdout.strip().splitlines()[-1])
+
+
+def seeded(made: Path, suite: str, place: Path, timeout_sec: float) -> Path:
+    """That disk after a first call, which makes the base image: long on an emulated processor."""
+    recipe = (ROOT / "images" / "base" / "derive.py").read_bytes()
+    seed = made / f"seed-{hashlib.sha256(recipe).hexdigest()[:12]}.img"
+    if not seed.exists():
+        part = place / "seed.img"
+        subprocess.run(["cp", "--sparse=always", made / "disk.img", part], check=True)
+        first = ["guest/test_user.py::test_a_program_runs"]
+        booted = boot(part, suite, place, first, timeout_sec, keep=True)
+        if "stopped" not in booted.told:
+            why = "\n".join(result.text for result in booted.results.values())
+            raise CannotBoot(
+                f"no first call came to an end within {timeout_sec:.0f} s (up after "
+                f"{booted.up_sec:.0f} s): {why[-2000:]}"
+            )
+        for old in made.glob("seed-*.img"):
+            old.unlink()
+        shutil.move(part, seed)
+    return seed
+
+
+def cache() -> Path:
+    given = os.environ.get("HUTCH_HOST_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hutch-test-host"
+
+
+def boot(
+    image: Path,
+    suite: str,
+    place: Path,
+    checks: Iterable[str],
+    timeout_sec: float,
+    keep: bool = False,
+) -> Boot:
+    """Boots it, runs `checks` (arguments of pytest) in it as its user, and waits for its end.
+
+    `keep`: what it writes stays on `image`.
+    """
+    second = payload(suite, place, checks)
+    kernel = next(path for path in (image.parent, *cache().glob(f"{suite}-*")) if _boots(path))
+    results, console = place / "results", place / "console"
+    for file in (results, console):
+        file.write_text("")
+    # A /dev/kvm that is there need not work (in a virtual machine often not): only when asked for.
+    accelerator = os.environ.get("HUTCH_HOST_ACCEL", "tcg,thread=multi")
+    command = [
+        *("nice", "-n", "5", str(_which("qemu-system-x86_64"))),
+        *(
+            "-accel",
+            accelerator,
+            "-cpu",
+            os.environ.get("HUTCH_HOST_CPU", "Nehalem"),
+            "-smp",
+            "2",
+            "-m",
+            str(MEMORY_MB),
+            "-no-reboot",
+        ),
+        *("-display", "none", "-monitor", "none", "-nodefaults", *(() if keep else ("-snapshot",))),
+        *("-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd.img")),
+        *("-append", "root=/dev/vda rw console=ttyS0 quiet panic=-1 net.ifnames=0"),
+        *("-drive", f"file={image},format=raw,if=virtio,cache=unsafe"),
+        *("-drive", f"file={second},format=raw,if=virtio,cache=unsafe"),
+        *("-serial", f"file:{console}", "-serial", f"file:{results}"),
+        *("-device", "virtio-rng-pci"),
+    ]
+    begun = time.monotonic()
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(place)}
+    )
+    try:
+        process.wait(timeout_sec)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        process.kill()
+        process.wait()
+    return read(results.read_text(errors="replace"), console, time.monotonic() - begun)
+
+
+def _boots(place: Path) -> bool:
+    return (place / "vmlinuz").exists()
+
+
+def read(lines: str, console: Path, seconds: float) -> Boot:
+    told = Boot(seconds=seconds, console=console.read_text(errors="replace"))
+    for line in lines.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "@test":
+            result = json.loads(rest)
+            told.results[result["name"]] = Result(
+                result["outcome"], result["seconds"], result["text"]
+            )
+        elif kind.startswith("@"):
+            told.told[kind[1:]] = rest
+    told.up_sec = float(told.told.get("up", "0") or 0)
+    return told
+
+
+def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
+    """The second disk: a virtual environment with Hutch, and what it is asked to run."""
+    tree = place / "payload"
+    shutil.rmtree(tree, ignore_errors=True)
+    major, minor = sys.version_info[:2]
+    site = tree / "lib" / f"python{major}.{minor}" / "site-packages"
+    site.mkdir(parents=True)
+    (tree / "bin").mkdir()
+    (tree / "own").mkdir()
+    python = Path("/usr/bin/python3")
+    if PYTHONS[suite] != (major, minor):
+        python = _copy_interpreter(tree)
+    (tree / "bin" / "python3").symlink_to(python)
+    (tree / "pyvenv.cfg").write_text(
+        f"home = {python.parent}\ninclude-system-site-packages = false\n"
+    )
+    for name in DISTRIBUTIONS:
+        _copy(importlib.metadata.distribution(name), site, tree / "bin")
+    (tree / "bin" / "hutch").write_text(
+        "#!/opt/hutch/bin/python3\nimport sys\nfrom hutch.cli import main\nsys.exit(main())\n"
+    )
+    (tree / "bin" / "hutch").chmod(0o755)
+    for library in _libraries(str(site / "hutch" / "_runtime" / "hutch-agent")):
+        if "cpp-httplib" in library.name:  # another system has another version of it
+            shutil.copy(library, tree / "own" / library.name)
+    shutil.copytree(ROOT / "tests" / "host" / "guest", tree / "guest")
+    for name in ("tests/security", "examples"):
+        shutil.copytree(
+            ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
+        )
+    (tree / "guest" / "checks").write_text("\n".join(checks) + "\n")
+    image = place / "payload.img"
+    image.unlink(missing_ok=True)
+    subprocess.run(
+        [str(_which("mkfs.ext4")), "-q", "-E", "root_owner=0:0", "-d", tree, image, "512M"],
+        check=True,
+    )
+    return image
+
+
+def _copy_interpreter(tree: Path) -> Path:
+    """This one, as a user has it who brings their own: in a directory of its own."""
+    target = tree / "python"
+    library = Path(os.__file__).parent
+    unwanted = shutil.ignore_patterns("__pycache__", "test", "tests", "site-packages", "config-*")
+    shutil.copytree(library, target / "lib" / library.name, symlinks=True, ignore=unwanted)
+    (target / "lib" / library.name / "site-packages").mkdir()
+    executable = Path(os.path.realpath(sys.executable))
+    (target / "bin").mkdir()
+    shutil.copy2(executable, target / "bin" / "python3")
+    for found in _libraries(str(executable)):
+        if found.name.startswith("libpython"):
+            shutil.copy2(found, tree / "own" / found.name)
+    return Path("/opt/hutch/python/bin/python3")
+
+
+def _libraries(program: str) -> list[Path]:
+    """What `ldd` says it is linked to."""
+    told = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    words = [line.split() for line in told.splitlines()]
+    return [Path(line[2]) for line in words if len(line) > 2 and line[1] == "=>"]
+
+
+def _copy(found: importlib.metadata.Distribution, site: Path, binaries: Path) -> None:
+    for file in found.files or ():
+        source = Path(str(found.locate_file(file)))
+        if source.suffix == ".pyc" or not source.exists():
+            continue
+        inside = not str(file).startswith("..")
+        target = site / str(file) if inside else binaries / source.name
+        if not inside and source.name != "uv":
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

@@ -1,0 +1,54 @@
+"""`make test-host`: Hutch on stock systems, as an ordinary user. Each test of the machine is one
+here; the machine's console is shown where it said nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machine import Boot, CannotBoot, boot_once
+
+pytestmark = pytest.mark.machine
+SYSTEMS = ("bookworm", "trixie")
+GUEST = Path(__file__).parent / "guest"
+# One of each area of tests/security, and what a cell's threads are like there: another kernel and
+# another Podman must not make a hole.
+ATTACKS = (
+    "tests/security/test_posture.py::test_user_code_changes_nothing_of_it",
+    "tests/security/test_posture.py::test_no_namespace_is_the_hosts_or_another_cells",
+    "tests/security/test_files.py::test_the_root_cannot_be_changed",
+    "tests/security/test_information.py::test_telling_files_of_proc_are_masked",
+    "tests/security/test_kernel.py::test_dangerous_system_calls_are_refused",
+    "tests/security/test_network.py::test_nothing_outside_can_be_reached",
+    "tests/security/test_processes.py::test_a_cell_sees_only_its_own_processes",
+    "tests/security/test_resources.py::test_a_fork_bomb_ends_and_others_are_served",
+)
+_booted: dict[str, Boot | str] = {}
+
+
+def names() -> list[str]:
+    found = []
+    for file in sorted(GUEST.glob("test_*.py")):
+        for line in file.read_text().splitlines():
+            if line.startswith("def test_"):
+                found.append(f"{file.name}::{line[4 : line.index('(')]}")
+    return found + [attack for attack in ATTACKS if "::" in attack]
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_on(system: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    if system not in _booted:
+        try:
+            place = tmp_path_factory.mktemp(system)
+            _booted[system] = boot_once(system, place, ["guest", *ATTACKS], 3600)
+        except CannotBoot as reason:
+            _booted[system] = str(reason)
+    booted = _booted[system]
+    if isinstance(booted, str):
+        pytest.skip(booted)
+    result = booted.check(name)
+    if result.outcome == "skipped":
+        pytest.skip(result.text)
+    assert result.outcome == "passed", result.text
