@@ -23,7 +23,7 @@ CLAIMS = {
 def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
     checks = [f"guest/test_limits.py::{name}" for name in CLAIMS.values()]
     try:
-        yield boot_once("bookworm", tmp_path_factory.mktemp("machine"), checks, 600, 360)
+        yield boot_once("bookworm", tmp_path_factory.mktemp("machine"), checks, 300, 360)
     except CannotBoot as reason:
         pytest.skip(str(reason))
 
