@@ -306,8 +306,7 @@ void Foreground(const LaunchOptions& options) {
   ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
                      "HUTCH_BASE_ID=" + options.base_id, "HUTCH_RUNTIME_ID=" + options.runtime_id,
                      "HUTCH_CA_BUNDLE=" + CaBundle(), "HUTCH_CELLS=" + cells,
-                     "LD_LIBRARY_PATH=" + runtime + "/lib",
-                     runtime + "/hutch-agent", "--serve"});
+                     "LD_LIBRARY_PATH=" + runtime + "/lib", runtime + "/hutch-agent", "--serve"});
 }
 
 void Stop(bool force) {
