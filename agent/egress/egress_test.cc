@@ -28,11 +28,11 @@ class EgressFace : public ::testing::Test {
       : podman_([this](const std::string&, const std::string& spec) {
           spec_ = json::parse(spec);
           if (!refuse_.empty()) return refuse_;
-          const Fd connection = ConnectTo(paths_.run_dir + "/egress/egress.sock");
           if (wrong_first_) {
             const Fd stranger = ConnectTo(paths_.run_dir + "/egress/egress.sock");
             SendEgress(stranger.get(), EgressHello{"guessed"});
           }
+          const Fd connection = ConnectTo(paths_.run_dir + "/egress/egress.sock");
           process_ = Fd(::dup(connection.get()));
           SendEgress(process_.get(), EgressHello{spec_.at("env").at("HUTCH_TOKEN")});
           return std::string();
@@ -46,13 +46,15 @@ class EgressFace : public ::testing::Test {
 
   void RunUntil(const std::function<bool()>& done) {
     const auto deadline = Clock::now() + std::chrono::seconds(30);
+    bool is_done = false;
     std::function<void()> look = [&] {
-      if (done() || Clock::now() > deadline) return loop_.Stop();
+      is_done = done();  // once: it may take what it finds
+      if (is_done || Clock::now() > deadline) return loop_.Stop();
       loop_.After(std::chrono::milliseconds(2), look);
     };
     look();
     loop_.Run();
-    ASSERT_TRUE(done());
+    ASSERT_TRUE(is_done);
   }
   // What the process was told next.
   ReceivedEgress Told() {
@@ -156,7 +158,6 @@ TEST_F(EgressFace, FailsClosedWhenItsProcessDies) {
   const Fd three = AddCell(egress, 3);
   EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
   EXPECT_EQ(podman_.created(), 2u);
-  EXPECT_EQ(podman_.count(), 1u);
 }
 
 TEST_F(EgressFace, SaysWhyThereIsNoProcess) {
