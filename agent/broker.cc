@@ -6,9 +6,11 @@
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <thread>
 
 #include "pool/mounts.h"
+#include "wire/egress.h"
 #include "wire/sha256.h"
 
 namespace hutch {
@@ -51,6 +53,13 @@ std::string Dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string Salt() {
+  std::random_device entropy;
+  std::string salt;
+  for (int i = 0; i < 4; ++i) salt.append(std::to_string(entropy())).push_back('-');
+  return salt;
+}
+
 // Limits are checked here again, whoever the client is: no number from outside reaches a container
 // unchecked.
 void Validate(const PoolSpec& spec) {
@@ -67,6 +76,7 @@ void Validate(const PoolSpec& spec) {
   if (spec.isolation != "cell" && spec.isolation != "container")
     refuse("isolation is \"cell\" or \"container\"");
   CheckMounts(spec);
+  CheckEgress(spec);
 }
 
 // What an agent that was killed has left of workers that are gone.
@@ -93,6 +103,7 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
       generation_(std::move(generation)),
       worker_uid_(std::move(worker_uid)),
       most_workers_(most_workers),
+      salt_(Salt()),
       started_(Clock::now()),
       podman_threads_(2),
       builder_threads_(16),
@@ -101,7 +112,11 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
   loop_.After(kFirstSweep, [this] { Sweep(); });
 }
 
-Broker::~Broker() { closing_ = true; }
+Broker::~Broker() {
+  closing_ = true;
+  networked_.clear();
+  egress_.reset();
+}
 
 void Broker::KeepSpare(const std::string& base_id, const std::string& runtime_id) {
   if (!IsHex(base_id, 32) || !IsHex(runtime_id, 32)) return;
@@ -232,8 +247,9 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
   PeerState* state = StateOf(id);
   if (state == nullptr || state->preparing.erase(prepare.request) == 0)
     return;  // nobody waits for it any more
-  const std::string key =
-      Sha256Hex(environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec}));
+  std::string keyed = environment.digest + EncodeMessage(Prepare{0, 0, prepare.spec});
+  if (!prepare.spec.secrets.empty()) keyed += salt_;
+  const std::string key = Sha256Hex(keyed);
   Pool* pool = FindPool(key);
   if (pool == nullptr) {
     if (pools_.size() >= kMaxPools) {
@@ -265,6 +281,10 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
           if (keeps_spares_ && !stopping_) spares_.Keep(spec.base_id, spec.runtime_id);
           return spare;
         },
+        [this](uint64_t cell, const PoolSpec& spec, Fd channel) {
+          OpenNetwork(cell, spec, std::move(channel));
+        },
+        [this](uint64_t cell) { CloseNetwork(cell, [](const auto&) {}); },
         [this] { return pressure_.At(Clock::now()); },
         cgroups_};
     pool = pools_
@@ -421,10 +441,43 @@ void Broker::OnDone(PeerState& state, const Done& done) {
   if (done.next != 0) OnAcquire(peer, Acquire{done.next, pool, kAheadPatienceMs, true});
 }
 
+void Broker::OpenNetwork(uint64_t cell, const PoolSpec& pool, Fd channel) {
+  if (egress_ == nullptr) {
+    egress_ = std::make_unique<Egress>(
+        loop_, podman_, paths_, EgressLaunch{pool.base_id, pool.runtime_id, generation_, ""});
+    egress_->OnLost([this](uint64_t lost) { ReplaceUnused(lost); });
+  }
+  networked_.insert(cell);
+  egress_->AddCell(cell, pool, std::move(channel));
+}
+
+void Broker::CloseNetwork(uint64_t cell, Egress::Closed closed) {
+  if (networked_.erase(cell) == 0) return closed({});
+  egress_->CloseCell(cell, std::move(closed));
+}
+
+// Of a cell whose network is gone: who has it already sees its connections closed.
+void Broker::ReplaceUnused(uint64_t cell) {
+  const auto found = leases_.find(cell);
+  if (found == leases_.end()) {
+    for (auto& [key, pool] : pools_) pool->DropReady(cell);
+    return;
+  }
+  if (!found->second.releasing) TakeBack(cell, found->second);
+}
+
+// The egress process first says what it was used for.
 void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
+  CloseNetwork(cell, [this, cell, report](std::vector<NetworkRecord> network) {
+    Conclude(cell, report, std::move(network));
+  });
+}
+
+void Broker::Conclude(uint64_t cell, const CellReport& report, std::vector<NetworkRecord> network) {
   const auto found = leases_.find(cell);
   if (found == leases_.end()) return;
   Lease& lease = found->second;
+  lease.network = std::move(network);
   if (lease.told && lease.told->ending == Ending::kUntold) {
     lease.told->ending = EndingOf(report);
     Count(lease.pool, lease.held_ahead, *lease.told, Ending::kFault);
@@ -442,7 +495,7 @@ void Broker::OnCellGone(uint64_t cell, const CellReport& report) {
   }
   // A cell that ended by itself (it died, or hit a limit): the report goes out unasked, for the
   // client will want it.
-  if (lease.want_report || !lease.releasing) state->peer->Send(Report{cell, report});
+  if (lease.want_report || !lease.releasing) state->peer->Send(Report{cell, report, lease.network});
   if (!lease.releasing) {
     state->ended[cell] = {lease.pool, lease.held_ahead, EndingOf(report), std::move(entry)};
     if (state->ended.size() > kLeaseTableSlots) state->ended.erase(state->ended.begin());

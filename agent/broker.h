@@ -18,6 +18,7 @@
 #include "agent/audit.h"
 #include "agent/ceiling.h"
 #include "agent/config.h"
+#include "agent/egress/egress.h"
 #include "agent/exposition.h"
 #include "agent/metrics.h"
 #include "agent/shares.h"
@@ -135,6 +136,10 @@ class Broker {
   AuditEntry EntryOf(const Lease& lease) const;
   void Audit(AuditEntry entry, const CallNote& note);
   void TrimEnvironments();
+  void Conclude(uint64_t cell, const CellReport& report, std::vector<NetworkRecord> network);
+  void OpenNetwork(uint64_t cell, const PoolSpec& pool, Fd channel);
+  void ReplaceUnused(uint64_t cell);
+  void CloseNetwork(uint64_t cell, Egress::Closed closed);
   bool Reclaim(Pool& pool, const std::string* worker);
   bool TakeBack(uint64_t cell, Lease& lease);  // false: its client uses it
   void Release(uint64_t cell, Lease& lease);
@@ -157,6 +162,7 @@ class Broker {
   std::string generation_;
   std::function<unsigned()> worker_uid_;
   uint64_t most_workers_;  // of all pools together
+  std::string salt_;       // of pool keys: none tells of a secret
   Clock::time_point started_;
   Background podman_threads_;  // container starts and removals: two at once, more only queue up on
                                // Podman's locks
@@ -166,6 +172,8 @@ class Broker {
   bool keeps_spares_ = false;
   Cgroups* cgroups_ = nullptr;
   Pressure pressure_;
+  std::unique_ptr<Egress> egress_;  // from the first cell that has a network
+  std::set<uint64_t> networked_;    // cells that it has
   std::unordered_map<std::string, std::unique_ptr<Pool>> pools_;
   std::map<uint64_t, Lease> leases_;  // by cell; oldest first
   std::unordered_map<uint64_t, PeerState> peers_;

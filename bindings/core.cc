@@ -19,6 +19,7 @@
 
 #include "bindings/decode.h"
 #include "client/client.h"
+#include "wire/egress.h"
 #include "wire/paths.h"
 #include "wire/sha256.h"
 
@@ -210,6 +211,15 @@ py::dict UsageOf(const CallResult& result) {
   return usage;
 }
 
+py::list NetworkOf(const CallResult& result) {
+  py::list told;
+  for (const NetworkRecord& r : result.record.network) {
+    told.append(py::make_tuple(r.host, r.port, r.allowed, r.reason, r.suggestion, r.bytes_sent,
+                               r.bytes_received, r.count));
+  }
+  return told;
+}
+
 py::dict TimingsOf(const CallResult& result) {
   const CallRecord& record = result.record;
   py::dict timings;
@@ -350,6 +360,14 @@ PoolSpec SpecFrom(const py::dict& d) {
   spec.max_cells = Get<uint64_t>(d, "max_cells");
   spec.idle_sec = Get<double>(d, "idle_sec");
   spec.isolation = Get<std::string>(d, "isolation");
+  spec.allow_network = Get<std::vector<std::string>>(d, "allow_network");
+  for (const py::handle item : Get<py::list>(d, "secrets")) {
+    const auto secret = py::cast<py::dict>(item);
+    spec.secrets.push_back({Get<std::string>(secret, "host"), Get<std::string>(secret, "header"),
+                            Get<std::string>(secret, "value"),
+                            Get<std::vector<std::string>>(secret, "paths"),
+                            Get<std::vector<std::string>>(secret, "methods")});
+  }
   return spec;
 }
 
@@ -359,6 +377,7 @@ struct CallTerms {
   uint64_t calls_of_cell = 0;  // 0: a fresh cell for each
   double age_of_cell_sec = 0;
   uint64_t policy = 0;
+  bool network = false;
 };
 
 // A call's bytes, and the Python objects that own them.
@@ -374,6 +393,7 @@ struct CallBytes {
     request.limits = terms.limits;
     request.policy = terms.policy;
     request.code = blob.code;
+    request.network = terms.network;
     const std::hash<std::string_view> hash;
     request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
     if (terms.calls_of_cell != 0) {
@@ -660,6 +680,7 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("may_have_run", [](const CallResult&) { return true; })
       .def_property_readonly("result_size",
                              [](const CallResult& r) { return r.outcome().result_size; })
+      .def_property_readonly("network", &NetworkOf)
       .def_property_readonly("usage", &UsageOf)
       .def_property_readonly("timings", &TimingsOf)
       .def_property_readonly(
@@ -672,15 +693,16 @@ PYBIND11_MODULE(_core, m) {
   py::class_<CallTerms>(m, "Terms")
       .def(py::init([](uint64_t timeout_ms, uint64_t cpu_ms, uint64_t output_bytes,
                        uint64_t result_bytes, uint64_t queue_ms, uint64_t calls_of_cell,
-                       double age_of_cell_sec, uint64_t policy) {
+                       double age_of_cell_sec, uint64_t policy, bool network) {
              return CallTerms{{timeout_ms, cpu_ms, output_bytes, result_bytes, queue_ms},
                               calls_of_cell,
                               age_of_cell_sec,
-                              policy};
+                              policy,
+                              network};
            }),
            py::kw_only(), py::arg("timeout_ms"), py::arg("cpu_ms"), py::arg("output_bytes"),
            py::arg("result_bytes"), py::arg("queue_ms"), py::arg("calls_of_cell") = 0,
-           py::arg("age_of_cell_sec") = 0.0, py::arg("policy") = 0)
+           py::arg("age_of_cell_sec") = 0.0, py::arg("policy") = 0, py::arg("network") = false)
       .def_property_readonly("timeout_ms", [](const CallTerms& t) { return t.limits.timeout_ms; })
       .def_property_readonly("cpu_ms", [](const CallTerms& t) { return t.limits.cpu_ms; })
       .def_property_readonly("output_bytes",
@@ -728,6 +750,9 @@ PYBIND11_MODULE(_core, m) {
       .def("abandon", &PyClient::Abandon)
       .def("close", &PyClient::Close);
 
+  m.def("egress_rule", [](const std::string& text) { return ToString(ParseEgressRule(text)); });
+  m.def("normal_host",
+        [](const std::string& name) { return NormalHost(name).value_or(std::string()); });
   m.def("paths", &PathsDict);
   BindDecode(m);
 }

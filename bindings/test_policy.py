@@ -70,9 +70,6 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("allow_network", ["example.org"]),
-        ("allow_network", "*"),
-        ("secrets", {"a": {}}),
         ("tools", [print]),
         ("isolation", "gvisor"),
         ("client", object()),

@@ -216,7 +216,7 @@ void Client::Dispatch(ReceivedMessage received) {
   };
   if (const auto* report = std::get_if<Report>(&received.message)) {
     const auto found = reports_.find(report->lease);
-    if (found != reports_.end() && !found->second) found->second = report->report;
+    if (found != reports_.end() && !found->second) found->second = *report;
     SettleLoans(report->lease, report->report);
     return;
   }
@@ -260,7 +260,7 @@ bool Client::AwaitLoans(uint64_t lease, Loans loans) {
   loans_[lease] = std::move(loans);
   const auto known = reports_.find(lease);
   if (known == reports_.end() || !known->second) return true;
-  SettleLoans(lease, *known->second);  // it ended by itself
+  SettleLoans(lease, known->second->report);  // it ended by itself
   return false;
 }
 
@@ -555,14 +555,14 @@ void Client::SendDone(const std::string& key, uint64_t lease, bool want_report,
     Send(Acquire{requests[i], key, kAheadPatienceMs, true});
 }
 
-std::optional<CellReport> Client::ReportWithin(uint64_t lease, Clock::duration patience) {
+std::optional<Report> Client::ReportWithin(uint64_t lease, Clock::duration patience) {
   std::unique_lock lock(mutex_);
   WaitFor(lock, Clock::now() + patience, {}, [&] { return reports_[lease].has_value(); });
   return reports_[lease];
 }
 
-std::optional<CellReport> Client::AwaitReport(uint64_t lease, Clock::duration patience) {
-  const std::optional<CellReport> report = ReportWithin(lease, patience);
+std::optional<Report> Client::AwaitReport(uint64_t lease, Clock::duration patience) {
+  std::optional<Report> report = ReportWithin(lease, patience);
   ForgetReport(lease);
   return report;
 }
@@ -623,7 +623,7 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     // What the cell does is never a fault of ours, nor of the connection that other calls share.
     if (error.code() == Code::kProtocol) {
       SetBroken(record, held, error);
-      return Conclude(key, lease, std::move(record), held.lease.TakeLoans());
+      return Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network);
     }
     ForgetLease(lease, Ending::kFault);
     // The call was sent: whatever went wrong then, it may have run.
@@ -633,30 +633,36 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     throw;
   }
   if (Keep(key, request, held, record.outcome)) return record;
-  return Conclude(key, lease, std::move(record), held.lease.TakeLoans());
+  return Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network);
 }
 
 CallRecord Client::Conclude(OpenCall& open) {
   return Conclude(open.key, open.held.lease.id(), std::move(open.record),
-                  open.held.lease.TakeLoans());
+                  open.held.lease.TakeLoans(), open.network);
 }
 
-CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record,
-                            Loans loans) {
+CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans,
+                            bool network) {
   const CallStatus status = record.outcome.status;
-  const bool want_report = !IsSimple(record.outcome) && status != CallStatus::kInterrupted;
+  const bool simple = IsSimple(record.outcome);
+  const bool want_report = (!simple && status != CallStatus::kInterrupted) || network;
+  const auto take = [&record, simple](std::optional<Report> report) {
+    if (!report) return;
+    if (!simple) record.report = report->report;
+    record.network = std::move(report->network);
+  };
   try {
     // A cell that ended by itself is reported unasked. Killing what is left of it comes second: the
     // kill could overtake the last word of its PID 1, how the user's process ended.
-    if (status == CallStatus::kEnded) record.report = ReportWithin(lease, kLastWord);
+    if (status == CallStatus::kEnded) take(ReportWithin(lease, kLastWord));
     const bool lent = AwaitLoans(lease, std::move(loans));
     const bool waiting = want_report && !record.report;
     if (!waiting) ForgetReport(lease);
     SendDone(key, lease, waiting || lent, NoteOf(record));
     if (waiting) {
-      record.report =
-          AwaitReport(lease, status == CallStatus::kEnded ? Clock::duration(kReportAfterEnd)
-                                                          : Clock::duration(kReportAfterLimit));
+      const bool patient = status == CallStatus::kEnded || network;
+      take(AwaitReport(
+          lease, patient ? Clock::duration(kReportAfterEnd) : Clock::duration(kReportAfterLimit)));
     }
   } catch (const Error&) {
     // The agent is gone, the cell was not: what it replied stands. Without a reply nobody knows

@@ -31,6 +31,7 @@ namespace hutch {
 struct CallRecord {
   CallOutcome outcome;
   std::optional<CellReport> report;  // asked for whenever the call did not simply return or raise
+  std::vector<NetworkRecord> network{};
   std::string worker;
   Clock::duration queue{};         // until a cell was there
   Clock::duration worker_start{};  // part of that
@@ -47,6 +48,7 @@ struct OpenCall {
   std::string key;
   HeldLease held;
   CallRecord record;
+  bool network = false;
 };
 
 Clock::time_point After(uint64_t ms);  // from now; a year stands for ever
@@ -108,11 +110,12 @@ class Client {
   void TellStarted(const HeldLease& held, const CallRequest& request);
   // Takes a cell and sends it the call: on another one when that one was taken back, or is gone.
   HeldLease SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks);
-  std::optional<CellReport> ReportWithin(uint64_t lease, Clock::duration patience);
-  std::optional<CellReport> AwaitReport(uint64_t lease, Clock::duration patience);
+  std::optional<Report> ReportWithin(uint64_t lease, Clock::duration patience);
+  std::optional<Report> AwaitReport(uint64_t lease, Clock::duration patience);
   void ForgetReport(uint64_t lease);
   // Gives the lease back, and asks for the warden's report where the call did not simply end.
-  CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans);
+  CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans,
+                      bool network);
   // Keeps what the cell was lent until the warden says that it is dead. True: that is yet to come.
   bool AwaitLoans(uint64_t lease, Loans loans);
   void SettleLoans(uint64_t lease, const CellReport& report);
@@ -148,9 +151,9 @@ class Client {
   std::unordered_map<std::string, Stock> stocks_;                         // by pool key
   std::unordered_map<std::string, std::deque<uint64_t>> shared_waiters_;  // requests, by pool key
   std::map<uint64_t, HeldLease> handed_;  // shared cells that were left to who waits: by request
-  std::map<uint64_t, std::string> ahead_requests_;         // request -> pool key
-  std::map<uint64_t, std::string> flight_requests_;        // of flights_: request -> pool key
-  std::map<uint64_t, std::optional<CellReport>> reports_;  // leases in use
+  std::map<uint64_t, std::string> ahead_requests_;     // request -> pool key
+  std::map<uint64_t, std::string> flight_requests_;    // of flights_: request -> pool key
+  std::map<uint64_t, std::optional<Report>> reports_;  // leases in use
   std::shared_ptr<SegmentPool> segments_ = SegmentPool::Make();
   std::unordered_map<uint64_t, Loans> loans_;  // of leases given back, until their report
   Flights flights_{*this};

@@ -298,7 +298,7 @@ bool Flights::Step(Flight& flight, const pollfd* polled) {
       CallRecord record = RecordOf(*flight.held, flight.request, flight.request.begun);
       SetBroken(record, *flight.held, error);
       auto open = std::make_shared<OpenCall>(
-          OpenCall{flight.key, std::move(*flight.held), std::move(record)});
+          OpenCall{flight.key, std::move(*flight.held), std::move(record), flight.request.network});
       Over(flight, {.id = flight.id, .open = std::move(open), .owner = flight.owner});
     } else {
       client_.ForgetLease(lease.id(), Ending::kFault);
@@ -319,12 +319,12 @@ void Flights::Land(Flight& flight, CallOutcome outcome) {
   const uint64_t lease = held.lease.id();
   if (client_.Keep(flight.key, flight.request, held, record.outcome)) {
     event.record = std::make_shared<CallRecord>(std::move(record));
-  } else if (IsSimple(record.outcome)) {
+  } else if (IsSimple(record.outcome) && !flight.request.network) {
     event.record = std::make_shared<CallRecord>(
-        client_.Conclude(flight.key, lease, std::move(record), held.lease.TakeLoans()));
+        client_.Conclude(flight.key, lease, std::move(record), held.lease.TakeLoans(), false));
   } else {
-    event.open =
-        std::make_shared<OpenCall>(OpenCall{flight.key, std::move(held), std::move(record)});
+    event.open = std::make_shared<OpenCall>(
+        OpenCall{flight.key, std::move(held), std::move(record), flight.request.network});
   }
   Over(flight, std::move(event));
 }

@@ -62,6 +62,9 @@ struct CallRequest {
   uint64_t key = 0;
   uint64_t calls_of_cell = 0;
   Clock::duration age_of_cell{};
+  // Of a pool with a network: what it was used for is asked for before anybody is told how it
+  // ended.
+  bool network = false;
 
   bool shared() const { return calls_of_cell != 0; }
   // When the caller began with what is "send" of its timings; zero: when it is handed to Call().

@@ -1,9 +1,9 @@
-// The channels of one cell: its socket and its two output pipes, both ends of each, made by the
-// host. Movable values without threads.
+// The channels of one cell: its socket, its two output pipes and, where it has a network, the
+// egress channel, both ends of each, made by the host. Movable values without threads.
 #pragma once
 
-#include <array>
 #include <optional>
+#include <vector>
 
 #include "wire/fd.h"
 
@@ -16,11 +16,16 @@ struct CellChannels {
 
 struct NewCellChannels {
   CellChannels ours;
-  Fd socket, out, err;  // the cell's
-  std::array<int, 3> theirs() const { return {socket.get(), out.get(), err.get()}; }
+  Fd socket, out, err;   // the cell's
+  Fd egress, forwarder;  // the egress process's and the forwarder's
+  std::vector<int> theirs() const {
+    std::vector<int> all = {socket.get(), out.get(), err.get()};
+    if (forwarder) all.push_back(forwarder.get());
+    return all;
+  }
 };
 
 // std::nullopt: the process is too near its limit of descriptors (descriptors.h).
-std::optional<NewCellChannels> MakeCellChannels();
+std::optional<NewCellChannels> MakeCellChannels(bool network = false);
 
 }  // namespace hutch

@@ -8,6 +8,7 @@
 
 #include "pool/mounts.h"
 #include "wire/cell_frame.h"
+#include "wire/egress.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -58,6 +59,41 @@ uint64_t MostProcesses() {
   return std::min<uint64_t>(32768, known ? own.rlim_max : 4096);
 }
 
+// Programs that heed them reach wildcards, networks and "*" by the proxy, as those that speak
+// SOCKS5 on the same port can. By HTTP for every kind: a client that is told of SOCKS and has no
+// library for it (httpx) refuses to start at all. What `env` says stands.
+void AddProxy(const EgressPlan& plan, const PoolSpec& pool,
+              std::map<std::string, std::string>* env) {
+  const std::string proxy =
+      std::string("http://") + kProxyAddress + ":" + std::to_string(kProxyPort);
+  std::string direct = "localhost,127.0.0.1,::1";
+  for (const SecretRule& secret : pool.secrets) direct.append(",").append(secret.host);
+  if (!plan.proxy) return;
+  for (const char* name : {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}) {
+    std::string lower = name;
+    for (char& c : lower) c = c == '_' ? c : static_cast<char>(c - 'A' + 'a');
+    const std::string& value = lower == "no_proxy" ? direct : proxy;
+    env->emplace(name, value);
+    env->emplace(lower, value);
+  }
+}
+
+// The lines that a slot makes its listeners and its /etc/hosts of (images/worker/network.h).
+std::string ListenerLines(const EgressPlan& plan) {
+  std::string lines;
+  const auto add = [&lines](uint64_t number, const std::string& address, uint16_t port,
+                            const std::string& name) {
+    lines.append(std::to_string(number)).append(" ").append(address).append(" ");
+    lines.append(std::to_string(port)).append(" ").append(name).append("\n");
+  };
+  for (size_t i = 0; i < plan.targets.size(); ++i) {
+    const EgressTarget& target = plan.targets[i];
+    add(i, target.address, target.port, target.host);
+  }
+  if (plan.proxy) add(kProxyListener, kProxyAddress, kProxyPort, "-");
+  return lines;
+}
+
 }  // namespace
 
 std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
@@ -75,8 +111,14 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   add("HUTCH_CPUS", std::to_string(static_cast<int>(std::ceil(pool.cpus))));
   add("HUTCH_NOFILE", std::to_string(kNoFile));
   add("HUTCH_PRELOAD", launch.preload);
+  std::map<std::string, std::string> env = pool.env;
+  if (HasNetwork(pool)) {
+    const EgressPlan plan = PlanEgress(EgressRulesOf(pool), pool.secrets);
+    add("HUTCH_EGRESS", ListenerLines(plan));
+    AddProxy(plan, pool, &env);
+  }
   try {
-    add("HUTCH_ENV", json(pool.env).dump());
+    add("HUTCH_ENV", json(env).dump());
   } catch (const json::exception&) {
     throw Error(Code::kInvalidArgument, "a variable of env= is no UTF-8");
   }
@@ -84,7 +126,8 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
   if (launch.modules) add("HUTCH_MODULES", "/opt/modules");
   if (config.size() > kMaxConfig)
-    throw Error(Code::kInvalidArgument, "env=, mounts= and preload= are larger than 48 KiB in all");
+    throw Error(Code::kInvalidArgument,
+                "env=, mounts=, preload= and allow_network= are larger than 48 KiB in all");
   return config;
 }
 

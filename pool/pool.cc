@@ -7,6 +7,7 @@
 #include "pool/descriptors.h"
 #include "pool/mounts.h"
 #include "pool/pressure.h"
+#include "wire/egress.h"
 
 namespace hutch {
 namespace {
@@ -218,6 +219,12 @@ void Pool::TakeBack(uint64_t cell) {
   if (Member* member = MemberOfCell(cell)) member->worker->Kill(cell);
 }
 
+void Pool::DropReady(uint64_t cell) {
+  for (Member& member : workers_) {
+    if (std::erase(member.ready, cell) != 0) member.worker->Kill(cell);
+  }
+}
+
 void Pool::WhenWorkerReady(std::function<void(const Error*)> ready) {
   last_use_ = Clock::now();
   if (retired_) {
@@ -276,6 +283,12 @@ void Pool::StartWorker() {
       if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
       worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
                                         context_.paths, std::move(launch), spec_.modules);
+    }
+    if (HasNetwork(spec_) && context_.open_network) {
+      worker->UseNetworks({[this](uint64_t cell, Fd channel) {
+                             context_.open_network(cell, spec_, std::move(channel));
+                           },
+                           context_.close_network});
     }
     worker->Configure(*this, spec_,
                       Joined(spec_.preload_given ? spec_.preload : environment_.preload),

@@ -49,6 +49,9 @@ class Pool final : public Worker::Listener {
     std::function<unsigned()> worker_uid = NextWorkerUid;  // inside, for one more worker
     // A worker without packages or modules that was started ahead; nullptr: none is there.
     std::function<std::unique_ptr<Worker>(const PoolSpec&)> spare = nullptr;
+    // Of a cell with a network, leased or not: see Worker::CellNetworks.
+    std::function<void(uint64_t cell, const PoolSpec&, Fd channel)> open_network = nullptr;
+    std::function<void(uint64_t cell)> close_network = nullptr;
     std::function<double()> pressure = nullptr;  // of the host, see pressure.h; nullptr: none
     Cgroups* cgroups = nullptr;                  // where slots get theirs; nullptr: nowhere
   };
@@ -74,9 +77,10 @@ class Pool final : public Worker::Listener {
   bool IsLast();
   void Serve();  // gives ready cells to waiters, then sees to more slots; after may_take changed
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
-  void Release(uint64_t cell);   // the cell dies; cell_gone follows
-  void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle
-                                 // all the same
+  void Release(uint64_t cell);    // the cell dies; cell_gone follows
+  void TakeBack(uint64_t cell);   // as Release, of a cell that was never used: the pool may be idle
+                                  // all the same
+  void DropReady(uint64_t cell);  // one that nobody has, if it is ours: another takes its place
 
   // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be
   // started.

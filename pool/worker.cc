@@ -299,7 +299,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
         return listener_->OnCellGone(*this, header.id, report);
       }
       if (!cell->second.ready && Barren()) return Die("its cells end before they are ready");
-      cells_.erase(cell);
+      const auto gone = cells_.extract(cell);
       Put(its_slot, SlotState::kFree);
       return listener_->OnCellGone(*this, header.id, report);
     }
@@ -352,7 +352,7 @@ void Worker::ForgetSlot(uint32_t slot) {
   for (auto it = cells_.begin(); it != cells_.end(); ++it) {
     if (it->second.slot != slot) continue;
     const uint64_t id = it->first;
-    cells_.erase(it);
+    const auto gone = cells_.extract(it);
     listener_->OnCellGone(*this, id, CellReport{});
     return;
   }
@@ -401,7 +401,7 @@ void Worker::EndFreeSlots(uint64_t count) {
 }
 
 void Worker::MakeCell(uint32_t slot) {
-  auto channels = MakeCellChannels();
+  auto channels = MakeCellChannels(networks_.open != nullptr);
   if (!channels) {
     starved_ = true;  // until FillSlots(): that another slot gets a cell does not fill this one
     return;
@@ -413,7 +413,11 @@ void Worker::MakeCell(uint32_t slot) {
     return;
   }
   Put(slot, SlotState::kMakingCell);
-  cells_.emplace(id, Cell{.slot = slot, .channels = std::move(channels->ours)});
+  Cell& cell =
+      cells_.emplace(id, Cell{.slot = slot, .channels = std::move(channels->ours)}).first->second;
+  if (networks_.open == nullptr) return;
+  networks_.open(id, std::move(channels->egress));
+  cell.network = {nullptr, [close = networks_.close, id](void*) { close(id); }};
 }
 
 void Worker::TryAgain() {

@@ -60,6 +60,16 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  // Who serves its cells' networks: `open` is given the egress channel of a cell that is being
+  // made, and `close` is called when that cell is gone, whether anybody heard of it or not. Both
+  // outlive this.
+  struct CellNetworks {
+    std::function<void(uint64_t cell, Fd channel)> open;
+    std::function<void(uint64_t cell)> close;
+  };
+  // REQUIRES: before Configure() with a pool that has a network.
+  void UseNetworks(CellNetworks networks) { networks_ = std::move(networks); }
+
   // Makes it `listener`'s, for the calls of `pool`, with the modules of `preload` (names separated
   // by commas) imported: OnWorkerReady or OnWorkerDead follows. Once. `cgroups`, where given,
   // outlives the worker: each slot gets one of them. Throws what WorkerConfig does.
@@ -103,6 +113,7 @@ class Worker {
     uint32_t slot;
     CellChannels channels;
     bool ready = false;
+    std::shared_ptr<void> network{};  // closes it at its end
   };
 
   void OnAccept();
@@ -156,6 +167,7 @@ class Worker {
   bool proved_ = false;  // the warden has shown its token
   std::string config_;   // what the warden is to be told when it has
   bool configured_ = false;
+  CellNetworks networks_;
   bool tainted_ = false;
   bool starved_ = false;
   bool refill_ = true;

@@ -232,7 +232,8 @@ void CheckEgress(const PoolSpec& spec) {
   const auto refuse = [](const std::string& what) { throw Error(Code::kInvalidArgument, what); };
   if (spec.allow_network.size() > kMaxEgressRules || spec.secrets.size() > kMaxEgressRules)
     refuse("allow_network and secrets have at most 256 entries each");
-  EgressRulesOf(spec);
+  if (PlanEgress(EgressRulesOf(spec), spec.secrets).targets.size() > kMaxEgressTargets)
+    refuse("allow_network and secrets name more than 512 hosts and ports in all");
   for (const SecretRule& secret : spec.secrets) {
     if (NormalHost(secret.host) != secret.host)
       refuse("secrets: '" + secret.host.substr(0, 100) + "' is no name of a host");

@@ -20,6 +20,7 @@ namespace hutch {
 inline constexpr uint16_t kHttpPort = 80;
 inline constexpr uint16_t kHttpsPort = 443;
 inline constexpr size_t kMaxEgressRules = 256;
+inline constexpr size_t kMaxEgressTargets = 512;
 inline constexpr uint32_t kProxyListener = 0xffff;
 inline constexpr char kProxyAddress[] = "127.63.0.1";
 inline constexpr uint16_t kProxyPort = 3128;

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hutch._functions import Carried as Carried
     from hutch._future import Executor as Executor, SandboxFuture as SandboxFuture
     from hutch._mounts import Mount as Mount
+    from hutch._network import NetworkRecord as NetworkRecord, Secret as Secret
     from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
     from hutch._policies import Policy as Policy
     from hutch._policy import Pool as Pool
@@ -81,6 +82,7 @@ _PLACES = {
     "_functions": "Carried",
     "_future": "Executor SandboxFuture",
     "_mounts": "Mount",
+    "_network": "NetworkRecord Secret",
     "_outcome": "ErrorInfo Outcome Usage",
     "_policies": "Policy",
     "_policy": "Pool",
@@ -102,6 +104,7 @@ __all__ = [
     "LimitExceeded",
     "Mount",
     "NetworkDenied",
+    "NetworkRecord",
     "Outcome",
     "PlatformNotSupportedError",
     "PodmanNotInstalledError",
@@ -121,6 +124,7 @@ __all__ = [
     "SandboxStartupError",
     "SandboxTimeoutError",
     "SandboxedFunction",
+    "Secret",
     "SerializationError",
     "Status",
     "Usage",

@@ -18,7 +18,8 @@ class DecodeError(ValueError):
 class Terms:
     """What holds for every call of a function; 0 means none. `calls_of_cell`: with more than 0,
     calls share cells, each of which serves so many, for `age_of_cell_sec` at the most. `policy`:
-    names all that a call may use and reach, for the audit log.
+    names all that a call may use and reach, for the audit log. `network`: what it was used
+    for is waited for with each call.
     """
 
     timeout_ms: int
@@ -39,6 +40,7 @@ class Terms:
         calls_of_cell: int = 0,
         age_of_cell_sec: float = 0.0,
         policy: int = 0,
+        network: bool = False,
     ) -> None: ...
 
 class MountSpec(TypedDict):
@@ -99,6 +101,8 @@ class PoolSpec(PackageSpec):
     policy: int
     shared: bool  # one cell for many calls: its client's affair
     hard_limits: bool  # a host that cannot enforce each limit hard is refused
+    allow_network: Sequence[str]  # as egress_rule gives them, sorted
+    secrets: Sequence[Mapping[str, Any]]  # host header value paths methods
 
 class Cancel:
     """Cancels a call from any thread: `cancel()` once; the call then ends as "cancelled" (or had
@@ -150,6 +154,8 @@ class CallResult:
     usage: dict[str, Any]
     # seconds; "receive" is for the caller to fill in
     timings: dict[str, float]
+    # host port allowed reason suggestion bytes_sent bytes_received count
+    network: list[tuple[str, int, bool, str, str, int, int, int]]
     environment_sec: float  # these three are the caller's to say, as parts of the timings
     worker_sec: float
     queued_sec: float
@@ -273,6 +279,12 @@ def decode(owner: Payload | bytes, body_size: int, types: Mapping[str, type]) ->
     """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that
     may be built.
     """
+
+def egress_rule(text: str) -> str:
+    """The normal form of an entry of `allow_network`; raises Error ("invalid_argument")."""
+
+def normal_host(name: str) -> str:
+    """The normal form of a host's name; "" for what is none."""
 
 def paths() -> dict[str, Any]:
     """Where things are: service_user uid gid home run_dir state_dir instance agent_socket

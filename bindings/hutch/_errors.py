@@ -11,7 +11,7 @@
     ├── SerializationError                .path, .type_name; also TypeError
     ├── DependencyInstallError            .log, .requirement
     │   └── RequirementError              a requirement refused unread; also ValueError
-    ├── NetworkDenied
+    ├── NetworkDenied                     .host, .port, .pattern
     └── SandboxStartupError               .may_have_run, .safe_to_retry
         ├── SandboxBusy                   .queued, .capacity, .waited_sec
         ├── AgentUnavailable              also ConnectionError
@@ -116,7 +116,14 @@ class RequirementError(DependencyInstallError, ValueError):
 
 
 class NetworkDenied(SandboxError):
-    """The sandboxed code asked for a host that it may not reach."""
+    """The call failed, and had been refused a host: `host`, `port`; `pattern`: the entry of
+    `allow_network` that would have allowed it. From the proxy's own record, whatever the code said;
+    what it raised is in `.outcome.error`.
+    """
+
+    host: str = ""
+    port: int = 0
+    pattern: str = ""
 
 
 class SandboxStartupError(SandboxError):

@@ -255,7 +255,7 @@ def _unclocked(
 ) -> list[Any]:
     first = _run.measured(target, result, pool)
     if result.status != "returned":
-        return [_run.conclude(target, result, first)] * len(items)
+        return [_run.denied(_run.conclude(target, result, first), target)] * len(items)
     try:
         replies = _run.decoded(result, target, (items, {}))
         if type(replies) is not list or len(replies) != len(items):

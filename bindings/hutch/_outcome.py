@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
     from hutch._errors import SandboxError
+    from hutch._network import NetworkRecord
 
 R = TypeVar("R")
 Status = Literal["returned", "raised", "limit", "died", "cancelled", "fault"]
@@ -106,6 +107,8 @@ class Outcome(_Record, Generic[R]):
     - "run": from sending it until the reply came, or until it was clear that none would.
     - "receive": taking the result, decoding and checking it; after a limit, the measurements.
 
+    `network`: what it reached and was refused, as the proxy recorded it; see `NetworkRecord`.
+
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
     whole chunk. Of a fault, what failed on the way to a cell or in it counts as one stage.
     """
@@ -162,7 +165,7 @@ class Outcome(_Record, Generic[R]):
         self.exit_code = exit_code
         self.usage = Usage() if usage is None else usage
         self.timings = dict.fromkeys(STAGES, 0.0) if timings is None else timings
-        self.network: list[dict[str, Any]] = []
+        self.network: list[NetworkRecord] = []
         self.stdout = stdout
         self.stderr = stderr
         self.stdout_size = stdout_size
@@ -240,6 +243,8 @@ class Outcome(_Record, Generic[R]):
         told: dict[str, Any] = {"status": self.status, "ok": self.ok, "value": _plain(self.value)}
         for name in self.__slots__[2:-1]:
             found = getattr(self, name)
+            if name == "network":
+                found = [dict(record) for record in found]
             told[name] = _plain(found.__getstate__() if isinstance(found, _Record) else found)
         told["safe_to_retry"] = self.safe_to_retry
         return told

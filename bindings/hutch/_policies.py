@@ -6,7 +6,7 @@ Immutable; safe on any thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hutch._checks import _flag, _shown, nearest, unknown
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch._mounts import Mount
+    from hutch._network import Secret
 
     class PolicyFields(TypedDict, total=False):
         """What a `Policy` takes."""
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
         allow_sdists: bool
         hard_limits: bool
         refuse_secrets: bool
+        allow_network: Iterable[str] | str | None
         env: Mapping[str, str]
         mounts: Mapping[str, str | os.PathLike[str] | Mount]
+        secrets: Mapping[str, Mapping[str, Secret]] | None
 
 
 _FLAGS = ("allow_sdists", "hard_limits", "refuse_secrets")  # of a policy alone: no keywords
@@ -78,10 +81,11 @@ class Policy:
     Seconds: `timeout_sec` (default 30; None: unlimited), `cpu_sec` (None), `queue_sec` (60),
     `build_sec` (600), `max_age_sec` (3600). MiB: `memory_mb` (1024), `disk_mb` (256, part of
     memory_mb), `output_mb` (1), `result_mb` (512). Numbers: `cpus` (1), `pids` (64), `max_calls`
-    (10_000). Then `isolation` ("cell"), `env` ({}), and three that are no keywords of @sandbox:
-    `allow_sdists` (False): packages without a wheel may be built from source; `hard_limits`
-    (False): refuse a host that cannot enforce each limit hard; `refuse_secrets` (False): refuse a
-    function that carries the value of an environment variable of this process.
+    (10_000). Then `isolation` ("cell"), `allow_network` (()), `env` ({}), `secrets` ({}), and three
+    that are no keywords of @sandbox: `allow_sdists` (False): packages without a wheel may be built
+    from source; `hard_limits` (False): refuse a host that cannot enforce each limit hard;
+    `refuse_secrets` (False): refuse a function that carries the value of an environment variable of
+    this process.
 
     Raises ValueError or TypeError, naming the field, the value and what is allowed; an unknown
     field with the one that was meant.

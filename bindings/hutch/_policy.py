@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from hutch._environment import Environment
     from hutch._mounts import Mount
+    from hutch._network import Secret, Secrets
     from hutch._policies import Policy
 
     class Keywords(TypedDict, total=False):
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
         disk_mb: int
         output_mb: float
         result_mb: float
+        allow_network: Iterable[str] | str | None
         env: Mapping[str, str]
         mounts: Mapping[str, str | os.PathLike[str] | Mount]
+        secrets: Mapping[str, Mapping[str, Secret]] | None
         isolation: Literal["cell", "container", "shared"]
         max_calls: int
         max_age_sec: float
@@ -126,8 +129,10 @@ class Options(NamedTuple):
     disk_mb: int = 256
     output_mb: float = 1.0
     result_mb: float = 512.0
+    allow_network: tuple[str, ...] = ()  # normal forms
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[tuple[str, Any], ...] = ()  # destinations with their Mounts
+    secrets: Secrets = ()
     isolation: str = "cell"
     max_calls: int = 10_000  # of a worker; of a shared cell 100; of a container 1
     max_age_sec: float = 3600.0
@@ -183,6 +188,11 @@ class Options(NamedTuple):
             raise ValueError(
                 f'max_calls={options.max_calls}: with isolation="container" each worker serves '
                 "one call; leave max_calls= out"
+            )
+        if options.isolation == "shared" and (options.allow_network or options.secrets):
+            raise ValueError(
+                'allow_network= and secrets= do not go with isolation="shared": its process serves '
+                "many calls, and what each of them reached could not be told; leave isolation= out"
             )
         if options.disk_mb > options.memory_mb:
             if "disk_mb" in given:
@@ -267,6 +277,12 @@ def _pool(name: str, value: Any) -> Pool:
     return value
 
 
+def _network() -> ModuleType:
+    from hutch import _network
+
+    return _network
+
+
 def _mb(low: int) -> Callable[[str, Any], int]:
     return lambda name, value: _whole(name, value, low, _TIB)
 
@@ -286,8 +302,10 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "disk_mb": _mb(1),
     "output_mb": lambda name, value: _number(name, value, 0, 4096, zero=True),
     "result_mb": lambda name, value: _number(name, value, 0, 65536),
+    "allow_network": lambda name, value: _network().allow_network(name, value),
     "env": _pairs,
     "mounts": _mounts,
+    "secrets": lambda name, value: _network().secrets(name, value),
     "isolation": _isolation,
     "max_calls": lambda name, value: _whole(name, value, 1, 1 << 40),
     "max_age_sec": _sec,
@@ -302,11 +320,6 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 
 # Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
 _LATER: dict[str, tuple[tuple[object, ...], str]] = {
-    "allow_network": (
-        ((), [], set(), frozenset(), None),
-        "a call has no network: pass data in as arguments",
-    ),
-    "secrets": (({}, None), "there is no network inside that a secret could be sent to"),
     "tools": (
         ((), [], set(), frozenset(), None),
         "a call cannot call back: pass data in, and results out",

@@ -32,7 +32,9 @@ def written(fields: dict[str, Any]) -> str:
     """The fields as TOML; pairs become tables, after everything else."""
     lines, tables = [], []
     for name, value in fields.items():
-        if name in ("env", "mounts", "secrets"):
+        if name == "secrets":
+            tables += _secrets(value)
+        elif name in ("env", "mounts"):
             tables += _table(name, value)
         else:
             lines.append(f"{name} = {_literal(value)}")
@@ -43,6 +45,18 @@ def _table(name: str, pairs: Any) -> list[str]:
     if not pairs:
         return []
     return ["", f"[{name}]", *(f"{_quoted(key)} = {_literal(value)}" for key, value in pairs)]
+
+
+def _secrets(hosts: Any) -> list[str]:
+    """Each by the name of its variable: a value is not written down."""
+    lines = []
+    for host, headers in hosts:
+        lines += ["", f"[secrets.{_quoted(host)}]"]
+        for header, secret in headers:
+            fields = secret.to_fields().items()
+            inline = ", ".join(f"{name} = {_literal(value)}" for name, value in fields)
+            lines.append(f"{_quoted(header)} = {{ {inline} }}")
+    return lines
 
 
 def _literal(value: Any) -> str:

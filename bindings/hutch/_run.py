@@ -247,7 +247,16 @@ def _unclocked(
         if target.is_program:
             outcome.exit_code = 0
         return outcome
-    return conclude(target, result, outcome)
+    return denied(conclude(target, result, outcome), target)
+
+
+def denied(outcome: Outcome[Any], target: Target) -> Outcome[Any]:
+    """Of a call that failed: what it was refused comes first."""
+    if not outcome.network:
+        return outcome
+    from hutch._network import deny
+
+    return deny(outcome, target.name)
 
 
 def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
@@ -284,7 +293,7 @@ def measured(target: Target, result: _core.CallResult, pool: Prepared) -> Outcom
     """What was seen from outside."""
     used = result.usage
     status: Any = "raised" if result.status == "unencodable" else result.status
-    return Outcome(
+    outcome: Outcome[Any] = Outcome(
         status,
         limit=result.limit or None,
         signal=result.signal,
@@ -308,6 +317,11 @@ def measured(target: Target, result: _core.CallResult, pool: Prepared) -> Outcom
         worker_id=result.worker_id,
         may_have_run=result.may_have_run,
     )
+    if result.network:
+        from hutch._network import records
+
+        outcome.network = records(result.network)
+    return outcome
 
 
 def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:

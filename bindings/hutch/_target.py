@@ -56,6 +56,7 @@ class Target:
             calls_of_cell=options.max_calls if self.shared else 0,
             age_of_cell_sec=options.max_age_sec,
             policy=_policy_hash(options),
+            network=bool(options.allow_network or options.secrets),
         )
         self._types: dict[str, type] | None = None
 
@@ -131,7 +132,16 @@ class Target:
             "policy": self.terms.policy,
             "shared": self.shared,
             "hard_limits": options.hard_limits,
+            "allow_network": list(options.allow_network),
+            "secrets": self._secrets(),
         }
+
+    def _secrets(self) -> list[dict[str, Any]]:
+        if not self.options.secrets:
+            return []
+        from hutch import _network
+
+        return _network.revealed(self.options.secrets)
 
     def _setup(self) -> bytes:
         setup = self.options.setup

@@ -14,13 +14,13 @@
 
 namespace hutch {
 
-inline constexpr int kMaxDescriptors = 3;
+inline constexpr int kMaxDescriptors = 4;
 
 struct Message {
   FrameHeader header;
   const char* payload = nullptr;
   size_t size = 0;  // of the payload
-  int descriptors[kMaxDescriptors] = {-1, -1, -1};
+  int descriptors[kMaxDescriptors] = {-1, -1, -1, -1};
   int count = 0;
   pid_t sender = 0;  // by the kernel, where the socket has SO_PASSCRED
 

@@ -38,5 +38,6 @@ inline constexpr int kCallFd = 3;    // in a cell: the call socket
 inline constexpr int kZygoteFd = 3;  // in the zygote: its control socket
 inline constexpr int kControlFd =
     4;  // in a slot, and in a cell until it is ready: the slot's control socket
+inline constexpr int kForwarderFd = 5;  // in a slot with a network: the forwarder's program
 
 }  // namespace hutch

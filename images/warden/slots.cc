@@ -75,7 +75,7 @@ void Warden::OnMakeCell(const Message& message) {
   const uint32_t number = message.header.a;
   FrameHeader header = message.header;
   if (number >= kMaxSlots || slots_[number].state != SlotState::kServing ||
-      slots_[number].cell.state != CellState::kNone || message.count != 3) {
+      slots_[number].cell.state != CellState::kNone || message.count < 3) {
     header.kind = FrameKind::kFailed;
     header.b = EBUSY;
     static constexpr char kText[] = "the slot is not there, or has a cell";
@@ -86,7 +86,7 @@ void Warden::OnMakeCell(const Message& message) {
   slot.cell.state = CellState::kMaking;
   slot.cell.id = header.id;
   slot.cell.begun_us = NowUs();
-  if (!Send(slot.control, header, nullptr, 0, message.descriptors, 3)) {
+  if (!Send(slot.control, header, nullptr, 0, message.descriptors, message.count)) {
     static constexpr char kText[] = "the slot does not listen";
     FailSlot(static_cast<int>(number), errno, kText, sizeof kText - 1);
   }

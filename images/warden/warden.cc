@@ -360,7 +360,7 @@ void Warden::WatchWorker() {
   uint64_t slots = 0;
   for (const Slot& slot : slots_) {
     if (slot.state == SlotState::kServing) ++slots;
-    if (slot.state != SlotState::kFree) ++processes;
+    if (slot.state != SlotState::kFree) processes += 2;  // itself, and a forwarder
     if (slot.cell.state == CellState::kNone) continue;
     allowed += watch_kb_;
     processes += pids_ + 2;  // its PID 1, and one that is about to be refused

@@ -27,6 +27,7 @@
 #include "images/warden/control.h"
 #include "images/worker/clone.h"
 #include "images/worker/frames.h"
+#include "images/worker/network.h"
 #include "images/worker/pages.h"
 #include "images/worker/slot.h"
 
@@ -114,13 +115,24 @@ PyObject* Enter(PyObject*, PyObject* args) {
   int cgroup = -1;
   unsigned long long memory_kb, disk_kb, pids, nofile;
   const char* mounts = "";
-  if (!PyArg_ParseTuple(args, "iKKKK|si", &control, &memory_kb, &disk_kb, &pids, &nofile, &mounts,
-                        &cgroup))
+  const char* egress = "";
+  if (!PyArg_ParseTuple(args, "iKKKK|sis", &control, &memory_kb, &disk_kb, &pids, &nofile, &mounts,
+                        &cgroup, &egress))
     return nullptr;
-  const SlotOptions options{memory_kb, disk_kb, pids, nofile, mounts, cgroup};
+  const SlotOptions options{memory_kb, disk_kb, pids, nofile, mounts, cgroup, egress};
   bool locks_shared = false;
   if (const char* step = EnterSlot(options, control, &plan, &locks_shared)) return Failed(step);
   return PyBool_FromLong(locks_shared);
+}
+
+// A forwarder of its own for each cell that has a network; the last one's ends first.
+long MakeNetworkAndCell(const Received& received, uint64_t id, const int (&descriptors)[3],
+                        const char** step) {
+  if (has_network()) {
+    StopForwarder();
+    if (const char* failed = StartForwarder(received.descriptors[3])) return *step = failed, -errno;
+  }
+  return MakeCell(plan, id, descriptors, step);
 }
 
 // Makes cells until the warden is gone; returns only in a cell: its id, and whether a caller waits
@@ -136,7 +148,7 @@ PyObject* Serve(PyObject*, PyObject* args) {
     Received received;
     const Frame* frame = Receive(kControlFd, &received);
     if (frame == nullptr || received.size < 0 || frame->header.kind != FrameKind::kMakeCell ||
-        received.count != 3) {
+        received.count != (has_network() ? 4 : 3)) {
       _exit(received.size < 0 ? 0 : 70);
     }
     const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
@@ -145,7 +157,7 @@ PyObject* Serve(PyObject*, PyObject* args) {
     const bool hurried = frame->header.c == kHurried;
     const char* step = "";
     CallAll(before);
-    const long made = MakeCell(plan, id, descriptors, &step);
+    const long made = MakeNetworkAndCell(received, id, descriptors, &step);
     if (made == 0) {
       CallAll(child);
       return Py_BuildValue("(Ki)", static_cast<unsigned long long>(id), hurried ? 1 : 0);
@@ -253,8 +265,8 @@ PyMethodDef methods[] = {
     {"read_bytes", ReadBytes, METH_VARARGS, "read_bytes(fd, at, size) -> bytes"},
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
-     "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1) -> locks are "
-     "shared"},
+     "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "
+     "locks are shared"},
     {"serve", Serve, METH_VARARGS,
      "serve(before, parent, child) -> (id, hurried): make cells, with these tuples of hooks around "
      "each fork; returns in each cell"},

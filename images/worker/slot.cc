@@ -19,6 +19,7 @@
 #include <algorithm>
 
 #include "images/warden/control.h"
+#include "images/worker/network.h"
 #include "images/worker/raw_syscall.h"
 #include "images/worker/without.h"
 
@@ -153,7 +154,7 @@ void CopyFile(const char* path) {
   if (from >= 0) close(from);
 }
 
-void WriteSmallFiles() {
+void WriteSmallFiles(const char* hosts) {
   char passwd[160];
   char group[96];
   snprintf(passwd, sizeof passwd, "root:x:0:0:root:/:/bin/sh\ncell:x:%u:%u:cell:/work:/bin/sh\n",
@@ -165,7 +166,7 @@ void WriteSmallFiles() {
   } files[] = {
       {"/etc/passwd", passwd},
       {"/etc/group", group},
-      {"/etc/hosts", "127.0.0.1 localhost cell\n::1 localhost cell\n"},
+      {"/etc/hosts", hosts},
       {"/etc/nsswitch.conf",
        "passwd: files\ngroup: files\nhosts: files\n"},  // no name is asked for on a network
       {"/etc/host.conf", "multi on\n"},
@@ -219,7 +220,7 @@ const char* ShowMounts(const char* lines, bool* locks_shared) {
   return nullptr;
 }
 
-const char* BuildRoot(const char* mounts, bool* locks_shared) {
+const char* BuildRoot(const char* hosts, const char* mounts, bool* locks_shared) {
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "private mounts";
   if (mount("tmpfs", "/tmp", "tmpfs", kQuiet, "size=1m,mode=0755") != 0) return "tmpfs";
   if (mkdir(kEmpty, 0755) != 0 || mkdir(kRoot, 0755) != 0) return "mkdir";
@@ -229,7 +230,7 @@ const char* BuildRoot(const char* mounts, bool* locks_shared) {
     MakeDirectories(path);
   }
   symlink("/tmp", RootPath("/var/tmp").text);
-  WriteSmallFiles();
+  WriteSmallFiles(hosts);
   for (const char* path : kCopied) CopyFile(path);
   for (const char* path : kShown) {
     if (const char* failed = Show(path, locks_shared)) return failed;
@@ -305,7 +306,10 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
 
 const char* PlaceDescriptors(int control) {
   if (control != kControlFd && dup3(control, kControlFd, O_CLOEXEC) < 0) return "control socket";
-  if (syscall(SYS_close_range, kControlFd + 1, ~0u, 0) != 0 || close(kControlFd - 1) != 0)
+  int last = kControlFd;
+  if (has_network() && dup3(forwarder_program(), last = kForwarderFd, O_CLOEXEC) < 0)
+    return "forwarder";
+  if (syscall(SYS_close_range, last + 1, ~0u, 0) != 0 || close(kControlFd - 1) != 0)
     return "close_range";
   const int null = open(
       "/dev/null", O_RDWR | O_CLOEXEC);  // anew: the zygote's belongs to the container's own root
@@ -345,7 +349,9 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   if (WriteFile("/proc/self/uid_map", plan->uid_map) != 0) return "uid_map";
   if (WriteFile("/proc/self/gid_map", plan->gid_map) != 0) return "gid_map";
   if (sethostname("cell", 4) != 0 || setdomainname("(none)", 6) != 0) return "hostname";
-  if (const char* failed = BuildRoot(options.mounts, locks_shared)) return failed;
+  static char hosts[64 * 1024];
+  if (const char* failed = LoadNetwork(options.egress, hosts, sizeof hosts)) return failed;
+  if (const char* failed = BuildRoot(hosts, options.mounts, locks_shared)) return failed;
   if (const char* failed = network == 0 ? nullptr : RaiseLoopback()) return failed;
   if (const char* failed = PlaceDescriptors(control)) return failed;
   return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 ? nullptr : "PR_SET_DUMPABLE";

@@ -27,15 +27,16 @@ struct SlotOptions {
   const char* mounts = "";
   int cgroup = -1;  // an open cgroup.procs; the slot moves into that cgroup, and its cells are born
                     // there. -1: none
+  const char* egress = "";  // lines of LoadNetwork(), "": no network
 };
 
 // Forks the calling process with the same parent (CLONE_PARENT). Returns as fork() does.
 long ForkSlot();
 
 // Puts the calling process into the slot's namespaces and fills `plan`. `control` becomes
-// kControlFd; every other descriptor above 2 is closed. Returns nullptr, or the step that failed,
-// with errno set. `*locks_shared` becomes true where no overlay could be made: cells of this worker
-// could then meet by file locks.
+// kControlFd; every other descriptor above 2 is closed, but for a slot's with a network
+// kForwarderFd. Returns nullptr, or the step that failed, with errno set. `*locks_shared` becomes
+// true where no overlay could be made: cells of this worker could then meet by file locks.
 const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, bool* locks_shared);
 
 }  // namespace hutch

@@ -235,6 +235,7 @@ class Zygote:
                 self.number("HUTCH_NOFILE", 1024),
                 self.config.get("HUTCH_MOUNTS", ""),
                 cgroup,
+                self.config.get("HUTCH_EGRESS", ""),
             )
         except OSError as error:
             where = CELL_CONTROL if error.strerror == "/dev/null" else control

@@ -1,0 +1,30 @@
+// The cell's side of a network: in the slot's own network namespace, where nothing but loopback is,
+// each host that the cell may reach has a loopback address (/etc/hosts names it), and a forwarder
+// (forwarder.cc) listens there before the cell exists.
+//
+// The slot binds the listeners, for ports below 1024 need a capability, and executes the forwarder,
+// which thereby has none. One for each cell: the slot ends it before it makes the next.
+//
+// Thread contract: called in a slot, which is single-threaded; LoadNetwork() once.
+#pragma once
+
+#include <cstddef>
+
+namespace hutch {
+
+// Reads `text`, lines "number address port name" (name "-": none), for StartForwarder(), opens the
+// forwarder's program, and writes what /etc/hosts shall say to `hosts`. nullptr, or the step that
+// failed, with errno set. Without lines nothing is done: there is no network.
+// REQUIRES: the container's own root is still there.
+const char* LoadNetwork(const char* text, char* hosts, size_t size);
+
+bool has_network();
+// A descriptor that is to be kept, as kForwarderFd; -1: none.
+int forwarder_program();
+
+// Starts the forwarder of one cell on `channel`. nullptr, or the step that failed, with errno set.
+const char* StartForwarder(int channel);
+// Ends it, if there is one, and waits for that.
+void StopForwarder();
+
+}  // namespace hutch
