@@ -70,10 +70,10 @@ PyObject* OrThrow(PyObject* object) {
 // A copy into fresh memory. Faulting pages in one by one would cost several times the copy: those
 // written to are asked for in big ones, those of a mapped file all at once. Both are advice.
 void CopyLarge(char* to, const char* from, size_t size) {
-  const auto advise = [size](const void* begin, uintptr_t page, int advice) {
-    const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
-    const uintptr_t last = (reinterpret_cast<uintptr_t>(begin) + size) / page * page;
-    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, advice);
+  const auto advise = [size](const char* begin, size_t page, int advice) {
+    const size_t skipped = -reinterpret_cast<uintptr_t>(begin) % page;  // whole pages only
+    if (skipped + page > size) return;
+    ::madvise(const_cast<char*>(begin) + skipped, (size - skipped) / page * page, advice);
   };
   if (size >= kLargeCopy) {
     advise(to, 2 << 20, MADV_HUGEPAGE);

@@ -91,7 +91,7 @@ void Segment::Fill(std::span<const std::string_view> parts) {
     end = at + part.size();
     at = AlignUp(end);
   }
-  if (end < dirty_) std::memset(data_ + end, 0, dirty_ - end);
+  if (!fresh && end < dirty_) std::memset(data_ + end, 0, dirty_ - end);
   dirty_ = end;
   Map();
 }
