@@ -492,8 +492,10 @@ TEST_F(ClientTest, ReportsTheStepsOfAPreparation) {
   });
   Client client(agent.path(), -1);
   std::vector<std::string> stages;
+  Prepare prepare;
+  prepare.timeout_ms = 1000;
   const Prepared prepared =
-      client.PreparePool({.timeout_ms = 1000}, [&](const Progress& step) { stages.push_back(step.stage); }, {});
+      client.PreparePool(prepare, [&](const Progress& step) { stages.push_back(step.stage); }, {});
   EXPECT_EQ(prepared.key, "key");
   EXPECT_EQ(stages, std::vector<std::string>{"download"});
 }
