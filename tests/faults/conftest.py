@@ -69,6 +69,8 @@ class Host:
         return sorted(found)
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
+        if pid <= 0:
+            return  # of a container that has no process; 0 would be our own group
         try:
             os.kill(pid, number)
         except ProcessLookupError:
