@@ -87,6 +87,13 @@ Clock::time_point After(uint64_t ms) {
          std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
+// A lease of no number: the cell is in handed_.
+ReceivedMessage Handed(uint64_t request) {
+  Leased notice;
+  notice.request = request;
+  return {notice, {}};
+}
+
 Error Lost() {
   return Error(Code::kUnavailable, "the agent closed the connection",
                "`hutch logs` shows its last words; it starts again with the next call");
@@ -334,6 +341,7 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
   Pending pending;
   std::unique_lock lock(mutex_);
   pending_[id] = &pending;
+  if (handed_.contains(id)) pending.arrived.push_back(Handed(id));
   const auto forget = [&] { pending_.erase(id); };
   try {
     lock.unlock();
@@ -493,9 +501,9 @@ void Client::KeepLocked(const std::string& key, HeldLease held) {
   const uint64_t request = waiters.front();
   waiters.pop_front();
   handed_.emplace(request, std::move(held));
-  Leased notice;  // of no lease: it is in handed_
-  notice.request = request;
-  pending_.at(request)->arrived.push_back({notice, {}});
+  const auto pending = pending_.find(request);
+  if (pending == pending_.end()) return;  // it looks there when it begins to wait
+  pending->second->arrived.push_back(Handed(request));
   changed_.notify_all();
   const uint64_t one = 1;
   if (::write(wake_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
