@@ -44,7 +44,11 @@ def service_pids() -> list[int]:
 
 
 def conmon_of(host: Any, container: dict[str, Any]) -> int:
-    return int(host.podman("inspect", "--format", "{{.State.ConmonPid}}", container["Id"]))
+    """0: the container has gone since it was listed."""
+    try:
+        return int(host.podman("inspect", "--format", "{{.State.ConmonPid}}", container["Id"]))
+    except RuntimeError:
+        return 0
 
 
 def begun_call(seconds: float) -> tuple[Any, threading.Event]:

@@ -21,15 +21,22 @@ def cells() -> Path:
     return Path(found[0].read_text().strip())
 
 
+_seen: dict[tuple[Path, str], int] = {}
+
+
 def counted(file: str, event: str) -> int:
-    """Of all slots together; of memory, those that are gone included."""
+    """Of all slots together, with those that have gone since they were looked at."""
     every = [cells()] if file == "memory.events" else [p for p in cells().iterdir() if p.is_dir()]
-    count = 0
     for group in every:
-        for line in (group / file).read_text().splitlines():
+        try:
+            lines = (group / file).read_text().splitlines()
+        except FileNotFoundError:
+            continue  # its slot went meanwhile
+        for line in lines:
             name, _, value = line.partition(" ")
-            count += int(value) if name == event else 0
-    return count
+            if name == event:
+                _seen[group, event] = int(value)
+    return sum(count for (_, name), count in _seen.items() if name == event)
 
 
 @sandbox(**PATIENT)
