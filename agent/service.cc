@@ -163,6 +163,22 @@ void WaitForService(const Paths& paths, pid_t child) {
   }
 }
 
+// Whether this user has a Podman at work, or a conmon, which watches over a container.
+bool AnyPodman(const Paths& paths) {
+  DIR* proc = ::opendir("/proc");
+  if (proc == nullptr) return true;
+  bool found = false;
+  while (const dirent* entry = ::readdir(proc)) {
+    const std::string dir = std::string("/proc/") + entry->d_name;
+    struct stat st{};
+    if (std::atoi(entry->d_name) <= 1 || ::stat(dir.c_str(), &st) != 0) continue;
+    const std::string program = ReadText(dir + "/cmdline").c_str();  // a zombie has none
+    if (st.st_uid == paths.uid && (program.ends_with("conmon") || program.ends_with("podman"))) found = true;
+  }
+  ::closedir(proc);
+  return found;
+}
+
 // Ends the pause process, and sets Podman's books right where they name containers whose processes
 // are gone.
 void Migrate(const Paths& paths) {
@@ -171,6 +187,18 @@ void Migrate(const Paths& paths) {
   migrate.environment = PodmanEnvironment(paths);
   migrate.private_view = paths.service_user;
   Run(paths, migrate);
+}
+
+// Every process was killed and the run directory stayed, as when a machine's container is
+// restarted: Podman's books name processes that are gone, and it asks for a migration. That gives
+// up at the first container that it cannot stop, after five seconds. Where nothing lives, what a
+// reboot removes is removed instead, and Podman counts all containers as ended.
+void CorrectBooks(const Paths& paths) {
+  if (AnyPodman(paths)) return Migrate(paths);
+  const AsUser user(paths);
+  ::unlink((paths.xdg_runtime_dir + "/libpod/tmp/pause.pid").c_str());
+  ::unlink(("/dev/shm/libpod_rootless_lock_" + std::to_string(paths.uid)).c_str());
+  ::unlink((paths.xdg_runtime_dir + "/libpod/tmp/alive").c_str());
 }
 
 void LaunchService(const Paths& paths) {
@@ -205,12 +233,9 @@ void LaunchService(const Paths& paths) {
     try {
       return WaitForService(paths, Spawn(paths, command));
     } catch (const Error& error) {
-      // Every process was killed and the run directory stayed, as when a machine's container is
-      // restarted: Podman's books name processes that are gone, and it asks for this, once for its
-      // pause process and once for its containers.
       const bool stale = std::string_view(error.what()).find("system migrate") != std::string::npos;
       if (!stale || attempt == 3) throw;
-      Migrate(paths);
+      CorrectBooks(paths);
     }
   }
 }
