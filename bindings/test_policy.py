@@ -74,7 +74,6 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
         ("allow_network", "*"),
         ("secrets", {"a": {}}),
         ("tools", [print]),
-        ("isolation", "gvisor"),
         ("client", object()),
     ],
 )
@@ -89,7 +88,7 @@ def test_a_shared_cell_is_replaced_sooner_than_a_worker_unless_that_is_said() ->
     assert shared.changed({"isolation": "cell"}) == NORMAL
     assert NORMAL.changed({"isolation": "shared", "max_calls": 7}).max_calls == 7
     for bad in ("Shared", "", None, 1, ["shared"]):
-        with pytest.raises(ValueError, match=r'isolation=.*"cell", "container" or "shared"'):
+        with pytest.raises(ValueError, match=r'isolation=.*"gvisor" or "shared"'):
             NORMAL.changed({"isolation": bad})
 
 
@@ -99,8 +98,14 @@ def test_a_container_serves_one_call_and_no_other_number() -> None:
     assert container.changed({"isolation": "cell"}) == NORMAL
     assert NORMAL.changed({"isolation": "container", "max_calls": 1}) == container
     for number in (2, 10_000):
-        with pytest.raises(ValueError, match=f"max_calls={number}: .*one call"):
-            NORMAL.changed({"isolation": "container", "max_calls": number})
+        for isolation in ("container", "gvisor"):
+            with pytest.raises(ValueError, match=f"max_calls={number}: .*{isolation}.*one call"):
+                NORMAL.changed({"isolation": isolation, "max_calls": number})
+
+
+def test_gvisor_takes_no_mounts() -> None:
+    with pytest.raises(ValueError, match=r"mounts=.*gvisor"):
+        NORMAL.changed({"isolation": "gvisor", "mounts": {"/data": "."}})
 
 
 def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:

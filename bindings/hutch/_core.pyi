@@ -90,7 +90,7 @@ class PoolSpec(PackageSpec):
     warm: int  # cells kept ready; -1: auto
     max_cells: int  # 0: auto
     idle_sec: float
-    isolation: str  # "cell" or "container": a worker for each call
+    isolation: str  # "cell"; "container" or "gvisor": a worker for each call
     # Not the worker's affair, but of what the agent allows and writes down: see Terms.
     timeout_ms: int
     cpu_ms: int
