@@ -73,8 +73,11 @@ void Validate(const PoolSpec& spec) {
   if (spec.max_calls < 1) refuse("max_calls is at least 1");
   if (!(spec.max_age_sec > 0 && spec.idle_sec > 0)) refuse("max_age_sec and idle_sec are above 0");
   if (spec.max_cells > 4096) refuse("max_cells is at most 4096");
-  if (spec.isolation != "cell" && spec.isolation != "container")
-    refuse("isolation is \"cell\" or \"container\"");
+  if (spec.isolation != "cell" && spec.isolation != "container" && spec.isolation != "gvisor")
+    refuse("isolation is \"cell\", \"container\" or \"gvisor\"");
+  if (spec.isolation == "gvisor" &&
+      !(spec.mounts.empty() && spec.allow_network.empty() && spec.secrets.empty()))
+    refuse("isolation=\"gvisor\" takes no mounts, and has no network");
   CheckMounts(spec);
   CheckEgress(spec);
 }
@@ -98,6 +101,7 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
                std::string generation, std::function<unsigned()> worker_uid, uint64_t most_workers)
     : loop_(loop),
       podman_(podman),
+      gvisor_podman_(GvisorSocket(paths)),
       store_(store),
       paths_(paths),
       generation_(std::move(generation)),
@@ -266,7 +270,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
     }
     Pool::Context context{
         loop_,
-        podman_,
+        prepare.spec.isolation == "gvisor" ? gvisor_podman_ : podman_,
         podman_threads_,
         paths_,
         generation_,
@@ -689,7 +693,7 @@ void Broker::Sweep() {
         // again next time.
         const bool ours = generation != container.labels.end() && generation->second == generation_;
         if (ours && container.state != "exited" && container.state != "stopped") continue;
-        podman_.Remove(container.id);
+        (IsOnGvisor(container.labels) ? gvisor_podman_ : podman_).Remove(container.id);
       }
     } catch (const std::exception& error) {
       std::fprintf(stderr, "sweep: %s\n", error.what());

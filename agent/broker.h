@@ -157,6 +157,7 @@ class Broker {
 
   Loop& loop_;
   Podman& podman_;
+  Podman gvisor_podman_;
   EnvironmentStore& store_;
   const Paths& paths_;
   std::string generation_;

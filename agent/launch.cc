@@ -20,6 +20,7 @@
 #include "agent/config.h"
 #include "agent/install.h"
 #include "agent/service.h"
+#include "pool/confinement.h"
 #include "pool/host.h"
 #include "pool/podman.h"
 #include "wire/error.h"
@@ -287,6 +288,7 @@ void Install(const LaunchOptions& options) {
   const Paths paths = PrepareHost();
   const Fd lock = LockStart(paths);
   EnsureService(paths);
+  if (options.gvisor) EnsureGvisor(paths);
   InstallBase(paths, options);
   InstallRuntime(paths, options);
 }
@@ -329,6 +331,7 @@ void Stop(bool force) {
   {
     const AsUser user(paths);
     Podman podman(paths.podman_socket());
+    Podman gvisor(GvisorSocket(paths));
     std::vector<ContainerInfo> ours = podman.List("hutch.instance=" + paths.instance_label());
     // The agent first: it would only see its workers die, and make new ones.
     const auto is_agent = [](const ContainerInfo& info) {
@@ -341,7 +344,7 @@ void Stop(bool force) {
         podman.Kill(info.id, "TERM");
         podman.WaitExit(info.id, kGrace);
       }
-      podman.Remove(info.id);
+      (IsOnGvisor(info.labels) && gvisor.Ping(kGrace) ? gvisor : podman).Remove(info.id);
     }
     others = !podman.List("").empty();
     RemoveSockets(paths);

@@ -21,6 +21,7 @@ struct LaunchOptions {
   std::string uv;           // the uv program; "" installs none
   std::string base_id;      // [0-9a-f]{32}
   std::string runtime_id;   // [0-9a-f]{32}
+  bool gvisor = false;      // Install: containers on gVisor are wanted too
 };
 
 // FindPaths, after making root's service user where it is missing.

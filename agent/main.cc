@@ -44,7 +44,7 @@ constexpr auto kDrainOnSignal = std::chrono::seconds(5);
 constexpr char kUsage[] =
     "usage: hutch-agent --serve | --foreground\n"
     "       hutch-agent --start | --install --package DIR --python EXE --cloudpickle DIR --uv EXE\n"
-    "                   --base-id HEX --runtime-id HEX\n"
+    "                   --base-id HEX --runtime-id HEX [--gvisor yes]\n"
     "       hutch-agent --stop | --doctor | --podman -- ARGS\n"
     "       hutch-agent --egress --socket PATH --ca PEM\n";
 
@@ -133,8 +133,9 @@ int Main(const std::vector<std::string>& args) {
     if (i + 1 == args.size()) throw Error(Code::kInvalidArgument, args[i] + " wants a value");
     flags[args[i]] = args[i + 1];
   }
-  const LaunchOptions options{flags["--package"], flags["--python"],  flags["--cloudpickle"],
-                              flags["--uv"],      flags["--base-id"], flags["--runtime-id"]};
+  const LaunchOptions options{
+      flags["--package"], flags["--python"],     flags["--cloudpickle"],    flags["--uv"],
+      flags["--base-id"], flags["--runtime-id"], flags["--gvisor"] == "yes"};
   if (verb == "--serve") return Serve();
   if (verb == "--foreground") Foreground(options);
   if (verb == "--egress")

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include <thread>
 
 #include "agent/view.h"
+#include "pool/confinement.h"
 #include "pool/host.h"
 #include "pool/podman.h"
 #include "wire/error.h"
@@ -50,10 +52,31 @@ std::string Tail(const std::string& text, size_t bytes) {
   return text.size() > bytes ? text.substr(text.size() - bytes) : text;
 }
 
-std::string ServiceLog(const Paths& paths) { return paths.run_dir + "/podman/service.log"; }
-std::string ServiceUrl(const Paths& paths) { return "unix://" + paths.podman_socket(); }
-std::string Unit(const Paths& paths) {
-  return "hutch-podman" + (paths.instance.empty() ? "" : "-" + paths.instance);
+// One process of `podman system service`. There are two where gVisor is used: which runtime a
+// container gets, a service decides once for all of its own (before Podman 6, the REST API takes no
+// runtime with a container). Both have the same containers.
+struct Endpoint {
+  std::string socket;
+  std::string log;
+  std::string unit;                  // of systemd's
+  std::vector<std::string> options;  // of podman's, before the verb
+
+  std::string url() const { return "unix://" + socket; }
+};
+
+std::string Unit(const Paths& paths, const char* suffix) {
+  return std::string("hutch-podman") + suffix +
+         (paths.instance.empty() ? "" : "-" + paths.instance);
+}
+std::string GvisorProgram(const Paths& paths) { return paths.state_dir + "/gvisor/runsc"; }
+Endpoint MainEndpoint(const Paths& paths) {
+  return {paths.podman_socket(), paths.run_dir + "/podman/service.log", Unit(paths, ""), {}};
+}
+Endpoint GvisorEndpoint(const Paths& paths) {
+  return {GvisorSocket(paths),
+          paths.run_dir + "/podman/gvisor.log",
+          Unit(paths, "-gvisor"),
+          {"--runtime", GvisorProgram(paths)}};
 }
 
 std::string FindProgram(const std::string& name, const std::string& search) {
@@ -74,12 +97,13 @@ std::string SearchPath() {
 }
 
 // Writes `text` as Podman's user, under another name first: a reader never sees half of it.
-void WriteFile(const Paths& paths, const std::string& path, const std::string& text) {
+void WriteFile(const Paths& paths, const std::string& path, const std::string& text,
+               mode_t mode = 0600) {
   const AsUser user(paths);
   if (ReadText(path) == text) return;
   const std::string part = path + "." + std::to_string(::getpid());
   Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd) ThrowErrno("create " + part, Code::kPlatform);
+  if (!fd || ::fchmod(fd.get(), mode) != 0) ThrowErrno("create " + part, Code::kPlatform);
   if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
     ThrowErrno("write " + part);
   if (::rename(part.c_str(), path.c_str()) != 0) ThrowErrno("rename " + part);
@@ -113,7 +137,7 @@ struct Service {
 // with a pause process there already, it joins that one's namespaces instead.
 std::vector<Service> FindServices(const Paths& paths, bool ours) {
   std::vector<Service> found;
-  const std::string wanted = ServiceUrl(paths);
+  const std::string wanted[] = {MainEndpoint(paths).url(), GvisorEndpoint(paths).url()};
   struct stat own{};
   ::stat("/proc/self/ns/user", &own);
   DIR* proc = ::opendir("/proc");
@@ -129,9 +153,10 @@ std::vector<Service> FindServices(const Paths& paths, bool ours) {
     const std::string words = ReadText(dir + "/cmdline");
     const std::string service = std::string("\0system\0service\0", 16);
     if (words.find(service) == std::string::npos) continue;
-    if (ours &&
-        words.find(std::string(1, '\0') + wanted + std::string(1, '\0')) == std::string::npos)
-      continue;
+    const bool its_ours = std::ranges::any_of(wanted, [&](const std::string& url) {
+      return words.find(std::string(1, '\0') + url + std::string(1, '\0')) != std::string::npos;
+    });
+    if (ours && !its_ours) continue;
     struct stat theirs{};
     const bool outer =
         ::stat((dir + "/ns/user").c_str(), &theirs) == 0 && theirs.st_ino == own.st_ino;
@@ -141,22 +166,22 @@ std::vector<Service> FindServices(const Paths& paths, bool ours) {
   return found;
 }
 
-bool Answers(const Paths& paths, milliseconds timeout) {
+bool Answers(const Paths& paths, const Endpoint& endpoint) {
   const AsUser user(paths);
-  return Podman(paths.podman_socket()).Ping(timeout);
+  return Podman(endpoint.socket).Ping(milliseconds(2000));
 }
 
-void WaitForService(const Paths& paths, pid_t child) {
+void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
   const auto deadline = Clock::now() + kServiceStart;
   for (;;) {
-    if (Answers(paths, milliseconds(2000))) return;
+    if (Answers(paths, endpoint)) return;
     int status = 0;
     const bool died = child > 0 && ::waitpid(child, &status, WNOHANG) == child;
     if (died || Clock::now() >= deadline) {
       const AsUser user(paths);
       throw Error(Code::kPlatform,
                   std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
-                      Tail(ReadText(ServiceLog(paths)), 2000),
+                      Tail(ReadText(endpoint.log), 2000),
                   "hutch doctor");
     }
     std::this_thread::sleep_for(milliseconds(15));
@@ -173,7 +198,8 @@ bool AnyPodman(const Paths& paths) {
     struct stat st{};
     if (std::atoi(entry->d_name) <= 1 || ::stat(dir.c_str(), &st) != 0) continue;
     const std::string program = ReadText(dir + "/cmdline").c_str();  // a zombie has none
-    if (st.st_uid == paths.uid && (program.ends_with("conmon") || program.ends_with("podman"))) found = true;
+    found = found || (st.st_uid == paths.uid &&
+                      (program.ends_with("conmon") || program.ends_with("podman")));
   }
   ::closedir(proc);
   return found;
@@ -201,29 +227,34 @@ void CorrectBooks(const Paths& paths) {
   ::unlink((paths.xdg_runtime_dir + "/libpod/tmp/alive").c_str());
 }
 
-void LaunchService(const Paths& paths) {
+void LaunchService(const Paths& paths, const Endpoint& endpoint) {
   Fd log;
   {
     const AsUser user(paths);
-    ::unlink(paths.podman_socket()
-                 .c_str());  // nobody listens there: a stale file would make Podman fail
-    log = Fd(::open(ServiceLog(paths).c_str(),
-                    O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!log) ThrowErrno("create " + ServiceLog(paths), Code::kPlatform);
+    // Nobody listens there: a stale file would make Podman fail.
+    ::unlink(endpoint.socket.c_str());
+    log = Fd(
+        ::open(endpoint.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!log) ThrowErrno("create " + endpoint.log, Code::kPlatform);
   }
   Command command;
-  command.argv = {FindPodman(), "system", "service", "-t", "0", ServiceUrl(paths)};
+  command.argv = {FindPodman()};
+  command.argv.insert(command.argv.end(), endpoint.options.begin(), endpoint.options.end());
+  for (const std::string& word : {std::string("system"), std::string("service"), std::string("-t"),
+                                  std::string("0"), endpoint.url()}) {
+    command.argv.push_back(word);
+  }
   command.environment = PodmanEnvironment(paths);
   command.out = command.err = log.get();
   if (HasUserManager(paths)) {
     // `env -i`: the manager's own environment may hold what the caller imported into it.
     Command run = command;
-    run.argv = {FindTool("systemd-run"), "--user",        "--collect", "--quiet",
-                "--unit=" + Unit(paths), FindTool("env"), "-i"};
+    run.argv = {FindTool("systemd-run"),   "--user",        "--collect", "--quiet",
+                "--unit=" + endpoint.unit, FindTool("env"), "-i"};
     run.argv.insert(run.argv.end(), command.environment.begin(), command.environment.end());
     run.argv.insert(run.argv.end(), command.argv.begin(), command.argv.end());
     if (Run(paths, run) == 0) {
-      WaitForService(paths, -1);
+      WaitForService(paths, endpoint, -1);
       return;
     }
   }
@@ -231,7 +262,7 @@ void LaunchService(const Paths& paths) {
   command.private_view = paths.service_user;
   for (int attempt = 1;; ++attempt) {
     try {
-      return WaitForService(paths, Spawn(paths, command));
+      return WaitForService(paths, endpoint, Spawn(paths, command));
     } catch (const Error& error) {
       const bool stale = std::string_view(error.what()).find("system migrate") != std::string::npos;
       if (!stale || attempt == 3) throw;
@@ -435,7 +466,8 @@ Fd LockStart(const Paths& paths) {
 }
 
 void EnsureService(const Paths& paths) {
-  if (Answers(paths, milliseconds(2000))) return;
+  const Endpoint endpoint = MainEndpoint(paths);
+  if (Answers(paths, endpoint)) return;
   FindPodman();
   CheckSubIds(paths);
   if (paths.service_user) WriteSettings(paths);
@@ -444,7 +476,7 @@ void EnsureService(const Paths& paths) {
     SignalServices(paths, SIGKILL);
     WaitForEnd(paths, milliseconds(2000));
   }
-  LaunchService(paths);
+  LaunchService(paths, endpoint);
   if (!paths.service_user) return;
   std::string cgroups;
   {
@@ -455,13 +487,33 @@ void EnsureService(const Paths& paths) {
   // A pause process made elsewhere pins another view of the mounts.
   StopService(paths, true);
   Migrate(paths);
-  LaunchService(paths);
+  LaunchService(paths, endpoint);
+}
+
+void EnsureGvisor(const Paths& paths) {
+  const Endpoint endpoint = GvisorEndpoint(paths);
+  if (Answers(paths, endpoint)) return;
+  const std::string runsc = FindProgram("runsc", SearchPath());
+  if (runsc.empty()) {
+    throw Error(Code::kPlatform,
+                "isolation=\"gvisor\" needs gVisor's runsc, which is not installed",
+                "sudo apt-get install --no-install-recommends runsc");
+  }
+  EnsureDirectory(paths, paths.state_dir + "/gvisor");
+  // No cgroup: an ordinary user has none that runsc could make others in. No network but loopback.
+  // The agent's socket is in a mount, and is only connected to.
+  WriteFile(paths, GvisorProgram(paths),
+            "#!/bin/sh\nexec " + runsc +
+                " --ignore-cgroups --network=none --host-uds=open --oci-seccomp \"$@\"\n",
+            0700);
+  LaunchService(paths, endpoint);
 }
 
 void StopService(const Paths& paths, bool keep_pause) {
+  const Endpoint endpoints[] = {MainEndpoint(paths), GvisorEndpoint(paths)};
   if (HasUserManager(paths)) {
     Command stop;
-    stop.argv = {FindTool("systemctl"), "--user", "stop", Unit(paths)};
+    stop.argv = {FindTool("systemctl"), "--user", "stop", endpoints[0].unit, endpoints[1].unit};
     stop.environment = PodmanEnvironment(paths);
     Run(paths, stop);
   }
@@ -472,7 +524,7 @@ void StopService(const Paths& paths, bool keep_pause) {
   }
   {
     const AsUser user(paths);
-    ::unlink(paths.podman_socket().c_str());
+    for (const Endpoint& endpoint : endpoints) ::unlink(endpoint.socket.c_str());
   }
   if (!paths.service_user || keep_pause || !FindServices(paths, false).empty()) return;
   KillPause(paths);

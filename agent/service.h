@@ -41,8 +41,11 @@ Fd LockStart(const Paths& paths);
 
 // Starts the service unless it answers. Throws kPlatform or kPodman with the tail of its log.
 void EnsureService(const Paths& paths);
-// Ends the service and, for the service user without other services, Podman's pause process and our
-// cgroup. REQUIRES: no container of ours is left. `keep_pause`: somebody else's containers are.
+// Starts a second service, whose containers run on gVisor, unless it answers. Throws kPlatform with
+// the command that installs runsc where that is missing. REQUIRES: EnsureService.
+void EnsureGvisor(const Paths& paths);
+// Ends the services and, for the service user without other services, Podman's pause process and
+// our cgroup. REQUIRES: no container of ours is left. `keep_pause`: somebody else's containers are.
 void StopService(const Paths& paths, bool keep_pause);
 
 // Becomes `podman ARGS` as Podman's user in the service's view. Returns only by throwing.

@@ -617,7 +617,7 @@ py::dict PathsDict() {
 
 PYBIND11_MODULE(_core, m) {
   using namespace hutch;
-  m.attr("WIRE_VERSION") = kWireVersion;
+  m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
   ErrorType() = py::reinterpret_steal<py::object>(
       PyErr_NewException("hutch._core.Error", PyExc_Exception, nullptr));
   m.attr("Error") = ErrorType();

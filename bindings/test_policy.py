@@ -71,7 +71,6 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
     ("name", "value"),
     [
         ("tools", [print]),
-        ("isolation", "gvisor"),
         ("client", object()),
     ],
 )
@@ -86,7 +85,7 @@ def test_a_shared_cell_is_replaced_sooner_than_a_worker_unless_that_is_said() ->
     assert shared.changed({"isolation": "cell"}) == NORMAL
     assert NORMAL.changed({"isolation": "shared", "max_calls": 7}).max_calls == 7
     for bad in ("Shared", "", None, 1, ["shared"]):
-        with pytest.raises(ValueError, match=r'isolation=.*"cell", "container" or "shared"'):
+        with pytest.raises(ValueError, match=r'isolation=.*"gvisor" or "shared"'):
             NORMAL.changed({"isolation": bad})
 
 
@@ -96,8 +95,19 @@ def test_a_container_serves_one_call_and_no_other_number() -> None:
     assert container.changed({"isolation": "cell"}) == NORMAL
     assert NORMAL.changed({"isolation": "container", "max_calls": 1}) == container
     for number in (2, 10_000):
-        with pytest.raises(ValueError, match=f"max_calls={number}: .*one call"):
-            NORMAL.changed({"isolation": "container", "max_calls": number})
+        for isolation in ("container", "gvisor"):
+            with pytest.raises(ValueError, match=f"max_calls={number}: .*{isolation}.*one call"):
+                NORMAL.changed({"isolation": isolation, "max_calls": number})
+
+
+def test_gvisor_takes_no_mounts() -> None:
+    with pytest.raises(ValueError, match=r"mounts=.*gvisor"):
+        NORMAL.changed({"isolation": "gvisor", "mounts": {"/data": "."}})
+
+
+def test_gvisor_has_no_network() -> None:
+    with pytest.raises(ValueError, match=r"allow_network= .*gvisor"):
+        NORMAL.changed({"isolation": "gvisor", "allow_network": ["example.org"]})
 
 
 def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:

@@ -20,7 +20,7 @@ constexpr auto kGreeting = std::chrono::seconds(10);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 // How long an outcome waits for the warden's word. A timeout may be passed by half a second in all.
 constexpr auto kReportAfterLimit = std::chrono::milliseconds(300);
-constexpr auto kLastWord = std::chrono::milliseconds(250);
+constexpr auto kLastWord = std::chrono::milliseconds(1000);  // of one that may not have ended
 constexpr auto kReportAfterEnd = std::chrono::milliseconds(3000);
 constexpr int kSendAttempts = 9;  // each on another cell
 constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);

@@ -46,6 +46,13 @@ json MapCaller(unsigned uid) {
   return {{"UIDMap", ids}, {"GIDMap", ids}, {"HostUIDMapping", false}, {"HostGIDMapping", false}};
 }
 
+json Scratch(const std::string& path, uint64_t mb) {
+  return {{"type", "tmpfs"},
+          {"source", "tmpfs"},
+          {"destination", path},
+          {"options", {"nosuid", "nodev", "size=" + std::to_string(mb) + "m", "mode=1777"}}};
+}
+
 json Limit(const char* type, uint64_t value) {
   return {{"type", type}, {"hard", value}, {"soft", value}};
 }
@@ -96,6 +103,12 @@ std::string ListenerLines(const EgressPlan& plan) {
 
 }  // namespace
 
+std::string GvisorSocket(const Paths& paths) { return paths.run_dir + "/podman/gvisor.sock"; }
+
+bool IsOnGvisor(const std::map<std::string, std::string>& labels) {
+  return labels.contains("hutch.gvisor");
+}
+
 std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   std::string config;
   const auto add = [&config](const char* key, const std::string& value) {
@@ -122,6 +135,8 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   } catch (const json::exception&) {
     throw Error(Code::kInvalidArgument, "a variable of env= is no UTF-8");
   }
+  if (launch.bare) add("HUTCH_BARE", "1");
+  if (launch.gvisor) add("HUTCH_GVISOR", "1");
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
   if (launch.modules) add("HUTCH_MODULES", "/opt/modules");
@@ -142,10 +157,12 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   if (launch.modules) mounts.push_back(Bind(launch.socket_dir + "/modules", "/opt/modules", false));
   for (const MountSpec& mount : launch.mounts)
     mounts.push_back(BindShown(ShownPath(paths, mount), mount));
-  mounts.push_back({{"type", "tmpfs"},
-                    {"source", "tmpfs"},
-                    {"destination", "/tmp"},
-                    {"options", {"nosuid", "nodev", "size=16m", "mode=1777"}}});
+  if (launch.bare) {
+    for (const char* path : {"/work", "/tmp", "/dev/shm"})
+      mounts.push_back(Scratch(path, launch.scratch_mb));
+  } else {
+    mounts.push_back(Scratch("/tmp", 16));
+  }
 
   const json env = {
       {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
@@ -172,15 +189,12 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"read_only_filesystem", true},
       // Default-deny; what it lets through is what the warden, slots and cells need.
       {"seccomp_profile_path", launch.runtime_dir + "/seccomp-worker.json"},
-      // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts
-      // of the outer one are masked. The cell masks them again.
-      {"unmask", {"ALL"}},
       {"netns", {{"nsmode", "none"}}},
       {"pidns", {{"nsmode", "private"}}},
       {"ipcns", {{"nsmode", "private"}}},
       {"utsns", {{"nsmode", "private"}}},
       {"cgroupns", {{"nsmode", "private"}}},
-      {"hostname", "worker"},
+      {"hostname", launch.bare ? "cell" : "worker"},
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
       {"healthconfig", nullptr},
@@ -194,6 +208,16 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
     spec["userns"] = {{"nsmode", "private"}};
     spec["idmappings"] = MapCaller(launch.uid);
   }
+  // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts of
+  // the outer one are masked. The cell masks them again.
+  if (!launch.bare) spec["unmask"] = {"ALL"};
+  // What else of the host a cell would have masked (images/worker/slot.cc); Podman has the rest.
+  if (launch.bare && !launch.gvisor) {
+    spec["mask"] = {"/proc/cmdline",  "/proc/config.gz",  "/proc/kallsyms",   "/proc/key-users",
+                    "/proc/kmsg",     "/proc/kpagecount", "/proc/kpageflags", "/proc/locks",
+                    "/proc/pressure", "/proc/vmallocinfo"};
+  }
+  if (launch.gvisor) spec["labels"]["hutch.gvisor"] = "1";
   return spec.dump();
 }
 

@@ -18,6 +18,11 @@ inline constexpr char kSetupName[] = "setup.pickle";  // beside the socket
 
 inline constexpr unsigned kCallerUid = 1000;  // inside, of a worker that has the caller's own uid
 
+// Of the Podman service whose containers run on gVisor (agent/service.h); such a container can only
+// be removed by that one, and says so in its labels.
+std::string GvisorSocket(const Paths& paths);
+bool IsOnGvisor(const std::map<std::string, std::string>& labels);
+
 struct WorkerLaunch {
   std::string name;         // of the container: unique for each worker
   std::string token;        // the warden proves itself with it
@@ -34,6 +39,10 @@ struct WorkerLaunch {
   std::vector<MountSpec> mounts;  // of the caller's files
   bool as_caller = false;         // its uid inside is the caller's own outside
   bool cgroups = false;           // the kernel limits each slot: the warden only stands behind it
+  // It makes no cells: the container is the one cell, and has the scratch of its call.
+  bool bare = false;
+  uint64_t scratch_mb = 0;
+  bool gvisor = false;  // and it is on a kernel that is not the host's
 };
 
 std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch);

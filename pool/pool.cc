@@ -38,6 +38,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       spec_(std::move(spec)),
       environment_(std::move(environment)),
       single_use_(spec_.isolation != "cell"),
+      bare_(spec_.isolation == "gvisor"),
       rotation_{single_use_ ? 1 : spec_.max_calls,
                 std::chrono::duration<double>(spec_.max_age_sec)},
       sizing_(single_use_ ? ResolveStock(spec_.warm, spec_.max_cells, AvailableMemoryKb())
@@ -272,7 +273,7 @@ void Pool::StartWorker() {
     // One that waits for a pool, where this one wants nothing that a container must be made with.
     std::unique_ptr<Worker> worker;
     const bool plain = !HasPackages(spec_) && spec_.modules.empty() && spec_.mounts.empty();
-    if (context_.spare && plain) worker = context_.spare(spec_);
+    if (context_.spare && plain && !bare_) worker = context_.spare(spec_);
     if (worker == nullptr) {
       const bool as_caller = AsCaller(spec_);
       const unsigned uid = as_caller ? kCallerUid : context_.worker_uid();
@@ -281,6 +282,9 @@ void Pool::StartWorker() {
       launch.mounts = spec_.mounts;
       launch.as_caller = as_caller;
       if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
+      launch.bare = bare_;
+      launch.gvisor = spec_.isolation == "gvisor";
+      launch.scratch_mb = spec_.disk_mb;
       worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
                                         context_.paths, std::move(launch), spec_.modules);
     }
@@ -308,6 +312,7 @@ void Pool::StartWorker() {
 
 void Pool::StartFailed(const Error& error) {
   ++failures_;
+  stocked_ = false;  // nothing is tried for a stock that nobody waits for
   ++worker_failures_;
   last_failure_ = error.what();
   FailSoon(error);
@@ -376,15 +381,28 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   const bool failed = !found->proven && !found->retiring;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   last_failure_ = why;
-  const bool mendable =
-      worker.failure() == Code::kPodmanDown || worker.failure() == Code::kMissingBase;
-  const Code code = mendable ? worker.failure() : Code::kWorkerFailed;
+  const bool telling = worker.failure() == Code::kPodmanDown ||
+                       worker.failure() == Code::kMissingBase ||
+                       worker.failure() == Code::kPlatform;
+  const Code code = telling ? worker.failure() : Code::kWorkerFailed;
   graveyard_.push_back(std::move(found->worker));
   workers_.erase(found);
   SweepRetired();
-  if (failed) {
-    StartFailed(Error(code, "a worker could not be started: " + why,
-                      "`hutch doctor` checks the host; `hutch logs` has the details"));
+  const bool network = !spec_.allow_network.empty() || !spec_.secrets.empty();
+  const bool plain = spec_.mounts.empty() && !network;
+  if (failed && code == Code::kPlatform && single_use_ && plain) {
+    bare_ = true;
+    Serve();
+  } else if (failed) {
+    std::string hint = "`hutch doctor` checks the host; `hutch logs` has the details";
+    if (code == Code::kPlatform) {
+      hint = "isolation=\"container\" needs none of them; ";
+      if (network)
+        hint = "allow_network= and secrets= need them, for a network of the call's own; ";
+      if (!spec_.mounts.empty()) hint = "mounts= needs them, to show no socket of the host's; ";
+      hint += "`hutch doctor` says what would mend it";
+    }
+    StartFailed(Error(code, "a worker could not be started: " + why, hint));
   } else {
     Serve();
   }

@@ -162,6 +162,7 @@ class Pool final : public Worker::Listener {
   Environment environment_;
   const bool single_use_;  // each worker serves one call
   bool stocked_ = false;   // single use: it is in use, so a stock is kept
+  bool bare_ = false;      // single use: this host lets no cell be made
   Rotation rotation_;
   SizingLimits sizing_;
   ArrivalRate rate_;

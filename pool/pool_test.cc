@@ -661,6 +661,28 @@ TEST_F(SingleUseTest, AnIdlePoolEndsItsStockAndMakesNoOther) {
   EXPECT_EQ(pool_->GetStats().worker_starts, starts);
 }
 
+TEST_F(SingleUseTest, WhereNoCellCanBeMadeItServesWithoutOne) {
+  wardens_.Behave(WardenWay::kNoNamespaces);
+  MakePool();
+  Grant* grant = Await();
+  ASSERT_NE(grant, nullptr);
+  EXPECT_EQ(pool_->GetStats().start_failures, 0u);
+  EXPECT_FALSE(std::filesystem::exists(paths_.worker_dir() + "/" + grant->worker + "/warden.sock"))
+      << "what runs beside the warden finds no socket";
+  EXPECT_TRUE(refusals_.empty());
+}
+
+TEST_F(PoolTest, WhereNoCellCanBeMadeTheReasonIsTold) {
+  wardens_.Behave(WardenWay::kNoNamespaces);
+  MakePool();
+  EXPECT_EQ(Await(), nullptr);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kPlatform);
+  EXPECT_TRUE(std::string(refusals_[0].what()).find("within those of its slot") !=
+              std::string::npos)
+      << refusals_[0].what();
+  EXPECT_TRUE(refusals_[0].hint().find("container") != std::string::npos);
+}
+
 TEST_F(SingleUseTest, SurvivesWardensThatTalkNonsense) {
   wardens_.Behave(WardenWay::kNonsense);
   spec_.warm = 3;

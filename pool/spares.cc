@@ -46,8 +46,10 @@ void Spares::Retire() {
 void Spares::OnWorkerDead(Worker& worker, const std::string& why) {
   std::fprintf(stderr, "spare worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   ++failures_;
+  const bool in_vain = worker.failure() == Code::kPlatform;
   // Not inside the worker's own call.
   context_.loop.Post([dead = std::shared_ptr<Worker>(std::move(spare_))] {});
+  if (in_vain) return;  // a pool finds out again, and says so
   MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));
 }
 

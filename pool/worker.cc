@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 constexpr auto kStartDeadline = std::chrono::seconds(180);
 constexpr size_t kMaxNotes = 16 * 1024;
 constexpr size_t kMaxWords = 300;
+constexpr auto kKillDeadline = std::chrono::seconds(5);
 // Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us
 // forking.
 constexpr unsigned kMaxBarren = 16;
@@ -79,8 +80,11 @@ void WriteModule(const fs::path& root, const std::string& path, const std::strin
   WriteFile(root / relative, content);
 }
 
-// As seen from here: the user whose Podman it is has uid 0.
-unsigned PeerUid(const WorkerLaunch& launch) { return launch.as_caller ? 0 : launch.uid; }
+// As seen from here: the user whose Podman it is has uid 0. gVisor's gofer connects for the warden,
+// as that user.
+unsigned PeerUid(const WorkerLaunch& launch) {
+  return launch.as_caller || launch.gvisor ? 0 : launch.uid;
+}
 
 }  // namespace
 
@@ -175,7 +179,8 @@ Worker::~Worker() {
 
 void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
                        Cgroups* cgroups) {
-  if (cgroups != nullptr && cgroups->usable()) cgroups_ = cgroups;
+  // A bare worker has no slot to put into one: its warden watches, as where there are no cgroups.
+  if (cgroups != nullptr && cgroups->usable() && !launch_.bare) cgroups_ = cgroups;
   launch_.cgroups = cgroups_ != nullptr;
   cgroup_limits_ = {.memory_kb = pool.memory_mb * 1024,
                     .pids = pool.pids + kOwnProcesses + (pool.allow_network.empty() ? 0 : 1),
@@ -248,6 +253,13 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       if (proved_) return Die("the warden said twice who it is");
       if (payload != launch_.token) return Die("the warden has the wrong token");
       proved_ = true;
+      if (header.b != 0 && !launch_.bare) return RefuseNamespaces(header.c, header.b);
+      if (launch_.bare) {  // what runs there finds no way to us
+        loop_.Remove(listener_fd_.get());
+        listener_fd_.reset();
+        std::error_code ignored;
+        fs::remove(launch_.socket_dir + "/" + kWorkerSocketName, ignored);
+      }
       if (!config_.empty()) return SendConfig();
       loop_.Cancel(std::exchange(start_timer_, 0));  // a spare: it may wait as long as it likes
       return;
@@ -324,6 +336,18 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     default:
       return Die("the warden sent a frame that is not its own");
   }
+}
+
+// The warden tried it before anybody's code was there, so it is to be believed.
+void Worker::RefuseNamespaces(uint64_t step, uint64_t error) {
+  const char* what = "namespaces for a slot";
+  if (step == kMappedUser) what = "a user mapped in a new user namespace";
+  if (step == kNewMounts) what = "mounts in a new user namespace";
+  if (step == kNestedNamespaces) what = "namespaces for a cell, within those of its slot";
+  if (step == kNewProc) what = "a /proc of a cell's own";
+  failure_ = Code::kPlatform;
+  Die(std::string("this host does not let a container make ") + what + " (" +
+      std::strerror(static_cast<int>(std::min<uint64_t>(error, 4095))) + ")");
 }
 
 bool Worker::Barren() { return ++barren_ >= kMaxBarren; }
@@ -436,7 +460,12 @@ void Worker::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
 }
 
 void Worker::Kill(uint64_t cell) {
-  if (cells_.contains(cell)) Send({.kind = FrameKind::kKill, .id = cell});
+  if (!cells_.contains(cell)) return;
+  Send({.kind = FrameKind::kKill, .id = cell});
+  if (!launch_.gvisor) return;  // where the kernel is the host's, nothing holds up a warden
+  loop_.After(kKillDeadline, [this, alive = alive_, cell] {
+    if (*alive && cells_.contains(cell)) Die("its warden does not end a cell");
+  });
 }
 
 bool Worker::Send(const FrameHeader& header, std::string_view payload,

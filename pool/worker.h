@@ -82,7 +82,8 @@ class Worker {
   double start_seconds() const { return start_seconds_; }
   const std::string& notes() const { return notes_; }
   uint64_t calls() const { return calls_; }
-  // Why its container could not be started: kPodmanDown and kMissingBase are the client's to mend.
+  // Why it could not be started: kPodmanDown and kMissingBase are the client's to mend, kPlatform
+  // says that cells cannot be made on this host.
   Code failure() const { return failure_; }
   bool tainted() const { return tainted_; }
 
@@ -124,6 +125,7 @@ class Worker {
   bool Send(const FrameHeader& header, std::string_view payload = {},
             std::span<const int> descriptors = {});
   void Die(const std::string& why);
+  void RefuseNamespaces(uint64_t step, uint64_t error);
   void ForgetSlot(uint32_t slot);
   void EndSlot(uint32_t slot);         // kSlotGone follows, whatever became of it
   bool RanOutOfMemory(uint32_t slot);  // by the kernel's own word

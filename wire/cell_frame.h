@@ -60,7 +60,8 @@
 // kNoStream    egress -> forwarder  id = number of the stream: refused, so that its connection is reset
 //
 // ---- warden -> agent
-// kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN
+// kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN; b = 0, or the errno that forbids
+//              cells here, c = NamespaceStep: what was tried. Said before anything of a pool is there.
 // kZygoteReady payload = JSON text of notes (untrusted: preloads that failed), at most 16 KiB
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
@@ -78,9 +79,7 @@
 namespace hutch {
 
 inline constexpr uint16_t kFrameMagic = 0x4348;
-// Raised with every change of what these frames or the messages of message.h mean: kWireVersion,
-// the name of the agent's socket, follows, so that an agent outlived by newer files is left to its
-// own clients.
+// Of the frame itself. What frames mean is in kWireVersion (paths.h).
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kHurried = 1;
 inline constexpr size_t kMaxPayload = 64 * 1024;
@@ -155,6 +154,15 @@ enum CellLimit : uint32_t {
   kLimitMemory = 3,
   kLimitPids = 4,
   kLimitDisk = 5,
+};
+
+// What a cell is made of, in the order in which the warden tries it.
+enum NamespaceStep : uint64_t {
+  kNewNamespaces = 1,     // user, mount, network and UTS namespaces for a slot
+  kMappedUser = 2,        // its uid there
+  kNewMounts = 3,         // a tmpfs of its own
+  kNestedNamespaces = 4,  // user, PID, mount, IPC and UTS namespaces for a cell in it
+  kNewProc = 5,           // a /proc of its own
 };
 
 // Who ended a cell.

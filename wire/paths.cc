@@ -14,6 +14,9 @@
 #include "wire/error.h"
 
 namespace hutch {
+
+const int kWireVersion = HUTCH_WIRE_VERSION;
+
 namespace {
 
 std::string Environment(const char* name) {

@@ -15,11 +15,10 @@
 #include <string>
 #include <string_view>
 
-#include "wire/cell_frame.h"
-
 namespace hutch {
 
-inline constexpr int kWireVersion = kFrameVersion;
+// Of the frames and messages that this build speaks: a hash of them, made by CMakeLists.txt.
+extern const int kWireVersion;
 inline constexpr char kServiceUser[] = "hutch";
 inline constexpr char kServiceHome[] = "/var/lib/hutch";
 inline constexpr char kServiceRuntimeDir[] = "/run/hutch";

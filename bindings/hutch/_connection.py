@@ -102,7 +102,6 @@ class Connection:
             return found
 
     def _prepare(self, request: PoolRequest) -> Prepared:
-        from hutch import _launcher
         from hutch._progress import Progress
 
         timeout_ms = milliseconds(request.build_sec)
@@ -117,7 +116,7 @@ class Connection:
                     if error.args[0] not in _MENDED_BY_INSTALL or attempt == 2:
                         raise
                     progress.close()
-                    _launcher.run("--install")
+                    _install(request)
         raise AssertionError("unreachable")
 
     def forget(self, request: PoolRequest) -> None:
@@ -251,6 +250,14 @@ def ensure_current() -> Connection:
         raise from_core(error) from None
 
 
+def _install(request: PoolRequest) -> None:
+    """Puts on the host what the agent misses. Raises `_core.Error`."""
+    from hutch import _launcher
+
+    gvisor = request.spec["isolation"] == "gvisor"
+    _launcher.run("--install", *(("--gvisor", "yes") if gvisor else ()))
+
+
 _MENDED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
 NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", *_MENDED_BY_INSTALL)
 
@@ -271,9 +278,7 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
             if code in ("unavailable", "protocol"):
                 drop(connection)
             elif code in _MENDED_BY_INSTALL and attempt == 0:
-                from hutch import _launcher
-
-                _launcher.run("--install")
+                _install(request)
             elif code == "unknown_pool":
                 connection.forget(request)
             again = code in NOTHING_HAPPENED and not may_have_run

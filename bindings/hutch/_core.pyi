@@ -5,7 +5,7 @@ the result decoder.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-WIRE_VERSION: int
+FRAME_VERSION: int
 
 class Error(Exception):
     """What Hutch failed at. `args == (code, message, hint, may_have_run, figures)`; `code` is one
@@ -92,7 +92,7 @@ class PoolSpec(PackageSpec):
     warm: int  # cells kept ready; -1: auto
     max_cells: int  # 0: auto
     idle_sec: float
-    isolation: str  # "cell" or "container": a worker for each call
+    isolation: str  # "cell"; "container" or "gvisor": a worker for each call
     # Not the worker's affair, but of what the agent allows and writes down: see Terms.
     timeout_ms: int
     cpu_ms: int

@@ -21,14 +21,15 @@ PROGRAM = os.path.join(RUNTIME, "hutch-agent")
 _finding = threading.Lock()
 
 
-def run(verb: str) -> dict[str, Any]:
+def run(verb: str, *more: str) -> dict[str, Any]:
     """`--start`, `--install` or `--stop`. Raises `_core.Error` as the program says."""
     import json
     import subprocess
 
     from hutch import _progress
 
-    arguments = [_program(), verb, *(_flags() if verb in ("--start", "--install") else ())]
+    flags = _flags() if verb in ("--start", "--install") else []
+    arguments = [_program(), verb, *flags, *more]
     lines: list[str] = []
     with subprocess.Popen(
         arguments,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         disk_mb: int
         output_mb: float
         result_mb: float
-        isolation: Literal["cell", "container", "shared"]
+        isolation: Literal["cell", "container", "gvisor", "shared"]
         max_calls: int
         max_age_sec: float
         allow_sdists: bool

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         env: Mapping[str, str]
         mounts: Mapping[str, str | os.PathLike[str] | Mount]
         secrets: Mapping[str, Mapping[str, Secret]] | None
-        isolation: Literal["cell", "container", "shared"]
+        isolation: Literal["cell", "container", "gvisor", "shared"]
         max_calls: int
         max_age_sec: float
         pool: Pool
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         key: str | None
 
 
-_MAX_CALLS = {"cell": 10_000, "container": 1, "shared": 100}  # the defaults
+_MAX_CALLS = {"cell": 10_000, "container": 1, "gvisor": 1, "shared": 100}  # the defaults
 
 
 class Pool:
@@ -184,10 +184,20 @@ class Options(NamedTuple):
         if options.isolation != self.isolation and "max_calls" not in given:
             if self.max_calls == _MAX_CALLS[self.isolation]:
                 options = options._replace(max_calls=_MAX_CALLS[options.isolation])
-        if options.isolation == "container" and options.max_calls != 1:
+        if options.isolation == "gvisor" and options.mounts:
             raise ValueError(
-                f'max_calls={options.max_calls}: with isolation="container" each worker serves '
-                "one call; leave max_calls= out"
+                'mounts= with isolation="gvisor" is not supported: what is mounted cannot be '
+                "vetted on gVisor's kernel; pass content as arguments or files="
+            )
+        if options.isolation == "gvisor" and (options.allow_network or options.secrets):
+            raise ValueError(
+                'allow_network= and secrets= with isolation="gvisor" are not supported: nothing '
+                'can be forwarded out of gVisor\'s kernel; isolation="container" has a network'
+            )
+        if options.isolation in ("container", "gvisor") and options.max_calls != 1:
+            raise ValueError(
+                f'max_calls={options.max_calls}: with isolation="{options.isolation}" each worker '
+                "serves one call; leave max_calls= out"
             )
         if options.isolation == "shared" and (options.allow_network or options.secrets):
             raise ValueError(
@@ -264,11 +274,7 @@ def _callable(name: str, value: Any) -> Any:
 def _isolation(name: str, value: Any) -> str:
     if isinstance(value, str) and value in _MAX_CALLS:
         return value
-    if value == "gvisor":
-        raise ValueError(
-            f'{name}={value!r} is not supported yet: "container" is the strongest that is there'
-        )
-    raise ValueError(f'{name}={_shown(value)}: it is "cell", "container" or "shared"')
+    raise ValueError(f'{name}={_shown(value)}: it is "cell", "container", "gvisor" or "shared"')
 
 
 def _pool(name: str, value: Any) -> Pool:

@@ -21,6 +21,11 @@
 // kCellStatus  cell's PID 1 -> warden   id = cell, a = raw wait status of the user process
 // kFailed      slot, user process, zygote -> warden   as in cell_frame.h
 // clang-format on
+//
+// A bare worker (HUTCH_BARE=1 in its configuration) makes no cells: the kernel that it is on gives
+// it no namespaces. There the zygote itself is the slot, and then the user process of the one call
+// that its container is for: it sends kSlotReady, and, with its limits and filter in place,
+// kCellReady; there is no kCellMade, and how it ends the warden sees itself.
 #pragma once
 
 #include "wire/cell_frame.h"
@@ -32,6 +37,8 @@ inline constexpr FrameKind kImporting{129};
 inline constexpr FrameKind kSkip{130};
 inline constexpr FrameKind kCellMade{131};
 inline constexpr FrameKind kCellStatus{132};
+
+inline constexpr unsigned kLastFd = 0x7fffffff;  // for close_range; gVisor takes none beyond it
 
 // Descriptors with a fixed place, so that a process of a cell holds exactly 0 to 3.
 inline constexpr int kCallFd = 3;    // in a cell: the call socket

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "images/warden/bare.h"
 #include "images/warden/warden.h"
 
 namespace {
@@ -36,12 +37,13 @@ void BurnPid() {
 int main() {
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  syscall(SYS_close_range, 3, ~0u, 0);
+  syscall(SYS_close_range, 3, hutch::kLastFd, 0);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null >= 0) dup2(null, STDIN_FILENO);
   BurnPid();
 
   hutch::Settings settings;
+  settings.namespaces = hutch::TryNamespaces();
   settings.socket = getenv("HUTCH_SOCKET");
   settings.token = getenv("HUTCH_TOKEN");
   settings.python = Text("HUTCH_PYTHON", "/opt/python/bin/python3");

@@ -45,7 +45,7 @@ void Warden::OnMakeSlot(const Message& message) {
     Report(failed, text, strlen(text));
   };
   const uint32_t number = message.header.a;
-  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree)
+  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree || (bare_ && number != 0))
     return refuse(EBUSY, "no such free slot");
   if (!zygote_ready_) return refuse(EAGAIN, "the zygote is not ready");
   int pair[2];
@@ -113,6 +113,11 @@ void Warden::OnSlot(int number) {
     const Receiving got = Receive(slot.control, &message);
     if (got == Receiving::kNothing) return;
     if (got == Receiving::kMalformed) Doom("a slot sent no frame");
+    if (got == Receiving::kGone && bare_ && slot.cell.state == CellState::kReady) {
+      close(slot.control);  // user code runs there, and has no way to us
+      slot.control = -1;
+      return;
+    }
     if (got == Receiving::kGone) {
       static constexpr char kText[] = "the slot went away";
       return FailSlot(number, ECHILD, kText, sizeof kText - 1);
@@ -130,14 +135,16 @@ void Warden::OnSlotMessage(int number, Message* message) {
     return FailSlot(number, static_cast<int>(header.b), message->payload, message->size);
   }
   if (header.kind == FrameKind::kSlotReady) {
-    if (slot.state != SlotState::kStarting || !IsNewChild(message->sender))
-      Doom("a slot is not what it says");
-    slot.pid = message->sender;
+    const bool its_own = bare_ ? message->sender == zygote_ : IsNewChild(message->sender);
+    if (slot.state != SlotState::kStarting || !its_own) Doom("a slot is not what it says");
+    if (!bare_) slot.pid = message->sender;
     slot.state = SlotState::kServing;
     return Report(About(FrameKind::kSlotReady, number, 0));
   }
   if (cell.state == CellState::kNone || header.id != cell.id)
     Doom("a slot spoke of a cell that it has not");
+  if (bare_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
+    TakeBare(&cell);
   if (header.kind == kCellMade) {
     if (!TakeCell(&slot, message)) Doom("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
@@ -173,9 +180,25 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
   cell->end = end;
   cell->limit = limit;
   // What a dying namespace reaps by itself is in nobody's rusage.
-  if (cell->armed_us != 0)
-    cell->cpu_us = MeasureProcesses(cell->proc, 1, Exactness::kResident).cpu_us;
+  if (cell->armed_us != 0) cell->cpu_us = CpuUs(*cell);
+  if (bare_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
+}
+
+uint64_t Warden::CpuUs(const Cell& cell) const {
+  const uint64_t used = MeasureProcesses(cell.proc, 1, Exactness::kResident).cpu_us;
+  return used - std::min(used, cell.base_cpu_us);
+}
+
+ScratchUse Warden::Scratch(const Cell& cell) const {
+  ScratchUse use = MeasureScratch(cell.scratch);
+  for (const int more : more_scratch_) {
+    const ScratchUse its = MeasureScratch(more);
+    use.used_kb += its.used_kb;
+    use.files += its.files;
+    use.full = use.full || its.full;
+  }
+  return use;
 }
 
 // The slot goes, and its cell with it. The agent hears of a cell that ran (kCellExit) before it
@@ -223,12 +246,12 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   report.end = cell.ended || cell.end != kEndedItself ? cell.end : kLost;
   report.wall_us =
       static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
-  report.cpu_us =
-      std::max(cell.cpu_us, Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime));
+  const uint64_t cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
+  report.cpu_us = std::max(cell.cpu_us, cpu_us - std::min(cpu_us, cell.base_cpu_us));
   report.peak_kb = cell.peak_kb;
   report.memory_limit_kb = memory_kb_;
   report.pids_peak = cell.pids_peak;
-  report.disk_full = MeasureScratch(cell.scratch).full ? 1 : 0;
+  report.disk_full = Scratch(cell).full ? 1 : 0;
   Report(About(FrameKind::kCellExit, number, cell.id), &report, sizeof report);
   close(cell.proc);
   close(cell.scratch);

@@ -115,6 +115,8 @@ bool Warden::Connect() {
   FrameHeader hello;
   hello.kind = FrameKind::kHello;
   hello.a = kFrameVersion;
+  hello.b = settings_.namespaces.error;
+  hello.c = settings_.namespaces.step;
   if (fd < 0 || connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
       !Send(fd, hello, settings_.token, strlen(settings_.token))) {
     if (fd >= 0) close(fd);
@@ -217,6 +219,12 @@ void Warden::OnConfigure(const Message& message) {
   memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
   pids_ = Configured("HUTCH_PIDS", pids_);
   watch_kb_ = Configured("HUTCH_WATCH_KB", memory_kb_);
+  bare_ = Configured("HUTCH_BARE", 0) != 0;
+  // As many as in a cell's scratch. Podman mounts none with such a limit.
+  if (bare_) files_ = std::clamp<uint64_t>(Configured("HUTCH_DISK_KB", 0) / 8, 1024, 65536);
+  // gVisor shows everybody's environment. The agent takes no second connection of such a worker.
+  if (bare_) memset(settings_.token, 'x', strlen(settings_.token));
+  gvisor_ = Configured("HUTCH_GVISOR", 0) != 0;
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
   // Before any code of a stranger's runs.
@@ -277,6 +285,7 @@ bool Warden::IsNewChild(pid_t pid) const {
 }
 
 void Warden::Reap() {
+  if (bare_) LookForStop();
   for (;;) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0 || info.si_pid == 0)
@@ -294,6 +303,7 @@ void Warden::Reap() {
 }
 
 void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
+  if (pid == zygote_ && bare_ && OnBareDeath(status, usage)) return;
   if (pid == zygote_) return OnZygoteDeath(status);
   for (int i = 0; i < kMaxSlots; ++i) {
     if (slots_[i].cell.init == pid) return OnCellDeath(i, usage);
@@ -335,20 +345,29 @@ void Warden::Tick() {
 
 void Warden::WatchCell(Cell* cell, int64_t now) {
   if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
-  const ScratchUse scratch = MeasureScratch(cell->scratch);
+  const ScratchUse scratch = Scratch(*cell);
   Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
   cell->pids_peak = std::max(cell->pids_peak, usage.processes);
-  cell->cpu_us = usage.cpu_us;
-  if (cell->cpu_limit_us != 0 && usage.cpu_us > cell->cpu_limit_us && !Without("cpu"))
+  cell->cpu_us = usage.cpu_us - std::min(usage.cpu_us, cell->base_cpu_us);
+  if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !Without("cpu"))
     return Kill(cell, kKilled, kLimitCpuTime);
+  if (gvisor_ && usage.processes > pids_)  // it counts none for RLIMIT_NPROC
+    return Kill(cell, kKilled, kLimitPids);
+  if (files_ != 0 && scratch.files > files_) return Kill(cell, kKilled, kLimitDisk);
   const uint64_t sockets_kb = SocketKb(cell->proc);
-  const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > watch_kb_;
-  if (!suspect && cell->looks++ % kExactEvery != 0) return;
+  const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > watch_kb_ + cell->base_kb;
+  if (!suspect && !gvisor_ && cell->looks++ % kExactEvery != 0) return;
   if (now < cell->exact_after_us) return;
-  usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
-  cell->exact_after_us = now + 5 * usage.walk_us;  // one cell has a fifth of our time at most
-  // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
-  const uint64_t total = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb) + sockets_kb;
+  uint64_t all = 0;
+  if (gvisor_) {
+    all = KernelsMemoryKb(cell->proc);
+  } else {
+    usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
+    cell->exact_after_us = now + 5 * usage.walk_us;  // one cell has a fifth of our time at most
+    // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
+    all = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb) + sockets_kb;
+  }
+  const uint64_t total = all - std::min(all, cell->base_kb);
   cell->peak_kb = std::max(cell->peak_kb, total);
   if (total > watch_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
 }

@@ -12,6 +12,9 @@
 // A slot's cell goes through: making (kMakeCell passed on), made (its PID 1 is known), ready (user
 // process parked), armed (a call runs), dead (reaped: its PID namespace is empty, the slot may make
 // the next).
+//
+// In a bare worker (control.h) the zygote is slot and user process in one, and the cell is the
+// whole container but the warden: killing it kills everything, and there is never another.
 #pragma once
 
 #include <sys/resource.h>
@@ -19,15 +22,18 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "images/warden/bare.h"
 #include "images/warden/channel.h"
+#include "images/warden/watch.h"
 
 namespace hutch {
 
 struct Settings {
   const char* socket = nullptr;
-  const char* token = nullptr;
+  char* token = nullptr;
   const char* python = nullptr;
   const char* zygote = nullptr;  // the path of zygote.py
+  Refusal namespaces;
 };
 
 class Warden {
@@ -59,6 +65,8 @@ class Warden {
     uint64_t cpu_us = 0;  // as last seen
     uint64_t peak_kb = 0;
     uint32_t pids_peak = 0;
+    uint64_t base_kb = 0;  // bare: what the zygote had before it became the cell
+    uint64_t base_cpu_us = 0;
     uint32_t looks = 0;
     int64_t exact_after_us = 0;
     bool disk_full = false;
@@ -109,6 +117,12 @@ class Warden {
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
+  uint64_t CpuUs(const Cell& cell) const;
+  ScratchUse Scratch(const Cell& cell) const;
+  // bare.cc
+  void TakeBare(Cell* cell);
+  void LookForStop();
+  bool OnBareDeath(int status, const rusage& usage);
   Slot* FindCell(uint64_t id);
 
   // processes and time
@@ -133,6 +147,10 @@ class Warden {
   uint64_t watch_kb_ = 1048576;   // above it the call is killed: more where a cgroup limits it
   uint64_t pids_ = 64;            // likewise
   uint64_t worker_kb_ = 0;        // of zygote and slots together
+  bool bare_ = false;             // no cells can be made here
+  bool gvisor_ = false;           // bare, on a kernel that is no host's
+  uint64_t files_ = 0;            // bare: in its scratch; 0: that has a limit of its own
+  int more_scratch_[2] = {-1, -1};
   int epoll_ = -1;
   int timer_ = -1;
   int signals_ = -1;

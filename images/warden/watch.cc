@@ -37,11 +37,9 @@ struct DirectoryEntry {  // of getdents64
   char name[1];  // NUL-terminated, as long as it takes
 };
 
-// The text of /proc/<pid>/<file>, or "" when the process is gone or hides it.
-const char* ReadFile(int proc, pid_t pid, const char* file) {
+// The text of a file in /proc, or "" where it is not there, or hidden.
+const char* ReadFile(int proc, const char* path) {
   static char text[4096];
-  char path[64];
-  snprintf(path, sizeof path, "%d/%s", pid, file);
   text[0] = '\0';
   const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) return text;
@@ -49,6 +47,12 @@ const char* ReadFile(int proc, pid_t pid, const char* file) {
   close(fd);
   text[std::max<ssize_t>(size, 0)] = '\0';
   return text;
+}
+
+const char* ReadFile(int proc, pid_t pid, const char* file) {
+  char path[64];
+  snprintf(path, sizeof path, "%d/%s", pid, file);
+  return ReadFile(proc, path);
 }
 
 uint64_t Field(const char* text, const char* name) {
@@ -190,11 +194,13 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness) {
   return usage;
 }
 
+uint64_t KernelsMemoryKb(int proc) { return Field(ReadFile(proc, "meminfo"), "\nAnonPages:"); }
+
 ScratchUse MeasureScratch(int scratch) {
   struct statfs info;
   if (scratch < 0 || fstatfs(scratch, &info) != 0) return {};
   const uint64_t used = (info.f_blocks - info.f_bfree) * static_cast<uint64_t>(info.f_bsize) / 1024;
-  return {used,
+  return {used, info.f_files - info.f_ffree,
           (info.f_blocks > 0 && info.f_bfree == 0) || (info.f_files > 0 && info.f_ffree == 0)};
 }
 

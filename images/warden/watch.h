@@ -26,6 +26,7 @@ struct Usage {
 
 struct ScratchUse {
   uint64_t used_kb = 0;
+  uint64_t files = 0;
   bool full = false;
 };
 
@@ -38,6 +39,10 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness);
 
 // One process: anonymous, swapped and shared memory, or its resident size where the rest is hidden.
 uint64_t ResidentKb(int proc, pid_t pid);
+
+// What the kernel that `proc` belongs to has of anonymous and shared memory and of scratch: on
+// gVisor, whose kernel is the container's alone, and which tells no shares of processes.
+uint64_t KernelsMemoryKb(int proc);
 
 ScratchUse MeasureScratch(int scratch);
 

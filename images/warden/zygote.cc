@@ -33,7 +33,7 @@ constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
   } else {
     fcntl(control, F_SETFD, 0);
   }
-  syscall(SYS_close_range, kZygoteFd + 1, ~0u, 0);
+  syscall(SYS_close_range, kZygoteFd + 1, kLastFd, 0);
   char path[] = "PATH=/opt/env/bin:/opt/python/bin:/usr/local/bin:/usr/bin:/bin";
   char language[] = "LANG=C.UTF-8";
   char home[] = "HOME=/work";
@@ -89,7 +89,8 @@ void Warden::OnZygote() {
     if (got == Receiving::kGone) {
       close(zygote_control_);
       zygote_control_ = -1;
-      if (zygote_ > 0) kill(zygote_, SIGKILL);  // of no use without it
+      // Of no use without it, but where it is about to be a cell, and has closed it itself.
+      if (zygote_ > 0 && !(bare_ && zygote_ready_)) kill(zygote_, SIGKILL);
       return;
     }
     message.CloseDescriptors();

@@ -25,6 +25,7 @@
 #include <initializer_list>
 
 #include "images/warden/control.h"
+#include "images/worker/bare.h"
 #include "images/worker/clone.h"
 #include "images/worker/frames.h"
 #include "images/worker/network.h"
@@ -179,6 +180,24 @@ PyObject* Serve(PyObject*, PyObject* args) {
   }
 }
 
+// This process becomes the one cell of a worker that can make none: its id, and whether a caller
+// waits for it.
+PyObject* EnterBareCell(PyObject*, PyObject* args) {
+  int control, gvisor;
+  unsigned slot;
+  unsigned long long memory_kb, disk_kb, pids, nofile;
+  if (!PyArg_ParseTuple(args, "iIKKKKi", &control, &slot, &memory_kb, &disk_kb, &pids, &nofile,
+                        &gvisor)) {
+    return nullptr;
+  }
+  uint64_t id = 0;
+  bool hurried = false;
+  const SlotOptions options{memory_kb, disk_kb, pids, nofile};
+  if (const char* step = EnterBare(options, control, slot, gvisor != 0, &id, &hurried))
+    return Failed(step);
+  return Py_BuildValue("(Ki)", static_cast<unsigned long long>(id), hurried ? 1 : 0);
+}
+
 // For ever: a handler that user code left may run in between.
 PyObject* Sleep(PyObject*, PyObject*) {
   PyThreadState* state = PyEval_SaveThread();
@@ -267,6 +286,9 @@ PyMethodDef methods[] = {
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "
      "locks are shared"},
+    {"enter_bare", EnterBareCell, METH_VARARGS,
+     "enter_bare(control, slot, memory_kb, disk_kb, pids, nofile, gvisor) -> (id, hurried): become "
+     "the one cell of this worker"},
     {"serve", Serve, METH_VARARGS,
      "serve(before, parent, child) -> (id, hurried): make cells, with these tuples of hooks around "
      "each fork; returns in each cell"},

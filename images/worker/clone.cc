@@ -129,7 +129,7 @@ void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
 
 void CloseAllBut(int kept) {
   RawCall(SYS_close_range, 0, kept - 1, 0);
-  RawCall(SYS_close_range, kept + 1, ~0u, 0);
+  RawCall(SYS_close_range, kept + 1, kLastFd, 0);
 }
 
 int CellInit(void*) {
@@ -191,24 +191,7 @@ const char* PlaceDescriptors(const int (&descriptors)[3]) {
   if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0)
     return "call socket";
   if (Without("descriptors")) return nullptr;
-  return syscall(SYS_close_range, kControlFd + 1, ~0u, 0) == 0 ? nullptr : "close_range";
-}
-
-// The user process, a copy of the slot, raises its own walls. nullptr, or the step that failed.
-const char* EnterCell(const CellPlan& plan, const int (&descriptors)[3]) {
-  RestoreThread();
-  if (const char* step = PlaceDescriptors(descriptors)) return step;
-  if (setsid() < 0) return "setsid";
-  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0)
-    return "PR_SET_DUMPABLE";  // /proc/self is its own; the warden reads its size
-  if (chdir("/work") != 0) return "/work";
-  if (const char* step = ApplyLimits(plan.limits)) return step;
-  if (const char* step = DropCapabilities()) return step;
-  if (const char* step = EnterDomain()) return step;
-  if (const char* step = InstallFilter()) return step;
-  sigset_t none;
-  sigemptyset(&none);
-  return sigprocmask(SIG_SETMASK, &none, nullptr) == 0 ? nullptr : "sigprocmask";
+  return syscall(SYS_close_range, kControlFd + 1, kLastFd, 0) == 0 ? nullptr : "close_range";
 }
 
 [[noreturn]] void FailCell(const char* step) {
@@ -225,6 +208,21 @@ const char* EnterCell(const CellPlan& plan, const int (&descriptors)[3]) {
 }
 
 }  // namespace
+
+const char* RaiseWalls(const Limits& limits, const int (&descriptors)[3]) {
+  if (const char* step = PlaceDescriptors(descriptors)) return step;
+  if (setsid() < 0) return "setsid";
+  if (prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0)
+    return "PR_SET_DUMPABLE";  // /proc/self is its own; the warden reads its size
+  if (chdir("/work") != 0) return "/work";
+  if (const char* step = ApplyLimits(limits)) return step;
+  if (const char* step = DropCapabilities()) return step;
+  if (const char* step = EnterDomain()) return step;
+  if (const char* step = InstallFilter()) return step;
+  sigset_t none;
+  sigemptyset(&none);
+  return sigprocmask(SIG_SETMASK, &none, nullptr) == 0 ? nullptr : "sigprocmask";
+}
 
 bool LearnThread() {
   if (prctl(PR_GET_TID_ADDRESS, &thread.tid, 0, 0, 0) != 0) return false;
@@ -248,7 +246,8 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   birth.done = done[1];
   birth.failed_step = nullptr;
   if (__builtin_setjmp(birth.frame) != 0) {
-    if (const char* failed = EnterCell(*birth.plan, descriptors)) FailCell(failed);
+    RestoreThread();
+    if (const char* failed = RaiseWalls(birth.plan->limits, descriptors)) FailCell(failed);
     return 0;
   }
   // The id maps can only be written by a dumpable process.

@@ -47,6 +47,11 @@ struct CellPlan {
 // REQUIRES: called in a slot (slot.h), all signals blocked.
 long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3], const char** step);
 
+// Puts the descriptors of a call in their places and raises the calling process's own walls:
+// session, limits, capabilities, filter. What MakeCell() does in the user process, last. nullptr,
+// or the step that failed, with errno set.
+const char* RaiseWalls(const Limits& limits, const int (&descriptors)[3]);
+
 // Called once in a slot: learns where libc keeps the thread id, the robust list and the rseq area,
 // which the user process must register anew. False where the kernel does not tell.
 bool LearnThread();

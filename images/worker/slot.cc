@@ -296,20 +296,26 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
     plan->mask[plan->masks] = mask.path;
     plan->mask_by[plan->masks++] = mask.by;
   }
-  const uint64_t data = DataBytes();
-  plan->limits = {.data_bytes = data + options.memory_kb * 1024,
-                  .data_most_bytes = data + 2 * options.memory_kb * 1024,
-                  // Where a cgroup counts them, this is only the backstop behind it.
-                  .pids = options.pids + (options.cgroup >= 0 ? kBackstopProcesses : 0),
-                  .nofile = options.nofile};
+  plan->limits = LimitsOf(options);
 }
 
-const char* PlaceDescriptors(int control) {
+}  // namespace
+
+Limits LimitsOf(const SlotOptions& options) {
+  const uint64_t data = DataBytes();
+  return {.data_bytes = data + options.memory_kb * 1024,
+          .data_most_bytes = data + 2 * options.memory_kb * 1024,
+          // Where a cgroup counts them, this is only the backstop behind it.
+          .pids = options.pids + (options.cgroup >= 0 ? kBackstopProcesses : 0),
+          .nofile = options.nofile};
+}
+
+const char* PlaceControl(int control) {
   if (control != kControlFd && dup3(control, kControlFd, O_CLOEXEC) < 0) return "control socket";
   int last = kControlFd;
   if (has_network() && dup3(forwarder_program(), last = kForwarderFd, O_CLOEXEC) < 0)
     return "forwarder";
-  if (syscall(SYS_close_range, last + 1, ~0u, 0) != 0 || close(kControlFd - 1) != 0)
+  if (syscall(SYS_close_range, last + 1, kLastFd, 0) != 0 || close(kControlFd - 1) != 0)
     return "close_range";
   const int null = open(
       "/dev/null", O_RDWR | O_CLOEXEC);  // anew: the zygote's belongs to the container's own root
@@ -320,8 +326,6 @@ const char* PlaceDescriptors(int control) {
   close(null);
   return nullptr;
 }
-
-}  // namespace
 
 long ForkSlot() {
   if (!LearnThread()) return -ENOSYS;
@@ -353,7 +357,7 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   if (const char* failed = LoadNetwork(options.egress, hosts, sizeof hosts)) return failed;
   if (const char* failed = BuildRoot(hosts, options.mounts, locks_shared)) return failed;
   if (const char* failed = network == 0 ? nullptr : RaiseLoopback()) return failed;
-  if (const char* failed = PlaceDescriptors(control)) return failed;
+  if (const char* failed = PlaceControl(control)) return failed;
   return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 ? nullptr : "PR_SET_DUMPABLE";
 }
 

@@ -33,6 +33,13 @@ struct SlotOptions {
 // Forks the calling process with the same parent (CLONE_PARENT). Returns as fork() does.
 long ForkSlot();
 
+// What a call may use beyond what the zygote, the calling process or its parent, has already.
+Limits LimitsOf(const SlotOptions& options);
+
+// Makes `control` kControlFd and 0 to 2 the null device; everything else is closed. nullptr, or the
+// step that failed, with errno set.
+const char* PlaceControl(int control);
+
 // Puts the calling process into the slot's namespaces and fills `plan`. `control` becomes
 // kControlFd; every other descriptor above 2 is closed, but for a slot's with a network
 // kForwarderFd. Returns nullptr, or the step that failed, with errno set. `*locks_shared` becomes

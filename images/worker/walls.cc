@@ -46,8 +46,9 @@ const char* Set(__rlimit_resource resource, rlim_t value, const char* name, rlim
 
 const char* ApplyLimits(const Limits& limits) {
   const char* failed = nullptr;
-  const auto set = [&failed](__rlimit_resource resource, rlim_t value, const char* name) {
+  const auto set = [&](__rlimit_resource resource, rlim_t value, const char* name) {
     if (failed == nullptr) failed = Set(resource, value, name);
+    if (failed == name && !limits.host_kernel && errno == EPERM) failed = nullptr;
   };
   // One large allocation fails early, as a MemoryError. call.py raises it by what the call is lent,
   // which is private and writable, and so counts here, though no page of it is the cell's own until
@@ -69,7 +70,11 @@ const char* ApplyLimits(const Limits& limits) {
 const char* DropCapabilities() {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "no_new_privs";
   if (Without("capabilities")) return nullptr;
-  for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; ++capability) {
+  int capability = 0;
+  while (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0) ++capability;
+  // In a container's own user namespace nobody may drop any; there are none to be dropped.
+  if (errno == EPERM) {
+    while (prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0) ++capability;
   }
   if (errno != EINVAL)
     return "PR_CAPBSET_DROP";  // EINVAL: past the last one that this kernel knows

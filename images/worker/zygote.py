@@ -214,6 +214,8 @@ class Zygote:
             kind, slot, _, _, _, _, descriptors = frame
             if kind != MAKE_SLOT or len(descriptors) not in (1, 2):
                 os._exit(70)
+            if self.number("HUTCH_BARE", 0):
+                self.be_only_cell(slot, descriptors[0], call)
             try:
                 pid = self.cell.fork_slot()
             except OSError as error:
@@ -227,16 +229,9 @@ class Zygote:
     def be_slot(self, slot: int, control: int, cgroup: int = -1, *, call: Any) -> None:
         cell = self.cell
         try:
-            cell.enter_slot(
-                control,
-                self.number("HUTCH_MEMORY_KB", 1 << 20),
-                self.number("HUTCH_DISK_KB", 1 << 18),
-                self.number("HUTCH_PIDS", 64),
-                self.number("HUTCH_NOFILE", 1024),
-                self.config.get("HUTCH_MOUNTS", ""),
-                cgroup,
-                self.config.get("HUTCH_EGRESS", ""),
-            )
+            mounts = self.config.get("HUTCH_MOUNTS", "")
+            egress = self.config.get("HUTCH_EGRESS", "")
+            cell.enter_slot(control, *self.limits(), mounts, cgroup, egress)
         except OSError as error:
             where = CELL_CONTROL if error.strerror == "/dev/null" else control
             cell.send(where, FAILED, slot, 0, error.errno or 0, 0, str(error.strerror).encode())
@@ -244,8 +239,31 @@ class Zygote:
         gc.disable()  # collecting is the call's business: it is switched on again in the cell
         cell.send(CELL_CONTROL, SLOT_READY, slot, 0, 0, 0)
         hooks = self.hooks
-        cell_id, hurried = cell.serve(hooks.before, hooks.parent, hooks.child)
-        # From here on this is the user process of a cell, every wall up.
+        self.be_cell(*cell.serve(hooks.before, hooks.parent, hooks.child), call)
+
+    def be_only_cell(self, slot: int, control: int, call: Any) -> None:
+        """Where no namespaces are to be had, the container is the cell, and this its process."""
+        try:
+            made = self.cell.enter_bare(
+                control, slot, *self.limits(), self.number("HUTCH_GVISOR", 0)
+            )
+        except OSError as error:
+            text = str(error.strerror).encode()
+            self.cell.send(CELL_CONTROL, FAILED, slot, 0, error.errno or 0, 0, text)
+            os._exit(71)
+        self.be_cell(*made, call)
+
+    def limits(self) -> tuple[int, int, int, int]:
+        return (
+            self.number("HUTCH_MEMORY_KB", 1 << 20),
+            self.number("HUTCH_DISK_KB", 1 << 18),
+            self.number("HUTCH_PIDS", 64),
+            self.number("HUTCH_NOFILE", 1024),
+        )
+
+    def be_cell(self, cell_id: int, hurried: int, call: Any) -> None:
+        """This is the user process of a cell from here on, every wall up."""
+        cell = self.cell
         try:
             worker = call.Worker(cell, CALL, self.number("HUTCH_CPUS", 1))
             worker.reseed()
@@ -326,7 +344,8 @@ def main() -> None:
     zygote.set_up()
     hooks.end()
     cell.find_openssl()
-    lock = cell.lock_executable()  # held for ever by being open
+    # Held for ever by being open. In a bare worker there is nobody to meet.
+    lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
     sys.stdout.flush()
     sys.stderr.flush()
     zygote.freeze()

@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+from hutch._core import FRAME_VERSION
+
 AGENT = Path(sys.prefix).glob("lib/python*/site-packages/hutch/_runtime/hutch-agent")
 HOSTS = "127.0.0.1 localhost api.test other.test\n10.99.0.1 private.test\n"
 TOKEN = "s3cret-token"
@@ -71,7 +73,7 @@ class Egress:
         theirs.close()
 
     def open(self, listener: int) -> socket.socket | None:
-        version = wire_version()
+        version = FRAME_VERSION
         self.forwarder.send(FRAME.pack(MAGIC, version, OPEN_STREAM, listener, self.next, 0, 0))
         self.next += 1
         frame, descriptors, _, _ = socket.recv_fds(self.forwarder, FRAME.size, 1)
@@ -85,12 +87,6 @@ class Egress:
         self.send({"is": "close", "cell": 1})
         records: list[dict[str, Any]] = self.receive()["records"]
         return records
-
-
-def wire_version() -> int:
-    header = Path(__file__).parents[2] / "wire" / "cell_frame.h"
-    (line,) = (x for x in header.read_text().splitlines() if "kFrameVersion = " in x)
-    return int(line.split("=")[1].strip(" ;"))
 
 
 def serve(listener: socket.socket, handle: Callable[[socket.socket], None]) -> None:

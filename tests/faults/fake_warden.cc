@@ -2,6 +2,7 @@
 
 #include <poll.h>
 
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <random>
@@ -59,8 +60,12 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
   ++connected;
   const int socket = connection.get();
   if (way != WardenWay::kNoHello) {
-    SendFrame(socket, {.kind = FrameKind::kHello, .a = kFrameVersion},
-              way == WardenWay::kWrongToken ? std::string(32, 'f') : token);
+    FrameHeader hello{.kind = FrameKind::kHello, .a = kFrameVersion};
+    if (way == WardenWay::kNoNamespaces) {
+      hello.b = ENOSPC;
+      hello.c = kNestedNamespaces;
+    }
+    SendFrame(socket, hello, way == WardenWay::kWrongToken ? std::string(32, 'f') : token);
   }
   if (way == WardenWay::kHelloForever) {
     while (!warden.stop) {

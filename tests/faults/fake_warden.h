@@ -27,8 +27,9 @@ enum class WardenWay {
   kReadyUnasked,      // before it is configured
   kFailsCells,        // every cell fails to be made
   kEndsCellsUnready,  // every cell ends before it is ready
-  kZygoteDies,        // instead of being ready, with words that are no text
-  kNonsense,          // frames made of a seed, forever
+  kNoNamespaces,  // says that no cell can be made where it is, and makes the one of a bare worker
+  kZygoteDies,    // instead of being ready, with words that are no text
+  kNonsense,      // frames made of a seed, forever
 };
 
 class FakeWardens {

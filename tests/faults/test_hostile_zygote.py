@@ -15,7 +15,7 @@ import pytest
 
 import hutch
 from hutch import sandbox
-from hutch._core import WIRE_VERSION as VERSION
+from hutch._core import FRAME_VERSION as VERSION
 
 GROWTH_KB = 24 << 10  # of the agent, sanitizers and caches of glibc included
 SPARE_DESCRIPTORS = 24  # of workers that come and go meanwhile

@@ -9,7 +9,7 @@ import pytest
 
 import hutch
 from hutch import sandbox
-from hutch._core import WIRE_VERSION as VERSION
+from hutch._core import FRAME_VERSION as VERSION
 
 
 @sandbox(timeout_sec=10)

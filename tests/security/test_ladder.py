@@ -1,0 +1,314 @@
+# ruff: noqa: E501 (programs as text)
+"""The main attacks on every rung: a cell, a container of its own, such a container where the host
+lets nobody make namespaces ("bare"), gVisor. What a rung answers may differ; that it holds may not.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import Outcome, PlatformNotSupportedError, _launcher
+
+RUNGS = ("cell", "container", "bare", "gvisor")
+REFUSED = {
+    "EPERM",
+    "EACCES",
+    "EROFS",
+    "ENOSYS",
+    "ENOENT",
+    "EINVAL",
+    "ESRCH",
+    "ENOTDIR",
+    "ENODEV",
+    "ENXIO",
+}
+
+
+@pytest.fixture(scope="module")
+def without_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], None]]:
+    """Worker files whose filter knows no `unshare`; they are used from when this is called."""
+    own = _launcher.RUNTIME
+    runtime = tmp_path_factory.mktemp("bare") / "_runtime"
+    shutil.copytree(own, runtime)
+    profile = json.loads((runtime / "seccomp-worker.json").read_text())
+    for rule in profile["syscalls"]:
+        rule["names"] = [name for name in rule["names"] if name not in ("unshare", "setns")] or [
+            "getpid"
+        ]
+    (runtime / "seccomp-worker.json").write_text(json.dumps(profile))
+
+    def use(path: str = str(runtime)) -> None:
+        _launcher.RUNTIME = path
+        _launcher.runtime_id.cache_clear()
+
+    yield use
+    use(own)
+
+
+Run = Callable[..., Outcome[Any]]
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request: pytest.FixtureRequest, without_namespaces: Callable[..., None]) -> Iterator[str]:
+    own = _launcher.RUNTIME
+    if request.param == "gvisor" and shutil.which("runsc") is None:
+        pytest.skip("gVisor's runsc is not installed: apt-get install runsc")
+    if request.param == "bare":
+        without_namespaces()
+    yield request.param
+    without_namespaces(own)
+
+
+@pytest.fixture
+def run(rung: str) -> Run:
+    isolation = "container" if rung == "bare" else rung
+
+    def run(source: str, **keywords: Any) -> Outcome[Any]:
+        keywords.setdefault("timeout_sec", 30)
+        return hutch.run(source, isolation=isolation, labels={"rung": rung}, **keywords)
+
+    return run
+
+
+PRELUDE = """
+import ctypes, errno, json, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(call, *args, **named):
+    try:
+        call(*args, **named)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, str(error.errno))
+    return "done"
+def syscall(name, *args):
+    ctypes.set_errno(0)
+    if getattr(libc, name)(*args) >= 0:
+        return "done"
+    return errno.errorcode.get(ctypes.get_errno(), "?")
+def tell(**found):
+    print(json.dumps(found))
+"""
+
+
+def ask(run: Run, source: str, **keywords: Any) -> dict[str, Any]:
+    outcome = run(PRELUDE + source, **keywords)
+    assert outcome.status == "returned", outcome
+    told: dict[str, Any] = json.loads(outcome.stdout)
+    return told
+
+
+# ---- files
+
+
+def test_nothing_outside_the_scratch_can_be_written(run: Run) -> None:
+    told = ask(
+        run,
+        """
+tell(refused={path: attempt(open, path + "/x", "w") for path in (
+        "/", "/etc", "/usr", "/opt/python", "/opt/hutch", "/run", "/proc/sys/kernel")},
+     over=[attempt(open, path, "w") for path in ("/etc/passwd", "/etc/hosts", sys.executable or "/x")],
+     twin=[attempt(open, path + "/x", "w") for path in ("/work", "/tmp", "/dev/shm")],
+     cwd=os.getcwd())
+""",
+    )
+    assert set(told["refused"].values()) <= REFUSED, told["refused"]
+    assert set(told["over"]) <= REFUSED
+    assert told["twin"] == ["done"] * 3 and told["cwd"] == "/work"
+
+
+def test_the_hosts_files_are_not_there(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("host")
+    paths = ["/root", "/home", "/var/lib/hutch", "/run/hutch/run", "/var/lib/containers"]
+    told = ask(
+        run,
+        f"tell(seen=[attempt(os.listdir, p) for p in {paths!r}],"
+        f"secret=attempt(open, {str(tmp_path / 'secret')!r}), twin=len(os.listdir('/usr')))",
+    )
+    assert set(told["seen"]) <= REFUSED and told["secret"] in REFUSED
+    assert told["twin"] > 0
+
+
+def test_no_socket_of_ours_can_be_found(run: Run) -> None:
+    told = ask(
+        run,
+        """
+import stat
+found = []
+for top in ("/run", "/tmp", "/var", "/work", "/opt/hutch", "/dev"):
+    for at, _, names in os.walk(top):
+        for name in names:
+            try:
+                if stat.S_ISSOCK(os.lstat(os.path.join(at, name)).st_mode):
+                    found.append(os.path.join(at, name))
+            except OSError:
+                pass
+tell(found=found, environ=[k for k in os.environ if "HUTCH" in k])
+""",
+    )
+    assert told == {"found": [], "environ": []}
+
+
+def test_filling_the_scratch_ends_at_its_size(run: Run) -> None:
+    outcome = run("open('/work/x', 'wb').write(b'x' * (40 << 20))", disk_mb=16)
+    assert (outcome.status, outcome.limit) == ("limit", "disk"), outcome
+    assert run("print(len(open('/work/x', 'wb').write(b'x' * (4 << 20)) * 'x'))", disk_mb=16).ok
+
+
+# ---- the network
+
+
+def test_there_is_no_network_but_loopback(run: Run) -> None:
+    told = ask(
+        run,
+        """
+def connect(family, address):
+    with socket.socket(family) as sock:
+        sock.settimeout(3)
+        return attempt(sock.connect, address)
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+peer, _ = server.accept()
+client.sendall(b"x")
+tell(out=[connect(socket.AF_INET, ("192.0.2.1", 80)), connect(socket.AF_INET, ("169.254.169.254", 80))],
+     raw=attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1),
+     packet=attempt(socket.socket, 17, socket.SOCK_RAW, 0),
+     twin=peer.recv(1).decode())
+""",
+    )
+    assert set(told["out"]) <= {"ENETUNREACH", "EHOSTUNREACH", "EPERM"}, told
+    assert told["raw"] != "done" and told["packet"] != "done"
+    assert told["twin"] == "x"
+
+
+# ---- processes and privileges
+
+
+def test_no_privilege_is_there_and_none_can_be_had(run: Run) -> None:
+    told = ask(
+        run,
+        """
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+tell(caps={status[name] for name in status if name.startswith("Cap")} == {"0" * 16},
+     uid=[os.getuid(), os.geteuid(), os.getresuid()[2]],
+     root=[attempt(os.setuid, 0), attempt(os.setgid, 0), attempt(os.setgroups, [0])],
+     new=libc.prctl(39, 0, 0, 0, 0),
+     chroot=attempt(os.chroot, "/tmp"), mount=syscall("mount", b"none", b"/tmp", b"tmpfs", 0, None),
+     unshare=syscall("unshare", 0x10000000), hostname=attempt(socket.sethostname, "x"),
+     node=attempt(lambda: (os.mknod("/tmp/memory", 0o20666, os.makedev(1, 1)), open("/tmp/memory", "rb"))),
+     twin=attempt(os.mkdir, "/tmp/mine"))
+""",
+    )
+    assert told["caps"] and 0 not in told["uid"] and told["new"] == 1
+    refused = [
+        *told["root"],
+        *(told[name] for name in ("chroot", "mount", "unshare", "hostname", "node")),
+    ]
+    assert set(refused) <= REFUSED, told
+    assert told["twin"] == "done"
+
+
+def test_nobody_else_can_be_traced_signalled_or_read(run: Run) -> None:
+    told = ask(
+        run,
+        """
+import signal, re
+def secrets(pid):
+    try:
+        return re.findall("TOKEN=[0-9a-f]", open(f"/proc/{pid}/environ").read())
+    except OSError:
+        return []
+def is_socket(pid, fd):
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket")
+    except OSError:
+        return False
+other = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+child = os.fork()
+if child == 0:
+    signal.pause()
+tell(trace=[syscall("ptrace", 16, pid, 0, 0) for pid in other],
+     memory=[attempt(open, f"/proc/{pid}/mem", "rb") for pid in other],
+     tokens=[secrets(pid) for pid in other],
+     channels=[attempt(open, f"/proc/{pid}/fd/{fd}", "r+b", buffering=0)
+               for pid in other for fd in range(3, 30) if is_socket(pid, fd)],
+     stopped=[attempt(os.kill, pid, 19) for pid in other],
+     killed=[attempt(os.kill, pid, 9) for pid in other],
+     twin=attempt(os.kill, child, 9), still=[os.path.exists(f"/proc/{pid}") for pid in other])
+""",
+    )
+    assert "done" not in told["trace"] + told["memory"] + told["channels"], told
+    assert not any(told["tokens"])
+    assert all(told["still"]) and told["twin"] == "done"
+
+
+def test_killing_everything_ends_this_call_only(run: Run) -> None:
+    outcome = run("import os, signal\ntry: os.kill(-1, 9)\nexcept OSError: pass\nos.abort()")
+    assert outcome.status == "died" and outcome.signal in (6, 9), outcome
+    assert run("print(1)").stdout == "1\n"
+
+
+# ---- state
+
+
+def test_a_call_leaves_nothing_for_the_next(run: Run) -> None:
+    source = """
+import builtins
+tell(seen=[getattr(builtins, "mark", None), os.path.exists("/tmp/mark"), os.path.exists("/dev/shm/mark"),
+           os.environ.get("MARK")])
+builtins.mark = 1
+for path in ("/tmp/mark", "/dev/shm/mark"):
+    open(path, "w").close()
+os.environ["MARK"] = "1"
+if os.fork() == 0:
+    os.setsid()
+    import time
+    time.sleep(600)
+    os._exit(0)
+"""
+    for _ in range(2):
+        assert ask(run, source) == {"seen": [None, False, False, None]}
+
+
+# ---- resources
+
+
+@pytest.mark.parametrize(
+    ("source", "limit", "keywords"),
+    [
+        ("while True: pass", "time", {"timeout_sec": 1}),
+        ("while True: pass", "cpu_time", {"cpu_sec": 1, "timeout_sec": 20}),
+        ("x = bytearray(600 << 20)", "memory", {"memory_mb": 128, "disk_mb": 16}),
+        (
+            "import os, time\nfor _ in range(4):\n if os.fork() == 0: break\n"
+            "x = bytearray(60 << 20)\ntime.sleep(20)",
+            "memory",
+            {"memory_mb": 128, "disk_mb": 16},
+        ),
+        ("import os, time\nwhile True:\n if os.fork() == 0: time.sleep(60)", "pids", {"pids": 8}),
+    ],
+)
+def test_limits_end_the_call(run: Run, source: str, limit: str, keywords: dict[str, Any]) -> None:
+    outcome = run(source, **keywords)
+    assert (outcome.status, outcome.limit) == ("limit", limit), outcome
+    assert run("print(sum(range(10)))", **keywords).stdout == "45\n", "the twin"
+
+
+def test_a_flood_of_output_is_cut(run: Run) -> None:
+    outcome = run("import sys\nfor _ in range(200): sys.stdout.write('x' * 100_000)", output_mb=0.5)
+    assert outcome.ok and outcome.stdout_truncated and outcome.stdout_size == 20_000_000
+
+
+def test_gvisor_is_named_with_the_command_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if shutil.which("runsc") is not None:
+        pytest.skip("gVisor's runsc is installed here")
+    with pytest.raises(PlatformNotSupportedError, match="runsc") as caught:
+        hutch.run("pass", isolation="gvisor")
+    assert "apt-get install" in str(caught.value.hint)
