@@ -30,7 +30,7 @@ security: install ## Run the attacks alone, and the honest twin of each; a line 
 security-control: install ## Run each attack again with its wall taken down: it must then succeed (10 minutes)
 	scripts/security-control
 
-fuzz: install fuzz-targets ## Try ten million mutants of results, frames and messages on whoever reads them
+fuzz: install fuzz-targets ## Try ten million mutants of results, frames, messages and requests to the network on whoever reads them
 	$(PYTHON) tests/fuzz/run.py --executions 10000000
 
 test-host: machine-test-host install ## Boot stock Debians in qemu and try everything there as an ordinary user with delegated cgroups

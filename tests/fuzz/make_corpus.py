@@ -7,6 +7,7 @@ find is not kept here, but in build/fuzz/; a seed that matters is added to the v
 from __future__ import annotations
 
 import datetime
+import json
 import struct
 import sys
 import uuid
@@ -131,6 +132,140 @@ def message() -> Iterable[bytes]:
     yield b"\0" * 12  # a Hello; the target makes the others by itself
 
 
+# Of TLS: lengths in front, the number of bytes of each given.
+def number(value: int, size: int) -> bytes:
+    return value.to_bytes(size, "big")
+
+
+def vector(data: bytes, size: int) -> bytes:
+    return number(len(data), size) + data
+
+
+def extension(kind: int, data: bytes) -> bytes:
+    return number(kind, 2) + vector(data, 2)
+
+
+def server_name(name: bytes) -> bytes:
+    return extension(0, vector(number(0, 1) + vector(name, 2), 2))
+
+
+def hello(extensions: bytes) -> bytes:
+    ciphers = vector(b"\x13\x01\x13\x02\xc0\x2f", 2)
+    return (
+        b"\x03\x03" + bytes(32) + vector(bytes(32), 1) + ciphers + b"\1\0" + vector(extensions, 2)
+    )
+
+
+def records(body: bytes) -> bytes:
+    return b"\x16\x03\x01" + vector(b"\1" + vector(body, 3), 2)
+
+
+NEWER = (  # TLS 1.3: versions, groups, signatures, a share
+    extension(43, vector(b"\x03\x04\x03\x03", 1))
+    + extension(10, vector(b"\x00\x1d", 2))
+    + extension(13, vector(b"\x08\x04\x04\x03", 2))
+    + extension(51, vector(b"\x00\x1d" + vector(bytes(range(32)), 2), 2))
+)
+HOST = b"api.example.org"
+HELLOS = [
+    hello(server_name(HOST) + NEWER),
+    hello(NEWER + extension(16, vector(vector(b"http/1.1", 1), 2)) + server_name(HOST)),
+    hello(server_name(b"API.example.org")),
+    hello(NEWER),
+]
+
+
+def sni() -> Iterable[bytes]:
+    for body in HELLOS:
+        yield b"\0" + records(body)
+        yield b"\xff" + body
+        yield b"\x07" + body
+
+
+GET = b"GET /v1/x?y=1 HTTP/1.1\r\nHost: api.example.org\r\nAccept: */*\r\n\r\n"
+POST = b"POST /v1/y HTTP/1.1\r\nHost: api.example.org:80\r\nContent-Length: 4\r\n\r\nbody"
+CHUNKS = (
+    b"PUT /v2/ HTTP/1.1\r\nhost: API.example.org\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"5\r\nhello\r\nA\r\n0123456789\r\n0\r\n\r\n"
+)
+OLD = b"HEAD / HTTP/1.0\r\nHost: api.example.org\r\nAuthorization: Basic eDp5\r\n\r\n"
+UPGRADE = (
+    b"GET /v1/ws HTTP/1.1\r\nHost: api.example.org\r\nConnection: Upgrade\r\n"
+    b"Upgrade: websocket\r\n\r\n"
+)
+ABSOLUTE = b"GET http://api.example.org:8080/v1?x HTTP/1.1\r\nHost: api.example.org\r\n\r\n"
+
+
+def http() -> Iterable[bytes]:
+    for requests in (GET, GET + POST, CHUNKS + GET, OLD, UPGRADE, POST + CHUNKS):
+        yield b"\0" + requests
+        yield b"\3" + requests
+
+
+def socks(kind: int, address: bytes) -> bytes:
+    return b"\5\1\0\5\1\0" + bytes([kind]) + address + b"\x01\xbb"
+
+
+ASKED = [
+    b"CONNECT api.example.org:443 HTTP/1.1\r\nHost: api.example.org:443\r\n\r\n",
+    b"CONNECT [2001:db8::1]:8443 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ABSOLUTE,
+    ABSOLUTE.replace(b"GET", b"POST").replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\nx"),
+    socks(3, vector(HOST, 1)),
+    socks(3, vector(b"2001:db8::1", 1)),
+    socks(1, bytes([192, 0, 2, 1])),
+    socks(4, bytes.fromhex("20010db8000000000000000000000001")),
+]
+
+
+def proxy() -> Iterable[bytes]:
+    for asked in ASKED:
+        yield b"\0" + asked
+        yield b"\1" + asked
+
+
+def gate() -> Iterable[bytes]:
+    tls, either, secret, switches, literal, one = (1 << bit for bit in range(6))
+    for body in HELLOS:
+        for how in (tls, either, tls | literal):
+            yield bytes([how, 0]) + records(body)
+    yield bytes([either, 0]) + b"\0\0\0\x08\x04\xd2\x16\x2f"
+    for requests in (GET + POST, CHUNKS + GET, OLD, UPGRADE, UPGRADE + GET):
+        for how in (0, secret, secret | switches, secret | one, switches):
+            yield bytes([how, 5]) + requests
+
+
+def cell() -> Iterable[bytes]:
+    proxy_listener = 0xFFFF
+    for listener in (0, 1, 2, 3):
+        yield step(1, frame(48, listener)) * 3
+    begun = step(1, frame(48, proxy_listener))
+    for asked in ASKED:
+        yield begun + step(2, asked) + step(3, b"") + begun
+    yield begun + step(2, b"CONNECT x.b.org:443 HTTP/1.1\r\nHost: x\r\n\r\n") + step(2, GET)
+
+
+def control() -> Iterable[bytes]:
+    record = {
+        "host": "a.org",
+        "port": 443,
+        "allowed": True,
+        "reason": "",
+        "suggestion": "a.org:443",
+    }
+    record |= {"sent": 1, "received": 1 << 40, "count": 1}
+    rule = {"host": "a.org", "header": "X", "value": [66, 255], "paths": ["/"], "methods": ["GET"]}
+    for message in (
+        {"is": "hello", "token": "0" * 32},
+        {"is": "policy", "id": 1, "allow_network": ["a.org"], "secrets": [rule]},
+        {"is": "forget", "id": 1},
+        {"is": "add", "cell": 1, "policy": 1},
+        {"is": "close", "cell": 1},
+        {"is": "closed", "cell": 1, "records": [record, record]},
+    ):
+        yield json.dumps(message).encode()
+
+
 def main() -> None:
     made = {
         "decode": map(payload, plain()),
@@ -139,6 +274,12 @@ def main() -> None:
         "worker": worker(),
         "channel": channel(),
         "message": message(),
+        "sni": sni(),
+        "http": http(),
+        "proxy": proxy(),
+        "gate": gate(),
+        "cell": cell(),
+        "control": control(),
     }
     for name, seeds in made.items():
         place = ROOT / "corpus" / name

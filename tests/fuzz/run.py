@@ -46,12 +46,18 @@ class Target:
 
 
 TARGETS = [
-    Target("decode", 0.35, at_least=0.3),
+    Target("decode", 0.3, at_least=0.3),
     Target("decode_arrays", 0.05, "decode", at_least=0.3),
     Target("worker", 0.05),
-    Target("lease", 0.15),
-    Target("channel", 0.15),
-    Target("message", 0.25),
+    Target("lease", 0.1),
+    Target("channel", 0.1),
+    Target("message", 0.15),
+    Target("sni", 0.05),
+    Target("http", 0.05),
+    Target("proxy", 0.05),
+    Target("gate", 0.05),
+    Target("cell", 0.02),
+    Target("control", 0.03),
 ]
 
 
