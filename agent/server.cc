@@ -103,7 +103,7 @@ class Server::Connection final : public Peer {
     if (greeted_) return server_.broker_.Handle(*this, message);
     const auto* hello = std::get_if<Hello>(&message);
     if (hello == nullptr) throw Error(Code::kProtocol, "a client did not say hello");
-    if (hello->wire_version != static_cast<uint32_t>(kWireVersion)) {
+    if (hello->wire_version != kWireVersion) {
       Send(
           Failed{0, static_cast<int32_t>(Code::kVersionMismatch),
                  "this agent speaks wire version " + std::to_string(kWireVersion) +
@@ -128,7 +128,7 @@ class Server::Connection final : public Peer {
     marks_ = static_cast<uint32_t*>(mapped);
     greeted_ = true;
     const int descriptor = table.get();
-    Send(Welcome{static_cast<uint32_t>(kWireVersion), server_.agent_name_}, {&descriptor, 1});
+    Send(Welcome{kWireVersion, server_.agent_name_}, {&descriptor, 1});
   }
 
   // False: not now. Throws nothing: short of descriptors, a message that wants one waits.

@@ -146,7 +146,7 @@ Client::Client(const std::string& socket, long connect_uid)
       pid_(::getpid()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!socket_) throw Error(Code::kUnavailable, "no agent listens at " + socket);
-  Send(Hello{static_cast<uint32_t>(kWireVersion), pid_, ::getuid()});
+  Send(Hello{kWireVersion, pid_, ::getuid()});
   pollfd polled{socket_.get(), POLLIN, 0};
   const Clock::time_point deadline = Clock::now() + kGreeting;
   std::optional<ReceivedMessage> received;

@@ -15,7 +15,7 @@
 
 namespace hutch {
 
-const int kWireVersion = HUTCH_WIRE_VERSION;
+const uint32_t kWireVersion = HUTCH_WIRE_VERSION;
 
 namespace {
 

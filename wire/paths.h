@@ -12,13 +12,14 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace hutch {
 
 // Of the frames and messages that this build speaks: a hash of them, made by CMakeLists.txt.
-extern const int kWireVersion;
+extern const uint32_t kWireVersion;
 inline constexpr char kServiceUser[] = "hutch";
 inline constexpr char kServiceHome[] = "/var/lib/hutch";
 inline constexpr char kServiceRuntimeDir[] = "/run/hutch";
