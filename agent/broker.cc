@@ -448,7 +448,8 @@ void Broker::OnDone(PeerState& state, const Done& done) {
 void Broker::OpenNetwork(uint64_t cell, const PoolSpec& pool, Fd channel) {
   if (egress_ == nullptr) {
     egress_ = std::make_unique<Egress>(
-        loop_, podman_, paths_, EgressLaunch{pool.base_id, pool.runtime_id, generation_, ""});
+        loop_, podman_, paths_,
+        EgressLaunch{pool.base_id, pool.runtime_id, generation_, config_.host.ca_bundle});
     egress_->OnLost([this](uint64_t lost) { ReplaceUnused(lost); });
   }
   networked_.insert(cell);

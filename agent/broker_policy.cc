@@ -23,6 +23,7 @@ void Broker::Configure(const AgentConfig& config) {
   shares_.Configure(config);
   queues_.capacity = config.host.queue != 0 ? config.host.queue : kMaxQueuedInAll;
   if (audit_ != nullptr) audit_->Configure(config.audit);
+  if (egress_ != nullptr) egress_->Trust(config.host.ca_bundle);
   ServeWaiters();
   TrimEnvironments();
 }

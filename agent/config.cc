@@ -141,6 +141,11 @@ class Section {
   std::set<std::string> known_;
 };
 
+// And names what it seems to name.
+bool IsAbsolute(const std::string& path) {
+  return path.starts_with('/') && (path + "/").find("/../") == std::string::npos;
+}
+
 constexpr int64_t kMostMb = 1 << 22;
 constexpr double kYear = 366 * 86400.0;
 
@@ -175,7 +180,7 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
   }
   if (ceiling.mounts) {
     for (const std::string& root : *ceiling.mounts) {
-      if (root[0] != '/' || (root + "/").find("/../") != std::string::npos)
+      if (!IsAbsolute(root))
         section.Refuse(section.At("mounts"), "mounts has \"" + root + "\", no absolute path");
     }
   }
@@ -190,7 +195,11 @@ HostShare HostOf(const toml::table& table, const std::string& file) {
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
   host.environment_disk_mb =
       section.Whole("environment_disk_mb", 1, int64_t{kMostMb} * 16).value_or(0);
+  host.ca_bundle = section.Text("ca_bundle").value_or("");
   section.Finish();
+  if (table.contains("ca_bundle") && !IsAbsolute(host.ca_bundle))
+    section.Refuse(section.At("ca_bundle"),
+                   "ca_bundle is the absolute path of a PEM file on this host");
   return host;
 }
 

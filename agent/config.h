@@ -40,6 +40,9 @@ struct HostShare {
   uint64_t memory_mb = 0;  // the memory_mb of those, added up
   uint64_t queue = 0;      // calls that wait, in all pools
   uint64_t environment_disk_mb = 0;
+  // PEM file of the host: whom the egress process trusts where it speaks TLS itself. "": whom the
+  // base image does.
+  std::string ca_bundle{};
 
   bool operator==(const HostShare&) const = default;
 };

@@ -45,6 +45,7 @@ memory_mb = 8192
 cells = 32
 queue = 100
 environment_disk_mb = 4096
+ca_bundle = "/etc/company.pem"
 [audit]
 enabled = false
 file_mb = 2
@@ -71,7 +72,7 @@ ceiling = { memory_mb = 256, allow_network = [] }
   EXPECT_EQ(config.ceiling.mounts, std::vector<std::string>{"/srv/data"});
   EXPECT_EQ(config.ceiling.isolation, "cell");
   EXPECT_EQ(config.ceiling.allow_sdists, false);
-  EXPECT_EQ(config.host, (HostShare{32, 8192, 100, 4096}));
+  EXPECT_EQ(config.host, (HostShare{32, 8192, 100, 4096, "/etc/company.pem"}));
   EXPECT_EQ(config.audit, (AuditSettings{.enabled = false, .file_mb = 2, .files = 3}));
   ASSERT_EQ(config.tenants.size(), 2u);
   EXPECT_EQ(config.tenants[0].name, "web");  // in the file's order
@@ -113,6 +114,8 @@ TEST(Config, AMistakeIsNamedWithItsLineAndWhatWasMeant) {
       {"ceiling = 5", "ceiling is a table"},
       {"[host]\ncells = 0", "[host] cells is a whole number from 1"},
       {"[host]\ncels = 3", "did you mean \"cells\"?"},
+      {"[host]\nca_bundle = \"ca.pem\"", "[host] ca_bundle is the absolute path of a PEM file"},
+      {"[host]\nca_bundle = \"\"", "[host] ca_bundle is the absolute path of a PEM file"},
       {"[tenants.a]\ncells = 1", "[tenants.a] labels is missing"},
       {"[tenants.a]\nlabels = {team = 1}", "[tenants.a] labels are texts"},
       {"[tenants.a]\nlabels = {t = \"x\"}\nceiling = {pid = 1}",

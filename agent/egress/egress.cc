@@ -142,7 +142,7 @@ struct Egress::Impl {
   Loop& loop;
   Podman& podman;
   const Paths& paths;
-  const EgressLaunch launch;
+  EgressLaunch launch;
   std::function<void(uint64_t)> on_lost;
   std::shared_ptr<bool> alive = std::make_shared<bool>(true);
   State state = State::kDown;
@@ -198,7 +198,8 @@ void Egress::Impl::Begin() {
   loop.Add(listener.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
   start_timer = loop.After(kStart, [this] { Lost("the egress process did not come up in time"); });
   const uint64_t start = ++starts;
-  threads.Post([this, dir, start, name = container, spec_token = token, is_alive = alive] {
+  threads.Post([this, start, spec = EgressContainerSpec(paths, launch, container, dir, token),
+                is_alive = alive] {
     std::string failure;
     try {
       // What is left of the last one, or of an agent before this one.
@@ -206,7 +207,7 @@ void Egress::Impl::Begin() {
         const auto role = info.labels.find("hutch.role");
         if (role != info.labels.end() && role->second == kRole) podman.Remove(info.id);
       }
-      podman.Start(podman.Create(EgressContainerSpec(paths, launch, name, dir, spec_token)));
+      podman.Start(podman.Create(spec));
       return;
     } catch (const std::exception& error) {
       failure = error.what();
@@ -355,6 +356,14 @@ Egress::Egress(Loop& loop, Podman& podman, const Paths& paths, EgressLaunch laun
 Egress::~Egress() = default;
 
 void Egress::OnLost(std::function<void(uint64_t)> lost) { impl_->on_lost = std::move(lost); }
+
+void Egress::Trust(std::string ca_bundle) {
+  if (impl_->launch.ca_bundle == ca_bundle) return;
+  impl_->launch.ca_bundle = std::move(ca_bundle);
+  if (impl_->state != Impl::State::kDown)
+    impl_->Lost("[host] ca_bundle was changed: connections were cut off");
+  impl_->not_before = {};  // what failed may have failed for the file's sake
+}
 
 void Egress::AddCell(uint64_t id, const PoolSpec& pool, Fd channel) {
   Impl::Policy& policy = impl_->PolicyOf(pool);

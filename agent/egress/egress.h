@@ -51,6 +51,10 @@ class Egress {
   // two seconds at the latest.
   void CloseCell(uint64_t cell, Closed closed);
 
+  // Whom its TLS trusts from now on: EgressLaunch::ca_bundle. Where that is another file than
+  // before, the process is replaced: what is connected then is cut off, as when it dies.
+  void Trust(std::string ca_bundle);
+
   // Told, from the loop, of each cell that is still open when its process dies: it has no network
   // any more. One that no call has is best replaced.
   void OnLost(std::function<void(uint64_t cell)> lost);

@@ -174,6 +174,22 @@ TEST_F(EgressFace, SaysWhyThereIsNoProcess) {
   EXPECT_EQ(podman_.created(), 1u);
 }
 
+TEST_F(EgressFace, ReplacesTheProcessWhereAnotherFileSaysWhomToTrust) {
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", "/old.pem"});
+  const Fd one = AddCell(egress, 1);
+  Told();
+  egress.Trust("/old.pem");
+  EXPECT_FALSE(Closed(one));
+  egress.Trust("/new.pem");
+  process_.reset();  // as it ends when its agent hangs up
+  EXPECT_TRUE(Closed(one));
+  const Fd two = AddCell(egress, 2);
+  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
+  EXPECT_EQ(podman_.created(), 2u);
+  EXPECT_EQ(spec_["mounts"].back()["source"], "/new.pem");
+  EXPECT_EQ(spec_["command"].back(), spec_["mounts"].back()["destination"]);
+}
+
 TEST_F(EgressFace, ListensToTheProcessThatItStartedOnly) {
   wrong_first_ = true;
   Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
