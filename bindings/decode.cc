@@ -40,19 +40,33 @@ enum Kind : uint8_t {
   kFirstNamed = 0x20,
   kLastNamed = 0x24,
   kNdarray = 0x30,
+  kFirstTabular = 0x40,  // pandas' columns, indexes, Series and DataFrame
+  kLastTabular = 0x4a,
   kArrowArray = 0x50,
   kImage = 0x60,
   kMap = 0xff,  // never on the wire
 };
 
-// What CPython takes for a value beyond its text or digits, and 8 for the place that refers to it.
-constexpr uint64_t kSlotBytes = 8;
-constexpr uint64_t kNumberBytes = 40;
-constexpr uint64_t kTextBytes = 64;
-constexpr uint64_t kContainerBytes = 72;
-constexpr uint64_t kSetBytes = 224;
+// What CPython takes for a value beyond its text or digits, measured: with its collector's head and
+// the places that refer to it, one in its container and one in values_.
+constexpr uint64_t kSlotBytes = 16;
+constexpr uint64_t kNumberBytes = 48;
+constexpr uint64_t kSharedInt = 256;  // up to here an int is everybody's
+constexpr uint64_t kTextBytes = 72;
+constexpr uint64_t kTextFactor = 4;  // one wide character makes all of a str's wide
+constexpr uint64_t kContainerBytes = 80;
+constexpr uint64_t kSetBytes = 240;
 constexpr uint64_t kEntryBytes = 40;
-constexpr uint64_t kBuiltBytes = 128;
+constexpr uint64_t kLeastEntries = 160;  // the table of a dict that is not empty
+constexpr uint64_t kBuiltBytes = 192;
+
+// And what builders make besides their fields.
+uint64_t BuiltBytes(uint8_t kind) {
+  if (kind == kNdarray) return 640;
+  if (kind >= kFirstTabular && kind <= kLastTabular) return 3072;
+  if (kind >= kArrowArray) return 768;  // images, too
+  return kBuiltBytes;
+}
 constexpr size_t kLargeCopy = 1 << 20;
 
 // A refusal: becomes a DecodeError, with the path that the visitor's stacks give.
@@ -104,12 +118,14 @@ class NoCollection {
 
 class Builder : public msgpack::null_visitor {
  public:
-  Builder(py::object owner, std::span<const char> payload, size_t body_size, py::dict types)
+  Builder(py::object owner, std::span<const char> payload, size_t body_size, py::dict types,
+          uint64_t result_bytes)
       : owner_(std::move(owner)),
         payload_(payload),
         cursor_(body_size),
         body_size_(body_size),
-        budget_(kHostFloor + kHostFactor * payload.size()),
+        budget_(kHostFloor +
+                std::max(kHostFactor * payload.size(), kHostFactorOfLimit * result_bytes)),
         types_(std::move(types)) {}
   ~Builder() {
     for (PyObject* value : values_) Py_DECREF(value);
@@ -131,7 +147,8 @@ class Builder : public msgpack::null_visitor {
   bool visit_nil() { return Push(Py_NewRef(Py_None), kSlotBytes); }
   bool visit_boolean(bool v) { return Push(Py_NewRef(v ? Py_True : Py_False), kSlotBytes); }
   bool visit_positive_integer(uint64_t v) {
-    return Push(OrThrow(PyLong_FromUnsignedLongLong(v)), kNumberBytes);
+    return Push(OrThrow(PyLong_FromUnsignedLongLong(v)),
+                v <= kSharedInt ? kSlotBytes : kNumberBytes);
   }
   bool visit_negative_integer(int64_t v) {
     return Push(OrThrow(PyLong_FromLongLong(v)), kNumberBytes);
@@ -167,7 +184,7 @@ class Builder : public msgpack::null_visitor {
 
   void Charge(uint64_t bytes) {
     if (++nodes_ > kMaxNodes) Refuse("the result holds too many values");
-    if (bytes > budget_) Refuse("the result would take too much memory");
+    if (bytes > budget_) Refuse("the result would take too much memory here, for so few bytes");
     budget_ -= bytes;
   }
   // Takes the reference.
@@ -211,7 +228,7 @@ class Builder : public msgpack::null_visitor {
 };
 
 bool Builder::visit_str(const char* v, uint32_t size) {
-  Charge(kTextBytes + 2 * uint64_t{size});
+  Charge(kTextBytes + kTextFactor * uint64_t{size});
   PyObject** cached = nullptr;
   if (in_key_ && size > 0 && size <= 32) {
     const size_t mixed = size + 31 * static_cast<uint8_t>(v[0]) +
@@ -389,7 +406,7 @@ void Builder::CheckHashes(std::span<PyObject*> items, size_t stride) {
 }
 
 PyObject* Builder::BuildDict(std::span<PyObject*> items) {
-  Charge(kEntryBytes * items.size());
+  if (!items.empty()) Charge(std::max(kLeastEntries, kEntryBytes * items.size()));
   CheckHashes(items, 2);
   auto dict = py::reinterpret_steal<py::object>(OrThrow(PyDict_New()));
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
@@ -448,7 +465,7 @@ PyObject* Builder::BuildNumbers(uint8_t kind, PyObject* raw) {
 }
 
 PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
-  Charge(kBuiltBytes);
+  Charge(BuiltBytes(kind));
   if (!builders_) builders_ = py::module_::import("hutch._build").attr("BUILDERS");
   PyObject* builder = PyDict_GetItem(builders_.ptr(), py::int_(kind).ptr());
   if (builder == nullptr) Refuse("kind " + std::to_string(kind) + " is not part of the format");
@@ -522,10 +539,10 @@ std::string Message(const py::error_already_set& error) {
 
 }  // namespace
 
-py::object Decode(py::object owner, const char* data, size_t size, size_t body_size,
-                  py::dict types) {
+py::object Decode(py::object owner, const char* data, size_t size, size_t body_size, py::dict types,
+                  uint64_t result_bytes) {
   const NoCollection no_collection;
-  Builder builder(std::move(owner), {data, size}, body_size, std::move(types));
+  Builder builder(std::move(owner), {data, size}, body_size, std::move(types), result_bytes);
   try {
     if (body_size > size) Refuse("the body claims to be longer than the payload");
     if (std::string_view(data, std::min(body_size, kMagic.size())) != kMagic) {
@@ -549,15 +566,15 @@ void BindDecode(py::module_& m) {
   m.attr("DecodeError") = ErrorType();
   m.def(
       "decode",
-      [](const py::buffer& owner, size_t body_size, py::dict types) {
+      [](const py::buffer& owner, size_t body_size, py::dict types, uint64_t result_bytes) {
         const py::buffer_info info = owner.request();
         if (info.itemsize != 1 || info.ndim != 1 || (info.size > 1 && info.strides[0] != 1)) {
           throw py::type_error("a payload is a flat buffer of bytes");
         }
         return Decode(owner, static_cast<const char*>(info.ptr), static_cast<size_t>(info.size),
-                      body_size, std::move(types));
+                      body_size, std::move(types), result_bytes);
       },
-      py::arg("owner"), py::arg("body_size"), py::arg("types"));
+      py::arg("owner"), py::arg("body_size"), py::arg("types"), py::arg("result_bytes") = 0);
 }
 
 }  // namespace hutch

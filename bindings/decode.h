@@ -56,8 +56,9 @@
 // checks every field. A name (20 to 24) is only looked up in the caller's `types`. Field and schema
 // metadata of Arrow does not travel.
 //
-// Budgets: kMaxFrames open arrays and maps; kMaxNodes values; kHostFloor + kHostFactor * size bytes
-// of what the values will take in this process (an empty dict is one byte here and 72 there).
+// Budgets: kMaxFrames open arrays and maps; kMaxNodes values; and what the values will take in this
+// process (an empty list is one byte here and 80 there): kHostFloor bytes, and kHostFactor times
+// the payload's size or kHostFactorOfLimit times what the caller allows a result, the larger.
 // Nothing is allocated for a length that is only claimed. Sets and dicts whose keys share more than
 // kMaxSameHash hashes are refused (hash flooding).
 #pragma once
@@ -71,21 +72,22 @@ namespace hutch {
 
 inline constexpr size_t kMaxFrames = 160;  // 128 levels of values, and the inside of the last
 inline constexpr uint64_t kMaxNodes = uint64_t{1} << 27;
-inline constexpr uint64_t kHostFloor = uint64_t{1} << 30;
+inline constexpr uint64_t kHostFloor = uint64_t{64} << 20;
 inline constexpr uint64_t kHostFactor = 16;
+inline constexpr uint64_t kHostFactorOfLimit = 2;
 inline constexpr size_t kMaxSameHash = 64;
 inline constexpr size_t kMaxBigIntBytes = 131072;
 inline constexpr size_t kBufferAlignment = 64;
 
 // Builds the payload of `size` bytes at `data`, which is the start of `owner`'s buffer. Arrays
 // refer to `owner` and keep it alive when its buffer is writable (it must then be private to this
-// payload); otherwise they get copies. `types` maps "module.qualname" to the class. Raises
-// _core.DecodeError.
+// payload); otherwise they get copies. `types` maps "module.qualname" to the class. `result_bytes`:
+// how long the caller let the payload be; 0: what it is. Raises _core.DecodeError.
 pybind11::object Decode(pybind11::object owner, const char* data, size_t size, size_t body_size,
-                        pybind11::dict types);
+                        pybind11::dict types, uint64_t result_bytes = 0);
 
-// Adds `decode(owner, body_size, types)` and `DecodeError` (a ValueError with .message and .path)
-// to `m`.
+// Adds `decode(owner, body_size, types, result_bytes=0)` and `DecodeError` (a ValueError with
+// .message and .path) to `m`.
 void BindDecode(pybind11::module_& m);
 
 }  // namespace hutch

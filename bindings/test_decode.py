@@ -16,6 +16,7 @@ import pickle
 import random
 import resource
 import struct
+import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -505,6 +506,52 @@ def test_every_truncation_is_refused() -> None:
             _core.decode(whole[:cut], body_size, {})
     with pytest.raises(_core.DecodeError, match="longer than the payload"):
         _core.decode(whole, len(whole) + 1, {})
+
+
+MANY = """
+import sys
+from hutch import _core
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) << 10
+
+item, count, limit = bytes.fromhex(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) << 20
+body = b"\\xc1\\x01\\xdd" + count.to_bytes(4, "big") + item * count
+before = peak()
+try:
+    made = len(_core.decode(body, len(body), {}, limit))
+except _core.DecodeError as error:
+    made = error.message
+print(made, (peak() - before) >> 20, len(body) >> 20, sep=";")
+"""
+
+
+def decode_many(item: str, count: int, limit: int) -> tuple[str, int, int]:
+    """In a process of its own: what came of it, MiB that it grew by, MiB of the payload."""
+    line = [sys.executable, "-c", MANY, item, str(count), str(limit)]
+    done = subprocess.run(line, capture_output=True, text=True, check=True)
+    said, grown, size = done.stdout.strip().split(";")
+    return said, int(grown), int(size)
+
+
+@pytest.mark.parametrize(
+    "item",
+    ["90", "80", "8101c0", "92d40101c0", "d70100", "92d4010290", "92d4011690"],
+    ids=["list", "dict", "dict of one", "tuple", "ext", "set", "refused kind"],
+)
+def test_ten_million_small_things_grow_the_host_by_little(item: str) -> None:
+    said, grown, size = decode_many(item, 10_000_000, 16)
+    assert not said.isdigit()
+    assert grown <= 64 + max(16 * size, 2 * 16) + 32, (said, grown, size)
+
+
+def test_many_small_things_are_a_result_where_its_limit_lets_them() -> None:
+    said, grown, size = decode_many("90", 4_000_000, 512)
+    assert said == "4000000" and grown <= 64 + 2 * 512, (grown, size)
+    assert decode_many("90", 1_000_000, 16)[0] == "1000000"
+    assert decode_many("07", 4_000_000, 16)[0] == "4000000"  # small ints
+    assert "too much memory" in decode_many("90", 4_000_000, 16)[0]
 
 
 def test_bytes_left_over_are_refused() -> None:

@@ -275,9 +275,11 @@ class Function:
     @property
     def sha256(self) -> str: ...
 
-def decode(owner: Payload | bytes, body_size: int, types: Mapping[str, type]) -> Any:
+def decode(
+    owner: Payload | bytes, body_size: int, types: Mapping[str, type], result_bytes: int = 0
+) -> Any:
     """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that
-    may be built.
+    may be built. `result_bytes`: the result's limit, of which twice may be taken here.
     """
 
 def egress_rule(text: str) -> str:

@@ -330,22 +330,26 @@ def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:
     if payload is None:
         raise SerializationError("the reply holds no result", path="result")
     known = target.named_types
+    allowed = int(target.options.result_mb * (1 << 20))
     try:
-        return _core.decode(payload, payload.body_size, known)
+        return _core.decode(payload, payload.body_size, known, allowed)
     except _core.DecodeError as error:
         more = _types.named_types(target.annotation, [arguments[0], arguments[1]])
         if more.keys() <= known.keys():
             raise _not_decoded(error) from None
     try:
-        return _core.decode(payload, payload.body_size, more)
+        return _core.decode(payload, payload.body_size, more, allowed)
     except _core.DecodeError as error:
         raise _not_decoded(error) from None
 
 
 def _not_decoded(error: _core.DecodeError) -> SerializationError:
+    hint = "return plain data; a class of your own must be named by the return annotation"
+    if "too much memory" in str(error):
+        hint = "raise result_mb, of which twice may be taken; arrays and bytes take what they are"
     return SerializationError(
         f"what came back is no data that can be taken: {error}",
-        hint="return plain data; a class of your own must be named by the return annotation",
+        hint=hint,
         path=str(getattr(error, "path", "result")),
         type_name=getattr(error.__cause__, "type_name", ""),
     )
