@@ -205,6 +205,7 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
   for (const char* helper : {"slirp4netns", "pasta"}) {
     if (facts.network_helper.empty() && !FindProgram(helper).empty()) facts.network_helper = helper;
   }
+  facts.gvisor = !FindProgram("runsc").empty();
   facts.uid_helpers = !FindProgram("newuidmap").empty() && !FindProgram("newgidmap").empty();
   if (!facts.user.empty()) {
     facts.subuids = CountIds("/etc/subuid", facts.user, uid);
@@ -326,6 +327,8 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts) {
       facts.tun_exists ? "sudo chmod 666 /dev/net/tun"
                        : "sudo mkdir -p /dev/net && sudo mknod /dev/net/tun c 10 200 && sudo chmod "
                          "666 /dev/net/tun");
+  add("gvisor", facts.gvisor, "runsc is there",
+      "runsc is not installed: isolation=\"gvisor\" is refused", InstallCommand("runsc"), false);
   return checks;
 }
 

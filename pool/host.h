@@ -25,6 +25,7 @@ struct HostFacts {
   std::string podman_version;  // "": it does not run
   std::string oci_runtime;     // crun or runc; "": neither
   std::string network_helper;  // slirp4netns or pasta; "": neither (no dependency can be installed)
+  bool gvisor = false;         // its runsc
   bool uid_helpers = false;    // newuidmap and newgidmap
   uint64_t subuids = 0;        // how many ids the user may map
   uint64_t subgids = 0;

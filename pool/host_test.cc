@@ -18,7 +18,7 @@ HostFacts Good() {
   facts.podman_version = "4.3.1";
   facts.oci_runtime = "crun";
   facts.network_helper = "slirp4netns";
-  facts.uid_helpers = true;
+  facts.gvisor = facts.uid_helpers = true;
   facts.subuids = facts.subgids = 65536;
   facts.overlay = true;
   facts.cgroups = CgroupLayout::kV2;
@@ -62,6 +62,13 @@ TEST(Host, SaysWhichLimitsTheKernelWillNotEnforce) {
   EXPECT_FALSE(check.ok);
   EXPECT_NE(check.detail.find("pids, cpu"), std::string::npos) << check.detail;
   EXPECT_TRUE(AllRequired(facts)) << "Hutch works without them";
+}
+
+TEST(Host, WorksWithoutGvisorAndSaysSo) {
+  HostFacts facts = Good();
+  facts.gvisor = false;
+  EXPECT_NE(Find(facts, "gvisor").fix.find("runsc"), std::string::npos);
+  EXPECT_TRUE(AllRequired(facts));
 }
 
 TEST(Host, RefusesAHybridLayoutToAnOrdinaryUserOnly) {
