@@ -171,6 +171,19 @@ bool Answers(const Paths& paths, const Endpoint& endpoint) {
   return Podman(endpoint.socket).Ping(milliseconds(2000));
 }
 
+// One whose database was removed (`podman system reset`) answers a ping, and nothing else.
+bool Works(const Paths& paths, const Endpoint& endpoint) {
+  if (!Answers(paths, endpoint)) return false;
+  const AsUser user(paths);
+  try {
+    Podman(endpoint.socket).List("hutch.instance=" + paths.instance_label());
+    return true;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "hutch: Podman's service is started anew: %s\n", error.what());
+    return false;
+  }
+}
+
 void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
   const auto deadline = Clock::now() + kServiceStart;
   for (;;) {
@@ -467,7 +480,7 @@ Fd LockStart(const Paths& paths) {
 
 void EnsureService(const Paths& paths) {
   const Endpoint endpoint = MainEndpoint(paths);
-  if (Answers(paths, endpoint)) return;
+  if (Works(paths, endpoint)) return;
   FindPodman();
   CheckSubIds(paths);
   if (paths.service_user) WriteSettings(paths);

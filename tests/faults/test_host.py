@@ -74,6 +74,37 @@ def test_user_without_sub_ids_gets_the_command(instance: dict[str, str], tmp_pat
     assert "usermod" in text and "--add-subuids" in text
 
 
+FORBID = """
+import ctypes, struct
+
+# unshare and clone with CLONE_NEWUSER: EPERM; clone3: ENOSYS, as where it is not known.
+ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x50001, 0x50026
+program = [
+    (0x20, 0, 0, 0), (0x15, 0, 1, 435), (0x06, 0, 0, ENOSYS), (0x15, 1, 0, 272), (0x15, 0, 3, 56),
+    (0x20, 0, 0, 16), (0x45, 0, 1, 0x10000000), (0x06, 0, 0, EPERM), (0x06, 0, 0, ALLOW),
+]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in program))
+filter = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(program), ctypes.addressof(code)))
+assert ctypes.CDLL(None).prctl(22, 2, filter) == 0
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter has its numbers")
+def test_forbidden_user_namespaces_are_named(instance: dict[str, str]) -> None:
+    """As a sysctl or AppArmor forbids them, for what this test starts only."""
+    said = python(FORBID + FAILING, **instance)
+    kind, may_have_run, text = said.split("|", 2)
+    assert (kind, may_have_run) == ("PlatformNotSupportedError", "False")
+    assert "does not let a container make namespaces" in text and "hutch doctor" in text
+    doctor = subprocess.run(
+        [sys.executable, "-c", FORBID + "import hutch; print(hutch.doctor())"],
+        env={**os.environ, **instance},
+        capture_output=True,
+        text=True,
+    )
+    assert "user namespaces" in doctor.stdout and "not permitted" in doctor.stdout
+
+
 def test_full_disk_is_said_and_mended_by_space(instance: dict[str, str]) -> None:
     home = instance["HUTCH_HOME"]
     owner = _core.paths()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +38,86 @@ def test_only_steady_clocks_decide() -> None:
 def test_the_search_finds_a_settable_clock() -> None:
     assert SETTABLE.search("now = time.time()")
     assert not SETTABLE.search("now = time.monotonic()")
+
+
+# The clock that can be set, off by what a file says, in one process: the machine's is everybody's.
+SHIM = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+static long off(void) {
+  long seconds = 0;
+  FILE* file = fopen(getenv("CLOCK_IS_OFF_BY"), "r");
+  if (file == NULL) return 0;
+  if (fscanf(file, "%ld", &seconds) != 1) seconds = 0;
+  fclose(file);
+  return seconds;
+}
+int clock_gettime(clockid_t id, struct timespec* now) {
+  int failed = syscall(SYS_clock_gettime, id, now);
+  if (!failed && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) now->tv_sec += off();
+  return failed;
+}
+int gettimeofday(struct timeval* now, void* zone) {
+  int failed = syscall(SYS_gettimeofday, now, zone);
+  now->tv_sec += off();
+  return failed;
+}
+time_t time(time_t* to) {
+  struct timeval now;
+  gettimeofday(&now, NULL);
+  if (to) *to = now.tv_sec;
+  return now.tv_sec;
+}
+"""
+JUMPS = """
+import os, threading, time
+import hutch
+
+def jump(seconds):
+    with open(os.environ["CLOCK_IS_OFF_BY"] + ".new", "w") as file:
+        file.write(str(seconds))
+    os.replace(file.name, os.environ["CLOCK_IS_OFF_BY"])
+
+sleep = hutch.Program("import time; print('begun', flush=True); time.sleep(1)", timeout_sec=60,
+                      on_stdout=lambda _: began.set())
+for seconds in (86400, -86400):
+    jump(0)
+    before, began = time.time(), threading.Event()
+    flight = sleep.submit()
+    assert began.wait(60)
+    jump(seconds)
+    assert abs(time.time() - before - seconds) < 3600  # this process sees it
+    outcome = flight.outcome()
+    assert outcome.ok, outcome
+    told = [outcome.usage.wall_sec, outcome.usage.waited_sec, *outcome.timings.values()]
+    assert outcome.usage.wall_sec >= 0.9 and all(0 <= figure < 3600 for figure in told), told
+    jump(0)
+    endless = hutch.Program("print('begun', flush=True); import time; time.sleep(600)",
+                            timeout_sec=2, on_stdout=lambda _: jump(seconds))
+    late = endless.run()
+    assert late.limit == "time" and 1.9 <= late.usage.wall_sec < 3600, late
+print("held")
+"""
+
+
+def test_a_clock_that_jumps_changes_no_duration_and_no_deadline(tmp_path: Path) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler to make a clock that jumps with")
+    shim = tmp_path / "shim.so"
+    (tmp_path / "shim.c").write_text(SHIM)
+    line = [compiler, "-shared", "-fPIC", "-o", str(shim), str(tmp_path / "shim.c")]
+    subprocess.run(line, check=True)
+    env = {**os.environ, "LD_PRELOAD": str(shim), "CLOCK_IS_OFF_BY": str(tmp_path / "off")}
+    done = subprocess.run(
+        [sys.executable, "-c", JUMPS], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip() == "held", done.stdout + done.stderr
 
 
 @sandbox(timeout_sec=1)
