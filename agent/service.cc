@@ -464,8 +464,7 @@ Fd LockStart(const Paths& paths) {
   }
   for (const std::string& path :
        {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
-        paths.state_dir + "/runtime", paths.store_dir(), paths.environment_dir(),
-        paths.agent_socket_dir()}) {
+        paths.state_dir + "/runtime", paths.store_dir(), paths.agent_socket_dir()}) {
     EnsurePrivate(paths, path);
   }
   const AsUser user(paths);

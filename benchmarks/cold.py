@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import table
 from calls import Bench
 from table import Row
 
@@ -36,7 +35,7 @@ def _first(*dependencies: str, **keywords: Any) -> float:
     return time.perf_counter() - begin
 
 
-def _with_spare() -> float | None:
+def _with_spare(*dependencies: str) -> float | None:
     """None: the agent keeps no spare worker."""
     deadline = time.monotonic() + 5
     while not hutch.status().get("spares"):
@@ -44,7 +43,7 @@ def _with_spare() -> float | None:
             return None
         time.sleep(0.1)
     time.sleep(1)  # it may be starting still
-    return _first()
+    return _first(*dependencies)
 
 
 def container() -> float:
@@ -67,20 +66,28 @@ def first_results(bench: Bench) -> Iterator[Row]:
     repeats = 2 if bench.quick else 5
     bench.function()
     floor = container()
-    spare = Row("first-spare", "first result, a spare worker is there", target="≤ 30 ms")
-    taken = [seconds for _ in range(repeats) if (seconds := _with_spare()) is not None]
-    if taken:
-        spare.value = statistics.median(taken)
-        spare.met, spare.floor, spare.floor_is = spare.value <= 0.030, floor, "podman run"
-    else:
-        spare.skipped = "the agent keeps none"
-    yield spare
+    for names, most in (((), 0.030), (("pandas",), 0.400)):
+        bench.function(*names)  # its environment is built
+        spare = Row(
+            f"first-spare{'-pandas' if names else ''}",
+            f"first result, a spare worker is there{', pandas' if names else ''}",
+            target=f"≤ {most * 1000:.0f} ms",
+        )
+        taken = [seconds for _ in range(repeats) if (seconds := _with_spare(*names)) is not None]
+        if taken:
+            spare.value = statistics.median(taken)
+            spare.met, spare.floor, spare.floor_is = spare.value <= most, floor, "podman run"
+        else:
+            spare.skipped = "the agent keeps none"
+        yield spare
     targets = {(): (0.080, 0.160), ("pandas",): (0.400, 0.480)}
     for names, (running, nothing) in targets.items():
         with_pandas = ", pandas" if names else ""
         bench.function(*names)
-        # A spare worker takes no pool that has modules of the caller's.
-        value = statistics.median(_first(*names, modules=[table]) for _ in range(repeats))
+        # A spare worker takes no pool that has mounts.
+        with tempfile.TemporaryDirectory() as nothing:
+            mounts = {"/mnt": nothing}
+            value = statistics.median(_first(*names, mounts=mounts) for _ in range(repeats))
         yield Row(
             f"first{'-pandas' if names else ''}",
             f"first result, agent running, no worker{with_pandas}",

@@ -140,6 +140,7 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
   if (launch.modules) add("HUTCH_MODULES", "/opt/modules");
+  if (!launch.environment.empty()) add("HUTCH_ENVIRONMENT", launch.environment);
   if (config.size() > kMaxConfig)
     throw Error(Code::kInvalidArgument,
                 "env=, mounts=, preload= and allow_network= are larger than 48 KiB in all");
@@ -154,7 +155,14 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, !launch.as_caller));
   if (!launch.environment_dir.empty())
     mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
-  if (launch.modules) mounts.push_back(Bind(launch.socket_dir + "/modules", "/opt/modules", false));
+  if (launch.any_environment) {
+    // The warden alone ever sees the first, and mounts one tree of it over the second
+    // (images/warden/environments.h).
+    mounts.push_back(Bind(paths.environment_dir(), "/opt/environments", false));
+    mounts.push_back(Bind(launch.socket_dir + "/" + kNoPackages, "/opt/env", false));
+  }
+  if (launch.modules || launch.any_environment)
+    mounts.push_back(Bind(launch.socket_dir + "/" + kModulesName, "/opt/modules", false));
   for (const MountSpec& mount : launch.mounts)
     mounts.push_back(BindShown(ShownPath(paths, mount), mount));
   if (launch.bare) {
@@ -164,11 +172,12 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
     mounts.push_back(Scratch("/tmp", 16));
   }
 
-  const json env = {
+  json env = {
       {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
       {"HUTCH_TOKEN", launch.token},
       {"HUTCH_PYTHON", "/opt/python/bin/python3"},
   };
+  if (launch.any_environment) env["HUTCH_ANY_ENVIRONMENT"] = "1";
 
   json spec = {
       {"name", launch.name},

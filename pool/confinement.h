@@ -15,6 +15,8 @@ namespace hutch {
 inline constexpr char kWorkerSocketDir[] = "/run/hutch";  // where a worker finds its own directory
 inline constexpr char kWorkerSocketName[] = "warden.sock";
 inline constexpr char kSetupName[] = "setup.pickle";  // beside the socket
+inline constexpr char kModulesName[] = "modules";     // likewise a directory
+inline constexpr char kNoPackages[] = "none";         // likewise, and empty
 
 inline constexpr unsigned kCallerUid = 1000;  // inside, of a worker that has the caller's own uid
 
@@ -31,6 +33,8 @@ struct WorkerLaunch {
   std::string image;        // a reference; made an id before the container is, and never pulled
   std::string runtime_dir;  // on the host
   std::string environment_dir;    // on the host, "": no packages
+  bool any_environment = false;   // instead of that: it is started ahead, and told of its own later
+  std::string environment;        // the digest that it is told then, "": no packages
   std::string socket_dir;         // on the host
   std::string generation;         // of the agent that starts it
   std::string preload;            // module names separated by commas

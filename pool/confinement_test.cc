@@ -45,6 +45,20 @@ TEST(WorkerConfig, NamesTheProxyWhereNamesAreNotEnoughAndLeavesTheCallersOwn) {
   }
 }
 
+TEST(WorkerContainerSpec, HasEveryEnvironmentOnlyWhereItIsMadeForAnyOfThem) {
+  Paths paths;
+  paths.state_dir = "/state";
+  WorkerLaunch launch;
+  launch.environment_dir = "/state/environments/d/tree";
+  EXPECT_EQ(WorkerContainerSpec(paths, launch).find("/opt/environments"), std::string::npos);
+  launch.environment_dir.clear();
+  launch.any_environment = true;
+  const std::string spec = WorkerContainerSpec(paths, launch);
+  EXPECT_NE(spec.find(R"({"destination":"/opt/environments","options":["rbind","nosuid","nodev",)"
+                      R"("ro"],"source":"/state/environments","type":"bind"})"),
+            std::string::npos);
+}
+
 TEST(WorkerConfig, HoldsNoSecret) {
   PoolSpec pool;
   pool.secrets = {{"b.example", "X-Name", "t0ps3cret", {}, {}}};

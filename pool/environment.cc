@@ -139,6 +139,7 @@ EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths)
     fs::create_directories(directory, error);
     if (error) throw Error(Code::kPlatform, "create " + directory + ": " + error.message());
   }
+  fs::permissions(paths.environment_dir(), kFindable);
 }
 
 EnvironmentStore::~EnvironmentStore() {

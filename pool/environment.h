@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +31,10 @@
 #include "wire/paths.h"
 
 namespace hutch {
+
+// Of the directory of environments: the warden of a worker that was started ahead finds the one it
+// is told of, and cannot list them. The state directory above is 0700.
+inline constexpr std::filesystem::perms kFindable{0711};
 
 struct Environment {
   std::string digest;

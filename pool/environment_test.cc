@@ -199,6 +199,11 @@ TEST_F(EnvironmentStoreTest, GivesTheEmptySetWithoutAnyBuilder) {
   EXPECT_EQ(store_->List()[0].digest, first.digest);
 }
 
+TEST_F(EnvironmentStoreTest, LetsOthersFindAnEnvironmentAndListNone) {
+  const fs::perms perms = fs::status(paths_.environment_dir()).permissions();
+  EXPECT_EQ(perms & fs::perms::others_all, fs::perms::others_exec);
+}
+
 TEST_F(EnvironmentStoreTest, NeverUsesOneThatWasCutOff) {
   const std::string digest = store_->Digest(Spec({}));
   fs::create_directories(Published(digest) / "tree");

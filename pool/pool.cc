@@ -272,7 +272,9 @@ void Pool::StartWorker() {
   try {
     // One that waits for a pool, where this one wants nothing that a container must be made with.
     std::unique_ptr<Worker> worker;
-    const bool plain = !HasPackages(spec_) && spec_.modules.empty() && spec_.mounts.empty();
+    const bool stored = environment_.tree_dir ==
+                        context_.paths.environment_dir() + "/" + environment_.digest + "/tree";
+    const bool plain = (!HasPackages(spec_) || stored) && spec_.mounts.empty();
     if (context_.spare && plain && !bare_) worker = context_.spare(spec_);
     if (worker == nullptr) {
       const bool as_caller = AsCaller(spec_);
@@ -296,7 +298,7 @@ void Pool::StartWorker() {
     }
     worker->Configure(*this, spec_,
                       Joined(spec_.preload_given ? spec_.preload : environment_.preload),
-                      context_.cgroups);
+                      context_.cgroups, HasPackages(spec_) ? environment_.digest : "");
     Member& member = workers_.emplace_back();
     member.worker = std::move(worker);
     member.jitter = RandomFraction();

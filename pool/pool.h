@@ -47,7 +47,7 @@ class Pool final : public Worker::Listener {
     std::function<bool(uint64_t caller)> may_take;  // whether it can hold one more lease
     QueuesInAll& queues;
     std::function<unsigned()> worker_uid = NextWorkerUid;  // inside, for one more worker
-    // A worker without packages or modules that was started ahead; nullptr: none is there.
+    // A worker that was started ahead, for any environment of the store; nullptr: none is there.
     std::function<std::unique_ptr<Worker>(const PoolSpec&)> spare = nullptr;
     // Of a cell with a network, leased or not: see Worker::CellNetworks.
     std::function<void(uint64_t cell, const PoolSpec&, Fd channel)> open_network = nullptr;

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
+#include "pool/environment.h"
 #include "pool/pressure.h"
 #include "pool/rotation.h"
 
 namespace hutch {
+
+namespace fs = std::filesystem;
+
 namespace {
 
 // After one was taken: the first call of its taker is not disturbed by the next one's start.
@@ -33,6 +38,9 @@ std::unique_ptr<Worker> Spares::Take(const std::string& base_id, const std::stri
   if (base_id != base_id_ || runtime_id != runtime_id_ || spare_ == nullptr) return nullptr;
   failures_ = 0;
   MakeLater(kRefill);
+  // Its warden is to find the environment; a launcher of an earlier version closes the directory.
+  std::error_code ignored;
+  fs::permissions(context_.paths.environment_dir(), kFindable, ignored);
   return std::move(spare_);
 }
 
@@ -65,11 +73,11 @@ void Spares::Make() {
   if (base_id_.empty() || spare_ != nullptr) return;
   if (AvailableMemoryKb() < kWantedMemoryKb) return MakeLater(kLookAgain);
   try {
-    spare_ = std::make_unique<Worker>(
-        context_.loop, context_.podman, context_.background, *this, context_.paths,
-        NewLaunch(context_.paths, context_.generation, context_.worker_uid(), base_id_, runtime_id_,
-                  "spare"),
-        Worker::Modules{});
+    WorkerLaunch launch = NewLaunch(context_.paths, context_.generation, context_.worker_uid(),
+                                    base_id_, runtime_id_, "spare");
+    launch.any_environment = true;
+    spare_ = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
+                                      context_.paths, std::move(launch), Worker::Modules{});
   } catch (const std::exception& error) {  // the disk is full: pools will say so, and to whom
     std::fprintf(stderr, "no spare worker: %s\n", error.what());
     ++failures_;

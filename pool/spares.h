@@ -1,8 +1,10 @@
 // Workers that are started ahead of the pool they will serve: container, warden and interpreter are
-// there, the worker files are loaded, and nobody's code has run. A pool that wants neither packages
-// nor modules takes one and configures it, and has its first cell in the time of a fork or two
-// instead of a container's start. Packages and modules are mounts, which a container has from its
-// start: a spare with every environment mounted would show one pool's packages to another's.
+// there, the worker files are loaded, and nobody's code has run. A pool takes one and configures
+// it, and has its first cell in the time of its imports and a fork or two instead of a container's
+// start. Whatever its environment is: the warden alone can reach them all until then, and shows the
+// pool's own to what it starts (images/warden/environments.h). Not for a pool with mounts of the
+// caller's files, nor one whose packages are a directory of the caller's: those a container has
+// from its start.
 //
 // Belongs to the loop's thread.
 #pragma once

@@ -57,7 +57,7 @@ class SparesTest : public ::testing::Test {
         queues_,
         [] { return ::getuid(); },
         [this](const PoolSpec& s) { return spares_->Take(s.base_id, s.runtime_id); }};
-    pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, Environment{});
+    pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, environment_);
     return *pool_;
   }
   void RunUntil(const std::function<bool()>& done) {
@@ -80,6 +80,7 @@ class SparesTest : public ::testing::Test {
   }
 
   PoolSpec spec_;
+  Environment environment_;
   Paths paths_;
   Loop loop_;
   QueuesInAll queues_;
@@ -114,13 +115,38 @@ TEST_F(SparesTest, AnotherOneTakesItsPlace) {
   EXPECT_EQ(spares_->size(), 1u);
 }
 
-TEST_F(SparesTest, IsNotForAPoolWithPackagesOrModules) {
+TEST_F(SparesTest, IsToldOfThePackagesAndGivenTheModulesOfItsPool) {
   spares_->Keep("base", "runtime");
   spec_.requirements = {"pandas"};
+  spec_.modules["m.py"] = "x = 1";
+  environment_.digest = std::string(64, 'a');
+  environment_.tree_dir = paths_.environment_dir() + "/" + environment_.digest + "/tree";
+  MakePool();
+  const std::string worker = WorkerOfACall();
+  EXPECT_TRUE(worker.starts_with("hutch-worker-spare-"));
+  EXPECT_TRUE(std::filesystem::exists(paths_.worker_dir() + "/" + worker + "/modules/m.py"));
+  const std::string told = '\0' + wardens_.last_config();
+  EXPECT_NE(told.find('\0' + ("HUTCH_ENVIRONMENT=" + environment_.digest) + '\0'),
+            std::string::npos);
+}
+
+TEST_F(SparesTest, IsToldOfNoPackagesWhereItsPoolWantsNone) {
+  spares_->Keep("base", "runtime");
+  environment_.digest = std::string(64, 'a');  // of the empty set
+  MakePool();
+  EXPECT_TRUE(WorkerOfACall().starts_with("hutch-worker-spare-"));
+  EXPECT_EQ(wardens_.last_config().find("HUTCH_ENVIRONMENT"), std::string::npos);
+}
+
+TEST_F(SparesTest, IsNotForPackagesThatLieElsewhereNorForMounts) {
+  spares_->Keep("base", "runtime");
+  spec_.venv = {MountSpec{}};
+  environment_.digest = std::string(64, 'a');
+  environment_.tree_dir = "/home/somebody/venv";
   MakePool();
   EXPECT_TRUE(WorkerOfACall().starts_with("hutch-worker-01234567-"));
-  spec_.requirements.clear();
-  spec_.modules["m.py"] = "x = 1";
+  spec_.venv.clear();
+  spec_.mounts = {MountSpec{}};
   MakePool();
   EXPECT_TRUE(WorkerOfACall().starts_with("hutch-worker-01234567-"));
   EXPECT_EQ(spares_->size(), 1u);

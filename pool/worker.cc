@@ -80,6 +80,10 @@ void WriteModule(const fs::path& root, const std::string& path, const std::strin
   WriteFile(root / relative, content);
 }
 
+void WriteModules(const fs::path& socket_dir, const Worker::Modules& modules) {
+  for (const auto& [path, content] : modules) WriteModule(socket_dir / kModulesName, path, content);
+}
+
 // As seen from here: the user whose Podman it is has uid 0. gVisor's gofer connects for the warden,
 // as that user.
 unsigned PeerUid(const WorkerLaunch& launch) {
@@ -121,8 +125,13 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
   fs::create_directories(launch_.socket_dir);
   fs::permissions(launch_.socket_dir,
                   fs::perms(0755));  // run_dir above it is 0700; the worker's uid is another
-  for (const auto& [path, content] : modules)
-    WriteModule(launch_.socket_dir + "/modules", path, content);
+  WriteModules(launch_.socket_dir, modules);
+  if (launch_.any_environment) {
+    for (const char* name : {kModulesName, kNoPackages}) {
+      fs::create_directory(launch_.socket_dir + "/" + name);
+      fs::permissions(launch_.socket_dir + "/" + name, fs::perms(0755));
+    }
+  }
   // Nothing throws from here on: the loop would keep callbacks into an object that never was.
   listener_fd_ = ListenAt(launch_.socket_dir + "/" + kWorkerSocketName, 1, 0666);
   loop_.Add(listener_fd_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
@@ -178,7 +187,12 @@ Worker::~Worker() {
 }
 
 void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
-                       Cgroups* cgroups) {
+                       Cgroups* cgroups, const std::string& environment) {
+  if (launch_.any_environment) {
+    launch_.environment = environment;
+    launch_.modules = !pool.modules.empty();
+    WriteModules(launch_.socket_dir, pool.modules);
+  }
   // A bare worker has no slot to put into one: its warden watches, as where there are no cgroups.
   if (cgroups != nullptr && cgroups->usable() && !launch_.bare) cgroups_ = cgroups;
   launch_.cgroups = cgroups_ != nullptr;

@@ -72,9 +72,11 @@ class Worker {
 
   // Makes it `listener`'s, for the calls of `pool`, with the modules of `preload` (names separated
   // by commas) imported: OnWorkerReady or OnWorkerDead follows. Once. `cgroups`, where given,
-  // outlives the worker: each slot gets one of them. Throws what WorkerConfig does.
+  // outlives the worker: each slot gets one of them. One that was started for any environment gets
+  // `environment`, the digest of one in the store ("": none), and the modules of `pool`; others had
+  // theirs from the start. Throws what WorkerConfig does.
   void Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
-                 Cgroups* cgroups = nullptr);
+                 Cgroups* cgroups = nullptr, const std::string& environment = "");
 
   const std::string& name() const { return launch_.name; }
   bool ready() const { return state_ == State::kReady; }

@@ -48,6 +48,7 @@ int main() {
   settings.token = getenv("HUTCH_TOKEN");
   settings.python = Text("HUTCH_PYTHON", "/opt/python/bin/python3");
   settings.zygote = Text("HUTCH_ZYGOTE", "/opt/hutch/worker/zygote.py");
+  settings.any_environment = getenv("HUTCH_ANY_ENVIRONMENT") != nullptr;
   if (settings.socket == nullptr || settings.token == nullptr) {
     fputs(
         "hutch-warden: HUTCH_SOCKET and HUTCH_TOKEN are not set; it is started by hutch-agent, in "

@@ -50,7 +50,6 @@ int Warden::Run() {
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   signals_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  proc_ = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   Watch(signals_, kSignalEvent);
   Watch(timer_, kTimerEvent);
   agent_gone_us_ = NowUs();
@@ -58,6 +57,10 @@ int Warden::Run() {
     if (NowUs() - agent_gone_us_ > kAgentGoneUs) return 3;
     usleep(50'000);
   }
+  if (settings_.any_environment && settings_.namespaces.error == 0) {
+    if (const char* failed = environments_.Hold()) Doom(failed);
+  }
+  proc_ = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   StartZygote();
   for (;;) {
     SetTick();
@@ -230,6 +233,9 @@ void Warden::OnConfigure(const Message& message) {
   // Before any code of a stranger's runs.
   if (!Without("vetting") && !MountsAreVetted(Text("HUTCH_MOUNTS"))) {
     Doom("what a mount shows is not what was looked at: it was replaced meanwhile");
+  }
+  if (environments_.held()) {
+    if (const char* failed = environments_.Choose(Text("HUTCH_ENVIRONMENT"))) Doom(failed);
   }
   ConfigureZygote();
 }

@@ -24,6 +24,7 @@
 
 #include "images/warden/bare.h"
 #include "images/warden/channel.h"
+#include "images/warden/environments.h"
 #include "images/warden/watch.h"
 
 namespace hutch {
@@ -34,6 +35,7 @@ struct Settings {
   const char* python = nullptr;
   const char* zygote = nullptr;  // the path of zygote.py
   Refusal namespaces;
+  bool any_environment = false;  // started ahead of the one it will serve
 };
 
 class Warden {
@@ -139,6 +141,7 @@ class Warden {
   [[noreturn]] void Doom(const char* text);
 
   const Settings settings_;
+  Environments environments_;
   // What the agent said of the calls that are to come.
   bool configured_ = false;
   char config_[kMaxConfig];

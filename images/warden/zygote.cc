@@ -24,7 +24,13 @@ constexpr int kMaxStarts = 64;
 constexpr int64_t kMaxImportSec = 3600;
 constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
 
-[[noreturn]] void Execute(const Settings& settings, int control) {
+[[noreturn]] void Execute(const Settings& settings, const Environments& environments, int control) {
+  if (environments.held()) {
+    if (const char* failed = environments.Leave()) {
+      fprintf(stderr, "hutch-warden: %s: %s\n", failed, strerror(errno));
+      _exit(127);
+    }
+  }
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -55,7 +61,7 @@ void Warden::StartZygote() {
     Doom("the zygote could not be started");
   }
   const pid_t pid = fork();
-  if (pid == 0) Execute(settings_, pair[1]);
+  if (pid == 0) Execute(settings_, environments_, pair[1]);
   close(pair[1]);
   if (pid < 0) Doom("the zygote could not be started");
   if (zygote_control_ >= 0) close(zygote_control_);

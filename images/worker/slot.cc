@@ -1,5 +1,6 @@
 #include "images/worker/slot.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -117,6 +118,16 @@ bool MountOverlay(const char* from, const char* to) {
   return mount("overlay", to, "overlay", MS_RDONLY | kQuiet, options) == 0;
 }
 
+// As those of a worker that was started ahead are, where its calls want nothing there.
+bool IsEmpty(const char* path) {
+  DIR* directory = opendir(path);
+  if (directory == nullptr) return false;
+  int entries = 0;
+  while (entries < 3 && readdir(directory) != nullptr) ++entries;
+  closedir(directory);
+  return entries < 3;
+}
+
 const char* Show(const char* path, bool* locks_shared) {
   struct stat info;
   if (lstat(path, &info) != 0) return nullptr;
@@ -126,7 +137,7 @@ const char* Show(const char* path, bool* locks_shared) {
     if (readlink(path, target, sizeof target - 1) < 0) return path;
     return symlink(target, full.text) == 0 ? nullptr : path;
   }
-  if (!S_ISDIR(info.st_mode)) return nullptr;
+  if (!S_ISDIR(info.st_mode) || IsEmpty(path)) return nullptr;
   MakeDirectories(path);
   if (!Without("overlays") && MountOverlay(path, full.text)) return nullptr;
   *locks_shared = true;

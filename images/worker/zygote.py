@@ -337,7 +337,9 @@ def main() -> None:
         item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
     )
     prepare_environment(config)
-    sys.path += [path for path in (MODULES, ENVIRONMENT) if os.path.isdir(path)]
+    # A worker that was started ahead has an empty one where its calls want nothing.
+    there = [path for path in (MODULES, ENVIRONMENT) if os.path.isdir(path)]
+    sys.path += [path for path in there if os.listdir(path)]
     sys.argv = [""]
     zygote = Zygote(cell, config, hooks)
     zygote.preload()

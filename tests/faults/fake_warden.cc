@@ -42,6 +42,11 @@ FakeWardens::FakeWardens(std::string worker_dir)
 
 FakeWardens::~FakeWardens() { KillAll(); }
 
+std::string FakeWardens::last_config() {
+  const std::lock_guard lock(mutex_);
+  return last_config_;
+}
+
 void FakeWardens::KillAll() {
   std::vector<std::unique_ptr<Warden>> wardens;
   {
@@ -99,7 +104,10 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
     FrameHeader header;
     std::memcpy(&header, buffer.data(), sizeof header);
     switch (header.kind) {
-      case FrameKind::kConfigure:
+      case FrameKind::kConfigure: {
+        const std::lock_guard lock(mutex_);
+        last_config_.assign(buffer.data() + sizeof header, got.size - sizeof header);
+      }
         ++configured;
         if (way == WardenWay::kZygoteDies)
           SendFrame(socket, {.kind = FrameKind::kZygoteDied}, "\xff\x1b[31m\"\\");

@@ -51,6 +51,7 @@ class FakeWardens {
   std::atomic<int> slots_ended = 0;
   std::atomic<int> armed = 0;
   std::atomic<uint64_t> seed = 1;
+  std::string last_config();  // what the last one that was configured was told
 
  private:
   struct Warden {
@@ -64,6 +65,7 @@ class FakeWardens {
   std::string worker_dir_;
   std::atomic<WardenWay> way_ = WardenWay::kHonest;
   std::mutex mutex_;
+  std::string last_config_;
   std::vector<std::unique_ptr<Warden>> wardens_;
   FakeContainers containers_;  // last: its thread starts wardens
 };
