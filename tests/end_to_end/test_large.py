@@ -112,13 +112,13 @@ def _covers(line: str, address: int) -> bool:
 
 
 @sandbox(dependencies=["numpy"], memory_mb=300)
-def handle(array: Any, copies: int, change: bool) -> float:
+def handle(array: Any, copies: int, change: bool, seconds: float = 0.2) -> float:
     import time
 
     if change:
         array += 1
     kept = [array.copy() for _ in range(copies)]
-    time.sleep(0.2)  # the memory is looked at every 20 ms
+    time.sleep(seconds)  # the memory is looked at every 20 ms, by who may be kept waiting
     return float(array.sum() + len(kept))
 
 
@@ -127,7 +127,7 @@ def test_lent_memory_counts_where_it_is_written_to() -> None:
     assert handle.run(array, 0, False).ok
     assert handle.run(array, 1, False).ok, "200 of 300 MiB, and 200 that were lent"
     assert handle.run(array, 0, True).ok, "200 of 300 MiB, of the cell's own"
-    both = handle.run(array, 1, True)
+    both = handle.run(array, 1, True, 20)
     assert both.limit == "memory", both
 
 

@@ -43,6 +43,18 @@ def test_an_endless_loop_hits_the_time_limit() -> None:
     assert time.monotonic() - start < 30
 
 
+def test_a_time_limit_tells_what_the_warden_measured_till_then() -> None:
+    @sandbox(timeout_sec=3)
+    def hold_and_spin() -> None:
+        held = bytearray(100 << 20)
+        while held:
+            pass
+
+    usage = hold_and_spin.run().usage
+    assert usage.source == "warden" and usage.wall_sec >= 3
+    assert usage.cpu_sec > 0 and usage.peak_memory_bytes >= 100 << 20
+
+
 def test_cpu_time_is_limited_apart_from_wall_time() -> None:
     @sandbox(cpu_sec=0.5, timeout_sec=20)
     def burn() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -159,6 +160,41 @@ def test_the_hosts_cells_are_shared_by_all_pools(agent_toml: Callable[[str], Non
     with ThreadPoolExecutor(8) as threads:
         results = [threads.submit(f, n) for n in range(6) for f in functions]
         assert sum(future.result() for future in results) == sum(n + 1 for n in range(6)) * 4
+
+
+def test_a_full_queue_of_the_host_is_said_with_its_numbers(
+    agent_toml: Callable[[str], None],
+) -> None:
+    agent_toml("[host]\ncells = 1\nqueue = 2\n")
+
+    def nap(seconds: float) -> str:
+        import time
+
+        time.sleep(seconds)
+        return "slept"
+
+    began = threading.Event()
+    first = hutch.Program(
+        "print('begun', flush=True); import time; time.sleep(60)",
+        on_stdout=lambda _: began.set(),
+        timeout_sec=90,
+        labels={"test": "queue"},
+    ).submit()
+    assert began.wait(60)
+    napping = sandbox(nap, labels={"test": "queue"}, queue_sec=60)
+    waiting = [napping.submit(0) for _ in range(6)]
+    refused = []
+    deadline = time.monotonic() + 60
+    while len(refused) < 4:
+        assert time.monotonic() < deadline, waiting
+        refused = [flight for flight in waiting if flight.done()]
+        time.sleep(0.05)
+    for flight in refused:
+        error = flight.exception()
+        assert isinstance(error, hutch.SandboxBusy) and error.safe_to_retry, error
+        assert error.queued == 2, error
+    first.cancel()
+    assert [flight.result() for flight in waiting if flight not in refused] == ["slept"] * 2
 
 
 # ---- the audit log
