@@ -96,6 +96,8 @@ def test_forbidden_user_namespaces_are_named(instance: dict[str, str]) -> None:
     kind, may_have_run, text = said.split("|", 2)
     assert (kind, may_have_run) == ("PlatformNotSupportedError", "False")
     assert "does not let a container make namespaces" in text and "hutch doctor" in text
+    whole = 'import hutch; print(hutch.run("print(6 * 7)", isolation="container").stdout, end="")'
+    assert python(FORBID + whole, **instance) == "42\n"
     doctor = subprocess.run(
         [sys.executable, "-c", FORBID + "import hutch; print(hutch.doctor())"],
         env={**os.environ, **instance},

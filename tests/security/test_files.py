@@ -219,3 +219,36 @@ def test_a_monstrous_scratch_goes_with_its_cell(next_call_works: None) -> None:
     deep, wide = monster()
     assert deep == 1000
     assert wide > 100
+
+
+def test_an_environment_cannot_be_changed_from_inside() -> None:
+    @sandbox(dependencies=["six"])
+    def meddle() -> dict[str, str]:
+        import errno
+        import os
+
+        import six
+
+        tree = os.path.dirname(six.__file__)
+        attempts = {
+            "append": lambda: open(six.__file__, "a").close(),
+            "new": lambda: open(tree + "/planted.pth", "w").close(),
+            "unlink": lambda: os.unlink(six.__file__),
+            "rename": lambda: os.rename(six.__file__, tree + "/other.py"),
+            "mode": lambda: os.chmod(six.__file__, 0o777),
+            "link": lambda: os.link(six.__file__, tree + "/linked.py"),
+            "directory": lambda: os.mkdir(tree + "/planted"),
+        }
+        found = {}
+        for name, attempt in attempts.items():
+            try:
+                attempt()
+                found[name] = "done"
+            except OSError as error:
+                found[name] = errno.errorcode[error.errno or 0]
+        return found
+
+    first = meddle()
+    assert set(first.values()) <= {"EROFS", "EACCES", "EPERM"}, first
+    assert "EROFS" in first.values()
+    assert meddle() == first  # the next call has it as it was
