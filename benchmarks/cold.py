@@ -85,8 +85,8 @@ def first_results(bench: Bench) -> Iterator[Row]:
         with_pandas = ", pandas" if names else ""
         bench.function(*names)
         # A spare worker takes no pool that has mounts.
-        with tempfile.TemporaryDirectory() as nothing:
-            mounts = {"/mnt": nothing}
+        with tempfile.TemporaryDirectory() as empty:
+            mounts = {"/mnt": empty}
             value = statistics.median(_first(*names, mounts=mounts) for _ in range(repeats))
         yield Row(
             f"first{'-pandas' if names else ''}",
