@@ -592,6 +592,7 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
                         {"bytes", info.bytes},
                         {"packages", info.packages},
                         {"python", info.python_version},
+                        {"base", info.base_id},
                         {"created", info.created_sec}});
       }
       loop_.Post([answer, text = Dump(list)] { answer(text); });

@@ -329,6 +329,7 @@ PoolSpec SpecFrom(const py::dict& d) {
   spec.python_version = Get<std::string>(d, "python_version");
   spec.platform = Get<std::string>(d, "platform");
   spec.base_id = Get<std::string>(d, "base_id");
+  spec.base = Get<std::string>(d, "base");
   spec.runtime_id = Get<std::string>(d, "runtime_id");
   const auto index = Get<py::dict>(d, "index");
   spec.index = {GetText(index, "index_url"),  GetText(index, "extra_index_urls"),

@@ -33,7 +33,6 @@ constexpr size_t kMaxSourceFiles = 50'000;
 constexpr int kImportSeconds = 30;  // for each module
 constexpr milliseconds kPoll(10);
 constexpr milliseconds kInspect(500);
-constexpr char kPython[] = "/opt/python/bin/python3";
 constexpr char kAnswer[] =
     "/store/answer";  // where import and compile find the file they answer in
 constexpr char kScripts[] = "/opt/hutch/environment/";
@@ -174,8 +173,10 @@ void Builder::RemoveContainers() noexcept {
 
 std::string Builder::ContainerSpec(const std::string& step, const std::vector<std::string>& command,
                                    const std::string& mounts_json) const {
-  // What runs packages' code is the stranger here; the other two run ours and the installer.
-  const bool import = step == "import";
+  // What runs packages' code, or an image's, is the stranger here; the other two run ours and the
+  // installer.
+  const bool base = step == "base";
+  const bool import = step == "import" || base;
   const bool network = step == "fetch";
   Json mounts = Json::parse(mounts_json);
   mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
@@ -192,15 +193,18 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
               {"OPENBLAS_NUM_THREADS", "1"},
               {"MKL_NUM_THREADS", "1"},
               {"NUMEXPR_NUM_THREADS", "1"},
-              {"MPLCONFIGDIR", "/tmp"},
-              {"PATH", "/opt/python/bin:/usr/bin"}};
+              {"MPLCONFIGDIR", "/tmp"}};
+  if (!base) env["PATH"] = path_;
   Json limits = {{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}};
   if (import) limits.push_back({{"type", "FSIZE"}, {"hard", kMaxAnswer}, {"soft", kMaxAnswer}});
   Json spec = {
       {"name", "hutch-builder-" + name_ + "-" + step},
       {"image", image_},
-      {"entrypoint", {kPython, "-I", "-S"}},
+      {"entrypoint", {base ? "python3" : python_, "-I", "-S"}},
       {"command", command},
+      {"work_dir", "/"},
+      {"image_volume_mode", "ignore"},  // a writable place that no limit counts
+      {"healthconfig", {{"Test", {"NONE"}}}},
       {"env", env},
       {"labels",
        {{"hutch.instance", paths_.instance_label()},
@@ -396,6 +400,23 @@ void Builder::Compile(const std::vector<std::string>& files) {
           [](const std::string&) { return true; });
 }
 
+std::string Builder::Look(const std::string& image, const std::string& runtime_id,
+                          seconds limit) {
+  runtime_dir_ = paths_.runtime_dir(runtime_id);
+  image_ = image;
+  const std::string out = directory_ + "/interpreter.json";
+  WriteFile(out, "", 0666);
+  const Json mounts = {Bind(out, kAnswer, true)};
+  const std::vector<std::string> command = {std::string(kScripts) + "interpreter.py", kAnswer};
+  std::string text;
+  RunStep("base", ContainerSpec("base", command, mounts.dump()), out, limit,
+          [&](const std::string& line) {
+            text = line;
+            return true;
+          });
+  return text;
+}
+
 BuildResult Builder::Run(const EnvironmentSpec& spec) {
   runtime_dir_ = paths_.runtime_dir(spec.runtime_id);
   isolated_ = spec.allow_sdists;
@@ -403,9 +424,12 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
     throw Error(Code::kMissingRuntime,
                 "the worker files " + spec.runtime_id + " are not installed");
   }
-  const auto image = podman_.ImageId(BaseReference(spec.base_id));
-  if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
-  image_ = *image;
+  if (image_.empty()) {
+    const auto image = podman_.ImageId(BaseReference(spec.base_id));
+    if (!image)
+      throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
+    image_ = *image;
+  }
 
   BuildResult result;
   auto start = Clock::now();

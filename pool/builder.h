@@ -19,8 +19,11 @@
 
 namespace hutch {
 
+// Where the base image that is derived from the caller's interpreter has it.
+inline constexpr char kDerivedPython[] = "/opt/python/bin/python3";
+
 struct BuildProgress {
-  std::string stage;  // resolve download install import compile
+  std::string stage;  // base resolve download install import compile
   std::string text;
   double done = 0;
   double total = 0;  // 0: not known
@@ -55,6 +58,18 @@ class Builder {
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
+  // The line that interpreter.py says of an image that nobody has looked at yet, run by the python3
+  // that the image's own PATH finds; "" where it says nothing. Throws kPodman where there is none.
+  std::string Look(const std::string& image, const std::string& runtime_id,
+                   std::chrono::seconds limit);
+
+  // Builds on this image, by its id and the paths in it, and not on that of the spec's base_id.
+  void UseBase(const std::string& image, const std::string& python, const std::string& path) {
+    image_ = image;
+    python_ = python;
+    path_ = path;
+  }
+
   // Leaves `tree/` and `lock.txt` in the directory. Throws kInstallFailed, kPlatform (full disk),
   // kCancelled, kMissingBase, kMissingRuntime, kPodman.
   BuildResult Run(const EnvironmentSpec& spec);
@@ -75,6 +90,8 @@ class Builder {
   Podman& podman_;
   const Paths& paths_;
   std::string name_, directory_, image_, runtime_dir_;
+  std::string python_ = kDerivedPython;
+  std::string path_ = "/opt/python/bin:/usr/bin";
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;
   bool isolated_ = false;  // build scripts run while fetching: nothing is shared with other builds

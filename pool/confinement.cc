@@ -101,6 +101,19 @@ std::string ListenerLines(const EgressPlan& plan) {
   return lines;
 }
 
+// As MountLines(), for directories of the image itself.
+std::string ShownLines(const std::vector<std::string>& paths) {
+  std::string lines;
+  for (const std::string& path : paths) lines += "ro\t0\t0\t" + path + "\n";
+  return lines;
+}
+
+std::string Joined(const std::vector<std::string>& paths) {
+  std::string joined;
+  for (const std::string& path : paths) joined += (joined.empty() ? "" : ":") + path;
+  return joined;
+}
+
 }  // namespace
 
 std::string GvisorSocket(const Paths& paths) { return paths.run_dir + "/podman/gvisor.sock"; }
@@ -125,6 +138,7 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   add("HUTCH_NOFILE", std::to_string(kNoFile));
   add("HUTCH_PRELOAD", launch.preload);
   std::map<std::string, std::string> env = pool.env;
+  if (!launch.base.path.empty()) env.emplace("PATH", "/opt/env/bin:" + launch.base.path);
   if (HasNetwork(pool)) {
     const EgressPlan plan = PlanEgress(EgressRulesOf(pool), pool.secrets);
     add("HUTCH_EGRESS", ListenerLines(plan));
@@ -139,6 +153,8 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   if (launch.gvisor) add("HUTCH_GVISOR", "1");
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
+  if (!launch.base.shown.empty()) add("HUTCH_SHOWN", ShownLines(launch.base.shown));
+  if (!launch.base.packages.empty()) add("HUTCH_PATH", Joined(launch.base.packages));
   if (launch.modules) add("HUTCH_MODULES", "/opt/modules");
   if (!launch.environment.empty()) add("HUTCH_ENVIRONMENT", launch.environment);
   if (config.size() > kMaxConfig)
@@ -175,7 +191,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   json env = {
       {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
       {"HUTCH_TOKEN", launch.token},
-      {"HUTCH_PYTHON", "/opt/python/bin/python3"},
+      {"HUTCH_PYTHON", launch.base.python},
   };
   if (launch.any_environment) env["HUTCH_ANY_ENVIRONMENT"] = "1";
 
@@ -184,6 +200,8 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"image", launch.image},
       {"entrypoint", {"/opt/hutch/hutch-warden"}},
       {"command", json::array()},
+      {"work_dir", "/"},
+      {"image_volume_mode", "ignore"},  // a writable place that no limit counts
       {"env", env},
       {"labels",
        {{"hutch.instance", paths.instance_label()},
@@ -206,7 +224,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"hostname", launch.bare ? "cell" : "worker"},
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
-      {"healthconfig", nullptr},
+      {"healthconfig", {{"Test", {"NONE"}}}},  // whatever the image says
       {"r_limits",
        {Limit("core", 0), Limit("nofile", kWorkerNoFile), Limit("nproc", MostProcesses())}},
       {"stop_timeout", 0},

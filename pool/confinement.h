@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/base_image.h"
 #include "wire/paths.h"
 #include "wire/values.h"
 
@@ -42,6 +43,7 @@ struct WorkerLaunch {
   bool modules = false;           // socket_dir holds modules/, mounted at /opt/modules
   std::vector<MountSpec> mounts;  // of the caller's files
   bool as_caller = false;         // its uid inside is the caller's own outside
+  BaseImage base;                 // that the caller named; `image` is its id then
   bool cgroups = false;           // the kernel limits each slot: the warden only stands behind it
   // It makes no cells: the container is the one cell, and has the scratch of its call.
   bool bare = false;

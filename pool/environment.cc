@@ -80,6 +80,7 @@ std::optional<Meta> ReadMeta(const fs::path& directory) {
     meta.info.requirements = json.at("requirements");
     meta.info.packages = json.at("packages");
     meta.info.python_version = json.at("python_version");
+    meta.info.base_id = json.at("base_id");
     meta.info.bytes = json.at("bytes");
     meta.info.created_sec = json.at("created_sec");
     meta.info.build_sec = json.at("build_sec");
@@ -116,6 +117,7 @@ void RequireSpace(const std::string& directory) {
 // One build under way. `mutex` guards all but what is set before its thread begins.
 struct EnvironmentStore::Build {
   EnvironmentSpec spec;
+  BaseImage base;
   std::string digest;
   std::string name;  // of its directory and containers
   std::thread thread;
@@ -132,7 +134,7 @@ struct EnvironmentStore::Build {
 };
 
 EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths)
-    : podman_(podman), paths_(paths) {
+    : podman_(podman), paths_(paths), bases_(podman, paths) {
   for (const std::string& directory :
        {paths.store_dir() + "/cache", paths.store_dir() + "/build", paths.environment_dir()}) {
     std::error_code error;
@@ -192,6 +194,26 @@ std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec,
 
 Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point deadline,
                                   const ProgressFn& progress, const Cancelled& cancelled) {
+  if (spec.base.empty()) return GetOn({}, spec, deadline, progress, cancelled);
+  CheckSpec(spec);
+  BaseImage base = bases_.Get(spec, deadline, progress, cancelled);
+  if (!base.no_installer.empty() && !(spec.requirements.empty() && spec.lock.empty())) {
+    throw Error(Code::kInvalidArgument,
+                "nothing can be installed on the base " + spec.base +
+                    ": the installer does not run there: " + base.no_installer,
+                "name an image with a recent glibc and libgcc_s, as those of Debian are");
+  }
+  EnvironmentSpec known = spec;
+  known.base_id = base.id;
+  known.python_version = base.version;
+  Environment environment = GetOn(base, known, deadline, progress, cancelled);
+  environment.base = std::move(base);
+  return environment;
+}
+
+Environment EnvironmentStore::GetOn(const BaseImage& base, const EnvironmentSpec& spec,
+                                    Clock::time_point deadline, const ProgressFn& progress,
+                                    const Cancelled& cancelled) {
   const std::string digest = Digest(spec);
   if (!spec.venv.empty()) {  // it is there, and the caller's
     Environment environment;
@@ -211,6 +233,7 @@ Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point
       if (auto environment = Load(spec, digest)) return *environment;
       build = std::make_shared<Build>();
       build->spec = spec;
+      build->base = base;
       build->digest = digest;
       build->name = RandomName();
       builds_[digest] = build;
@@ -280,6 +303,8 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
       fs::create_directory(directory / "tree");
       WriteFile(directory / "lock.txt", "");
     } else {
+      if (!build->base.id.empty())
+        builder.UseBase(build->base.id, build->base.python, build->base.path);
       result = builder.Run(build->spec);
     }
     Publish(*build, result, std::chrono::duration<double>(Clock::now() - start).count());
@@ -393,12 +418,15 @@ void EnvironmentStore::Sweep() {
       const auto found = container.labels.find(key);
       return found == container.labels.end() ? std::string() : found->second;
     };
-    if (label("hutch.instance") != paths_.instance_label() || active.contains(label("hutch.build")))
+    const std::string build = label("hutch.build");
+    if (label("hutch.instance") != paths_.instance_label() || active.contains(build) ||
+        bases_.IsLooking(build))
       continue;
     podman_.Remove(container.id);
   }
-  std::erase_if(leftovers,
-                [&active](const fs::path& path) { return active.contains(path.filename()); });
+  std::erase_if(leftovers, [&](const fs::path& path) {
+    return active.contains(path.filename()) || bases_.IsLooking(path.filename());
+  });
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(paths_.environment_dir())) {
     const std::optional<Meta> meta = ReadMeta(entry.path());

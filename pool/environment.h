@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "pool/base_image.h"
 #include "pool/builder.h"
 #include "pool/environment_spec.h"
 #include "pool/podman.h"
@@ -44,6 +45,7 @@ struct Environment {
   std::vector<std::string> notes;    // sentences for the user
   double build_sec = 0;              // 0: it was there
   bool built_now = false;
+  BaseImage base;  // that was asked for by name; without an id: none was
 };
 
 struct EnvironmentInfo {
@@ -51,6 +53,7 @@ struct EnvironmentInfo {
   std::vector<std::string> requirements;  // as asked for
   std::vector<std::string> packages;      // as installed: name==version
   std::string python_version;
+  std::string base_id;  // 32 hex digits, or 64 of an image that was asked for by name
   uint64_t bytes = 0;
   int64_t created_sec = 0;  // since the epoch
   int64_t last_used_sec = 0;
@@ -68,12 +71,13 @@ class EnvironmentStore {
   EnvironmentStore(const EnvironmentStore&) = delete;
   EnvironmentStore& operator=(const EnvironmentStore&) = delete;
 
-  std::string Digest(const EnvironmentSpec& spec) const;  // throws kInvalidArgument
+  // Throws kInvalidArgument. REQUIRES: the spec has no base that is not known yet.
+  std::string Digest(const EnvironmentSpec& spec) const;
 
   // Returns the environment, building it first if it is not there. Callers of one digest share one
   // build, its progress and its failure; a later call tries again. `progress` and `cancelled` are
   // called on the caller's thread (the latter about every 20 ms); either may be null. Throws
-  // kInvalidArgument, kTimeout, kCancelled, kInstallFailed, kPlatform, kMissingBase,
+  // what BaseImages::Get() does, kInvalidArgument, kTimeout, kCancelled, kInstallFailed, kPlatform, kMissingBase,
   // kMissingRuntime, kPodman.
   Environment Get(const EnvironmentSpec& spec, std::chrono::steady_clock::time_point deadline,
                   const ProgressFn& progress, const Cancelled& cancelled);
@@ -88,6 +92,9 @@ class EnvironmentStore {
  private:
   struct Build;
 
+  Environment GetOn(const BaseImage& base, const EnvironmentSpec& spec,
+                    std::chrono::steady_clock::time_point deadline, const ProgressFn& progress,
+                    const Cancelled& cancelled);
   std::optional<Environment> Load(const EnvironmentSpec& spec, const std::string& digest) const;
   void RunBuild(const std::shared_ptr<Build>& build);
   void Publish(const Build& build, const BuildResult& result, double seconds);
@@ -95,6 +102,7 @@ class EnvironmentStore {
 
   Podman& podman_;
   const Paths& paths_;
+  BaseImages bases_;
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<Build>> builds_;  // by digest: those that a caller may join
   std::vector<std::shared_ptr<Build>> threads_;           // all whose thread is not joined yet

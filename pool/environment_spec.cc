@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <regex>
 #include <set>
 #include <string_view>
 
@@ -19,6 +20,7 @@ constexpr size_t kMaxRequirement = 512;
 constexpr size_t kMaxModules = 256;
 constexpr size_t kMaxConstraints = 4096;
 constexpr size_t kMaxNetrc = 64u << 10;
+constexpr size_t kMaxReference = 512;
 constexpr size_t kMaxLock = 4u << 20;
 
 // ASCII only: the C library's own answers depend on the locale, and a homoglyph is not a letter
@@ -108,6 +110,17 @@ void CheckToken(const std::string& what, std::string_view text, size_t max, std:
   throw Error(Code::kInvalidArgument, what + " has characters it may not have: " + Quoted(text));
 }
 
+// [registry[:port]/]name[:tag][@digest], or an image's id, which looks the same.
+void CheckReference(const std::string& reference) {
+  static const std::regex kReference(
+      R"((?:(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::[0-9]{1,5})?/)?)"
+      R"([a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*)"
+      R"((?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?)");
+  if (reference.size() <= kMaxReference && std::regex_match(reference, kReference)) return;
+  throw Error(Code::kInvalidArgument, Quoted(reference) + " is no image's name",
+              "write one such as docker.io/library/python:3.12-slim");
+}
+
 }  // namespace
 
 std::vector<std::string> Words(std::string_view text) {
@@ -140,6 +153,7 @@ EnvironmentSpec SpecOf(const PoolSpec& pool) {
   spec.python_version = pool.python_version;
   spec.platform = pool.platform;
   spec.base_id = pool.base_id;
+  spec.base = pool.base;
   spec.runtime_id = pool.runtime_id;
   spec.index = pool.index;
   spec.allow_sdists = pool.allow_sdists;
@@ -182,6 +196,7 @@ void CheckSpec(const EnvironmentSpec& spec) {
   CheckToken("platform", spec.platform, 64, "._-");
   CheckToken("base_id", spec.base_id, 64, "");
   CheckToken("runtime_id", spec.runtime_id, 64, "");
+  if (!spec.base.empty()) CheckReference(spec.base);
   CheckToken("nonce", spec.nonce, 128, "._-");
   CheckUrl("index_url", spec.index.index_url);
   CheckUrl("http_proxy", spec.index.http_proxy);

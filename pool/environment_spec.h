@@ -11,9 +11,10 @@ namespace hutch {
 
 struct EnvironmentSpec {
   std::vector<std::string> requirements;  // PEP 508, normalized by the client
-  std::string python_version;             // "3.11.7"
+  std::string python_version;             // "3.11.7"; of a base that is not known yet: as "3.11"
   std::string platform;                   // "linux_x86_64"
-  std::string base_id;                    // 32 hex digits
+  std::string base_id;                    // 32 hex digits; of a known base its image's 64
+  std::string base;                       // an OCI image's reference, "": that of base_id
   std::string
       runtime_id;  // 32 hex digits: whose build scripts and installer run; not in the digest
   IndexSettings index;
@@ -44,8 +45,8 @@ std::vector<std::string> Words(std::string_view text);  // separated by spaces
 bool IsModule(std::string_view name);
 
 // SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform,
-// base, index and layout. Proxies, certificates and the preload list change how it is got and used,
-// not what is in it. REQUIRES: CheckSpec passed.
+// base (by what it is, whatever it is called), index and layout. Proxies, certificates and the preload list change how it is got and used,
+// not what is in it. REQUIRES: CheckSpec passed, and a base is known.
 std::string DigestOf(const EnvironmentSpec& spec);
 
 }  // namespace hutch

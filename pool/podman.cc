@@ -34,6 +34,7 @@ constexpr size_t kMaxReply = 16u << 20;       // a list of 2,000 containers is a
 constexpr milliseconds kUsual = seconds(30);
 constexpr milliseconds kSlow = seconds(120);  // create and start queue behind Podman's locks
 constexpr milliseconds kImport = seconds(600);
+constexpr milliseconds kLook(100);
 constexpr int kLockedRetries = 8;
 constexpr int kRemoveRetries = 12;
 constexpr int kParallelStarts = 2;  // more of them only queue in Podman and make every one slower
@@ -44,15 +45,21 @@ struct Reply {
   bool ok() const { return status >= 200 && status < 300; }
 };
 
-// Ends a request at its deadline whatever the peer does (httplib's own timeouts count from byte to
-// byte).
+// Ends a request at its deadline, or when nobody wants it any more, whatever the peer does
+// (httplib's own timeouts count from byte to byte).
 class Watchdog {
  public:
-  Watchdog(httplib::Client* client, milliseconds timeout)
-      : thread_([this, client, timeout] {
+  Watchdog(httplib::Client* client, milliseconds timeout, const std::function<bool()>& stopped)
+      : thread_([this, client, timeout, &stopped] {
+          const auto deadline = Clock::now() + timeout;
+          const auto done = [this] { return done_; };
           std::unique_lock lock(mutex_);
-          if (changed_.wait_for(lock, timeout, [this] { return done_; })) return;
-          expired_ = true;
+          while (stopped != nullptr && !stopped_ && Clock::now() + kLook < deadline) {
+            if (changed_.wait_for(lock, kLook, done)) return;
+            stopped_ = stopped();
+          }
+          if (!stopped_ && changed_.wait_until(lock, deadline, done)) return;
+          expired_ = !stopped_;
           client->stop();
         }) {}
   ~Watchdog() {
@@ -64,12 +71,14 @@ class Watchdog {
     thread_.join();
   }
   bool expired() const { return expired_; }
+  bool stopped() const { return stopped_; }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
   std::atomic<bool> expired_ = false;
+  std::atomic<bool> stopped_ = false;
   std::thread thread_;
 };
 
@@ -198,6 +207,11 @@ struct Podman::Impl {
   mutable std::counting_semaphore<kParallelStarts> starts{kParallelStarts};
 
   using Source = std::function<size_t(char*, size_t)>;
+  // A reply that is heard as it comes, and may be given up.
+  struct Stream {
+    std::function<void(std::string_view)> heard;
+    std::function<bool()> stopped;
+  };
 
   bool Listens() const {
     sockaddr_un address{};
@@ -209,10 +223,10 @@ struct Podman::Impl {
   }
 
   // One request on a connection of its own. Throws kUnavailable (nobody answers), kTimeout, kPodman
-  // (a broken reply).
+  // (a broken reply), kCancelled.
   Reply Send(const std::string& method, const std::string& path, milliseconds timeout,
              const std::string& json = {}, const Source& source = nullptr,
-             size_t max_reply = kMaxReply) const {
+             size_t max_reply = kMaxReply, const Stream& stream = {}) const {
     httplib::Client client(socket_path);
     client.set_address_family(AF_UNIX);
     client.set_url_encode(false);
@@ -253,15 +267,17 @@ struct Podman::Impl {
         return false;
       }
       reply.body.append(data, size);
+      if (stream.heard) stream.heard({data, size});
       return true;
     };
 
     std::exception_ptr thrown;
     httplib::Error error = httplib::Error::Success;
     bool expired = false;
+    bool stopped = false;
     {
       const NoBrokenPipe no_broken_pipe;
-      const Watchdog watchdog(&client, timeout);
+      const Watchdog watchdog(&client, timeout, stream.stopped);
       try {
         const httplib::Result result = client.send(request);
         error = result.error();
@@ -270,6 +286,7 @@ struct Podman::Impl {
         thrown = std::current_exception();
       }
       expired = watchdog.expired();
+      stopped = watchdog.stopped();
     }
     const std::string what = "libpod " + method + " " + path.substr(0, path.find('?'));
     if (thrown) {
@@ -281,6 +298,7 @@ struct Podman::Impl {
         throw Error(Code::kPodman, what + ": " + e.what());
       }
     }
+    if (stopped) throw Error(Code::kCancelled, what + ": nobody waits for it any more");
     if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
     if (error == httplib::Error::Success) return reply;
     // A service that is killed cuts off its answers. Where nothing is changed, to ask again is
@@ -516,6 +534,46 @@ std::optional<std::string> Podman::ImageId(const std::string& reference) const {
   std::string id = Text(Parse("image " + reference, reply), "Id");
   if (id.empty()) throw Error(Code::kPodman, "image " + reference + ": Podman's answer has no Id");
   return id;
+}
+
+std::optional<ImageInfo> Podman::InspectImage(const std::string& reference) const {
+  const Reply reply = impl_->SendPatiently("GET", "/images/" + Encode(reference) + "/json", kUsual);
+  if (reply.status == 404) return std::nullopt;
+  const Json body = Parse("image " + reference, reply);
+  ImageInfo info{Text(body, "Id"), Text(body, "Architecture"), Text(body, "Os"),
+                 Labels(Member(body, "Annotations"))};
+  if (info.id.empty())
+    throw Error(Code::kPodman, "image " + reference + ": Podman's answer has no Id");
+  return info;
+}
+
+void Podman::PullImage(const std::string& reference, bool verify_tls, milliseconds timeout,
+                       const std::function<void(const std::string&)>& heard,
+                       const std::function<bool()>& stopped) {
+  const std::string path = "/images/pull?policy=missing&reference=" + Encode(reference) +
+                           "&tlsVerify=" + (verify_tls ? "true" : "false");
+  std::string rest, failure;
+  bool pulled = false;
+  // One JSON value a line, and status 200 before Podman knows how it ends.
+  const auto read = [&](std::string_view piece) {
+    rest += piece;
+    size_t begin = 0;
+    for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const Json item = Json::parse(rest.substr(begin, end - begin), nullptr, false);
+      if (const std::string text = Text(item, "error"); !text.empty()) failure = text;
+      if (!Text(item, "id").empty()) pulled = true;
+      if (const std::string text = Text(item, "stream"); heard && !text.empty()) heard(text);
+    }
+    rest.erase(0, begin);
+  };
+  const Reply reply =
+      impl_->Send("POST", path, timeout, {}, nullptr, kMaxReply, Impl::Stream{read, stopped});
+  if (!reply.ok()) failure = Reason(reply);
+  if (failure.empty() && !pulled) failure = "its answer broke off";
+  if (failure.empty()) return;
+  failure = failure.substr(0, 2000);
+  std::replace(failure.begin(), failure.end(), '\n', ' ');
+  throw Error(Code::kPodman, failure);
 }
 
 std::string Podman::ImportImage(const std::string& reference,

@@ -40,6 +40,13 @@ struct PodmanVersion {
   std::string graph_driver;
 };
 
+struct ImageInfo {
+  std::string id;            // 64 hex digits
+  std::string architecture;  // as Go names it: "amd64"
+  std::string os;            // "linux"
+  std::map<std::string, std::string> annotations;
+};
+
 class Podman {
  public:
   explicit Podman(std::string socket_path);
@@ -68,6 +75,13 @@ class Podman {
   std::optional<int> WaitExit(const std::string& id, std::chrono::milliseconds timeout) const;
 
   std::optional<std::string> ImageId(const std::string& reference) const;
+  std::optional<ImageInfo> InspectImage(const std::string& reference) const;
+  // POST /libpod/images/pull. `heard` is called with each line of what Podman says as it goes, on
+  // this thread; `stopped` about every 100 ms, on another one: once it says true the pull is given
+  // up (kCancelled). kPodman: the image cannot be had, with the registry's or Podman's own words.
+  void PullImage(const std::string& reference, bool verify_tls, std::chrono::milliseconds timeout,
+                 const std::function<void(const std::string&)>& heard,
+                 const std::function<bool()>& stopped);
   // POST /libpod/images/import, streaming a tar; `read` fills the buffer, 0 is the end. `changes`
   // are Dockerfile lines.
   std::string ImportImage(const std::string& reference,

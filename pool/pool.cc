@@ -274,7 +274,8 @@ void Pool::StartWorker() {
     std::unique_ptr<Worker> worker;
     const bool stored = environment_.tree_dir ==
                         context_.paths.environment_dir() + "/" + environment_.digest + "/tree";
-    const bool plain = (!HasPackages(spec_) || stored) && spec_.mounts.empty();
+    const bool plain =
+        (!HasPackages(spec_) || stored) && spec_.mounts.empty() && spec_.base.empty();
     if (context_.spare && plain && !bare_) worker = context_.spare(spec_);
     if (worker == nullptr) {
       const bool as_caller = AsCaller(spec_);
@@ -283,6 +284,8 @@ void Pool::StartWorker() {
                                       spec_.runtime_id, key_.substr(0, 8));
       launch.mounts = spec_.mounts;
       launch.as_caller = as_caller;
+      launch.base = environment_.base;
+      if (!launch.base.id.empty()) launch.image = launch.base.id;
       if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
       launch.bare = bare_;
       launch.gvisor = spec_.isolation == "gvisor";

@@ -96,7 +96,7 @@ void serialize(A& a, CallLimits& m) {
 }
 template <class A>
 void serialize(A& a, PoolSpec& m) {
-  a(m.requirements, m.python_version, m.platform, m.base_id, m.runtime_id, m.index,
+  a(m.requirements, m.python_version, m.platform, m.base_id, m.base, m.runtime_id, m.index,
     Flag{m.allow_sdists}, Flag{m.allow_urls}, m.constraints, m.lock, m.links, m.venv, m.mounts,
     Flag{m.preload_given}, m.preload, m.nonce, m.setup, m.modules, m.memory_mb, m.disk_mb, m.pids,
     m.cpus, m.env, m.labels, m.max_calls, m.max_age_sec, m.warm, m.max_cells, m.idle_sec,

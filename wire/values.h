@@ -74,9 +74,10 @@ struct MountSpec {
 struct PoolSpec {
   std::vector<std::string>
       requirements;            // PEP 508, normalized and sorted by the client; validated again here
-  std::string python_version;  // "3.11.7"
+  std::string python_version;  // "3.11.7"; with `base` what its own has to be, as "3.11"
   std::string platform;        // "linux_x86_64"
   std::string base_id;         // 32 hex digits: the base image
+  std::string base;            // another one: an OCI image's reference, "": that of base_id
   std::string runtime_id;      // 32 hex digits: the worker files
   IndexSettings index;
   bool allow_sdists = false;

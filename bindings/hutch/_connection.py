@@ -278,6 +278,7 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
             if code in ("unavailable", "protocol"):
                 drop(connection)
             elif code in _MENDED_BY_INSTALL and attempt == 0:
+                connection.forget(request)  # its base may have to be pulled again
                 _install(request)
             elif code == "unknown_pool":
                 connection.forget(request)

@@ -66,11 +66,12 @@ class PackageSpec(TypedDict):
     allow_urls: bool
     constraints: Sequence[str]
     lock: str  # the text of one, "": resolved afresh
+    base: str  # an OCI image's reference, "": the base image of base_id
 
 class PoolSpec(PackageSpec):
     """Everything that decides which worker may serve a call."""
 
-    python_version: str  # "3.11.7"
+    python_version: str  # "3.11.7"; with `base` what its own has to be, as "3.11"
     platform: str  # "linux_x86_64"
     base_id: str
     runtime_id: str

@@ -23,9 +23,16 @@ class Environment:
     `index_url`, `extra_index_urls`, `find_links` (pages, or directories of wheels): where packages
     come from; default the caller's own pip and uv settings. A user name and password in an address
     reach the step that downloads, as a netrc, and nothing else. `python`: a version such as "3.12",
-    refused unless it is this interpreter's. `allow_sdists` (default False): a package without a
+    refused unless it is this interpreter's or `base` is given. `allow_sdists` (default False): a package without a
     wheel may be built from source, which runs that package's code while it is installed, in a
     container with no secret; such a build has a cache of its own, so that it spoils no other.
+
+    `base`: the reference of an OCI image, such as "docker.io/library/python:3.12-slim", that calls
+    run on in place of one made from this interpreter; pulled if it is not there. Its Python has to
+    be of this interpreter's version, as 3.12 is of 3.12.4, since functions travel as bytecode. What
+    is given as text may say `python=` instead: the version of the image. What the image's Python
+    has installed can be imported, after `dependencies`. A mismatch, a registry that cannot be
+    reached, an image without Python: SandboxStartupError before the call.
 
         @sandbox(environment=Environment(["docopt"], allow_sdists=True))
         def usage(text): ...
@@ -44,6 +51,8 @@ class Environment:
         "venv",
         "allow_sdists",
         "allow_urls",
+        "base",
+        "python",
     )
 
     def __init__(
@@ -65,12 +74,9 @@ class Environment:
         for name, flag in (("allow_sdists", allow_sdists), ("allow_urls", allow_urls)):
             if not isinstance(flag, bool):
                 raise TypeError(f"{name} takes True or False, not {type(flag).__name__}")
-        if base is not None:
-            raise ValueError(
-                f"Environment(base={base!r:.80}) is not supported: the base is made from this "
-                "interpreter, so that versions match; leave it out"
-            )
-        _check_python(python)
+        self.base = "" if base is None else _reference(base)
+        _check_python(python, self.base)
+        self.python = python.strip() if python and base else ""  # where it is not the caller's
         self.dependencies = normalize(_items(dependencies), urls=allow_urls)
         self.index_url = "" if index_url is None else _url("index_url", index_url)
         self.extra_index_urls = tuple(
@@ -170,13 +176,38 @@ def _public(value: Any) -> Any:
     return re.sub(r"(?<=://)[^/@]*@", "***@", value) if isinstance(value, str) else value
 
 
-def _check_python(python: Any) -> None:
+_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    r"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?/)?"
+    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?",
+    re.ASCII,
+)
+
+
+def _reference(value: Any) -> str:
+    """An image's name, with a registry, tag or digest or without, or its id."""
+    if not isinstance(value, str):
+        raise TypeError(f"base takes an image's name, not {type(value).__name__}")
+    text = value.strip()
+    if len(text) <= 512 and _REFERENCE.fullmatch(text):
+        return text
+    hint = "write one such as docker.io/library/python:3.12-slim"
+    if re.match(r"[a-z-]+:(//|/)|(oci|dir|docker-archive|oci-archive):", text):
+        hint = "leave out what stands before the registry; a file is brought by `hutch podman load`"
+    raise ValueError(f"Environment(base={value!r:.80}) is no image's name: {hint}")
+
+
+def _check_python(python: Any, base: str) -> None:
     if python is None:
         return
     if not isinstance(python, str) or not re.fullmatch(r"3(\.\d+){0,2}", python.strip()):
         raise ValueError(f"Environment(python={python!r:.80}): write a version, such as '3.12'")
     have = platform.python_version()
     wanted = python.strip()
+    if base:  # its version is known once it is looked at
+        if "." not in wanted:
+            raise ValueError(f"Environment(python={wanted!r}, base=...): write it as '3.12'")
+        return
     if have != wanted and not have.startswith(wanted + "."):
         raise ValueError(
             f"Environment(python={wanted!r}): the sandbox has Python {have}, as this interpreter; "

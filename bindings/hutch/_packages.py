@@ -60,6 +60,7 @@ def fields(options: Options) -> _core.PackageSpec:
         "allow_urls": bool(environment and environment.allow_urls and dependencies),
         "constraints": list(environment.constraints) if environment and dependencies else [],
         "lock": lock,
+        "base": environment.base if environment else "",
     }
 
 

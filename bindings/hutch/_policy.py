@@ -330,7 +330,6 @@ _LATER: dict[str, tuple[tuple[object, ...], str]] = {
         ((), [], set(), frozenset(), None),
         "a call cannot call back: pass data in, and results out",
     ),
-    "base": ((None,), "the base is made from this interpreter"),
     "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
 }
 

@@ -101,7 +101,7 @@ class Target:
 
         options = self.options
         return {
-            "python_version": ".".join(map(str, sys.version_info[:3])),
+            "python_version": self._python(),
             "platform": f"linux_{os.uname().machine}",
             "base_id": _launcher.base_id(),
             "runtime_id": _launcher.runtime_id(),
@@ -135,6 +135,26 @@ class Target:
             "allow_network": list(options.allow_network),
             "secrets": self._secrets(),
         }
+
+    def _python(self) -> str:
+        """The version that is wanted inside. Raises ValueError where code that is the caller's
+        own bytecode would meet another one.
+        """
+        environment = self.options.environment
+        if environment is None or not environment.base:
+            return ".".join(map(str, sys.version_info[:3]))
+        own = ".".join(map(str, sys.version_info[:2]))
+        wanted: str = environment.python or own
+        if wanted.split(".")[:2] != own.split(".") and (
+            self.function is not None or self.options.setup is not None
+        ):
+            what = "setup=" if self.function is None else f"{self.name}()"
+            raise ValueError(
+                f"Environment(python={wanted!r}) cannot run {what}: functions travel as bytecode "
+                f"of this interpreter, Python {own}; give it as text, by hutch.run or "
+                f"hutch.function, or call from Python {wanted}"
+            )
+        return wanted
 
     def _secrets(self) -> list[dict[str, Any]]:
         if not self.options.secrets:

@@ -31,7 +31,8 @@ import threading
 from typing import Any
 
 UV = "/opt/hutch/uv"
-PYTHON = "/opt/python/bin/python3"
+PYTHON = sys.executable  # of the base image
+CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"  # uv has some of its own where these are not
 RESERVE = 256 << 20  # bytes: the disk is called full while the host can still write its own state
 LOG_LIMIT = 16384
 TICK = 0.1
@@ -93,7 +94,7 @@ def received_bytes() -> int:
 
 def installer_environment(settings: dict[str, Any], directory: str) -> dict[str, str]:
     environment = {
-        "PATH": "/opt/python/bin:/usr/bin",
+        "PATH": os.path.dirname(PYTHON) + ":/usr/bin:/bin",
         "HOME": "/tmp",
         "LANG": "C.UTF-8",
         "UV_CACHE_DIR": settings["cache"],
@@ -103,8 +104,9 @@ def installer_environment(settings: dict[str, Any], directory: str) -> dict[str,
         "UV_KEYRING_PROVIDER": "disabled",
         "UV_HTTP_TIMEOUT": "30",
         "NO_COLOR": "1",
-        "SSL_CERT_FILE": "/etc/ssl/certs/ca-certificates.crt",
     }
+    if os.path.exists(CERTIFICATES):
+        environment["SSL_CERT_FILE"] = CERTIFICATES
     if settings.get("ca_bundle"):
         path = "/tmp/ca.pem"
         with open(path, "w") as file:

@@ -229,7 +229,7 @@ class Zygote:
     def be_slot(self, slot: int, control: int, cgroup: int = -1, *, call: Any) -> None:
         cell = self.cell
         try:
-            mounts = self.config.get("HUTCH_MOUNTS", "")
+            mounts = self.config.get("HUTCH_SHOWN", "") + self.config.get("HUTCH_MOUNTS", "")
             egress = self.config.get("HUTCH_EGRESS", "")
             cell.enter_slot(control, *self.limits(), mounts, cgroup, egress)
         except OSError as error:
@@ -338,7 +338,8 @@ def main() -> None:
     )
     prepare_environment(config)
     # A worker that was started ahead has an empty one where its calls want nothing.
-    there = [path for path in (MODULES, ENVIRONMENT) if os.path.isdir(path)]
+    of_base = config.get("HUTCH_PATH", "").split(":")
+    there = [path for path in (MODULES, ENVIRONMENT, *of_base) if os.path.isdir(path)]
     sys.path += [path for path in there if os.listdir(path)]
     sys.argv = [""]
     zygote = Zygote(cell, config, hooks)
