@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+import hutch
 from hutch import Environment, RequirementError, _packages
+from hutch._functions import FunctionBytes, require_function
 from hutch._policy import NORMAL
+from hutch._target import _installed
 
 HASH = "a" * 64
 
@@ -48,7 +51,13 @@ def test_it_is_a_value() -> None:
         ({"index_url": "https://h/ x"}, "no URL"),
         ({"extra_index_urls": ["file:///x"]}, "no URL"),
         ({"find_links": "/no/such/place"}, "no such directory"),
-        ({"base": "docker.io/library/python:3.12"}, "not supported"),
+        ({"base": "docker://docker.io/library/python:3.12"}, "leave out what stands before"),
+        ({"base": "Python:3.12 slim"}, "no image's name: write one such as docker.io"),
+        ({"base": ""}, "no image's name"),
+        ({"base": "x" * 600}, "no image's name"),
+        ({"base": "../x"}, "no image's name"),
+        ({"base": "r/x", "python": "3"}, "write it as '3.12'"),
+        ({"base": "r/x", "python": "latest"}, "write a version"),
         ({"constraints": ["-r x"]}, "option|not taken"),
         ({"dependencies": ["a @ https://h/a.whl"]}, "URL"),
     ],
@@ -61,6 +70,35 @@ def test_a_bad_field_is_refused(given: dict[str, Any], said: str) -> None:
 def test_the_callers_own_version_is_fine() -> None:
     Environment(python=platform.python_version())
     Environment(python=f"{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def test_a_base_is_an_images_name_and_its_python_may_be_another() -> None:
+    for name in (
+        "python",
+        "docker.io/library/python:3.12-slim",
+        "127.0.0.1:5000/a/b_c:V1",
+        "localhost/x",
+        "[::1]:5000/x",
+        "r.example/x@sha256:" + "a" * 64,
+        "c3e2d73873b0",
+    ):
+        environment = Environment(["six"], base=f" {name} ")
+        assert environment.base == name and environment.python == ""
+        assert fields(environment)["base"] == name
+    other = Environment(base="r/x", python="3.99")
+    assert other.python == "3.99" and other != Environment(base="r/x")
+    assert repr(other) == "Environment(base='r/x', python='3.99')"
+    assert fields(Environment(["six"]))["base"] == ""
+
+
+def test_what_a_base_brings_is_not_known_to_the_caller() -> None:
+    def uses() -> object:
+        return pytest.importorskip
+
+    on_base = _installed(options(Environment(base="r/x")))
+    FunctionBytes(require_function(uses), on_base).current()
+    with pytest.raises(hutch.DependencyInstallError):
+        FunctionBytes(require_function(uses), _installed(options(Environment()))).current()
 
 
 def test_an_address_is_a_dependency_where_that_is_allowed() -> None:

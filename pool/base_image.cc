@@ -66,9 +66,8 @@ std::vector<std::string> Directories(const Json& object, const char* key) {
 
 // What an image may not show in place of what Hutch puts there, nor of the system's own.
 bool MayBeShown(const std::string& path) {
-  for (const std::string_view taken :
-       {"/opt/hutch", "/opt/env", "/opt/modules", "/run", "/proc", "/sys", "/dev", "/tmp", "/work",
-        "/var", "/store"}) {
+  for (const std::string_view taken : {"/opt/hutch", "/opt/env", "/opt/modules", "/run", "/proc",
+                                       "/sys", "/dev", "/tmp", "/work", "/var", "/store"}) {
     if (path == taken || (path.starts_with(taken) && path[taken.size()] == '/')) return false;
   }
   return path != "/opt" && path != "/etc";
@@ -91,7 +90,8 @@ std::string HintOf(const std::string& said) {
   if (has({"no space left"})) return "free some space where Podman keeps images";
   if (has({"x509", "certificate"}))
     return "the registry's certificate is none that this host knows: add its CA to the host's";
-  if (has({"manifest unknown", "name unknown", "not found", "denied", "unauthorized"}))
+  if (has({"manifest unknown", "name unknown", "StatusCode: 404", "not found", "denied",
+           "unauthorized"}))
     return "check its name and tag; for a private one say `hutch podman login` first";
   return "check that the registry can be reached from here, or bring the image by `hutch podman "
          "load`";
@@ -105,7 +105,8 @@ std::string LookName() {
 }  // namespace
 
 bool IsLoopback(std::string_view reference) {
-  static const std::regex kLoopback(R"((localhost:[0-9]+|127\.[0-9.]+(:[0-9]+)?|\[::1\](:[0-9]+)?))");
+  static const std::regex kLoopback(
+      R"((localhost:[0-9]+|127\.[0-9.]+(:[0-9]+)?|\[::1\](:[0-9]+)?))");
   const size_t slash = reference.find('/');
   return slash != reference.npos &&
          std::regex_match(std::string(reference.substr(0, slash)), kLoopback);
@@ -134,7 +135,8 @@ BaseImage ReadInterpreter(const std::string& text, const EnvironmentSpec& spec) 
   if (Text(said, "implementation") != "cpython")
     Refuse(spec, "has a Python that is no CPython", "name an image with CPython " + wanted);
   if ("linux_" + Text(said, "machine") != spec.platform) {
-    Refuse(spec, "is for " + Printable(Text(said, "machine"), 40) + ", and this host is " + spec.platform,
+    Refuse(spec,
+           "is for " + Printable(Text(said, "machine"), 40) + ", and this host is " + spec.platform,
            "name an image for this machine");
   }
   if (const std::string why = Text(said, "cell"); !why.empty()) {
@@ -154,13 +156,15 @@ BaseImage BaseImages::Get(const EnvironmentSpec& spec, Clock::time_point deadlin
                           const ProgressFn& progress, const Cancelled& cancelled) {
   const ImageInfo info = Find(spec, deadline, progress, cancelled);
   if (info.os != "linux" || "linux_" + Machine(info.architecture) != spec.platform) {
-    Refuse(spec, "is for " + Printable(info.os + "/" + info.architecture, 80) +
-                     ", and this host is " + spec.platform,
+    Refuse(spec,
+           "is for " + Printable(info.os + "/" + info.architecture, 80) + ", and this host is " +
+               spec.platform,
            "name an image for this machine");
   }
   for (const auto& [key, value] : info.annotations) {
     if (key.starts_with("run.oci.") || key.starts_with("io.podman."))
-      Refuse(spec, "has the annotation " + Printable(key, 80) + ", which tells the runtime what to do",
+      Refuse(spec,
+             "has the annotation " + Printable(key, 80) + ", which tells the runtime what to do",
              "build it without");
   }
   const std::string key = info.id + " " + spec.runtime_id;

@@ -28,9 +28,9 @@ struct BaseImage {
   std::string python = kDerivedPython;  // its interpreter's path
   std::string version;                  // "3.12.4"
   std::string path;                     // its PATH, "": as in the derived one
-  std::vector<std::string> shown;     // directories of its own, for cells to see
-  std::vector<std::string> packages;  // directories of packages that its Python has
-  std::string no_installer;           // why packages cannot be installed on it, "": they can
+  std::vector<std::string> shown;       // directories of its own, for cells to see
+  std::vector<std::string> packages;    // directories of packages that its Python has
+  std::string no_installer;             // why packages cannot be installed on it, "": they can
 
   bool operator==(const BaseImage&) const = default;
 };
@@ -51,9 +51,9 @@ class BaseImages {
   // Both outlive it.
   BaseImages(Podman& podman, const Paths& paths) : podman_(podman), paths_(paths) {}
 
-  // REQUIRES: CheckSpec passed. The image of `spec.base`, pulled if it is not there. `progress` is called on the caller's
-  // thread; either function may be null. Throws kInvalidArgument where it cannot serve the call,
-  // kPodman where it cannot be had, kTimeout, kCancelled, kMissingRuntime.
+  // REQUIRES: CheckSpec passed. The image of `spec.base`, pulled if it is not there. `progress` is
+  // called on the caller's thread; either function may be null. Throws kInvalidArgument where it
+  // cannot serve the call, kPodman where it cannot be had, kTimeout, kCancelled, kMissingRuntime.
   BaseImage Get(const EnvironmentSpec& spec, std::chrono::steady_clock::time_point deadline,
                 const ProgressFn& progress, const Cancelled& cancelled);
 

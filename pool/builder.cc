@@ -400,8 +400,7 @@ void Builder::Compile(const std::vector<std::string>& files) {
           [](const std::string&) { return true; });
 }
 
-std::string Builder::Look(const std::string& image, const std::string& runtime_id,
-                          seconds limit) {
+std::string Builder::Look(const std::string& image, const std::string& runtime_id, seconds limit) {
   runtime_dir_ = paths_.runtime_dir(runtime_id);
   image_ = image;
   const std::string out = directory_ + "/interpreter.json";
@@ -426,8 +425,7 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
   }
   if (image_.empty()) {
     const auto image = podman_.ImageId(BaseReference(spec.base_id));
-    if (!image)
-      throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
+    if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
     image_ = *image;
   }
 

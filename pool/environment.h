@@ -77,8 +77,8 @@ class EnvironmentStore {
   // Returns the environment, building it first if it is not there. Callers of one digest share one
   // build, its progress and its failure; a later call tries again. `progress` and `cancelled` are
   // called on the caller's thread (the latter about every 20 ms); either may be null. Throws
-  // what BaseImages::Get() does, kInvalidArgument, kTimeout, kCancelled, kInstallFailed, kPlatform, kMissingBase,
-  // kMissingRuntime, kPodman.
+  // what BaseImages::Get() does, kInvalidArgument, kTimeout, kCancelled, kInstallFailed, kPlatform,
+  // kMissingBase, kMissingRuntime, kPodman.
   Environment Get(const EnvironmentSpec& spec, std::chrono::steady_clock::time_point deadline,
                   const ProgressFn& progress, const Cancelled& cancelled);
 

@@ -44,9 +44,10 @@ std::vector<std::string> Words(std::string_view text);  // separated by spaces
 // A dotted name of ASCII identifiers.
 bool IsModule(std::string_view name);
 
-// SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform,
-// base (by what it is, whatever it is called), index and layout. Proxies, certificates and the preload list change how it is got and used,
-// not what is in it. REQUIRES: CheckSpec passed, and a base is known.
+// SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform, base
+// (by what it is, whatever it is called), index and layout. Proxies, certificates and the preload
+// list change how it is got and used, not what is in it. REQUIRES: CheckSpec passed, and a base is
+// known.
 std::string DigestOf(const EnvironmentSpec& spec);
 
 }  // namespace hutch

@@ -157,6 +157,36 @@ TEST(EnvironmentSpec, RefusesModulesAndIndexesThatAreNone) {
   refuses([](EnvironmentSpec* spec) { spec->python_version = "3.11 --pre"; });
 }
 
+TEST(EnvironmentSpec, TakesTheNamesOfImagesAndNothingElse) {
+  EnvironmentSpec spec = Spec({"six"});
+  for (const char* name : {"python", "python:3.12-slim", "docker.io/library/python:3.12-slim",
+                           "localhost/x:1", "127.0.0.1:5000/a/b_c:V1", "[::1]:5000/x",
+                           "Registry.example.org/a--b/c.d", "c3e2d73873b0"}) {
+    spec.base = name;
+    EXPECT_NO_THROW(CheckSpec(spec)) << name;
+  }
+  spec.base = "r.example/x@sha256:" + std::string(64, 'a');
+  EXPECT_NO_THROW(CheckSpec(spec));
+  for (const char* name :
+       {" ", "x ", "A/B", "x:", "x:a:b", "docker://x", "oci:/etc", "/etc/passwd", "../x", "x/../y",
+        "x?policy=always", "x#", "x\ny", "x//y", "-x", "x@sha256:abc", "h:123456/x"}) {
+    spec.base = name;
+    EXPECT_EQ(CodeOf([&] { CheckSpec(spec); }), Code::kInvalidArgument) << name;
+  }
+  spec.base = std::string(600, 'a');
+  EXPECT_EQ(CodeOf([&] { CheckSpec(spec); }), Code::kInvalidArgument);
+}
+
+TEST(EnvironmentSpec, OneImageIsOneBaseByWhateverName) {
+  EnvironmentSpec spec = Spec({"six"}), other = spec;
+  spec.base_id = other.base_id = std::string(64, 'e');
+  spec.base = "r.example/x:1";
+  other.base = "localhost/y";
+  EXPECT_EQ(DigestOf(spec), DigestOf(other));
+  other.base_id = std::string(64, 'f');
+  EXPECT_NE(DigestOf(spec), DigestOf(other));
+}
+
 // A store in a directory of its own, and a Podman that nobody answers for.
 class EnvironmentStoreTest : public testing::Test {
  protected:

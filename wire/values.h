@@ -103,7 +103,7 @@ struct PoolSpec {
   int64_t warm = -1;       // cells kept ready, -1: the pool decides
   uint64_t max_cells = 0;  // 0: the pool decides
   double idle_sec = 300;
-  std::string isolation = "cell";  // or "container", "gvisor": a worker for each call
+  std::string isolation = "cell";          // or "container", "gvisor": a worker for each call
   std::vector<std::string> allow_network;  // entries in normal form (egress.h), sorted
   std::vector<SecretRule> secrets;
 };

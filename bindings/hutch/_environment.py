@@ -23,9 +23,10 @@ class Environment:
     `index_url`, `extra_index_urls`, `find_links` (pages, or directories of wheels): where packages
     come from; default the caller's own pip and uv settings. A user name and password in an address
     reach the step that downloads, as a netrc, and nothing else. `python`: a version such as "3.12",
-    refused unless it is this interpreter's or `base` is given. `allow_sdists` (default False): a package without a
-    wheel may be built from source, which runs that package's code while it is installed, in a
-    container with no secret; such a build has a cache of its own, so that it spoils no other.
+    refused unless it is this interpreter's or `base` is given. `allow_sdists` (default False): a
+    package without a wheel may be built from source, which runs that package's code while it is
+    installed, in a container with no secret; such a build has a cache of its own, so that it spoils
+    no other.
 
     `base`: the reference of an OCI image, such as "docker.io/library/python:3.12-slim", that calls
     run on in place of one made from this interpreter; pulled if it is not there. Its Python has to

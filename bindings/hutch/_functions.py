@@ -48,7 +48,7 @@ class FunctionBytes:
     def __init__(
         self,
         function: FunctionType,
-        dependencies: tuple[str, ...] = (),
+        dependencies: tuple[str, ...] | None = (),
         inside: frozenset[str] = frozenset(),
         refuse_secrets: bool = False,
     ) -> None:
@@ -167,11 +167,13 @@ def sources(codes: list[CodeType]) -> dict[str, str]:
     return texts
 
 
-def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...]) -> None:
-    """Raises DependencyInstallError for an installed module that no dependency brings."""
+def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...] | None) -> None:
+    """Raises DependencyInstallError for an installed module that no dependency brings. None: what
+    is inside is not known here.
+    """
     import re
 
-    wanted = {re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0] for item in dependencies}
+    wanted = {re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0] for item in dependencies or ()}
     for top, found_under in by_name.items():
         if top == "cloudpickle" or _canonical(top) in wanted:
             continue
@@ -182,7 +184,7 @@ def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...]) -
                 path=found_under,
                 type_name="module",
             )
-        distribution = _distribution(top)
+        distribution = None if dependencies is None else _distribution(top)
         if distribution is None or _canonical(distribution) in wanted:
             continue
         closure, complete = _closure(wanted)

@@ -280,9 +280,11 @@ def _ms(seconds: float | None) -> int:
     return 0 if seconds is None else milliseconds(seconds)
 
 
-def _installed(options: Options) -> tuple[str, ...]:
-    """Requirements whose modules a function finds inside."""
+def _installed(options: Options) -> tuple[str, ...] | None:
+    """Requirements whose modules a function finds inside. None: an image has others."""
     environment = options.environment
+    if environment is not None and environment.base:
+        return None
     return (options.dependencies or ()) + (environment.names if environment else ())
 
 

@@ -125,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--environment", metavar="PATH", help="a requirements.txt, pylock.toml or venv of it"
     )
+    _add_base(run, "run on")
     run.add_argument(
         "--mount", action="append", default=[], metavar="SOURCE:DESTINATION",
         help="shows a file or directory inside, read-only",
@@ -152,6 +153,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="lock what this requirements.txt or pylock.toml asks for",
     )
+    _add_base(env, "lock for")
     env.add_argument("--output", "-o", metavar="FILE", help="of lock and export")
     logs = commands.add_parser("logs", parents=[common], help="the agent's log")
     logs.add_argument("--follow", "-f", action="store_true")
@@ -176,3 +178,8 @@ def _parser() -> argparse.ArgumentParser:
     stop = commands.add_parser("stop", parents=[common], help="stop the agent and its containers")
     stop.add_argument("--drain", type=float, default=0.0, metavar="SEC")
     return parser
+
+
+def _add_base(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument("--base", metavar="IMAGE", help=f"the OCI image to {what}, by its name")
+    command.add_argument("--python", metavar="VERSION", help="of that image, such as 3.12")

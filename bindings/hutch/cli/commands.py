@@ -109,10 +109,12 @@ def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
     given = [part for text in options.dependencies for part in _split(text)]
     inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
     keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
-    if options.environment:
-        if keywords.pop("dependencies"):
-            raise ValueError("--environment: give it, or --with and the script's own requirements")
-        keywords["environment"] = options.environment
+    if options.environment and keywords["dependencies"]:
+        raise ValueError("--environment: give it, or --with and the script's own requirements")
+    if options.environment or options.base or options.python:
+        from hutch.cli.environments import wanted
+
+        keywords["environment"] = wanted(options, keywords.pop("dependencies"))
     if options.mount:
         keywords["mounts"] = _mounts(options.mount)
     if options.timeout is not None:

@@ -7,20 +7,32 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
+
+from hutch._environment import Environment
+
+
+def wanted(options: argparse.Namespace, dependencies: Iterable[str]) -> Environment:
+    """What `--environment`, `--base` and `--python` ask for. Raises ValueError."""
+    on_base = Environment(dependencies, base=options.base, python=options.python)
+    if not options.environment:
+        return on_base
+    environment = Environment.from_path(options.environment)
+    environment.base, environment.python = on_base.base, on_base.python
+    return environment
 
 
 def lock(options: argparse.Namespace) -> int:
     """Requirements with versions and hashes, built and seen to load, on stdout or in a file."""
-    from hutch import Environment
     from hutch._connection import on_pool
     from hutch._policy import NORMAL
     from hutch._target import TextTarget
 
     if bool(options.environment) == bool(options.digest):
         raise ValueError("hutch env lock REQUIREMENT ...: which? Or --environment PATH")
-    wanted: Any = options.environment or Environment(options.digest)
-    target = TextTarget("", "lock", NORMAL.changed({"environment": wanted}), "")
+    environment = wanted(options, options.digest)
+    target = TextTarget("", "lock", NORMAL.changed({"environment": environment}), "")
     prepared = on_pool(target.request, lambda _, pool: pool)
     text = prepared.lock
     if options.json:
@@ -35,20 +47,22 @@ def lock(options: argparse.Namespace) -> int:
 
 def export(options: argparse.Namespace) -> int:
     """An OCI image of base and packages, for other machines: an archive for `podman load`."""
-    from hutch import _core, _launcher, _status
+    from hutch import _core, _status
     from hutch.cli.commands import _whole_digest
 
     if len(options.digest) != 1 or not options.output:
         raise ValueError("hutch env export DIGEST --output FILE: which, and where to?")
-    known = [str(item.get("digest", "")) for item in _status.environments()]
-    digest = _whole_digest(options.digest[0], known)
+    known = {str(item.get("digest", "")): item for item in _status.environments()}
+    digest = _whole_digest(options.digest[0], list(known))
     if digest not in known:
         raise ValueError(
             f"no environment begins with {options.digest[0]!r}; `hutch env` lists them"
         )
     paths = _core.paths()
     tree = os.path.join(str(paths["state_dir"]), "environments", digest, "tree")
-    base = f"localhost/hutch-base:{_launcher.base_id()}"
+    base = str(known[digest]["base"])
+    if len(base) == 32:  # derived from an interpreter; else an image's own id
+        base = f"localhost/hutch-base:{base}"
     image = f"localhost/hutch-environment:{digest[:32]}"
     container = f"hutch-export-{os.getpid()}"
     try:
