@@ -383,7 +383,7 @@ def test_an_image_is_pulled_from_a_registry_once(
         assert hutch.run("print('there')", environment=environment).stdout == "there\n"
         assert Registry.asked == []
     finally:
-        podman("rmi", "--force", name)
+        podman("untag", name)
 
 
 def test_what_a_registry_does_not_have_is_said(registry: str) -> None:
@@ -405,7 +405,7 @@ def test_progress_is_told(registry: str) -> None:
     try:
         current().client.prepare(target.request.spec, 60_000, heard)
     finally:
-        podman("rmi", "--force", name)
+        podman("untag", name)
     assert ("base", f"pulling {name}") in told
 
 
