@@ -121,7 +121,7 @@ class BaseImagesTest : public testing::Test {
 
   std::string Answer(const std::string& head) {
     if (Has(head, "/images/pull")) {
-      there_ = pulled_;
+      there_ = pulled_.load();
       return HttpReply("200 OK", pull_);
     }
     if (Has(head, "/images/"))
@@ -229,22 +229,25 @@ TEST_F(BaseImagesTest, AnImageOfAnotherMachineOrThatCommandsTheRuntimeIsRefusedU
 }
 
 TEST_F(BaseImagesTest, APullThatNobodyWaitsForIsGivenUp) {
-  std::atomic<bool> over = false;
-  FakePodman slow([&](const std::string& head) {
-    while (Has(head, "/images/pull") && !over) std::this_thread::sleep_for(milliseconds(5));
-    return HttpReply("404 Not Found", "{}");
-  });
-  Podman podman(slow.path());
-  BaseImages images(podman, paths_);
-  const auto deadline = steady_clock::now() + seconds(600);
-  const Error given_up =
-      Failure([&] { images.Get(Spec("r.example/x"), deadline, nullptr, [] { return true; }); });
-  EXPECT_EQ(given_up.code(), Code::kCancelled);
-  const auto soon = steady_clock::now() + milliseconds(200);
-  const Error late =
-      Failure([&] { images.Get(Spec("r.example/x"), soon, nullptr, [] { return false; }); });
+  const auto pull = [this](milliseconds patience, bool cancelled) {
+    std::atomic<bool> over = false;
+    FakePodman slow([&over](const std::string& head) {
+      while (Has(head, "/images/pull") && !over) std::this_thread::sleep_for(milliseconds(5));
+      return HttpReply("404 Not Found", "{}");
+    });
+    Podman podman(slow.path());
+    BaseImages images(podman, paths_);
+    const auto deadline = steady_clock::now() + patience;
+    const Error error = Failure([&] {
+      images.Get(Spec("r.example/x"), deadline, nullptr, [cancelled] { return cancelled; });
+    });
+    over = true;
+    return error;
+  };
+  EXPECT_EQ(pull(seconds(600), true).code(), Code::kCancelled);
+  const Error late = pull(milliseconds(500), false);
   EXPECT_EQ(late.code(), Code::kTimeout);
-  over = true;
+  EXPECT_TRUE(Has(late.what(), "was not pulled in time")) << late.what();
 }
 
 }  // namespace
