@@ -173,7 +173,15 @@ def test_the_walls_are_the_same(twin: str) -> None:
     derived = sandbox(probe)()
     assert sandbox(environment=Environment(base=twin))(probe)() == derived
 
-    @sandbox(environment=Environment(base=twin))
+    def scribble() -> None:  # in the zygote, which sees the container as it is
+        for path in ("/app/volume/new", "/usr/new", "/new"):
+            try:
+                open(path, "w")
+            except OSError:
+                continue
+            raise AssertionError(f"{path} was written to")
+
+    @sandbox(environment=Environment(base=twin), setup=scribble)
     def write() -> list[str]:
         said = []
         for path in ("/app/new", "/app/volume/new", "/opt/tool/new"):
