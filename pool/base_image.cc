@@ -144,6 +144,10 @@ BaseImage ReadInterpreter(const std::string& text, const EnvironmentSpec& spec) 
            "name an image with a recent glibc (Debian 12 or Ubuntu 22.04 and later); Alpine's "
            "musl does not serve");
   }
+  static const std::regex kLibc(R"(2\.[0-9]{1,3})");
+  base.libc = Text(said, "libc");
+  if (!std::regex_match(base.libc, kLibc))
+    Refuse(spec, "has no glibc", "name an image with one, as those of Debian are");
   base.path = Printable(Text(said, "path"), 2048);
   base.shown = Directories(said, "shown");
   std::erase_if(base.shown, [](const std::string& path) { return !MayBeShown(path); });

@@ -28,9 +28,10 @@ struct BaseImage {
   std::string python = kDerivedPython;  // its interpreter's path
   std::string version;                  // "3.12.4"
   std::string path;                     // its PATH, "": as in the derived one
+  std::string libc;                     // the version of its glibc: "2.36"
   std::vector<std::string> shown;       // directories of its own, for cells to see
   std::vector<std::string> packages;    // directories of packages that its Python has
-  std::string no_installer;             // why packages cannot be installed on it, "": they can
+  std::string no_installer;             // why nothing is built from source on it, "": it can be
 
   bool operator==(const BaseImage&) const = default;
 };

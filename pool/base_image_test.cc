@@ -32,7 +32,7 @@ EnvironmentSpec Spec(const std::string& base, const std::string& python = "3.12"
 
 std::string Said(const std::string& more = "", const std::string& version = "3.12.4") {
   return R"({"python":"/usr/local/bin/python3","implementation":"cpython","machine":"x86_64",)"
-         R"("cell":"","installer":"","path":"/usr/local/bin:/usr/bin","version":")" +
+         R"("libc":"2.36","cell":"","installer":"","path":"/usr/local/bin:/usr/bin","version":")" +
          version + "\"" + more + "}";
 }
 
@@ -80,6 +80,7 @@ TEST(BaseImage, ThatCannotRunAWorkerIsRefusedWithTheReason) {
   };
   EXPECT_TRUE(Has(refused(Said(R"(,"cell":"GLIBC_2.34 not found")")), "GLIBC_2.34"));
   EXPECT_TRUE(Has(refused(Said(R"(,"machine":"aarch64")")), "aarch64"));
+  EXPECT_TRUE(Has(refused(Said(R"(,"libc":"")")), "no glibc"));
   EXPECT_TRUE(Has(refused(Said(R"(,"implementation":"pypy")")), "no CPython"));
   EXPECT_TRUE(Has(refused(Said("", "2.7.18")), "does not run"));
   EXPECT_TRUE(Has(refused(""), "does not run"));

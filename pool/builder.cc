@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -178,6 +179,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
   const bool base = step == "base";
   const bool import = step == "import" || base;
   const bool network = step == "fetch";
+  const Base& on = network && !isolated_ ? derived_ : base_;
   Json mounts = Json::parse(mounts_json);
   mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
   mounts.push_back(
@@ -194,13 +196,13 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
               {"MKL_NUM_THREADS", "1"},
               {"NUMEXPR_NUM_THREADS", "1"},
               {"MPLCONFIGDIR", "/tmp"}};
-  if (!base) env["PATH"] = path_;
+  if (!base) env["PATH"] = on.path;
   Json limits = {{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}};
   if (import) limits.push_back({{"type", "FSIZE"}, {"hard", kMaxAnswer}, {"soft", kMaxAnswer}});
   Json spec = {
       {"name", "hutch-builder-" + name_ + "-" + step},
-      {"image", image_},
-      {"entrypoint", {base ? "python3" : python_, "-I", "-S"}},
+      {"image", on.image},
+      {"entrypoint", {base ? "python3" : on.python, "-I", "-S"}},
       {"command", command},
       {"work_dir", "/"},
       {"image_volume_mode", "ignore"},  // a writable place that no limit counts
@@ -283,6 +285,15 @@ void Builder::RunStep(const std::string& step, const std::string& spec_json,
   }
 }
 
+// What the installer is to choose wheels for, where that is not the interpreter that it runs by: a
+// version, and a platform by one of uv's names.
+std::vector<std::string> Builder::Target(const std::string& platform) const {
+  if (isolated_ || !named()) return {};
+  const int minor = std::clamp(std::atoi(base_.libc.c_str() + 2), 28, 40);
+  const std::string libc = std::to_string(minor < 31 ? 28 : minor);
+  return {base_.version, platform.substr(platform.find('_') + 1) + "-manylinux_2_" + libc};
+}
+
 void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   Json proxies = Json::object();
   if (!spec.index.http_proxy.empty()) proxies["HTTP_PROXY"] = spec.index.http_proxy;
@@ -301,6 +312,8 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
                          {"allow_sdists", spec.allow_sdists},
                          {"index_url", spec.index.index_url},
                          {"extra_index_urls", extra},
+                         {"target", Target(spec.platform)},
+                         {"link_mode", named() ? "copy" : "hardlink"},
                          {"proxies", proxies},
                          {"ca_bundle", spec.index.ca_bundle},
                          {"cache", "/store/cache"},
@@ -390,9 +403,14 @@ void Builder::Compile(const std::vector<std::string>& files) {
   const std::string list = directory_ + "/compile.json", report = directory_ + "/compiled.json";
   WriteFile(list, Json(files).dump(-1, ' ', false, Json::error_handler_t::replace), 0644);
   // The same mount as the fetch step's: bytecode is hard-linked into the cache, and no code of
-  // packages runs here.
-  const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
-  const Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  // packages runs here. A named base's Python is a stranger.
+  const std::string inside = isolated_ || named() ? "/store" : "/store/build/" + name_;
+  Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  if (named()) {
+    WriteFile(report, "", 0644);
+    mounts = {Bind(directory_ + "/tree", "/store/tree", true),
+              Bind(list, "/store/compile.json", false), Bind(report, "/store/compiled.json", true)};
+  }
   const std::vector<std::string> command = {std::string(kScripts) + "compile.py", inside + "/tree",
                                             inside + "/compile.json", inside + "/compiled.json",
                                             "/store/cache"};
@@ -402,7 +420,7 @@ void Builder::Compile(const std::vector<std::string>& files) {
 
 std::string Builder::Look(const std::string& image, const std::string& runtime_id, seconds limit) {
   runtime_dir_ = paths_.runtime_dir(runtime_id);
-  image_ = image;
+  base_.image = image;
   const std::string out = directory_ + "/interpreter.json";
   WriteFile(out, "", 0666);
   const Json mounts = {Bind(out, kAnswer, true)};
@@ -423,11 +441,10 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
     throw Error(Code::kMissingRuntime,
                 "the worker files " + spec.runtime_id + " are not installed");
   }
-  if (image_.empty()) {
-    const auto image = podman_.ImageId(BaseReference(spec.base_id));
-    if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
-    image_ = *image;
-  }
+  const auto image = podman_.ImageId(BaseReference(spec.base_id));
+  if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
+  derived_.image = *image;
+  if (base_.image.empty()) base_ = derived_;
 
   BuildResult result;
   auto start = Clock::now();

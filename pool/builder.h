@@ -63,12 +63,16 @@ class Builder {
   std::string Look(const std::string& image, const std::string& runtime_id,
                    std::chrono::seconds limit);
 
-  // Builds on this image, by its id and the paths in it, and not on that of the spec's base_id.
-  void UseBase(const std::string& image, const std::string& python, const std::string& path) {
-    image_ = image;
-    python_ = python;
-    path_ = path;
-  }
+  // Builds for this image and not for that of the spec's base_id. What it runs is a stranger, as
+  // packages are: it has no network, no credentials, and nothing to write to but the tree, which
+  // then shares no file with the cache. (Where source packages are built, as they have.)
+  struct Base {
+    std::string image;
+    std::string python = kDerivedPython;
+    std::string path = "/opt/python/bin:/usr/bin";
+    std::string version, libc;  // "3.12.4", "2.36"; "": it is the derived one
+  };
+  void UseBase(Base base) { base_ = std::move(base); }
 
   // Leaves `tree/` and `lock.txt` in the directory. Throws kInstallFailed, kPlatform (full disk),
   // kCancelled, kMissingBase, kMissingRuntime, kPodman.
@@ -78,6 +82,8 @@ class Builder {
 
  private:
   struct Report;
+  bool named() const { return !base_.version.empty(); }
+  std::vector<std::string> Target(const std::string& platform) const;
   void Fetch(const EnvironmentSpec& spec, BuildResult* result);
   std::vector<std::string> Import(BuildResult* result);
   void Compile(const std::vector<std::string>& files);
@@ -89,9 +95,8 @@ class Builder {
 
   Podman& podman_;
   const Paths& paths_;
-  std::string name_, directory_, image_, runtime_dir_;
-  std::string python_ = kDerivedPython;
-  std::string path_ = "/opt/python/bin:/usr/bin";
+  std::string name_, directory_, runtime_dir_;
+  Base derived_, base_;  // the same where no base is named
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;
   bool isolated_ = false;  // build scripts run while fetching: nothing is shared with other builds

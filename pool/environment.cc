@@ -197,14 +197,14 @@ Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point
   if (spec.base.empty()) return GetOn({}, spec, deadline, progress, cancelled);
   CheckSpec(spec);
   BaseImage base = bases_.Get(spec, deadline, progress, cancelled);
-  if (!base.no_installer.empty() && !(spec.requirements.empty() && spec.lock.empty())) {
+  if (!base.no_installer.empty() && spec.allow_sdists) {
     throw Error(Code::kInvalidArgument,
-                "nothing can be installed on the base " + spec.base +
+                "nothing can be built from source on the base " + spec.base +
                     ": the installer does not run there: " + base.no_installer,
-                "name an image with a recent glibc and libgcc_s, as those of Debian are");
+                "leave out allow_sdists=, or name an image with libgcc_s, as those of Debian are");
   }
   EnvironmentSpec known = spec;
-  known.base_id = base.id;
+  known.base_image = base.id;
   known.python_version = base.version;
   Environment environment = GetOn(base, known, deadline, progress, cancelled);
   environment.base = std::move(base);
@@ -303,8 +303,9 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
       fs::create_directory(directory / "tree");
       WriteFile(directory / "lock.txt", "");
     } else {
-      if (!build->base.id.empty())
-        builder.UseBase(build->base.id, build->base.python, build->base.path);
+      const BaseImage& base = build->base;
+      if (!base.id.empty())
+        builder.UseBase({base.id, base.python, base.path, base.version, base.libc});
       result = builder.Run(build->spec);
     }
     Publish(*build, result, std::chrono::duration<double>(Clock::now() - start).count());
@@ -351,7 +352,7 @@ void EnvironmentStore::Publish(const Build& build, const BuildResult& result, do
       {"packages", result.packages},
       {"python_version", build.spec.python_version},
       {"platform", build.spec.platform},
-      {"base_id", build.spec.base_id},
+      {"base_id", BaseOf(build.spec)},
       {"preload", result.preload},
       {"notes", result.notes},
       {"bytes", result.bytes},

@@ -224,7 +224,7 @@ std::string DigestOf(const EnvironmentSpec& spec) {
   for (const std::string& requirement : requirements) add(requirement);
   add(spec.python_version);
   add(spec.platform);
-  add(spec.base_id);
+  add(BaseOf(spec));
   add(spec.index.index_url);
   const std::vector<std::string> extra = Words(spec.index.extra_index_urls);
   add(std::to_string(extra.size()));

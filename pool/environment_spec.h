@@ -13,8 +13,9 @@ struct EnvironmentSpec {
   std::vector<std::string> requirements;  // PEP 508, normalized by the client
   std::string python_version;             // "3.11.7"; of a base that is not known yet: as "3.11"
   std::string platform;                   // "linux_x86_64"
-  std::string base_id;                    // 32 hex digits; of a known base its image's 64
+  std::string base_id;                    // 32 hex digits
   std::string base;                       // an OCI image's reference, "": that of base_id
+  std::string base_image;                 // of `base` once it is known: 64 hex digits
   std::string
       runtime_id;  // 32 hex digits: whose build scripts and installer run; not in the digest
   IndexSettings index;
@@ -28,6 +29,11 @@ struct EnvironmentSpec {
   bool preload_given = false;  // false: the modules of the direct requirements
   std::string nonce;           // a fresh value makes a fresh environment
 };
+
+// What the environment is for: `base_image`, or `base_id` where there is none.
+inline const std::string& BaseOf(const EnvironmentSpec& spec) {
+  return spec.base_image.empty() ? spec.base_id : spec.base_image;
+}
 
 bool HasPackages(const PoolSpec& pool);  // else a worker needs nothing but the base
 

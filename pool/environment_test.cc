@@ -179,11 +179,11 @@ TEST(EnvironmentSpec, TakesTheNamesOfImagesAndNothingElse) {
 
 TEST(EnvironmentSpec, OneImageIsOneBaseByWhateverName) {
   EnvironmentSpec spec = Spec({"six"}), other = spec;
-  spec.base_id = other.base_id = std::string(64, 'e');
+  spec.base_image = other.base_image = std::string(64, 'e');
   spec.base = "r.example/x:1";
   other.base = "localhost/y";
   EXPECT_EQ(DigestOf(spec), DigestOf(other));
-  other.base_id = std::string(64, 'f');
+  other.base_image = std::string(64, 'f');
   EXPECT_NE(DigestOf(spec), DigestOf(other));
 }
 

@@ -31,7 +31,7 @@ import threading
 from typing import Any
 
 UV = "/opt/hutch/uv"
-PYTHON = sys.executable  # of the base image
+PYTHON = sys.executable
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"  # uv has some of its own where these are not
 RESERVE = 256 << 20  # bytes: the disk is called full while the host can still write its own state
 LOG_LIMIT = 16384
@@ -134,7 +134,11 @@ class Installer:
         self._environment = installer_environment(settings, directory)
         self._directory = directory
         self._report = report
+        self._link_mode = settings.get("link_mode", "hardlink")
         self._common = [] if settings.get("allow_sdists") else ["--only-binary", ":all:"]
+        if settings.get("target"):  # another Python than this one will import them
+            version, platform = settings["target"]
+            self._common += ["--python-version", version, "--python-platform", platform]
         for place in settings.get("find_links", []):
             self._common += ["--find-links", place]
         self._floor = max(RESERVE, free_bytes(directory) - int(settings["max_bytes"]))
@@ -168,7 +172,7 @@ class Installer:
             "--target",
             tree,
             "--link-mode",
-            "hardlink",
+            self._link_mode,
         ]
         self._run("download", command, {"UV_HTTP_RETRIES": "3"})
 

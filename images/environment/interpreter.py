@@ -7,9 +7,10 @@ by whatever `python3` the image's PATH finds: so it is written for old ones too 
 line, the image's own word:
 
     {"python": path, "version": "3.12.4", "implementation": "cpython", "machine": "x86_64",
-     "cell": str, "installer": str, "path": str, "shown": [path], "packages": [path]}
+     "libc": "2.36", "cell": str, "installer": str, "path": str, "shown": [path],
+     "packages": [path]}
 
-`cell` and `installer` are "" where the cell's extension and the dependency installer work, else
+`libc` is glibc's version, or "". `cell` and `installer` are "" where the cell's extension and the dependency installer work, else
 why they do not. `path` is its PATH. `shown` are directories of its own, beyond those that every
 system has; `packages` those that its Python has packages in.
 """
@@ -63,6 +64,14 @@ def why_no_installer():
     return "" if told.returncode == 0 else said[:400] or f"it ended with {told.returncode}"
 
 
+def libc():
+    try:
+        name, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").split()
+    except (ValueError, OSError):
+        return ""
+    return version if name == "glibc" else ""
+
+
 def is_plain(path):
     return re.match(r"[A-Za-z0-9._+/-]+\Z", path) is not None
 
@@ -104,6 +113,7 @@ def main():
         "version": platform.python_version(),
         "implementation": sys.implementation.name,
         "machine": platform.machine(),
+        "libc": libc(),
         "path": os.environ.get("PATH", ""),
         "cell": why_no_cell(),
         "installer": why_no_installer(),

@@ -28,6 +28,7 @@ def test_one_line_says_what_the_interpreter_is(tmp_path: pathlib.Path) -> None:
     assert told["version"] == platform.python_version()
     assert (told["implementation"], told["machine"]) == ("cpython", platform.machine())
     assert os.path.samefile(told["python"], sys.executable)
+    assert told["libc"].startswith("2.")
     assert told["cell"] and told["installer"], "neither is here, and both say why"
 
 
