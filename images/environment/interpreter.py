@@ -10,9 +10,9 @@ line, the image's own word:
      "libc": "2.36", "cell": str, "installer": str, "path": str, "shown": [path],
      "packages": [path]}
 
-`libc` is glibc's version, or "". `cell` and `installer` are "" where the cell's extension and the dependency installer work, else
-why they do not. `path` is its PATH. `shown` are directories of its own, beyond those that every
-system has; `packages` those that its Python has packages in.
+`libc` is glibc's version, or "". `cell` and `installer` are "" where the cell's extension and the
+dependency installer work, else why they do not. `path` is its PATH. `shown` are directories of its
+own, beyond those that every system has; `packages` those that its Python has packages in.
 """
 
 import importlib.machinery
