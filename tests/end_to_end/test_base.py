@@ -77,8 +77,11 @@ class Images:
         return name
 
     def remove(self) -> None:
+        command = [_launcher.PROGRAM, "--podman", "--", "rmi", "--force"]
         for name in self._made:
-            podman("rmi", "--force", name)
+            for _ in range(5):  # a container of it may just be on its way out
+                if subprocess.run([*command, name], capture_output=True).returncode == 0:
+                    break
 
 
 @pytest.fixture(scope="module")
