@@ -394,7 +394,7 @@ def test_an_image_is_pulled_from_a_registry_once(
         assert hutch.run("print('there')", environment=environment).stdout == "there\n"
         assert Registry.asked == []
     finally:
-        podman("untag", name)
+        podman("untag", name, name)  # that name alone: without it, all
 
 
 def test_what_a_registry_does_not_have_is_said(registry: str) -> None:
@@ -416,7 +416,7 @@ def test_progress_is_told(registry: str) -> None:
     try:
         current().client.prepare(target.request.spec, 60_000, heard)
     finally:
-        podman("untag", name)
+        podman("untag", name, name)  # that name alone: without it, all
     assert ("base", f"pulling {name}") in told
 
 

@@ -115,10 +115,18 @@ def test_no_message_carries_a_digest_to_the_agent() -> None:
 
 
 def test_workers_are_pinned_by_the_images_id() -> None:
-    """A worker is made of what its tag meant when it was looked up, and nothing is ever pulled."""
+    """A worker is made of what its tag meant when it was looked up, and never of what is pulled for
+    it: only a base that the caller names is, before it is looked at.
+    """
     worker = (ROOT / "pool" / "worker.cc").read_text()
     assert re.search(r"launch\.image = \*image;\s+podman\.Start\(podman\.Create\(", worker)
-    assert "images/pull" not in (ROOT / "pool" / "podman.cc").read_text()
+    pulling = [
+        path.name
+        for folder in ("pool", "agent", "client", "bindings")
+        for path in (ROOT / folder).rglob("*.cc")
+        if re.search(r"\bPullImage\(|images/pull", path.read_text())
+    ]
+    assert sorted(pulling) == ["base_image.cc", "base_image_test.cc", "podman.cc"]
 
 
 def test_a_package_runs_nothing_of_its_own_accord() -> None:
