@@ -219,7 +219,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
       {"cap_drop", {"ALL"}},
       {"no_new_privileges", true},
       {"read_only_filesystem", true},
-      {"netns", {{"nsmode", network ? "slirp4netns" : "none"}}},
+      {"netns", {{"nsmode", network ? network_ : "none"}}},
       {"pidns", {{"nsmode", "private"}}},
       {"ipcns", {{"nsmode", "private"}}},
       {"utsns", {{"nsmode", "private"}}},
@@ -445,6 +445,12 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
   if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
   derived_.image = *image;
   if (base_.image.empty()) base_ = derived_;
+  network_ = podman_.Version().network_helper;
+  if (network_.empty()) {
+    throw Error(Code::kPlatform,
+                "Podman finds neither slirp4netns nor pasta: no dependency can be installed",
+                "hutch doctor");
+  }
 
   BuildResult result;
   auto start = Clock::now();

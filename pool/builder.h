@@ -95,7 +95,7 @@ class Builder {
 
   Podman& podman_;
   const Paths& paths_;
-  std::string name_, directory_, runtime_dir_;
+  std::string name_, directory_, runtime_dir_, network_;
   Base derived_, base_;  // the same where no base is named
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;

@@ -206,6 +206,7 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
     if (facts.network_helper.empty() && !FindProgram(helper).empty()) facts.network_helper = helper;
   }
   facts.gvisor = !FindProgram("runsc").empty();
+  if (service) facts.network_helper = service->network_helper;  // which of them it knows
   facts.uid_helpers = !FindProgram("newuidmap").empty() && !FindProgram("newgidmap").empty();
   if (!facts.user.empty()) {
     facts.subuids = CountIds("/etc/subuid", facts.user, uid);

@@ -115,15 +115,17 @@ TEST(Host, IsReadWithoutAnAgentOrAService) {
   EXPECT_EQ(facts.graph_driver, "");
 }
 
-TEST(Host, BelievesTheServiceAboutItsControllers) {
+TEST(Host, BelievesTheServiceAboutWhatItHas) {
   PodmanVersion version;
   version.podman = "4.9.0";
   version.cgroup_controllers = {"pids"};
   version.graph_driver = "vfs";
+  version.network_helper = "pasta";
   const HostFacts facts = InspectHost(std::nullopt, version);
   EXPECT_EQ(facts.podman_version, "4.9.0");
   EXPECT_EQ(facts.controllers, std::vector<std::string>{"pids"});
   EXPECT_FALSE(Find(facts, "overlay").ok);
+  EXPECT_EQ(Find(facts, "network helper").detail, "pasta");
 }
 
 TEST(Host, PrintsOneJsonObjectWithEveryCheck) {

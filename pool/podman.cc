@@ -379,6 +379,10 @@ PodmanVersion Podman::Version() const {
   const Json& rootless = Member(Member(host, "security"), "rootless");
   version.rootless = rootless.is_boolean() && rootless.get<bool>();
   version.graph_driver = Text(Member(info, "store"), "graphDriverName");
+  for (const char* helper : {"slirp4netns", "pasta"}) {  // Podman 5 installs only the latter
+    if (version.network_helper.empty() && !Text(Member(host, helper), "executable").empty())
+      version.network_helper = helper;
+  }
   return version;
 }
 

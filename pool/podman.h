@@ -38,6 +38,7 @@ struct PodmanVersion {
       cgroup_controllers;  // what the service may delegate; empty: no hard limits
   bool rootless = false;
   std::string graph_driver;
+  std::string network_helper;  // slirp4netns or pasta: what it can give a container a network with
 };
 
 struct ImageInfo {

@@ -134,6 +134,19 @@ TEST(Podman, SurvivesMembersOfTheWrongType) {
   EXPECT_EQ(podman.Version().podman, "");
 }
 
+TEST(Podman, TellsWhichNetworkHelperItFinds) {
+  const auto helper = [](const std::string& host) {
+    FakePodman fake([&host](const std::string&) {
+      return Reply("200 OK", R"({"version":{"Version":"5.4.2"},"host":)" + host + "}");
+    });
+    return Podman(fake.path()).Version().network_helper;
+  };
+  EXPECT_EQ(helper(R"({"slirp4netns":{"executable":"/a"},"pasta":{"executable":"/b"}})"),
+            "slirp4netns");
+  EXPECT_EQ(helper(R"({"slirp4netns":{"executable":""},"pasta":{"executable":"/b"}})"), "pasta");
+  EXPECT_EQ(helper(R"({"slirp4netns":{"executable":""}})"), "");
+}
+
 TEST(Podman, GivesUpOnOneThatNeverAnswers) {
   std::atomic<bool> done = false;
   FakePodman fake([&done](const std::string&) {
