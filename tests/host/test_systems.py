@@ -24,7 +24,7 @@ ATTACKS = (
     "tests/security/test_processes.py::test_a_cell_sees_only_its_own_processes",
     "tests/security/test_resources.py::test_a_fork_bomb_ends_and_others_are_served",
 )
-_booted: dict[str, Boot | str] = {}
+_booted: dict[str, Boot | Exception] = {}
 
 
 def names() -> list[str]:
@@ -43,11 +43,13 @@ def test_on(system: str, name: str, tmp_path_factory: pytest.TempPathFactory) ->
         try:
             place = tmp_path_factory.mktemp(system)
             _booted[system] = boot_once(system, place, ["guest", *ATTACKS], 3600)
-        except CannotBoot as reason:
-            _booted[system] = str(reason)
+        except (CannotBoot, AssertionError) as reason:
+            _booted[system] = reason  # told by each test, not tried for each
     booted = _booted[system]
-    if isinstance(booted, str):
-        pytest.skip(booted)
+    if isinstance(booted, CannotBoot):
+        pytest.skip(str(booted))
+    if isinstance(booted, Exception):
+        pytest.fail(str(booted))
     result = booted.check(name)
     if result.outcome == "skipped":
         pytest.skip(result.text)

@@ -53,7 +53,7 @@ def run_probes(source: str, name: str) -> Answers:
 def probes() -> Callable[[str], Answers]:
     """The answers of one file of probes; each file runs once a session."""
     known: dict[str, Answers] = {}
-    runner = sandbox(run_probes, timeout_sec=60, pids=64, memory_mb=512)
+    runner = sandbox(run_probes, timeout_sec=300, pids=64, memory_mb=512)
     prelude = (PROBES / "prelude.py").read_text()
 
     def answers(name: str) -> Answers:

@@ -90,7 +90,7 @@ def test_a_fork_bomb_ends_and_others_are_served(next_call_works: None) -> None:
     time.sleep(0.5)
     assert other() == 7  # while it explodes
     outcome = bomb.outcome()
-    assert (outcome.status, outcome.limit) == ("limit", "time")
+    assert (outcome.status, outcome.limit) == ("limit", "time"), outcome.error
 
 
 @sandbox(pids=20, timeout_sec=20)

@@ -6,11 +6,28 @@ stty -F /dev/ttyS1 raw -echo 2>/dev/null
 echo /opt/hutch/own >/etc/ld.so.conf.d/own.conf && ldconfig # libraries that this system has not
 say() { echo "$@" >/dev/ttyS1; }
 say "@up $(cut -d' ' -f1 /proc/uptime)"
-for _ in $(seq 60); do
+# qemu's user network, which lets nothing out of it: an address other than loopback's. (Its own choice, 10.0.2.0/24, is also
+# what slirp4netns gives to containers.)
+ip link set eth0 up && ip address add 198.51.100.15/24 dev eth0 && ip route add default via 198.51.100.2
+say "@at the wait for alice's user manager"
+for _ in $(seq 600); do
   [ -S /run/user/1000/systemd/private ] && break
   sleep 0.5
 done
+if ! [ -S /run/user/1000/systemd/private ]; then
+  systemctl --no-pager status systemd-logind user@1000.service # to the console
+  say "@manager none within 300 s"
+  exit 1
+fi
 su - alice -c 'sh /opt/hutch/guest/checks.sh'
 say "@end $? $(cut -d' ' -f1 /proc/uptime)"
-su - alice -c '/opt/hutch/bin/hutch agent stop' && say "@stopped"
+say "@at the agent's stop"
+if su - alice -c 'timeout -k 10 300 /opt/hutch/bin/hutch agent stop'; then
+  say "@stopped"
+else # to the console
+  uptime
+  free -m
+  ps axo pid,ppid,stat,wchan:24,time,args | cut -c1-160 | grep -v ' \['
+  journalctl --no-pager -n 60
+fi
 sync

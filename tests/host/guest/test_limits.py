@@ -30,8 +30,8 @@ def counted(file: str, event: str) -> int:
     for group in every:
         try:
             lines = (group / file).read_text().splitlines()
-        except FileNotFoundError:
-            continue  # its slot went meanwhile
+        except OSError:
+            continue  # its slot went meanwhile: ENOENT, or ENODEV where the file was open
         for line in lines:
             name, _, value = line.partition(" ")
             if name == event:
@@ -170,9 +170,12 @@ def test_calls_that_run_out_of_memory_leave_no_cgroup_behind() -> None:
     for _ in range(6):
         assert devour.run().limit == "memory"
     honest(1)
-    empty = [
-        group
-        for group in cells().glob("slot-*")
-        if "populated 0" in (group / "cgroup.events").read_text()
-    ]
+    empty = [group for group in cells().glob("slot-*") if "populated 0" in told(group)]
     assert len(empty) <= 2, "what is left is removed when the next slot is made"
+
+
+def told(group: Path) -> str:
+    try:
+        return (group / "cgroup.events").read_text()
+    except OSError:  # its slot went meanwhile: ENOENT, or ENODEV where the file was open
+        return ""
