@@ -61,13 +61,12 @@ class Boot:
     seconds: float = 0.0
     told: dict[str, str] = field(default_factory=dict)
     console: str = ""
-
     timed_out: bool = False
 
     def check(self, name: str) -> Result:
-        """Of one test; of all its cases where it has parameters, the worst first."""
+        """Of one test; where it has parameters, of all cases that are tried here."""
         found = [
-            (("failed", "skipped", "passed").index(result.outcome), key, result)
+            (("failed", "passed", "skipped").index(result.outcome), key, result)
             for key, result in self.results.items()
             if key.partition("[")[0].endswith(name)
         ]
