@@ -2,7 +2,8 @@
 
 `HUTCH_TEST_PODMAN`: the command that runs Podman (default `podman`); `HUTCH_TEST_RUNTIME`: a
 directory with hutch-warden, worker/ and cloudpickle/; `HUTCH_TEST_IMAGE`: the base image;
-`HUTCH_TEST_ENVIRONMENT`: a directory to mount at /opt/env. Speaks wire/cell_frame.h. One thread.
+`HUTCH_TEST_ENVIRONMENT`: a directory to mount at /opt/env (default: one small module).
+Speaks wire/cell_frame.h. One thread.
 """
 
 from __future__ import annotations
@@ -195,11 +196,16 @@ class Worker:
         command += ["-v", f"{RUNTIME}:/opt/hutch:ro", "-v", f"{self.directory}:/run/hutch:rw"]
         if (self.directory / "modules").is_dir():
             command += ["-v", f"{self.directory}/modules:/opt/modules:ro"]
-        if ENVIRONMENT:
-            command += ["-v", f"{ENVIRONMENT}:/opt/env:ro"]
+        command += ["-v", f"{ENVIRONMENT or self.small_environment()}:/opt/env:ro"]
         for key, value in env.items():
             command += ["-e", f"HUTCH_{key}={value}"]
         return [*command, "--entrypoint", "/opt/hutch/hutch-warden", IMAGE]
+
+    def small_environment(self) -> Path:
+        tree = self.directory / "environment"
+        tree.mkdir(exist_ok=True)
+        (tree / "small.py").touch()
+        return tree
 
     def __enter__(self) -> Worker:
         return self
