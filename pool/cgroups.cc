@@ -122,7 +122,11 @@ void Cgroups::Prove() {
     why_ += (why_.empty() ? "" : "; ") + failed;
   }
   if (!usable_) return;
-  why_ = Prove("cpu", limits, Spin, "cpu.stat", "nr_throttled");
+  // The kernel notices at a clock tick, and three milliseconds may pass between two.
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    why_ = Prove("cpu", limits, Spin, "cpu.stat", "nr_throttled");
+    if (why_.empty()) return;
+  }
 }
 
 // "" or what did not bite.

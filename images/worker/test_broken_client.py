@@ -39,7 +39,7 @@ def worker() -> Iterator[Worker]:
 def cell(worker: Worker) -> Iterator[Cell]:
     """And afterwards the same slot makes a cell that works, in the same worker."""
     made = worker.cell()
-    made.arm(10_000)
+    made.arm(3_000)
     yield made
     made.kill()
     next_one = worker.cell()
