@@ -233,8 +233,8 @@ struct Podman::Impl {
     client.set_decompress(false);
     client.set_follow_location(false);
     client.set_connection_timeout(std::min<milliseconds>(timeout, seconds(10)));
-    client.set_read_timeout(timeout);
-    client.set_write_timeout(timeout);
+    client.set_read_timeout(timeout + seconds(5));  // the watchdog is first, and knows what it was
+    client.set_write_timeout(timeout + seconds(5));
 
     httplib::Request request;
     request.method = method;
