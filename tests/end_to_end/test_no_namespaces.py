@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,16 @@ def test_cells_are_refused_with_the_reason_and_what_to_do() -> None:
     assert "isolation" in str(caught.value.hint) and not caught.value.may_have_run
     with pytest.raises(PlatformNotSupportedError):
         hutch.run("print(1)", labels={"test": "refused"})
+
+
+def test_what_only_cells_can_have_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("x")
+    asked: dict[str, Any] = {"allow_network": ["example.org"], "mounts": {"/data": str(tmp_path)}}
+    for keyword, value in asked.items():
+        labels = {"test": keyword}
+        with pytest.raises(PlatformNotSupportedError) as caught:
+            hutch.run("print(1)", isolation="container", labels=labels, **{keyword: value})
+        assert f"{keyword}=" in str(caught.value.hint) and not caught.value.may_have_run
 
 
 def test_containers_serve() -> None:
