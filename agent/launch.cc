@@ -32,7 +32,7 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kAgentStart(20000);
+constexpr milliseconds kAgentStart(60000);  // one that ends is noticed at once
 constexpr milliseconds kGrace(5000);
 constexpr char kWireLabel[] = "hutch.wire";
 

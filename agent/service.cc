@@ -33,7 +33,9 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kSafePath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-constexpr milliseconds kServiceStart(20000);
+// One that ends is noticed at once, so only one that hangs is waited for so long. On an emulated
+// processor a first start took more than 20 s.
+constexpr milliseconds kServiceStart(60000);
 
 std::string Variable(const char* name) {
   const char* value = ::secure_getenv(name);
@@ -184,17 +186,25 @@ bool Works(const Paths& paths, const Endpoint& endpoint) {
   }
 }
 
+// `child`: ours, to be reaped; -1: a unit's, which is looked for among all processes.
 void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
   const auto deadline = Clock::now() + kServiceStart;
+  auto look = Clock::now() + milliseconds(500);
   for (;;) {
     if (Answers(paths, endpoint)) return;
+    const auto now = Clock::now();
     int status = 0;
-    const bool died = child > 0 && ::waitpid(child, &status, WNOHANG) == child;
-    if (died || Clock::now() >= deadline) {
+    bool died = child > 0 && ::waitpid(child, &status, WNOHANG) == child;
+    if (child < 0 && now >= look) {
+      died = FindServices(paths, true).empty();
+      look = now + milliseconds(500);
+    }
+    if (died || now >= deadline) {
       const AsUser user(paths);
       throw Error(Code::kPlatform,
                   std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
-                      Tail(ReadText(endpoint.log), 2000),
+                      (child < 0 ? "journalctl --user -u " + endpoint.unit + " says why"
+                                 : Tail(ReadText(endpoint.log), 2000)),
                   "hutch doctor");
     }
     std::this_thread::sleep_for(milliseconds(15));
@@ -263,6 +273,7 @@ void LaunchService(const Paths& paths, const Endpoint& endpoint) {
     // `env -i`: the manager's own environment may hold what the caller imported into it.
     Command run = command;
     run.argv = {FindTool("systemd-run"),   "--user",        "--collect", "--quiet",
+                "--service-type=exec",  // it has become what we look for once this returns
                 "--unit=" + endpoint.unit, FindTool("env"), "-i"};
     run.argv.insert(run.argv.end(), command.environment.begin(), command.environment.end());
     run.argv.insert(run.argv.end(), command.argv.begin(), command.argv.end());
