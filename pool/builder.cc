@@ -34,6 +34,10 @@ constexpr size_t kMaxSourceFiles = 50'000;
 constexpr int kImportSeconds = 30;  // for each module
 constexpr milliseconds kPoll(10);
 constexpr milliseconds kInspect(500);
+// By itself pasta gives a container the host's own address, which then leads back into the
+// container: an index that this host serves would refuse each connection. This one (RFC 7335) is no
+// network's; slirp4netns has another one of its own anyway.
+constexpr const char* kPastaNetwork[] = {"-a", "192.0.0.2", "-n", "29", "-g", "192.0.0.1"};
 constexpr char kAnswer[] =
     "/store/answer";  // where import and compile find the file they answer in
 constexpr char kScripts[] = "/opt/hutch/environment/";
@@ -230,6 +234,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
       {"sdnotifyMode", "ignore"},
       {"volatile", true},
   };
+  if (network && network_ == "pasta") spec["network_options"]["pasta"] = kPastaNetwork;
   // The installer and the bytecode compiler need no more than the packages' own code.
   const std::string own =
       runtime_dir_ + (import ? "/seccomp-worker.json" : "/seccomp-builder.json");

@@ -22,8 +22,11 @@ constexpr char kLent[] = "/memfd:hutch-arguments";
 constexpr uint64_t kLittleKb = 1024;
 // Of the warden's own processor time, for the shares of one cell's processes: a walk takes 0.2 ms
 // for an ordinary one, 10 ms and more for one with as many maps as there may be. What is left then
-// counts by its resident size, so that nobody keeps the warden from its other cells.
+// counts by its resident size, so that nobody keeps the warden from its other cells. On a slow
+// processor, as an emulated one, where honest ones take as long, it is so many walks of our own.
 constexpr int64_t kMaxWalkNs = 50'000'000;
+constexpr int64_t kMaxSlowWalkNs = 500'000'000;
+constexpr int64_t kMaxOwnWalks = 2000;  // of 0.01 ms
 constexpr uint64_t kFreeSockets = 64;
 constexpr uint64_t kSocketKb = 208;       // net.core.wmem_default
 constexpr size_t kMaxMapsText = 2 << 20;  // 1500 maps: with more, what comes after them counts
@@ -148,6 +151,16 @@ int64_t OwnNs() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
+int64_t MaxWalkNs() {
+  int64_t own_ns = kMaxSlowWalkNs;
+  for (int i = 0; i < 4; ++i) {
+    const int64_t begun = OwnNs();
+    ReadFile(AT_FDCWD, "/proc/self/smaps_rollup");
+    own_ns = std::min(own_ns, OwnNs() - begun);
+  }
+  return std::clamp(own_ns * kMaxOwnWalks, kMaxWalkNs, kMaxSlowWalkNs);
+}
+
 bool IsDirectoryOf(int fd, long file_system) {
   struct statfs info;
   struct stat file;
@@ -168,6 +181,7 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness) {
   Usage usage;
   alignas(DirectoryEntry) static char entries[32768];
   lseek(proc, 0, SEEK_SET);
+  static const int64_t max_walk_ns = MaxWalkNs();
   const int64_t begun = OwnNs();
   for (int seen = 0; seen < kMaxProcesses;) {
     const long size = syscall(SYS_getdents64, proc, entries, sizeof entries);
@@ -181,7 +195,7 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness) {
       usage.cpu_us += CpuUs(proc, pid);
       if (pid == excluded_pid) continue;
       ++usage.processes;
-      if (exactness == Exactness::kResident || OwnNs() - begun > kMaxWalkNs) {
+      if (exactness == Exactness::kResident || OwnNs() - begun > max_walk_ns) {
         usage.memory_kb += ResidentKb(proc, pid);
       } else {
         const Share share = MeasureShare(proc, pid);
