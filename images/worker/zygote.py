@@ -347,6 +347,8 @@ def main() -> None:
     zygote.set_up()
     hooks.end()
     cell.find_openssl()
+    for _ in range(REHEARSALS):
+        cell.stir_openssl()  # makes its generators here, which takes milliseconds
     # Held for ever by being open. In a bare worker there is nobody to meet.
     lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
     sys.stdout.flush()
