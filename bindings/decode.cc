@@ -507,16 +507,6 @@ std::string Builder::Path() const {
 constexpr const char* kErrorDoc =
     "A result that is not in the format or the closed set of types; .message and .path say more.";
 
-py::object& ErrorType() {
-  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
-  return storage
-      .call_once_and_store_result([] {
-        return py::reinterpret_steal<py::object>(OrThrow(PyErr_NewExceptionWithDoc(
-            "hutch._core.DecodeError", kErrorDoc, PyExc_ValueError, nullptr)));
-      })
-      .get_stored();
-}
-
 // What an exception says, capped, as valid UTF-8.
 std::string Message(const py::error_already_set& error) {
   const auto text = py::reinterpret_steal<py::object>(PyObject_Str(error.value().ptr()));
@@ -529,15 +519,25 @@ std::string Message(const py::error_already_set& error) {
 }
 
 [[noreturn]] void Raise(const std::string& message, const std::string& path, py::object cause) {
-  py::object error = ErrorType()(message + " (" + path + ")");
+  py::object error = DecodeErrorType()(message + " (" + path + ")");
   error.attr("message") = message;
   error.attr("path") = path;
   if (cause) PyException_SetCause(error.ptr(), cause.release().ptr());
-  PyErr_SetObject(ErrorType().ptr(), error.ptr());
+  PyErr_SetObject(DecodeErrorType().ptr(), error.ptr());
   throw py::error_already_set();
 }
 
 }  // namespace
+
+py::object& DecodeErrorType() {
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> storage;
+  return storage
+      .call_once_and_store_result([] {
+        return py::reinterpret_steal<py::object>(OrThrow(PyErr_NewExceptionWithDoc(
+            "hutch._core.DecodeError", kErrorDoc, PyExc_ValueError, nullptr)));
+      })
+      .get_stored();
+}
 
 py::object Decode(py::object owner, const char* data, size_t size, size_t body_size, py::dict types,
                   uint64_t result_bytes) {
@@ -563,7 +563,7 @@ py::object Decode(py::object owner, const char* data, size_t size, size_t body_s
 }
 
 void BindDecode(py::module_& m) {
-  m.attr("DecodeError") = ErrorType();
+  m.attr("DecodeError") = DecodeErrorType();
   m.def(
       "decode",
       [](const py::buffer& owner, size_t body_size, py::dict types, uint64_t result_bytes) {

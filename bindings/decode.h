@@ -86,6 +86,9 @@ inline constexpr size_t kBufferAlignment = 64;
 pybind11::object Decode(pybind11::object owner, const char* data, size_t size, size_t body_size,
                         pybind11::dict types, uint64_t result_bytes = 0);
 
+// hutch._core.DecodeError.
+pybind11::object& DecodeErrorType();
+
 // Adds `decode(owner, body_size, types, result_bytes=0)` and `DecodeError` (a ValueError with
 // .message and .path) to `m`.
 void BindDecode(pybind11::module_& m);

@@ -419,10 +419,19 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
 }
 
 void Client::LoadAhead(const std::string& key, const CallRequest& request) {
+  std::optional<HeldLease> spent;  // closed after the lock is free
   const std::lock_guard lock(mutex_);
+  spent = std::exchange(spent_, std::nullopt);
   Stock& stock = stocks_[key];
   if (!reading_) DrainLocked([&] { return stock.Next() != nullptr; });
   if (HeldLease* next = stock.Next()) next->lease.Load(request);
+}
+
+void Client::Bury(HeldLease held) {
+  if (held.lease.holds_result()) return;
+  std::optional<HeldLease> last(std::move(held));
+  const std::lock_guard lock(mutex_);
+  std::swap(last, spent_);
 }
 
 std::optional<HeldLease> Client::TakeHeld(const std::string& key, bool shared) {
@@ -641,7 +650,9 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     throw;
   }
   if (Keep(key, request, held, record.outcome)) return record;
-  return Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network);
+  record = Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network);
+  Bury(std::move(held));
+  return record;
 }
 
 CallRecord Client::Conclude(OpenCall& open) {

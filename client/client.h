@@ -95,6 +95,7 @@ class Client {
 
   // The function of a call that was just sent is the likeliest of the next one.
   void LoadAhead(const std::string& key, const CallRequest& request);
+  void Bury(HeldLease held);
   std::optional<HeldLease> TakeHeld(const std::string& key, bool shared);
   HeldLease AcquireLease(const std::string& key, const CallRequest& request,
                          const CallHooks& hooks);
@@ -151,6 +152,7 @@ class Client {
   std::unordered_map<std::string, Stock> stocks_;                         // by pool key
   std::unordered_map<std::string, std::deque<uint64_t>> shared_waiters_;  // requests, by pool key
   std::map<uint64_t, HeldLease> handed_;  // shared cells that were left to who waits: by request
+  std::optional<HeldLease> spent_;  // the last one: closed while a next call waits for its reply
   std::map<uint64_t, std::string> ahead_requests_;     // request -> pool key
   std::map<uint64_t, std::string> flight_requests_;    // of flights_: request -> pool key
   std::map<uint64_t, std::optional<Report>> reports_;  // leases in use

@@ -152,6 +152,8 @@ class Lease {
   // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
   // which nobody says so is not used again.
   Loans TakeLoans() { return std::move(loans_); }
+  // Whether memory lives on with it: that of a large result.
+  bool holds_result() const { return static_cast<bool>(result_memfd_); }
   bool has_loans() const { return !loans_.empty(); }
 
   // Waits for what becomes of it. `slow` is called when the call has been running for some

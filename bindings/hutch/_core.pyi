@@ -162,6 +162,39 @@ class CallResult:
     queued_sec: float
     ended: float  # by time.monotonic: when the reply was here, or the call was over without one
 
+class FastHooks:
+    def __init__(
+        self,
+        *,
+        home: dict[str, Any],
+        dumps: Callable[..., bytes],
+        streams: Callable[[Any], Any],
+        check: Callable[[Any, Any], None],
+        conclude: Callable[..., Any],
+        failed: Callable[..., Any],
+        not_as_said: type[Exception],
+    ) -> None: ...
+
+class FastCall:
+    """A warm call of one function, whole; bindings/fast_call.h says more."""
+
+    def __init__(
+        self,
+        *,
+        hooks: FastHooks,
+        what: tuple[Any, ...],
+        client: Client,
+        key: str,
+        meta: bytes,
+        function: Function,
+        terms: Terms,
+        result_bytes: int,
+        shows: bool,
+    ) -> None: ...
+    def __call__(
+        self, target: Any, state: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any: ...
+
 class OpenCall:
     """A call that is over, but for what the warden has to tell of it."""
 

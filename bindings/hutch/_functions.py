@@ -19,7 +19,7 @@ from typing import Any
 from hutch import _core, _pickling
 from hutch._errors import DependencyInstallError, SerializationError
 from hutch._pickling import Deferred, nested_code
-from hutch._survey import Survey
+from hutch._survey import Survey, Watch
 
 _SOURCE_BUDGET = 24 << 10  # characters: a call's frame stays small
 # Variables whose values say nothing, or are no secret.
@@ -69,6 +69,13 @@ class FunctionBytes:
             return blob
         with self._lock:
             return self._make()
+
+    def watch(self, code: _core.Function) -> Watch | None:
+        """What `current` would look at; None: it would not be `code`, or is made for each call."""
+        survey = self._survey
+        if survey is None or survey.mutable or self._blob is not code:
+            return None
+        return survey.watch()
 
     def _make(self) -> _core.Function:
         survey = self._survey

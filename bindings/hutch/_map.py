@@ -276,7 +276,7 @@ def _item(target: Target, first: Outcome[Any], reply: Any, values: bool) -> Any:
         kind, value = reply
         if kind == "ok":
             try:
-                _run._check(value, target)
+                _run.check(value, target)
             except SerializationError as error:
                 return _run.not_data(outcome, error)
             outcome.value = value

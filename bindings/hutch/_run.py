@@ -72,11 +72,26 @@ def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if result.status == "returned":
         try:
             value = decoded(result, target, (args, kwargs))
-            _check(value, target)
+            check(value, target)
         except SerializationError:
             pass
         else:
+            if target.made_fast != (code, pool):
+                from hutch import _fast
+
+                _fast.make(target, code, meta, pool)
             return value
+    return concluded(target, result, pool, args, kwargs)
+
+
+def concluded(
+    target: Target,
+    result: _core.CallResult,
+    pool: Prepared,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """The value, or raises what `Outcome.unwrap` would."""
     return _outcome(target, result, pool, args, kwargs).unwrap()
 
 
@@ -240,7 +255,7 @@ def _unclocked(
     if result.status == "returned":
         try:
             value = decoded(result, target, (args, kwargs))
-            _check(value, target)
+            check(value, target)
         except SerializationError as error:
             return not_data(outcome, error)
         outcome.value = value
@@ -355,7 +370,7 @@ def _not_decoded(error: _core.DecodeError) -> SerializationError:
     )
 
 
-def _check(value: Any, target: Target, path: str = "result") -> None:
+def check(value: Any, target: Target, path: str = "result") -> None:
     """A return annotation is a promise that is kept."""
     annotation = target.annotation
     if annotation is Any or type(value) is annotation or target.is_program:

@@ -70,9 +70,16 @@ class SandboxedFunction(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
+        target = self._target or self._resolved()
+        given = (*self._bound, *args) if self._bound else args
+        fast = target.fast
+        if fast is not None:
+            value: R = fast[0](target, fast, given, kwargs)
+            if value is not NotImplemented:
+                return value
         from hutch import _run
 
-        return cast(R, _run.value(self._resolved(), (*self._bound, *args), kwargs))
+        return cast(R, _run.value(target, given, kwargs))
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same without blocking the event loop. Cancelling the task kills the cell."""

@@ -28,7 +28,9 @@ _FROZEN = {  # immutable, by their modules' names, so that nothing is imported f
     "zoneinfo": ("ZoneInfo",),
 }
 _VISITS = 20_000
-_MISSING = object()
+MISSING = object()  # what an empty cell holds
+# (mapping, key, value), (owner, name, value) and (cell, value) of what was found.
+Watch = tuple[list[tuple[Any, Any, Any]], list[tuple[Any, str, Any]], list[tuple[Any, Any]]]
 
 
 class Survey:
@@ -50,13 +52,19 @@ class Survey:
         self._visit_function(function)
         self._visit_modules()
 
+    def watch(self) -> Watch | None:
+        """What `is_current` looks at. None where a mapping is no plain dict."""
+        if any(type(mapping) is not dict for mapping, _, _ in self._watched):
+            return None
+        return self._watched, self._attributes, self._cells
+
     def is_current(self) -> bool:
         """Whether everything is still where it was found. Mutable things are not looked into."""
         for mapping, key, value in self._watched:
-            if mapping.get(key, _MISSING) is not value:
+            if mapping.get(key, MISSING) is not value:
                 return False
         for owner, name, value in self._attributes:
-            if getattr(owner, name, _MISSING) is not value:
+            if getattr(owner, name, MISSING) is not value:
                 return False
         return all(_content(cell) is value for cell, value in self._cells)
 
@@ -79,7 +87,7 @@ class Survey:
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             value = _content(cell)
             self._cells.append((cell, value))
-            if value is not _MISSING:
+            if value is not MISSING:
                 self._visit(name, value)
         for value in function.__defaults__ or ():
             self._visit(f"a default of {function.__name__}", value)
@@ -280,7 +288,7 @@ def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return _MISSING
+        return MISSING
 
 
 def _is_source(module: ModuleType) -> bool:

@@ -22,7 +22,7 @@ from hutch._functions import (
     refuse_carried_secrets,
 )
 from hutch._policy import POLICY_FIELDS, Options
-from hutch._survey import Survey
+from hutch._survey import Survey, Watch
 
 if TYPE_CHECKING:
     from hutch._shown import Shown
@@ -59,6 +59,12 @@ class Target:
             network=bool(options.allow_network or options.secrets),
         )
         self._types: dict[str, type] | None = None
+        self.fast: Any = None  # see _fast
+        self.made_fast: Any = None  # (code, pool) that it was made of
+
+    def watch(self, code: _core.Function) -> Watch | None:
+        """What must be as it is for `code` to be what is to be sent; None: it may change unseen."""
+        return None
 
     def code(self) -> _core.Function:
         """The bytes to be sent now."""
@@ -206,6 +212,9 @@ class FunctionTarget(Target):
             self._annotation = _types.return_annotation(self.function, self._local_names)
         return self._annotation
 
+    def watch(self, code: _core.Function) -> Watch | None:
+        return self.data.watch(code)
+
     def code(self) -> _core.Function:
         return self.data.current()
 
@@ -232,6 +241,9 @@ class TextTarget(Target):
         self.filename = filename
         self._code: _core.Function | None = None
         self._metas: dict[str, bytes] = {}
+
+    def watch(self, code: _core.Function) -> Watch | None:
+        return [], [], []
 
     def code(self) -> _core.Function:
         if self._code is None:

@@ -1,0 +1,298 @@
+#include "bindings/client.h"
+
+#include <pybind11/stl.h>
+
+#include <cstring>
+#include <unordered_map>
+
+namespace hutch {
+namespace {
+
+// What happened in a callback on the way: kept until the wait is over, then raised.
+struct Pending {
+  std::unique_ptr<py::error_already_set> error;
+
+  // Runs what is Python's own; nothing more once something was raised.
+  template <class Work>
+  void Run(const Work& work) {
+    const py::gil_scoped_acquire gil;
+    if (error) return;
+    try {
+      work();
+    } catch (py::error_already_set& raised) {
+      error = std::make_unique<py::error_already_set>(std::move(raised));
+    }
+  }
+};
+
+bool Interrupted(Pending& pending) {
+  const py::gil_scoped_acquire gil;
+  if (pending.error) return true;
+  if (PyErr_CheckSignals() == 0) return false;
+  pending.error = std::make_unique<py::error_already_set>();
+  return true;
+}
+
+template <class T>
+T Get(const py::dict& from, const char* name) {
+  if (!from.contains(name)) {
+    throw py::value_error(std::string("missing field: ") + name);
+  }
+  try {
+    return from[name].cast<T>();
+  } catch (const py::cast_error&) {
+    throw py::value_error(std::string("wrong type of field: ") + name);
+  }
+}
+
+std::string GetText(const py::dict& from, const char* name) {
+  return from.contains(name) ? from[name].cast<std::string>() : std::string();
+}
+
+std::vector<MountSpec> GetMounts(const py::dict& from, const char* name) {
+  std::vector<MountSpec> mounts;
+  for (const auto& d : Get<std::vector<py::dict>>(from, name)) {
+    mounts.push_back({Get<std::string>(d, "source"), Get<std::string>(d, "destination"),
+                      Get<bool>(d, "writable"), Get<bool>(d, "as_caller"),
+                      Get<std::string>(d, "copy"), Get<uint64_t>(d, "device"),
+                      Get<uint64_t>(d, "inode")});
+  }
+  return mounts;
+}
+
+PoolSpec SpecFrom(const py::dict& d) {
+  PoolSpec spec;
+  spec.requirements = Get<std::vector<std::string>>(d, "requirements");
+  spec.python_version = Get<std::string>(d, "python_version");
+  spec.platform = Get<std::string>(d, "platform");
+  spec.base_id = Get<std::string>(d, "base_id");
+  spec.base = Get<std::string>(d, "base");
+  spec.runtime_id = Get<std::string>(d, "runtime_id");
+  const auto index = Get<py::dict>(d, "index");
+  spec.index = {GetText(index, "index_url"),  GetText(index, "extra_index_urls"),
+                GetText(index, "http_proxy"), GetText(index, "https_proxy"),
+                GetText(index, "no_proxy"),   GetText(index, "ca_bundle"),
+                GetText(index, "find_links"), GetText(index, "netrc")};
+  spec.allow_sdists = Get<bool>(d, "allow_sdists");
+  spec.allow_urls = Get<bool>(d, "allow_urls");
+  spec.constraints = Get<std::vector<std::string>>(d, "constraints");
+  spec.lock = Get<std::string>(d, "lock");
+  spec.links = GetMounts(d, "links");
+  spec.venv = GetMounts(d, "venv");
+  spec.mounts = GetMounts(d, "mounts");
+  const py::object preload = d["preload"];
+  spec.preload_given = !preload.is_none();
+  if (spec.preload_given) spec.preload = preload.cast<std::vector<std::string>>();
+  spec.nonce = Get<std::string>(d, "nonce");
+  spec.setup = Get<std::string>(d, "setup");
+  spec.modules = Get<std::map<std::string, std::string>>(d, "modules");
+  spec.memory_mb = Get<uint64_t>(d, "memory_mb");
+  spec.disk_mb = Get<uint64_t>(d, "disk_mb");
+  spec.pids = Get<uint64_t>(d, "pids");
+  spec.cpus = Get<double>(d, "cpus");
+  spec.env = Get<std::map<std::string, std::string>>(d, "env");
+  spec.labels = Get<std::map<std::string, std::string>>(d, "labels");
+  spec.max_calls = Get<uint64_t>(d, "max_calls");
+  spec.max_age_sec = Get<double>(d, "max_age_sec");
+  spec.warm = Get<int64_t>(d, "warm");
+  spec.max_cells = Get<uint64_t>(d, "max_cells");
+  spec.idle_sec = Get<double>(d, "idle_sec");
+  spec.isolation = Get<std::string>(d, "isolation");
+  spec.allow_network = Get<std::vector<std::string>>(d, "allow_network");
+  for (const py::handle item : Get<py::list>(d, "secrets")) {
+    const auto secret = py::cast<py::dict>(item);
+    spec.secrets.push_back({Get<std::string>(secret, "host"), Get<std::string>(secret, "header"),
+                            Get<std::string>(secret, "value"),
+                            Get<std::vector<std::string>>(secret, "paths"),
+                            Get<std::vector<std::string>>(secret, "methods")});
+  }
+  return spec;
+}
+
+template <class Work>
+auto Wait(const std::shared_ptr<Client>& client, Pending& pending, const Work& work,
+          const CancelToken* cancel = nullptr) {
+  CallHooks hooks;
+  hooks.cancel_fd = cancel == nullptr ? -1 : cancel->fd();
+  hooks.interrupted = [&] { return Interrupted(pending); };
+  try {
+    const auto run = [&] {
+      const py::gil_scoped_release no_gil;
+      return work(*client, hooks);
+    };
+    auto result = run();
+    if (pending.error) throw py::error_already_set(std::move(*pending.error));
+    return result;
+  } catch (const Error& error) {
+    if (pending.error) throw py::error_already_set(std::move(*pending.error));
+    Raise(error);
+  }
+}
+
+// (id, 0 or 1, what it printed), (id, 2, its CallResult), (id, 3, OpenCall), (id, 4, an Error).
+py::tuple Told(FlightEvent& event) {
+  if (event.stream >= 0) return py::make_tuple(event.id, event.stream, py::bytes(event.text));
+  if (event.open) return py::make_tuple(event.id, 3, std::move(event.open));
+  try {
+    if (event.error) Raise(*event.error);
+    return py::make_tuple(event.id, 2, MakeResult(std::move(*event.record)));
+  } catch (const py::error_already_set& error) {
+    return py::make_tuple(event.id, 4, error.value());
+  }
+}
+
+}  // namespace
+
+Clock::time_point TimePoint(double monotonic_sec) {
+  return Clock::time_point(
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(monotonic_sec)));
+}
+
+CallBytes::CallBytes(const py::bytes& meta, const py::object& function, const py::bytes& arguments,
+                     const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun)
+    : owned{meta, function, arguments} {
+  const auto& blob = function.cast<const FunctionBlob&>();
+  request.begun = begun;
+  request.meta = std::string_view(meta);
+  request.function = &blob.blob;
+  request.arguments = std::string_view(arguments);
+  request.limits = terms.limits;
+  request.policy = terms.policy;
+  request.code = blob.code;
+  request.network = terms.network;
+  const std::hash<std::string_view> hash;
+  request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
+  if (terms.calls_of_cell != 0) {
+    request.calls_of_cell = terms.calls_of_cell;
+    request.age_of_cell = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(terms.age_of_cell_sec));
+  }
+  for (const py::handle item : buffers) {
+    exported.push_back(py::reinterpret_borrow<py::buffer>(item).request());
+    const py::buffer_info& info = exported.back();
+    const std::string_view bytes(static_cast<const char*>(info.ptr),
+                                 static_cast<size_t>(info.size * info.itemsize));
+    request.buffers.emplace_back(bytes, SharedMemory::Of(bytes));
+    request.buffers.back().is_bytes = PyBytes_CheckExact(info.view()->obj);
+  }
+}
+
+PyClient::PyClient(const std::string& socket, long uid) {
+  const py::gil_scoped_release no_gil;
+  client_ = std::make_shared<Client>(socket, uid);
+}
+
+std::shared_ptr<Client> PyClient::Live() const {
+  if (!client_) Raise(Error(Code::kUnavailable, "this connection is closed"));
+  return client_;
+}
+
+py::dict PyClient::Prepare(const py::dict& spec, uint64_t timeout_ms, const py::object& progress) {
+  hutch::Prepare prepare{0, timeout_ms, SpecFrom(spec)};
+  prepare.limits.timeout_ms = Get<uint64_t>(spec, "timeout_ms");
+  prepare.limits.cpu_ms = Get<uint64_t>(spec, "cpu_ms");
+  prepare.limits.output_bytes = Get<uint64_t>(spec, "output_bytes");
+  prepare.limits.result_bytes = Get<uint64_t>(spec, "result_bytes");
+  prepare.shared = Get<bool>(spec, "shared");
+  prepare.hard_limits = Get<bool>(spec, "hard_limits");
+  prepare.policy = Get<uint64_t>(spec, "policy");
+  Pending pending;
+  const Prepared done = Wait(Live(), pending, [&](Client& client, const CallHooks& hooks) {
+    return client.PreparePool(
+        prepare,
+        [&](const Progress& step) {
+          if (progress.is_none()) return;
+          pending.Run([&] { progress(step.stage, step.text, step.done, step.total); });
+        },
+        hooks);
+  });
+  py::dict result;
+  result["key"] = done.key;
+  result["digest"] = done.digest;
+  result["lock"] = done.lock;
+  result["notes"] = done.notes;
+  result["built"] = done.built;
+  result["build_sec"] = done.build_sec;
+  result["worker_sec"] = done.worker_sec;
+  result["enforcement"] = done.enforcement;
+  return result;
+}
+
+uint64_t PyClient::Warm(const std::string& key, int64_t cells, uint64_t timeout_ms) {
+  Pending pending;
+  return Wait(Live(), pending, [&](Client& client, const CallHooks& hooks) {
+    return client.WarmPool(key, cells, timeout_ms, hooks);
+  });
+}
+
+CallRecord PyClient::Call(const std::string& key, const CallRequest& request,
+                          const CancelToken* cancel, const PyOutput& output) {
+  Pending pending;
+  return Wait(
+      Live(), pending,
+      [&](Client& client, CallHooks& hooks) {
+        if (output) {
+          hooks.output = [&](int stream, std::string_view text) {
+            pending.Run([&] { output(stream, py::bytes(text.data(), text.size())); });
+          };
+        }
+        return client.Call(key, request, hooks);
+      },
+      cancel);
+}
+
+uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py::object& function,
+                         const py::bytes& arguments, const py::sequence& buffers,
+                         const CallTerms& terms, bool output, double begun) {
+  if (!flying_) flying_ = Live();
+  auto bytes =
+      std::make_shared<CallBytes>(meta, function, arguments, buffers, terms, TimePoint(begun));
+  CallRequest request = bytes->request;
+  return flying_->flights().Start(key, std::move(request), std::move(bytes), output);
+}
+
+void PyClient::Cancel(uint64_t flight) {
+  if (flying_) flying_->flights().Cancel(flight);
+}
+
+py::list PyClient::Next(double patience_sec) {
+  const std::shared_ptr<Client> client = flying_;
+  py::list told;
+  if (!client) return told;
+  std::vector<FlightEvent> events;
+  {
+    const py::gil_scoped_release no_gil;
+    events = client->flights().Next(
+        std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
+  }
+  for (FlightEvent& event : events) told.append(Told(event));
+  return told;
+}
+
+CallResult PyClient::Conclude(OpenCall& open) {
+  const std::shared_ptr<Client> client = flying_ ? flying_ : Live();
+  CallRecord record = [&] {
+    const py::gil_scoped_release no_gil;
+    return client->Conclude(open);
+  }();
+  return MakeResult(std::move(record));
+}
+
+std::string PyClient::Ask(const std::string& what, uint64_t timeout_ms) {
+  Pending pending;
+  return Wait(Live(), pending, [&](Client& client, const CallHooks& hooks) {
+    return client.AskAgent(what, timeout_ms, hooks);
+  });
+}
+
+void PyClient::Abandon() {
+  if (client_) client_->Abandon();
+  if (flying_) flying_->Abandon();
+}
+
+void PyClient::Close() {
+  if (flying_) flying_->flights().Stop();
+  client_.reset();
+}
+
+}  // namespace hutch

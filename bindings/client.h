@@ -1,0 +1,159 @@
+// The client, as Python calls it. Every wait releases the GIL and takes it back only to run the
+// caller's callbacks and signal handlers. Thread contract: everything here needs the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bindings/result.h"
+#include "client/client.h"
+#include "wire/sha256.h"
+
+namespace hutch {
+
+// Its descriptor is made when a wait first asks for it.
+class CancelToken {
+ public:
+  void Cancel() {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    if (fd_) Signal();
+  }
+  bool cancelled() const { return cancelled_; }
+  int fd() const {
+    const std::lock_guard lock(mutex_);
+    if (!fd_) {
+      fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!fd_) ThrowErrno("eventfd");
+      if (cancelled_) Signal();
+    }
+    return fd_.get();
+  }
+
+ private:
+  void Signal() const {
+    const uint64_t one = 1;
+    if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
+  }
+
+  mutable std::mutex mutex_;
+  mutable Fd fd_;
+  std::atomic<bool> cancelled_{false};
+};
+
+struct FunctionBlob {
+  explicit FunctionBlob(const py::bytes& data)
+      : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {
+    for (size_t i = 0; i < code.size(); ++i)
+      code[i] = std::stoull(digest.substr(16 * i, 16), nullptr, 16);
+  }
+  Blob blob;
+  std::string digest;
+  std::array<uint64_t, 2> code{};  // the digest's beginning
+};
+
+// Memory of `hutch.empty`. The arrays that start in one are found by address, under the GIL.
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t size) : size_(size) {
+    try {
+      segment_ = std::make_shared<Segment>(size);
+      data_ = segment_->Map();
+    } catch (const Error& error) {
+      Raise(error);
+    }
+    Places()[data_] = this;
+  }
+  ~SharedMemory() { Places().erase(data_); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  char* data() const { return data_; }
+  size_t size() const { return size_; }
+
+  // The segment that holds these bytes and no others, so that lending it shows a cell nothing else.
+  static std::shared_ptr<Segment> Of(std::string_view bytes) {
+    const auto found = Places().find(bytes.data());
+    if (found == Places().end() || found->second->size_ != bytes.size()) return nullptr;
+    return found->second->segment_;
+  }
+
+ private:
+  static std::unordered_map<const char*, SharedMemory*>& Places() {
+    static auto* places = new std::unordered_map<const char*, SharedMemory*>();
+    return *places;
+  }
+
+  size_t size_;
+  std::shared_ptr<Segment> segment_;
+  char* data_ = nullptr;
+};
+
+// What holds for every call of a function.
+struct CallTerms {
+  CallLimits limits;
+  uint64_t calls_of_cell = 0;  // 0: a fresh cell for each
+  double age_of_cell_sec = 0;
+  uint64_t policy = 0;
+  bool network = false;
+};
+
+// A call's bytes, and the Python objects that own them.
+struct CallBytes {
+  CallBytes(const py::bytes& meta, const py::object& function, const py::bytes& arguments,
+            const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun);
+
+  CallRequest request;
+  std::array<py::object, 3> owned;
+  std::vector<py::buffer_info> exported;
+};
+
+// What a call prints, as it comes, with the GIL: 0 is stdout, 1 stderr.
+using PyOutput = std::function<void(int stream, const py::bytes& text)>;
+
+class PyClient {
+ public:
+  PyClient(const std::string& socket, long uid);
+
+  int pid() const { return Live()->pid(); }
+  double pressure() const { return client_ ? client_->pressure() : 0; }
+
+  py::dict Prepare(const py::dict& spec, uint64_t timeout_ms, const py::object& progress);
+  uint64_t Warm(const std::string& key, int64_t cells, uint64_t timeout_ms);
+  CallRecord Call(const std::string& key, const CallRequest& request, const CancelToken* cancel,
+                  const PyOutput& output);
+
+  // ---- calls that nobody waits for one by one
+  uint64_t Start(const std::string& key, const py::bytes& meta, const py::object& function,
+                 const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
+                 bool output, double begun);
+  void Cancel(uint64_t flight);
+  py::list Next(double patience_sec);
+  CallResult Conclude(OpenCall& open);
+  void Land() { flying_.reset(); }
+
+  std::string Ask(const std::string& what, uint64_t timeout_ms);
+  void Abandon();
+  void Close();
+
+ private:
+  std::shared_ptr<Client> Live() const;
+
+  std::shared_ptr<Client> client_;
+  std::shared_ptr<Client> flying_;  // while calls may be under way that nobody waits for
+};
+
+// What Python's time.monotonic() said; 0: nothing.
+Clock::time_point TimePoint(double monotonic_sec);
+
+}  // namespace hutch

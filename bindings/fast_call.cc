@@ -1,0 +1,167 @@
+#include "bindings/fast_call.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "bindings/decode.h"
+
+namespace hutch {
+namespace {
+
+constexpr Py_ssize_t kLargeBytes = 64 << 10;  // those travel beside the pickle
+
+// What any pickler pickles alike.
+bool IsPlain(PyObject* value) {
+  if (PyBytes_CheckExact(value)) return PyBytes_GET_SIZE(value) < kLargeBytes;
+  return value == Py_None || PyLong_CheckExact(value) || PyUnicode_CheckExact(value) ||
+         PyFloat_CheckExact(value) || PyBool_Check(value);
+}
+
+PyObject* Item(PyObject* tuple, Py_ssize_t i) { return PyTuple_GET_ITEM(tuple, i); }
+
+bool Is(PyObject* found, PyObject* expected) {
+  if (found == nullptr) PyErr_Clear();
+  return found == expected;
+}
+
+// (mapping, key, value) for each.
+bool AllWatched(PyObject* watched) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(watched); ++i) {
+    PyObject* one = PyList_GET_ITEM(watched, i);
+    if (!Is(PyDict_GetItemWithError(Item(one, 0), Item(one, 1)), Item(one, 2))) return false;
+  }
+  return true;
+}
+
+// (owner, name, value) for each.
+bool AllAttributes(PyObject* attributes) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(attributes); ++i) {
+    PyObject* one = PyList_GET_ITEM(attributes, i);
+    const auto found =
+        py::reinterpret_steal<py::object>(PyObject_GetAttr(Item(one, 0), Item(one, 1)));
+    if (!Is(found.ptr(), Item(one, 2))) return false;
+  }
+  return true;
+}
+
+// (cell, value) for each; `missing` is the value of an empty one.
+bool AllCells(PyObject* cells, PyObject* missing) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(cells); ++i) {
+    PyObject* one = PyList_GET_ITEM(cells, i);
+    PyObject* content = PyCell_GET(Item(one, 0));
+    if ((content == nullptr ? missing : content) != Item(one, 1)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+FastCall::FastCall(FastHooks hooks, py::tuple what, py::object client, std::string key,
+                   py::bytes meta, py::object function, const CallTerms& terms,
+                   uint64_t result_bytes, bool shows)
+    : hooks_(std::move(hooks)),
+      what_(std::move(what)),
+      client_(std::move(client)),
+      key_(std::move(key)),
+      meta_(std::move(meta)),
+      function_(std::move(function)),
+      terms_(terms),
+      result_bytes_(result_bytes),
+      shows_(shows),
+      protocol_(py::int_(5)) {}
+
+bool FastCall::IsCurrent(const py::tuple& state) const {
+  static PyObject* const kCurrent = PyUnicode_InternFromString("_current");
+  PyObject* const what = what_.ptr();
+  PyObject* const seen = state.ptr();
+  return Is(PyDict_GetItemWithError(hooks_.home.ptr(), kCurrent), Item(what, 0)) &&
+         Is(PyDict_GetItemWithError(Item(what, 1), Item(what, 2)), Item(what, 3)) &&
+         AllWatched(Item(seen, 1)) && AllAttributes(Item(seen, 2)) &&
+         AllCells(Item(seen, 3), Item(seen, 4));
+}
+
+std::pair<py::bytes, py::sequence> FastCall::Pickled(const py::object& target,
+                                                     const py::tuple& args,
+                                                     const py::dict& kwargs) const {
+  PyObject* const* const first = &PyTuple_GET_ITEM(args.ptr(), 0);
+  if (PyDict_GET_SIZE(kwargs.ptr()) != 0 ||
+      !std::all_of(first, first + PyTuple_GET_SIZE(args.ptr()), IsPlain)) {
+    return target.attr("pickle")(args, kwargs).cast<std::pair<py::bytes, py::sequence>>();
+  }
+  const auto both = py::reinterpret_steal<py::object>(PyTuple_Pack(2, args.ptr(), kwargs.ptr()));
+  PyObject* const given[] = {both.ptr(), protocol_.ptr()};
+  PyObject* const pickle = PyObject_Vectorcall(hooks_.dumps.ptr(), given, 2, nullptr);
+  if (pickle == nullptr) throw py::error_already_set();
+  return {py::reinterpret_steal<py::bytes>(pickle), py::tuple()};
+}
+
+py::object FastCall::Call(const py::object& target, const py::tuple& state, const py::tuple& args,
+                          const py::dict& kwargs) const {
+  const Clock::time_point begun = Clock::now();
+  if (!IsCurrent(state)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
+  const auto [arguments, buffers] = Pickled(target, args, kwargs);
+  py::object streams;
+  PyOutput output;
+  if (shows_) {
+    output = [&](int stream, const py::bytes& text) {
+      if (!streams) streams = hooks_.streams(target);
+      streams.attr("feed")(stream, text);
+    };
+  }
+  CallResult result;
+  try {
+    const CallBytes bytes(meta_, function_, arguments, buffers, terms_, begun);
+    result = MakeResult(client_.cast<PyClient&>().Call(key_, bytes.request, nullptr, output));
+  } catch (py::error_already_set& error) {
+    if (!error.matches(CoreError())) throw;
+    return hooks_.failed(target, error.value(), Seconds(begun.time_since_epoch()), args, kwargs);
+  }
+  if (streams) streams.attr("finish")();
+  if (std::string_view(result.status) != "returned" || result.payload.is_none())
+    return Concluded(target, std::move(result), args, kwargs);
+  try {
+    const PyPayload& held = result.payload.cast<const PyPayload&>();
+    py::object value = Decode(
+        result.payload, held.payload->data(), held.payload->size(), held.payload->body_size(),
+        py::reinterpret_borrow<py::dict>(Item(state.ptr(), 5)), result_bytes_);
+    PyObject* const annotation = Item(state.ptr(), 6);
+    if (annotation != Py_None && reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) != annotation)
+      hooks_.check(value, target);
+    return value;
+  } catch (py::error_already_set& error) {
+    // The package decodes again, with what the arguments' classes allow, or says what is wrong.
+    if (!error.matches(DecodeErrorType()) && !error.matches(hooks_.not_as_said)) throw;
+  }
+  return Concluded(target, std::move(result), args, kwargs);
+}
+
+py::object FastCall::Concluded(const py::object& target, CallResult result, const py::tuple& args,
+                               const py::dict& kwargs) const {
+  return hooks_.conclude(target, py::cast(std::move(result)), py::handle(Item(what_.ptr(), 3)),
+                         args, kwargs);
+}
+
+void BindFastCall(py::module_& m) {
+  py::class_<FastHooks>(m, "FastHooks")
+      .def(py::init([](py::dict home, py::object dumps, py::object streams, py::object check,
+                       py::object conclude, py::object failed, py::type not_as_said) {
+             return FastHooks{std::move(home),       std::move(dumps),    std::move(streams),
+                              std::move(check),      std::move(conclude), std::move(failed),
+                              std::move(not_as_said)};
+           }),
+           py::kw_only(), py::arg("home"), py::arg("dumps"), py::arg("streams"), py::arg("check"),
+           py::arg("conclude"), py::arg("failed"), py::arg("not_as_said"));
+  py::class_<FastCall>(m, "FastCall")
+      .def(py::init<FastHooks, py::tuple, py::object, std::string, py::bytes, py::object,
+                    const CallTerms&, uint64_t, bool>(),
+           py::kw_only(), py::arg("hooks"), py::arg("what"), py::arg("client"), py::arg("key"),
+           py::arg("meta"), py::arg("function"), py::arg("terms"), py::arg("result_bytes"),
+           py::arg("shows"))
+      .def("__call__", &FastCall::Call, py::arg("target"), py::arg("state"), py::arg("args"),
+           py::arg("kwargs"));
+}
+
+}  // namespace hutch

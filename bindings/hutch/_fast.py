@@ -1,0 +1,77 @@
+"""The fast path of a warm, waited-for call: made after a first one, see bindings/fast_call.h.
+
+What a target keeps of it is the state that _core.FastCall asks for. Safe on any thread.
+"""
+
+from __future__ import annotations
+
+import pickle
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hutch import _connection, _core, _run
+from hutch._connection import NOTHING_HAPPENED, PoolRequest, Prepared
+from hutch._echo import Streams
+from hutch._errors import SerializationError
+from hutch._survey import MISSING
+
+if TYPE_CHECKING:
+    from hutch._target import Target
+
+_MIB = 1 << 20
+
+
+def make(target: Target, code: _core.Function, meta: bytes, pool: Prepared) -> None:
+    """Lets the target's next call take the fast path, where it may."""
+    target.fast, target.made_fast = None, (code, pool)
+    watch = target.watch(code)
+    connection = _connection.ready()
+    # A pool of another request depends on files, which are looked at for each call.
+    if watch is None or connection is None or type(target.request) is not PoolRequest:
+        return
+    name = target.request.name
+    if connection.pools.get(name) is not pool or target.options.key is not None:
+        return
+    annotation = target.annotation
+    if annotation is Any:
+        annotation = None
+    elif type(annotation) is not type:
+        annotation = ...  # no value's type: it is checked
+    options = target.options
+    call = _core.FastCall(
+        hooks=_hooks(),
+        what=(connection, connection.pools, name, pool),
+        client=connection.client,
+        key=pool.key,
+        meta=meta,
+        function=code,
+        terms=target.terms,
+        result_bytes=int(options.result_mb * _MIB),
+        shows=_is_shown(target) or options.on_stdout is not None or options.on_stderr is not None,
+    )
+    target.fast = (call, *watch, MISSING, target.named_types, annotation)
+
+
+@lru_cache(None)
+def _hooks() -> _core.FastHooks:
+    return _core.FastHooks(
+        home=vars(_connection),
+        dumps=pickle.dumps,
+        streams=lambda target: Streams(target.options, _is_shown(target)),
+        check=_run.check,
+        conclude=_run.concluded,
+        failed=_failed,
+        not_as_said=SerializationError,
+    )
+
+
+def _is_shown(target: Target) -> bool:
+    return target.options.echo is not False
+
+
+def _failed(
+    target: Target, error: _core.Error, begun: float, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    if error.args[0] in NOTHING_HAPPENED and not error.args[3]:
+        return _run.value(target, args, kwargs)
+    raise _run.failure(error, target, begun) from None

@@ -1,0 +1,160 @@
+#include "bindings/result.h"
+
+#include <pybind11/stl.h>
+
+#include <csignal>
+#include <string_view>
+
+namespace hutch {
+namespace {
+
+const char* LimitName(uint32_t limit) {
+  switch (limit) {
+    case kLimitTime:
+      return "time";
+    case kLimitCpuTime:
+      return "cpu_time";
+    case kLimitMemory:
+      return "memory";
+    case kLimitPids:
+      return "pids";
+    case kLimitDisk:
+      return "disk";
+    default:
+      return "";
+  }
+}
+
+// False when the agent had to speak for a warden that is gone.
+bool FromWarden(const CallRecord& record) {
+  return record.report && record.report->memory_limit_kb != 0;
+}
+
+// The cell's end of the socket closed without a reply: what the warden says became of it.
+void SetEnded(CallResult& result, const CallRecord& record) {
+  const CellReport report = record.report.value_or(CellReport{});
+  if (report.limit != kNoLimit) {
+    result.status = "limit";
+    result.limit = LimitName(report.limit);
+  } else if (report.signal != 0) {
+    result.status = "died";
+    result.signal = py::int_(report.signal);
+  } else if (report.exit_code >= 0) {
+    result.status = "died";
+    result.exit_code = py::int_(report.exit_code);
+  } else if (FromWarden(record) && report.end != kLost) {
+    result.status =
+        "died";  // it closed its end of the socket and lived on, until it was killed for it
+    result.signal = py::int_(SIGKILL);
+  } else {
+    Raise(Error(Code::kWorkerFailed, "the worker was lost during the call",
+                "the call may have run; repeat it only if that does no harm", true));
+  }
+}
+
+}  // namespace
+
+py::object& CoreError() {
+  static auto* type = new py::object();
+  return *type;
+}
+
+[[noreturn]] void Raise(const Error& error) {
+  PyErr_SetObject(CoreError().ptr(),
+                  py::make_tuple(std::string(CodeName(error.code())), std::string(error.what()),
+                                 error.hint(), error.may_have_run(), error.figures())
+                      .ptr());
+  throw py::error_already_set();
+}
+
+py::dict UsageOf(const CallResult& result) {
+  const CallRecord& record = result.record;
+  const CallUsage& told = record.outcome.usage;
+  const bool measured = FromWarden(record);
+  py::dict usage;
+  if (measured) {
+    usage["wall_sec"] = Seconds(record.run());
+    usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
+    // Short of the warden's first look there is only what the cell says.
+    const uint64_t peak = record.report->peak_kb != 0 ? record.report->peak_kb : told.peak_kb;
+    usage["peak_memory_bytes"] = peak * 1024;
+    usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
+    usage["pids_peak"] = record.report->pids_peak;
+  } else {
+    const bool replied = told.wall_us != 0;
+    usage["wall_sec"] = replied ? static_cast<double>(told.wall_us) / 1e6 : Seconds(record.run());
+    usage["cpu_sec"] = static_cast<double>(told.cpu_us) / 1e6;
+    usage["peak_memory_bytes"] = told.peak_kb * 1024;
+    usage["memory_limit_bytes"] = 0;
+    usage["pids_peak"] = 0;
+  }
+  usage["minor_faults"] = told.minor_faults;
+  usage["waited_sec"] = Seconds(record.queue);
+  usage["source"] = measured ? "warden" : "cell";
+  return usage;
+}
+
+py::list NetworkOf(const CallResult& result) {
+  py::list told;
+  for (const NetworkRecord& r : result.record.network) {
+    told.append(py::make_tuple(r.host, r.port, r.allowed, r.reason, r.suggestion, r.bytes_sent,
+                               r.bytes_received, r.count));
+  }
+  return told;
+}
+
+py::dict TimingsOf(const CallResult& result) {
+  const CallRecord& record = result.record;
+  py::dict timings;
+  timings["queue"] = Seconds(record.queue - record.worker_start) + result.queued_sec;
+  timings["environment"] = result.environment_sec;
+  timings["worker"] = Seconds(record.worker_start) + result.worker_sec;
+  timings["send"] = Seconds(record.send());
+  timings["run"] = Seconds(record.run());
+  timings["receive"] = 0.0;
+  return timings;
+}
+
+CallResult MakeResult(CallRecord record) {
+  CallResult result;
+  CallOutcome& outcome = record.outcome;
+  switch (outcome.status) {
+    case CallStatus::kReturned:
+      result.status = "returned";
+      break;
+    case CallStatus::kRaised:
+      result.status = "raised";
+      break;
+    case CallStatus::kUnencodable:
+      result.status = "unencodable";
+      break;
+    case CallStatus::kTooLarge:
+      result.status = "limit";
+      result.limit = "result";
+      break;
+    case CallStatus::kTimedOut:
+      result.status = "limit";
+      result.limit = "time";
+      break;
+    case CallStatus::kCancelled:
+    case CallStatus::kInterrupted:
+      result.status = "cancelled";
+      break;
+    case CallStatus::kBroken:
+      result.status = "died";
+      result.signal = py::int_(SIGKILL);  // which is what it gets for it
+      break;
+    case CallStatus::kEnded:
+      SetEnded(result, record);
+      break;
+  }
+  if (outcome.status == CallStatus::kRaised && outcome.usage.limit != kNoLimit) {
+    result.status = "limit";
+    result.limit = LimitName(outcome.usage.limit);
+  }
+  if (outcome.payload) result.payload = py::cast(PyPayload{std::move(outcome.payload)});
+  result.record = std::move(record);
+  return result;
+}
+
+}  // namespace hutch

@@ -1,0 +1,54 @@
+// What became of a call, and what Hutch failed at, as Python sees them. Thread contract: everything
+// here needs the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "client/client.h"
+#include "wire/error.h"
+
+namespace hutch {
+
+namespace py = pybind11;
+
+// hutch._core.Error.
+py::object& CoreError();
+[[noreturn]] void Raise(const Error& error);
+
+inline double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+struct PyPayload {
+  std::unique_ptr<Payload> payload;
+};
+
+// What a caller may not look at is not made.
+struct CallResult {
+  CallRecord record;
+  const char* status = "";
+  const char* limit = "";
+  py::object exit_code = py::none(), signal = py::none(), payload = py::none();
+  // Known to the caller only: seconds until the pool was there, and of waits before this one.
+  double environment_sec = 0, worker_sec = 0, queued_sec = 0;
+
+  const CallOutcome& outcome() const { return record.outcome; }
+  py::bytes Text(int stream) const { return py::bytes(outcome().output.text(stream)); }
+  std::string CallId() const {
+    char id[17];
+    std::snprintf(id, sizeof id, "%016llx", static_cast<unsigned long long>(outcome().call_id));
+    return id;
+  }
+};
+
+py::dict UsageOf(const CallResult& result);
+py::list NetworkOf(const CallResult& result);
+py::dict TimingsOf(const CallResult& result);
+
+// Raises where the worker was lost.
+CallResult MakeResult(CallRecord record);
+
+}  // namespace hutch
