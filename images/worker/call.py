@@ -342,6 +342,7 @@ class Worker:
         self.fd = fd
         _close(ours)
         _close(theirs)
+        rehearse_text()
 
 
 _ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -442,6 +443,17 @@ def leave_out_own(told: traceback.TracebackException) -> None:
         waiting += getattr(one, "exceptions", None) or []
 
 
+def rehearse_text() -> None:
+    """What a program or a function that is given as text takes beyond that."""
+    main, here = sys.modules["__main__"], sys.path[:]
+    sys.path.insert(0, os.getcwd())
+    space = fresh_main("program.py").__dict__
+    remember_source("program.py", _TEXT)
+    exec(compile(_TEXT, "program.py", "exec", dont_inherit=True), space)
+    del linecache.cache["program.py"]
+    sys.modules["__main__"], sys.path[:] = main, here
+
+
 def remember_source(filename: str, text: str) -> None:
     lines = text.splitlines(True)
     linecache.cache[filename] = (len(text), None, lines, filename)
@@ -522,7 +534,7 @@ def add_site_builtins() -> None:
 def finish_program() -> None:
     """What a program can tell of the interpreter's end: threads waited for, exit functions run."""
     threading = sys.modules.get("threading")
-    if threading is not None:
+    if threading is not None and (len(threading._active) > 1 or threading._threading_atexits):
         threading._shutdown()
     import atexit
 
@@ -585,6 +597,7 @@ def _make_dummies() -> list[bytes]:
     return [_dummy(space["bad"]), good, good]  # what most calls do comes last
 
 
+_TEXT = "def f(x): return x + 1\ny = f(1)\n"
 _DUMMIES = _make_dummies()
 # Tracebacks look for the lines of every frame, ours too, in files that no cell has.
 remember_source(Worker.handle.__code__.co_filename, "\n")
