@@ -1,0 +1,210 @@
+"""A warm call goes another way than the first one: nothing may show it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import sandbox
+
+FACTOR = 2
+
+
+def scaled(x: int) -> int:
+    return x * FACTOR
+
+
+@sandbox
+def scale(x: int, more: int = 0) -> int:
+    return scaled(x) + more
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+
+def warmed(function: Any, *args: Any) -> Any:
+    function(*args)
+    assert function._target.fast is not None
+    return function
+
+
+def test_the_first_call_makes_the_fast_path_and_the_next_ones_take_it() -> None:
+    warmed(scale, 1)
+    entered: list[str] = []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            entered.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        assert scale(2) == 4
+    finally:
+        sys.setprofile(None)
+    assert entered == ["__call__"]
+
+
+def test_what_travels_is_sent_anew_when_it_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert warmed(scale, 1)(3) == 6
+    monkeypatch.setattr(sys.modules[__name__], "FACTOR", 10)
+    assert scale(3) == 30
+    monkeypatch.setattr(sys.modules[__name__], "scaled", lambda x: -x)
+    assert scale(3) == -3
+    monkeypatch.setattr(scale.__wrapped__, "__defaults__", (100,))
+    assert scale(3) == 97
+
+
+def test_a_closure_is_sent_anew_when_it_is_replaced() -> None:
+    value = 1
+
+    @sandbox
+    def told() -> int:
+        return value
+
+    assert warmed(told)() == 1
+    value = 2
+    assert told() == 2
+
+
+def test_what_is_mutable_is_sent_with_every_call() -> None:
+    state = [1]
+
+    @sandbox
+    def told() -> list[int]:
+        return state
+
+    assert told() == [1]
+    state.append(2)
+    assert told() == [1, 2]
+
+
+@pytest.mark.parametrize("value", [7, [1, {"a": 2}], b"x" * 100_000, None], ids=lambda x: type(x))
+def test_arguments_of_every_kind_take_it(value: Any) -> None:
+    @sandbox
+    def same(value: Any, *, more: Any = None) -> Any:
+        return value, more
+
+    assert warmed(same, value)(value) == (value, None)
+    assert same(value, more=value) == (value, value)
+
+
+def test_an_argument_that_cannot_be_sent_is_told_the_same() -> None:
+    def told(function: Callable[[Any], Any]) -> str:
+        with pytest.raises(hutch.SerializationError) as failure:
+            function(x for x in ())
+        return str(failure.value)
+
+    first = told(sandbox(lambda x: x))
+    assert told(warmed(sandbox(lambda x: x), 1)) == first
+
+
+def test_what_a_function_raises_is_told_the_same() -> None:
+    @sandbox
+    def divide(x: int) -> float:
+        print("dividing")
+        return 1 / x
+
+    def told() -> tuple[str, str, str]:
+        with pytest.raises(hutch.SandboxExecutionError) as failure:
+            divide(0)
+        outcome = failure.value.outcome
+        assert outcome is not None and outcome.error is not None
+        assert sum(outcome.timings.values()) > 0
+        return str(failure.value), outcome.error.traceback, outcome.stdout
+
+    first = told()
+    warmed(divide, 1)
+    assert told() == first
+    assert divide(2) == 0.5
+
+
+def test_a_return_annotation_stays_a_promise() -> None:
+    @sandbox
+    def same(x: Any) -> int:
+        return x  # type: ignore[no-any-return]
+
+    warmed(same, 1)
+    with pytest.raises(hutch.SerializationError, match="annotated int"):
+        same("one")
+    assert same(2) == 2
+
+
+def test_classes_that_arguments_or_annotations_name_come_back() -> None:
+    @sandbox
+    def same(x: Any) -> Any:
+        return x
+
+    assert warmed(same, 1)(Point(1)) == Point(1)
+
+    @sandbox
+    def point(x: int) -> Point:
+        return Point(x)
+
+    assert [point(x) for x in (1, 2)] == [Point(1), Point(2)]
+
+
+def test_what_it_prints_is_shown_and_given(capfd: pytest.CaptureFixture[str]) -> None:
+    got: list[str] = []
+
+    @sandbox(on_stdout=got.append)
+    def say(text: str) -> None:
+        print(text)
+
+    warmed(say, "one")
+    capfd.readouterr()
+    say("two")
+    assert "".join(got) == "one\ntwo\n"
+    assert capfd.readouterr().out == "two\n"
+    quiet = warmed(sandbox(lambda: print("hush"), echo=False))
+    quiet()
+    assert capfd.readouterr().out == ""
+
+
+def test_a_callbacks_exception_ends_the_call() -> None:
+    def refuse(text: str) -> None:
+        raise LookupError(text)
+
+    calm = True
+
+    @sandbox(on_stdout=lambda text: None if calm else refuse(text), echo=False)
+    def say() -> None:
+        print("word")
+
+    warmed(say)
+    calm = False
+    with pytest.raises(LookupError, match="word"):
+        say()
+
+
+def test_after_the_agent_went_the_call_is_made_on_a_new_one() -> None:
+    warmed(scale, 1)
+    hutch.agent.stop()
+    assert scale(4) == 8
+    assert warmed(scale, 1)(5) == 10
+
+
+def test_a_text_function_takes_it_too() -> None:
+    double = warmed(hutch.function("def double(x): return 2 * x", "double"), 1)
+    assert double(4) == 8
+    with pytest.raises(hutch.SandboxExecutionError, match="TypeError"):
+        double(None)
+
+
+def test_a_limit_is_named_on_it() -> None:
+    @sandbox(timeout_sec=0.5)
+    def spin(forever: bool) -> None:
+        while forever:
+            pass
+
+    warmed(spin, False)
+    with pytest.raises(hutch.SandboxTimeoutError) as failure:
+        spin(True)
+    assert failure.value.outcome is not None and failure.value.outcome.limit == "time"
