@@ -450,7 +450,7 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
   if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
   derived_.image = *image;
   if (base_.image.empty()) base_ = derived_;
-  network_ = podman_.Version().network_helper;
+  network_ = podman_.NetworkHelper();
   if (network_.empty()) {
     throw Error(Code::kPlatform,
                 "Podman finds neither slirp4netns nor pasta: no dependency can be installed",

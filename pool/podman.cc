@@ -204,6 +204,8 @@ milliseconds Backoff(int attempt) { return milliseconds(std::min(20 << attempt, 
 
 struct Podman::Impl {
   std::string socket_path;
+  mutable std::mutex helper_mutex;
+  mutable std::string helper;  // "": not known yet
   mutable std::counting_semaphore<kParallelStarts> starts{kParallelStarts};
 
   using Source = std::function<size_t(char*, size_t)>;
@@ -384,6 +386,12 @@ PodmanVersion Podman::Version() const {
       version.network_helper = helper;
   }
   return version;
+}
+
+std::string Podman::NetworkHelper() const {
+  const std::lock_guard lock(impl_->helper_mutex);
+  if (impl_->helper.empty()) impl_->helper = Version().network_helper;
+  return impl_->helper;
 }
 
 std::string Podman::Create(const std::string& spec_json) {

@@ -54,7 +54,8 @@ class Podman {
   ~Podman();
 
   bool Ping(std::chrono::milliseconds timeout) const;  // never throws
-  PodmanVersion Version() const;
+  PodmanVersion Version() const;      // takes a third of a second on Debian: it asks dpkg
+  std::string NetworkHelper() const;  // PodmanVersion's, asked for once
 
   // `spec_json` is a libpod SpecGenerator body (POST /libpod/containers/create); returns the
   // container's id. `name` inside it makes a retry after a lost answer idempotent: an existing
