@@ -30,6 +30,7 @@ import data
 import host
 import many
 import memory
+import network
 import page
 import rivals
 import soak
@@ -42,6 +43,7 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     **data.ROWS,
     **many.ROWS,
     **crowd.ROWS,
+    **network.ROWS,
     **memory.ROWS,
     **cold.ROWS,
 }
