@@ -270,7 +270,7 @@ def _faults_of_calls(function: Any, count: int) -> list[int]:
 
     _run.send = noted
     try:
-        each(function, count, 0.1)  # cells that had the time to rehearse
+        each(function.run, count, 0.1)  # cells that had the time to rehearse
     finally:
         _run.send = send
     assert len(told) == count
