@@ -255,7 +255,7 @@ def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
     )
     (tree / "bin" / "hutch").chmod(0o755)
     shutil.copytree(ROOT / "tests" / "host" / "guest", tree / "guest")
-    for name in ("tests/security", "examples"):
+    for name in ("tests/security", "tests/end_to_end", "examples"):
         shutil.copytree(
             ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
         )

@@ -2,4 +2,5 @@
 export PATH=/opt/hutch/bin:$PATH PYTHONPATH=/opt/hutch/guest PYTHONDONTWRITEBYTECODE=1
 cd /opt/hutch
 xargs -r -d '\n' -a /opt/hutch/guest/checks \
-  python3 -m pytest -vv --color=no -p no:cacheprovider --rootdir /opt/hutch --import-mode=importlib -p report -p index 2>&1
+  python3 -m pytest -vv --color=no -p no:cacheprovider --rootdir /opt/hutch --import-mode=importlib \
+  -p report -p patience -p index 2>&1

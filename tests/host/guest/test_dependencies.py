@@ -8,7 +8,7 @@ from hutch import sandbox
 
 
 def test_a_dependency_is_installed() -> None:
-    @sandbox(dependencies=["hutch-test-tiny"], timeout_sec=60, queue_sec=300)
+    @sandbox(dependencies=["hutch-test-tiny"], timeout_sec=60)
     def version() -> str:
         import hutch_test_tiny
 

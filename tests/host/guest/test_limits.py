@@ -11,7 +11,7 @@ import pytest
 import hutch
 from hutch import sandbox
 
-PATIENT = {"queue_sec": 300, "timeout_sec": 120}
+PATIENT = {"timeout_sec": 120}
 
 
 def cells() -> Path:

@@ -20,12 +20,12 @@ def test_doctor_finds_nothing_missing() -> None:
 
 
 def test_a_program_runs() -> None:
-    outcome = hutch.run("print(6 * 7)", timeout_sec=60, queue_sec=300, build_sec=600)
+    outcome = hutch.run("print(6 * 7)", timeout_sec=60)
     assert (outcome.status, outcome.stdout) == ("returned", "42\n"), str(outcome)
 
 
 def test_a_function_runs() -> None:
-    @sandbox(timeout_sec=60, queue_sec=300)
+    @sandbox(timeout_sec=60)
     def double(x: int) -> int:
         return 2 * x
 
@@ -41,7 +41,7 @@ def test_examples_run() -> None:
 
 
 def test_stopping_leaves_nothing_running() -> None:
-    assert hutch.run("print(1)", queue_sec=300).ok
+    assert hutch.run("print(1)").ok
     hutch.agent.stop()
     units = subprocess.run(
         ["systemctl", "--user", "list-units", "--plain", "--no-legend", "hutch-*"],
@@ -51,4 +51,4 @@ def test_stopping_leaves_nothing_running() -> None:
     assert units.strip() == "", units
     left = subprocess.run(["podman", "ps", "-aq"], capture_output=True, text=True).stdout
     assert left.strip() == "", left
-    assert hutch.run("print(2)", queue_sec=300).ok, "and the next call starts it again"
+    assert hutch.run("print(2)").ok, "and the next call starts it again"
