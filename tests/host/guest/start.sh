@@ -4,6 +4,8 @@ exec </dev/null
 usermod -aG dialout alice # the port
 stty -F /dev/ttyS1 raw -echo 2>/dev/null
 echo /opt/hutch/own >/etc/ld.so.conf.d/own.conf && ldconfig # libraries that this system has not
+# What Debian's installer writes, debootstrap alone need not.
+[ -s /etc/hosts ] || printf '127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n' >/etc/hosts
 say() { echo "$@" >/dev/ttyS1; }
 say "@up $(cut -d' ' -f1 /proc/uptime)"
 # qemu's user network, which lets nothing out of it: an address other than loopback's. (Its own choice, 10.0.2.0/24, is also
