@@ -187,6 +187,25 @@ def existing() -> _core.Client | None:
         return None
 
 
+def on_existing(work: Callable[[_core.Client], T]) -> T | None:
+    """What an agent that runs already answers; None where none does. `work` is repeated where the
+    agent that this process was connected to has ended: another one may run. Raises SandboxError.
+    """
+    for _ in range(2):
+        client = existing()
+        if client is None:
+            return None
+        try:
+            return work(client)
+        except _core.Error as error:
+            if error.args[0] not in ("unavailable", "protocol"):
+                raise from_core(error) from None
+        found = _current
+        if found is not None and found.client is client:
+            drop(found)
+    return None
+
+
 def close() -> None:
     """Closes this process's connection; the next call opens another one."""
     global _current

@@ -120,16 +120,7 @@ def _asked(ask: Callable[[_core.Client], str]) -> str | None:
     """What the agent that runs answers; None where none runs."""
     from hutch import _connection
 
-    client = _connection.existing()
-    if client is None:
-        return None
-    try:
-        return ask(client)
-    except _core.Error as error:
-        if error.args[0] not in ("unavailable", "protocol"):
-            raise from_core(error) from None
-        _connection.close()
-        return None
+    return _connection.on_existing(ask)
 
 
 def environments() -> list[dict[str, Any]]:

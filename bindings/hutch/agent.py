@@ -42,14 +42,11 @@ def reload() -> bool:
     """
     from hutch import _connection
 
-    client = _connection.existing()
-    if client is None:
-        return False
-    try:
+    def reloaded(client: _core.Client) -> bool:
         client.reload()
-    except _core.Error as error:
-        raise from_core(error) from None
-    return True
+        return True
+
+    return _connection.on_existing(reloaded) or False
 
 
 async def start_aio() -> None:

@@ -8,12 +8,15 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hutch
 from hutch import _core, sandbox
+
+HUTCH = Path(sys.executable).with_name("hutch")
 
 
 @sandbox
@@ -119,6 +122,22 @@ def test_call_outlives_its_killed_agent_and_the_next_one_starts_another(host: An
     assert running.error is None and running.outcome.ok, (running.error, running.outcome)
     assert running.outcome.stdout.endswith("slept\n")
     assert hutch.run("print(1)").stdout == "1\n"
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["none runs", "another runs"])
+def test_reload_knows_that_the_agent_it_was_connected_to_is_gone(host: Any, another: bool) -> None:
+    assert hutch.run("print(1)").stdout == "1\n"
+    host.kill(host.agent_pid())
+    if another:
+        subprocess.run([HUTCH, "agent", "start"], check=True, capture_output=True)
+    assert hutch.agent.reload() is another
+
+
+def test_status_asks_the_agent_that_runs_now(host: Any) -> None:
+    assert hutch.run("print(1)").stdout == "1\n"
+    host.kill(host.agent_pid())
+    subprocess.run([HUTCH, "agent", "start"], check=True, capture_output=True)
+    assert hutch.status()["running"]
 
 
 def test_killed_cell_is_told_as_a_signal_and_not_as_a_fault(host: Any) -> None:
