@@ -465,7 +465,7 @@ void Broker::CloseNetwork(uint64_t cell, Egress::Closed closed) {
 void Broker::ReplaceUnused(uint64_t cell) {
   const auto found = leases_.find(cell);
   if (found == leases_.end()) {
-    for (auto& [key, pool] : pools_) pool->DropReady(cell);
+    for (auto& [key, pool] : pools_) pool->Discard(cell);
     return;
   }
   if (!found->second.releasing) TakeBack(cell, found->second);

@@ -220,9 +220,10 @@ void Pool::TakeBack(uint64_t cell) {
   if (Member* member = MemberOfCell(cell)) member->worker->Kill(cell);
 }
 
-void Pool::DropReady(uint64_t cell) {
+void Pool::Discard(uint64_t cell) {
   for (Member& member : workers_) {
-    if (std::erase(member.ready, cell) != 0) member.worker->Kill(cell);
+    std::erase(member.ready, cell);
+    member.worker->Discard(cell);
   }
 }
 
@@ -276,8 +277,9 @@ void Pool::StartWorker() {
                         context_.paths.environment_dir() + "/" + environment_.digest + "/tree";
     const bool plain =
         (!HasPackages(spec_) || stored) && spec_.mounts.empty() && spec_.base.empty();
-    if (context_.spare && plain && !bare_) worker = context_.spare(spec_);
-    if (worker == nullptr) {
+    if (context_.spare && plain && !bare_ && !own_only_) worker = context_.spare(spec_);
+    const bool spare = worker != nullptr;
+    if (!spare) {
       const bool as_caller = AsCaller(spec_);
       const unsigned uid = as_caller ? kCallerUid : context_.worker_uid();
       WorkerLaunch launch = NewLaunch(context_.paths, context_.generation, uid, spec_.base_id,
@@ -304,6 +306,7 @@ void Pool::StartWorker() {
                       context_.cgroups, HasPackages(spec_) ? environment_.digest : "");
     Member& member = workers_.emplace_back();
     member.worker = std::move(worker);
+    member.spare = spare;
     member.jitter = RandomFraction();
   } catch (const Error& error) {  // the disk is full, the base image is gone: the same as a start
                                   // that failed
@@ -353,6 +356,7 @@ void Pool::OnCellReady(Worker& worker, uint64_t cell) {
   Member* member = MemberOf(worker);
   if (member == nullptr) return;
   member->proven = true;
+  own_only_ = false;
   failures_ = 0;
   ++cells_made_;
   if (member->retiring) return worker.Kill(cell);
@@ -384,6 +388,7 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
       std::ranges::find_if(workers_, [&](const Member& m) { return m.worker.get() == &worker; });
   if (found == workers_.end()) return;
   const bool failed = !found->proven && !found->retiring;
+  const bool spare = found->spare;
   std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   last_failure_ = why;
   const bool telling = worker.failure() == Code::kPodmanDown ||
@@ -398,6 +403,11 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   if (failed && code == Code::kPlatform && single_use_ && plain) {
     bare_ = true;
     Serve();
+  } else if (failed && spare && !telling) {
+    // What befell it may be no fault of this pool's: one that is made for it has the last word.
+    ++worker_failures_;
+    own_only_ = true;
+    StartWorker();
   } else if (failed) {
     std::string hint = "`hutch doctor` checks the host; `hutch logs` has the details";
     if (code == Code::kPlatform) {

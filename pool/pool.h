@@ -77,10 +77,11 @@ class Pool final : public Worker::Listener {
   bool IsLast();
   void Serve();  // gives ready cells to waiters, then sees to more slots; after may_take changed
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
-  void Release(uint64_t cell);    // the cell dies; cell_gone follows
-  void TakeBack(uint64_t cell);   // as Release, of a cell that was never used: the pool may be idle
-                                  // all the same
-  void DropReady(uint64_t cell);  // one that nobody has, if it is ours: another takes its place
+  void Release(uint64_t cell);   // the cell dies; cell_gone follows
+  void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle
+                                 // all the same
+  // One that nobody has, if it is ours, also one that is still being made: another takes its place.
+  void Discard(uint64_t cell);
 
   // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be
   // started.
@@ -110,6 +111,7 @@ class Pool final : public Worker::Listener {
     std::unique_ptr<Worker> worker;
     double jitter = 0;
     bool retiring = false;
+    bool spare = false;          // it was started ahead, for whatever pool
     bool proven = false;         // a cell of it was ready once
     std::deque<uint64_t> ready;  // parked cells, oldest first
     uint64_t leased = 0;
@@ -163,6 +165,7 @@ class Pool final : public Worker::Listener {
   const bool single_use_;  // each worker serves one call
   bool stocked_ = false;   // single use: it is in use, so a stock is kept
   bool bare_ = false;      // single use: this host lets no cell be made
+  bool own_only_ = false;  // a spare was of no use: the next worker is one of its own
   Rotation rotation_;
   SizingLimits sizing_;
   ArrivalRate rate_;

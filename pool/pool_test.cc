@@ -62,6 +62,10 @@ class PoolTest : public ::testing::Test {
         [this](uint64_t caller) { return !full_callers_.contains(caller); },
         queues_,
         [this] { return uid_; }};
+    if (open_network_) {
+      context.open_network = [this](uint64_t cell, const PoolSpec&, Fd) { open_network_(cell); };
+      context.close_network = [](uint64_t) {};
+    }
     pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, Environment{});
     return *pool_;
   }
@@ -126,6 +130,7 @@ class PoolTest : public ::testing::Test {
   std::optional<Background> background_;
   std::unique_ptr<Pool> pool_;
   QueuesInAll queues_;
+  std::function<void(uint64_t cell)> open_network_;
   std::set<uint64_t> full_callers_;
   std::vector<uint64_t> served_;  // callers, in the order in which they got a cell
   std::deque<Grant> grants_;
@@ -322,6 +327,28 @@ TEST_F(PoolTest, ShortOfDescriptorsItStartsNoWorker) {
     EXPECT_EQ(wardens_.containers().created(), 0);
   }
   EXPECT_NE(Await(), nullptr) << "at once: it was no failure of a worker";
+}
+
+TEST_F(PoolTest, NobodyGetsACellThatWasDiscardedBeforeOrAfterItWasReady) {
+  spec_.allow_network = {"a.test:443"};
+  spec_.warm = 2;
+  std::vector<uint64_t> opened;
+  open_network_ = [&](uint64_t cell) {
+    opened.push_back(cell);
+    if (opened.size() == 1) pool_->Discard(cell);  // it is just being made
+  };
+  MakePool();
+  const Grant* grant = Await();
+  ASSERT_NE(grant, nullptr);
+  EXPECT_NE(grant->cell, opened[0]);
+  RunUntil([&] { return pool_->GetStats().ready == 2; });
+  const std::set<uint64_t> parked(opened.begin(), opened.end());
+  for (const uint64_t cell : parked) {
+    if (cell != grant->cell) pool_->Discard(cell);
+  }
+  EXPECT_EQ(pool_->GetStats().ready, 0u);
+  EXPECT_FALSE(parked.contains(Await()->cell));
+  EXPECT_EQ(pool_->GetStats().worker_failures, 0u);
 }
 
 TEST_F(PoolTest, ForgetsWhoGaveUp) {

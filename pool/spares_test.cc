@@ -168,6 +168,24 @@ TEST_F(SparesTest, OneThatDiesIsReplaced) {
   RunUntil([&] { return spares_->size() == 1; });
 }
 
+TEST_F(SparesTest, OneThatDiesAfterItIsTakenIsReplacedByAWorkerOfThePoolsOwn) {
+  wardens_.Behave(WardenWay::kZygoteDies);
+  spares_->Keep("base", "runtime");
+  RunUntil([&] { return wardens_.connected == 1; });
+  wardens_.Behave(WardenWay::kHonest);
+  MakePool();
+  EXPECT_TRUE(WorkerOfACall().starts_with("hutch-worker-01234567-"));
+  EXPECT_EQ(pool_->GetStats().start_failures, 0u);
+}
+
+TEST_F(SparesTest, AStartFailsWhenThePoolsOwnWorkerDiesToo) {
+  wardens_.Behave(WardenWay::kZygoteDies);
+  spares_->Keep("base", "runtime");
+  MakePool();
+  EXPECT_TRUE(WorkerOfACall().starts_with("a worker could not be started: "));
+  EXPECT_EQ(pool_->GetStats().worker_failures, 2u);
+}
+
 TEST_F(SparesTest, OneThatSaysItIsReadyUnaskedIsOfNoUse) {
   wardens_.Behave(WardenWay::kReadyUnasked);
   spares_->Keep("base", "runtime");

@@ -306,6 +306,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       cell->second.ready = true;
       barren_ = 0;
       Put(cell->second.slot, SlotState::kHasCell);
+      if (cell->second.unwanted) return Kill(header.id);
       return listener_->OnCellReady(*this, header.id);
     case FrameKind::kCellExit: {
       if (cell == cells_.end() || payload.size() != sizeof(CellReport))
@@ -480,6 +481,13 @@ void Worker::Kill(uint64_t cell) {
   loop_.After(kKillDeadline, [this, alive = alive_, cell] {
     if (*alive && cells_.contains(cell)) Die("its warden does not end a cell");
   });
+}
+
+void Worker::Discard(uint64_t id) {
+  const auto cell = cells_.find(id);
+  if (cell == cells_.end()) return;
+  if (cell->second.ready) return Kill(id);
+  cell->second.unwanted = true;
 }
 
 bool Worker::Send(const FrameHeader& header, std::string_view payload,

@@ -105,6 +105,7 @@ class Worker {
   CellChannels Take(uint64_t cell);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
   void Kill(uint64_t cell);  // OnCellGone follows
+  void Discard(uint64_t cell);  // as Kill; of one that is being made, as soon as it is ready
   void StopRefilling() { refill_ = false; }
   // While the stock is low, cells do not rehearse a call before they are ready.
   void Hurry(bool low) { hurried_ = low; }
@@ -116,6 +117,7 @@ class Worker {
     uint32_t slot;
     CellChannels channels;
     bool ready = false;
+    bool unwanted = false;            // it ends when it is ready
     std::shared_ptr<void> network{};  // closes it at its end
   };
 

@@ -1,5 +1,6 @@
 #include "agent/egress/control.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "wire/channel.h"
@@ -13,6 +14,14 @@ using nlohmann::json;
 
 constexpr size_t kMaxText = 16u << 20;
 
+// Of any other number, a conversion is no one's guess: it is undefined for some.
+template <class T>
+T Number(const json& number) {
+  if (!number.is_number_unsigned() || number.get<uint64_t>() > std::numeric_limits<T>::max())
+    throw Error(Code::kProtocol, "a number that is none of its kind");
+  return number.get<T>();
+}
+
 // A secret's value may be no UTF-8; what is JSON must be.
 json Bytes(const std::string& text) {
   json::array_t bytes;
@@ -21,7 +30,7 @@ json Bytes(const std::string& text) {
 }
 std::string FromBytes(const json& bytes) {
   std::string text;
-  for (const json& byte : bytes) text += static_cast<char>(byte.get<unsigned char>());
+  for (const json& byte : bytes) text += static_cast<char>(Number<uint8_t>(byte));
   return text;
 }
 
@@ -59,28 +68,28 @@ EgressMessage FromJson(const json& j) {
   const std::string is = j.at("is");
   if (is == "hello") return EgressHello{j.at("token")};
   if (is == "policy") {
-    SetPolicy m{j.at("id"), j.at("allow_network"), {}};
+    SetPolicy m{Number<uint64_t>(j.at("id")), j.at("allow_network"), {}};
     for (const json& s : j.at("secrets")) {
       m.secrets.push_back(
           {s.at("host"), s.at("header"), FromBytes(s.at("value")), s.at("paths"), s.at("methods")});
     }
     return m;
   }
-  if (is == "forget") return ForgetPolicy{j.at("id")};
-  if (is == "add") return AddCell{j.at("cell"), j.at("policy")};
-  if (is == "close") return CloseCell{j.at("cell")};
+  if (is == "forget") return ForgetPolicy{Number<uint64_t>(j.at("id"))};
+  if (is == "add") return AddCell{Number<uint64_t>(j.at("cell")), Number<uint64_t>(j.at("policy"))};
+  if (is == "close") return CloseCell{Number<uint64_t>(j.at("cell"))};
   if (is != "closed") throw Error(Code::kProtocol, "an unknown message");
-  CellClosed m{j.at("cell"), {}};
+  CellClosed m{Number<uint64_t>(j.at("cell")), {}};
   for (const json& r : j.at("records")) {
     NetworkRecord record;
     record.host = r.at("host");
-    record.port = r.at("port");
+    record.port = Number<uint16_t>(r.at("port"));
     record.allowed = r.at("allowed");
     record.reason = r.at("reason");
     record.suggestion = r.at("suggestion");
-    record.bytes_sent = r.at("sent");
-    record.bytes_received = r.at("received");
-    record.count = r.at("count");
+    record.bytes_sent = Number<uint64_t>(r.at("sent"));
+    record.bytes_received = Number<uint64_t>(r.at("received"));
+    record.count = Number<uint64_t>(r.at("count"));
     m.records.push_back(std::move(record));
   }
   return m;

@@ -131,6 +131,7 @@ struct Egress::Impl {
   void OnAccept();
   void OnConnection(uint32_t events);
   void Lost(const std::string& why);
+  void TellOfLost();
   void Send(EgressMessage message, Fd descriptor = Fd());
   void Flush();
   void SendCell(uint64_t id, Cell& cell);
@@ -244,6 +245,7 @@ void Egress::Impl::OnAccept() {
     for (auto& [id, cell] : cells) {
       if (cell.channel) SendCell(id, cell);
     }
+    TellOfLost();
   });
 }
 
@@ -260,6 +262,7 @@ void Egress::Impl::OnConnection(uint32_t events) {
   } catch (const Error& error) {
     Lost(error.code() == Code::kUnavailable ? "the egress process ended: connections were cut off"
                                             : std::string("the egress process: ") + error.what());
+    TellOfLost();
   }
 }
 
@@ -276,21 +279,26 @@ void Egress::Impl::Lost(const std::string& why) {
   outgoing.clear();
   for (Policy& policy : policies) policy.sent = false;
   std::vector<uint64_t> waiting;
-  std::vector<uint64_t> lost;
   for (auto& [id, cell] : cells) {
     if (!cell.fault.empty()) continue;
     cell.fault = why;
     cell.channel.reset();
-    (cell.closed ? waiting : lost).push_back(id);
+    if (cell.closed) waiting.push_back(id);
   }
   for (const uint64_t id : waiting) Finish(id, Fault(why));
-  if (!on_lost) return;
-  // Later: whoever is told may be in the middle of adding one.
-  loop.Post([this, is_alive = alive, lost] {
-    for (const uint64_t id : lost) {
-      if (*is_alive && cells.contains(id)) on_lost(id);
-    }
-  });
+}
+
+// Of a start that failed nobody is told: a cell that is made now would have no network either, and
+// the calls say why. At once, so that no call gets one of them meanwhile. Never while a cell is
+// being added.
+void Egress::Impl::TellOfLost() {
+  std::vector<uint64_t> lost;
+  for (const auto& [id, cell] : cells) {
+    if (!cell.fault.empty() && !cell.closed) lost.push_back(id);
+  }
+  for (const uint64_t id : lost) {
+    if (on_lost) on_lost(id);
+  }
 }
 
 void Egress::Impl::Send(EgressMessage message, Fd descriptor) {
@@ -363,6 +371,7 @@ void Egress::Trust(std::string ca_bundle) {
   if (impl_->state != Impl::State::kDown)
     impl_->Lost("[host] ca_bundle was changed: connections were cut off");
   impl_->not_before = {};  // what failed may have failed for the file's sake
+  impl_->TellOfLost();
 }
 
 void Egress::AddCell(uint64_t id, const PoolSpec& pool, Fd channel) {

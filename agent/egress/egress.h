@@ -55,8 +55,9 @@ class Egress {
   // before, the process is replaced: what is connected then is cut off, as when it dies.
   void Trust(std::string ca_bundle);
 
-  // Told, from the loop, of each cell that is still open when its process dies: it has no network
-  // any more. One that no call has is best replaced.
+  // Told of each cell that is still open and has no network, where one that is made now would have
+  // it: when the process that ran dies, when Trust() replaces it (inside that call), and when one
+  // runs again after others could not be started. A cell that no call has is to be replaced.
   void OnLost(std::function<void(uint64_t cell)> lost);
 
  private:

@@ -16,6 +16,7 @@
 #include "tests/faults/fake_podman.h"
 #include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/memfd.h"
 
 namespace hutch {
 namespace {
@@ -180,7 +181,10 @@ TEST_F(EgressFace, ReplacesTheProcessWhereAnotherFileSaysWhomToTrust) {
   Told();
   egress.Trust("/old.pem");
   EXPECT_FALSE(Closed(one));
+  std::vector<uint64_t> lost;
+  egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
   egress.Trust("/new.pem");
+  EXPECT_EQ(lost, std::vector<uint64_t>{1}) << "before any call can get it";
   process_.reset();  // as it ends when its agent hangs up
   EXPECT_TRUE(Closed(one));
   const Fd two = AddCell(egress, 2);
@@ -188,6 +192,50 @@ TEST_F(EgressFace, ReplacesTheProcessWhereAnotherFileSaysWhomToTrust) {
   EXPECT_EQ(podman_.created(), 2u);
   EXPECT_EQ(spec_["mounts"].back()["source"], "/new.pem");
   EXPECT_EQ(spec_["command"].back(), spec_["mounts"].back()["destination"]);
+}
+
+TEST_F(EgressFace, CellsOfAStartThatFailedKeepTheReasonUntilAnotherSucceeds) {
+  refuse_ = "no such file";
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", "/gone.pem"});
+  std::vector<uint64_t> lost;
+  egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
+  const Fd one = AddCell(egress, 1);
+  RunUntil([&] { return Closed(one); });
+  EXPECT_TRUE(lost.empty()) << "another one would have no network either";
+  refuse_.clear();
+  egress.Trust("/new.pem");
+  EXPECT_EQ(lost, std::vector<uint64_t>{1});
+  lost.clear();
+  const Fd two = AddCell(egress, 2);
+  RunUntil([&] { return !lost.empty(); });
+  EXPECT_EQ(lost, std::vector<uint64_t>{1});
+  EXPECT_FALSE(Closed(two));
+}
+
+TEST(EgressControl, TakesNoNumberThatIsNoneOfItsKind) {
+  const auto takes = [](const std::string& text) {
+    const auto [ours, theirs] = MakeSocketPair();
+    const Fd memfd = MakeSealedMemfd("test", text.data(), text.size());
+    const int fd = memfd.get();
+    char mark = 'J';
+    const iovec part{&mark, 1};
+    SendDatagram(theirs.get(), {&part, 1}, {&fd, 1});
+    try {
+      return ReceiveEgress(ours.get()).has_value();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kProtocol);
+      return false;
+    }
+  };
+  const auto closed = [](const std::string& cell, const std::string& port) {
+    return R"({"is":"closed","cell":)" + cell + R"(,"records":[{"host":"a","port":)" + port +
+           R"(,"allowed":true,"reason":"","suggestion":"","sent":1,"received":1,"count":1}]})";
+  };
+  EXPECT_TRUE(takes(closed("1", "443")));
+  EXPECT_TRUE(takes(closed("18446744073709551615", "0")));
+  for (const char* none : {"1e300", "-1", "1.5", "18446744073709551616", "true", "\"1\""})
+    EXPECT_FALSE(takes(closed(none, "443"))) << none;
+  EXPECT_FALSE(takes(closed("1", "65536")));
 }
 
 TEST_F(EgressFace, ListensToTheProcessThatItStartedOnly) {

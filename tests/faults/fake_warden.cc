@@ -95,7 +95,7 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
     while (!warden.stop && ::poll(&polled, 1, 5) <= 0) {
     }
     std::vector<Fd> descriptors;
-    const ReceiveResult got = ReceiveDatagram(socket, buffer, &descriptors, 3);
+    const ReceiveResult got = ReceiveDatagram(socket, buffer, &descriptors, 4);
     if (got.status == ReceiveStatus::kNothing) continue;
     if (got.status != ReceiveStatus::kData) {
       if (!ordered) ++turned_away;
@@ -166,7 +166,7 @@ void FakeWardens::Nonsense(const Warden& warden, int socket) {
   while (!warden.stop) {
     pollfd polled{socket, POLLIN, 0};
     ::poll(&polled, 1, 1);
-    const ReceiveResult got = ReceiveDatagram(socket, buffer, &descriptors, 3);
+    const ReceiveResult got = ReceiveDatagram(socket, buffer, &descriptors, 4);
     if (got.status == ReceiveStatus::kClosed) return;
     if (got.status == ReceiveStatus::kData) {
       orders.emplace_back();
