@@ -17,9 +17,20 @@ size_t Queue::LineOf(uint64_t caller, bool ahead) const {
 Queue::Full Queue::IsFull(uint64_t caller, bool ahead) const {
   const size_t own = LineOf(caller, ahead);
   if (ahead) return own < kMaxAhead ? Full::kNo : Full::kQueue;
-  if (own == 0) return Full::kNo;
-  if (waiting() >= capacity_) return Full::kQueue;
-  return in_all_.waiting >= in_all_.capacity ? Full::kAgent : Full::kNo;
+  if (own != 0 && waiting() >= capacity_) return Full::kQueue;
+  const bool full = in_all_.waiting >= in_all_.capacity && in_all_.by_caller.contains(caller);
+  return full ? Full::kAgent : Full::kNo;
+}
+
+void Queue::Count(uint64_t caller) {
+  ++in_all_.waiting;
+  ++in_all_.by_caller[caller];
+}
+
+void Queue::Uncount(uint64_t caller) {
+  --in_all_.waiting;
+  const auto its = in_all_.by_caller.find(caller);
+  if (--its->second == 0) in_all_.by_caller.erase(its);
 }
 
 std::optional<Queue::Duration> Queue::Outlook(uint64_t caller) const {
@@ -39,7 +50,11 @@ void Queue::Add(const Place& place) {
   places_.emplace(place.ticket, place);
   lines_[place.ahead][place.caller].insert(place.ticket);
   deadlines_.emplace(place.deadline, place.ticket);
-  ++(place.ahead ? ahead_ : in_all_.waiting);
+  if (place.ahead) {
+    ++ahead_;
+  } else {
+    Count(place.caller);
+  }
 }
 
 std::optional<Queue::Place> Queue::Remove(uint64_t ticket) {
@@ -51,7 +66,11 @@ std::optional<Queue::Place> Queue::Remove(uint64_t ticket) {
   line->second.erase(ticket);
   if (line->second.empty()) lines_[place.ahead].erase(line);
   deadlines_.erase({place.deadline, ticket});
-  --(place.ahead ? ahead_ : in_all_.waiting);
+  if (place.ahead) {
+    --ahead_;
+  } else {
+    Uncount(place.caller);
+  }
   return place;
 }
 

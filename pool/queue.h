@@ -2,8 +2,9 @@
 //
 // First come, first served within a caller; callers in turn; those who only look ahead after
 // everybody who waits for a call. So a caller with a thousand waiting calls delays one with a
-// single call by one cell. A full queue has one place left for each caller who has none in it, so
-// no caller can shut out another; the number of callers bounds what that adds.
+// single call by one cell. A full queue has one place left for each caller who has none in it, and
+// where all queues together are full, for each who has none in any: so no caller can shut out
+// another, and the number of callers bounds what that adds.
 //
 // A pure data structure: tickets, callers and time come in as numbers. One thread.
 #pragma once
@@ -32,6 +33,7 @@ constexpr size_t QueueCapacity(uint64_t max_cells) {
 struct QueuesInAll {
   size_t capacity = kMaxQueuedInAll;
   size_t waiting = 0;
+  std::map<uint64_t, size_t> by_caller{};  // of those who have a place
 };
 
 class Queue {
@@ -48,7 +50,7 @@ class Queue {
   };
 
   Queue(size_t capacity, QueuesInAll& in_all) : capacity_(capacity), in_all_(in_all) {}
-  ~Queue() { in_all_.waiting -= waiting(); }
+  ~Queue() { TakeAll(); }
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
@@ -92,6 +94,8 @@ class Queue {
   std::vector<Place> TakeAll();  // in the order in which they came
 
  private:
+  void Count(uint64_t caller);
+  void Uncount(uint64_t caller);
   void NoteServed(Time now);
   size_t LineOf(uint64_t caller, bool ahead) const;  // how many places it has
 

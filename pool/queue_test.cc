@@ -105,9 +105,13 @@ TEST_F(QueueTest, AllQueuesTogetherAreBounded) {
     Add(1);
     EXPECT_EQ(queue_.IsFull(1, false), Queue::Full::kAgent);
     EXPECT_EQ(queue_.IsFull(2, false), Queue::Full::kNo);
+    const Queue unused(4, in_all_);
+    EXPECT_EQ(unused.IsFull(1, false), Queue::Full::kAgent) << "it waits elsewhere";
+    EXPECT_EQ(unused.IsFull(1, true), Queue::Full::kNo);
   }
   EXPECT_EQ(queue_.IsFull(1, false), Queue::Full::kNo) << "the other queue is gone";
   EXPECT_EQ(in_all_.waiting, 1u);
+  EXPECT_EQ(in_all_.by_caller, (std::map<uint64_t, size_t>{{1, 1}}));
 }
 
 TEST_F(QueueTest, TakesTheLateOnesAndNoOther) {
@@ -132,6 +136,7 @@ TEST_F(QueueTest, RemovesWhoGaveUp) {
   EXPECT_EQ(Order(), (Callers{1}));
   EXPECT_TRUE(queue_.empty());
   EXPECT_EQ(in_all_.waiting, 0u);
+  EXPECT_TRUE(in_all_.by_caller.empty());
   EXPECT_FALSE(queue_.next_deadline());
 }
 
