@@ -262,6 +262,7 @@ def control() -> Iterable[bytes]:
         {"is": "add", "cell": 1, "policy": 1},
         {"is": "close", "cell": 1},
         {"is": "closed", "cell": 1, "records": [record, record]},
+        {"is": "closed", "cell": 1, "records": [record | {"port": 1e300, "count": -1}]},
     ):
         yield json.dumps(message).encode()
 

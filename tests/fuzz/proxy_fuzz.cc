@@ -8,6 +8,8 @@
 
 #include "agent/egress/proxy.h"
 #include "agent/egress/vet.h"
+#include "tests/fuzz/choices.h"
+#include "tests/fuzz/request_mutator.h"
 #include "tests/fuzz/tally.h"
 #include "wire/egress.h"
 
@@ -63,6 +65,16 @@ Asked Ask(std::string_view bytes, size_t piece) {
 }
 
 }  // namespace
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned seed) {
+  std::string bytes =
+      size == 0 ? "" : std::string(reinterpret_cast<const char*>(data) + 1, size - 1);
+  char piece = size == 0 ? '\0' : static_cast<char>(data[0]);
+  if (hutch::Choices choose(~seed); choose.OneIn(16)) piece = static_cast<char>(choose.Below(32));
+  hutch::MutateAsked(bytes, seed);
+  return hutch::PutMutant(piece + bytes, data, size, max_size);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;

@@ -16,6 +16,8 @@
 #include <string>
 
 #include "agent/egress/sni.h"
+#include "tests/fuzz/choices.h"
+#include "tests/fuzz/hello_mutator.h"
 #include "tests/fuzz/tally.h"
 
 namespace {
@@ -69,6 +71,17 @@ std::string InRecords(const std::string& body, size_t most) {
   return text;
 }
 
+// The other way, as far as there are records.
+std::string FromRecords(std::string_view text) {
+  std::string handshake;
+  while (text.size() >= 5) {
+    const size_t size = static_cast<uint8_t>(text[3]) << 8 | static_cast<uint8_t>(text[4]);
+    handshake += text.substr(5, size);
+    text.remove_prefix(std::min(text.size(), 5 + size));
+  }
+  return handshake.substr(std::min<size_t>(4, handshake.size()));
+}
+
 std::string InLowerCase(std::string text) {
   for (char& c : text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
@@ -77,6 +90,27 @@ std::string InLowerCase(std::string text) {
 }
 
 }  // namespace
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size,
+                                          unsigned seed) {
+  hutch::Choices choose(seed);
+  const unsigned how = size == 0 ? 0 : data[0];
+  std::string bytes(reinterpret_cast<const char*>(data) + (size == 0 ? 0 : 1),
+                    size == 0 ? 0 : size - 1);
+  if (choose.OneIn(16)) {  // the records themselves, or the body without a form
+    hutch::MutateBlindly(bytes);
+    return hutch::PutMutant(static_cast<char>(how) + bytes, data, size, max_size);
+  }
+  if (how == 0) bytes = FromRecords(bytes);
+  hutch::MutateHello(bytes, seed);
+  constexpr size_t kWhole = 16 * 1024;
+  if (how == 0 || choose.OneIn(16)) {
+    bytes = '\0' + InRecords(bytes, choose.OneIn(4) ? 1 + choose.Below(64) : kWhole);
+  } else {
+    bytes = static_cast<char>(choose.OneIn(4) ? 1 + choose.Below(255) : how) + bytes;
+  }
+  return hutch::PutMutant(bytes, data, size, max_size);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
