@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <deque>
@@ -17,7 +18,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
+#include <tuple>
 
 #include "agent/server.h"
 #include "pool/descriptors.h"
@@ -143,6 +146,123 @@ TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
   RunUntil([&] { return peer.Count<Report>() == 1; });
   EXPECT_EQ(peer.All<Report>()[0].lease, lease.lease);
   EXPECT_EQ(peer.All<Report>()[0].report.wall_us, 7u);
+}
+
+TEST_F(BrokerTest, RefusesAnyNetworkAndMountsOnGvisorWhateverItsClientLetThrough) {
+  FakePeer peer(1);
+  uint64_t request = 1;
+  const auto refusal = [&](const std::function<void(PoolSpec&)>& ask) {
+    PoolSpec spec = spec_;
+    spec.isolation = "gvisor";
+    ask(spec);
+    const size_t before = peer.Count<Failed>();
+    broker_->Handle(peer, Prepare{request++, 60'000, spec});
+    if (peer.Count<Failed>() != before + 1) return std::string("none");
+    EXPECT_EQ(peer.All<Failed>().back().code, static_cast<int32_t>(Code::kInvalidArgument));
+    return peer.All<Failed>().back().message;
+  };
+  const std::string why = "isolation=\"gvisor\" takes no mounts, and has no network";
+  EXPECT_EQ(refusal([](PoolSpec& s) { s.allow_network = {"a.test:443"}; }), why);
+  EXPECT_EQ(refusal([](PoolSpec& s) { s.secrets = {{"a.test", "X", "v", {}, {}}}; }), why);
+  EXPECT_EQ(refusal([](PoolSpec& s) { s.mounts.resize(1); }), why);
+  EXPECT_EQ(peer.Count<Prepared>(), 0u);
+  EXPECT_EQ(wardens_.containers().created(), 0u);
+  spec_.isolation = "container";
+  spec_.allow_network = {"a.test:443"};
+  broker_->Handle(peer, Prepare{request, 60'000, spec_});
+  EXPECT_EQ(peer.Count<Failed>(), 3u) << "elsewhere a network may be had";
+}
+
+TEST_F(BrokerTest, RemovesWhatWasUsedTheLongestAgoWhereEnvironmentsTakeMoreThanTheirShare) {
+  namespace fs = std::filesystem;
+  const auto place = [&](const std::string& digest) {
+    return fs::path(paths_.environment_dir()) / digest;
+  };
+  const auto use = [&](const std::string& digest, std::chrono::seconds ago) {
+    fs::last_write_time(place(digest) / "meta.json", fs::file_time_type::clock::now() - ago);
+  };
+  const auto plant = [&](const std::string& digest, uint64_t mb, std::chrono::seconds ago) {
+    fs::create_directories(place(digest) / "tree");
+    std::string boot;
+    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+    std::ofstream(place(digest) / "meta.json")
+        << json{{"digest", digest},          {"requirements", json::array()},
+                {"packages", json::array()}, {"python_version", "3.11.7"},
+                {"base_id", spec_.base_id},  {"bytes", mb << 20},
+                {"created_sec", 1},          {"build_sec", 1},
+                {"preload", json::array()},  {"notes", json::array()},
+                {"boot", boot + "\n"}};
+    use(digest, ago);
+  };
+  using std::chrono::seconds;
+  spec_.requirements = {"in-use"};
+  const std::string in_use = DigestOf(SpecOf(spec_));
+  const std::string older(64, 'a');
+  const std::string old(64, 'b');
+  const std::string fresh(64, 'c');
+  for (const auto& [most_mb, goes, stays] :
+       {std::tuple(50, std::set{older}, std::set{old, in_use, fresh}),
+        std::tuple(10, std::set{older, old}, std::set{in_use, fresh})}) {
+    plant(in_use, 20, seconds(0));
+    plant(older, 20, seconds(2000));
+    plant(old, 20, seconds(1000));
+    plant(fresh, 5, seconds(1));
+    broker_.emplace(loop_, podman_, store_, paths_, "generation", [] { return ::getuid(); });
+    FakePeer peer(1);
+    PrepareFor(peer);
+    EXPECT_EQ(peer.All<Prepared>()[0].digest, in_use);
+    use(in_use, seconds(3000));  // but a pool has it
+    AgentConfig config;
+    config.host.environment_disk_mb = most_mb;
+    broker_->Configure(config);
+    RunUntil([&] {
+      return std::ranges::none_of(goes, [&](const auto& one) { return fs::exists(place(one)); });
+    });
+    broker_.reset();  // and whatever was under way
+    for (const std::string& digest : stays) EXPECT_TRUE(fs::exists(place(digest))) << digest;
+  }
+}
+
+TEST_F(BrokerTest, AClientThatNamesTheDigestOfAnotherSetGetsItsOwn) {
+  // There is one of that name, and a worker started ahead that could show it.
+  const std::string theirs(64, 'd');
+  std::filesystem::create_directories(paths_.environment_dir() + "/" + theirs + "/tree");
+  const std::string told = "HUTCH_ENVIRONMENT=" + theirs;
+  const std::string line = std::string(1, '\0') + told;
+  uint64_t id = 1;
+  const auto mine = [&](const std::function<void(PoolSpec&)>& name) {
+    broker_->KeepSpare(spec_.base_id, spec_.runtime_id);
+    FakePeer peer(id++);
+    PoolSpec spec = spec_;
+    spec.labels["case"] = std::to_string(id);  // a pool of its own
+    name(spec);
+    broker_->Handle(peer, Prepare{1, 60'000, spec});
+    RunUntil([&] { return peer.Count<Prepared>() + peer.Count<Failed>() > 0; });
+    const bool shown = ('\0' + wardens_.last_config()).find(line) != std::string::npos;
+    const bool prepared = peer.Count<Prepared>() > 0;
+    const bool named = prepared && peer.All<Prepared>()[0].digest == theirs;
+    broker_->Gone(peer);
+    return shown || named ? "theirs" : prepared ? "its own" : "refused";
+  };
+  EXPECT_STREQ(mine([&](PoolSpec& s) { s.labels["digest"] = theirs; }), "its own");
+  EXPECT_STREQ(mine([&](PoolSpec& s) { s.env["HUTCH_ENVIRONMENT"] = theirs; }), "its own");
+  EXPECT_STREQ(mine([&](PoolSpec& s) { s.env["A"] = "b" + line; }), "its own");
+  EXPECT_STREQ(mine([&](PoolSpec& s) { s.modules[theirs] = line; }), "its own");
+  EXPECT_STREQ(mine([&](PoolSpec& s) { s.setup = line; }), "its own");
+  EXPECT_STREQ(mine([&](PoolSpec& s) {
+                 s.preload_given = true;
+                 s.preload = {theirs};
+               }),
+               "its own");
+  EXPECT_STREQ(mine([&](PoolSpec& s) {
+                 s.preload_given = true;
+                 s.preload = {"json" + line};
+               }),
+               "refused");
+  FakePeer peer(id);
+  broker_->Handle(peer, Acquire{1, theirs, 60'000, false});
+  ASSERT_EQ(peer.Count<Failed>(), 1u);
+  EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kUnknownPool));
 }
 
 TEST_F(BrokerTest, CountsEachCallOnce) {

@@ -171,6 +171,85 @@ def test_a_reset_by_the_user_is_told_and_everything_is_made_again(machine: Machi
     assert said == "42"
 
 
+def test_locks_used_up_by_others_are_told_and_needed_for_new_workers_alone(
+    machine: Machine,
+) -> None:
+    """Each container and each volume has one of Podman's 2048 locks. Hutch makes no volume."""
+    said = machine.boot("""
+        import http.client, socket
+        from hutch import _core
+        call()
+        print(podman("volume", "ls", "--quiet") == "")
+
+        class Podman(http.client.HTTPConnection):
+            def connect(self):
+                self.sock = socket.socket(socket.AF_UNIX)
+                self.sock.connect(_core.paths()["run_dir"] + "/podman/podman.sock")
+
+        def fill():
+            service = Podman("d")
+            for made in range(5000):
+                service.request("POST", "/v4.0.0/libpod/volumes/create", body="{}",
+                                headers={"Content-Type": "application/json"})
+                answer = service.getresponse()
+                if answer.status != 201:
+                    return made, answer.read().decode()
+                answer.read()
+            return made, "no end of locks"
+
+        made, why = fill()
+        print(made > 1000, "num_locks" in why)
+        print(call())  # its worker is there
+        for attempt in range(5):  # one may have been started ahead
+            try:
+                hutch.run("print(1)", labels={"worker": f"new {attempt}"})
+            except hutch.SandboxStartupError as error:
+                print("num_locks" in str(error), error.may_have_run)
+                break
+            fill()
+        print(call())
+        podman("volume", "prune", "--force")
+        print(call("after it"))
+    """)
+    assert said.splitlines() == ["True", "True True", "42", "True False", "42", "42"]
+
+
+RUNC = shutil.which("runc", path="/usr/sbin:/usr/bin:/sbin:/bin")
+
+
+@pytest.mark.skipif(RUNC is None, reason="Debian's runc is not installed")
+def test_containers_made_by_runc_have_the_same_walls(machine: Machine) -> None:
+    """Under crun's name: Podman asks this machine's settings which one to start."""
+    here = Path(__file__).parent.parent
+    attacks = [
+        "posture.py::test_posture_is_the_golden_one",
+        "posture.py::test_user_code_changes_nothing_of_it",
+        "files.py::test_writing_outside_the_scratch_hits_a_read_only_root",
+        "files.py::test_the_root_cannot_be_changed",
+        "kernel.py::test_dangerous_system_calls_are_refused",
+        "network.py::test_nothing_outside_can_be_reached",
+        "processes.py::test_a_cell_sees_only_its_own_processes",
+    ]
+    tests = [f"{here}/security/test_{attack}" for attack in attacks]
+    said = machine.boot(f"""
+        subprocess.run("mount --bind {RUNC} /usr/bin/crun", shell=True, check=True)
+        def tried(*command):
+            done = subprocess.run(command, capture_output=True, text=True, cwd="{here.parent}")
+            return done.stdout
+        print(tried("crun", "--version").split()[0])
+        print(call("runc"))
+        limits = dict(labels={{"of": "runc"}}, timeout_sec=1, memory_mb=64)
+        for source in ("while True: pass", "x = bytearray(1 << 30)"):
+            outcome = hutch.run(source, **limits)
+            print(outcome.status, outcome.limit)
+        said = tried(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *{tests!r})
+        print(said if " passed" not in said or " failed" in said else "passed")
+    """)
+    assert said.splitlines() == [
+        "runc", "42", "limit time", "limit memory", "passed",
+    ]  # fmt: skip
+
+
 def test_workers_are_of_the_image_that_was_looked_up_whatever_its_name_means(
     machine: Machine,
 ) -> None:

@@ -105,15 +105,6 @@ def test_limits_that_are_none_are_refused_before_a_call(setting: dict[str, objec
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_no_message_carries_a_digest_to_the_agent() -> None:
-    """The agent makes the digest of what it is asked for; a client has no field for one."""
-    text = re.sub(r"//.*", "", (ROOT / "wire" / "message.h").read_text())
-    asked = re.search(r"struct Prepare \{.*?\n\};", text, re.DOTALL)
-    assert asked is not None
-    assert not re.search(r"digest|hash", asked[0], re.IGNORECASE)
-    assert "DigestOf(spec)" in (ROOT / "pool" / "environment.cc").read_text()
-
-
 def test_workers_are_pinned_by_the_images_id() -> None:
     """A worker is made of what its tag meant when it was looked up, and never of what is pulled for
     it: only a base that the caller names is, before it is looked at.

@@ -34,6 +34,7 @@ def posture(struggle: bool) -> Posture:
     import ctypes
     import os
     import resource
+    import stat
     import threading
 
     stay = threading.Event()
@@ -116,6 +117,7 @@ def posture(struggle: bool) -> Posture:
         told["mounts"].setdefault(place[4], []).append(
             [kind, " ".join(dict.fromkeys(shown)), " ".join(place[6:])]
         )
+    told["nodes"] = [path for path in told["mounts"] if stat.S_ISCHR(os.stat(path).st_mode)]
     told["process"] = {
         "working directory": os.getcwd(),
         "root": os.listdir("/"),
@@ -169,9 +171,12 @@ def shape(told: Posture) -> Posture:
         overlay = f"lowerdir={path}:/tmp/empty nodev nosuid ro"
         assert told["mounts"].pop(path) == [["overlay", overlay, ""]], path
     told["devices"] = sorted(path for path in told["mounts"] if path in DEVICES)
-    for path in told["devices"]:  # a node each, bound from the container's: of the size no more
+    # A node each, bound from the container's, which runc binds from the host's: that its mount may
+    # not be nosuid there means nothing to a node.
+    nodes = told.pop("nodes")
+    for path in told["devices"]:
         (mount,) = told["mounts"].pop(path)
-        assert "nosuid" in mount[1] and mount[2] == "", path
+        assert path in nodes and mount[2] == "", path
     return told
 
 
