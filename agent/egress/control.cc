@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxText = 16u << 20;
 
-// Of any other number, a conversion is no one's guess: it is undefined for some.
+// The conversion of any other number loses some of it, or is undefined.
 template <class T>
 T Number(const json& number) {
   if (!number.is_number_unsigned() || number.get<uint64_t>() > std::numeric_limits<T>::max())
