@@ -170,9 +170,23 @@ std::vector<Service> FindServices(const Paths& paths, bool ours) {
   return found;
 }
 
+// One that is stopped never will answer.
+bool IsStopped(const Service& service) {
+  const std::string stat = ReadText("/proc/" + std::to_string(service.pid) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.substr(name_end, 3) == ") T";
+}
+
 bool Answers(const Paths& paths, const Endpoint& endpoint) {
-  const AsUser user(paths);
-  return Podman(endpoint.socket).Ping(milliseconds(2000));
+  const auto pings = [&](milliseconds patience) {
+    const AsUser user(paths);
+    return Podman(endpoint.socket).Ping(patience);
+  };
+  if (pings(milliseconds(2000))) return true;
+  // One that only waits for a busy processor is not to be replaced: it may be at work for others.
+  const std::vector<Service> services = FindServices(paths, true);
+  if (services.empty() || std::ranges::any_of(services, IsStopped)) return false;
+  return pings(milliseconds(10000));
 }
 
 // One whose database was removed (`podman system reset`) answers a ping, and nothing else.
