@@ -333,6 +333,7 @@ class Worker:
         """Walks the whole path on a dummy, success and exception: calls then meet few faults.
 
         A call sees nothing of it."""
+        rehearse_text()
         ours, theirs = self.cell.pair()
         fd, self.fd = self.fd, ours
         for dummy in _DUMMIES:
@@ -342,7 +343,6 @@ class Worker:
         self.fd = fd
         _close(ours)
         _close(theirs)
-        rehearse_text()
 
 
 _ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
