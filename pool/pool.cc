@@ -559,8 +559,12 @@ void Pool::Tick() {
   }
   if (single_use_) return TickStock();
   Member* current = Current();
-  if (current != nullptr) EndSurplus(*current, now);
-  if (current == nullptr || Starting()) return;
+  if (current == nullptr) {
+    if (IsWaitedFor()) Resize();  // whatever became of the worker that was to serve them
+    return;
+  }
+  EndSurplus(*current, now);
+  if (Starting()) return;
   const Worker& worker = *current->worker;
   // A little before its last call the replacement is begun, so that nobody waits for it.
   const uint64_t margin = std::min<uint64_t>(rotation_.max_calls / 10, 32);
@@ -569,12 +573,17 @@ void Pool::Tick() {
   if (!why.empty()) StartWorker();
 }
 
+bool Pool::IsWaitedFor() const {
+  return queue_.waiting() > 0 || !ready_watchers_.empty() || !warm_watchers_.empty();
+}
+
 bool Pool::EndUnused(std::string_view why) {
+  if (IsWaitedFor()) return false;
   // What is leased ahead of calls that do not come is taken back first; a call that runs keeps the
   // pool.
-  while (context_.reclaim(*this, nullptr)) {
-  }
-  if (!leased_.empty()) return false;
+  bool coming = false;
+  while (context_.reclaim(*this, nullptr)) coming = true;
+  if (!leased_.empty()) return coming;
   stocked_ = false;
   for (Member& member : workers_) RetireMember(member, why);
   return true;

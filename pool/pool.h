@@ -89,7 +89,9 @@ class Pool final : public Worker::Listener {
   void EnsureWarm(uint64_t cells, std::function<void(uint64_t ready, const Error*)> done);
 
   void Tick();  // rotation, surplus slots and idle eviction; about once a second
-  bool EndUnused(std::string_view why);  // ends every worker; false: a call runs on one of them
+  // Ends every worker, at once or, asked again, when what was leased ahead is back. False: a call
+  // runs on one of them, or somebody waits for one.
+  bool EndUnused(std::string_view why);
   Clock::time_point last_use() const { return last_use_; }
   void Retire();  // start nothing more; workers go as their leased cells end
   bool empty() const { return workers_.empty(); }
@@ -135,6 +137,7 @@ class Pool final : public Worker::Listener {
   Member* MemberOfCell(uint64_t cell);
   Member* Current();      // the worker that new cells come from: the newest that is ready
   bool Starting() const;  // one more is on its way
+  bool IsWaitedFor() const;
   void StartWorker();
   void StartFailed(const Error& error);
   void FailSoon(const Error& error);  // all who wait, unless another worker serves them

@@ -563,6 +563,26 @@ TEST_F(PoolTest, EndsItsWorkersWhenAskedUnlessACallRuns) {
   EXPECT_NE(Await(), nullptr) << "a later call starts another one";
 }
 
+TEST_F(PoolTest, IsNotEndedWhileSomebodyWaitsForItsFirstWorker) {
+  MakePool();
+  bool ready = false;
+  pool_->WhenWorkerReady([&](const Error* error) { ready = error == nullptr; });
+  EXPECT_FALSE(pool_->EndUnused("test"));
+  RunUntil([&] { return ready; });
+  EXPECT_TRUE(pool_->EndUnused("test"));
+}
+
+TEST_F(PoolTest, EndsWhenWhatWasLeasedAheadIsBack) {
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  EXPECT_TRUE(pool_->EndUnused("test")) << "it is on its way: no other pool has to go";
+  EXPECT_EQ(pool_->GetStats().workers, 1u);
+  RunUntil([&] { return gone_.contains(grants_.front().cell); });
+  EXPECT_TRUE(pool_->EndUnused("test"));
+  RunUntil([&] { return pool_->empty(); });
+}
+
 TEST_F(PoolTest, TellsEverybodyWhoWaitsThatItRetires) {
   MakePool();
   int told = 0;
