@@ -72,6 +72,10 @@ def _is_shown(target: Target) -> bool:
 def _failed(
     target: Target, error: _core.Error, begun: float, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    if error.args[0] in NOTHING_HAPPENED and not error.args[3]:
+    code = error.args[0]
+    connection = _connection.ready()
+    if code in ("unavailable", "protocol") and connection is not None:
+        _connection.drop(connection)
+    if code in NOTHING_HAPPENED and not error.args[3]:
         return _run.value(target, args, kwargs)
     raise _run.failure(error, target, begun) from None
