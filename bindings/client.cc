@@ -1,7 +1,5 @@
 #include "bindings/client.h"
 
-#include <pybind11/stl.h>
-
 #include <cstring>
 #include <unordered_map>
 

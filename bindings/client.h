@@ -2,7 +2,6 @@
 // caller's callbacks and signal handlers. Thread contract: everything here needs the GIL.
 #pragma once
 
-#include <pybind11/pybind11.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bindings/python.h"
 #include "bindings/result.h"
 #include "client/client.h"
 #include "wire/sha256.h"

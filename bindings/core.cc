@@ -1,7 +1,5 @@
 // Module _core: the client and the result decoder, as thin as it can be. What a user reads is the
 // typed package on top; _core.pyi is this file's interface.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>

@@ -4,7 +4,6 @@
 #define MSGPACK_NO_BOOST  // its parser needs none
 #include "bindings/decode.h"
 
-#include <pybind11/pybind11.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -16,8 +15,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-namespace py = pybind11;
 
 namespace hutch {
 namespace {

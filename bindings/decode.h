@@ -63,10 +63,10 @@
 // kMaxSameHash hashes are refused (hash flooding).
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <cstddef>
 #include <cstdint>
+
+#include "bindings/python.h"
 
 namespace hutch {
 

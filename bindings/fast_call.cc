@@ -1,7 +1,5 @@
 #include "bindings/fast_call.h"
 
-#include <pybind11/stl.h>
-
 #include <algorithm>
 #include <string_view>
 #include <utility>

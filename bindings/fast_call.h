@@ -5,12 +5,11 @@
 // travels with the function. Otherwise, and for all but a plain return, the package has its say.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <string>
 #include <utility>
 
 #include "bindings/client.h"
+#include "bindings/python.h"
 
 namespace hutch {
 

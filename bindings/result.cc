@@ -1,7 +1,5 @@
 #include "bindings/result.h"
 
-#include <pybind11/stl.h>
-
 #include <csignal>
 #include <string_view>
 

@@ -2,19 +2,16 @@
 // here needs the GIL.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
 
+#include "bindings/python.h"
 #include "client/client.h"
 #include "wire/error.h"
 
 namespace hutch {
-
-namespace py = pybind11;
 
 // hutch._core.Error.
 py::object& CoreError();
