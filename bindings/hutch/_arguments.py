@@ -28,13 +28,18 @@ class _Large:
         return type(self.data), (PickleBuffer(self.data),)
 
 
-# What any pickler pickles alike, at the speed of C.
-_PLAIN = {int, str, float, bool, bytes, type(None)}
+# What any pickler pickles alike, at the speed of C; the second, where they are large, beside it.
+_PLAIN = {int, str, float, bool, type(None)}
+_SIMPLE = {*_PLAIN, bytes, bytearray}
 
 
 def _is_plain(value: Any) -> bool:
     kind = type(value)
-    return kind in _PLAIN and (kind is not bytes or len(value) < OUT_OF_BAND)
+    return kind in _PLAIN or (kind is bytes and len(value) < OUT_OF_BAND)
+
+
+def _is_simple(value: Any) -> bool:
+    return type(value) in _SIMPLE
 
 
 def _outside(value: Any) -> Any:
@@ -52,9 +57,12 @@ def pickle_arguments(
     """The pickle of (args, kwargs) and the buffers beside it. Raises SerializationError."""
     if not kwargs and all(map(_is_plain, args)):
         return pickle.dumps((tuple(args), kwargs), _pickling.PROTOCOL), []
+    simple = all(map(_is_simple, args)) and all(map(_is_simple, kwargs.values()))
     args = tuple(map(_outside, args))
     kwargs = {name: _outside(value) for name, value in kwargs.items()}
     try:
+        if simple:
+            return _simply_pickled((args, kwargs))
         return _pickled((args, kwargs), inside)
     except Exception as error:
         raise _naming(function, args, kwargs, inside, error) from error
@@ -68,9 +76,10 @@ def pickle_chunk(
     """The same of a list of calls' positional arguments."""
     if all(all(map(_is_plain, args)) for args in items):
         return pickle.dumps([(tuple(args), {}) for args in items], _pickling.PROTOCOL), []
+    simple = all(all(map(_is_simple, args)) for args in items)
     calls: list[Any] = [(tuple(map(_outside, args)), {}) for args in items]
     try:
-        return _pickled(calls, inside)
+        return _simply_pickled(calls) if simple else _pickled(calls, inside)
     except Exception as error:
         for args, _ in calls:
             try:
@@ -80,9 +89,17 @@ def pickle_chunk(
         raise _naming(function, (), {}, inside, error) from error
 
 
+def _simply_pickled(value: Any) -> tuple[bytes, list[Any]]:
+    buffers: list[Any] = []
+    return pickle.dumps(value, _pickling.PROTOCOL, buffer_callback=_keeps(buffers)), buffers
+
+
 def _pickled(value: Any, inside: frozenset[str]) -> tuple[bytes, list[Any]]:
     buffers: list[Any] = []
+    return _pickling.dumps(value, inside, buffer_callback=_keeps(buffers)), buffers
 
+
+def _keeps(buffers: list[Any]) -> Callable[[PickleBuffer], bool]:
     def keep(buffer: PickleBuffer) -> bool:
         """False: out of band; True: into the pickle."""
         try:
@@ -95,7 +112,7 @@ def _pickled(value: Any, inside: frozenset[str]) -> tuple[bytes, list[Any]]:
         buffers.append(raw.obj if type(raw.obj) is bytes else raw)
         return False
 
-    return _pickling.dumps(value, inside, buffer_callback=keep), buffers
+    return keep
 
 
 def _naming(
