@@ -77,6 +77,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   call_id_ = call_id;
   restarted_ = told_slow_ = false;
   result_memfd_.reset();
+  parts_.clear();
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
@@ -254,16 +255,19 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     throw Error(Code::kProtocol, "the cell sent a frame that is no answer to its call", "", true);
   }
   const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
+  const uint64_t limit =
+      request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
   switch (header.kind) {
     case FrameKind::kStarted:
       if (!std::exchange(restarted_, true))
         deadline_ = DeadlineFrom(Clock::now(), request.limits.timeout_ms);
       return false;
+    case FrameKind::kPart:
+      TakePart(header, payload, std::min(limit, kMostInParts));
+      return false;
     case FrameKind::kNeed: {
       FrameHeader reply{.kind = FrameKind::kRefused, .id = call_id_, .b = header.b};
       const iovec part{&reply, sizeof reply};
-      const uint64_t limit =
-          request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
       if (header.b == 0 || header.b > limit || result_memfd_) {
         SendDatagram(socket_.get(), {&part, 1});
         return false;
@@ -297,16 +301,34 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   return true;
 }
 
+void Lease::TakePart(const FrameHeader& header, std::string_view payload, uint64_t most) {
+  if (parts_.empty()) {
+    parts_size_ = header.c;
+    if (parts_size_ <= most) parts_.reserve(parts_size_);
+  }
+  if (payload.empty() || header.c != parts_size_ || parts_size_ > most ||
+      payload.size() > parts_size_ - parts_.size()) {
+    throw Error(Code::kProtocol, "the parts of the cell's reply contradict each other", "", true);
+  }
+  parts_.append(payload);
+}
+
 void Lease::TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload) {
   if (payload.size() < sizeof(CallUsage))
     throw Error(Code::kProtocol, "the cell's reply is too short", "", true);
   std::memcpy(&outcome.usage, payload.data(), sizeof(CallUsage));
   payload.remove_prefix(sizeof(CallUsage));
   outcome.result_size = header.c;
-  if (header.b > header.c || (header.a & ~kFlagInMemfd) != 0)
+  if (header.b > header.c || header.a > kFlagInParts || (header.a != 0 && !payload.empty()))
     throw Error(Code::kProtocol, "the cell's reply contradicts itself", "", true);
-  if (header.a & kFlagInMemfd) {
-    if (!result_memfd_ || header.c > result_memfd_size_ || !payload.empty()) {
+  if (header.a == kFlagInParts) {
+    if (header.c != parts_.size())
+      throw Error(Code::kProtocol, "parts of the cell's reply are missing", "", true);
+    outcome.payload = std::make_unique<Payload>(std::exchange(parts_, {}), header.b);
+    return;
+  }
+  if (header.a == kFlagInMemfd) {
+    if (!result_memfd_ || header.c > result_memfd_size_) {
       throw Error(Code::kProtocol, "the cell's reply is not where it says", "", true);
     }
     outcome.payload =

@@ -178,6 +178,7 @@ class Lease {
  private:
   // True when `outcome` is decided.
   bool OnFrame(CallOutcome& outcome, const CallRequest& request);
+  void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
   void TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload);
   void ReadOutput(int stream, const OutputHook& output);
 
@@ -200,6 +201,8 @@ class Lease {
   CallOutcome outcome_;
   Fd result_memfd_;
   uint64_t result_memfd_size_ = 0;
+  std::string parts_;  // of a result, as they come
+  uint64_t parts_size_ = 0;
 };
 
 }  // namespace hutch

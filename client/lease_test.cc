@@ -79,21 +79,27 @@ class LeaseTest : public ::testing::Test {
 
   LeaseTest() {
     std::signal(SIGPIPE, SIG_IGN);  // a script may print after the lease is gone
+    request_.meta = "meta";
+    request_.function = &function_;
+    request_.arguments = "arguments";
+    request_.limits.timeout_ms = 60'000;
+    Renew();
+  }
+  ~LeaseTest() override {
+    over_ = true;
+    lease_.reset();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Another cell, when the last script is over.
+  void Renew() {
+    if (thread_.joinable()) thread_.join();
     auto [ours, theirs] = MakeSocketPair();
     auto [out_read, out_write] = MakePipe();
     auto [err_read, err_write] = MakePipe();
     cell_ = Cell{std::move(theirs), std::move(out_write), std::move(err_write)};
     lease_.emplace(1, "worker", std::move(ours), std::move(out_read), std::move(err_read),
                    SegmentPool::Make());
-    request_.meta = "meta";
-    request_.function = &function_;
-    request_.arguments = "arguments";
-    request_.limits.timeout_ms = 60'000;
-  }
-  ~LeaseTest() override {
-    over_ = true;
-    lease_.reset();
-    if (thread_.joinable()) thread_.join();
   }
 
   // The script gets the cell after the call has arrived; its ends close when it returns.
@@ -363,6 +369,65 @@ TEST_F(LeaseTest, MemoryIsGivenOnce) {
   });
 }
 
+void SendPart(const Cell& cell, std::string_view content, uint64_t size) {
+  cell.Send({.kind = FrameKind::kPart, .id = kCallId, .c = size}, content);
+}
+
+void ReplyInParts(const Cell& cell, uint64_t body, uint64_t size, std::string_view more = "") {
+  const CallUsage usage;
+  std::string payload(reinterpret_cast<const char*>(&usage), sizeof usage);
+  cell.Send(
+      {.kind = FrameKind::kResult, .a = kFlagInParts, .id = kCallId, .b = body, .c = size},
+      payload.append(more));
+}
+
+TEST_F(LeaseTest, AResultThatComesInPartsIsPutTogether) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    SendPart(cell, std::string(kMaxPayload, 'a'), kMaxPayload + 3);
+    cell.Print(cell.out, "printed");
+    SendPart(cell, "bcd", kMaxPayload + 3);
+    ReplyInParts(cell, 7, kMaxPayload + 3);
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(Text(outcome), std::string(kMaxPayload, 'a') + "bcd");
+  EXPECT_EQ(outcome.payload->body_size(), 7u);
+}
+
+TEST_F(LeaseTest, OfPartsWithoutAReplyNothingIsLeft) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    SendPart(cell, "part", 1000);
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(Text(outcome), "x");
+}
+
+TEST_F(LeaseTest, PartsThatAreNotWhatTheySayAreRefused) {
+  request_.limits.result_bytes = 1000;
+  const std::vector<Script> scripts = {
+      [](Cell& cell) { SendPart(cell, "", 10); },
+      [](Cell& cell) { SendPart(cell, "more", 3); },
+      [](Cell& cell) { SendPart(cell, "over the limit", 1001); },
+      [](Cell& cell) { SendPart(cell, "absurd", ~0ull); },
+      [](Cell& cell) {
+        SendPart(cell, "some", 10);
+        SendPart(cell, "of another", 11);
+      },
+      [](Cell& cell) {
+        SendPart(cell, "some", 10);
+        ReplyInParts(cell, 1, 10);
+      },
+      [](Cell& cell) {
+        SendPart(cell, "some", 4);
+        ReplyInParts(cell, 1, 4, "more");
+      },
+      [](Cell& cell) { ReplyInParts(cell, 0, 1); },
+  };
+  for (const Script& script : scripts) {
+    Renew();
+    ExpectProtocolError(script);
+  }
+}
+
 TEST_F(LeaseTest, ACellThatEndsWithoutReplyIsTold) {
   const CallOutcome outcome = RunAgainst([](Cell& cell) { cell.Print(cell.out, "last words"); });
   EXPECT_EQ(outcome.status, CallStatus::kEnded);
@@ -580,7 +645,9 @@ const Hostile kHostile[] = {
     {"HalfAUsage",
      [](Cell& cell) { cell.Send({.kind = FrameKind::kRaised, .id = kCallId}, "1234567"); }},
     {"UnknownFlags",
-     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .a = 2, .id = kCallId}, Usage()); }},
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .a = 4, .id = kCallId}, Usage()); }},
+    {"InMemoryAndInParts",
+     [](Cell& cell) { cell.Send({.kind = FrameKind::kResult, .a = 3, .id = kCallId}, Usage()); }},
     {"BodyBeyondTotal",
      [](Cell& cell) {
        cell.Send({.kind = FrameKind::kResult, .id = kCallId, .b = 5, .c = 4}, Usage() + "1234");

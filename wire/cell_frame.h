@@ -33,10 +33,12 @@
 //                               (once). No payload.
 // kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the whole result if it
 //                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage. With kFlagInMemfd
-//                               the total lies in the memfd that the client sent after kNeed, and payload is CallUsage
-//                               only.
+//                               the total lies in the memfd that the client sent after kNeed, with kFlagInParts in the
+//                               payloads of the kPart frames before, and payload is CallUsage only.
 // kRaised      cell -> client   the function raised: as kResult, the body being the error map (see decode.h).
 // kUnencodable cell -> client   the result is no data: as kResult, the body being a map {path, type, hint, message}.
+// kPart        cell -> client   a piece of a result of at most kMostInParts: c = total size, the same in each; payload = the
+//                               next bytes, at least one. Their pages cost less than those of fresh shared memory.
 // kNeed        cell -> client   b = bytes wanted for a large result. Answered by kMemfd, or, above result_mb, by kRefused.
 // kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK.
 // kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result.
@@ -87,6 +89,8 @@ inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
 inline constexpr uint32_t kFlagInMemfd = 1;
+inline constexpr uint32_t kFlagInParts = 2;
+inline constexpr uint64_t kMostInParts = 4 << 20;
 inline constexpr uint64_t kFlagBytes = uint64_t{1} << 32;
 
 enum class FrameKind : uint8_t {
@@ -100,6 +104,7 @@ enum class FrameKind : uint8_t {
   kRefused = 8,
   kTooLarge = 9,
   kLoad = 10,
+  kPart = 11,
 
   kMakeSlot = 32,
   kMakeCell = 33,

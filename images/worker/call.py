@@ -27,11 +27,14 @@ from typing import Any, NoReturn
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import encode as encoding
 
-CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD = range(1, 11)
-IN_MEMFD = 1
+CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
+    1, 12
+)
+IN_MEMFD, IN_PARTS = 1, 2
 SECTIONS = 4
 AS_BYTES = 1 << 32
 MAX_PAYLOAD = 64 * 1024
+MOST_IN_PARTS = 4 << 20
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
 PICKLED = ("function", "chunk")  # modes in which the function comes as a pickle
@@ -103,15 +106,16 @@ class Call:
         return _loads(self._arguments, buffers=self._buffers(cell))
 
     def _buffers(self, cell: Any) -> list[Any]:
-        """What was lent: a bytes as such, else views of a mapping. What is written to those stays
-        in this process."""
+        """What was lent, mapped: a bytes as such, else views. What is written to those stays in
+        this process."""
         mapped: dict[int, memoryview] = {}
         buffers: list[Any] = []
         places = iter(memoryview(bytes(self._places)).cast("Q"))
         for which, at, size in zip(places, places, places):
             fd = self.descriptors[which & ~AS_BYTES]
             if which & AS_BYTES:
-                buffers.append(cell.read_bytes(fd, at, size))
+                make_room(size)
+                buffers.append(cell.map_bytes(fd, at, size))
                 continue
             if fd not in mapped:
                 whole = os.fstat(fd).st_size
@@ -286,6 +290,11 @@ class Worker:
         size: int,
         chunks: Iterator[tuple[int, Any]],
     ) -> None:
+        if size <= MOST_IN_PARTS:
+            for part in joined(chunks):
+                self.cell.send(self.fd, PART, 0, call_id, 0, size, part)
+            self.cell.reply(self.fd, kind, IN_PARTS, call_id, body_size, size)
+            return
         self.cell.send(self.fd, NEED, 0, call_id, size, 0)
         frame = self.cell.recv(self.fd)
         if frame is None:
@@ -343,6 +352,26 @@ class Worker:
         self.fd = fd
         _close(ours)
         _close(theirs)
+
+
+def joined(chunks: Iterator[tuple[int, Any]]) -> Iterator[bytearray]:
+    """The bytes of chunks, which are at these offsets, in pieces that fit a frame. Each is to be
+    used before the next one is asked for."""
+    piece = bytearray()
+    end = 0
+    for offset, chunk in chunks:
+        for content in (bytes(offset - end), chunk):
+            view = memoryview(content).cast("B")
+            end += len(view)
+            while view:
+                taken = min(len(view), MAX_PAYLOAD - len(piece))
+                piece += view[:taken]
+                view = view[taken:]
+                if len(piece) == MAX_PAYLOAD:
+                    yield piece
+                    del piece[:]
+    if piece:
+        yield piece
 
 
 _ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

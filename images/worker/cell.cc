@@ -17,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -45,45 +46,44 @@ PyObject* Failed(const char* step) {
   return nullptr;
 }
 
-// Advice on pages that lie whole within memory of our own; where it is not taken, nothing is lost.
-void Advise(char* data, size_t size, uintptr_t page, int advice) {
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) / page * page;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, advice);
-}
-
-// Makes fresh memory ready to be filled: to fault it in page by page costs several times the copy.
-void Prepare(char* data, size_t size) {
-  constexpr size_t kBig = 2 << 20;
-  if (size >= 2 * kBig) {
-    Advise(data, size, kBig, MADV_HUGEPAGE);
-  } else {
-    Advise(data, size, 4096, MADV_POPULATE_WRITE);
-  }
-}
-
-// The bytes at a place of a memfd.
-PyObject* ReadBytes(PyObject*, PyObject* args) {
+// A bytes whose content is that place of a memfd, mapped: copied, a large one would cost a page fault
+// and a copy for each of its pages. Its header lies in the page before them, and the zero that ends
+// it in the page after them where the file has none. It is never freed, as the interpreter did not
+// allocate it: it has one reference more than anybody holds.
+PyObject* MapBytes(PyObject*, PyObject* args) {
   int fd;
   unsigned long long at, size;
   if (!PyArg_ParseTuple(args, "iKK", &fd, &at, &size)) return nullptr;
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size));
-  if (bytes == nullptr) return nullptr;
-  char* data = PyBytes_AsString(bytes);
-  Prepare(data, size);
-  size_t done = 0;
-  ssize_t got = 1;
-  Py_BEGIN_ALLOW_THREADS while (done < size && got > 0) {
-    got = TEMP_FAILURE_RETRY(pread(fd, data + done, size - done, static_cast<off_t>(at + done)));
-    if (got > 0) done += static_cast<size_t>(got);
-  }
-  Py_END_ALLOW_THREADS if (done == size) return bytes;
-  Py_DECREF(bytes);
-  if (got == 0) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) return RaiseErrno();
+  const auto whole = static_cast<unsigned long long>(info.st_size);
+  if (size > whole || at > whole - size) {
     PyErr_SetString(PyExc_ValueError, "an argument is not where it is said to be");
     return nullptr;
   }
-  return PyErr_SetFromErrno(PyExc_OSError);
+  PyObject* like = PyBytes_FromStringAndSize("like", 4);
+  if (like == nullptr) return nullptr;
+  const auto header = static_cast<size_t>(PyBytes_AsString(like) - reinterpret_cast<char*>(like));
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t skipped = at % page;
+  const size_t mapped = (skipped + size + page - 1) / page * page;
+  void* const room = mmap(nullptr, mapped + 2 * page, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  char* const content = static_cast<char*>(room) + page;
+  if (room == MAP_FAILED ||
+      (mapped > 0 && mmap(content, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
+                          static_cast<off_t>(at - skipped)) == MAP_FAILED)) {
+    Py_DECREF(like);
+    return RaiseErrno();
+  }
+  char* const data = content + skipped;
+  if (data[size] != 0) data[size] = 0;
+  auto* const made = reinterpret_cast<PyVarObject*>(data - header);
+  memcpy(made, like, header);
+  made->ob_size = static_cast<Py_ssize_t>(size);
+  Py_DECREF(like);
+  Py_INCREF(made);
+  return reinterpret_cast<PyObject*>(made);
 }
 
 // Calls what modules registered with os.register_at_fork(). What one raises is written to stderr.
@@ -281,7 +281,7 @@ PyObject* Settle(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"read_bytes", ReadBytes, METH_VARARGS, "read_bytes(fd, at, size) -> bytes"},
+    {"map_bytes", MapBytes, METH_VARARGS, "map_bytes(fd, at, size) -> bytes, never freed"},
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "

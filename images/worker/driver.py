@@ -28,7 +28,9 @@ HEADER = struct.Struct("<HBBIQQQ")
 USAGE = struct.Struct("<QQQQQII")
 REPORT = struct.Struct("<iiIIQQQQII")
 MAGIC, VERSION = 0x4348, 3
-CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD = range(1, 11)
+CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
+    1, 12
+)
 MAKE_SLOT, MAKE_CELL, ARM, KILL, RETIRE, CONFIGURE, END_SLOT = range(32, 39)
 HELLO, ZYGOTE_READY, SLOT_READY, CELL_READY, CELL_EXIT, FAILED, ZYGOTE_DIED = range(64, 71)
 SLOT_GONE = 71
@@ -348,11 +350,16 @@ class Cell:
 
     def reply(self, timeout: float = 20) -> Reply | None:
         """None: the cell is gone without one."""
+        parts = b""
         while True:
             frame = receive(self.socket, timeout)
             if frame is None:
                 return None
             if frame.kind == STARTED:
+                continue
+            if frame.kind == PART:
+                parts += frame.payload
+                assert len(parts) <= frame.c
                 continue
             if frame.kind == NEED:
                 memfd = os.memfd_create("result", os.MFD_ALLOW_SEALING)
@@ -366,7 +373,10 @@ class Cell:
                 )
             )
             body = frame.payload[USAGE.size :]
-            if frame.a & 1:
+            if frame.a == 2:
+                body = parts
+                assert len(body) == frame.c
+            if frame.a == 1:
                 body = os.pread(memfd, frame.c, 0)
                 os.close(memfd)
             value = decode(body[: frame.b]) if body else None

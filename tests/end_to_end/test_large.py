@@ -40,6 +40,30 @@ def test_bytes_come_and_go_unchanged(kind: Any, size: int) -> None:
     assert type(back) is kind and back == data
 
 
+@sandbox
+def looked_at(first: bytes, second: bytes) -> list[Any]:
+    import copy
+    import ctypes
+    import pickle
+
+    told: list[Any] = []
+    for data in (first, second, copy.copy(first), copy.deepcopy(second)):
+        assert type(data) is bytes and pickle.loads(pickle.dumps(data)) == data
+        assert {data: 1}[bytes(bytearray(data))] == 1 and data in (first, second)
+        assert (data + b"more")[-5:-3] == data[-1:] + b"m"
+        ends_in_zero = ctypes.c_char_p(data).value == data
+        told.append([ends_in_zero, len(data), data.count(b"a"), data[::-1][0]])
+    del first, second, data
+    return told
+
+
+@pytest.mark.parametrize("size", [65_536, 65_537, 69_631, 1_000_000])
+def test_a_large_bytes_is_one_like_any_other(size: int) -> None:
+    first, second = b"a" * size, b"ab" * size
+    expected = [[True, size, size, ord("a")], [True, 2 * size, size, ord("b")]]
+    assert looked_at(first, second) == expected * 2
+
+
 def test_arguments_of_every_size_follow_each_other() -> None:
     for size in (100_000, 5 * MIB, 90_000, 4 * MIB, 4 * MIB + 1, 64 * 1024, 5 * MIB):
         data = bytes([size % 251]) * size

@@ -95,13 +95,15 @@ def frame(kind: int, a: int = 0, number: int = 0, b: int = 0, c: int = 0) -> byt
 
 def lease() -> Iterable[bytes]:
     usage, body = bytes(48), b"\xc1\x01\xc0"
-    started, result, raised, unencodable, need, too_large = 2, 3, 4, 5, 6, 9
+    started, result, raised, unencodable, need, too_large, part = 2, 3, 4, 5, 6, 9, 11
     for kind in (result, raised, unencodable):
         yield step(1, frame(kind, b=3, c=3) + usage + body)
     yield step(1, frame(started)) + step(1, frame(result, b=3, c=3) + usage + body)
     yield step(1, frame(too_large, b=1 << 40))
     yield step(1, frame(need, b=4096)) + step(1, frame(result, 1, b=3, c=4000) + usage)
     yield step(1, frame(need, b=1 << 62)) + step(1, frame(too_large, b=1 << 62))
+    pieces = step(1, frame(part, c=67) + body) + step(1, frame(part, c=67) + bytes(64))
+    yield pieces + step(1, frame(result, 2, b=3, c=67) + usage)
     yield step(1, frame(result, b=3, c=67) + usage + body + bytes(64))
 
 

@@ -84,7 +84,7 @@ def frame_attack(how: str) -> Any:
     ) -> bytes:
         return struct.pack("<HBBIQQQ", magic, version, kind, 0, number, b, c)
 
-    result, need, memfd_result = 3, 6, 1
+    result, need, part, memfd_result = 3, 6, 11, 1
     pickled = b"\x80\x05\x8c\x05posix\x8c\x06system\x93\x8c\x04true\x85R."
     texts = {
         "pickle": [head(result, len(pickled), len(pickled)) + usage + pickled],
@@ -110,6 +110,10 @@ def frame_attack(how: str) -> Any:
         "memfd never given": [
             struct.pack("<HBBIQQQ", 0x4348, VERSION, result, memfd_result, call, 3, 3) + usage
         ],
+        "part of 2^63": [head(part, 0, 1 << 63) + b"part"],
+        "empty part": [head(part, 0, 4)],
+        "more parts than said": [head(part, 0, 3) + b"\xc1\x01", head(part, 0, 3) + b"\xc0\xc0"],
+        "parts of two results": [head(part, 0, 3) + b"\xc1", head(part, 0, 4) + b"\x01"],
         "garbage": [b"\xff" * 5000],
     }
     if how == "two replies":
@@ -142,6 +146,7 @@ FORGERIES = [
     "pickle", "marshal", "json", "unknown version", "empty", "short header", "bad magic",
     "bad frame version", "unknown kind", "agent's kind", "size 0", "size 2^63", "size -1",
     "body larger", "trailing", "no usage", "other call", "memfd never given", "garbage",
+    "part of 2^63", "empty part", "more parts than said", "parts of two results",
 ]  # fmt: skip
 
 
