@@ -8,10 +8,12 @@ thread.
 
 from __future__ import annotations
 
+import atexit
 import errno
 import gc
 import io
 import linecache
+import logging
 import mmap
 import opcode
 import os
@@ -241,7 +243,7 @@ class Worker:
         sys.argv = [filename, *meta.get("args", ())]
         sys.path.insert(0, os.getcwd())
         if meta.get("stdin") is not None:
-            feed_stdin(meta["stdin"])
+            feed_stdin(meta["stdin"], self.keep)
         remember_source(filename, source)
         code = compile(source, filename, "exec", dont_inherit=True)
 
@@ -521,8 +523,10 @@ def write_files(files: dict[str, Any]) -> None:
             file.write(data)
 
 
-def feed_stdin(content: Any) -> None:
-    """A real descriptor 0, so that child processes can read it too."""
+def feed_stdin(content: Any, anew: bool) -> None:
+    """A real descriptor 0, so that child processes can read it too. `anew`: somebody may have read
+    from `sys.stdin`; else it is as it was made, and looks at the descriptor when it is read from.
+    """
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     os.write(fd, b"")
@@ -532,7 +536,9 @@ def feed_stdin(content: Any) -> None:
     os.lseek(fd, 0, os.SEEK_SET)
     os.dup2(fd, 0)
     _close(fd)
-    sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
+    if anew:
+        raw = io.BufferedReader(io.FileIO(0, closefd=False))
+        sys.stdin = io.TextIOWrapper(raw, encoding="utf-8")
 
 
 def make_room(size: int) -> None:
@@ -561,13 +567,16 @@ def add_site_builtins() -> None:
 
 
 def finish_program() -> None:
-    """What a program can tell of the interpreter's end: threads waited for, exit functions run."""
+    """What a program can tell of the interpreter's end: threads waited for, exit functions run.
+
+    That of logging comes last, as it was registered first; where there is no handler but its own it
+    would do nothing, at the cost of a third of a short program."""
     threading = sys.modules.get("threading")
     if threading is not None and (len(threading._active) > 1 or threading._threading_atexits):
         threading._shutdown()
-    import atexit
-
     atexit._run_exitfuncs()
+    if len(logging._handlerList) > 1:  # type: ignore[attr-defined]
+        logging.shutdown()
 
 
 def exit_unless_zero(code: Any) -> None:
@@ -630,4 +639,5 @@ _TEXT = "def f(x): return x + 1\ny = f(1)\n"
 _DUMMIES = _make_dummies()
 # Tracebacks look for the lines of every frame, ours too, in files that no cell has.
 remember_source(Worker.handle.__code__.co_filename, "\n")
+atexit.unregister(logging.shutdown)  # finish_program() calls it
 gc.collect()

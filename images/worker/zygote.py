@@ -288,6 +288,7 @@ def rehearse(cell: Any, call: Any) -> None:
 
 
 def prepare_streams() -> None:
+    sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
     """The objects stay, with empty buffers, when descriptors 1 and 2 become a call's pipes."""
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)

@@ -166,3 +166,30 @@ def test_the_doctor_proves_it() -> None:
     names = {check["name"]: check for check in report["checks"]}
     assert report["ok"], [check for check in report["checks"] if not check["ok"]]
     assert "ms" in names["a call"]["detail"] and "MiB" in names["the memory limit"]["detail"]
+
+
+def test_what_logging_holds_back_is_written_at_the_end() -> None:
+    source = """
+import atexit, logging, logging.handlers, sys
+to_stdout = logging.StreamHandler(sys.stdout)
+held = logging.handlers.MemoryHandler(100, target=to_stdout, flushOnClose=True)
+logging.getLogger().addHandler(held)
+atexit.register(print, "an exit function")
+logging.warning("held back")
+print("the last line")
+"""
+    outcome = hutch.run(source)
+    assert outcome.stdout.splitlines() == ["the last line", "an exit function", "held back"]
+
+
+def test_standard_input_is_the_interpreters_own_and_one_file() -> None:
+    source = """
+import os, sys
+assert sys.stdin is sys.__stdin__ and sys.stdin.fileno() == 0
+first, rest = input(), sys.stdin.read()
+sys.stdin.seek(0)
+print([first, rest, sys.stdin.read(), os.pread(0, 100, 0)])
+"""
+    outcome = hutch.run(source, stdin="é\nb\nc\n")
+    assert outcome.stdout == "['é', 'b\\nc\\n', 'é\\nb\\nc\\n', b'\\xc3\\xa9\\nb\\nc\\n']\n"
+    assert hutch.run("import sys; print([sys.stdin.read()])").stdout == "['']\n"
