@@ -62,7 +62,7 @@ def dots(figures: dict[str, Any]) -> list[tuple[str, float, str]]:
     for key, label in ours.items():
         if key in rows:
             found.append((label, rows[key]["value"], OURS))
-    floors = {"paced": "echo over a Unix socket", "back-to-back": "bare fork + exit + wait"}
+    floors = {"paced": "parked fork, no walls", "back-to-back": "bare fork + exit + wait"}
     for key, label in floors.items():
         if key in rows:
             found.append((label, rows[key]["floor"], FLOOR))

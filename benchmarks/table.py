@@ -27,6 +27,7 @@ class Row:
     p99: float | None = None
     floor: float | None = None
     floor_is: str = ""
+    floor_p99: float | None = None
     target: str = ""
     met: bool | None = None
     p99_most: float | None = None
@@ -78,6 +79,8 @@ def cells(row: Row, too_busy: str) -> list[str]:
     if row.skipped:
         return [row.what, "–", "", "", "", row.target, f"not measured: {row.skipped}"]
     floor = f"{shown(row.floor, row.unit)} {row.floor_is}".strip() if row.floor else ""
+    if row.floor_p99 is not None:
+        floor += f"; p99 {shown(row.floor_p99)}"
     ratio = (
         "" if row.ratio is None else f"{row.ratio:.2g}" if row.ratio < 10 else f"{row.ratio:.0f}"
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import socket
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -17,6 +20,7 @@ from hutch.cli import bench, main
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import floors  # noqa: E402
 import page  # noqa: E402
 import table  # noqa: E402
 from table import Row  # noqa: E402
@@ -34,8 +38,9 @@ def figures(*rows: Row, too_busy: str = "") -> dict[str, Any]:
 
 
 PACED = Row(
-    "paced", "a | call", 1e-4, p99=1e-3, floor=5e-5, floor_is="echo", met=True, p99_most=5e-4
-)
+    "paced", "a | call", 1e-4, p99=1e-3, floor=5e-5, floor_is="fork", floor_p99=8e-4, met=True,
+    p99_most=5e-4,
+)  # fmt: skip
 
 
 def test_measures_take_turns_and_floors_answer() -> None:
@@ -58,6 +63,41 @@ def test_the_floor_of_a_fork_has_imported_what_the_zygote_has() -> None:
     assert not any("site-packages" in path for path in paths)  # which may hold more to import
     with _measure.Forks(1, names, paths) as forks:
         assert forks.missing <= 1  # the module that asked
+
+
+def test_each_call_of_a_parked_fork_is_answered_by_another_process() -> None:
+    function = "def called(x):\n    return os.getpid(), 2 * x\n"
+    with floors.Parked(["json", "no_such_module"], ahead=2, function=function) as parked:
+        answers = [parked(n) for n in range(20)]
+        zygote = parked.zygote
+    assert parked.missing == 1
+    assert [double for _, double in answers] == [2 * n for n in range(20)]
+    pids = {pid for pid, _ in answers}
+    assert len(pids) == 20 and not pids & {zygote, os.getpid()}
+
+
+def test_a_parked_fork_serves_one_call_and_leaves_nothing_behind() -> None:
+    with floors.Parked(ahead=3) as parked:
+        leases = [parked.lease() for _ in range(3)]
+        pids = [parked.zygote, *(int(pid) for _, pid in leases)]
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+        with socket.socket(fileno=leases[0][0]) as connection:
+            connection.send(pickle.dumps(21))
+            connection.send(pickle.dumps(22))
+            assert pickle.loads(connection.recv(4096)) == 42
+            connection.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                connection.recv(4096)
+    for descriptor, _ in leases[1:]:
+        os.close(descriptor)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_parked_fork_runs_a_program_and_keeps_what_it_prints() -> None:
+    with floors.Parked(ahead=1, function=floors.PROGRAM, dummy="pass") as parked:
+        assert parked("print(6 * 7)") == "42\n"
+        assert parked("x = 1") == ""
+        assert parked("print('x' in globals())") == "False\n"
 
 
 def test_threads_that_fail_are_not_taken_for_quick_ones() -> None:
@@ -83,7 +123,7 @@ def test_the_page_and_its_plot_are_written(tmp_path: Path, monkeypatch: pytest.M
     for _ in range(2):  # the second replaces the first
         page.write(figures(PACED, Row("shared", "none", skipped="refused")))
     written = (tmp_path / "benchmarks.md").read_text()
-    assert written.count("| a \\| call | 100 µs | 1 ms | 50 µs echo | 2 |") == 1
+    assert written.count("| a \\| call | 100 µs | 1 ms | 50 µs fork; p99 800 µs | 2 |") == 1
     assert written.startswith(text.partition(page.BEGIN)[0])
     svg = xml.etree.ElementTree.parse(tmp_path / "benchmarks.svg").getroot()
     labels = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
