@@ -45,12 +45,13 @@ class Bench:
         self._functions.clear()
 
     def forks(self, processes: int, *dependencies: str) -> Forks:
-        return Forks(processes, *self._modules(*dependencies))
+        return Forks(processes, *self.modules(*dependencies))
 
     def parked(self, *dependencies: str, **keywords: Any) -> Parked:
-        return Parked(*self._modules(*dependencies), **keywords)
+        return Parked(*self.modules(*dependencies), **keywords)
 
-    def _modules(self, *dependencies: str) -> tuple[list[str], list[str]]:
+    def modules(self, *dependencies: str) -> tuple[list[str], list[str]]:
+        """What its zygote has imported, and where its packages lie here."""
         key = f"modules of {dependencies}"
         if key not in self.known:
             self.known[key] = _measure.zygote_modules(dependencies)
