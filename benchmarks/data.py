@@ -1,4 +1,8 @@
-"""Rows of large arguments and results, beside a copy of the same bytes in memory.
+"""Rows of large arguments and results, beside what brings the same bytes to another process.
+
+An argument that is lent in shared memory is copied once, and one that was born there not at all:
+their floor is a copy in memory. A small value is copied by the socket. The bytes of a large result
+are written to a memory file, a new one each time, since the sandboxed process had a hand on it.
 
 Steady: after two calls of the same size, so that what can be kept for reuse is kept. A result's
 figure leaves out the time in which the function itself ran, that is, made the value.
@@ -13,10 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from calls import Bench
+from carry import Carrier, copy_of
 from table import Row
 
 import hutch
-from hutch import _measure
 
 MB, GB = 1_000_000, 1_000_000_000
 # What, bytes, whether numpy, most seconds as an argument, repeats.
@@ -26,6 +30,7 @@ SIZES: list[tuple[str, int, bool, float, int]] = [
     ("100 MB of numpy", 100 * MB, True, 0.040, 8),
     ("1 GB of numpy", GB, True, 0.250, 4),
 ]
+Floor = tuple[Callable[[], object] | None, str]
 
 
 def look(value: Any) -> int:
@@ -40,39 +45,38 @@ def make(size: int, numpy: bool) -> Any:
     return np.ones(size // 8)
 
 
-def copy_of(size: int) -> float:
-    """Seconds of one copy between two buffers that are in memory already."""
-    source, target = bytearray(size), bytearray(size)
-    view = memoryview(target)
-    view[:] = source
-    return statistics.median(
-        _measure.each(lambda _: view.__setitem__(slice(None), source), 3).taken
-    )
+def _argument(function: Any, value: Any) -> float:
+    begin = time.perf_counter()
+    function(value)
+    return time.perf_counter() - begin
 
 
-def _argument(function: Any, value: Any, repeats: int) -> list[float]:
-    taken = []
-    for n in range(repeats + 2):
-        time.sleep(0.05)
-        begin = time.perf_counter()
-        function(value)
-        if n >= 2:
-            taken.append(time.perf_counter() - begin)
+def _result(function: Any, size: int, numpy: bool) -> float:
+    begin = time.perf_counter()
+    outcome = function.run(size, numpy)
+    whole = time.perf_counter() - begin
+    assert len(outcome.unwrap()) in (size, size // 8)
+    return float(whole - outcome.usage.wall_sec)
+
+
+def _timed(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    value = action()
+    taken = time.perf_counter() - begin
+    del value  # which takes time too
     return taken
 
 
-def _result(function: Any, size: int, numpy: bool, repeats: int) -> list[float]:
+def _beside(
+    repeats: int, ours: Callable[[], float], floor: Callable[[], object]
+) -> tuple[float, float]:
+    """Medians of both, in turns."""
     taken = []
-    for n in range(repeats + 2):
+    for _ in range(repeats + 2):
         time.sleep(0.05)
-        begin = time.perf_counter()
-        outcome = function.run(size, numpy)
-        whole = time.perf_counter() - begin
-        assert len(outcome.unwrap()) in (size, size // 8)
-        if n >= 2:
-            taken.append(whole - outcome.usage.wall_sec)
-        del outcome
-    return taken
+        taken.append((ours(), _timed(floor)))
+    both = [statistics.median(part) for part in zip(*taken[2:])]
+    return both[0], both[1]
 
 
 def _pair(what: str, size: int, numpy: bool, most: float, repeats: int) -> Iterator[Row]:
@@ -81,24 +85,33 @@ def _pair(what: str, size: int, numpy: bool, most: float, repeats: int) -> Itera
     take = hutch.sandbox(look, dependencies=dependencies, **limits)
     give = hutch.sandbox(make, dependencies=dependencies, **limits)
     value = make(size, numpy)
-    measures: list[tuple[str, float, Callable[[], list[float]]]] = [
-        (f"argument: {what}", most, lambda: _argument(take, value, repeats)),
-        (f"result: {what}", 2 * most, lambda: _result(give, size, numpy, repeats)),
-    ]
-    if numpy:
-        born = hutch.empty(size // 8)
-        born[:] = 1.0
-        name = f"argument: {what}, born in hutch.empty"
-        measures.insert(1, (name, most, lambda: _argument(take, born, repeats)))
-    for name, bound, measure in measures:
-        row = Row(name, name, target=f"≤ {bound * 1000:g} ms")
-        row.floor, row.floor_is = copy_of(size), "memcpy"
-        try:
-            row.value = statistics.median(measure())
-            row.met = row.value <= bound
-        except hutch.SandboxError as error:
-            row.skipped = str(error).splitlines()[0][:100]
-        yield row
+    with Carrier(size) as carrier:
+        there: Floor = (None, "memcpy")
+        back: Floor = (carrier.mapped, "write to a new memory file, mmap")
+        if size <= MB:
+            there = (lambda: carrier.there(value), "the bytes by a socket")
+            back = (carrier.back, "the bytes by a socket")
+        elif not numpy:
+            back = (carrier.copied, "write to a new memory file, copy")
+        measures: list[tuple[str, float, Callable[[], float], Floor]] = [
+            (f"argument: {what}", most, lambda: _argument(take, value), there),
+            (f"result: {what}", 2 * most, lambda: _result(give, size, numpy), back),
+        ]
+        if numpy:
+            born = hutch.empty(size // 8)
+            born[:] = 1.0
+            name = f"argument: {what}, born in hutch.empty"
+            measures.insert(1, (name, most, lambda: _argument(take, born), there))
+        for name, bound, ours, (floor, floor_is) in measures:
+            row = Row(name, name, target=f"≤ {bound * 1000:g} ms", floor_is=floor_is)
+            try:
+                row.value, row.floor = _beside(repeats, ours, floor or (lambda: None))
+                row.met = row.value <= bound
+            except hutch.SandboxError as error:
+                row.skipped = str(error).splitlines()[0][:100]
+            if floor is None:  # not in turns: it is quick, but its buffers are as large again
+                row.floor = copy_of(size)
+            yield row
 
 
 def rows(bench: Bench) -> Iterator[Row]:

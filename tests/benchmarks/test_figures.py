@@ -20,8 +20,11 @@ from hutch.cli import bench, main
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
+import bare  # noqa: E402
+import carry  # noqa: E402
 import floors  # noqa: E402
 import page  # noqa: E402
+import processes  # noqa: E402
 import table  # noqa: E402
 from table import Row  # noqa: E402
 
@@ -98,6 +101,25 @@ def test_a_parked_fork_runs_a_program_and_keeps_what_it_prints() -> None:
         assert parked("print(6 * 7)") == "42\n"
         assert parked("x = 1") == ""
         assert parked("print('x' in globals())") == "False\n"
+
+
+def test_the_floor_of_a_value_carries_all_of_it_both_ways() -> None:
+    size = 1_000_000
+    with carry.Carrier(size) as carrier:
+        for _ in range(2):
+            assert carrier.there(bytes(size)) == size
+            assert carrier.back() == carrier.copied() == b"x" * size
+            with carrier.mapped() as ours:
+                ours[:3] = b"abc"  # what is written here is nobody else's
+                assert ours[:5] == b"abcxx" and len(ours) == size
+
+
+def test_the_floor_of_a_first_result_leaves_no_container() -> None:
+    _, paths = _measure.zygote_modules([])  # the agent runs
+    assert bare.container() > 0 and bare.importing("cloudpickle", paths) > 0
+    assert "hutch-bench" not in processes.podman("ps", "--all", "--format", "{{.Names}}")
+    with pytest.raises(subprocess.CalledProcessError):
+        bare.importing("no_such_module", [])
 
 
 def test_threads_that_fail_are_not_taken_for_quick_ones() -> None:
