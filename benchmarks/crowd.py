@@ -1,11 +1,20 @@
-"""A row of one caller that behaves, beside a hundred hostile calls at once."""
+"""A row of one caller that behaves, beside a hundred hostile calls at once.
+
+Its floor is what the kernel's scheduler does to a caller of parked forks beside a few processes
+that only spin, of the same weight as the caller: nobody is hostile there, and nothing else is held
+back.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
-from calls import Bench
+from calls import PACE, Bench
+from floors import PARKED
 from table import Row
 
 import hutch
@@ -29,6 +38,18 @@ def hostile(kind: str) -> None:
         pass
 
 
+@contextlib.contextmanager
+def spinning(count: int) -> Iterator[None]:
+    command = [sys.executable, "-I", "-S", "-c", "while True: pass"]
+    spinners = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+
+
 def rows(bench: Bench) -> Iterator[Row]:
     kinds = ("forks", "memory", "output", "spin")
     count = 20 if bench.quick else 100
@@ -43,15 +64,21 @@ def rows(bench: Bench) -> Iterator[Row]:
     time.sleep(0.5)
     taken: list[float] = []
     while not all(flight.done() for flight in crowd):
-        taken += _measure.each(function, 50, 1 / 200).taken
+        taken += _measure.each(function, 50, 1 / PACE).taken
     grown = hutch.status()["memory_bytes"] - before
     limits = sum(flight.outcome().status == "limit" for flight in crowd)
     times = _measure.Times(taken)
+    spinners = 2 * _measure.cores()
+    with bench.parked() as parked, spinning(spinners):
+        floor = _measure.each(parked, bench.many // 2, 1 / PACE)
     yield Row(
         "crowd",
         f"a caller beside {count} hostile calls",
         times.p50,
         p99=times.p99,
+        floor=floor.p50,
+        floor_is=f"{PARKED}, beside {spinners} that spin",
+        floor_p99=floor.p99,
         target="p99 ≤ 20 ms",
         p99_most=0.02,
         note=f"agent {grown / 2**20:+.1f} MB, {limits} of {count} met a limit",
