@@ -243,13 +243,13 @@ void Client::Dispatch(ReceivedMessage received) {
   if (flight != flight_requests_.end()) {
     const std::string key = std::move(flight->second);
     flight_requests_.erase(flight);
-    flights_.Answered(key);
+    if (const auto* failed = std::get_if<Failed>(&received.message))
+      return flights_.Refused(key, request, ErrorOf(*failed));
+    flights_.Answered(key, request);
     if (const auto* leased = std::get_if<Leased>(&received.message)) {
       if (!flights_.waiting(key)) return GiveBack(received.message);
       stocks_[key].Add(MakeLease(*leased, std::move(received.descriptors)));
       flights_.Granted(key);
-    } else if (const auto* failed = std::get_if<Failed>(&received.message)) {
-      flights_.Refused(key, ErrorOf(*failed));
     }
     return;
   }

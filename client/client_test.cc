@@ -664,6 +664,103 @@ TEST_F(FlightsTest, ARefusalIsOneCalls) {
   EXPECT_EQ(returned, 2);
 }
 
+Failed Busy(uint64_t request) {
+  return {request, static_cast<int32_t>(Code::kBusy), "full", "wait", false, {}};
+}
+
+TEST_F(FlightsTest, ALackOfPatienceIsTheImpatientCallsOwn) {
+  std::vector<uint64_t> asked;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr) return;
+    asked.push_back(acquire->request);
+    if (asked.size() != 2) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(acquire->queue_ms));
+    self.Send(Busy(acquire->request));
+    self.Grant(asked.front());
+  });
+  Client client(agent.path(), -1);
+  request_.limits.queue_ms = 60'000;
+  const uint64_t patient = client.flights().Start(kKey, request_, nullptr, false);
+  request_.limits.queue_ms = 2;
+  const uint64_t impatient = client.flights().Start(kKey, request_, nullptr, false);
+  std::map<uint64_t, FlightEvent> ends;
+  for (int i = 0; i < 2; ++i) {
+    FlightEvent event = NextOf(client);
+    ends[event.id] = std::move(event);
+  }
+  EXPECT_TRUE(ends[patient].record);
+  ASSERT_TRUE(ends[impatient].error);
+  EXPECT_EQ(ends[impatient].error->code(), Code::kBusy);
+}
+
+TEST_F(FlightsTest, ARefusalIsThatCallsForWhichItWasAsked) {
+  std::vector<uint64_t> asked;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr) return;
+    asked.push_back(acquire->request);
+    if (asked.size() != 3) return;
+    self.Send(Busy(asked[1]));
+    self.Grant(asked[0]);
+    self.Grant(asked[2]);
+  });
+  Client client(agent.path(), -1);
+  request_.limits.queue_ms = 60'000;
+  std::vector<uint64_t> ids;
+  for (int i = 0; i < 3; ++i) ids.push_back(client.flights().Start(kKey, request_, nullptr, false));
+  for (int i = 0; i < 3; ++i) {
+    const FlightEvent event = NextOf(client);
+    EXPECT_EQ(event.error.has_value(), event.id == ids[1]);
+  }
+}
+
+TEST_F(FlightsTest, WhoWasNotAskedForYetHasNoMorePatienceThanItSaid) {
+  FakeAgent agent(Nothing);
+  Client client(agent.path(), -1);
+  request_.limits.queue_ms = 60'000;
+  for (int i = 0; i < 70; ++i) client.flights().Start(kKey, request_, nullptr, false);
+  request_.limits.queue_ms = 1;
+  const uint64_t impatient = client.flights().Start(kKey, request_, nullptr, false);
+  const FlightEvent event = NextOf(client);
+  EXPECT_EQ(event.id, impatient);
+  ASSERT_TRUE(event.error);
+  EXPECT_EQ(event.error->code(), Code::kBusy);
+  EXPECT_EQ(event.error->figures().at("queued"), 70);
+  EXPECT_GE(event.error->figures().at("waited_sec"), 0.001);
+}
+
+TEST_F(FlightsTest, TheRefusalOfALongWaitTellsAllOfIt) {
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr || acquire->queue_ms > 1'000) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(acquire->queue_ms));
+    Failed busy = Busy(acquire->request);
+    busy.figures = {{"queued", 7}, {"capacity", 3}, {"waited_sec", 0.001}};
+    self.Send(busy);
+  });
+  Client client(agent.path(), -1);
+  request_.limits.queue_ms = 200;
+  client.flights().Start(kKey, request_, nullptr, false);
+  const FlightEvent event = NextOf(client);
+  ASSERT_TRUE(event.error);
+  EXPECT_EQ(event.error->figures().at("queued"), 7);
+  EXPECT_EQ(event.error->figures().at("capacity"), 3);
+  EXPECT_GE(event.error->figures().at("waited_sec"), 0.2);
+  EXPECT_EQ(event.error->hint(), "wait");
+}
+
+TEST_F(FlightsTest, OneThatIsCancelledGivesUpItsPlace) {
+  FakeAgent agent(Nothing);
+  Client client(agent.path(), -1);
+  const uint64_t first = client.flights().Start(kKey, request_, nullptr, false);
+  client.flights().Next(std::chrono::milliseconds(1));
+  FakeAgent::Until([&] { return agent.acquired == 1; });
+  client.flights().Cancel(first);
+  EXPECT_EQ(NextOf(client).id, first);
+  FakeAgent::Until([&] { return agent.forgotten == 1; });
+}
+
 TEST_F(FlightsTest, AllThatWaitHearOfTheAgentsEnd) {
   std::atomic<int> asked = 0;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {

@@ -13,8 +13,28 @@ namespace {
 
 constexpr size_t kMostAsked = 64;  // cells asked for at once, for the calls of one pool that wait
 constexpr int kSendAttempts = 9;   // each on another cell
-// An agent that does not answer at all is given this long beyond the caller's own patience.
-constexpr auto kGrace = std::chrono::seconds(5);
+// What counts as the same wait, told by the agent and seen from here.
+constexpr auto kSameWait = std::chrono::milliseconds(100);
+// Beyond a caller's patience the agent has this long to say so, for it knows the numbers of all.
+constexpr auto kGrace = std::chrono::milliseconds(250);
+
+Error NoCell(Clock::duration waited, double queued, double capacity, const std::string& hint) {
+  const double seconds = std::chrono::duration<double>(waited).count();
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "no cell came free within %.1f s: %.0f more calls wait, %.0f cells are in use",
+                seconds, queued, capacity);
+  return Error(Code::kBusy, text, hint, false,
+               {{"queued", queued}, {"capacity", capacity}, {"waited_sec", seconds}});
+}
+
+// A call that was not asked for at once has waited longer than the agent knows.
+Error Restated(const Error& error, Clock::duration waited) {
+  Figures figures = error.figures();
+  const auto told = std::chrono::duration<double>(figures["waited_sec"]);
+  if (waited < told + kSameWait) return error;
+  return NoCell(waited, figures["queued"], figures["capacity"], error.hint());
+}
 
 }  // namespace
 
@@ -25,7 +45,7 @@ struct Flights::Flight {
   std::shared_ptr<const void> owner;
   bool output = false;
   Clock::time_point asked;
-  Clock::time_point give_up;
+  Clock::time_point patience;  // until then
   int attempts = 0;
   std::optional<HeldLease> held;  // once it is sent
   OutputHook printed;
@@ -60,14 +80,13 @@ uint64_t Flights::Start(const std::string& key, CallRequest request,
   flight->owner = std::move(owner);
   flight->output = output;
   flight->asked = Clock::now();
-  flight->give_up = After(flight->request.limits.queue_ms) + kGrace;
+  flight->patience = After(flight->request.limits.queue_ms);
   if (flight->request.begun == Clock::time_point{}) flight->request.begun = flight->asked;
   bool first = false;
   {
     const std::lock_guard lock(client_.mutex_);
-    Line& line = lines_[key];
     first = !awake_;
-    line.flights.push_back(std::move(flight));
+    Join(lines_[key], std::move(flight), false);
     awake_ = true;
   }
   if (first) Wake();
@@ -91,16 +110,23 @@ void Flights::Granted(const std::string& key) {
   if (waiting(key) && !std::exchange(awake_, true)) Wake();
 }
 
-void Flights::Answered(const std::string& key) {
-  Line& line = lines_[key];
-  line.asked -= line.asked > 0 ? 1 : 0;
+void Flights::Answered(const std::string& key, uint64_t request) {
+  lines_[key].asked.erase(request);
 }
 
-void Flights::Refused(const std::string& key, Error error) {
+void Flights::Refused(const std::string& key, uint64_t request, Error error) {
   Line& line = lines_[key];
-  if (line.flights.empty()) return;
-  std::unique_ptr<Flight> flight = std::move(line.flights.front());
-  line.flights.pop_front();
+  const auto asked = line.asked.extract(request);
+  const auto concerned = std::ranges::find_if(line.flights, [&](const auto& flight) {
+    return asked && flight->patience == asked.mapped();
+  });
+  // For whom it was asked has found another cell, or left. Who has not is asked for anew.
+  if (concerned == line.flights.end()) return Granted(key);
+  std::unique_ptr<Flight> flight = std::move(*concerned);
+  line.flights.erase(concerned);
+  const Clock::time_point now = Clock::now();
+  if (error.code() == Code::kBusy && flight->patience <= now)
+    error = Restated(error, now - flight->asked);
   refused_.push_back({.id = flight->id, .error = std::move(error), .owner = flight->owner});
   if (!std::exchange(awake_, true)) Wake();
 }
@@ -157,6 +183,7 @@ std::vector<FlightEvent> Flights::Next(Clock::duration patience) {
 void Flights::DropCancelled() {
   std::vector<uint64_t> cancelled;
   std::vector<std::unique_ptr<Flight>> waiting;
+  std::vector<uint64_t> unwanted;
   {
     const std::lock_guard lock(client_.mutex_);
     std::ranges::move(refused_, std::back_inserter(events_));
@@ -168,8 +195,10 @@ void Flights::DropCancelled() {
         if (std::ranges::count(cancelled, flight->id) > 0) waiting.push_back(std::move(flight));
       }
       std::erase(line.flights, nullptr);
+      TakeUnwanted(line, unwanted);
     }
   }
+  for (const uint64_t request : unwanted) client_.Tell(Forget{request});
   for (const auto& flight : waiting)
     Fail(*flight, Error(Code::kCancelled, "cancelled before it began"));
   for (const uint64_t id : cancelled) {
@@ -182,28 +211,46 @@ void Flights::DropCancelled() {
 
 void Flights::Expire() {
   std::vector<std::pair<std::unique_ptr<Flight>, Error>> failed;
+  std::vector<uint64_t> unwanted;
   {
     const Clock::time_point now = Clock::now();
     const std::lock_guard lock(client_.mutex_);
     for (auto& [key, line] : lines_) {
-      while (!line.flights.empty() && (client_.broken_ || line.flights.front()->give_up <= now)) {
-        const double waited =
-            std::chrono::duration<double>(now - line.flights.front()->asked).count();
-        char text[96];
-        std::snprintf(text, sizeof text, "no cell came free within %.1f s", waited);
-        Error error =
-            client_.broken_
-                ? Lost()
-                : Error(Code::kBusy, text, "raise queue_sec, or start fewer calls at once", false,
-                        {{"queued", static_cast<double>(line.flights.size() - 1)},
-                         {"capacity", static_cast<double>(air_.size())},
-                         {"waited_sec", waited}});
-        failed.emplace_back(std::move(line.flights.front()), std::move(error));
-        line.flights.pop_front();
+      if (!client_.broken_ && line.due > now) continue;
+      line.due = Clock::time_point::max();
+      const auto others = static_cast<double>(line.flights.empty() ? 0 : line.flights.size() - 1);
+      for (auto& flight : line.flights) {
+        if (client_.broken_) {
+          failed.emplace_back(std::move(flight), Lost());
+        } else if (flight->patience + kGrace <= now) {
+          Error error = NoCell(now - flight->asked, others, static_cast<double>(air_.size()),
+                               "raise queue_sec, or start fewer calls at once");
+          failed.emplace_back(std::move(flight), std::move(error));
+        } else {
+          line.due = std::min(line.due, flight->patience + kGrace);
+        }
       }
+      std::erase(line.flights, nullptr);
+      TakeUnwanted(line, unwanted);
     }
   }
+  for (const uint64_t request : unwanted) client_.Tell(Forget{request});
   for (auto& [flight, error] : failed) Fail(*flight, std::move(error));
+}
+
+void Flights::Join(Line& line, std::unique_ptr<Flight> flight, bool first) {
+  line.due = std::min(line.due, flight->patience + kGrace);
+  line.flights.insert(first ? line.flights.begin() : line.flights.end(), std::move(flight));
+}
+
+// After calls have left: the places that were taken for them come free, and keep nobody waiting.
+void Flights::TakeUnwanted(Line& line, std::vector<uint64_t>& requests) {
+  while (line.asked.size() > line.flights.size()) {
+    const auto newest = std::prev(line.asked.end());
+    client_.flight_requests_.erase(newest->first);
+    requests.push_back(newest->first);
+    line.asked.erase(newest);
+  }
 }
 
 void Flights::Launch() {
@@ -260,7 +307,8 @@ void Flights::SendOn(std::unique_ptr<Flight> flight, HeldLease held) {
     return Fail(*flight, error);
   }
   const std::lock_guard lock(client_.mutex_);
-  lines_[flight->key].flights.push_front(std::move(flight));
+  Line& line = lines_[flight->key];
+  Join(line, std::move(flight), true);
 }
 
 void Flights::AskForMore() {
@@ -271,12 +319,15 @@ void Flights::AskForMore() {
     if (client_.broken_) return;
     for (auto& [key, line] : lines_) {
       const size_t wanted = std::min(line.flights.size(), kMostAsked);
-      for (; line.asked < wanted; ++line.asked) {
-        const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(
-            line.flights[line.asked]->give_up - kGrace - now);
-        requests.push_back({client_.NextRequest(), key,
-                            static_cast<uint64_t>(std::max<int64_t>(1, patience.count())), false});
-        client_.flight_requests_[requests.back().request] = key;
+      while (line.asked.size() < wanted) {
+        const Clock::time_point until = line.flights[line.asked.size()]->patience;
+        // Rounded up: the agent is not done with it before its caller is.
+        const auto patience = std::chrono::ceil<std::chrono::milliseconds>(until - now);
+        const uint64_t request = client_.NextRequest();
+        requests.push_back(
+            {request, key, static_cast<uint64_t>(std::max<int64_t>(1, patience.count())), false});
+        line.asked.emplace(request, until);
+        client_.flight_requests_[request] = key;
       }
     }
   }
@@ -342,7 +393,7 @@ Clock::time_point Flights::NextDue() const {
   for (const auto& flight : air_) due = std::min(due, flight->held->lease.due());
   const std::lock_guard lock(client_.mutex_);
   for (const auto& [key, line] : lines_) {
-    if (!line.flights.empty()) due = std::min(due, line.flights.front()->give_up);
+    if (!line.flights.empty()) due = std::min(due, line.due);
   }
   return due;
 }

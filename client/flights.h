@@ -52,16 +52,20 @@ class Flights {
 
   // ---- for the client, under its lock
   bool waiting(const std::string& key) const;
-  void Refused(const std::string& key, Error error);  // an Acquire of ours was not granted
-  void Granted(const std::string& key);               // a cell of that pool is there
-  void Answered(const std::string& key);              // an Acquire of ours, one way or the other
+  void Granted(const std::string& key);  // a cell of that pool is there
+  void Answered(const std::string& key,
+                uint64_t request);  // an Acquire of ours, not with a refusal
+  void Refused(const std::string& key, uint64_t request, Error error);
 
  private:
   void Wake();
   struct Flight;
   struct Line {  // who waits for a cell of one pool
     std::deque<std::unique_ptr<Flight>> flights;
-    size_t asked = 0;
+    // What the agent has not answered, the oldest first, and until when each may wait there. Cells
+    // go to calls in the order in which these came, whichever request one answers.
+    std::map<uint64_t, Clock::time_point> asked;
+    Clock::time_point due = Clock::time_point::max();  // nobody's patience ends before
   };
   using Air = std::list<std::unique_ptr<Flight>>;
 
@@ -70,6 +74,8 @@ class Flights {
   void Launch();  // sends what waits on the cells that are there, and asks for more
   void SendOn(std::unique_ptr<Flight> flight, HeldLease held);
   void AskForMore();
+  void Join(Line& line, std::unique_ptr<Flight> flight, bool first);
+  void TakeUnwanted(Line& line, std::vector<uint64_t>& requests);
   bool Step(Flight& flight, const pollfd* polled);  // true when it is over
   void Land(Flight& flight, CallOutcome outcome);
   void Over(const Flight& flight, FlightEvent event);

@@ -162,6 +162,28 @@ def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any) -> None:
         future.result()
 
 
+def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any) -> None:
+    patient, hasty = few.options(queue_sec=60), few.options(queue_sec=0.3)
+    patient(0)
+    hasty(0)  # so that its pool is known, and it waits in one line with the others
+    running = [few.submit(3) for _ in range(2)]
+    time.sleep(0.2)
+    waiting = [patient.submit(0)]
+    early = hasty.submit(0)
+    waiting += [patient.submit(0) for _ in range(70)]  # more than the agent is asked for at once
+    late = hasty.submit(0)
+    for refused in (early, late):
+        with pytest.raises(hutch.SandboxBusy) as caught:
+            refused.result()
+        error = caught.value
+        assert error.queued is not None and error.queued >= 1 and error.capacity == 2
+        assert error.waited_sec is not None and error.waited_sec >= 0.3
+        assert not error.may_have_run
+    assert not any(future.done() for future in running), "it waited for longer than it wanted"
+    for future in running + waiting:
+        future.result()
+
+
 def test_a_key_used_twice_at_once_runs_once(label: str) -> None:
     @sandbox(labels={"test": label})
     def slow_dice() -> str:
