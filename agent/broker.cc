@@ -20,6 +20,8 @@ using nlohmann::json;
 
 constexpr auto kTick = std::chrono::seconds(1);
 constexpr unsigned kTicksBetweenSweeps = 60;
+// Within so many, a client that was given a cell for a call has begun to use it.
+constexpr unsigned kTicksToBegin = 3;
 // Workers of an agent before this one end by themselves within 10 s; what is left after that is
 // removed.
 constexpr auto kFirstSweep = std::chrono::seconds(14);
@@ -561,6 +563,21 @@ bool Broker::TakeBack(uint64_t cell, Lease& lease) {
   return true;
 }
 
+// A cell that was given for a call and has none: its client is stopped, or hangs. It then is as one
+// that was leased ahead, so that nobody waits for that client to go on.
+void Broker::OfferUnused() {
+  for (auto& [cell, lease] : leases_) {
+    if (lease.ahead || lease.releasing || ++lease.ticks_unused < kTicksToBegin) continue;
+    PeerState* state = StateOf(lease.peer);
+    if (state == nullptr) continue;
+    uint32_t& mark = state->peer->lease_table()[lease.table_slot];
+    lease.ahead = std::atomic_ref<uint32_t>(mark).load() == MarkOf(cell, kLeaseIdle);
+  }
+  for (auto& [key, pool] : pools_) {
+    if (pool->GetStats().waiting > 0) pool->Serve();
+  }
+}
+
 void Broker::OnAsk(Peer& peer, const Ask& ask) {
   const uint64_t id = peer.id();
   const auto answer = [this, id, request = ask.request](std::string text) {
@@ -636,6 +653,7 @@ AgentState Broker::State() {
 }
 
 void Broker::Tick() {
+  OfferUnused();
   for (auto& [key, pool] : pools_) pool->Tick();
   EvictWorkers();
   ArmForgotten();

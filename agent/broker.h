@@ -82,7 +82,8 @@ class Broker {
     uint64_t peer = 0;
     uint32_t table_slot = 0;
     std::string worker{};
-    bool ahead = false;
+    unsigned ticks_unused = 0;  // no time: the whole host may have been paused
+    bool ahead = false;  // whoever waits for a call may have it while its client does not use it
     bool releasing = false;
     bool want_report = false;
     bool held_ahead = false;         // it was there before the call that took it
@@ -142,6 +143,7 @@ class Broker {
   void CloseNetwork(uint64_t cell, Egress::Closed closed);
   bool Reclaim(Pool& pool, const std::string* worker);
   bool TakeBack(uint64_t cell, Lease& lease);  // false: its client uses it
+  void OfferUnused();
   void Release(uint64_t cell, Lease& lease);
   PeerState* StateOf(uint64_t peer);
   Pool* FindPool(const std::string& key);

@@ -415,6 +415,18 @@ TEST_F(BrokerTest, NeverTakesBackALeaseInUse) {
   EXPECT_EQ(busy.mark(unused), MarkOf(unused.lease, kLeaseReclaimed));
 }
 
+TEST_F(BrokerTest, ACellWhoseCallDoesNotBeginGoesToWhoWaits) {
+  FakePeer stopped(1);
+  FakePeer caller(2);
+  const std::string key = PrepareFor(stopped);
+  const Leased used = AcquireFor(stopped, key);
+  stopped.Use(used);
+  const Leased unused = AcquireFor(stopped, key);
+  AcquireFor(caller, key);
+  EXPECT_EQ(stopped.mark(used), MarkOf(used.lease, kLeaseUsed));
+  EXPECT_EQ(stopped.mark(unused), MarkOf(unused.lease, kLeaseReclaimed));
+}
+
 TEST_F(BrokerTest, APeerThatGoesGivesUpItsCellsAndItsPlaces) {
   const auto leaver = std::make_unique<FakePeer>(1);
   const std::string key = PrepareFor(*leaver);

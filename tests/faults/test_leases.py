@@ -118,6 +118,24 @@ def test_killed_client_gives_up_its_places_and_its_cells(label: str, few: Any) -
     assert pool_of(label)["waiting"] == 0
 
 
+def test_a_client_that_stops_keeps_no_cell_that_it_does_not_use(label: str, few: Any) -> None:
+    few(0)
+    running = [few.submit(2) for _ in range(2)]
+    crowd = python(CROWD.format(label=label, calls=2, seconds=0))
+    until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call")
+    crowd.send_signal(signal.SIGSTOP)
+    try:
+        for future in running:
+            future.result()
+        lasting = few.options(timeout_sec=120).submit(100)  # and the other cell is the client's now
+        few.options(queue_sec=15)(0)
+        assert not lasting.done()
+        lasting.cancel()
+    finally:
+        crowd.send_signal(signal.SIGCONT)
+    assert crowd.communicate(timeout=30)[0] == "begun\nall done\n", "its own call goes on"
+
+
 def test_forked_child_does_not_keep_its_dead_parents_cells(label: str, few: Any) -> None:
     parent = python(
         f"""
