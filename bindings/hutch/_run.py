@@ -53,7 +53,10 @@ def call(
         from hutch import _idempotency
 
         return _idempotency.once(
-            target.options.key, lambda: _call(target, args, kwargs or {}, echo, cancel, meta, asked)
+            target.options.key,
+            target,
+            cancel,
+            lambda: _call(target, args, kwargs or {}, echo, cancel, meta, asked),
         )
     return _call(target, args, kwargs or {}, echo, cancel, meta, asked)
 

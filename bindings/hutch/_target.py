@@ -62,6 +62,13 @@ class Target:
         self.fast: Any = None  # see _fast
         self.made_fast: Any = None  # (code, pool) that it was made of
 
+    @property
+    def identity(self) -> str:
+        """The same for the same function, whatever it refers to by now."""
+        function = self.function
+        assert function is not None
+        return f"{function.__module__}.{function.__qualname__}"
+
     def watch(self, code: _core.Function) -> Watch | None:
         """What must be as it is for `code` to be what is to be sent; None: it may change unseen."""
         return None
@@ -241,6 +248,10 @@ class TextTarget(Target):
         self.filename = filename
         self._code: _core.Function | None = None
         self._metas: dict[str, bytes] = {}
+
+    @property
+    def identity(self) -> str:
+        return f"{self.name} of {self.code().sha256}"
 
     def watch(self, code: _core.Function) -> Watch | None:
         return [], [], []

@@ -227,6 +227,66 @@ def test_a_key_used_twice_at_once_runs_once(label: str) -> None:
     assert pool_of(label)["calls"] - before <= 3
 
 
+def test_a_key_is_one_functions() -> None:
+    @sandbox
+    def one(n: int) -> int:
+        return n
+
+    @sandbox
+    def other() -> str:
+        return "other"
+
+    key = uuid.uuid4().hex
+    assert one.options(key=key)(1) == 1
+    assert one.options(key=key)(2) == 1, "whatever its arguments: the key names the first call"
+    with pytest.raises(ValueError, match="names a call of one"):
+        other.options(key=key)()
+    with pytest.raises(ValueError, match="names a call of one"):
+        hutch.run("print()", key=key)
+    assert other.options(key=uuid.uuid4().hex)() == "other"
+
+
+def test_who_waits_for_a_keys_call_can_be_cancelled_alone(label: str) -> None:
+    @sandbox(key=label)
+    def slow() -> int:
+        import time
+
+        time.sleep(3)
+        return 5
+
+    first = slow.submit()
+    time.sleep(0.3)
+    second = slow.submit()
+    time.sleep(0.2)
+    second.cancel()
+    assert second.outcome().status == "cancelled" and not first.done()
+    assert first.result() == 5
+
+
+def test_a_forked_child_waits_for_no_keys_call_of_its_parents(label: str) -> None:
+    child = python(
+        f"""
+        import os, time
+        from hutch import sandbox
+
+        @sandbox(key={label!r})
+        def slow(seconds):
+            import time
+            time.sleep(seconds)
+            return seconds
+
+        first = slow.submit(4)
+        time.sleep(0.5)
+        if os.fork() == 0:
+            print(slow(0), flush=True)
+            os._exit(0)
+        os.wait()
+        print(first.result(), flush=True)
+        """
+    )
+    assert child.communicate(timeout=30)[0] == "0\n4\n"
+
+
 def test_cells_leased_ahead_of_calls_that_do_not_come_are_taken_back(label: str, few: Any) -> None:
     few(0)
     until(lambda: pool_of(label)["leased"] == 2, "none is leased ahead of the next call")
