@@ -78,6 +78,34 @@ def test_random_numbers_differ_from_call_to_call() -> None:
         assert len({str(one[place]) for one in drawn}) == 10
 
 
+def test_random_numbers_of_numpy_and_openssl_differ_from_call_to_call() -> None:
+    pytest.importorskip("numpy")
+
+    @sandbox(dependencies=["numpy"], preload=["numpy.random", "ssl"])
+    def draw() -> list[object]:
+        import sys
+
+        loaded = sorted({"numpy.random", "ssl"} & sys.modules.keys())  # before this call began
+        import os
+        import ssl
+
+        import numpy as np
+
+        return [
+            float(np.random.rand()),
+            float(np.random.default_rng().random()),
+            ssl.RAND_bytes(8),
+            os.getpid(),
+            loaded,
+        ]
+
+    drawn = [draw() for _ in range(10)]
+    assert all(one[3:] == drawn[0][3:] for one in drawn), "no pid tells one from the other"
+    assert drawn[0][4] == ["numpy.random", "ssl"]
+    for place in range(3):
+        assert len({str(one[place]) for one in drawn}) == 10
+
+
 @pytest.mark.wall("fresh")
 def test_modules_of_the_library_can_be_broken_for_oneself_only() -> None:
     @sandbox
