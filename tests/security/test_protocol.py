@@ -116,7 +116,11 @@ def frame_attack(how: str) -> Any:
         "parts of two results": [head(part, 0, 3) + b"\xc1", head(part, 0, 4) + b"\x01"],
         "garbage": [b"\xff" * 5000],
     }
-    if how == "two replies":
+    if how == "head, then body":
+        raw.send(head(result, 3, 3))
+        time.sleep(1)
+        raw.send(usage + b"\xc1\x01\xc0")
+    elif how == "two replies":
         # A second answer of the same call is never anybody's answer.
         raw.send(head(result, 3, 3) + usage + b"\xc1\x01\x01")
         raw.send(head(result, 3, 3) + usage + b"\xc1\x01\x02")
@@ -147,6 +151,7 @@ FORGERIES = [
     "bad frame version", "unknown kind", "agent's kind", "size 0", "size 2^63", "size -1",
     "body larger", "trailing", "no usage", "other call", "memfd never given", "garbage",
     "part of 2^63", "empty part", "more parts than said", "parts of two results",
+    "head, then body",
 ]  # fmt: skip
 
 
@@ -188,6 +193,88 @@ def test_a_claim_of_an_absurd_size_is_refused(how: str, next_call_works: None) -
 def test_a_second_reply_is_nobodys_answer(next_call_works: None) -> None:
     for _ in range(5):
         assert attack("two replies") == 1
+
+
+def memory_attack(how: str) -> Any:
+    """Answers in memory of the host's, as a large result does, and goes on to work on that."""
+    import array
+    import fcntl
+    import mmap
+    import os
+    import socket
+    import struct
+    import sys
+    import time
+
+    frame: Any = sys._getframe()
+    while frame is not None and "call_id" not in frame.f_locals:
+        frame = frame.f_back
+    worker, call = frame.f_locals["self"], frame.f_locals["call_id"]
+    raw = socket.socket(fileno=worker.fd)
+    size = 4 << 20
+    raw.send(struct.pack("<HBBIQQQ", 0x4348, VERSION, 6, 0, call, size, 0))
+    _, more, _, _ = raw.recvmsg(4096, socket.CMSG_SPACE(64))
+    memfd = array.array("i", more[0][2])[0]
+    memory = mmap.mmap(memfd, size)
+    begin = b"\xc1\x01\xc6" + struct.pack(">I", size - 7)  # a bytes of all the rest
+    memory[:] = b"a" * size
+    memory[:7] = begin
+    refused = []
+
+    def attempt(work: Any) -> None:
+        try:
+            work()
+        except OSError as error:
+            refused.append(error.errno)
+
+    if how == "truncated":
+        attempt(lambda: os.ftruncate(memfd, 4096))
+        attempt(lambda: os.posix_fallocate(memfd, 0, 2 * size))
+        assert len(refused) == 2 and os.fstat(memfd).st_size == size
+    if how == "sealed by the cell":
+        fcntl.fcntl(memfd, 1033, 0x1 | 0x10)  # F_ADD_SEALS: no more seals, no future writes
+    if how == "replaced":
+        null = os.open("/dev/null", os.O_RDWR)
+        os.dup2(null, memfd)
+    if how == "changed":
+        for _ in range(2):
+            if os.fork() == 0:
+                while True:  # the head is well and ill in turn, and so is each page
+                    for at in (2, 3, *range(4096, size, 4096)):
+                        memory[at] ^= 0xFF
+    raw.send(struct.pack("<HBBIQQQ", 0x4348, VERSION, 3, 1, call, size, size) + b"\0" * 48)
+    time.sleep(0.5)
+    raw.detach()
+
+
+@pytest.mark.parametrize("how", ["left mapped", "truncated", "sealed by the cell", "replaced"])
+def test_memory_of_a_result_is_the_hosts_whatever_its_cell_does(
+    how: str, next_call_works: None
+) -> None:
+    other = nap.submit()
+    outcome = sandbox(memory_attack, timeout_sec=5, result_mb=8).run(how)
+    assert outcome.status == "returned", outcome
+    assert outcome.value == b"a" * ((4 << 20) - 7)
+    assert other.result() == "slept"
+
+
+def test_memory_of_a_result_that_is_changed_while_it_is_read_is_one_value_or_none(
+    next_call_works: None,
+) -> None:
+    changed = sandbox(memory_attack, timeout_sec=5, result_mb=8)
+    other = nap.submit()
+    for _ in range(4):
+        outcome = changed.run("changed")
+        assert outcome.status in ("returned", "raised"), outcome
+        if outcome.status == "raised":
+            with pytest.raises(hutch.SerializationError):
+                outcome.unwrap()
+            continue
+        value = outcome.value
+        assert type(value) is bytes and len(value) <= 4 << 20
+        before = hash(value[:])
+        assert hash(bytes(bytearray(value))) == before, "and it changes no more"
+    assert other.result() == "slept"
 
 
 def test_a_flood_of_frames_is_held_back(next_call_works: None) -> None:
