@@ -311,10 +311,10 @@ bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadl
       ::poll(polled, 3, static_cast<int>(ms));
       const bool cancelled = polled[1].revents != 0;
       const bool interrupted = !cancelled && hooks.interrupted && hooks.interrupted();
+      eventfd_t woken = 0;
+      if (polled[2].revents != 0) ::eventfd_read(wake_.get(), &woken);
       lock.lock();
       reading_ = false;
-      uint64_t woken = 0;
-      if (polled[2].revents != 0 && ::read(wake_.get(), &woken, sizeof woken) < 0) woken = 0;
       DrainLocked([] { return false; });
       changed_.notify_all();
       if (done()) return true;
