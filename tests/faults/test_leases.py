@@ -168,6 +168,7 @@ def test_forked_child_does_not_keep_its_dead_parents_cells(label: str, few: Any)
 
 
 def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any) -> None:
+    few(0)  # its worker is there: who asks first has a cell first
     running = [few.submit(3) for _ in range(2)]
     time.sleep(0.2)
     with pytest.raises(hutch.SandboxBusy) as caught:
@@ -195,7 +196,7 @@ def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any) -> None:
             refused.result()
         error = caught.value
         assert error.queued is not None and error.queued >= 1 and error.capacity == 2
-        assert error.waited_sec is not None and error.waited_sec >= 0.3
+        assert error.waited_sec is not None and error.waited_sec > 0.25
         assert not error.may_have_run
     assert not any(future.done() for future in running), "it waited for longer than it wanted"
     for future in running + waiting:
