@@ -133,7 +133,7 @@ PYBIND11_MODULE(_core, m) {
       .def_readonly("calls_of_cell", &CallTerms::calls_of_cell)
       .def_readonly("policy", &CallTerms::policy);
 
-  py::class_<OpenCall, std::shared_ptr<OpenCall>>(m, "OpenCall");
+  const py::class_<OpenCall, std::shared_ptr<OpenCall>> open_call(m, "OpenCall");
 
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
