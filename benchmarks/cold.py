@@ -100,18 +100,18 @@ def first_results(bench: Bench) -> Iterator[Row]:
 def _first_by_none(
     bench: Bench, names: tuple[str, ...], most: tuple[float, float], repeats: int, by_command: float
 ) -> Iterator[Row]:
-    importing, and_import = _imports(bench, names)
+    interpreter = _interpreter(bench, names)
     # A spare worker takes no pool that has mounts.
     with tempfile.TemporaryDirectory() as empty:
         running, one = _beside(
             repeats,
             lambda: _first(*names, mounts={"/mnt": empty}),
-            lambda: bare.container() + importing(),
+            lambda: bare.container() + interpreter(),
         )
     nothing, two = _beside(
         repeats,
         lambda: _without_agent(*names),
-        lambda: bare.container() + bare.container() + importing(),
+        lambda: bare.container() + bare.container() + interpreter(),
     )
     for key, what, value, bound, floor, containers in (
         ("first", "agent running, no worker", running, most[0], one, "a bare container"),
@@ -122,26 +122,24 @@ def _first_by_none(
             f"first result, {what}{', pandas' if names else ''}",
             value,
             floor=floor,
-            floor_is=containers + and_import,
+            floor_is=f"{containers} + an interpreter",
             target=f"≤ {bound * 1000:.0f} ms",
             met=value <= bound,
             note=f"podman run: {shown(by_command)}",
         )
 
 
-def _imports(bench: Bench, names: tuple[str, ...]) -> tuple[Callable[[], float], str]:
-    """What seconds importing them takes, each time anew, and how that is called."""
+def _interpreter(bench: Bench, names: tuple[str, ...]) -> Callable[[], float]:
+    """A new one that can load a function, and has these packages."""
     bench.function(*names)  # the environment is built, and compiled
-    if not names:
-        return lambda: 0.0, ""
     _, paths = bench.modules(*names)
-    return lambda: sum(bare.importing(name, paths) for name in names), " + the import"
+    return lambda: bare.interpreter(["cloudpickle", *names], paths)
 
 
 def _first_by_spare(
     bench: Bench, names: tuple[str, ...], most: float, repeats: int, by_command: float
 ) -> Row:
-    importing, _ = _imports(bench, names)
+    _, paths = bench.modules(*names)
     row = Row(
         f"first-spare{'-pandas' if names else ''}",
         f"first result, a spare worker is there{', pandas' if names else ''}",
@@ -151,7 +149,7 @@ def _first_by_spare(
     for _ in range(repeats):
         if (seconds := _with_spare(*names)) is not None:
             taken.append(seconds)
-            imports.append(importing())
+            imports += [bare.importing(name, paths) for name in names]
     if not taken:
         row.skipped = "the agent keeps none"
         return row
