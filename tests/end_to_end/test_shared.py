@@ -59,8 +59,8 @@ def test_a_cell_is_replaced_when_it_is_old() -> None:
     shared = sandbox(counting(), isolation="shared", max_age_sec=0.3, labels={"test": "age"})
     assert shared() == 1
     time.sleep(0.4)
-    shared()  # on the old one, which goes then
-    assert shared() == 1
+    # One call may be on the old one, which goes then: unless it was old after its first call.
+    assert 1 in (shared(), shared())
 
 
 def test_functions_of_one_pool_share_it_and_each_keeps_its_code() -> None:
