@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(
     reason="needs Podman with the base image: HUTCH_TEST_PODMAN, HUTCH_TEST_RUNTIME, HUTCH_TEST_IMAGE",  # noqa: E501
 )
 
+AS_BYTES = 1 << 32  # in a buffer's place
 IN_DESCRIPTOR = 0xFFFFFFFF
 META = pickle.dumps({"mode": "function_source", "name": "f"}, 5)
 SOURCE = b"def f(*args):\n    return 5\n"
@@ -87,10 +88,11 @@ def test_buffers_that_do_not_come_are_an_error_of_the_call(cell: Cell) -> None:
 @pytest.mark.parametrize(
     "place", [(1, 0, 8), (0, 4096, 8), (0, 8, 4089), (0, 0, 1 << 40), (0, 1 << 63, 8)], ids=str
 )
+@pytest.mark.parametrize("kind", [0, AS_BYTES], ids=["view", "bytes"])
 def test_a_buffer_that_is_not_there_is_an_error_of_the_call(
-    cell: Cell, place: tuple[int, int, int]
+    cell: Cell, kind: int, place: tuple[int, int, int]
 ) -> None:
-    arguments, places = with_buffer(8), struct.pack("<3Q", *place)
+    arguments, places = with_buffer(8), struct.pack("<3Q", kind | place[0], *place[1:])
     lengths = [len(META), len(SOURCE), len(arguments), len(places)]
     memfd = make_memfd(bytes(4096))
     assert raised(call(cell, lengths, META + SOURCE + arguments + places, [memfd]))
