@@ -524,8 +524,8 @@ def write_files(files: dict[str, Any]) -> None:
 
 
 def feed_stdin(content: Any, anew: bool) -> None:
-    """A real descriptor 0, so that child processes can read it too. `anew`: somebody may have read
-    from `sys.stdin`; else it is as it was made, and looks at the descriptor when it is read from.
+    """A real descriptor 0, so that child processes can read it too. `sys.stdin` looks there when it
+    is read from, unless a package or `setup` took it away. `anew`: an earlier call may have read.
     """
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -536,7 +536,7 @@ def feed_stdin(content: Any, anew: bool) -> None:
     os.lseek(fd, 0, os.SEEK_SET)
     os.dup2(fd, 0)
     _close(fd)
-    if anew:
+    if anew or sys.stdin is not sys.__stdin__ or sys.stdin.closed:
         raw = io.BufferedReader(io.FileIO(0, closefd=False))
         sys.stdin = io.TextIOWrapper(raw, encoding="utf-8")
 

@@ -288,8 +288,9 @@ def rehearse(cell: Any, call: Any) -> None:
 
 
 def prepare_streams() -> None:
-    sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # type: ignore[union-attr]
-    """The objects stay, with empty buffers, when descriptors 1 and 2 become a call's pipes."""
+    """The objects stay, with empty buffers, when descriptors 0, 1 and 2 become a call's own."""
+    assert isinstance(sys.stdin, io.TextIOWrapper)
+    sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)

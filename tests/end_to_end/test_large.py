@@ -158,6 +158,9 @@ def test_lent_memory_counts_where_it_is_written_to() -> None:
 def test_an_argument_larger_than_the_memory_limit_twice_over_hits_it() -> None:
     outcome = handle.run(np.ones(700 * MIB // 8), 0, False)
     assert outcome.limit == "memory"
+    small = echo.options(memory_mb=64)
+    assert small.run(bytes(200 * MIB)).limit == "memory"
+    assert small.run(b"small").ok
 
 
 def used() -> tuple[int, int]:

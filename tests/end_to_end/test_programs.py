@@ -193,3 +193,16 @@ print([first, rest, sys.stdin.read(), os.pread(0, 100, 0)])
     outcome = hutch.run(source, stdin="é\nb\nc\n")
     assert outcome.stdout == "['é', 'b\\nc\\n', 'é\\nb\\nc\\n', b'\\xc3\\xa9\\nb\\nc\\n']\n"
     assert hutch.run("import sys; print([sys.stdin.read()])").stdout == "['']\n"
+
+
+@pytest.mark.parametrize("taken", ["io.StringIO()", "sys.__stdin__", "None"])
+def test_standard_input_is_there_whatever_setup_made_of_it(taken: str) -> None:
+    def take(text: str = taken) -> None:
+        import io  # noqa: F401
+        import sys
+
+        if text == "sys.__stdin__":
+            sys.stdin.close()
+        sys.stdin = eval(text)
+
+    assert hutch.run("print(input())", stdin="given", setup=take).stdout == "given\n"
