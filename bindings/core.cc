@@ -83,27 +83,12 @@ PYBIND11_MODULE(_core, m) {
       .def_readonly("status", &CallResult::status)
       .def_readonly("limit", &CallResult::limit)
       .def_property_readonly("detail", [](const CallResult& r) { return r.outcome().detail; })
-      .def_readonly("exit_code", &CallResult::exit_code)
-      .def_readonly("signal", &CallResult::signal)
       .def_readonly("payload", &CallResult::payload)
-      .def_property_readonly("stdout", [](const CallResult& r) { return r.Text(0); })
-      .def_property_readonly("stderr", [](const CallResult& r) { return r.Text(1); })
-      .def_property_readonly("stdout_size",
-                             [](const CallResult& r) { return r.outcome().output.size(0); })
-      .def_property_readonly("stderr_size",
-                             [](const CallResult& r) { return r.outcome().output.size(1); })
-      .def_property_readonly("stdout_truncated",
-                             [](const CallResult& r) { return r.outcome().output.truncated(0); })
-      .def_property_readonly("stderr_truncated",
-                             [](const CallResult& r) { return r.outcome().output.truncated(1); })
-      .def_property_readonly("call_id", &CallResult::CallId)
-      .def_property_readonly("worker_id", [](const CallResult& r) { return r.record.worker; })
-      .def_property_readonly("may_have_run", [](const CallResult&) { return true; })
       .def_property_readonly("result_size",
                              [](const CallResult& r) { return r.outcome().result_size; })
       .def_property_readonly("network", &NetworkOf)
       .def_property_readonly("usage", &UsageOf)
-      .def_property_readonly("timings", &TimingsOf)
+      .def("as_outcome", &OutcomeOf, py::arg("outcome"), py::arg("usage"), py::arg("enforcement"))
       .def_property_readonly(
           "ended",
           [](const CallResult& r) { return Seconds(r.outcome().ended.time_since_epoch()); })

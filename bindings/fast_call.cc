@@ -1,5 +1,7 @@
 #include "bindings/fast_call.h"
 
+#include <marshal.h>
+
 #include <algorithm>
 #include <string_view>
 #include <utility>
@@ -11,7 +13,7 @@ namespace {
 
 constexpr Py_ssize_t kLargeBytes = 64 << 10;  // those travel beside the pickle
 
-// What any pickler pickles alike.
+// What marshal writes as a cell reads it.
 bool IsPlain(PyObject* value) {
   if (PyBytes_CheckExact(value)) return PyBytes_GET_SIZE(value) < kLargeBytes;
   return value == Py_None || PyLong_CheckExact(value) || PyUnicode_CheckExact(value) ||
@@ -59,7 +61,7 @@ bool AllCells(PyObject* cells, PyObject* missing) {
 
 FastCall::FastCall(FastHooks hooks, py::tuple what, py::object client, std::string key,
                    py::bytes meta, py::object function, const CallTerms& terms,
-                   uint64_t result_bytes, bool shows)
+                   uint64_t result_bytes, bool shows, std::optional<AsOutcome> as_outcome)
     : hooks_(std::move(hooks)),
       what_(std::move(what)),
       client_(std::move(client)),
@@ -69,7 +71,7 @@ FastCall::FastCall(FastHooks hooks, py::tuple what, py::object client, std::stri
       terms_(terms),
       result_bytes_(result_bytes),
       shows_(shows),
-      protocol_(py::int_(5)) {}
+      as_outcome_(std::move(as_outcome)) {}
 
 bool FastCall::IsCurrent(const py::tuple& state) const {
   static PyObject* const kCurrent = PyUnicode_InternFromString("_current");
@@ -89,11 +91,9 @@ std::pair<py::bytes, py::sequence> FastCall::Pickled(const py::object& target,
       !std::all_of(first, first + PyTuple_GET_SIZE(args.ptr()), IsPlain)) {
     return target.attr("pickle")(args, kwargs).cast<std::pair<py::bytes, py::sequence>>();
   }
-  const auto both = py::reinterpret_steal<py::object>(PyTuple_Pack(2, args.ptr(), kwargs.ptr()));
-  PyObject* const given[] = {both.ptr(), protocol_.ptr()};
-  PyObject* const pickle = PyObject_Vectorcall(hooks_.dumps.ptr(), given, 2, nullptr);
-  if (pickle == nullptr) throw py::error_already_set();
-  return {py::reinterpret_steal<py::bytes>(pickle), py::tuple()};
+  PyObject* const bytes = PyMarshal_WriteObjectToString(args.ptr(), 2);
+  if (bytes == nullptr) throw py::error_already_set();
+  return {py::reinterpret_steal<py::bytes>(bytes), py::tuple()};
 }
 
 py::object FastCall::Call(const py::object& target, const py::tuple& state, const py::tuple& args,
@@ -118,7 +118,8 @@ py::object FastCall::Call(const py::object& target, const py::tuple& state, cons
     return hooks_.failed(target, error.value(), Seconds(begun.time_since_epoch()), args, kwargs);
   }
   if (streams) streams.attr("finish")();
-  if (std::string_view(result.status) != "returned" || result.payload.is_none())
+  if (std::string_view(result.status) != "returned" || result.payload.is_none() ||
+      (as_outcome_ && !result.record.network.empty()))
     return Concluded(target, std::move(result), args, kwargs);
   try {
     const PyPayload& held = result.payload.cast<const PyPayload&>();
@@ -128,12 +129,22 @@ py::object FastCall::Call(const py::object& target, const py::tuple& state, cons
     PyObject* const annotation = Item(state.ptr(), 6);
     if (annotation != Py_None && reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) != annotation)
       hooks_.check(value, target);
-    return value;
+    return Wanted(result, std::move(value));
   } catch (py::error_already_set& error) {
     // The package decodes again, with what the arguments' classes allow, or says what is wrong.
     if (!error.matches(DecodeErrorType()) && !error.matches(hooks_.not_as_said)) throw;
   }
   return Concluded(target, std::move(result), args, kwargs);
+}
+
+py::object FastCall::Wanted(const CallResult& result, py::object value) const {
+  if (!as_outcome_) return value;
+  const py::object outcome = OutcomeOf(result, as_outcome_->outcome_type, as_outcome_->usage_type,
+                                       as_outcome_->enforcement);
+  outcome.attr("value") = std::move(value);
+  if (as_outcome_->program) outcome.attr("exit_code") = 0;
+  outcome.attr("timings")["receive"] = Seconds(Clock::now() - result.outcome().ended);
+  return outcome;
 }
 
 py::object FastCall::Concluded(const py::object& target, CallResult result, const py::tuple& args,
@@ -144,20 +155,25 @@ py::object FastCall::Concluded(const py::object& target, CallResult result, cons
 
 void BindFastCall(py::module_& m) {
   py::class_<FastHooks>(m, "FastHooks")
-      .def(py::init([](py::dict home, py::object dumps, py::object streams, py::object check,
-                       py::object conclude, py::object failed, py::type not_as_said) {
-             return FastHooks{std::move(home),       std::move(dumps),    std::move(streams),
-                              std::move(check),      std::move(conclude), std::move(failed),
-                              std::move(not_as_said)};
+      .def(py::init([](py::dict home, py::object streams, py::object check, py::object conclude,
+                       py::object failed, py::type not_as_said) {
+             return FastHooks{std::move(home),     std::move(streams), std::move(check),
+                              std::move(conclude), std::move(failed),  std::move(not_as_said)};
            }),
-           py::kw_only(), py::arg("home"), py::arg("dumps"), py::arg("streams"), py::arg("check"),
+           py::kw_only(), py::arg("home"), py::arg("streams"), py::arg("check"),
            py::arg("conclude"), py::arg("failed"), py::arg("not_as_said"));
+  py::class_<AsOutcome>(m, "AsOutcome")
+      .def(py::init([](py::object outcome, py::object usage, py::object enforcement, bool program) {
+             return AsOutcome{std::move(outcome), std::move(usage), std::move(enforcement),
+                              program};
+           }),
+           py::arg("outcome"), py::arg("usage"), py::arg("enforcement"), py::arg("program"));
   py::class_<FastCall>(m, "FastCall")
       .def(py::init<FastHooks, py::tuple, py::object, std::string, py::bytes, py::object,
-                    const CallTerms&, uint64_t, bool>(),
+                    const CallTerms&, uint64_t, bool, std::optional<AsOutcome>>(),
            py::kw_only(), py::arg("hooks"), py::arg("what"), py::arg("client"), py::arg("key"),
            py::arg("meta"), py::arg("function"), py::arg("terms"), py::arg("result_bytes"),
-           py::arg("shows"))
+           py::arg("shows"), py::arg("as_outcome"))
       .def("__call__", &FastCall::Call, py::arg("target"), py::arg("state"), py::arg("args"),
            py::arg("kwargs"));
 }

@@ -50,6 +50,39 @@ void SetEnded(CallResult& result, const CallRecord& record) {
   }
 }
 
+// Without a call of __init__.
+py::object New(const py::object& type) {
+  auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
+  PyObject* const object = made->tp_new(made, py::tuple().ptr(), nullptr);
+  if (object == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(object);
+}
+
+void Set(const py::object& object, const char* name, const py::handle& value) {
+  const auto interned = py::reinterpret_steal<py::object>(PyUnicode_InternFromString(name));
+  if (PyObject_SetAttr(object.ptr(), interned.ptr(), value.ptr()) != 0)
+    throw py::error_already_set();
+}
+
+py::str Decoded(const std::string& text) {
+  PyObject* const decoded =
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(decoded);
+}
+
+py::dict TimingsOf(const CallResult& result) {
+  const CallRecord& record = result.record;
+  py::dict timings;
+  timings["queue"] = Seconds(record.queue - record.worker_start) + result.queued_sec;
+  timings["environment"] = result.environment_sec;
+  timings["worker"] = Seconds(record.worker_start) + result.worker_sec;
+  timings["send"] = Seconds(record.send());
+  timings["run"] = Seconds(record.run());
+  timings["receive"] = 0.0;
+  return timings;
+}
+
 }  // namespace
 
 py::object& CoreError() {
@@ -101,16 +134,43 @@ py::list NetworkOf(const CallResult& result) {
   return told;
 }
 
-py::dict TimingsOf(const CallResult& result) {
-  const CallRecord& record = result.record;
-  py::dict timings;
-  timings["queue"] = Seconds(record.queue - record.worker_start) + result.queued_sec;
-  timings["environment"] = result.environment_sec;
-  timings["worker"] = Seconds(record.worker_start) + result.worker_sec;
-  timings["send"] = Seconds(record.send());
-  timings["run"] = Seconds(record.run());
-  timings["receive"] = 0.0;
-  return timings;
+py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
+                     const py::object& usage_type, const py::object& enforcement) {
+  const py::dict used = UsageOf(result);
+  const py::object usage = New(usage_type);
+  Set(usage, "wall_sec", used["wall_sec"]);
+  Set(usage, "cpu_sec", used["cpu_sec"]);
+  Set(usage, "peak_memory_bytes", used["peak_memory_bytes"]);
+  Set(usage, "waited_sec", used["waited_sec"]);
+  Set(usage, "enforcement", enforcement);
+  Set(usage, "source", used["source"]);
+  Set(usage, "suggested", py::dict());
+  const py::object outcome = New(outcome_type);
+  const std::string_view status = result.status;
+  const std::string_view limit = result.limit;
+  const Output& output = result.outcome().output;
+  const py::none none;
+  Set(outcome, "status", py::str(status == "unencodable" ? "raised" : status));
+  Set(outcome, "value", none);
+  Set(outcome, "error", none);
+  Set(outcome, "limit", limit.empty() ? py::object(none) : py::str(limit));
+  Set(outcome, "signal", result.signal);
+  Set(outcome, "exit_code", result.exit_code);
+  Set(outcome, "usage", usage);
+  Set(outcome, "timings", TimingsOf(result));
+  Set(outcome, "network", py::list());
+  Set(outcome, "stdout", Decoded(output.text(0)));
+  Set(outcome, "stderr", Decoded(output.text(1)));
+  Set(outcome, "stdout_size", py::int_(output.size(0)));
+  Set(outcome, "stderr_size", py::int_(output.size(1)));
+  Set(outcome, "stdout_truncated", py::bool_(output.truncated(0)));
+  Set(outcome, "stderr_truncated", py::bool_(output.truncated(1)));
+  Set(outcome, "display", py::list());
+  Set(outcome, "call_id", py::str(result.CallId()));
+  Set(outcome, "worker_id", py::str(result.record.worker));
+  Set(outcome, "may_have_run", py::bool_(true));
+  Set(outcome, "_failure", none);
+  return outcome;
 }
 
 CallResult MakeResult(CallRecord record) {

@@ -8,6 +8,8 @@ import dataclasses
 import enum
 import functools
 import importlib.util
+import json
+import marshal
 import os
 import pickle
 import subprocess
@@ -23,12 +25,13 @@ import pytest
 import hutch
 from hutch import _pickling, sandbox
 from hutch._functions import FunctionBytes, require_function, sources
+from hutch._pickling import marshalled
 
 LIMIT = 5
 HOARD: list[int] = []
 CLOUDPICKLE = str(Path(str(cloudpickle.__file__)).parent.parent)
 LOADER = """
-import pickle, sys
+import marshal, pickle, sys, types
 sys.path[:] = [p for p in sys.path if p and "site-packages" not in p]
 import importlib.util
 spec = importlib.util.spec_from_file_location(
@@ -38,7 +41,11 @@ module = importlib.util.module_from_spec(spec)
 sys.modules["cloudpickle"] = module
 spec.loader.exec_module(module)
 function, args = pickle.load(sys.stdin.buffer)
-sys.stdout.buffer.write(pickle.dumps(pickle.loads(function)(*args)))
+if function[:1] == b"\\x81":
+    function = types.FunctionType(*marshal.loads(function[1:])[:2])
+else:
+    function = pickle.loads(function)
+sys.stdout.buffer.write(pickle.dumps(function(*args)))
 """
 
 
@@ -253,6 +260,67 @@ def test_a_captured_value_that_cannot_travel_is_named() -> None:
 
     with pytest.raises(hutch.SerializationError, match="uses lock"):
         FunctionBytes(require_function(f)).current()
+
+
+def test_a_function_that_refers_to_nothing_goes_by_marshal() -> None:
+    def plain(x: int, y: str = "a", z: Any = (1, None)) -> Any:
+        """With a text."""
+        import math
+
+        return [math.sqrt(x), y, z, [len(i) for i in ("a",)]]
+
+    data = marshalled(plain)
+    assert data is not None and data == marshalled(plain), "the same bytes: they are sent once"
+    code, space, defaults = marshal.loads(data[1:])
+    assert data[:1] == b"\x81" and defaults == ("a", (1, None))
+    place = {"__name__": __name__, "__package__": __package__}
+    assert space == {**place, "__file__": _pickling.short_path(__file__)}
+    assert code.co_name == "plain" and not code.co_filename.startswith("/")
+    assert bytes_of(FunctionBytes(require_function(plain))) == data
+
+
+def _with(**changes: Any) -> Any:
+    def f(x: int = 1) -> int:
+        return x
+
+    for name, value in changes.items():
+        setattr(f, name, value)
+    return f
+
+
+async def _awaited() -> None:
+    pass
+
+
+def _outer() -> Any:
+    return lambda: helper(1)
+
+
+_kept = 1
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        helper,
+        _outer,
+        _awaited,
+        lambda: _kept,
+        (lambda value: lambda: value)(1),
+        lambda *, a=1: a,
+        _with(__defaults__=([],)),
+        _with(__defaults__=((bytearray(),),)),
+        _with(__kwdefaults__={"x": 1}),
+        _with(mine=1),
+        _with(__name__="other"),
+        _with(__qualname__="other"),
+        _with(__module__="json"),
+        _with(__code__=_with().__code__.replace(co_consts=(None, memoryview(b"a")))),
+        json.dumps,
+    ],
+)
+def test_what_marshal_would_not_keep_is_pickled(function: Any) -> None:
+    assert marshalled(function) is None
 
 
 def test_bytes_are_made_once_while_nothing_changes() -> None:

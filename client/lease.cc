@@ -127,9 +127,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
 
 void Lease::Load(const CallRequest& request) {
   const std::string& function = request.function->bytes();
-  const bool pickled = function.starts_with('\x80');  // a program's text is not loaded, but run
-  if (!pickled || request.key == 0 || loaded_ == request.key ||
-      request.meta.size() > kInlineSection || function.size() > kInlineSection) {
+  if (request.key == 0 || loaded_ == request.key || request.meta.size() > kInlineSection ||
+      function.size() > kInlineSection) {
     return;
   }
   FrameHeader header{.kind = FrameKind::kLoad, .a = 4, .b = request.key};

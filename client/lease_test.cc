@@ -163,7 +163,7 @@ TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
   EXPECT_EQ(outcome.usage.cpu_us, 5u);
 }
 
-TEST_F(LeaseTest, LoadsAPickledFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSame) {
+TEST_F(LeaseTest, LoadsAFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSame) {
   const Blob pickled("\x80\x05.");
   request_.function = &pickled;
   request_.key = 9;
@@ -181,8 +181,7 @@ TEST_F(LeaseTest, LoadsAPickledFunctionOnceAheadOfItsCallAndSendsItWithTheCallAl
   EXPECT_NE(call_->payload.find("meta\x80\x05.arguments"), std::string::npos);
 }
 
-TEST_F(LeaseTest, LoadsNoProgramAhead) {
-  request_.key = 9;
+TEST_F(LeaseTest, LoadsNothingThatHasNoKey) {
   lease_->Load(request_);
   Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
   EXPECT_EQ(Run().status, CallStatus::kReturned);

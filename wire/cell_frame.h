@@ -20,14 +20,17 @@
 //
 // ---- client <-> cell
 // kCall        client -> cell   a = section count n (4), b = key (0: none); payload = n little-endian u32 lengths, then
-//                               the sections: [0] meta: pickled dict, [1] function: opaque bytes, [2] arguments: opaque
-//                               bytes, [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
+//                               the sections: [0] meta: a pickled dict, after kPlain where it says no more than
+//                               that a function is to be called; [1] function: its pickle, text, or, after kMarshalled,
+//                               (code, globals, defaults) by marshal; [2] arguments: the pickle of (args, kwargs), or
+//                               args by marshal; [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
 //                               bytes of it), offset, size. A section of
 //                               length 0xffffffff lies in the next descriptor of the datagram (a sealed memfd; its size
 //                               is the section's length), in section order. The descriptors after those are what [3]
 //                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
 //                               multiple of 4096.
-// kLoad        client -> cell   before a kCall: as kCall, with empty arguments. The cell loads meta and function now and
+// kLoad        client -> cell   before a kCall: as kCall, with empty arguments. The cell loads meta and function now (a program
+//                               is compiled) and
 //                               says nothing; a kCall with the same key then finds them loaded. Else it loads its own.
 // kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
 //                               (once). No payload.
@@ -88,6 +91,10 @@ inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
+inline constexpr char kPlain = 'P';
+inline constexpr char kPlainProgram = 'R';  // in the place of kPlain: that a program is to be run
+inline constexpr char kPickled = '\x80';  // what every pickle begins with
+inline constexpr char kMarshalled = '\x81';
 inline constexpr uint32_t kFlagInMemfd = 1;
 inline constexpr uint32_t kFlagInParts = 2;
 inline constexpr uint64_t kMostInParts = 4 << 20;

@@ -1,4 +1,5 @@
-"""A call's arguments as bytes: pickle protocol 5, large buffers out of band.
+"""A call's arguments as bytes: pickle protocol 5, large buffers out of band, and marshal for the
+plainest (wire/cell_frame.h).
 
 Buffers (arrays, PickleBuffer) of 64 KiB and more are not copied into the pickle; nor is a large
 `bytes` or `bytearray` that is an argument itself. An argument that cannot be pickled is named,
@@ -7,6 +8,7 @@ before anything is sent. No shared state.
 
 from __future__ import annotations
 
+import marshal
 import pickle
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
@@ -54,9 +56,9 @@ def pickle_arguments(
     kwargs: dict[str, Any],
     inside: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
-    """The pickle of (args, kwargs) and the buffers beside it. Raises SerializationError."""
+    """The bytes, and the buffers beside them. Raises SerializationError."""
     if not kwargs and all(map(_is_plain, args)):
-        return pickle.dumps((tuple(args), kwargs), _pickling.PROTOCOL), []
+        return marshal.dumps(tuple(args), 2), []
     simple = all(map(_is_simple, args)) and all(map(_is_simple, kwargs.values()))
     args = tuple(map(_outside, args))
     kwargs = {name: _outside(value) for name, value in kwargs.items()}

@@ -135,26 +135,13 @@ class CallResult:
     status: str  # "returned" "raised" "unencodable" "limit" "died" "cancelled"
     limit: str  # "" or "time" "cpu_time" "memory" "pids" "disk" "result"
     detail: str  # of "died": how the cell broke the protocol, "" otherwise
-    exit_code: int | None
-    signal: int | None
     # for returned (the value), raised (the error map), unencodable (path, type, hint,
     # message)
     payload: Payload | None
-    stdout: bytes  # head and tail, at most output_bytes together with stderr
-    stderr: bytes
-    stdout_size: int
-    stderr_size: int
-    stdout_truncated: bool
-    stderr_truncated: bool
-    call_id: str
-    worker_id: str
-    may_have_run: bool
     result_size: int
     # wall_sec cpu_sec peak_memory_bytes waited_sec source ("cell" or "warden")
     # memory_limit_bytes
     usage: dict[str, Any]
-    # seconds; "receive" is for the caller to fill in
-    timings: dict[str, float]
     # host port allowed reason suggestion bytes_sent bytes_received count
     network: list[tuple[str, int, bool, str, str, int, int, int]]
     environment_sec: float  # these three are the caller's to say, as parts of the timings
@@ -162,17 +149,26 @@ class CallResult:
     queued_sec: float
     ended: float  # by time.monotonic: when the reply was here, or the call was over without one
 
+    def as_outcome(self, outcome: type[Any], usage: type[Any], enforcement: str) -> Any:
+        """What was seen from outside; `network` is left empty, and timings["receive"] is 0.0."""
+
 class FastHooks:
     def __init__(
         self,
         *,
         home: dict[str, Any],
-        dumps: Callable[..., bytes],
         streams: Callable[[Any], Any],
         check: Callable[[Any, Any], None],
         conclude: Callable[..., Any],
         failed: Callable[..., Any],
         not_as_said: type[Exception],
+    ) -> None: ...
+
+class AsOutcome:
+    """Has a FastCall give an Outcome, not its value."""
+
+    def __init__(
+        self, outcome: type[Any], usage: type[Any], enforcement: str, program: bool
     ) -> None: ...
 
 class FastCall:
@@ -190,6 +186,7 @@ class FastCall:
         terms: Terms,
         result_bytes: int,
         shows: bool,
+        as_outcome: AsOutcome | None,
     ) -> None: ...
     def __call__(
         self, target: Any, state: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -5,14 +5,15 @@ What a target keeps of it is the state that _core.FastCall asks for. Safe on any
 
 from __future__ import annotations
 
-import pickle
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hutch import _connection, _core, _run
 from hutch._connection import NOTHING_HAPPENED, PoolRequest, Prepared
 from hutch._echo import Streams
 from hutch._errors import SerializationError
+from hutch._outcome import Outcome, Usage
 from hutch._survey import MISSING
 
 if TYPE_CHECKING:
@@ -21,9 +22,13 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 
-def make(target: Target, code: _core.Function, meta: bytes, pool: Prepared) -> None:
-    """Lets the target's next call take the fast path, where it may."""
-    target.fast, target.made_fast = None, (code, pool)
+def make(
+    target: Target, code: _core.Function, meta: bytes, pool: Prepared, as_outcome: bool
+) -> None:
+    """Lets the target's next call take the fast path, where it may. `as_outcome`: its calls that
+    give an Outcome, else those that give the value.
+    """
+    target.fast[as_outcome], target.made_fast[as_outcome] = None, (code, pool)
     watch = target.watch(code)
     connection = _connection.ready()
     # A pool of another request depends on files, which are looked at for each call.
@@ -33,13 +38,13 @@ def make(target: Target, code: _core.Function, meta: bytes, pool: Prepared) -> N
     if connection.pools.get(name) is not pool or target.options.key is not None:
         return
     annotation = target.annotation
-    if annotation is Any:
+    if annotation is Any or target.is_program:
         annotation = None
     elif type(annotation) is not type:
         annotation = ...  # no value's type: it is checked
     options = target.options
     call = _core.FastCall(
-        hooks=_hooks(),
+        hooks=_hooks(as_outcome),
         what=(connection, connection.pools, name, pool),
         client=connection.client,
         key=pool.key,
@@ -47,35 +52,45 @@ def make(target: Target, code: _core.Function, meta: bytes, pool: Prepared) -> N
         function=code,
         terms=target.terms,
         result_bytes=int(options.result_mb * _MIB),
-        shows=_is_shown(target) or options.on_stdout is not None or options.on_stderr is not None,
+        shows=_is_shown(target, as_outcome)
+        or options.on_stdout is not None
+        or options.on_stderr is not None,
+        as_outcome=_core.AsOutcome(Outcome, Usage, pool.enforcement, target.is_program)
+        if as_outcome
+        else None,
     )
-    target.fast = (call, *watch, MISSING, target.named_types, annotation)
+    state = (call, *watch, MISSING, {} if target.is_program else target.named_types, annotation)
+    target.fast[as_outcome] = state
 
 
 @lru_cache(None)
-def _hooks() -> _core.FastHooks:
+def _hooks(as_outcome: bool) -> _core.FastHooks:
     return _core.FastHooks(
         home=vars(_connection),
-        dumps=pickle.dumps,
-        streams=lambda target: Streams(target.options, _is_shown(target)),
+        streams=lambda target: Streams(target.options, _is_shown(target, as_outcome)),
         check=_run.check,
-        conclude=_run.concluded,
-        failed=_failed,
+        conclude=_run.outcome_of if as_outcome else _run.concluded,
+        failed=partial(_failed, _run.call if as_outcome else _run.value),
         not_as_said=SerializationError,
     )
 
 
-def _is_shown(target: Target) -> bool:
-    return target.options.echo is not False
+def _is_shown(target: Target, as_outcome: bool) -> bool:
+    return target.options.echo is True if as_outcome else target.options.echo is not False
 
 
 def _failed(
-    target: Target, error: _core.Error, begun: float, args: tuple[Any, ...], kwargs: dict[str, Any]
+    again: Callable[..., Any],
+    target: Target,
+    error: _core.Error,
+    begun: float,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     code = error.args[0]
     connection = _connection.ready()
     if code in ("unavailable", "protocol") and connection is not None:
         _connection.drop(connection)
     if code in NOTHING_HAPPENED and not error.args[3]:
-        return _run.value(target, args, kwargs)
+        return again(target, args, kwargs)
     raise _run.failure(error, target, begun) from None

@@ -88,7 +88,9 @@ class FunctionBytes:
                 _warn_of_secrets(survey)
             self._survey = survey
             self.sources = sources(survey.code)
-        data = function_bytes(self._function, survey)
+        data = _pickling.marshalled(self._function, self._inside)
+        if data is None or survey.imports:
+            data = function_bytes(self._function, survey)
         if self._blob is None or data != self._data:
             self._data = data
             self._blob = _core.Function(data)

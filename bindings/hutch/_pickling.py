@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import io
+import marshal
 import operator
 import os
 import pickle
@@ -33,6 +34,9 @@ _registry_lock = threading.RLock()
 _portable: dict[int, tuple[CodeType, CodeType]] = {}
 _shortened: dict[str, str] = {}
 _PORTABLE_LIMIT = 10_000
+MARSHALLED = b"\x81"
+_CONSTANTS = {type(None), type(...), bool, int, float, complex, str, bytes}
+_NEVER_PLAIN = 0x20 | 0x80 | 0x200  # generators and coroutines, by flags of their code
 
 
 def top_level(module_name: str) -> str:
@@ -221,12 +225,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
     def _function(self, function: FunctionType) -> Any:
         place = self.globals_ref.setdefault(id(function.__globals__), {})
         if not place:
-            for key in ("__package__", "__name__"):
-                if key in function.__globals__:
-                    place[key] = function.__globals__[key]
-            file = function.__globals__.get("__file__")
-            if isinstance(file, str):
-                place["__file__"] = short_path(file)
+            place.update(_place_of(function.__globals__))
         return self._dynamic_function_reduce(portable_function(function))
 
     def _is_own(self, name: Any) -> bool:
@@ -265,6 +264,60 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             if self._names is None or name in self._names:
                 state[name] = value
         return state
+
+
+def marshalled(function: FunctionType, inside: frozenset[str] = frozenset()) -> bytes | None:
+    """A function that refers to nothing but builtins, as a cell loads it fastest.
+    None: it is to be pickled.
+    """
+    code, space = function.__code__, function.__globals__
+    own = is_own(function.__module__) and top_level(function.__module__) not in inside
+    if not own and _is_reachable(function):
+        return None
+    if (
+        function.__closure__
+        or function.__kwdefaults__
+        or vars(function)
+        or code.co_flags & _NEVER_PLAIN
+        or function.__name__ != code.co_name
+        or function.__qualname__ != getattr(code, "co_qualname", code.co_name)
+        or function.__module__ != space.get("__name__")
+        or not _is_constant(function.__defaults__)
+        or any(map(space.__contains__, _names_of(code)))
+    ):
+        return None
+    portable = portable_code(code)
+    if not _is_constant(portable):
+        return None
+    # Version 2 writes the same bytes for the same function.
+    return MARSHALLED + marshal.dumps((portable, _place_of(space), function.__defaults__), 2)
+
+
+def _place_of(space: dict[str, Any]) -> dict[str, Any]:
+    """What a function's globals say of where it stood."""
+    place: dict[str, Any] = {}
+    for key in ("__package__", "__name__"):
+        if key in space:
+            place[key] = space[key]
+    file = space.get("__file__")
+    if isinstance(file, str):
+        place["__file__"] = short_path(file)
+    return place
+
+
+def _names_of(code: CodeType) -> Iterable[str]:
+    """What may be globals, of the function and those in it: attributes are among them."""
+    return (name for one in nested_code(code) for name in one.co_names)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether marshal keeps it as it is."""
+    kind = type(value)
+    if kind is CodeType:
+        return all(map(_is_constant, value.co_consts))
+    if kind is tuple or kind is frozenset:
+        return all(map(_is_constant, value))
+    return kind in _CONSTANTS
 
 
 def _with_qualname(kind: type, reduced: Any) -> Any:

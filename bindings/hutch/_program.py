@@ -8,7 +8,7 @@ interpreter, exit code 1). Safe on any thread.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hutch._checks import _shown
 from hutch._policy import NORMAL, Options
@@ -54,6 +54,8 @@ class Program:
         files: Mapping[str, str | bytes] | None = None,
     ) -> Outcome[None]:
         """`stdin`: what it reads; `args`: `sys.argv[1:]`; `files`: put where it runs."""
+        if stdin is None and files is None and not args:
+            return self._call_with_nothing()
         return self._call(_given(args, stdin, files), None)
 
     async def run_aio(
@@ -134,6 +136,17 @@ class Program:
 
     def __repr__(self) -> str:
         return f"<hutch.Program {self._filename!r}, {len(self._source)} characters>"
+
+    def _call_with_nothing(self) -> Outcome[None]:
+        from hutch import _run
+
+        target = self._resolved()
+        fast = target.fast[True]
+        outcome: Any = NotImplemented if fast is None else fast[0](target, fast, (), {})
+        if outcome is NotImplemented:
+            outcome = _run.call(target)
+        _hint_at_metadata(outcome, self._source)
+        return cast("Outcome[None]", outcome)
 
     def _call(
         self,

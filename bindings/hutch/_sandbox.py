@@ -72,7 +72,7 @@ class SandboxedFunction(Generic[P, R]):
         """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
         target = self._target or self._resolved()
         given = (*self._bound, *args) if self._bound else args
-        fast = target.fast
+        fast = target.fast[False]
         if fast is not None:
             value: R = fast[0](target, fast, given, kwargs)
             if value is not NotImplemented:
@@ -89,6 +89,12 @@ class SandboxedFunction(Generic[P, R]):
         """An Outcome, whatever the function did. Shows nothing unless `echo=True`; raises only
         what Hutch itself failed at.
         """
+        target = self._target or self._resolved()
+        fast = target.fast[True]
+        if fast is not None:
+            outcome: Any = fast[0](target, fast, (*self._bound, *args), kwargs)
+            if outcome is not NotImplemented:
+                return cast("Outcome[R]", outcome)
         return self._call(args, kwargs, False)
 
     async def run_aio(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:

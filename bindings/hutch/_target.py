@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from hutch._shown import Shown
 
 _MIB = 1 << 20
+_PLAIN, _PLAIN_PROGRAM = b"P", b"R"
+_INLINE = (64 << 10) - 48  # bytes of a result that comes with its reply
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
 
 
@@ -59,8 +61,9 @@ class Target:
             network=bool(options.allow_network or options.secrets),
         )
         self._types: dict[str, type] | None = None
-        self.fast: Any = None  # see _fast
-        self.made_fast: Any = None  # (code, pool) that it was made of
+        # See _fast; for calls that give the value, and for those that give an Outcome.
+        self.fast: list[Any] = [None, None]
+        self.made_fast: list[Any] = [None, None]  # (code, pool) that each was made of
 
     @property
     def identity(self) -> str:
@@ -233,6 +236,8 @@ class FunctionTarget(Target):
         meta = pickle.dumps(
             {"mode": mode or "function", "sources": sources, **self._common_meta(code)}, 5
         )
+        if not mode and _is_plain(self):
+            meta = _PLAIN + meta
         self._metas[mode] = (sources, code, meta)
         return meta
 
@@ -282,19 +287,27 @@ class ProgramTarget(TextTarget):
     is_program = True
     annotation = None
 
+    def meta(self, code: _core.Function, mode: str = "") -> bytes:
+        """Of a run that is given nothing."""
+        if mode not in self._metas:
+            meta = self.program_meta((), None, None)
+            self._metas[mode] = _PLAIN_PROGRAM + meta if _is_plain(self) else meta
+        return self._metas[mode]
+
     def program_meta(
         self, args: Sequence[str], stdin: bytes | None, files: dict[str, bytes] | None
     ) -> bytes:
-        fields = {
-            "mode": "program",
-            "filename": self.filename,
-            "args": list(args),
-            "argv": list(args),
-            "stdin": stdin,
-            "files": files,
-            **self._common_meta(self.code()),
-        }
-        return pickle.dumps(fields, 5)
+        fields = {"mode": "program", "filename": self.filename, **self._common_meta(self.code())}
+        given = {"args": list(args), "stdin": stdin, "files": files}
+        return pickle.dumps(
+            {**fields, **{name: x for name, x in given.items() if x or x == b""}}, 5
+        )
+
+
+def _is_plain(target: Target) -> bool:
+    """Whether a cell only has to call or run it (wire/cell_frame.h)."""
+    terms = target.terms
+    return not (target.shared or terms.cpu_ms or terms.result_bytes < _INLINE)
 
 
 def _ms(seconds: float | None) -> int:

@@ -1,4 +1,4 @@
-"""Serves calls in the user process of a cell: receives, runs, replies, and blocks until killed.
+"""What a call in the user process of a cell takes beyond the plainest one, which serving.cc does.
 
 The frames are those of wire/cell_frame.h. The other side believes nothing of what is sent here,
 since the code that is called may have replaced any of this. What could be broken by accident (a
@@ -9,11 +9,13 @@ thread.
 from __future__ import annotations
 
 import atexit
+import builtins
 import errno
 import gc
 import io
 import linecache
 import logging
+import marshal
 import mmap
 import opcode
 import os
@@ -22,6 +24,7 @@ import resource
 import sys
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Any, NoReturn
@@ -35,12 +38,13 @@ CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOA
 IN_MEMFD, IN_PARTS = 1, 2
 SECTIONS = 4
 AS_BYTES = 1 << 32
+# What sections begin with.
+PLAIN, PLAIN_PROGRAM, PICKLE, MARSHAL = b"P", b"R", 0x80, 0x81
 MAX_PAYLOAD = 64 * 1024
 MOST_IN_PARTS = 4 << 20
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 
 PICKLED = ("function", "chunk")  # modes in which the function comes as a pickle
-IDLE_MS = 20
 SLOW_LOAD_NS = 20_000_000  # a load longer than this restarts the call's clock
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
 RAISE = opcode.opmap["RAISE_VARARGS"]
@@ -55,9 +59,43 @@ _exit = os._exit
 _close = os.close
 _pwrite = os.pwrite
 _loads = pickle.loads
+_builtins = vars(builtins)
 
 
-Loaded = tuple[dict[str, Any], Any, Any]
+Meta = dict[str, Any]
+# Meta data (as bytes where plain; None: the call's own), function, its code, whether plain.
+Loaded = tuple[Any, Any, Any, bool]
+
+
+def meta_of(data: Any) -> Meta:
+    """Of a section, or of what was made of one before."""
+    if isinstance(data, dict):
+        return data
+    loaded: Meta = _loads(data if data[0] == PICKLE else data[1:])
+    return loaded
+
+
+def function_of(code: Any) -> Any:
+    """What the call of a function calls."""
+    if code[0] != MARSHAL:
+        return called(_loads(code))
+    body, space, defaults = marshal.loads(memoryview(code)[1:])
+    space["__builtins__"] = _builtins
+    return types.FunctionType(body, space, None, defaults)
+
+
+class Text:
+    """A program, compiled."""
+
+    def __init__(self, code: Any, filename: str) -> None:
+        source = str(code, "utf-8")
+        self.filename = filename
+        remember_source(filename, source)
+        self.compiled = compile(source, filename, "exec", dont_inherit=True)
+
+
+def filename_of(meta: Meta) -> str:
+    return meta.get("filename") or "program.py"
 
 
 class Call:
@@ -77,16 +115,16 @@ class Call:
             meta = self._map()
         if function is None:
             function = self._map()
-        self.meta: dict[str, Any]
         self.function: Any  # None: not loaded
-        self.code: Any  # a pickle, or text
-        self.meta, self.function, self.code = loaded or (_loads(meta), None, function)
+        self.code: Any  # a pickle, text, or a Text
+        told, self.function, self.code, _ = loaded or (meta, None, function, False)
+        self.meta = meta_of(meta if told is None else told)
         self._arguments: Any = self._map() if arguments is None else arguments
         self._places: Any = self._map() if places is None else places
 
     def load_function(self) -> Any:
         if self.function is None:
-            self.function = called(_loads(self.code))
+            self.function = function_of(self.code)
         return self.function
 
     def _map(self) -> Any:
@@ -104,7 +142,8 @@ class Call:
     def arguments(self, cell: Any) -> Any:
         """(args, kwargs), or of a chunk a list of those."""
         if not self._places:
-            return _loads(self._arguments)
+            given = self._arguments
+            return _loads(given) if given[0] == PICKLE else (marshal.loads(given), {})
         return _loads(self._arguments, buffers=self._buffers(cell))
 
     def _buffers(self, cell: Any) -> list[Any]:
@@ -132,47 +171,40 @@ class Call:
 
 
 class Worker:
-    """`fd`: the call socket. `cpus`: how many CPUs a call may use."""
+    """`fd`: the call socket. serving.cc calls `load`, `handle`, `finish` and `fail`."""
 
-    def __init__(self, cell: Any, fd: int, cpus: int) -> None:
+    def __init__(self, cell: Any, fd: int) -> None:
         self.cell = cell
         self.fd = fd
-        self.cpus = cpus
         self.keep = False
         self.loaded: dict[int, Loaded] = {}  # ahead, or by earlier calls of a shared cell
+        self.function_of = function_of
+        self.finish_program = finish_program
+        self.exit_program = exit_program
 
-    def serve(self, hurried: bool) -> None:
-        """`hurried`: nothing was rehearsed; it is once nothing comes for a while.
-
-        One call, or as many as come while each says `keep`. Returns when the other side is gone.
-
-        After its last call a cell sleeps until it is killed: that its socket closes would only wake
-        it to compete with whoever has the result."""
-        cell = self.cell
-        while True:
-            if hurried and not cell.comes(self.fd, IDLE_MS):
-                self.rehearse()
-                hurried = False
-            received = cell.recv_call(self.fd, self.cpus)
-            if received is None:
-                return
-            kind, call_id, key, sections, descriptors = received
-            if kind == LOAD:
-                self.load(key, sections, descriptors)
-                continue
-            self.handle(call_id, key, sections, descriptors)
-            if not self.keep:
-                cell.sleep()
-            hurried = False
+    def serve_with(self, cpus: int) -> None:
+        """Has serving.cc serve for this worker. `cpus`: how many a call may use."""
+        own = (self, self.loaded, sys.modules, atexit._run_exitfuncs, logging._handlerList)  # type: ignore[attr-defined]
+        python = (pickle.loads, marshal.loads, types.FunctionType, builtins, _builtins)
+        self.cell.serve_with(*own, *python, cpus)
 
     def load(
-        self, key: int, sections: tuple[bytes | None, ...], descriptors: tuple[int, ...]
+        self,
+        _: None,
+        key: int,
+        sections: tuple[bytes | None, ...],
+        descriptors: tuple[int, ...],
     ) -> None:
         """Ahead of a call. What goes wrong here goes wrong again in the call, and is told then."""
         try:
             call = Call(sections, descriptors)
             if call.meta["mode"] in PICKLED:
-                self.loaded[key] = call.meta, call.load_function(), call.code
+                plain = sections[0] is not None and sections[0][:1] == PLAIN
+                self.loaded[key] = call.meta, call.load_function(), call.code, plain
+            elif call.meta["mode"] == "program":
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # what is said of it is said in the call
+                    self.loaded[key] = None, None, Text(call.code, filename_of(call.meta)), True
         except BaseException:
             pass
 
@@ -192,7 +224,8 @@ class Worker:
             self.keep = "keep" in meta
             run = self.prepare(call)
             if self.keep:
-                self.loaded[key] = meta, call.function, call.code
+                plain = meta["mode"] == "function" and not meta.get("cpu_ms")
+                self.loaded[key] = meta, call.function, call.code, plain
             if cell.loaded() > SLOW_LOAD_NS:
                 cell.send(self.fd, STARTED, 0, call_id, 0, 0)
                 cell.loaded()
@@ -204,10 +237,17 @@ class Worker:
         except BaseException as error:
             self.reply_error(call_id, error, sources)
             return
+        self.finish(call_id, value, meta)
+
+    def finish(self, call_id: int, value: Any, meta: Any) -> None:
+        meta = meta_of(meta)
         try:
             self.reply_value(call_id, value, meta.get("result_bytes") or 1 << 62)
         except BaseException as error:
-            self.reply_error(call_id, error, sources)
+            self.fail(call_id, error, meta)
+
+    def fail(self, call_id: int, error: BaseException, meta: Any) -> None:
+        self.reply_error(call_id, error, meta_of(meta).get("sources") or {})
 
     # ---- running ----
 
@@ -237,22 +277,20 @@ class Worker:
 
     def prepare_program(self, call: Call) -> Callable[[], None]:
         meta = call.meta
-        filename = meta.get("filename") or "program.py"
-        source = str(call.code, "utf-8")
-        main = fresh_main(filename)
+        filename = filename_of(meta)
+        main = fresh_main(filename)  # first: a SyntaxError is of its file
+        text = call.code if isinstance(call.code, Text) else Text(call.code, filename)
         sys.argv = [filename, *meta.get("args", ())]
         sys.path.insert(0, os.getcwd())
         if meta.get("stdin") is not None:
             feed_stdin(meta["stdin"], self.keep)
-        remember_source(filename, source)
-        code = compile(source, filename, "exec", dont_inherit=True)
+        code = text.compiled
 
         def run() -> None:
             try:
                 exec(code, main.__dict__)
             except SystemExit as error:
-                finish_program()
-                exit_unless_zero(error.code)
+                exit_program(error)
             else:
                 finish_program()
 
@@ -333,13 +371,6 @@ class Worker:
 
     # ---- before the first call ----
 
-    def reseed(self) -> None:
-        """Gives sources of random numbers that have no hook for a fork a state of this process."""
-        self.cell.stir_openssl()
-        numpy_random = sys.modules.get("numpy.random")
-        if numpy_random is not None:
-            numpy_random.seed()
-
     def rehearse(self) -> None:
         """Walks the whole path on a dummy, success and exception: calls then meet few faults.
 
@@ -349,7 +380,7 @@ class Worker:
         fd, self.fd = self.fd, ours
         for dummy in _DUMMIES:
             self.cell.send(theirs, CALL, SECTIONS, 0, 0, 0, dummy)
-            self.handle(*self.cell.recv_call(ours, 0)[1:])
+            self.cell.serve_one(ours)
             self.cell.recv(theirs)
         self.fd = fd
         _close(ours)
@@ -492,7 +523,7 @@ def remember_source(filename: str, text: str) -> None:
 
 def define(source: str, meta: dict[str, Any]) -> Any:
     """The function of that name, after the text ran once as a module that is not `__main__`."""
-    filename = meta.get("filename") or "program.py"
+    filename = filename_of(meta)
     remember_source(filename, source)
     module = types.ModuleType("program")
     module.__file__ = filename
@@ -559,7 +590,6 @@ def limit_cpu(seconds: float, more_to_come: bool) -> None:
 def add_site_builtins() -> None:
     """What `site`, which is not loaded here, gives to every program."""
     import _sitebuiltins
-    import builtins
 
     for name in ("exit", "quit"):
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
@@ -577,6 +607,11 @@ def finish_program() -> None:
     atexit._run_exitfuncs()
     if len(logging._handlerList) > 1:  # type: ignore[attr-defined]
         logging.shutdown()
+
+
+def exit_program(error: SystemExit) -> None:
+    finish_program()
+    exit_unless_zero(error.code)
 
 
 def exit_unless_zero(code: Any) -> None:
@@ -610,13 +645,9 @@ def flush(stream: Any) -> None:
         pass  # closed, replaced, or nobody reads: none of it may lose the result
 
 
-def _dummy(function: Callable[[int], int]) -> bytes:
-    sections = [
-        pickle.dumps({"mode": "function", "sources": {}}, 5),
-        cloudpickle.dumps(function, 5),
-        pickle.dumps(((1,), {}), 5),
-        b"",
-    ]
+def _dummy(function: bytes, args: bytes, plain: bool) -> bytes:
+    meta = pickle.dumps({"mode": "function", "sources": {}}, 5)
+    sections = [PLAIN + meta if plain else meta, function, args, b""]
     return _lengths.pack(*map(len, sections)) + b"".join(sections)
 
 
@@ -631,8 +662,15 @@ def _make_dummies() -> list[bytes]:
         "    return good\n",
         space,
     )
-    good = _dummy(space["make"]())
-    return [_dummy(space["bad"]), good, good]  # what most calls do comes last
+    good, bad = cloudpickle.dumps(space["make"](), 5), cloudpickle.dumps(space["bad"], 5)
+    args = pickle.dumps(((1,), {}), 5)
+    code = marshal.dumps((space["make"]().__code__, {"__name__": "__main__"}, ("",)), 2)
+    return [  # what most calls do comes last
+        _dummy(bad, args, True),
+        _dummy(good, args, False),
+        _dummy(good, args, True),
+        _dummy(bytes((MARSHAL,)) + code, marshal.dumps((1,)), True),
+    ]
 
 
 _TEXT = "def f(x): return x + 1\ny = f(1)\n"

@@ -31,6 +31,7 @@
 #include "images/worker/frames.h"
 #include "images/worker/network.h"
 #include "images/worker/pages.h"
+#include "images/worker/serving.h"
 #include "images/worker/slot.h"
 
 namespace hutch {
@@ -46,10 +47,10 @@ PyObject* Failed(const char* step) {
   return nullptr;
 }
 
-// A bytes whose content is that place of a memfd, mapped: copied, a large one would cost a page fault
-// and a copy for each of its pages. Its header lies in the page before them, and the zero that ends
-// it in the page after them where the file has none. It is never freed, as the interpreter did not
-// allocate it: it has one reference more than anybody holds.
+// A bytes whose content is that place of a memfd, mapped: copied, a large one would cost a page
+// fault and a copy for each of its pages. Its header lies in the page before them, and the zero
+// that ends it in the page after them where the file has none. It is never freed, as the
+// interpreter did not allocate it: it has one reference more than anybody holds.
 PyObject* MapBytes(PyObject*, PyObject* args) {
   int fd;
   unsigned long long at, size;
@@ -67,8 +68,8 @@ PyObject* MapBytes(PyObject*, PyObject* args) {
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t skipped = at % page;
   const size_t mapped = (skipped + size + page - 1) / page * page;
-  void* const room = mmap(nullptr, mapped + 2 * page, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const room =
+      mmap(nullptr, mapped + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   char* const content = static_cast<char*>(room) + page;
   if (room == MAP_FAILED ||
       (mapped > 0 && mmap(content, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
@@ -136,13 +137,13 @@ long MakeNetworkAndCell(const Received& received, uint64_t id, const int (&descr
   return MakeCell(plan, id, descriptors, step);
 }
 
-// Makes cells until the warden is gone; returns only in a cell: its id, and whether a caller waits
-// for it. PyOS_BeforeFork() and its like are not called: what they mend are locks that another
-// thread may hold, and there is no other thread here. They would cost as much as the fork.
+// Makes cells until the warden is gone. PyOS_BeforeFork() and its like are not called: what they
+// mend are locks that another thread may hold, and there is no other thread here. They would cost
+// as much as the fork.
 PyObject* Serve(PyObject*, PyObject* args) {
-  PyObject *before, *parent, *child;
-  if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &before, &PyTuple_Type, &parent,
-                        &PyTuple_Type, &child)) {
+  PyObject *before, *parent, *child, *reseed;
+  if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &before, &PyTuple_Type, &parent,
+                        &PyTuple_Type, &child, &PyTuple_Type, &reseed)) {
     return nullptr;
   }
   for (;;) {
@@ -161,7 +162,7 @@ PyObject* Serve(PyObject*, PyObject* args) {
     const long made = MakeNetworkAndCell(received, id, descriptors, &step);
     if (made == 0) {
       CallAll(child);
-      return Py_BuildValue("(Ki)", static_cast<unsigned long long>(id), hurried ? 1 : 0);
+      ServeCell(reseed, id, hurried);
     }
     CallAll(parent);
     CloseAll(&received);
@@ -180,14 +181,15 @@ PyObject* Serve(PyObject*, PyObject* args) {
   }
 }
 
-// This process becomes the one cell of a worker that can make none: its id, and whether a caller
-// waits for it.
+// This process becomes the one cell of a worker that can make none. Returns only to say that it did
+// not.
 PyObject* EnterBareCell(PyObject*, PyObject* args) {
   int control, gvisor;
+  PyObject* reseed;
   unsigned slot;
   unsigned long long memory_kb, disk_kb, pids, nofile;
-  if (!PyArg_ParseTuple(args, "iIKKKKi", &control, &slot, &memory_kb, &disk_kb, &pids, &nofile,
-                        &gvisor)) {
+  if (!PyArg_ParseTuple(args, "iIKKKKiO!", &control, &slot, &memory_kb, &disk_kb, &pids, &nofile,
+                        &gvisor, &PyTuple_Type, &reseed)) {
     return nullptr;
   }
   uint64_t id = 0;
@@ -195,19 +197,7 @@ PyObject* EnterBareCell(PyObject*, PyObject* args) {
   const SlotOptions options{memory_kb, disk_kb, pids, nofile};
   if (const char* step = EnterBare(options, control, slot, gvisor != 0, &id, &hurried))
     return Failed(step);
-  return Py_BuildValue("(Ki)", static_cast<unsigned long long>(id), hurried ? 1 : 0);
-}
-
-// For ever: a handler that user code left may run in between.
-PyObject* Sleep(PyObject*, PyObject*) {
-  PyThreadState* state = PyEval_SaveThread();
-  for (;;) {
-    pause();
-    PyEval_RestoreThread(state);
-    PyErr_CheckSignals();
-    PyErr_Clear();
-    state = PyEval_SaveThread();
-  }
+  ServeCell(reseed, id, hurried);
 }
 
 // Whether one more process may be made now: tells EAGAIN of the process limit from any other.
@@ -287,12 +277,12 @@ PyMethodDef methods[] = {
      "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "
      "locks are shared"},
     {"enter_bare", EnterBareCell, METH_VARARGS,
-     "enter_bare(control, slot, memory_kb, disk_kb, pids, nofile, gvisor) -> (id, hurried): become "
-     "the one cell of this worker"},
+     "enter_bare(control, slot, memory_kb, disk_kb, pids, nofile, gvisor, reseed): become the one "
+     "cell of this worker, and serve its call"},
     {"serve", Serve, METH_VARARGS,
-     "serve(before, parent, child) -> (id, hurried): make cells, with these tuples of hooks around "
-     "each fork; returns in each cell"},
-    {"sleep", Sleep, METH_NOARGS, "never returns"},
+     "serve(before, parent, child, reseed): make cells, with these tuples of hooks around each "
+     "fork; "
+     "each serves its call"},
     {"can_fork", CanFork, METH_NOARGS, "whether one more process may be made"},
     {"lock_executable", LockExecutable, METH_NOARGS, "hold every lock on /proc/self/exe"},
     {"use_big_arenas", BigArenas, METH_NOARGS,
@@ -312,6 +302,9 @@ PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__hutch_cell() {
   PyObject* module = PyModule_Create(&hutch::module);
-  if (module != nullptr && PyModule_AddFunctions(module, hutch::frame_methods) != 0) return nullptr;
+  if (module != nullptr && (PyModule_AddFunctions(module, hutch::frame_methods) != 0 ||
+                            PyModule_AddFunctions(module, hutch::serving_methods) != 0)) {
+    return nullptr;
+  }
   return module;
 }

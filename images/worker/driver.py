@@ -308,8 +308,10 @@ class Cell:
         args: tuple[Any, ...] = (),
         kind: int = CALL,
         key: int = 0,
+        plain: bool = False,
         **kwargs: Any,
     ) -> None:
+        """`plain`: the cell may take its short way."""
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
         joined, places = bytearray(), b""
@@ -318,7 +320,7 @@ class Cell:
             places += struct.pack("<3Q", 0, len(joined), len(buffer.raw()))
             joined += buffer.raw()
         sections = [
-            pickle.dumps(meta, 5),
+            b"P" * plain + pickle.dumps(meta, 5),
             payload,
             packed,
             places,
@@ -385,7 +387,8 @@ class Cell:
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Reply | None:
         import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        self.send_call(cloudpickle.dumps(function, 5), {"mode": "function"}, args, **kwargs)
+        code = cloudpickle.dumps(function, 5)
+        self.send_call(code, {"mode": "function"}, args, plain=True, **kwargs)
         return self.reply()
 
     def program(self, source: str, **meta: Any) -> Reply | None:

@@ -1,7 +1,6 @@
 #include "images/worker/frames.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,8 +14,6 @@
 
 namespace hutch {
 namespace {
-
-constexpr int kSections = 4;
 
 Frame incoming;
 
@@ -48,12 +45,6 @@ uint64_t CpuUs(const rusage& usage) {
   return us(usage.ru_utime) + us(usage.ru_stime);
 }
 
-void Begin() {
-  measured = Measured{};
-  getrusage(RUSAGE_SELF, &measured.begin);
-  measured.clock_ns = NowNs();
-}
-
 CallUsage Told() {
   if (!measured.ended) getrusage(RUSAGE_SELF, &measured.end);
   CallUsage usage{};
@@ -83,35 +74,22 @@ bool View(PyObject* object, iovec* part) {
   return true;
 }
 
-PyObject* SendParts(int fd, iovec* parts, size_t count) {
+// False with an exception.
+bool SendParts(int fd, iovec* parts, size_t count) {
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = count;
   ssize_t sent;
   Py_BEGIN_ALLOW_THREADS sent = TEMP_FAILURE_RETRY(sendmsg(fd, &message, MSG_NOSIGNAL));
-  Py_END_ALLOW_THREADS if (sent < 0) return RaiseErrno();
-  Py_RETURN_NONE;
-}
-
-bool ReceiveUnlocked(int fd, Received* received) {
-  const Frame* frame;
-  Py_BEGIN_ALLOW_THREADS frame = Receive(fd, received);
-  Py_END_ALLOW_THREADS return frame != nullptr;
-}
-
-PyObject* Descriptors(const Received& received) {
-  PyObject* descriptors = PyTuple_New(received.count);
-  for (int i = 0; i < received.count; ++i) {
-    PyTuple_SetItem(descriptors, i, PyLong_FromLong(received.descriptors[i]));
-  }
-  return descriptors;
+  Py_END_ALLOW_THREADS if (sent < 0) RaiseErrno();
+  return sent >= 0;
 }
 
 PyObject* Recv(PyObject*, PyObject* args) {
   int fd;
   if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
   Received received;
-  if (!ReceiveUnlocked(fd, &received)) return RaiseErrno();
+  if (ReceiveUnlocked(fd, &received) == nullptr) return RaiseErrno();
   if (received.size < 0) Py_RETURN_NONE;
   const FrameHeader& header = incoming.header;
   return Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b,
@@ -136,79 +114,15 @@ void Pin(int count) {
   sched_setaffinity(0, sizeof chosen, &chosen);
 }
 
-// The sections of a kCall or kLoad in `incoming`, None for one that came as a descriptor; nullptr
-// without an exception: it is no such frame.
-PyObject* Sections(const Received& received) {
-  uint32_t lengths[kSections];
-  const auto size = static_cast<size_t>(received.size);
-  const FrameHeader& header = incoming.header;
-  if ((header.kind != FrameKind::kCall && header.kind != FrameKind::kLoad) ||
-      header.a != kSections || size < sizeof lengths) {
-    return nullptr;
-  }
-  memcpy(lengths, incoming.payload, sizeof lengths);
-  size_t at = sizeof lengths;
-  PyObject* sections = PyTuple_New(kSections);
-  for (int i = 0; i < kSections; ++i) {
-    if (lengths[i] == kSectionInDescriptor) {
-      Py_INCREF(Py_None);
-      PyTuple_SetItem(sections, i, Py_None);
-      continue;
-    }
-    if (lengths[i] > size - at) {
-      Py_DECREF(sections);
-      return nullptr;
-    }
-    PyTuple_SetItem(sections, i, PyBytes_FromStringAndSize(incoming.payload + at, lengths[i]));
-    at += lengths[i];
-  }
-  return sections;
-}
-
-PyObject* RecvCall(PyObject*, PyObject* args) {
-  int fd, cpus;
-  if (!PyArg_ParseTuple(args, "ii", &fd, &cpus)) return nullptr;
-  for (;;) {
-    Received received;
-    if (!ReceiveUnlocked(fd, &received)) return RaiseErrno();
-    if (received.size < 0) Py_RETURN_NONE;
-    const FrameHeader& header = incoming.header;
-    if (header.kind == FrameKind::kCall) {
-      Pin(cpus);
-      Begin();
-    }
-    PyObject* sections = Sections(received);
-    if (sections != nullptr) {
-      return Py_BuildValue("(iKKNN)", static_cast<int>(header.kind), header.id, header.b, sections,
-                           Descriptors(received));
-    }
-    CloseAll(&received);
-  }
-}
-
-PyObject* Comes(PyObject*, PyObject* args) {
-  pollfd polled{-1, POLLIN, 0};
-  int ms, ready;
-  if (!PyArg_ParseTuple(args, "ii", &polled.fd, &ms)) return nullptr;
-  Py_BEGIN_ALLOW_THREADS ready = poll(&polled, 1, ms);
-  Py_END_ALLOW_THREADS return PyBool_FromLong(ready != 0);
-}
-
-PyObject* Loaded(PyObject*, PyObject*) {
-  measured.load_ns = Step();
-  return PyLong_FromUnsignedLongLong(measured.load_ns);
-}
+PyObject* Loaded(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(MeasureLoad()); }
 
 PyObject* Ran(PyObject*, PyObject*) {
-  measured.wall_ns = Step();
-  fflush(nullptr);  // what C code printed: this process never exits
-  getrusage(RUSAGE_SELF, &measured.end);
-  measured.ended = true;
+  MeasureRun();
   Py_RETURN_NONE;
 }
 
 PyObject* Encoded(PyObject*, PyObject*) {
-  measured.encode_ns = Step();
+  MeasureEncoding();
   Py_RETURN_NONE;
 }
 
@@ -235,7 +149,8 @@ PyObject* Send(PyObject*, PyObject* args) {
   if (!ParseHeader(args, &fd, &header, &body)) return nullptr;
   iovec parts[2] = {{&header, sizeof header}, {}};
   if (body != nullptr && !View(body, &parts[1])) return nullptr;
-  return SendParts(fd, parts, 2);
+  if (!SendParts(fd, parts, 2)) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyObject* Reply(PyObject*, PyObject* args) {
@@ -243,10 +158,9 @@ PyObject* Reply(PyObject*, PyObject* args) {
   FrameHeader header;
   PyObject* body = nullptr;
   if (!ParseHeader(args, &fd, &header, &body)) return nullptr;
-  CallUsage usage = Told();
-  iovec parts[3] = {{&header, sizeof header}, {&usage, sizeof usage}, {}};
-  if (body != nullptr && !View(body, &parts[2])) return nullptr;
-  return SendParts(fd, parts, 3);
+  iovec content{};
+  if ((body != nullptr && !View(body, &content)) || !SendReply(fd, header, content)) return nullptr;
+  Py_RETURN_NONE;
 }
 
 PyObject* Pair(PyObject*, PyObject*) {
@@ -262,6 +176,83 @@ PyObject* CpuUsed(PyObject*, PyObject*) {
 }
 
 }  // namespace
+
+const Frame* ReceiveUnlocked(int fd, Received* received) {
+  const Frame* frame;
+  Py_BEGIN_ALLOW_THREADS frame = Receive(fd, received);
+  Py_END_ALLOW_THREADS return frame;
+}
+
+bool SectionsOf(const Received& received, CallSections* sections) {
+  uint32_t lengths[kSections];
+  const auto size = static_cast<size_t>(received.size);
+  const FrameHeader& header = incoming.header;
+  if ((header.kind != FrameKind::kCall && header.kind != FrameKind::kLoad) ||
+      header.a != kSections || size < sizeof lengths) {
+    return false;
+  }
+  memcpy(lengths, incoming.payload, sizeof lengths);
+  size_t at = sizeof lengths;
+  for (int i = 0; i < kSections; ++i) {
+    if (lengths[i] == kSectionInDescriptor) {
+      sections->section[i] = std::string_view();
+      continue;
+    }
+    if (lengths[i] > size - at) return false;
+    sections->section[i] = {incoming.payload + at, lengths[i]};
+    at += lengths[i];
+  }
+  return true;
+}
+
+PyObject* TupleOf(const CallSections& sections) {
+  PyObject* const tuple = PyTuple_New(kSections);
+  for (int i = 0; i < kSections && tuple != nullptr; ++i) {
+    const std::string_view one = sections.section[i];
+    const auto size = static_cast<Py_ssize_t>(one.size());
+    PyTuple_SetItem(
+        tuple, i,
+        one.data() == nullptr ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(one.data(), size));
+  }
+  return tuple;
+}
+
+PyObject* Descriptors(const Received& received) {
+  PyObject* const descriptors = PyTuple_New(received.count);
+  for (int i = 0; i < received.count && descriptors != nullptr; ++i) {
+    PyTuple_SetItem(descriptors, i, PyLong_FromLong(received.descriptors[i]));
+  }
+  return descriptors;
+}
+
+void BeginMeasuring(int cpus) {
+  Pin(cpus);
+  measured = Measured{};
+  getrusage(RUSAGE_SELF, &measured.begin);
+  measured.clock_ns = NowNs();
+}
+
+uint64_t MeasureLoad() { return measured.load_ns = Step(); }
+
+void MeasureRun() {
+  measured.wall_ns = Step();
+  fflush(nullptr);  // what C code printed: this process never exits
+  getrusage(RUSAGE_SELF, &measured.end);
+  measured.ended = true;
+}
+
+void MeasureEncoding() { measured.encode_ns = Step(); }
+
+bool SendFrame(int fd, FrameHeader header, std::string_view payload) {
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};
+  return SendParts(fd, parts, 2);
+}
+
+bool SendReply(int fd, FrameHeader header, iovec body) {
+  CallUsage usage = Told();
+  iovec parts[3] = {{&header, sizeof header}, {&usage, sizeof usage}, body};
+  return SendParts(fd, parts, 3);
+}
 
 void CloseAll(Received* received) {
   while (received->count > 0) close(received->descriptors[--received->count]);
@@ -304,10 +295,6 @@ PyMethodDef frame_methods[] = {
      "recv(fd) -> (kind, a, id, b, c, payload, descriptors), or None at the end"},
     {"send", Send, METH_VARARGS, "send(fd, kind, a, id, b, c, body=b''): one frame"},
     {"pair", Pair, METH_NOARGS, "pair() -> (fd, fd): two ends of a channel for frames"},
-    {"recv_call", RecvCall, METH_VARARGS,
-     "recv_call(fd, cpus) -> (kind, id, key, sections, descriptors), or None at the end. Of a call "
-     "the measurement has begun, and this thread is kept on that many CPUs (0: on all)"},
-    {"comes", Comes, METH_VARARGS, "comes(fd, ms) -> whether something comes within that time"},
     {"loaded", Loaded, METH_NOARGS, "loaded() -> ns: function and arguments are there"},
     {"ran", Ran, METH_NOARGS, "the function has ended"},
     {"encoded", Encoded, METH_NOARGS, "its result is bytes"},

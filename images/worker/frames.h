@@ -8,6 +8,9 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <sys/types.h>
+#include <sys/uio.h>
+
+#include <string_view>
 
 #include "wire/cell_frame.h"
 
@@ -31,7 +34,37 @@ void CloseAll(Received* received);
 // failure, or no frame of ours (EPROTO).
 const Frame* Receive(int fd, Received* received);
 
+// The same, without the GIL.
+const Frame* ReceiveUnlocked(int fd, Received* received);
+
 PyObject* RaiseErrno();
+
+// The sections of the call that came last, until the next frame does.
+inline constexpr int kSections = 4;
+struct CallSections {
+  std::string_view section[kSections];  // data() is nullptr: it came as a descriptor
+  std::string_view meta() const { return section[0]; }
+  std::string_view function() const { return section[1]; }
+  std::string_view arguments() const { return section[2]; }
+  std::string_view places() const { return section[3]; }
+};
+// False: it is no call, and nothing to load before one.
+bool SectionsOf(const Received& received, CallSections* sections);
+
+// As tuples, new references or nullptr; None for a section that came as a descriptor.
+PyObject* TupleOf(const CallSections& sections);
+PyObject* Descriptors(const Received& received);
+
+// What the reply tells of a call: when it came, and when each of its steps ended. This thread is
+// kept on `cpus` CPUs (0: on all).
+void BeginMeasuring(int cpus);
+uint64_t MeasureLoad();  // ns
+void MeasureRun();
+void MeasureEncoding();
+
+// False with an exception.
+bool SendFrame(int fd, FrameHeader header, std::string_view payload = {});
+bool SendReply(int fd, FrameHeader header, iovec body);
 
 // For a table of methods; ends with an empty entry.
 extern PyMethodDef frame_methods[];

@@ -131,6 +131,87 @@ def test_program_has_main_arguments_input_and_files(cell: Cell) -> None:
     )
 
 
+VALUES = [
+    *(None, True, False, 0.5, -0.0, float("inf"), 10**400, -(10**400), 1j),
+    *(sign * ((1 << bits) + more) for bits in range(65) for more in (-1, 0, 1) for sign in (1, -1)),
+    *("x" * size for size in (0, 1, 31, 32, 255, 256, 4096, 4097, 70_000)),
+    *("é" * 20, "\ud800", b"\xff", [1, "a"], {"a": (1,)}, {1}, 1 << 31, "\0"),
+    *(b"x" * size for size in (1, 255, 256, 4096, 4097, 70_000)),
+]
+
+
+def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker) -> None:
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    def give(i):  # type: ignore[no-untyped-def]
+        return VALUES[i]
+
+    code = cloudpickle.dumps(give, 5)
+    shared = {"mode": "function", "keep": "1"}
+    both = []
+    for plain in (False, True):
+        cell = worker.cell()
+        cell.arm(20_000)
+        answers = []
+        for i in range(len(VALUES)):
+            # A cell that keeps on takes the short way from its second call on.
+            cell.send_call(code, {**shared, "cpu_ms": 0 if plain else 10_000}, (i,), key=1)
+            reply = cell.reply()
+            assert reply is not None and reply.kind == RESULT, (VALUES[i], reply)
+            answers.append(reply.raw)
+        both.append(answers)
+        cell.kill()
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_function_that_marshal_wrote(cell: Cell, plain: bool) -> None:
+    import marshal
+
+    space = {"__name__": "mine", "__package__": None}
+    function = eval("lambda a, b=0: [a + b, __name__, max(a, b), bool(__builtins__)]")
+    code = b"\x81" + marshal.dumps((function.__code__, space, (3,)), 2)
+    cell.send_call(code, {"mode": "function"}, (1,), plain=plain)
+    reply = cell.reply()
+    assert reply is not None and reply.value == [4, "mine", 3, True]
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("section", ["function", "arguments"])
+def test_what_does_not_load_is_the_calls_error(cell: Cell, plain: bool, section: str) -> None:
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    class Bad:
+        def __reduce__(self):  # type: ignore[no-untyped-def]
+            return eval, ("1 // 0",)
+
+    code = cloudpickle.dumps(Bad() if section == "function" else len, 5)
+    args = (Bad(),) if section == "arguments" else ("",)
+    cell.send_call(code, {"mode": "function"}, args, plain=plain)
+    reply = cell.reply()
+    assert reply is not None and reply.kind == RAISED
+    assert reply.value["type"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_is_printed_comes_before_the_answer_however_it_ends(cell: Cell, plain: bool) -> None:
+    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    def speak():  # type: ignore[no-untyped-def]
+        import io
+        import sys
+
+        sys.stdout.write("no newline")
+        sys.stderr.write("nor here")
+        sys.stdout = io.StringIO()
+        raise SystemExit(3)
+
+    cell.send_call(cloudpickle.dumps(speak, 5), {"mode": "function"}, plain=plain)
+    reply = cell.reply()
+    assert reply is not None and reply.kind == RAISED and reply.value["type"] == "SystemExit"
+    assert (reply.output, reply.errors) == ("no newline", "nor here")
+
+
 def test_async_function_is_awaited(cell: Cell) -> None:
     async def f(x):  # type: ignore[no-untyped-def]
         import asyncio

@@ -35,7 +35,7 @@ CONTROL = 3
 CALL = 3  # in a cell
 CELL_CONTROL = 4  # in a slot, and in a cell until it is ready
 
-MAKE_SLOT, ZYGOTE_READY, SLOT_READY, CELL_READY, FAILED = 32, 65, 66, 67, 69
+MAKE_SLOT, ZYGOTE_READY, SLOT_READY, FAILED = 32, 65, 66, 69
 CONFIG, IMPORTING, SKIP = 128, 129, 130
 
 ENVIRONMENT = "/opt/env"
@@ -142,6 +142,7 @@ class Zygote:
         self.config = config
         self.hooks = hooks
         self.notes: dict[str, Any] = {"preloaded": {}, "skipped": {}}
+        self.reseed: tuple[Any, ...] = ()  # called in each cell
         for line in config.get("HUTCH_SKIP", "").splitlines():
             name, _, reason = line.partition("\t")
             self.notes["skipped"][name] = reason
@@ -193,6 +194,18 @@ class Zygote:
             self.start_again(SETUP, "it left threads running, which calls do not have")
         self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
 
+    def prepare(self, call: Any) -> None:
+        """What each cell needs and can be the same in all."""
+        self.cell.find_openssl()
+        for _ in range(REHEARSALS):
+            self.cell.stir_openssl()  # makes its generators here, which takes milliseconds
+        # Sources of random numbers that have no hook for a fork.
+        self.reseed = (self.cell.stir_openssl,)
+        numpy_random = sys.modules.get("numpy.random")
+        if numpy_random is not None:
+            self.reseed += (numpy_random.seed,)
+        call.Worker(self.cell, CALL).serve_with(self.number("HUTCH_CPUS", 1))
+
     def freeze(self) -> None:
         """Keeps the collector from what is there so far: a fork then copies no page for it."""
         sys.modules["__main__"] = types.ModuleType("__main__")
@@ -206,7 +219,7 @@ class Zygote:
             text = json.dumps({"preloaded": {}, "skipped": {"*": "too many notes"}})
         self.cell.send(CONTROL, ZYGOTE_READY, 0, 0, 0, 0, text.encode())
 
-    def serve(self, call: Any) -> None:
+    def serve(self) -> None:
         while True:
             frame = self.cell.recv(CONTROL)
             if frame is None:
@@ -215,18 +228,18 @@ class Zygote:
             if kind != MAKE_SLOT or len(descriptors) not in (1, 2):
                 os._exit(70)
             if self.number("HUTCH_BARE", 0):
-                self.be_only_cell(slot, descriptors[0], call)
+                self.be_only_cell(slot, descriptors[0])
             try:
                 pid = self.cell.fork_slot()
             except OSError as error:
                 self.cell.send(CONTROL, FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot")
             else:
                 if pid == 0:
-                    self.be_slot(slot, *descriptors, call=call)
+                    self.be_slot(slot, *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def be_slot(self, slot: int, control: int, cgroup: int = -1, *, call: Any) -> None:
+    def be_slot(self, slot: int, control: int, cgroup: int = -1) -> None:
         cell = self.cell
         try:
             mounts = self.config.get("HUTCH_SHOWN", "") + self.config.get("HUTCH_MOUNTS", "")
@@ -239,19 +252,17 @@ class Zygote:
         gc.disable()  # collecting is the call's business: it is switched on again in the cell
         cell.send(CELL_CONTROL, SLOT_READY, slot, 0, 0, 0)
         hooks = self.hooks
-        self.be_cell(*cell.serve(hooks.before, hooks.parent, hooks.child), call)
+        cell.serve(hooks.before, hooks.parent, hooks.child, self.reseed)
 
-    def be_only_cell(self, slot: int, control: int, call: Any) -> None:
+    def be_only_cell(self, slot: int, control: int) -> None:
         """Where no namespaces are to be had, the container is the cell, and this its process."""
         try:
-            made = self.cell.enter_bare(
-                control, slot, *self.limits(), self.number("HUTCH_GVISOR", 0)
-            )
+            gvisor = self.number("HUTCH_GVISOR", 0)
+            self.cell.enter_bare(control, slot, *self.limits(), gvisor, self.reseed)
         except OSError as error:
             text = str(error.strerror).encode()
             self.cell.send(CELL_CONTROL, FAILED, slot, 0, error.errno or 0, 0, text)
             os._exit(71)
-        self.be_cell(*made, call)
 
     def limits(self) -> tuple[int, int, int, int]:
         return (
@@ -261,29 +272,12 @@ class Zygote:
             self.number("HUTCH_NOFILE", 1024),
         )
 
-    def be_cell(self, cell_id: int, hurried: int, call: Any) -> None:
-        """This is the user process of a cell from here on, every wall up."""
-        cell = self.cell
-        try:
-            worker = call.Worker(cell, CALL, self.number("HUTCH_CPUS", 1))
-            worker.reseed()
-            if not hurried:
-                worker.rehearse()
-            cell.send(CELL_CONTROL, CELL_READY, 0, cell_id, 0, 0)
-            os.close(CELL_CONTROL)
-            gc.enable()
-        except BaseException as error:
-            cell.send(CELL_CONTROL, FAILED, 0, cell_id, 0, 0, shorten(error).encode()[:200])
-            os._exit(72)
-        worker.serve(bool(hurried))
-        os._exit(0)
-
 
 def rehearse(cell: Any, call: Any) -> None:
     """What a first call makes, its caches and counters, is made here and not in each cell."""
-    worker = call.Worker(cell, -1, 1)
+    worker = call.Worker(cell, -1)
+    worker.serve_with(0)
     for _ in range(REHEARSALS):
-        worker.reseed()
         worker.rehearse()
 
 
@@ -348,16 +342,14 @@ def main() -> None:
     zygote.preload()
     zygote.set_up()
     hooks.end()
-    cell.find_openssl()
-    for _ in range(REHEARSALS):
-        cell.stir_openssl()  # makes its generators here, which takes milliseconds
+    zygote.prepare(call)
     # Held for ever by being open. In a bare worker there is nobody to meet.
     lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
     sys.stdout.flush()
     sys.stderr.flush()
     zygote.freeze()
     zygote.ready()
-    zygote.serve(call)
+    zygote.serve()
     del lock
 
 

@@ -32,7 +32,7 @@ class Point:
 
 def warmed(function: Any, *args: Any) -> Any:
     function(*args)
-    assert function._target.fast is not None
+    assert function._target.fast[False] is not None
     return function
 
 
@@ -208,3 +208,108 @@ def test_a_limit_is_named_on_it() -> None:
     with pytest.raises(hutch.SandboxTimeoutError) as failure:
         spin(True)
     assert failure.value.outcome is not None and failure.value.outcome.limit == "time"
+
+
+def told(outcome: hutch.Outcome[Any]) -> dict[str, Any]:
+    """All that is the same in equal calls."""
+    said = outcome.to_dict()
+    assert set(said["timings"]) == {"queue", "environment", "worker", "send", "run", "receive"}
+    assert said["timings"]["run"] > 0 and said["timings"]["receive"] > 0
+    assert said["usage"].pop("wall_sec") > 0
+    for name in ("cpu_sec", "waited_sec", "peak_memory_bytes"):
+        assert said["usage"].pop(name) >= 0
+    for name in ("timings", "call_id", "worker_id"):
+        assert said.pop(name)
+    return said
+
+
+PROGRAMS = {
+    "returns": "print(__name__, __file__, __builtins__.__name__, __annotations__)",
+    "has arguments": "import os, sys\nprint(sys.argv, sys.path[0] == os.getcwd())",
+    "is main": "import sys\nx = sys.modules['__main__']\nprint(x.x is x, vars(x) is globals())",
+    "reads nothing": "import sys\nprint(repr(sys.stdin.read()))",
+    "raises": "def f():\n    return 1 / 0\n\nf()",
+    "exits": "import sys\nprint('a')\nsys.exit(3)",
+    "exits with a text": "raise SystemExit('so it is')",
+    "exits with 0": "import sys\nprint('a')\nsys.exit(0)",
+    "has a wrong line": "x = (\n",
+    "is warned of": "x = 1\nprint(x is 1)",
+    "has exit functions": "import atexit\natexit.register(print, 'at exit')\nprint('first')",
+    "has threads": (
+        "import threading, time\n"
+        "threading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\n"
+        "print('main')"
+    ),
+    "logs late": (
+        "import logging, logging.handlers\n"
+        "to = logging.StreamHandler()\n"
+        "logging.getLogger().addHandler(logging.handlers.MemoryHandler(9, target=to))\n"
+        "logging.error('late')"
+    ),
+    "writes without end of line": "import sys\nsys.stdout.write('a')\nsys.stderr.write('b')",
+    "kills itself": "import os\nos.kill(os.getpid(), 9)",
+    "replaces main": "import sys\ndel sys.modules['__main__']\nprint('gone')",
+}
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_that_is_run_again_says_the_same(source: str) -> None:
+    first, *others = (told(hutch.run(source)) for _ in range(5))
+    assert others == [first] * 4
+    assert told(hutch.Program(source, cpu_sec=50).run()) == first  # the long way
+
+
+def test_a_program_is_given_what_each_run_is_given() -> None:
+    program = hutch.Program("import sys\nprint(sys.argv[1:], sys.stdin.read())")
+    for _ in range(3):
+        assert program.run().stdout == "[] \n"
+        assert program.run(args=["a"], stdin="text").stdout == "['a'] text\n"
+        assert program.run(stdin="").stdout == "[] \n"
+
+
+@sandbox
+def speak(x: int) -> float:
+    import sys
+
+    print("out", x)
+    print("err", file=sys.stderr)
+    return 1 / x
+
+
+@pytest.mark.parametrize("x", [1, 0])
+def test_an_outcome_is_the_same_again(x: int, capfd: pytest.CaptureFixture[str]) -> None:
+    speak.run(1)
+    first, *others = (told(speak.run(x)) for _ in range(4))
+    assert others == [first] * 3
+    assert first["status"] == ("returned" if x else "raised") and first["stdout"] == f"out {x}\n"
+    assert capfd.readouterr() == ("", ""), "an Outcome shows nothing unless asked to"
+    assert told(speak.options(cpu_sec=50).run(x)) == first
+
+
+def test_an_outcome_is_shown_where_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    heard: list[str] = []
+    shown, listened = speak.options(echo=True), speak.options(on_stdout=heard.append)
+    for _ in range(3):
+        shown.run(1)
+        assert capfd.readouterr() == ("out 1\n", "err\n")
+        listened.run(2)
+        assert capfd.readouterr() == ("", "")
+    assert "".join(heard) == "out 2\n" * 3
+
+
+def test_an_outcome_of_what_is_no_data_or_breaks_its_promise() -> None:
+    @sandbox
+    def give(how: str) -> int:
+        return 1 if how == "int" else "x" if how == "str" else object()  # type: ignore[return-value]
+
+    for _ in range(3):
+        assert give.run("int").value == 1
+        for how in ("str", "object"):
+            error = give.run(how).error
+            assert error is not None and error.type == "SerializationError" and how in error.message
+
+
+def test_an_outcome_is_had_from_a_new_agent() -> None:
+    speak.run(1)
+    hutch.agent.stop()
+    assert speak.run(1).value == 1.0, "nothing had run: it is sent again"

@@ -65,6 +65,10 @@ def test_closing_every_descriptor_is_a_clear_end(then: str, next_call_works: Non
     assert outcome.status != "limit" or outcome.limit == "time"
 
 
+# With a budget of CPU time a cell serves a call in Python, where the call's id can be found.
+LONG_WAY = {"cpu_sec": 60}
+
+
 def frame_attack(how: str) -> Any:
     """Speaks the protocol itself: finds the worker and the call's id by walking up the stack."""
     import socket
@@ -145,7 +149,7 @@ def frame_attack(how: str) -> Any:
     return "went on"
 
 
-attack = sandbox(timeout_sec=3)(frame_attack)
+attack = sandbox(timeout_sec=3, **LONG_WAY)(frame_attack)
 FORGERIES = [
     "pickle", "marshal", "json", "unknown version", "empty", "short header", "bad magic",
     "bad frame version", "unknown kind", "agent's kind", "size 0", "size 2^63", "size -1",
@@ -252,7 +256,7 @@ def test_memory_of_a_result_is_the_hosts_whatever_its_cell_does(
     how: str, next_call_works: None
 ) -> None:
     other = nap.submit()
-    outcome = sandbox(memory_attack, timeout_sec=5, result_mb=8).run(how)
+    outcome = sandbox(memory_attack, timeout_sec=5, result_mb=8, **LONG_WAY).run(how)
     assert outcome.status == "returned", outcome
     assert outcome.value == b"a" * ((4 << 20) - 7)
     assert other.result() == "slept"
@@ -261,7 +265,7 @@ def test_memory_of_a_result_is_the_hosts_whatever_its_cell_does(
 def test_memory_of_a_result_that_is_changed_while_it_is_read_is_one_value_or_none(
     next_call_works: None,
 ) -> None:
-    changed = sandbox(memory_attack, timeout_sec=5, result_mb=8)
+    changed = sandbox(memory_attack, timeout_sec=5, result_mb=8, **LONG_WAY)
     other = nap.submit()
     for _ in range(4):
         outcome = changed.run("changed")
@@ -287,7 +291,7 @@ def test_a_flood_of_frames_is_held_back(next_call_works: None) -> None:
 
 
 def test_a_slow_reply_meets_the_absolute_deadline(next_call_works: None) -> None:
-    @sandbox(timeout_sec=1)
+    @sandbox(timeout_sec=1, **LONG_WAY)
     def drip() -> int:
         """Keeps saying that it has started, so that an idle timer would never fire."""
         import struct
@@ -310,7 +314,7 @@ def test_a_slow_reply_meets_the_absolute_deadline(next_call_works: None) -> None
 
 
 def test_patching_the_encoder_changes_no_measurement(next_call_works: None) -> None:
-    @sandbox(timeout_sec=5)
+    @sandbox(timeout_sec=5, **LONG_WAY)
     def lie() -> int:
         import sys
         import time

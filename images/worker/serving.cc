@@ -1,0 +1,534 @@
+#include "images/worker/serving.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "images/warden/control.h"
+
+namespace hutch {
+namespace {
+
+constexpr int kIdleMs = 20;
+constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
+constexpr size_t kShort = 4096;               // bytes of a text that is encoded here
+
+// What serve_with() got, and names: made in the zygote.
+struct {
+  PyObject *worker, *loaded;  // `loaded`: the worker's, by key (meta, function, code, plain)
+  PyObject *modules, *run_exit_functions, *log_handlers;
+  PyObject *unpickle, *unmarshal, *function_type, *builtins_module, *builtins;
+  PyObject *finish_program, *exit_program, *compiled, *filename, *main, *file_name, *annotations;
+  PyObject *threading, *active_threads, *thread_exits;
+  PyObject *load, *handle, *finish, *fail, *function_of, *rehearse, *keep, *flush, *builtins_name;
+  int cpus;
+} own;
+
+bool Comes(int fd, int ms) {
+  pollfd polled{fd, POLLIN, 0};
+  int ready;
+  Py_BEGIN_ALLOW_THREADS ready = poll(&polled, 1, ms);
+  Py_END_ALLOW_THREADS return ready != 0;
+}
+
+PyObject* BytesOf(std::string_view section) {
+  return PyBytes_FromStringAndSize(section.data(), static_cast<Py_ssize_t>(section.size()));
+}
+
+// A new reference, or nullptr with an exception.
+PyObject* CallWithBytes(PyObject* function, std::string_view section) {
+  PyObject* bytes = BytesOf(section);
+  PyObject* result =
+      bytes == nullptr ? nullptr : PyObject_CallFunctionObjArgs(function, bytes, nullptr);
+  Py_XDECREF(bytes);
+  return result;
+}
+
+bool Begins(std::string_view section, char first) {
+  return !section.empty() && section[0] == first;
+}
+
+bool IsMarshalled(std::string_view code) { return Begins(code, kMarshalled); }
+bool IsPlain(std::string_view meta) { return Begins(meta, kPlain); }
+
+// A function that refers to nothing: (code, globals, defaults).
+PyObject* MakeFunction(std::string_view marshalled) {
+  PyObject* const parts = CallWithBytes(own.unmarshal, marshalled);
+  if (parts == nullptr) return nullptr;
+  PyObject *code, *globals, *defaults, *function = nullptr;
+  if (PyArg_ParseTuple(parts, "OO!O", &code, &PyDict_Type, &globals, &defaults) &&
+      PyDict_SetItem(globals, own.builtins_name, own.builtins) == 0) {
+    function =
+        PyObject_CallFunctionObjArgs(own.function_type, code, globals, Py_None, defaults, nullptr);
+  }
+  Py_DECREF(parts);
+  return function;
+}
+
+PyObject* FunctionOf(std::string_view code) {
+  if (IsMarshalled(code)) return MakeFunction(code.substr(1));
+  PyObject* const bytes = BytesOf(code);
+  if (bytes == nullptr) return nullptr;
+  PyObject* const function =
+      PyObject_CallMethodObjArgs(own.worker, own.function_of, bytes, nullptr);
+  Py_DECREF(bytes);
+  return function;
+}
+
+// (positional, by name or nullptr), as new references.
+bool LoadArguments(std::string_view section, PyObject** args, PyObject** kwargs) {
+  *kwargs = nullptr;
+  const bool pickled = Begins(section, kPickled);
+  PyObject* const given = CallWithBytes(pickled ? own.unpickle : own.unmarshal, section);
+  if (given == nullptr || !pickled) {
+    *args = given;
+  } else if (!PyArg_ParseTuple(given, "O!O!", &PyTuple_Type, args, &PyDict_Type, kwargs)) {
+    Py_DECREF(given);
+    return false;
+  } else {
+    Py_INCREF(*args);
+    Py_INCREF(*kwargs);
+    Py_DECREF(given);
+  }
+  return *args != nullptr;
+}
+
+// What is printed is seen before the result is. Closed, replaced, or nobody reads: none of it may
+// lose the result.
+void FlushStreams() {
+  PyObject* last[2] = {};
+  const char* const names[2][2] = {{"stdout", "__stdout__"}, {"stderr", "__stderr__"}};
+  for (const auto& pair : names) {
+    last[0] = PySys_GetObject(pair[0]);
+    last[1] = PySys_GetObject(pair[1]);
+    for (int i = 0; i < 2; ++i) {
+      PyObject* const stream = last[i];
+      if (stream == nullptr || stream == Py_None || (i == 1 && stream == last[0])) continue;
+      Py_INCREF(stream);
+      PyObject* const done = PyObject_CallMethodObjArgs(stream, own.flush, nullptr);
+      if (done == nullptr) PyErr_Clear();
+      Py_XDECREF(done);
+      Py_DECREF(stream);
+    }
+  }
+}
+
+// MessagePack as encode.py writes it.
+class ShortBody {
+ public:
+  // False: no value for here.
+  bool Encode(PyObject* value) {
+    if (value == Py_None) return Put(0xC0), true;
+    if (PyBool_Check(value)) return Put(value == Py_True ? 0xC3 : 0xC2), true;
+    if (PyLong_CheckExact(value)) return EncodeInt(value);
+    if (PyFloat_CheckExact(value)) {
+      const double number = PyFloat_AsDouble(value);
+      uint64_t bits;
+      memcpy(&bits, &number, sizeof bits);
+      Put(0xCB);
+      PutBig(bits, 8);
+      return true;
+    }
+    if (PyUnicode_CheckExact(value)) return EncodeText(value);
+    if (!PyBytes_CheckExact(value)) return false;
+    const auto size = static_cast<size_t>(PyBytes_Size(value));
+    if (size > kShort) return false;
+    PutSize(size, 0xC4, 0xC5);
+    PutAll(PyBytes_AsString(value), size);
+    return true;
+  }
+  const char* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void Put(int byte) { data_[size_++] = static_cast<char>(byte); }
+  void PutBig(uint64_t value, int bytes) {
+    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) Put(static_cast<int>(value >> shift));
+  }
+  void PutSize(size_t size, int one, int two) {
+    const bool small = size < 256;
+    Put(small ? one : two);
+    PutBig(size, small ? 1 : 2);
+  }
+  void PutAll(const char* bytes, size_t size) {
+    memcpy(data_ + size_, bytes, size);
+    size_ += size;
+  }
+
+  bool EncodeInt(PyObject* value) {
+    int overflow = 0;
+    const long long x = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow != 0) return false;
+    const auto bits = static_cast<uint64_t>(x);
+    if (x >= -32 && x < 128) {
+      Put(static_cast<int>(x & 0xFF));
+    } else if (x >= 0) {
+      const int step = x < 1 << 8 ? 0 : x < 1 << 16 ? 1 : x < 1LL << 32 ? 2 : 3;
+      Put(0xCC + step);
+      PutBig(bits, 1 << step);
+    } else {
+      const int step = x >= -(1 << 7) ? 0 : x >= -(1 << 15) ? 1 : x >= -(1LL << 31) ? 2 : 3;
+      Put(0xD0 + step);
+      PutBig(bits, 1 << step);
+    }
+    return true;
+  }
+
+  bool EncodeText(PyObject* value) {
+    Py_ssize_t length = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(value, &length);
+    if (text == nullptr) PyErr_Clear();  // surrogates
+    const auto size = static_cast<size_t>(length);
+    if (text == nullptr || size > kShort) return false;
+    if (size < 32) {
+      Put(static_cast<int>(0xA0 | size));
+    } else {
+      PutSize(size, 0xD9, 0xDA);
+    }
+    PutAll(text, size);
+    return true;
+  }
+
+  char data_[2 + 3 + kShort] = {'\xc1', '\x01'};
+  size_t size_ = 2;
+};
+
+// The exception that is set, as an object with its traceback.
+PyObject* TakeError() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (traceback != nullptr && value != nullptr) PyException_SetTraceback(value, traceback);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  return value;
+}
+
+void TellSlowLoad(int fd, uint64_t id) {
+  if (MeasureLoad() <= kSlowLoadNs) return;
+  SendFrame(fd, {.kind = FrameKind::kStarted, .id = id});
+  MeasureLoad();
+}
+
+// Whether anything but its last line has to be waited for or called; an exception is none.
+bool HasMore(PyObject* module, PyObject* name, Py_ssize_t few) {
+  PyObject* const found = PyObject_GetAttr(module, name);
+  const Py_ssize_t size = found == nullptr ? 0 : PyObject_Size(found);
+  PyErr_Clear();
+  Py_XDECREF(found);
+  return size > few;
+}
+
+// As call.py's finish_program() does it.
+PyObject* FinishProgram() {
+  PyObject* const threading = PyDict_GetItemWithError(own.modules, own.threading);
+  if ((threading != nullptr &&
+       (HasMore(threading, own.active_threads, 1) || HasMore(threading, own.thread_exits, 0))) ||
+      PyList_Size(own.log_handlers) > 1) {
+    return PyObject_CallMethodObjArgs(own.worker, own.finish_program, nullptr);
+  }
+  return PyObject_CallNoArgs(own.run_exit_functions);
+}
+
+bool PrepareMain(PyObject* space, PyObject* main, PyObject* filename) {
+  PyObject* const annotations = PyDict_New();
+  PyObject* const arguments = PyList_New(0);
+  char directory[4096];
+  PyObject* const here = getcwd(directory, sizeof directory) == nullptr
+                             ? nullptr
+                             : PyUnicode_DecodeFSDefault(directory);
+  PyObject* const path = PySys_GetObject("path");
+  const bool done = annotations != nullptr && arguments != nullptr && here != nullptr &&
+                    path != nullptr && PyList_Append(arguments, filename) == 0 &&
+                    PySys_SetObject("argv", arguments) == 0 && PyList_Insert(path, 0, here) == 0 &&
+                    PyDict_SetItem(space, own.file_name, filename) == 0 &&
+                    PyDict_SetItem(space, own.builtins_name, own.builtins_module) == 0 &&
+                    PyDict_SetItem(space, own.annotations, annotations) == 0 &&
+                    PyDict_SetItem(own.modules, own.main, main) == 0;
+  Py_XDECREF(annotations);
+  Py_XDECREF(arguments);
+  Py_XDECREF(here);
+  return done;
+}
+
+// A program that was compiled ahead and is given nothing, to its end: None, or an exception.
+PyObject* RunProgram(int fd, uint64_t id, PyObject* text) {
+  PyObject* const code = PyObject_GetAttr(text, own.compiled);
+  PyObject* const filename = PyObject_GetAttr(text, own.filename);
+  PyObject* const main = PyModule_NewObject(own.main);
+  PyObject* const space = main == nullptr ? nullptr : PyModule_GetDict(main);
+  PyObject* result = nullptr;
+  if (code != nullptr && filename != nullptr && space != nullptr &&
+      PrepareMain(space, main, filename)) {
+    TellSlowLoad(fd, id);
+    result = PyEval_EvalCode(code, space, space);
+    if (result != nullptr) {
+      Py_DECREF(result);
+      result = FinishProgram();
+    } else if (PyErr_ExceptionMatches(PyExc_SystemExit)) {
+      PyObject* const error = TakeError();
+      result = PyObject_CallMethodObjArgs(own.worker, own.exit_program, error, nullptr);
+      Py_XDECREF(error);
+    }
+  }
+  Py_XDECREF(code);
+  Py_XDECREF(filename);
+  Py_XDECREF(main);
+  return result;
+}
+
+// `how`: finish or fail, with a value or an error, and the call's meta data.
+bool Conclude(PyObject* how, uint64_t id, PyObject* what, PyObject* entry,
+              const CallSections& call) {
+  PyObject* meta = entry == nullptr ? Py_None : PyTuple_GetItem(entry, 0);
+  meta = meta == Py_None ? BytesOf(call.meta()) : Py_NewRef(meta);
+  PyObject* const number = PyLong_FromUnsignedLongLong(id);
+  PyObject* const done = PyObject_CallMethodObjArgs(own.worker, how, number, what, meta, nullptr);
+  Py_XDECREF(number);
+  Py_XDECREF(meta);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+bool ServePlain(int fd, uint64_t id, PyObject* entry, const CallSections& call) {
+  PyObject *args = nullptr, *kwargs = nullptr, *value = nullptr;
+  PyObject* const function =
+      entry != nullptr ? Py_NewRef(PyTuple_GetItem(entry, 1)) : FunctionOf(call.function());
+  const bool is_program = function == Py_None;
+  if (is_program || (function != nullptr && LoadArguments(call.arguments(), &args, &kwargs))) {
+    if (is_program) {
+      value = RunProgram(fd, id, PyTuple_GetItem(entry, 2));
+    } else {
+      TellSlowLoad(fd, id);
+      value = PyObject_Call(function, args, kwargs);
+    }
+    PyObject *type, *error, *traceback;
+    PyErr_Fetch(&type, &error, &traceback);
+    FlushStreams();
+    MeasureRun();
+    PyErr_Restore(type, error, traceback);
+  }
+  bool done;
+  ShortBody body;
+  if (value == nullptr) {
+    PyObject* const error = TakeError();
+    done = Conclude(own.fail, id, error, entry, call);
+    Py_XDECREF(error);
+  } else if (body.Encode(value)) {
+    MeasureEncoding();
+    const FrameHeader header{
+        .kind = FrameKind::kResult, .id = id, .b = body.size(), .c = body.size()};
+    done = SendReply(fd, header, {const_cast<char*>(body.data()), body.size()});
+  } else {
+    done = Conclude(own.finish, id, value, entry, call);
+  }
+  Py_XDECREF(value);
+  Py_XDECREF(args);
+  Py_XDECREF(kwargs);
+  Py_XDECREF(function);
+  return done;
+}
+
+// What is loaded ahead of a call, where it can be here.
+bool LoadPlain(PyObject* key, const CallSections& call) {
+  if (!IsMarshalled(call.function()) || !IsPlain(call.meta())) return false;
+  PyObject* const function = MakeFunction(call.function().substr(1));
+  if (function == nullptr) PyErr_Clear();  // what goes wrong here does so again in the call
+  PyObject* const entry = function == nullptr
+                              ? nullptr
+                              : Py_BuildValue("(NNNO)", BytesOf(call.meta()), function,
+                                              BytesOf(call.function()), Py_True);
+  if (entry != nullptr) PyDict_SetItem(own.loaded, key, entry);
+  Py_XDECREF(entry);
+  return true;
+}
+
+bool IsServedHere(PyObject* entry, const CallSections& call) {
+  if (entry == nullptr) return IsPlain(call.meta());
+  if (PyTuple_GetItem(entry, 3) != Py_True) return false;
+  return PyTuple_GetItem(entry, 1) != Py_None || Begins(call.meta(), kPlainProgram);
+}
+
+PyObject* Python(PyObject* how, PyObject* id, PyObject* key, const CallSections& call,
+                 const Received& received) {
+  PyObject* const sections = TupleOf(call);
+  PyObject* const descriptors = Descriptors(received);
+  PyObject* const done =
+      sections == nullptr || descriptors == nullptr
+          ? nullptr
+          : PyObject_CallMethodObjArgs(own.worker, how, id, key, sections, descriptors, nullptr);
+  Py_XDECREF(sections);
+  Py_XDECREF(descriptors);
+  return done;
+}
+
+enum class Served { kGone, kOther, kCall, kFailed };
+
+// One frame. kFailed: an exception is set.
+Served ServeOne(int fd, int cpus) {
+  Received received;
+  const Frame* const frame = ReceiveUnlocked(fd, &received);
+  if (frame == nullptr) return RaiseErrno(), Served::kFailed;
+  if (received.size < 0) return Served::kGone;
+  const FrameKind kind = frame->header.kind;
+  const uint64_t id = frame->header.id;
+  if (kind == FrameKind::kCall) BeginMeasuring(cpus);
+  CallSections call;
+  if (!SectionsOf(received, &call)) {
+    CloseAll(&received);
+    return Served::kOther;
+  }
+  PyObject* const key = PyLong_FromUnsignedLongLong(frame->header.b);
+  if (key == nullptr) return Served::kFailed;
+  PyObject* const entry = PyDict_GetItemWithError(own.loaded, key);
+  bool done = true;
+  if (kind == FrameKind::kLoad) {
+    if (received.count > 0 || !LoadPlain(key, call)) {
+      PyObject* const loaded = Python(own.load, Py_None, key, call, received);
+      done = loaded != nullptr;
+      Py_XDECREF(loaded);
+    }
+  } else if (received.count == 0 && call.places().empty() && IsServedHere(entry, call)) {
+    Py_XINCREF(entry);
+    done = ServePlain(fd, id, entry, call);
+    Py_XDECREF(entry);
+  } else {
+    PyObject* const number = PyLong_FromUnsignedLongLong(id);
+    PyObject* const handled = Python(own.handle, number, key, call, received);
+    done = handled != nullptr;
+    Py_XDECREF(number);
+    Py_XDECREF(handled);
+  }
+  Py_DECREF(key);
+  return !done ? Served::kFailed : kind == FrameKind::kCall ? Served::kCall : Served::kOther;
+}
+
+bool CallEach(PyObject* functions) {
+  for (Py_ssize_t i = 0; i < PyTuple_Size(functions); ++i) {
+    PyObject* const result = PyObject_CallNoArgs(PyTuple_GetItem(functions, i));
+    if (result == nullptr) return false;
+    Py_DECREF(result);
+  }
+  return true;
+}
+
+bool Rehearse() {
+  PyObject* const done = PyObject_CallMethodObjArgs(own.worker, own.rehearse, nullptr);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+// A handler that user code left may run in between.
+[[noreturn]] void SleepForEver() {
+  PyThreadState* state = PyEval_SaveThread();
+  for (;;) {
+    pause();
+    PyEval_RestoreThread(state);
+    PyErr_CheckSignals();
+    PyErr_Clear();
+    state = PyEval_SaveThread();
+  }
+}
+
+[[noreturn]] void FailCell(uint64_t id) {
+  PyObject* const error = TakeError();
+  PyObject* const text = error == nullptr ? nullptr : PyObject_Repr(error);
+  const char* const told = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
+  char message[200];
+  snprintf(message, sizeof message, "%s", told == nullptr ? "a cell's preparation" : told);
+  SendFrame(kControlFd, {.kind = FrameKind::kFailed, .id = id}, message);
+  _exit(72);
+}
+
+bool KeepsOn() {
+  PyObject* const keep = PyObject_GetAttr(own.worker, own.keep);
+  if (keep == nullptr) PyErr_Clear();
+  Py_XDECREF(keep);
+  return keep == Py_True;
+}
+
+// ---- methods
+
+PyObject* ServeWith(PyObject*, PyObject* args) {
+  if (!PyArg_ParseTuple(args, "OO!O!OO!OOOOO!i", &own.worker, &PyDict_Type, &own.loaded,
+                        &PyDict_Type, &own.modules, &own.run_exit_functions, &PyList_Type,
+                        &own.log_handlers, &own.unpickle, &own.unmarshal, &own.function_type,
+                        &own.builtins_module, &PyDict_Type, &own.builtins, &own.cpus)) {
+    return nullptr;
+  }
+  Py_INCREF(args);  // for ever
+  const struct {
+    PyObject** name;
+    const char* text;
+  } names[] = {{&own.load, "load"},
+               {&own.handle, "handle"},
+               {&own.finish, "finish"},
+               {&own.fail, "fail"},
+               {&own.keep, "keep"},
+               {&own.function_of, "function_of"},
+               {&own.flush, "flush"},
+               {&own.rehearse, "rehearse"},
+               {&own.builtins_name, "__builtins__"},
+               {&own.finish_program, "finish_program"},
+               {&own.exit_program, "exit_program"},
+               {&own.compiled, "compiled"},
+               {&own.filename, "filename"},
+               {&own.main, "__main__"},
+               {&own.file_name, "__file__"},
+               {&own.annotations, "__annotations__"},
+               {&own.threading, "threading"},
+               {&own.active_threads, "_active"},
+               {&own.thread_exits, "_threading_atexits"}};
+  for (const auto& [name, text] : names) {
+    if (*name == nullptr) *name = PyUnicode_InternFromString(text);
+    if (*name == nullptr) return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyObject* ServeOneOf(PyObject*, PyObject* args) {
+  int fd;
+  if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
+  if (ServeOne(fd, 0) == Served::kFailed) return nullptr;
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
+  if (!CallEach(reseed) || (!hurried && !Rehearse())) FailCell(id);
+  SendFrame(kControlFd, {.kind = FrameKind::kCellReady, .id = id});
+  close(kControlFd);
+  PyGC_Enable();
+  for (;;) {
+    if (hurried && !Comes(kCallFd, kIdleMs)) {
+      if (!Rehearse()) PyErr_Print();
+      hurried = false;
+    }
+    const Served served = ServeOne(kCallFd, own.cpus);
+    if (served == Served::kGone) _exit(0);
+    if (served == Served::kFailed) {
+      PyErr_Print();
+      _exit(1);
+    }
+    if (served != Served::kCall) continue;
+    hurried = false;
+    // After its last call a cell sleeps until it is killed: that its socket closes would only wake
+    // it to compete with whoever has the result.
+    if (!KeepsOn()) SleepForEver();
+  }
+}
+
+PyMethodDef serving_methods[] = {
+    {"serve_with", ServeWith, METH_VARARGS,
+     "serve_with(worker, worker.loaded, sys.modules, what runs exit functions, the handlers of "
+     "logging, "
+     "pickle.loads, marshal.loads, FunctionType, builtins, its dict, cpus)"},
+    {"serve_one", ServeOneOf, METH_VARARGS, "serve_one(fd): one frame of a call's socket"},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace hutch
