@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hutch._shown import Shown
 
 _MIB = 1 << 20
-_PLAIN, _PLAIN_PROGRAM = b"P", b"R"
+_PLAIN, _PLAIN_KEPT, _PLAIN_PROGRAM = b"P", b"K", b"R"
 _INLINE = (64 << 10) - 48  # bytes of a result that comes with its reply
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
 
@@ -237,7 +237,7 @@ class FunctionTarget(Target):
             {"mode": mode or "function", "sources": sources, **self._common_meta(code)}, 5
         )
         if not mode and _is_plain(self):
-            meta = _PLAIN + meta
+            meta = (_PLAIN_KEPT if self.shared else _PLAIN) + meta
         self._metas[mode] = (sources, code, meta)
         return meta
 
@@ -291,7 +291,9 @@ class ProgramTarget(TextTarget):
         """Of a run that is given nothing."""
         if mode not in self._metas:
             meta = self.program_meta((), None, None)
-            self._metas[mode] = _PLAIN_PROGRAM + meta if _is_plain(self) else meta
+            self._metas[mode] = (
+                _PLAIN_PROGRAM + meta if _is_plain(self) and not self.shared else meta
+            )
         return self._metas[mode]
 
     def program_meta(
@@ -307,7 +309,7 @@ class ProgramTarget(TextTarget):
 def _is_plain(target: Target) -> bool:
     """Whether a cell only has to call or run it (wire/cell_frame.h)."""
     terms = target.terms
-    return not (target.shared or terms.cpu_ms or terms.result_bytes < _INLINE)
+    return not terms.cpu_ms and terms.result_bytes >= _INLINE
 
 
 def _ms(seconds: float | None) -> int:

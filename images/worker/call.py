@@ -39,7 +39,7 @@ IN_MEMFD, IN_PARTS = 1, 2
 SECTIONS = 4
 AS_BYTES = 1 << 32
 # What sections begin with.
-PLAIN, PLAIN_PROGRAM, PICKLE, MARSHAL = b"P", b"R", 0x80, 0x81
+PLAIN, PLAIN_KEPT, PICKLE, MARSHAL = b"P", b"K", 0x80, 0x81
 MAX_PAYLOAD = 64 * 1024
 MOST_IN_PARTS = 4 << 20
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
@@ -199,9 +199,10 @@ class Worker:
         try:
             call = Call(sections, descriptors)
             if call.meta["mode"] in PICKLED:
-                plain = sections[0] is not None and sections[0][:1] == PLAIN
+                plain = sections[0] is not None and sections[0][:1] in (PLAIN, PLAIN_KEPT)
                 self.loaded[key] = call.meta, call.load_function(), call.code, plain
             elif call.meta["mode"] == "program":
+                rehearse_text()
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # what is said of it is said in the call
                     self.loaded[key] = None, None, Text(call.code, filename_of(call.meta)), True
@@ -372,13 +373,20 @@ class Worker:
     # ---- before the first call ----
 
     def rehearse(self) -> None:
-        """Walks the whole path on a dummy, success and exception: calls then meet few faults.
+        """Walks the path of a call that returns on dummies, before the first one: it then meets few
+        page faults. What raises, or is run as text, is left out: each cell would pay for it twice
+        what it pays for all else. A call sees nothing of it."""
+        self.walk(_DUMMIES)
 
-        A call sees nothing of it."""
+    def rehearse_all(self) -> None:
+        """In the zygote: what is made once for all cells."""
         rehearse_text()
+        self.walk([*_MORE_DUMMIES, *_DUMMIES])
+
+    def walk(self, dummies: list[bytes]) -> None:
         ours, theirs = self.cell.pair()
         fd, self.fd = self.fd, ours
-        for dummy in _DUMMIES:
+        for dummy in dummies:
             self.cell.send(theirs, CALL, SECTIONS, 0, 0, 0, dummy)
             self.cell.serve_one(ours)
             self.cell.recv(theirs)
@@ -651,30 +659,28 @@ def _dummy(function: bytes, args: bytes, plain: bool) -> bytes:
     return _lengths.pack(*map(len, sections)) + b"".join(sections)
 
 
-def _make_dummies() -> list[bytes]:
+def _make_dummies() -> tuple[list[bytes], list[bytes]]:
+    """For each cell, and for the zygote."""
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(
         "def bad(x): return x // 0\n"
         "def make():\n"
-        "    def good(x: int, y: str = '') -> int:\n"
+        "    def good(x: int, y: str = '') -> dict:\n"
         '        """As most functions are."""\n'
-        "        return 2 * x\n"
+        "        return {'x': [2.0 * x]}\n"
         "    return good\n",
         space,
     )
     good, bad = cloudpickle.dumps(space["make"](), 5), cloudpickle.dumps(space["bad"], 5)
     args = pickle.dumps(((1,), {}), 5)
-    code = marshal.dumps((space["make"]().__code__, {"__name__": "__main__"}, ("",)), 2)
-    return [  # what most calls do comes last
-        _dummy(bad, args, True),
-        _dummy(good, args, False),
-        _dummy(good, args, True),
-        _dummy(bytes((MARSHAL,)) + code, marshal.dumps((1,)), True),
-    ]
+    short = eval("lambda x: 2 * x").__code__
+    code = bytes((MARSHAL,)) + marshal.dumps((short, {"__name__": "__main__"}, None), 2)
+    more = [_dummy(bad, args, True), _dummy(good, args, False)]
+    return [_dummy(good, args, True), _dummy(code, marshal.dumps((1,)), True)], more
 
 
 _TEXT = "def f(x): return x + 1\ny = f(1)\n"
-_DUMMIES = _make_dummies()
+_DUMMIES, _MORE_DUMMIES = _make_dummies()
 # Tracebacks look for the lines of every frame, ours too, in files that no cell has.
 remember_source(Worker.handle.__code__.co_filename, "\n")
 atexit.unregister(logging.shutdown)  # finish_program() calls it

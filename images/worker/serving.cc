@@ -52,7 +52,8 @@ bool Begins(std::string_view section, char first) {
 }
 
 bool IsMarshalled(std::string_view code) { return Begins(code, kMarshalled); }
-bool IsPlain(std::string_view meta) { return Begins(meta, kPlain); }
+bool IsKept(std::string_view meta) { return Begins(meta, kPlainKept); }
+bool IsPlain(std::string_view meta) { return Begins(meta, kPlain) || IsKept(meta); }
 
 // A function that refers to nothing: (code, globals, defaults).
 PyObject* MakeFunction(std::string_view marshalled) {
@@ -293,11 +294,32 @@ bool Conclude(PyObject* how, uint64_t id, PyObject* what, PyObject* entry,
   return done != nullptr;
 }
 
-bool ServePlain(int fd, uint64_t id, PyObject* entry, const CallSections& call) {
+void Remember(PyObject* key, const CallSections& call, PyObject* function) {
+  PyObject* const entry =
+      Py_BuildValue("(NONO)", BytesOf(call.meta()), function, BytesOf(call.function()), Py_True);
+  if (entry == nullptr || PyDict_SetItem(own.loaded, key, entry) != 0) PyErr_Clear();
+  Py_XDECREF(entry);
+}
+
+// What is loaded ahead of a call, where it can be here.
+bool LoadPlain(PyObject* key, const CallSections& call) {
+  if (!IsMarshalled(call.function()) || !IsPlain(call.meta())) return false;
+  PyObject* const function = MakeFunction(call.function().substr(1));
+  if (function != nullptr) Remember(key, call, function);
+  PyErr_Clear();  // what goes wrong here does so again in the call
+  Py_XDECREF(function);
+  return true;
+}
+
+bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallSections& call) {
   PyObject *args = nullptr, *kwargs = nullptr, *value = nullptr;
   PyObject* const function =
       entry != nullptr ? Py_NewRef(PyTuple_GetItem(entry, 1)) : FunctionOf(call.function());
   const bool is_program = function == Py_None;
+  if (IsKept(call.meta())) {
+    if (PyObject_SetAttr(own.worker, own.keep, Py_True) != 0) PyErr_Clear();
+    if (entry == nullptr && function != nullptr) Remember(key, call, function);
+  }
   if (is_program || (function != nullptr && LoadArguments(call.arguments(), &args, &kwargs))) {
     if (is_program) {
       value = RunProgram(fd, id, PyTuple_GetItem(entry, 2));
@@ -330,20 +352,6 @@ bool ServePlain(int fd, uint64_t id, PyObject* entry, const CallSections& call) 
   Py_XDECREF(kwargs);
   Py_XDECREF(function);
   return done;
-}
-
-// What is loaded ahead of a call, where it can be here.
-bool LoadPlain(PyObject* key, const CallSections& call) {
-  if (!IsMarshalled(call.function()) || !IsPlain(call.meta())) return false;
-  PyObject* const function = MakeFunction(call.function().substr(1));
-  if (function == nullptr) PyErr_Clear();  // what goes wrong here does so again in the call
-  PyObject* const entry = function == nullptr
-                              ? nullptr
-                              : Py_BuildValue("(NNNO)", BytesOf(call.meta()), function,
-                                              BytesOf(call.function()), Py_True);
-  if (entry != nullptr) PyDict_SetItem(own.loaded, key, entry);
-  Py_XDECREF(entry);
-  return true;
 }
 
 bool IsServedHere(PyObject* entry, const CallSections& call) {
@@ -393,7 +401,7 @@ Served ServeOne(int fd, int cpus) {
     }
   } else if (received.count == 0 && call.places().empty() && IsServedHere(entry, call)) {
     Py_XINCREF(entry);
-    done = ServePlain(fd, id, entry, call);
+    done = ServePlain(fd, id, key, entry, call);
     Py_XDECREF(entry);
   } else {
     PyObject* const number = PyLong_FromUnsignedLongLong(id);

@@ -278,7 +278,7 @@ def rehearse(cell: Any, call: Any) -> None:
     worker = call.Worker(cell, -1)
     worker.serve_with(0)
     for _ in range(REHEARSALS):
-        worker.rehearse()
+        worker.rehearse_all()
 
 
 def prepare_streams() -> None:
