@@ -8,7 +8,9 @@ call does. Safe on any thread.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -105,6 +107,7 @@ class Driver:
         self._lock = threading.Lock()
         self._flights: dict[int, Flight] = {}
         self._thread: threading.Thread | None = None
+        _drivers.add(self)
 
     def start(self, flight: Flight) -> None:
         parcel = flight.parcel
@@ -132,7 +135,6 @@ class Driver:
                 self._client.cancel(flight.id)
 
     def end(self, timeout: float) -> None:
-        """Before the interpreter goes: the thread would come back from its wait to find it gone."""
         thread = self._thread
         if thread is not None:
             self._client.close()
@@ -174,6 +176,19 @@ class Driver:
             flight.fail(error)
             return
         flight.finish(result)
+
+
+# Of every connection, also of one that was closed or lost: its thread may live on for a moment.
+_drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
+
+
+def end_all(timeout: float) -> None:
+    """Before the interpreter goes: a thread would come back from its wait to find it gone."""
+    for driver in list(_drivers):
+        driver.end(timeout)
+
+
+os.register_at_fork(after_in_child=_drivers.clear)
 
 
 def driver_of(connection: Connection) -> Driver:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 import weakref
@@ -99,11 +100,10 @@ def _at_exit() -> None:
             future.exception(max(0.0, deadline - time.monotonic()))
         except BaseException:
             continue  # cancelled; or too late: the agent kills what is left after this process
-    from hutch import _connection
+    if "hutch._flights" in sys.modules:
+        from hutch import _flights
 
-    connection = _connection.ready()
-    if connection is not None and connection.driver is not None:
-        connection.driver.end(_EXIT_SEC)
+        _flights.end_all(_EXIT_SEC)
 
 
 os.register_at_fork(after_in_child=_after_fork)

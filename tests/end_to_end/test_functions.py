@@ -10,6 +10,8 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -530,3 +532,17 @@ def test_status_and_close() -> None:
     assert hutch.status()["running"]
     hutch.close()
     assert triple(1) == 3
+
+
+@pytest.mark.parametrize("last", ["hutch.close()", "hutch.agent.stop()", "pass"])
+def test_a_process_that_mapped_ends_as_any_other(last: str) -> None:
+    source = (
+        "import hutch\n"
+        "f = hutch.sandbox(lambda x: 2 * x)\n"
+        "assert f(1) == 2\n"  # now the pool is known, and calls need no threads of their own
+        "assert list(f.map(range(100), chunksize=10)) == list(range(0, 200, 2))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source + last], capture_output=True, timeout=60, text=True
+    )
+    assert done.returncode == 0, done.stderr
