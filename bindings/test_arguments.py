@@ -115,4 +115,6 @@ def test_a_chunk_names_the_argument_too() -> None:
     with pytest.raises(hutch.SerializationError, match="argument 'first'"):
         pickle_chunk(target, [(1,), (threading.Lock(),)])
     data, _ = pickle_chunk(target, [(1,), (2,)])
-    assert pickle.loads(data) == [((1,), {}), ((2,), {})]
+    assert marshal.loads(data) == [(1,), (2,)]
+    data, _ = pickle_chunk(target, [(1,), ([2],)])
+    assert pickle.loads(data) == [((1,), {}), (([2],), {})]

@@ -23,7 +23,7 @@
 //                               the sections: [0] meta: a pickled dict, after kPlain where it says no more than
 //                               that a function is to be called; [1] function: its pickle, text, or, after kMarshalled,
 //                               (code, globals, defaults) by marshal; [2] arguments: the pickle of (args, kwargs), or
-//                               args by marshal; [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
+//                               args by marshal, of a chunk a list of those; [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
 //                               bytes of it), offset, size. A section of
 //                               length 0xffffffff lies in the next descriptor of the datagram (a sealed memfd; its size
 //                               is the section's length), in section order. The descriptors after those are what [3]
@@ -93,6 +93,7 @@ inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
 inline constexpr char kPlain = 'P';
 inline constexpr char kPlainKept = 'K';  // that the cell also serves the calls that come after it
+inline constexpr char kPlainChunk = 'C';  // that it is called for each of a list of arguments
 inline constexpr char kPlainProgram = 'R';  // in the place of kPlain: that a program is to be run
 inline constexpr char kPickled = '\x80';    // what every pickle begins with
 inline constexpr char kMarshalled = '\x81';

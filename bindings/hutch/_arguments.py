@@ -77,7 +77,7 @@ def pickle_chunk(
 ) -> tuple[bytes, list[Any]]:
     """The same of a list of calls' positional arguments."""
     if all(all(map(_is_plain, args)) for args in items):
-        return pickle.dumps([(tuple(args), {}) for args in items], _pickling.PROTOCOL), []
+        return marshal.dumps(list(map(tuple, items)), 2), []
     simple = all(all(map(_is_simple, args)) for args in items)
     calls: list[Any] = [(tuple(map(_outside, args)), {}) for args in items]
     try:

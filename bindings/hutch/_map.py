@@ -121,7 +121,11 @@ def run(plan: Plan, items: Iterable[Item], way: Way) -> Iterator[Any]:
                 continue
             del flights[place]
             if plan.follows_pressure:
-                window = _followed(window, plan, outcomes[0].timings, _pressure())
+                timings = outcomes.timings if type(outcomes) is _Values else outcomes[0].timings
+                window = _followed(window, plan, timings, _pressure())
+            if type(outcomes) is _Values:
+                yield from outcomes
+                continue
             for outcome in outcomes:
                 yield outcome.unwrap() if plan.raises else outcome
     finally:
@@ -186,14 +190,10 @@ def fault(error: SandboxError) -> Outcome[Any]:
     return Outcome[Any]("fault", may_have_run=ran).fail(error)
 
 
-class _Value(NamedTuple):
-    """An item's value, where nobody asks for an Outcome: one costs more than a short item."""
+class _Values(list[Any]):
+    """The values of a chunk, where nobody asks for Outcomes: one costs more than a short item."""
 
-    value: Any
     timings: dict[str, float]
-
-    def unwrap(self) -> Any:
-        return self.value
 
 
 def way_of(target: Target, echo: bool, values: bool = False) -> Way:
@@ -245,6 +245,9 @@ def _outcomes_of_chunk(
     """Several items in one cell: what ends the cell is the Outcome of all of them."""
     outcomes = _unclocked(target, items, result, pool, values)
     receive = time.monotonic() - result.ended
+    if type(outcomes) is _Values:
+        outcomes.timings["receive"] = receive
+        return outcomes
     for outcome in outcomes:
         outcome.timings["receive"] = receive
     return outcomes
@@ -257,20 +260,24 @@ def _unclocked(
     if result.status != "returned":
         return [_run.denied(_run.conclude(target, result, first), target)] * len(items)
     try:
-        replies = _run.decoded(result, target, (items, {}))
+        reply = _run.decoded(result, target, (items, {}))
+        kind, replies = reply if type(reply) is tuple and len(reply) == 2 else ("", None)
         if type(replies) is not list or len(replies) != len(items):
             raise SerializationError("the cell answered another number of items", path="result")
     except SerializationError as error:
         return [_run.not_data(first, error)] * len(items)
+    annotation = target.annotation
+    if kind == "ok":
+        if values and (annotation is Any or all(type(one) is annotation for one in replies)):
+            taken = _Values(replies)
+            taken.timings = first.timings
+            return taken
+        replies = [("ok", one) for one in replies]
     # Of what was measured there is one for all; each gets a copy, to change as it likes.
-    return [_item(target, first, reply, values) for reply in replies]
+    return [_item(target, first, reply) for reply in replies]
 
 
-def _item(target: Target, first: Outcome[Any], reply: Any, values: bool) -> Any:
-    if values and type(reply) is tuple and len(reply) == 2 and reply[0] == "ok":
-        value = reply[1]
-        if target.annotation is Any or type(value) is target.annotation:
-            return _Value(value, first.timings)
+def _item(target: Target, first: Outcome[Any], reply: Any) -> Outcome[Any]:
     outcome = first.twin()
     if type(reply) in (tuple, list) and len(reply) == 2:
         kind, value = reply

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hutch._shown import Shown
 
 _MIB = 1 << 20
-_PLAIN, _PLAIN_KEPT, _PLAIN_PROGRAM = b"P", b"K", b"R"
+_PLAIN, _PLAIN_KEPT, _PLAIN_CHUNK, _PLAIN_PROGRAM = b"P", b"K", b"C", b"R"
 _INLINE = (64 << 10) - 48  # bytes of a result that comes with its reply
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
 
@@ -236,8 +236,9 @@ class FunctionTarget(Target):
         meta = pickle.dumps(
             {"mode": mode or "function", "sources": sources, **self._common_meta(code)}, 5
         )
-        if not mode and _is_plain(self):
-            meta = (_PLAIN_KEPT if self.shared else _PLAIN) + meta
+        if _is_plain(self) and not (mode and self.shared):
+            kind = _PLAIN_CHUNK if mode else _PLAIN_KEPT if self.shared else _PLAIN
+            meta = kind + meta
         self._metas[mode] = (sources, code, meta)
         return meta
 

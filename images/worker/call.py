@@ -143,7 +143,10 @@ class Call:
         """(args, kwargs), or of a chunk a list of those."""
         if not self._places:
             given = self._arguments
-            return _loads(given) if given[0] == PICKLE else (marshal.loads(given), {})
+            if given[0] == PICKLE:
+                return _loads(given)
+            args = marshal.loads(given)
+            return (args, {}) if type(args) is tuple else [(one, {}) for one in args]
         return _loads(self._arguments, buffers=self._buffers(cell))
 
     def _buffers(self, cell: Any) -> list[Any]:
@@ -181,6 +184,7 @@ class Worker:
         self.function_of = function_of
         self.finish_program = finish_program
         self.exit_program = exit_program
+        self.resume_chunk = resume_chunk
 
     def serve_with(self, cpus: int) -> None:
         """Has serving.cc serve for this worker. `cpus`: how many a call may use."""
@@ -272,7 +276,7 @@ class Worker:
         function = call.load_function()
         if mode == "chunk" or meta.get("chunk"):
             calls = call.arguments(self.cell)
-            return lambda: run_chunk(function, calls, meta.get("sources") or {})
+            return lambda: run_chunk(function, calls, meta.get("sources") or {}, [])
         args, kwargs = call.arguments(self.cell)
         return lambda: function(*args, **kwargs)
 
@@ -487,18 +491,34 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def run_chunk(
-    function: Callable[..., Any], calls: list[Any], sources: dict[str, str]
-) -> list[tuple[str, Any]]:
-    """One after another in this cell. What one raises is its own affair, but a limit ends all."""
-    results: list[tuple[str, Any]] = []
-    for args, kwargs in calls:
+    function: Callable[..., Any], calls: list[Any], sources: dict[str, str], results: list[Any]
+) -> tuple[str, list[Any]]:
+    """One after another in this cell, those that have results already left out. What one raises is
+    its own affair, but a limit ends all. ("ok", values), or ("each", pairs of what became of it).
+    """
+    for args, kwargs in calls[len(results) :]:
         try:
             results.append(("ok", function(*args, **kwargs)))
         except Exception as error:
             if isinstance(error, MemoryError) and is_out_of_memory(error):
                 raise
             results.append(("error", describe(error, sources)))
-    return results
+    if any(kind == "error" for kind, _ in results):
+        return "each", results
+    return "ok", [value for _, value in results]
+
+
+def resume_chunk(
+    function: Callable[..., Any], calls: list[Any], values: list[Any], error: Any, meta: Any
+) -> tuple[str, list[Any]]:
+    """After these values were had and the next call raised that."""
+    if not isinstance(error, Exception):
+        raise error
+    if isinstance(error, MemoryError) and is_out_of_memory(error):
+        raise error
+    sources = meta_of(meta).get("sources") or {}
+    results = [*(("ok", value) for value in values), ("error", describe(error, sources))]
+    return "each", run_chunk(function, [(args, {}) for args in calls], sources, results)[1]
 
 
 def leave_out_own(told: traceback.TracebackException) -> None:

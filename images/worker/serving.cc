@@ -15,13 +15,15 @@ namespace {
 constexpr int kIdleMs = 20;
 constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
 constexpr size_t kShort = 4096;               // bytes of a text that is encoded here
+constexpr size_t kLongestHeader = 9;          // of a value, in bytes
 
 // What serve_with() got, and names: made in the zygote.
 struct {
   PyObject *worker, *loaded;  // `loaded`: the worker's, by key (meta, function, code, plain)
   PyObject *modules, *run_exit_functions, *log_handlers;
   PyObject *unpickle, *unmarshal, *function_type, *builtins_module, *builtins;
-  PyObject *finish_program, *exit_program, *compiled, *filename, *main, *file_name, *annotations;
+  PyObject *finish_program, *exit_program, *resume_chunk, *compiled, *filename, *main, *file_name,
+      *annotations;
   PyObject *threading, *active_threads, *thread_exits;
   PyObject *load, *handle, *finish, *fail, *function_of, *rehearse, *keep, *flush, *builtins_name;
   int cpus;
@@ -53,7 +55,10 @@ bool Begins(std::string_view section, char first) {
 
 bool IsMarshalled(std::string_view code) { return Begins(code, kMarshalled); }
 bool IsKept(std::string_view meta) { return Begins(meta, kPlainKept); }
-bool IsPlain(std::string_view meta) { return Begins(meta, kPlain) || IsKept(meta); }
+bool IsChunk(std::string_view meta) { return Begins(meta, kPlainChunk); }
+bool IsPlain(std::string_view meta) {
+  return Begins(meta, kPlain) || IsKept(meta) || IsChunk(meta);
+}
 
 // A function that refers to nothing: (code, globals, defaults).
 PyObject* MakeFunction(std::string_view marshalled) {
@@ -117,11 +122,19 @@ void FlushStreams() {
   }
 }
 
-// MessagePack as encode.py writes it.
+char encoded[kMaxPayload - sizeof(CallUsage)];
+
+// MessagePack as encode.py writes it, into `encoded`.
 class ShortBody {
  public:
+  ShortBody() {
+    Put(0xC1);
+    Put(1);
+  }
+
   // False: no value for here.
   bool Encode(PyObject* value) {
+    if (size_ + kLongestHeader + kShort > sizeof encoded) return false;
     if (value == Py_None) return Put(0xC0), true;
     if (PyBool_Check(value)) return Put(value == Py_True ? 0xC3 : 0xC2), true;
     if (PyLong_CheckExact(value)) return EncodeInt(value);
@@ -141,11 +154,23 @@ class ShortBody {
     PutAll(PyBytes_AsString(value), size);
     return true;
   }
-  const char* data() const { return data_; }
+  // ("ok", values): what a chunk gives of which no item raised.
+  bool EncodeAll(PyObject* values) {
+    const auto count = static_cast<size_t>(PyList_Size(values));
+    constexpr char kPairOfOk[] = "\x93\xd4\x01\x01\xa2ok";
+    if (count > 0xffff) return false;
+    PutAll(kPairOfOk, sizeof kPairOfOk - 1);
+    Put(0xDC);
+    PutBig(count, 2);
+    for (size_t i = 0; i < count; ++i) {
+      if (!Encode(PyList_GetItem(values, static_cast<Py_ssize_t>(i)))) return false;
+    }
+    return true;
+  }
   size_t size() const { return size_; }
 
  private:
-  void Put(int byte) { data_[size_++] = static_cast<char>(byte); }
+  void Put(int byte) { encoded[size_++] = static_cast<char>(byte); }
   void PutBig(uint64_t value, int bytes) {
     for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) Put(static_cast<int>(value >> shift));
   }
@@ -155,7 +180,7 @@ class ShortBody {
     PutBig(size, small ? 1 : 2);
   }
   void PutAll(const char* bytes, size_t size) {
-    memcpy(data_ + size_, bytes, size);
+    memcpy(encoded + size_, bytes, size);
     size_ += size;
   }
 
@@ -193,8 +218,7 @@ class ShortBody {
     return true;
   }
 
-  char data_[2 + 3 + kShort] = {'\xc1', '\x01'};
-  size_t size_ = 2;
+  size_t size_ = 0;
 };
 
 // The exception that is set, as an object with its traceback.
@@ -281,11 +305,39 @@ PyObject* RunProgram(int fd, uint64_t id, PyObject* text) {
   return result;
 }
 
+PyObject* MetaOf(PyObject* entry, const CallSections& call) {
+  PyObject* const meta = entry == nullptr ? Py_None : PyTuple_GetItem(entry, 0);
+  return meta == Py_None ? BytesOf(call.meta()) : Py_NewRef(meta);
+}
+
+// What `function` returns for each of these arguments, as a list; once one raised, what call.py
+// makes of the rest, as a tuple.
+PyObject* CallAll(PyObject* function, PyObject* calls, PyObject* entry, const CallSections& call) {
+  PyObject* const values = PyList_New(0);
+  if (values == nullptr || !PyList_Check(calls)) return nullptr;
+  for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
+    PyObject* const value = PyObject_Call(function, PyList_GetItem(calls, i), nullptr);
+    if (value == nullptr) {
+      PyObject* const error = TakeError();
+      PyObject* const meta = MetaOf(entry, call);
+      PyObject* const rest = PyObject_CallMethodObjArgs(own.worker, own.resume_chunk, function,
+                                                        calls, values, error, meta, nullptr);
+      Py_XDECREF(error);
+      Py_XDECREF(meta);
+      Py_DECREF(values);
+      return rest;
+    }
+    const int kept = PyList_Append(values, value);
+    Py_DECREF(value);
+    if (kept != 0) return nullptr;
+  }
+  return values;
+}
+
 // `how`: finish or fail, with a value or an error, and the call's meta data.
 bool Conclude(PyObject* how, uint64_t id, PyObject* what, PyObject* entry,
               const CallSections& call) {
-  PyObject* meta = entry == nullptr ? Py_None : PyTuple_GetItem(entry, 0);
-  meta = meta == Py_None ? BytesOf(call.meta()) : Py_NewRef(meta);
+  PyObject* const meta = MetaOf(entry, call);
   PyObject* const number = PyLong_FromUnsignedLongLong(id);
   PyObject* const done = PyObject_CallMethodObjArgs(own.worker, how, number, what, meta, nullptr);
   Py_XDECREF(number);
@@ -316,6 +368,7 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
   PyObject* const function =
       entry != nullptr ? Py_NewRef(PyTuple_GetItem(entry, 1)) : FunctionOf(call.function());
   const bool is_program = function == Py_None;
+  const bool is_chunk = IsChunk(call.meta());
   if (IsKept(call.meta())) {
     if (PyObject_SetAttr(own.worker, own.keep, Py_True) != 0) PyErr_Clear();
     if (entry == nullptr && function != nullptr) Remember(key, call, function);
@@ -325,7 +378,8 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
       value = RunProgram(fd, id, PyTuple_GetItem(entry, 2));
     } else {
       TellSlowLoad(fd, id);
-      value = PyObject_Call(function, args, kwargs);
+      value =
+          is_chunk ? CallAll(function, args, entry, call) : PyObject_Call(function, args, kwargs);
     }
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -339,13 +393,14 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
     PyObject* const error = TakeError();
     done = Conclude(own.fail, id, error, entry, call);
     Py_XDECREF(error);
-  } else if (body.Encode(value)) {
+  } else if (is_chunk && PyList_Check(value) ? body.EncodeAll(value) : body.Encode(value)) {
     MeasureEncoding();
     const FrameHeader header{
         .kind = FrameKind::kResult, .id = id, .b = body.size(), .c = body.size()};
-    done = SendReply(fd, header, {const_cast<char*>(body.data()), body.size()});
+    done = SendReply(fd, header, {encoded, body.size()});
   } else {
-    done = Conclude(own.finish, id, value, entry, call);
+    if (is_chunk && PyList_Check(value)) value = Py_BuildValue("(sN)", "ok", value);
+    done = value != nullptr && Conclude(own.finish, id, value, entry, call);
   }
   Py_XDECREF(value);
   Py_XDECREF(args);
@@ -355,6 +410,7 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
 }
 
 bool IsServedHere(PyObject* entry, const CallSections& call) {
+  if (IsChunk(call.meta()) && Begins(call.arguments(), kPickled)) return false;
   if (entry == nullptr) return IsPlain(call.meta());
   if (PyTuple_GetItem(entry, 3) != Py_True) return false;
   return PyTuple_GetItem(entry, 1) != Py_None || Begins(call.meta(), kPlainProgram);
@@ -482,6 +538,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                {&own.builtins_name, "__builtins__"},
                {&own.finish_program, "finish_program"},
                {&own.exit_program, "exit_program"},
+               {&own.resume_chunk, "resume_chunk"},
                {&own.compiled, "compiled"},
                {&own.filename, "filename"},
                {&own.main, "__main__"},

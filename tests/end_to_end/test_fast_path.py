@@ -313,3 +313,66 @@ def test_an_outcome_is_had_from_a_new_agent() -> None:
     speak.run(1)
     hutch.agent.stop()
     assert speak.run(1).value == 1.0, "nothing had run: it is sent again"
+
+
+def of_a_kind(i: int) -> Any:
+    if i % 10 == 7:
+        raise ValueError(f"number {i}")
+    kinds = (i, -i * 1.5, str(i), b"x" * i, None, True, [i, {"a": (i,)}], 1 << i, "\ud800", {i})
+    return kinds[i % 10]
+
+
+def long_ones(i: int) -> str:
+    return "é" * (1000 * i)
+
+
+def exits_at_five(i: int) -> int:
+    if i == 5:
+        raise SystemExit(3)
+    return i
+
+
+def outcomes_of(function: Any, items: list[Any], chunksize: int) -> list[Any]:
+    return [
+        (one.status, one.value, one.limit, one.error)
+        for one in function.map(items, chunksize=chunksize, on_error="outcome")
+    ]
+
+
+@pytest.mark.parametrize("chunksize", [7, 100])
+@pytest.mark.parametrize("function", [of_a_kind, long_ones, exits_at_five])
+def test_items_of_a_chunk_are_the_same_as_by_the_long_way(function: Any, chunksize: int) -> None:
+    short, long = sandbox(function), sandbox(function, cpu_sec=60)
+    expected = outcomes_of(long, list(range(100)), chunksize)
+    for _ in range(2):
+        assert outcomes_of(short, list(range(100)), chunksize) == expected
+    bad = expected[5 if function is exits_at_five else 7]
+    assert bad[0] == ("returned" if function is long_ones else "raised")
+
+
+def test_values_of_chunks_come_in_order_until_one_raises() -> None:
+    mapped = sandbox(of_a_kind).map(range(20), chunksize=5)
+    assert [next(mapped) for _ in range(5)] == [of_a_kind(i) for i in range(5)]
+    rest: list[Any] = []
+    with pytest.raises(hutch.SandboxExecutionError, match="number 7"):
+        rest.extend(mapped)
+    assert list(sandbox(long_ones).map(range(50), chunksize=50)) == list(map(long_ones, range(50)))
+
+
+def test_a_chunk_takes_arguments_of_every_kind() -> None:
+    same = sandbox(lambda *args: args)
+    items = [(i, [i], "x" * 5_000) for i in range(30)]
+    assert list(same.starmap(items, chunksize=30)) == items
+    plain = [(i, "x" * 5_000) for i in range(30)]
+    assert list(same.starmap(plain, chunksize=30)) == plain
+    assert list(sandbox(lambda: 1).starmap([()] * 9, chunksize=4)) == [1] * 9
+
+
+def test_an_item_that_is_not_as_annotated_is_told_alone() -> None:
+    @sandbox
+    def whole(i: int) -> int:
+        return i if i != 3 else "3"  # type: ignore[return-value]
+
+    for _ in range(2):
+        found = outcomes_of(whole, list(range(6)), 6)
+        assert [one[0] for one in found] == ["returned"] * 3 + ["raised"] + ["returned"] * 2
