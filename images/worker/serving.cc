@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "images/warden/control.h"
 
 namespace hutch {
@@ -84,41 +86,46 @@ PyObject* FunctionOf(std::string_view code) {
   return function;
 }
 
-// (positional, by name or nullptr), as new references.
-bool LoadArguments(std::string_view section, PyObject** args, PyObject** kwargs) {
-  *kwargs = nullptr;
+// (positional, by name or nullptr), as new references; of a chunk a list of positional ones.
+bool LoadArguments(std::string_view section, bool of_chunk, PyObject** args, PyObject** kwargs) {
   const bool pickled = Begins(section, kPickled);
   PyObject* const given = CallWithBytes(pickled ? own.unpickle : own.unmarshal, section);
-  if (given == nullptr || !pickled) {
+  if (given == nullptr) return false;
+  if (!pickled) {
     *args = given;
-  } else if (!PyArg_ParseTuple(given, "O!O!", &PyTuple_Type, args, &PyDict_Type, kwargs)) {
-    Py_DECREF(given);
+    if (of_chunk ? PyList_Check(given) : PyTuple_Check(given)) return true;
+    PyErr_SetString(PyExc_TypeError, "the arguments of a call are a tuple, of a chunk a list");
     return false;
-  } else {
-    Py_INCREF(*args);
-    Py_INCREF(*kwargs);
-    Py_DECREF(given);
   }
-  return *args != nullptr;
+  if (!PyArg_ParseTuple(given, "O!O!", &PyTuple_Type, args, &PyDict_Type, kwargs)) {
+    Py_DECREF(given);
+    *args = *kwargs = nullptr;
+    return false;
+  }
+  Py_INCREF(*args);
+  Py_INCREF(*kwargs);
+  Py_DECREF(given);
+  return true;
+}
+
+void Flush(PyObject* stream) {
+  if (stream == nullptr || stream == Py_None) return;
+  Py_INCREF(stream);
+  PyObject* const done = PyObject_CallMethodObjArgs(stream, own.flush, nullptr);
+  if (done == nullptr) PyErr_Clear();
+  Py_XDECREF(done);
+  Py_DECREF(stream);
 }
 
 // What is printed is seen before the result is. Closed, replaced, or nobody reads: none of it may
 // lose the result.
 void FlushStreams() {
-  PyObject* last[2] = {};
-  const char* const names[2][2] = {{"stdout", "__stdout__"}, {"stderr", "__stderr__"}};
-  for (const auto& pair : names) {
-    last[0] = PySys_GetObject(pair[0]);
-    last[1] = PySys_GetObject(pair[1]);
-    for (int i = 0; i < 2; ++i) {
-      PyObject* const stream = last[i];
-      if (stream == nullptr || stream == Py_None || (i == 1 && stream == last[0])) continue;
-      Py_INCREF(stream);
-      PyObject* const done = PyObject_CallMethodObjArgs(stream, own.flush, nullptr);
-      if (done == nullptr) PyErr_Clear();
-      Py_XDECREF(done);
-      Py_DECREF(stream);
-    }
+  for (const auto& [name, first_name] :
+       {std::pair{"stdout", "__stdout__"}, std::pair{"stderr", "__stderr__"}}) {
+    PyObject* const now = PySys_GetObject(name);
+    Flush(now);
+    PyObject* const first = PySys_GetObject(first_name);
+    if (first != now) Flush(first);
   }
 }
 
@@ -204,6 +211,8 @@ class ShortBody {
   }
 
   bool EncodeText(PyObject* value) {
+    // A long one is not even looked at: it would keep its UTF-8 beside it.
+    if (static_cast<size_t>(PyUnicode_GetLength(value)) > kShort) return false;
     Py_ssize_t length = 0;
     const char* const text = PyUnicode_AsUTF8AndSize(value, &length);
     if (text == nullptr) PyErr_Clear();  // surrogates
@@ -238,7 +247,7 @@ void TellSlowLoad(int fd, uint64_t id) {
   MeasureLoad();
 }
 
-// Whether anything but its last line has to be waited for or called; an exception is none.
+// Whether a module's list or dict of that name has more items; where there is none it has not.
 bool HasMore(PyObject* module, PyObject* name, Py_ssize_t few) {
   PyObject* const found = PyObject_GetAttr(module, name);
   const Py_ssize_t size = found == nullptr ? 0 : PyObject_Size(found);
@@ -312,9 +321,10 @@ PyObject* MetaOf(PyObject* entry, const CallSections& call) {
 
 // What `function` returns for each of these arguments, as a list; once one raised, what call.py
 // makes of the rest, as a tuple.
-PyObject* CallAll(PyObject* function, PyObject* calls, PyObject* entry, const CallSections& call) {
+PyObject* CallForEach(PyObject* function, PyObject* calls, PyObject* entry,
+                      const CallSections& call) {
   PyObject* const values = PyList_New(0);
-  if (values == nullptr || !PyList_Check(calls)) return nullptr;
+  if (values == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
     PyObject* const value = PyObject_Call(function, PyList_GetItem(calls, i), nullptr);
     if (value == nullptr) {
@@ -373,13 +383,14 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
     if (PyObject_SetAttr(own.worker, own.keep, Py_True) != 0) PyErr_Clear();
     if (entry == nullptr && function != nullptr) Remember(key, call, function);
   }
-  if (is_program || (function != nullptr && LoadArguments(call.arguments(), &args, &kwargs))) {
+  if (is_program ||
+      (function != nullptr && LoadArguments(call.arguments(), is_chunk, &args, &kwargs))) {
     if (is_program) {
       value = RunProgram(fd, id, PyTuple_GetItem(entry, 2));
     } else {
       TellSlowLoad(fd, id);
-      value =
-          is_chunk ? CallAll(function, args, entry, call) : PyObject_Call(function, args, kwargs);
+      value = is_chunk ? CallForEach(function, args, entry, call)
+                       : PyObject_Call(function, args, kwargs);
     }
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -589,8 +600,7 @@ void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
 
 PyMethodDef serving_methods[] = {
     {"serve_with", ServeWith, METH_VARARGS,
-     "serve_with(worker, worker.loaded, sys.modules, what runs exit functions, the handlers of "
-     "logging, "
+     "serve_with(worker, worker.loaded, sys.modules, what runs exit functions, logging's handlers, "
      "pickle.loads, marshal.loads, FunctionType, builtins, its dict, cpus)"},
     {"serve_one", ServeOneOf, METH_VARARGS, "serve_one(fd): one frame of a call's socket"},
     {nullptr, nullptr, 0, nullptr},
