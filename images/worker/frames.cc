@@ -209,10 +209,10 @@ PyObject* TupleOf(const CallSections& sections) {
   PyObject* const tuple = PyTuple_New(kSections);
   for (int i = 0; i < kSections && tuple != nullptr; ++i) {
     const std::string_view one = sections.section[i];
-    const auto size = static_cast<Py_ssize_t>(one.size());
-    PyTuple_SetItem(
-        tuple, i,
-        one.data() == nullptr ? Py_NewRef(Py_None) : PyBytes_FromStringAndSize(one.data(), size));
+    PyTuple_SetItem(tuple, i,
+                    one.data() == nullptr ? Py_NewRef(Py_None)
+                                          : PyBytes_FromStringAndSize(
+                                                one.data(), static_cast<Py_ssize_t>(one.size())));
   }
   return tuple;
 }
