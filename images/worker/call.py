@@ -147,30 +147,32 @@ class Call:
                 return _loads(given)
             args = marshal.loads(given)
             return (args, {}) if type(args) is tuple else [(one, {}) for one in args]
-        return _loads(self._arguments, buffers=self._buffers(cell))
+        return _loads(self._arguments, buffers=buffers_of(cell, self._places, self.descriptors))
 
-    def _buffers(self, cell: Any) -> list[Any]:
-        """What was lent, mapped: a bytes as such, else views. What is written to those stays in
-        this process."""
-        mapped: dict[int, memoryview] = {}
-        buffers: list[Any] = []
-        places = iter(memoryview(bytes(self._places)).cast("Q"))
-        for which, at, size in zip(places, places, places):
-            fd = self.descriptors[which & ~AS_BYTES]
-            if which & AS_BYTES:
-                make_room(size)
-                buffers.append(cell.map_bytes(fd, at, size))
-                continue
-            if fd not in mapped:
-                whole = os.fstat(fd).st_size
-                make_room(whole)
-                mapped[fd] = memoryview(mmap.mmap(fd, whole, flags=mmap.MAP_PRIVATE))
-            buffers.append(mapped[fd][at : at + size])
-            if len(buffers[-1]) != size:
-                raise ValueError("an argument is not where it is said to be")
-        for fd in self.descriptors:
-            _close(fd)
-        return buffers
+
+def buffers_of(cell: Any, table: Any, descriptors: tuple[int, ...]) -> list[Any]:
+    """What was lent, mapped: a bytes as such, else views. What is written to those stays in this
+    process.
+    """
+    mapped: dict[int, memoryview] = {}
+    buffers: list[Any] = []
+    places = iter(memoryview(bytes(table)).cast("Q"))
+    for which, at, size in zip(places, places, places):
+        fd = descriptors[which & ~AS_BYTES]
+        if which & AS_BYTES:
+            make_room(size)
+            buffers.append(cell.map_bytes(fd, at, size))
+            continue
+        if fd not in mapped:
+            whole = os.fstat(fd).st_size
+            make_room(whole)
+            mapped[fd] = memoryview(mmap.mmap(fd, whole, flags=mmap.MAP_PRIVATE))
+        buffers.append(mapped[fd][at : at + size])
+        if len(buffers[-1]) != size:
+            raise ValueError("an argument is not where it is said to be")
+    for fd in descriptors:
+        _close(fd)
+    return buffers
 
 
 class Worker:
@@ -253,6 +255,10 @@ class Worker:
 
     def fail(self, call_id: int, error: BaseException, meta: Any) -> None:
         self.reply_error(call_id, error, meta_of(meta).get("sources") or {})
+
+    def arguments_of(self, arguments: bytes, table: bytes, descriptors: tuple[int, ...]) -> Any:
+        """(args, kwargs), of which some was lent."""
+        return _loads(arguments, buffers=buffers_of(self.cell, table, descriptors))
 
     # ---- running ----
 

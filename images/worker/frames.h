@@ -47,6 +47,12 @@ struct CallSections {
   std::string_view function() const { return section[1]; }
   std::string_view arguments() const { return section[2]; }
   std::string_view places() const { return section[3]; }
+  bool any_in_descriptor() const {
+    for (const std::string_view one : section) {
+      if (one.data() == nullptr) return true;
+    }
+    return false;
+  }
 };
 // False: it is no call, and nothing to load before one.
 bool SectionsOf(const Received& received, CallSections* sections);

@@ -27,7 +27,8 @@ struct {
   PyObject *finish_program, *exit_program, *resume_chunk, *compiled, *filename, *main, *file_name,
       *annotations;
   PyObject *threading, *active_threads, *thread_exits;
-  PyObject *load, *handle, *finish, *fail, *function_of, *rehearse, *keep, *flush, *builtins_name;
+  PyObject *load, *handle, *arguments_of, *finish, *fail, *function_of, *rehearse, *keep, *flush,
+      *builtins_name;
   int cpus;
 } own;
 
@@ -86,10 +87,29 @@ PyObject* FunctionOf(std::string_view code) {
   return function;
 }
 
+// What they were made of, a new reference.
+PyObject* Unpacked(const CallSections& call, const Received& received) {
+  const std::string_view section = call.arguments();
+  if (call.places().empty())
+    return CallWithBytes(Begins(section, kPickled) ? own.unpickle : own.unmarshal, section);
+  PyObject* const arguments = BytesOf(section);
+  PyObject* const places = BytesOf(call.places());
+  PyObject* const descriptors = Descriptors(received);
+  PyObject* const given = arguments == nullptr || places == nullptr || descriptors == nullptr
+                              ? nullptr
+                              : PyObject_CallMethodObjArgs(own.worker, own.arguments_of, arguments,
+                                                           places, descriptors, nullptr);
+  Py_XDECREF(arguments);
+  Py_XDECREF(places);
+  Py_XDECREF(descriptors);
+  return given;
+}
+
 // (positional, by name or nullptr), as new references; of a chunk a list of positional ones.
-bool LoadArguments(std::string_view section, bool of_chunk, PyObject** args, PyObject** kwargs) {
-  const bool pickled = Begins(section, kPickled);
-  PyObject* const given = CallWithBytes(pickled ? own.unpickle : own.unmarshal, section);
+bool LoadArguments(const CallSections& call, const Received& received, bool of_chunk,
+                   PyObject** args, PyObject** kwargs) {
+  const bool pickled = Begins(call.arguments(), kPickled);
+  PyObject* const given = Unpacked(call, received);
   if (given == nullptr) return false;
   if (!pickled) {
     *args = given;
@@ -373,7 +393,8 @@ bool LoadPlain(PyObject* key, const CallSections& call) {
   return true;
 }
 
-bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallSections& call) {
+bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallSections& call,
+                const Received& received) {
   PyObject *args = nullptr, *kwargs = nullptr, *value = nullptr;
   PyObject* const function =
       entry != nullptr ? Py_NewRef(PyTuple_GetItem(entry, 1)) : FunctionOf(call.function());
@@ -384,7 +405,7 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
     if (entry == nullptr && function != nullptr) Remember(key, call, function);
   }
   if (is_program ||
-      (function != nullptr && LoadArguments(call.arguments(), is_chunk, &args, &kwargs))) {
+      (function != nullptr && LoadArguments(call, received, is_chunk, &args, &kwargs))) {
     if (is_program) {
       value = RunProgram(fd, id, PyTuple_GetItem(entry, 2));
     } else {
@@ -461,14 +482,14 @@ Served ServeOne(int fd, int cpus) {
   PyObject* const entry = PyDict_GetItemWithError(own.loaded, key);
   bool done = true;
   if (kind == FrameKind::kLoad) {
-    if (received.count > 0 || !LoadPlain(key, call)) {
+    if (call.any_in_descriptor() || !LoadPlain(key, call)) {
       PyObject* const loaded = Python(own.load, Py_None, key, call, received);
       done = loaded != nullptr;
       Py_XDECREF(loaded);
     }
-  } else if (received.count == 0 && call.places().empty() && IsServedHere(entry, call)) {
+  } else if (!call.any_in_descriptor() && IsServedHere(entry, call)) {
     Py_XINCREF(entry);
-    done = ServePlain(fd, id, key, entry, call);
+    done = ServePlain(fd, id, key, entry, call, received);
     Py_XDECREF(entry);
   } else {
     PyObject* const number = PyLong_FromUnsignedLongLong(id);
@@ -540,6 +561,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
     const char* text;
   } names[] = {{&own.load, "load"},
                {&own.handle, "handle"},
+               {&own.arguments_of, "arguments_of"},
                {&own.finish, "finish"},
                {&own.fail, "fail"},
                {&own.keep, "keep"},
