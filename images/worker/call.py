@@ -176,7 +176,7 @@ def buffers_of(cell: Any, table: Any, descriptors: tuple[int, ...]) -> list[Any]
 
 
 class Worker:
-    """`fd`: the call socket. serving.cc calls `load`, `handle`, `finish` and `fail`."""
+    """`fd`: the call socket. serving.cc calls what it does not do itself by these names."""
 
     def __init__(self, cell: Any, fd: int) -> None:
         self.cell = cell
@@ -205,7 +205,7 @@ class Worker:
         try:
             call = Call(sections, descriptors)
             if call.meta["mode"] in PICKLED:
-                plain = sections[0] is not None and sections[0][:1] in (PLAIN, PLAIN_KEPT)
+                plain = sections[0] is not None and sections[0][0] != PICKLE
                 self.loaded[key] = call.meta, call.load_function(), call.code, plain
             elif call.meta["mode"] == "program":
                 rehearse_text()
@@ -231,7 +231,8 @@ class Worker:
             self.keep = "keep" in meta
             run = self.prepare(call)
             if self.keep:
-                plain = meta["mode"] == "function" and not meta.get("cpu_ms")
+                # What is not plain once is not later: its limits are held here.
+                plain = sections[0] is not None and sections[0][:1] == PLAIN_KEPT
                 self.loaded[key] = meta, call.function, call.code, plain
             if cell.loaded() > SLOW_LOAD_NS:
                 cell.send(self.fd, STARTED, 0, call_id, 0, 0)

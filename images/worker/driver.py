@@ -308,10 +308,10 @@ class Cell:
         args: tuple[Any, ...] = (),
         kind: int = CALL,
         key: int = 0,
-        plain: bool = False,
+        mark: bytes = b"",
         **kwargs: Any,
     ) -> None:
-        """`plain`: the cell may take its short way."""
+        """`mark`: what says that the cell may take its short way, such as b"P"."""
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
         joined, places = bytearray(), b""
@@ -320,7 +320,7 @@ class Cell:
             places += struct.pack("<3Q", 0, len(joined), len(buffer.raw()))
             joined += buffer.raw()
         sections = [
-            b"P" * plain + pickle.dumps(meta, 5),
+            mark + pickle.dumps(meta, 5),
             payload,
             packed,
             places,
@@ -388,7 +388,7 @@ class Cell:
         import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         code = cloudpickle.dumps(function, 5)
-        self.send_call(code, {"mode": "function"}, args, plain=True, **kwargs)
+        self.send_call(code, {"mode": "function"}, args, mark=b"P", **kwargs)
         return self.reply()
 
     def program(self, source: str, **meta: Any) -> Reply | None:

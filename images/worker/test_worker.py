@@ -154,8 +154,7 @@ def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker)
         cell.arm(20_000)
         answers = []
         for i in range(len(VALUES)):
-            # A cell that keeps on takes the short way from its second call on.
-            cell.send_call(code, {**shared, "cpu_ms": 0 if plain else 10_000}, (i,), key=1)
+            cell.send_call(code, shared, (i,), key=1, mark=b"K" * plain)
             reply = cell.reply()
             assert reply is not None and reply.kind == RESULT, (VALUES[i], reply)
             answers.append(reply.raw)
@@ -171,7 +170,7 @@ def test_function_that_marshal_wrote(cell: Cell, plain: bool) -> None:
     space = {"__name__": "mine", "__package__": None}
     function = eval("lambda a, b=0: [a + b, __name__, max(a, b), bool(__builtins__)]")
     code = b"\x81" + marshal.dumps((function.__code__, space, (3,)), 2)
-    cell.send_call(code, {"mode": "function"}, (1,), plain=plain)
+    cell.send_call(code, {"mode": "function"}, (1,), mark=b"P" * plain)
     reply = cell.reply()
     assert reply is not None and reply.value == [4, "mine", 3, True]
 
@@ -187,7 +186,7 @@ def test_what_does_not_load_is_the_calls_error(cell: Cell, plain: bool, section:
 
     code = cloudpickle.dumps(Bad() if section == "function" else len, 5)
     args = (Bad(),) if section == "arguments" else ("",)
-    cell.send_call(code, {"mode": "function"}, args, plain=plain)
+    cell.send_call(code, {"mode": "function"}, args, mark=b"P" * plain)
     reply = cell.reply()
     assert reply is not None and reply.kind == RAISED
     assert reply.value["type"] == "ZeroDivisionError"
@@ -206,7 +205,7 @@ def test_what_is_printed_comes_before_the_answer_however_it_ends(cell: Cell, pla
         sys.stdout = io.StringIO()
         raise SystemExit(3)
 
-    cell.send_call(cloudpickle.dumps(speak, 5), {"mode": "function"}, plain=plain)
+    cell.send_call(cloudpickle.dumps(speak, 5), {"mode": "function"}, mark=b"P" * plain)
     reply = cell.reply()
     assert reply is not None and reply.kind == RAISED and reply.value["type"] == "SystemExit"
     assert (reply.output, reply.errors) == ("no newline", "nor here")

@@ -194,3 +194,10 @@ def test_an_unused_shared_cell_is_given_up_when_others_want_it() -> None:
     assert shared() == 1
     assert fresh() == 1
     assert shared() == 1
+
+
+def test_the_limit_of_a_result_holds_for_every_call_of_a_cell() -> None:
+    give = sandbox(lambda size: "x" * size, isolation="shared", result_mb=0.001)
+    for _ in range(4):
+        assert give.run(500).value == "x" * 500
+        assert give.run(3_000).limit == "result"
