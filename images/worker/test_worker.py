@@ -143,20 +143,17 @@ VALUES = [
 def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker) -> None:
     import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    def give(i):  # type: ignore[no-untyped-def]
-        return VALUES[i]
-
-    code = cloudpickle.dumps(give, 5)
+    code = cloudpickle.dumps(lambda value: value, 5)  # small: what comes as a descriptor goes long
     shared = {"mode": "function", "keep": "1"}
     both = []
     for plain in (False, True):
         cell = worker.cell()
         cell.arm(20_000)
         answers = []
-        for i in range(len(VALUES)):
-            cell.send_call(code, shared, (i,), key=1, mark=b"K" * plain)
+        for value in VALUES:
+            cell.send_call(code, shared, (value,), key=1, mark=b"K" * plain)
             reply = cell.reply()
-            assert reply is not None and reply.kind == RESULT, (VALUES[i], reply)
+            assert reply is not None and reply.kind == RESULT, (value, reply)
             answers.append(reply.raw)
         both.append(answers)
         cell.kill()
