@@ -15,6 +15,8 @@ namespace hutch {
 namespace {
 
 constexpr int kIdleMs = 20;
+// What is to be loaded ahead comes while another cell's call runs, which a long load would hold up.
+constexpr int kLaterMs = 1;
 constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
 constexpr size_t kShort = 4096;               // bytes of a text that is encoded here
 constexpr size_t kLongestHeader = 9;          // of a value, in bytes
@@ -464,7 +466,7 @@ PyObject* Python(PyObject* how, PyObject* id, PyObject* key, const CallSections&
 enum class Served { kGone, kOther, kCall, kFailed };
 
 // One frame. kFailed: an exception is set.
-Served ServeOne(int fd, int cpus) {
+Served ServeOne(int fd, int cpus, bool hurried) {
   Received received;
   const Frame* const frame = ReceiveUnlocked(fd, &received);
   if (frame == nullptr) return RaiseErrno(), Served::kFailed;
@@ -483,6 +485,7 @@ Served ServeOne(int fd, int cpus) {
   bool done = true;
   if (kind == FrameKind::kLoad) {
     if (call.any_in_descriptor() || !LoadPlain(key, call)) {
+      if (!hurried) Comes(fd, kLaterMs);
       PyObject* const loaded = Python(own.load, Py_None, key, call, received);
       done = loaded != nullptr;
       Py_XDECREF(loaded);
@@ -590,7 +593,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
 PyObject* ServeOneOf(PyObject*, PyObject* args) {
   int fd;
   if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
-  if (ServeOne(fd, 0) == Served::kFailed) return nullptr;
+  if (ServeOne(fd, 0, true) == Served::kFailed) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -606,7 +609,7 @@ void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
       if (!Rehearse()) PyErr_Print();
       hurried = false;
     }
-    const Served served = ServeOne(kCallFd, own.cpus);
+    const Served served = ServeOne(kCallFd, own.cpus, hurried);
     if (served == Served::kGone) _exit(0);
     if (served == Served::kFailed) {
       PyErr_Print();
