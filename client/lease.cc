@@ -1,6 +1,7 @@
 #include "client/lease.h"
 
 #include <poll.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -89,6 +90,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
                                        request.arguments, table};
 
   FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id, .b = request.key};
+  if (quick_) header.c = static_cast<uint64_t>(sched_getcpu() + 1);
   uint32_t lengths[4];
   std::vector<Fd> owned;
   std::vector<int> descriptors;
@@ -316,6 +318,7 @@ void Lease::TakeResult(CallOutcome& outcome, const FrameHeader& header, std::str
   if (payload.size() < sizeof(CallUsage))
     throw Error(Code::kProtocol, "the cell's reply is too short", "", true);
   std::memcpy(&outcome.usage, payload.data(), sizeof(CallUsage));
+  quick_ = outcome.usage.wall_us < kQuickUs;
   payload.remove_prefix(sizeof(CallUsage));
   outcome.result_size = header.c;
   if (header.b > header.c || header.a > kFlagInParts || (header.a != 0 && !payload.empty()))

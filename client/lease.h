@@ -193,6 +193,7 @@ class Lease {
   uint64_t call_id_ = 0;
   Clock::time_point sent_;
   Clock::time_point deadline_;
+  bool quick_ = false;  // as its last call was
   bool restarted_ = false;
   bool told_slow_ = false;
   uint64_t loaded_ = 0;       // key of what was sent ahead

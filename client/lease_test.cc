@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -161,6 +162,30 @@ TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
   EXPECT_EQ(outcome.payload->body_size(), 6u);
   EXPECT_EQ(outcome.usage.load_us, 3u);
   EXPECT_EQ(outcome.usage.cpu_us, 5u);
+}
+
+TEST_F(LeaseTest, TellsACellThatWasQuickOnWhichCpuItsCallerWaits) {
+  std::vector<uint64_t> told;
+  Play([this, &told](Cell& cell) {
+    for (const uint64_t wall_us : {5ul, 100'000ul, 5ul}) {
+      told.push_back(call_->header.c);
+      cell.Reply(FrameKind::kResult, "value", {.wall_us = wall_us});
+      if (!(call_ = cell.Receive())) return;
+    }
+    told.push_back(call_->header.c);
+  });
+  cpu_set_t before, one;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  const int here = ::sched_getcpu();
+  CPU_ZERO(&one);
+  CPU_SET(here, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Run().status, CallStatus::kReturned);
+  EXPECT_TRUE(lease_->Send(request_, kCallId));
+  ::sched_setaffinity(0, sizeof before, &before);
+  thread_.join();
+  const uint64_t ours = static_cast<uint64_t>(here) + 1;
+  EXPECT_EQ(told, (std::vector<uint64_t>{0, ours, 0, ours}));
 }
 
 TEST_F(LeaseTest, LoadsAFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSame) {

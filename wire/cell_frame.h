@@ -19,7 +19,9 @@
 //   32     ...  payload
 //
 // ---- client <-> cell
-// kCall        client -> cell   a = section count n (4), b = key (0: none); payload = n little-endian u32 lengths, then
+// kCall        client -> cell   a = section count n (4), b = key (0: none); c = 0, or, of a cell whose last call took less
+//                               than kQuickUs, 1 + the CPU on which the caller waits: to wake another one would take
+//                               longer than the call; payload = n little-endian u32 lengths, then
 //                               the sections: [0] meta: a pickled dict, after kPlain where it says no more than
 //                               that a function is to be called; [1] function: its pickle, text, or, after kMarshalled,
 //                               (code, globals, defaults) by marshal; [2] arguments: the pickle of (args, kwargs), or
@@ -87,6 +89,7 @@ inline constexpr uint16_t kFrameMagic = 0x4348;
 // Of the frame itself. What frames mean is in kWireVersion (paths.h).
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kHurried = 1;
+inline constexpr uint64_t kQuickUs = 200;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;

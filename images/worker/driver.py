@@ -309,9 +309,11 @@ class Cell:
         kind: int = CALL,
         key: int = 0,
         mark: bytes = b"",
+        cpu: int = -1,
         **kwargs: Any,
     ) -> None:
-        """`mark`: what says that the cell may take its short way, such as b"P"."""
+        """`mark`: what says that the cell may take its short way, such as b"P"; `cpu`: on which the
+        caller waits."""
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
         joined, places = bytearray(), b""
@@ -343,6 +345,7 @@ class Cell:
                 a=4,
                 id=self.id,
                 b=key,
+                c=cpu + 1,
                 payload=struct.pack("<4I", *lengths) + b"".join(inline),
             ),
             descriptors,

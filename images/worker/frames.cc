@@ -96,23 +96,40 @@ PyObject* Recv(PyObject*, PyObject* args) {
                        header.c, incoming.payload, received.size, Descriptors(received));
 }
 
-// Keeps the calling thread on `count` CPUs, from the current one on, of those that this process
-// could use when it was first asked. 0: on all.
-void Pin(int count) {
-  static cpu_set_t allowed;
-  static const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-  const int cpu = sched_getcpu();
-  if (count <= 0 || !known || cpu < 0 || CPU_COUNT(&allowed) <= count) return;
-  cpu_set_t chosen;
-  CPU_ZERO(&chosen);
-  for (int i = 0; i < CPU_SETSIZE && count > 0; ++i) {
-    const int candidate = (cpu + i) % CPU_SETSIZE;
-    if (!CPU_ISSET(candidate, &allowed)) continue;
-    CPU_SET(candidate, &chosen);
-    --count;
+// Keeps the calling thread on `count` CPUs, from `wanted` on, or from the current one, of those that
+// this process could use when it was first asked. 0: on all.
+class Pin {
+ public:
+  void Set(int count, int wanted) {
+    if (count <= 0 || !Known() || CPU_COUNT(&allowed_) <= count) return;
+    const bool possible = wanted >= 0 && wanted < CPU_SETSIZE && CPU_ISSET(wanted, &allowed_);
+    const int cpu = possible ? wanted : sched_getcpu();
+    if (cpu < 0) return;
+    cpu_set_t chosen;
+    CPU_ZERO(&chosen);
+    for (int i = 0; i < CPU_SETSIZE && count > 0; ++i) {
+      const int candidate = (cpu + i) % CPU_SETSIZE;
+      if (!CPU_ISSET(candidate, &allowed_)) continue;
+      CPU_SET(candidate, &chosen);
+      --count;
+    }
+    set_ = sched_setaffinity(0, sizeof chosen, &chosen) == 0;
   }
-  sched_setaffinity(0, sizeof chosen, &chosen);
-}
+  void Release() {
+    if (set_) sched_setaffinity(0, sizeof allowed_, &allowed_);
+    set_ = false;
+  }
+
+ private:
+  bool Known() {
+    if (!known_) known_ = sched_getaffinity(0, sizeof allowed_, &allowed_) == 0;
+    return known_;
+  }
+
+  bool known_ = false;
+  bool set_ = false;
+  cpu_set_t allowed_{};
+} pin;
 
 PyObject* Loaded(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(MeasureLoad()); }
 
@@ -225,8 +242,8 @@ PyObject* Descriptors(const Received& received) {
   return descriptors;
 }
 
-void BeginMeasuring(int cpus) {
-  Pin(cpus);
+void BeginMeasuring(int cpus, int cpu) {
+  pin.Set(cpus, cpu);
   measured = Measured{};
   getrusage(RUSAGE_SELF, &measured.begin);
   measured.clock_ns = NowNs();
@@ -236,6 +253,7 @@ uint64_t MeasureLoad() { return measured.load_ns = Step(); }
 
 void MeasureRun() {
   measured.wall_ns = Step();
+  if (measured.wall_ns >= kQuickUs * 1000) pin.Release();  // the next call takes an idle CPU
   fflush(nullptr);  // what C code printed: this process never exits
   getrusage(RUSAGE_SELF, &measured.end);
   measured.ended = true;

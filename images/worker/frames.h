@@ -62,8 +62,8 @@ PyObject* TupleOf(const CallSections& sections);
 PyObject* Descriptors(const Received& received);
 
 // What the reply tells of a call: when it came, and when each of its steps ended. This thread is
-// kept on `cpus` CPUs (0: on all).
-void BeginMeasuring(int cpus);
+// kept on `cpus` CPUs (0: on all), from `cpu` on (-1: from the one that it is on).
+void BeginMeasuring(int cpus, int cpu);
 uint64_t MeasureLoad();  // ns
 void MeasureRun();
 void MeasureEncoding();

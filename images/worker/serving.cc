@@ -473,7 +473,7 @@ Served ServeOne(int fd, int cpus, bool hurried) {
   if (received.size < 0) return Served::kGone;
   const FrameKind kind = frame->header.kind;
   const uint64_t id = frame->header.id;
-  if (kind == FrameKind::kCall) BeginMeasuring(cpus);
+  if (kind == FrameKind::kCall) BeginMeasuring(cpus, static_cast<int>(frame->header.c) - 1);
   CallSections call;
   if (!SectionsOf(received, &call)) {
     CloseAll(&received);

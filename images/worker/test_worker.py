@@ -160,6 +160,36 @@ def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker)
     assert both[0] == both[1]
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
+def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cell: Cell) -> None:
+    import cloudpickle
+
+    def where(seconds: float) -> list[Any]:
+        import ctypes
+        import os
+        import time
+
+        time.sleep(seconds)
+        return [ctypes.CDLL(None).sched_getcpu(), sorted(os.sched_getaffinity(0))]
+
+    code = cloudpickle.dumps(where, 5)
+    process = cell.worker.user_process()
+    every = sorted(os.sched_getaffinity(process))
+
+    def call(cpu: int, seconds: float) -> list[Any]:
+        cell.send_call(code, {"mode": "function", "keep": "1"}, (seconds,), key=1, cpu=cpu)
+        reply = cell.reply()
+        assert reply is not None and reply.kind == RESULT
+        return list(reply.value)
+
+    call(-1, 0.1)
+    assert sorted(os.sched_getaffinity(process)) == every
+    for cpu in [*every, *every]:
+        assert call(cpu, 0) == [cpu, [cpu]]
+    elsewhere = max(every) + 1
+    assert call(elsewhere, 0.1)[0] in every
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_function_that_marshal_wrote(cell: Cell, plain: bool) -> None:
     import marshal
