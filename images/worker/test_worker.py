@@ -164,7 +164,7 @@ def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker)
 def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cell: Cell) -> None:
     import cloudpickle
 
-    def where(seconds: float) -> list[Any]:
+    def where(seconds: float) -> list[object]:
         import ctypes
         import os
         import time
@@ -176,7 +176,7 @@ def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cel
     process = cell.worker.user_process()
     every = sorted(os.sched_getaffinity(process))
 
-    def call(cpu: int, seconds: float) -> list[Any]:
+    def call(cpu: int, seconds: float) -> list[object]:
         cell.send_call(code, {"mode": "function", "keep": "1"}, (seconds,), key=1, cpu=cpu)
         reply = cell.reply()
         assert reply is not None and reply.kind == RESULT
