@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <limits>
 #include <random>
 
 #include "wire/channel.h"
@@ -134,11 +135,18 @@ class Client::UnderWay {
   ~UnderWay() {
     const std::lock_guard lock(client_.mutex_);
     stock_->Over();
+    stock_->Ran(key_, us_);
+  }
+  void Ran(uint64_t key, const CallOutcome& outcome) {
+    key_ = key;
+    if (IsSimple(outcome)) us_ = outcome.usage.wall_us;
   }
 
  private:
   Client& client_;
   Stock* stock_;  // of a map that keeps its elements where they are
+  uint64_t key_ = 0;
+  uint64_t us_ = std::numeric_limits<uint64_t>::max();
 };
 
 Client::Client(const std::string& socket, long connect_uid)
@@ -424,7 +432,7 @@ void Client::LoadAhead(const std::string& key, const CallRequest& request) {
   spent = std::exchange(spent_, std::nullopt);
   Stock& stock = stocks_[key];
   if (!reading_) DrainLocked([&] { return stock.Next() != nullptr; });
-  if (HeldLease* next = stock.Next()) next->lease.Load(request);
+  if (HeldLease* next = stock.Next()) next->lease.Load(request, stock.IsQuick(request.key));
 }
 
 void Client::Bury(HeldLease held) {
@@ -629,13 +637,14 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
                         const CallHooks& hooks) {
   const Clock::time_point begun =
       request.begun == Clock::time_point{} ? Clock::now() : request.begun;
-  const UnderWay under_way(*this, key);
+  UnderWay under_way(*this, key);
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record = RecordOf(held, request, begun);
   if (!request.shared()) LoadAhead(key, request);
   try {
     record.outcome = held.lease.Await(request, hooks, [&] { TellStarted(held, request); });
+    under_way.Ran(request.key, record.outcome);
   } catch (const Error& error) {
     // What the cell does is never a fault of ours, nor of the connection that other calls share.
     if (error.code() == Code::kProtocol) {

@@ -25,6 +25,8 @@ size_t AlignUp(size_t n) {
   return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment;
 }
 
+uint64_t ThisCpu() { return static_cast<uint64_t>(::sched_getcpu() + 1); }
+
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
   // A year stands for ever: the sum must not overflow.
   constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
@@ -90,7 +92,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
                                        request.arguments, table};
 
   FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id, .b = request.key};
-  if (quick_) header.c = static_cast<uint64_t>(sched_getcpu() + 1);
+  if (quick_) header.c = ThisCpu();
   uint32_t lengths[4];
   std::vector<Fd> owned;
   std::vector<int> descriptors;
@@ -127,13 +129,14 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   return false;
 }
 
-void Lease::Load(const CallRequest& request) {
+void Lease::Load(const CallRequest& request, bool quick) {
   const std::string& function = request.function->bytes();
   if (request.key == 0 || loaded_ == request.key || request.meta.size() > kInlineSection ||
       function.size() > kInlineSection) {
     return;
   }
   FrameHeader header{.kind = FrameKind::kLoad, .a = 4, .b = request.key};
+  if (quick) header.c = ThisCpu();
   uint32_t lengths[4] = {static_cast<uint32_t>(request.meta.size()),
                          static_cast<uint32_t>(function.size()), 0, 0};
   iovec parts[4] = {{&header, sizeof header},

@@ -146,8 +146,9 @@ class Lease {
   bool Send(const CallRequest& request, uint64_t call_id);
 
   // Lets the cell load the function before its call: in the time that the caller waits for another.
-  // Nothing is said of what comes of it; the call brings everything once more.
-  void Load(const CallRequest& request);
+  // Nothing is said of what comes of it; the call brings everything once more. `quick`: it is to
+  // run on the CPU that this is called on.
+  void Load(const CallRequest& request, bool quick);
 
   // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
   // which nobody says so is not used again.

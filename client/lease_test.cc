@@ -192,10 +192,11 @@ TEST_F(LeaseTest, LoadsAFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSam
   const Blob pickled("\x80\x05.");
   request_.function = &pickled;
   request_.key = 9;
-  lease_->Load(request_);
-  lease_->Load(request_);
+  lease_->Load(request_, false);
+  lease_->Load(request_, true);
   const auto ahead = cell_.Receive();
   ASSERT_TRUE(ahead);
+  EXPECT_EQ(ahead->header.c, 0u);
   EXPECT_EQ(ahead->header.kind, FrameKind::kLoad);
   EXPECT_EQ(ahead->header.b, 9u);
   EXPECT_TRUE(ahead->payload.ends_with("meta\x80\x05."));
@@ -206,8 +207,17 @@ TEST_F(LeaseTest, LoadsAFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSam
   EXPECT_NE(call_->payload.find("meta\x80\x05.arguments"), std::string::npos);
 }
 
+TEST_F(LeaseTest, TellsACellThatLoadsAQuickFunctionOnWhichCpuItsCallerIs) {
+  request_.key = 9;
+  lease_->Load(request_, true);
+  const auto ahead = cell_.Receive();
+  ASSERT_TRUE(ahead);
+  EXPECT_GE(ahead->header.c, 1u);
+  EXPECT_LE(ahead->header.c, static_cast<uint64_t>(::sysconf(_SC_NPROCESSORS_CONF)));
+}
+
 TEST_F(LeaseTest, LoadsNothingThatHasNoKey) {
-  lease_->Load(request_);
+  lease_->Load(request_, false);
   Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
   EXPECT_EQ(Run().status, CallStatus::kReturned);
   EXPECT_EQ(call_->header.kind, FrameKind::kCall);
@@ -400,9 +410,8 @@ void SendPart(const Cell& cell, std::string_view content, uint64_t size) {
 void ReplyInParts(const Cell& cell, uint64_t body, uint64_t size, std::string_view more = "") {
   const CallUsage usage;
   std::string payload(reinterpret_cast<const char*>(&usage), sizeof usage);
-  cell.Send(
-      {.kind = FrameKind::kResult, .a = kFlagInParts, .id = kCallId, .b = body, .c = size},
-      payload.append(more));
+  cell.Send({.kind = FrameKind::kResult, .a = kFlagInParts, .id = kCallId, .b = body, .c = size},
+            payload.append(more));
 }
 
 TEST_F(LeaseTest, AResultThatComesInPartsIsPutTogether) {

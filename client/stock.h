@@ -62,6 +62,10 @@ class Stock {
   void Answered() { --asked_; }  // came, or was refused
   void Begun() { ++calls_; }
   void Over() { --calls_; }
+  // A call of this function ran for so long.
+  void Ran(uint64_t key, uint64_t us) { quick_ = us < kQuickUs ? key : 0; }
+  // Whether the last call was one of it, and short.
+  bool IsQuick(uint64_t key) const { return key == quick_; }
 
   bool empty(bool shared) const { return ahead_.empty() && (!shared || kept_.empty()); }
   // How many more are to be asked for.
@@ -78,6 +82,7 @@ class Stock {
   size_t calls_ = 0;  // under way
   size_t depth_ = kLeast;
   size_t hits_ = 0;
+  uint64_t quick_ = 0;
 };
 
 }  // namespace hutch

@@ -20,8 +20,8 @@
 //
 // ---- client <-> cell
 // kCall        client -> cell   a = section count n (4), b = key (0: none); c = 0, or, of a cell whose last call took less
-//                               than kQuickUs, 1 + the CPU on which the caller waits: to wake another one would take
-//                               longer than the call; payload = n little-endian u32 lengths, then
+//                               than kQuickUs, 1 + the CPU on which the caller waits, for the cell to run there: to wake
+//                               another one would take longer than the call; payload = n little-endian u32 lengths, then
 //                               the sections: [0] meta: a pickled dict, after kPlain where it says no more than
 //                               that a function is to be called; [1] function: its pickle, text, or, after kMarshalled,
 //                               (code, globals, defaults) by marshal; [2] arguments: the pickle of (args, kwargs), or
@@ -31,7 +31,8 @@
 //                               is the section's length), in section order. The descriptors after those are what [3]
 //                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
 //                               multiple of 4096.
-// kLoad        client -> cell   before a kCall: as kCall, with empty arguments. The cell loads meta and function now (a program
+// kLoad        client -> cell   before a kCall: as kCall, with empty arguments; c = so also where the function's last call,
+//                               in whatever cell, took less than kQuickUs. The cell loads meta and function now (a program
 //                               is compiled) and
 //                               says nothing; a kCall with the same key then finds them loaded. Else it loads its own.
 // kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
@@ -95,7 +96,7 @@ inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
 inline constexpr char kPlain = 'P';
-inline constexpr char kPlainKept = 'K';  // that the cell also serves the calls that come after it
+inline constexpr char kPlainKept = 'K';   // that the cell also serves the calls that come after it
 inline constexpr char kPlainChunk = 'C';  // that it is called for each of a list of arguments
 inline constexpr char kPlainProgram = 'R';  // in the place of kPlain: that a program is to be run
 inline constexpr char kPickled = '\x80';    // what every pickle begins with

@@ -96,8 +96,8 @@ PyObject* Recv(PyObject*, PyObject* args) {
                        header.c, incoming.payload, received.size, Descriptors(received));
 }
 
-// Keeps the calling thread on `count` CPUs, from `wanted` on, or from the current one, of those that
-// this process could use when it was first asked. 0: on all.
+// Keeps the calling thread on `count` CPUs, from `wanted` on, or from the current one, of those
+// that this process could use when it was first asked. 0: on all.
 class Pin {
  public:
   void Set(int count, int wanted) {
@@ -242,8 +242,14 @@ PyObject* Descriptors(const Received& received) {
   return descriptors;
 }
 
+void StayOn(int cpus, int cpu) { pin.Set(cpus, cpu); }
+
+void LeaveAfterLong() {
+  if (measured.wall_ns >= kQuickUs * 1000) pin.Release();
+}
+
 void BeginMeasuring(int cpus, int cpu) {
-  pin.Set(cpus, cpu);
+  StayOn(cpus, cpu);
   measured = Measured{};
   getrusage(RUSAGE_SELF, &measured.begin);
   measured.clock_ns = NowNs();
@@ -253,7 +259,6 @@ uint64_t MeasureLoad() { return measured.load_ns = Step(); }
 
 void MeasureRun() {
   measured.wall_ns = Step();
-  if (measured.wall_ns >= kQuickUs * 1000) pin.Release();  // the next call takes an idle CPU
   fflush(nullptr);  // what C code printed: this process never exits
   getrusage(RUSAGE_SELF, &measured.end);
   measured.ended = true;

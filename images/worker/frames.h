@@ -61,8 +61,12 @@ bool SectionsOf(const Received& received, CallSections* sections);
 PyObject* TupleOf(const CallSections& sections);
 PyObject* Descriptors(const Received& received);
 
-// What the reply tells of a call: when it came, and when each of its steps ended. This thread is
-// kept on `cpus` CPUs (0: on all), from `cpu` on (-1: from the one that it is on).
+// Keeps this thread on `cpus` CPUs (0: on all), from `cpu` on (-1: from the one that it is on).
+void StayOn(int cpus, int cpu);
+// No more, if the last call ran for long: the next one takes a CPU that is idle then.
+void LeaveAfterLong();
+
+// What the reply tells of a call: when it came, and when each of its steps ended. Stays on `cpus`.
 void BeginMeasuring(int cpus, int cpu);
 uint64_t MeasureLoad();  // ns
 void MeasureRun();

@@ -473,7 +473,8 @@ Served ServeOne(int fd, int cpus, bool hurried) {
   if (received.size < 0) return Served::kGone;
   const FrameKind kind = frame->header.kind;
   const uint64_t id = frame->header.id;
-  if (kind == FrameKind::kCall) BeginMeasuring(cpus, static_cast<int>(frame->header.c) - 1);
+  const int cpu = static_cast<int>(frame->header.c) - 1;
+  if (kind == FrameKind::kCall) BeginMeasuring(cpus, cpu);
   CallSections call;
   if (!SectionsOf(received, &call)) {
     CloseAll(&received);
@@ -490,6 +491,7 @@ Served ServeOne(int fd, int cpus, bool hurried) {
       done = loaded != nullptr;
       Py_XDECREF(loaded);
     }
+    if (cpu >= 0 && !hurried) StayOn(cpus, cpu);  // when the call comes
   } else if (!call.any_in_descriptor() && IsServedHere(entry, call)) {
     Py_XINCREF(entry);
     done = ServePlain(fd, id, key, entry, call, received);
@@ -620,6 +622,7 @@ void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
     // After its last call a cell sleeps until it is killed: that its socket closes would only wake
     // it to compete with whoever has the result.
     if (!KeepsOn()) SleepForEver();
+    LeaveAfterLong();
   }
 }
 

@@ -190,6 +190,27 @@ def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cel
     assert call(elsewhere, 0.1)[0] in every
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
+@pytest.mark.parametrize("plain", [False, True])
+def test_cell_that_loads_a_quick_function_waits_where_its_caller_is(
+    worker: Worker, plain: bool
+) -> None:
+    import cloudpickle
+
+    code = cloudpickle.dumps(os.getpid, 5)
+    for cpu in os.sched_getaffinity(0):
+        cell = worker.cell()
+        meta = {"mode": "function"}
+        cell.send_call(code, meta, kind=driver.LOAD, key=1, cpu=cpu, mark=b"P" * plain)
+        process = cell.worker.user_process()
+        for _ in range(500):
+            if os.sched_getaffinity(process) == {cpu}:
+                break
+            time.sleep(0.01)
+        assert os.sched_getaffinity(process) == {cpu}
+        cell.kill()
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_function_that_marshal_wrote(cell: Cell, plain: bool) -> None:
     import marshal
