@@ -97,11 +97,11 @@ PyObject* Recv(PyObject*, PyObject* args) {
 }
 
 // Keeps the calling thread on `count` CPUs, from `wanted` on, or from the current one, of those
-// that this process could use when it was first asked. 0: on all.
+// that the zygote could use. 0: on all.
 class Pin {
  public:
   void Set(int count, int wanted) {
-    if (count <= 0 || !Known() || CPU_COUNT(&allowed_) <= count) return;
+    if (count <= 0 || CPU_COUNT(&allowed_) <= count) return;
     const bool possible = wanted >= 0 && wanted < CPU_SETSIZE && CPU_ISSET(wanted, &allowed_);
     const int cpu = possible ? wanted : sched_getcpu();
     if (cpu < 0) return;
@@ -115,18 +115,15 @@ class Pin {
     }
     set_ = sched_setaffinity(0, sizeof chosen, &chosen) == 0;
   }
+  void Learn() {
+    if (sched_getaffinity(0, sizeof allowed_, &allowed_) != 0) CPU_ZERO(&allowed_);
+  }
   void Release() {
     if (set_) sched_setaffinity(0, sizeof allowed_, &allowed_);
     set_ = false;
   }
 
  private:
-  bool Known() {
-    if (!known_) known_ = sched_getaffinity(0, sizeof allowed_, &allowed_) == 0;
-    return known_;
-  }
-
-  bool known_ = false;
   bool set_ = false;
   cpu_set_t allowed_{};
 } pin;
@@ -241,6 +238,8 @@ PyObject* Descriptors(const Received& received) {
   }
   return descriptors;
 }
+
+void LearnCpus() { pin.Learn(); }
 
 void StayOn(int cpus, int cpu) { pin.Set(cpus, cpu); }
 

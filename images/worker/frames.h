@@ -61,6 +61,9 @@ bool SectionsOf(const Received& received, CallSections* sections);
 PyObject* TupleOf(const CallSections& sections);
 PyObject* Descriptors(const Received& received);
 
+// Of the zygote, for its cells: which CPUs there are.
+void LearnCpus();
+
 // Keeps this thread on `cpus` CPUs (0: on all), from `cpu` on (-1: from the one that it is on).
 void StayOn(int cpus, int cpu);
 // No more, if the last call ran for long: the next one takes a CPU that is idle then.

@@ -561,6 +561,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
     return nullptr;
   }
   Py_INCREF(args);  // for ever
+  LearnCpus();
   const struct {
     PyObject** name;
     const char* text;

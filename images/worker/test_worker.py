@@ -160,6 +160,13 @@ def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker)
     assert both[0] == both[1]
 
 
+def wait_for_affinity(process: int, cpus: list[int]) -> None:
+    end = time.monotonic() + 10
+    while sorted(os.sched_getaffinity(process)) != cpus:
+        assert time.monotonic() < end, os.sched_getaffinity(process)
+        time.sleep(0.01)
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
 def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cell: Cell) -> None:
     import cloudpickle
@@ -183,7 +190,7 @@ def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cel
         return list(reply.value)
 
     call(-1, 0.1)
-    assert sorted(os.sched_getaffinity(process)) == every
+    wait_for_affinity(process, every)
     for cpu in [*every, *every]:
         assert call(cpu, 0) == [cpu, [cpu]]
     elsewhere = max(every) + 1
@@ -202,12 +209,7 @@ def test_cell_that_loads_a_quick_function_waits_where_its_caller_is(
         cell = worker.cell()
         meta = {"mode": "function"}
         cell.send_call(code, meta, kind=driver.LOAD, key=1, cpu=cpu, mark=b"P" * plain)
-        process = cell.worker.user_process()
-        for _ in range(500):
-            if os.sched_getaffinity(process) == {cpu}:
-                break
-            time.sleep(0.01)
-        assert os.sched_getaffinity(process) == {cpu}
+        wait_for_affinity(cell.worker.user_process(), [cpu])
         cell.kill()
 
 
