@@ -1,5 +1,7 @@
 #include "agent/broker.h"
 
+#include <sys/uio.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include <thread>
 
 #include "pool/mounts.h"
+#include "wire/channel.h"
 #include "wire/egress.h"
 #include "wire/sha256.h"
 
@@ -338,7 +341,7 @@ void Broker::OnWarm(Peer& peer, const Warm& warm) {
       });
 }
 
-void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
+void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const std::string& load) {
   const uint64_t id = peer.id();
   Pool* pool = FindPool(acquire.key);
   if (pool == nullptr || facts_[acquire.key].stale) {
@@ -354,7 +357,11 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire) {
     throw Error(Code::kProtocol, "a client used a request's number twice");
   const uint64_t ticket = pool->Acquire(
       id, Milliseconds(acquire.queue_ms), acquire.ahead,
-      [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead](Grant grant) {
+      [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
+       load](Grant grant) {
+        // Nothing is lost where it does not arrive: the call brings it once more.
+        const iovec part{const_cast<char*>(load.data()), load.size()};
+        if (!load.empty()) SendDatagram(grant.channels.socket.get(), {&part, 1});
         OnGranted(id, request, key, ahead, std::move(grant));
       },
       [this, id, request = acquire.request, key = acquire.key,
@@ -420,6 +427,8 @@ bool Broker::MayLease(uint64_t peer, const std::string& pool) {
 }
 
 void Broker::OnDone(PeerState& state, const Done& done) {
+  if (done.load.size() > sizeof(FrameHeader) + kMaxPayload)
+    throw Error(Code::kProtocol, "a client sent a frame that is too large for a cell");
   const auto lease = leases_.find(done.lease);
   if (lease == leases_.end() || lease->second.peer != state.peer->id()) {
     if (const auto ended = state.ended.extract(done.lease)) {
@@ -444,7 +453,7 @@ void Broker::OnDone(PeerState& state, const Done& done) {
   const std::string pool = lease->second.pool;
   Peer& peer = *state.peer;
   Release(done.lease, lease->second);
-  if (done.next != 0) OnAcquire(peer, Acquire{done.next, pool, kAheadPatienceMs, true});
+  if (done.next != 0) OnAcquire(peer, Acquire{done.next, pool, kAheadPatienceMs, true}, done.load);
 }
 
 void Broker::OpenNetwork(uint64_t cell, const PoolSpec& pool, Fd channel) {

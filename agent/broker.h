@@ -120,7 +120,7 @@ class Broker {
   void OnPrepare(Peer& peer, const Prepare& prepare);
   void OnEnvironment(uint64_t peer, const Prepare& prepare, const Environment& environment);
   void OnWarm(Peer& peer, const Warm& warm);
-  void OnAcquire(Peer& peer, const Acquire& acquire);
+  void OnAcquire(Peer& peer, const Acquire& acquire, const std::string& load = {});
   void OnGranted(uint64_t peer, uint64_t request, const std::string& pool, bool ahead, Grant grant);
   void OnDone(PeerState& state, const Done& done);
   void OnAsk(Peer& peer, const Ask& ask);

@@ -136,6 +136,32 @@ class BrokerTest : public ::testing::Test {
   uint64_t next_request_ = 100;
 };
 
+TEST_F(BrokerTest, ACellGetsWhatItIsToLoadBeforeItIsLeased) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  const Leased first = AcquireFor(peer, key);
+  peer.Use(first);
+  broker_->Handle(peer, Done{first.lease, false, {Ending::kReturned}, 90, "a frame"});
+  RunUntil([&] { return peer.Count<Leased>() == 2; });
+  RunUntil([&] { return wardens_.cells_ended == 1; });
+  EXPECT_EQ(wardens_.last_frame(), "") << "the first one was given nothing";
+  broker_->Handle(peer, Done{peer.All<Leased>()[1].lease, false, {}});
+  RunUntil([&] { return wardens_.cells_ended == 2; });
+  EXPECT_EQ(wardens_.last_frame(), "a frame");
+}
+
+TEST_F(BrokerTest, WhatIsTooLargeForACellIsNoFrameForIt) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  const Leased first = AcquireFor(peer, key);
+  std::string large(sizeof(FrameHeader) + kMaxPayload, 'x');
+  broker_->Handle(peer, Done{first.lease, false, {}, 90, large});
+  RunUntil([&] { return peer.Count<Leased>() == 2; });
+  const Leased second = peer.All<Leased>()[1];
+  large += 'x';
+  EXPECT_THROW(broker_->Handle(peer, Done{second.lease, false, {}, 91, large}), Error);
+}
+
 TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
   FakePeer peer(1);
   const std::string key = PrepareFor(peer);

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <limits>
 #include <random>
 
 #include "wire/channel.h"
@@ -105,6 +104,10 @@ bool IsSimple(const CallOutcome& outcome) {
          (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
 }
 
+bool IsQuick(const CallOutcome& outcome) {
+  return IsSimple(outcome) && outcome.usage.wall_us < kQuickUs;
+}
+
 CallRecord RecordOf(const HeldLease& held, const CallRequest& request, Clock::time_point begun) {
   return {.outcome = CallOutcome(),
           .report = {},
@@ -135,18 +138,11 @@ class Client::UnderWay {
   ~UnderWay() {
     const std::lock_guard lock(client_.mutex_);
     stock_->Over();
-    stock_->Ran(key_, us_);
-  }
-  void Ran(uint64_t key, const CallOutcome& outcome) {
-    key_ = key;
-    if (IsSimple(outcome)) us_ = outcome.usage.wall_us;
   }
 
  private:
   Client& client_;
   Stock* stock_;  // of a map that keeps its elements where they are
-  uint64_t key_ = 0;
-  uint64_t us_ = std::numeric_limits<uint64_t>::max();
 };
 
 Client::Client(const std::string& socket, long connect_uid)
@@ -426,13 +422,12 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
   return text;
 }
 
-void Client::LoadAhead(const std::string& key, const CallRequest& request) {
+void Client::CatchUp(const std::string& key) {
   std::optional<HeldLease> spent;  // closed after the lock is free
   const std::lock_guard lock(mutex_);
   spent = std::exchange(spent_, std::nullopt);
   Stock& stock = stocks_[key];
-  if (!reading_) DrainLocked([&] { return stock.Next() != nullptr; });
-  if (HeldLease* next = stock.Next()) next->lease.Load(request, stock.IsQuick(request.key));
+  if (!reading_) DrainLocked([&] { return !stock.empty(false); });
 }
 
 void Client::Bury(HeldLease held) {
@@ -573,9 +568,13 @@ std::vector<uint64_t> Client::WantAhead(const std::string& key) {
 }
 
 void Client::SendDone(const std::string& key, uint64_t lease, bool want_report,
-                      const CallNote& note) {
+                      const CallNote& note, std::string load) {
   const std::vector<uint64_t> requests = WantAhead(key);
-  Send(hutch::Done{lease, want_report, note, requests.empty() ? 0 : requests[0]});
+  if (requests.empty()) {
+    Send(hutch::Done{lease, want_report, note});
+  } else {
+    Send(hutch::Done{lease, want_report, note, requests[0], std::move(load)});
+  }
   for (size_t i = 1; i < requests.size(); ++i)
     Send(Acquire{requests[i], key, kAheadPatienceMs, true});
 }
@@ -637,14 +636,13 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
                         const CallHooks& hooks) {
   const Clock::time_point begun =
       request.begun == Clock::time_point{} ? Clock::now() : request.begun;
-  UnderWay under_way(*this, key);
+  const UnderWay under_way(*this, key);
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record = RecordOf(held, request, begun);
-  if (!request.shared()) LoadAhead(key, request);
+  if (!request.shared()) CatchUp(key);
   try {
     record.outcome = held.lease.Await(request, hooks, [&] { TellStarted(held, request); });
-    under_way.Ran(request.key, record.outcome);
   } catch (const Error& error) {
     // What the cell does is never a fault of ours, nor of the connection that other calls share.
     if (error.code() == Code::kProtocol) {
@@ -659,7 +657,10 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     throw;
   }
   if (Keep(key, request, held, record.outcome)) return record;
-  record = Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network);
+  std::string load;
+  if (!request.shared()) load = LoadFrame(request, IsQuick(record.outcome));
+  record = Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network,
+                    std::move(load));
   Bury(std::move(held));
   return record;
 }
@@ -670,7 +671,7 @@ CallRecord Client::Conclude(OpenCall& open) {
 }
 
 CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans,
-                            bool network) {
+                            bool network, std::string load) {
   const CallStatus status = record.outcome.status;
   const bool simple = IsSimple(record.outcome);
   const bool want_report = (!simple && status != CallStatus::kInterrupted) || network;
@@ -686,7 +687,7 @@ CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord r
     const bool lent = AwaitLoans(lease, std::move(loans));
     const bool waiting = want_report && !record.report;
     if (!waiting) ForgetReport(lease);
-    SendDone(key, lease, waiting || lent, NoteOf(record));
+    SendDone(key, lease, waiting || lent, NoteOf(record), std::move(load));
     if (waiting) {
       const bool patient = status == CallStatus::kEnded || network;
       take(AwaitReport(

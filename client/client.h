@@ -93,8 +93,8 @@ class Client {
   };
   using Done = std::function<bool()>;
 
-  // The function of a call that was just sent is the likeliest of the next one.
-  void LoadAhead(const std::string& key, const CallRequest& request);
+  // In the time that a call takes: what is left of the last one, and what the agent gave since.
+  void CatchUp(const std::string& key);
   void Bury(HeldLease held);
   std::optional<HeldLease> TakeHeld(const std::string& key, bool shared);
   HeldLease AcquireLease(const std::string& key, const CallRequest& request,
@@ -116,13 +116,15 @@ class Client {
   void ForgetReport(uint64_t lease);
   // Gives the lease back, and asks for the warden's report where the call did not simply end.
   CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans,
-                      bool network);
+                      bool network, std::string load = {});
   // Keeps what the cell was lent until the warden says that it is dead. True: that is yet to come.
   bool AwaitLoans(uint64_t lease, Loans loans);
   void SettleLoans(uint64_t lease, const CellReport& report);
   void ForgetLease(uint64_t lease, Ending ending);  // never throws: for what is given up anyway
   // Tells that a lease is over, and asks for more ahead.
-  void SendDone(const std::string& key, uint64_t lease, bool want_report, const CallNote& note);
+  // `load`: the function of the call that ended is the likeliest of a next one.
+  void SendDone(const std::string& key, uint64_t lease, bool want_report, const CallNote& note,
+                std::string load);
 
   uint64_t NextRequest() { return next_request_++; }
   // Sends a request and gives `handle` each message that answers it until it says true.

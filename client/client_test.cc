@@ -776,6 +776,28 @@ TEST_F(FlightsTest, AllThatWaitHearOfTheAgentsEnd) {
   }
 }
 
+TEST_F(FlightsTest, ANoteBringsWhatTheNextCellIsToLoad) {
+  std::mutex mutex;
+  std::vector<hutch::Done> notes;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* over = std::get_if<hutch::Done>(&message)) {
+      const std::lock_guard lock(mutex);
+      notes.push_back(*over);
+    }
+    GrantEach(self, message);
+  });
+  Client client(agent.path(), -1);
+  client.Call(kKey, request_, {});
+  request_.key = 9;
+  client.Call(kKey, request_, {});
+  FakeAgent::Until([&] { return agent.done == 2; });
+  const std::lock_guard lock(mutex);
+  EXPECT_EQ(notes.at(0).load, "") << "it has no key";
+  EXPECT_EQ(notes.at(1).load.substr(sizeof(FrameHeader)),
+            LoadFrame(request_, true).substr(sizeof(FrameHeader)));
+  for (const hutch::Done& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
+}
+
 // ---- shared cells
 
 TEST_F(FlightsTest, ASharedCellServesManyCallsAndThenGoes) {

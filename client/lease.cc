@@ -43,6 +43,21 @@ Blob::Blob(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
   }
 }
 
+std::string LoadFrame(const CallRequest& request, bool quick) {
+  const std::string& function = request.function->bytes();
+  if (request.key == 0 || request.meta.size() > kInlineSection || function.size() > kInlineSection)
+    return {};
+  FrameHeader header{.kind = FrameKind::kLoad, .a = 4, .b = request.key};
+  if (quick) header.c = ThisCpu();
+  const uint32_t lengths[4] = {static_cast<uint32_t>(request.meta.size()),
+                               static_cast<uint32_t>(function.size()), 0, 0};
+  std::string frame;
+  frame.reserve(sizeof header + sizeof lengths + request.meta.size() + function.size());
+  frame.append(reinterpret_cast<const char*>(&header), sizeof header);
+  frame.append(reinterpret_cast<const char*>(lengths), sizeof lengths);
+  return frame.append(request.meta).append(function);
+}
+
 std::vector<uint64_t> Lease::PlaceBuffers(const std::vector<Buffer>& buffers,
                                           std::vector<Fd>& owned) {
   std::vector<uint64_t> places;  // descriptor, offset, size
@@ -127,23 +142,6 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   for (const std::shared_ptr<Segment>& segment : loans_) segment->Ended();  // none of it arrived
   loans_.clear();
   return false;
-}
-
-void Lease::Load(const CallRequest& request, bool quick) {
-  const std::string& function = request.function->bytes();
-  if (request.key == 0 || loaded_ == request.key || request.meta.size() > kInlineSection ||
-      function.size() > kInlineSection) {
-    return;
-  }
-  FrameHeader header{.kind = FrameKind::kLoad, .a = 4, .b = request.key};
-  if (quick) header.c = ThisCpu();
-  uint32_t lengths[4] = {static_cast<uint32_t>(request.meta.size()),
-                         static_cast<uint32_t>(function.size()), 0, 0};
-  iovec parts[4] = {{&header, sizeof header},
-                    {lengths, sizeof lengths},
-                    {const_cast<char*>(request.meta.data()), request.meta.size()},
-                    {const_cast<char*>(function.data()), function.size()}};
-  if (SendDatagram(socket_.get(), parts) == SendStatus::kSent) loaded_ = request.key;
 }
 
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,

@@ -124,6 +124,11 @@ struct CallOutcome {
   uint64_t call_id;
 };
 
+// What lets a cell load the function of this request before its call, in the time that the caller
+// has other things to do: the call brings everything once more. `quick`: it is to run on the CPU
+// that this is called on. "": it is too large for that.
+std::string LoadFrame(const CallRequest& request, bool quick);
+
 using Loans = std::vector<std::shared_ptr<Segment>>;
 
 class Lease {
@@ -144,11 +149,6 @@ class Lease {
 
   // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
-
-  // Lets the cell load the function before its call: in the time that the caller waits for another.
-  // Nothing is said of what comes of it; the call brings everything once more. `quick`: it is to
-  // run on the CPU that this is called on.
-  void Load(const CallRequest& request, bool quick);
 
   // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
   // which nobody says so is not used again.
@@ -197,7 +197,6 @@ class Lease {
   bool quick_ = false;  // as its last call was
   bool restarted_ = false;
   bool told_slow_ = false;
-  uint64_t loaded_ = 0;       // key of what was sent ahead
   std::set<uint64_t> known_;  // keys of what a shared cell has
   bool stream_ended_[2] = {false, false};
   CallOutcome outcome_;

@@ -188,39 +188,43 @@ TEST_F(LeaseTest, TellsACellThatWasQuickOnWhichCpuItsCallerWaits) {
   EXPECT_EQ(told, (std::vector<uint64_t>{0, ours, 0, ours}));
 }
 
-TEST_F(LeaseTest, LoadsAFunctionOnceAheadOfItsCallAndSendsItWithTheCallAllTheSame) {
+TEST_F(LeaseTest, TheFrameThatLoadsAFunctionHasAllOfACallButItsArguments) {
   const Blob pickled("\x80\x05.");
   request_.function = &pickled;
   request_.key = 9;
-  lease_->Load(request_, false);
-  lease_->Load(request_, true);
-  const auto ahead = cell_.Receive();
-  ASSERT_TRUE(ahead);
-  EXPECT_EQ(ahead->header.c, 0u);
-  EXPECT_EQ(ahead->header.kind, FrameKind::kLoad);
-  EXPECT_EQ(ahead->header.b, 9u);
-  EXPECT_TRUE(ahead->payload.ends_with("meta\x80\x05."));
+  const std::string frame = LoadFrame(request_, false);
+  FrameHeader header;
+  ASSERT_GE(frame.size(), sizeof header);
+  std::memcpy(&header, frame.data(), sizeof header);
+  EXPECT_EQ(header.kind, FrameKind::kLoad);
+  EXPECT_EQ(header.b, 9u);
+  EXPECT_EQ(header.c, 0u);
   Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
   EXPECT_EQ(Run().status, CallStatus::kReturned);
   EXPECT_EQ(call_->header.kind, FrameKind::kCall);
   EXPECT_EQ(call_->header.b, 9u);
+  EXPECT_TRUE(frame.ends_with("meta\x80\x05."));
   EXPECT_NE(call_->payload.find("meta\x80\x05.arguments"), std::string::npos);
 }
 
-TEST_F(LeaseTest, TellsACellThatLoadsAQuickFunctionOnWhichCpuItsCallerIs) {
+TEST_F(LeaseTest, TheFrameThatLoadsAQuickFunctionSaysWhereItsCallerIs) {
   request_.key = 9;
-  lease_->Load(request_, true);
-  const auto ahead = cell_.Receive();
-  ASSERT_TRUE(ahead);
-  EXPECT_GE(ahead->header.c, 1u);
-  EXPECT_LE(ahead->header.c, static_cast<uint64_t>(::sysconf(_SC_NPROCESSORS_CONF)));
+  FrameHeader header;
+  std::memcpy(&header, LoadFrame(request_, true).data(), sizeof header);
+  EXPECT_GE(header.c, 1u);
+  EXPECT_LE(header.c, static_cast<uint64_t>(::sysconf(_SC_NPROCESSORS_CONF)));
 }
 
-TEST_F(LeaseTest, LoadsNothingThatHasNoKey) {
-  lease_->Load(request_, false);
-  Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
-  EXPECT_EQ(Run().status, CallStatus::kReturned);
-  EXPECT_EQ(call_->header.kind, FrameKind::kCall);
+TEST_F(LeaseTest, NothingLoadsAFunctionThatHasNoKeyOrIsLarge) {
+  EXPECT_EQ(LoadFrame(request_, false), "");
+  request_.key = 9;
+  EXPECT_NE(LoadFrame(request_, false), "");
+  const Blob large(std::string(20'000, 'x'));
+  request_.function = &large;
+  EXPECT_EQ(LoadFrame(request_, false), "");
+  request_.function = &function_;
+  request_.meta = large.bytes();
+  EXPECT_EQ(LoadFrame(request_, false), "");
 }
 
 TEST_F(LeaseTest, TellsRaisedAndUnencodableApart) {

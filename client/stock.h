@@ -53,8 +53,6 @@ class Stock {
     if (++hits_ % kHits == 0) depth_ = std::max(depth_ - 1, kLeast);
     return taken;
   }
-  // The one that the next call takes, if it is there.
-  HeldLease* Next() { return ahead_.empty() ? nullptr : &ahead_.front(); }
   void Add(HeldLease held) { ahead_.push_back(std::move(held)); }
   void Keep(HeldLease held) { kept_.push_back(std::move(held)); }
 
@@ -62,10 +60,6 @@ class Stock {
   void Answered() { --asked_; }  // came, or was refused
   void Begun() { ++calls_; }
   void Over() { --calls_; }
-  // A call of this function ran for so long.
-  void Ran(uint64_t key, uint64_t us) { quick_ = us < kQuickUs ? key : 0; }
-  // Whether the last call was one of it, and short.
-  bool IsQuick(uint64_t key) const { return key == quick_; }
 
   bool empty(bool shared) const { return ahead_.empty() && (!shared || kept_.empty()); }
   // How many more are to be asked for.
@@ -82,7 +76,6 @@ class Stock {
   size_t calls_ = 0;  // under way
   size_t depth_ = kLeast;
   size_t hits_ = 0;
-  uint64_t quick_ = 0;
 };
 
 }  // namespace hutch

@@ -53,16 +53,6 @@ TEST(Stock, FollowsABurstAndForgetsIt) {
   EXPECT_LE(ahead, Stock::kLeast + 1);
 }
 
-TEST(Stock, KnowsWhetherTheLastCallWasOneOfAQuickFunction) {
-  Stock stock;
-  EXPECT_FALSE(stock.IsQuick(5));
-  stock.Ran(5, kQuickUs - 1);
-  EXPECT_TRUE(stock.IsQuick(5));
-  EXPECT_FALSE(stock.IsQuick(6));
-  stock.Ran(5, kQuickUs);
-  EXPECT_FALSE(stock.IsQuick(5));
-}
-
 TEST(Stock, HasOneForEachCallUnderWayWithinItsBound) {
   Stock stock;
   for (size_t i = 0; i < 10; ++i) stock.Begun();

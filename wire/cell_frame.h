@@ -31,9 +31,9 @@
 //                               is the section's length), in section order. The descriptors after those are what [3]
 //                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
 //                               multiple of 4096.
-// kLoad        client -> cell   before a kCall: as kCall, with empty arguments; c = so also where the function's last call,
-//                               in whatever cell, took less than kQuickUs. The cell loads meta and function now (a program
-//                               is compiled) and
+// kLoad        client -> cell   before a kCall, by way of the agent: as kCall, with empty arguments. c = so also where the
+//                               function's last call, in another cell, took less than kQuickUs. The cell loads meta and
+//                               function now (a program is compiled) and
 //                               says nothing; a kCall with the same key then finds them loaded. Else it loads its own.
 // kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
 //                               (once). No payload.

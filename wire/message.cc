@@ -173,7 +173,7 @@ void serialize(A& a, CallNote& m) {
 }
 template <class A>
 void serialize(A& a, Done& m) {
-  a(m.lease, Flag{m.want_report}, m.note, m.next);
+  a(m.lease, Flag{m.want_report}, m.note, m.next, m.load);
 }
 template <class A>
 void serialize(A& a, Ask& m) {

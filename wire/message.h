@@ -124,7 +124,8 @@ struct Done {  // the lease is over; its cell dies
   uint64_t lease = 0;
   bool want_report = false;
   CallNote note;
-  uint64_t next = 0;  // not 0: also an Acquire of one more cell of that pool, ahead
+  uint64_t next = 0;   // not 0: also an Acquire of one more cell of that pool, ahead
+  std::string load{};  // or a frame of kLoad: what that cell gets before it is leased
 };
 struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;

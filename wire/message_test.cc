@@ -89,7 +89,7 @@ TEST(Message, EveryAlternativeArrivesAsItself) {
       Acquire{1, "k", 2, true},
       Forget{1},
       Started{1, 2, 3},
-      Done{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5},
+      Done{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5, "frame"},
       Ask{1, "status"},
       Welcome{1, "agent"},
       Progress{1, "download", "t", 0.5, 2},

@@ -15,8 +15,6 @@ namespace hutch {
 namespace {
 
 constexpr int kIdleMs = 20;
-// What is to be loaded ahead comes while another cell's call runs, which a long load would hold up.
-constexpr int kLaterMs = 1;
 constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
 constexpr size_t kShort = 4096;               // bytes of a text that is encoded here
 constexpr size_t kLongestHeader = 9;          // of a value, in bytes
@@ -486,7 +484,6 @@ Served ServeOne(int fd, int cpus, bool hurried) {
   bool done = true;
   if (kind == FrameKind::kLoad) {
     if (call.any_in_descriptor() || !LoadPlain(key, call)) {
-      if (!hurried) Comes(fd, kLaterMs);
       PyObject* const loaded = Python(own.load, Py_None, key, call, received);
       done = loaded != nullptr;
       Py_XDECREF(loaded);

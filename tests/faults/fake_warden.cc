@@ -42,6 +42,11 @@ FakeWardens::FakeWardens(std::string worker_dir)
 
 FakeWardens::~FakeWardens() { KillAll(); }
 
+std::string FakeWardens::last_frame() {
+  const std::lock_guard lock(mutex_);
+  return last_frame_;
+}
+
 std::string FakeWardens::last_config() {
   const std::lock_guard lock(mutex_);
   return last_config_;
@@ -140,6 +145,12 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
         const auto found = cells.find(header.id);
         if (found == cells.end()) break;
         const uint32_t slot = found->second.slot;
+        const ReceiveResult frame =
+            ReceiveDatagram(found->second.ends[0].get(), buffer, nullptr, 0);
+        if (frame.status == ReceiveStatus::kData) {
+          const std::lock_guard lock(mutex_);
+          last_frame_.assign(buffer.data(), frame.size);
+        }
         cells.erase(found);
         ++cells_ended;
         SendExit(socket, slot, header.id);

@@ -51,6 +51,7 @@ class FakeWardens {
   std::atomic<int> slots_ended = 0;
   std::atomic<int> armed = 0;
   std::atomic<uint64_t> seed = 1;
+  std::string last_frame();   // that a cell found when it was killed
   std::string last_config();  // what the last one that was configured was told
 
  private:
@@ -66,6 +67,7 @@ class FakeWardens {
   std::atomic<WardenWay> way_ = WardenWay::kHonest;
   std::mutex mutex_;
   std::string last_config_;
+  std::string last_frame_;
   std::vector<std::unique_ptr<Warden>> wardens_;
   FakeContainers containers_;  // last: its thread starts wardens
 };
