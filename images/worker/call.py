@@ -37,7 +37,6 @@ CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOA
 )
 IN_MEMFD, IN_PARTS = 1, 2
 SECTIONS = 4
-AS_BYTES = 1 << 32
 # What sections begin with.
 PLAIN, PLAIN_KEPT, PICKLE, MARSHAL = b"P", b"K", 0x80, 0x81
 MAX_PAYLOAD = 64 * 1024
@@ -147,32 +146,8 @@ class Call:
                 return _loads(given)
             args = marshal.loads(given)
             return (args, {}) if type(args) is tuple else [(one, {}) for one in args]
-        return _loads(self._arguments, buffers=buffers_of(cell, self._places, self.descriptors))
-
-
-def buffers_of(cell: Any, table: Any, descriptors: tuple[int, ...]) -> list[Any]:
-    """What was lent, mapped: a bytes as such, else views. What is written to those stays in this
-    process.
-    """
-    mapped: dict[int, memoryview] = {}
-    buffers: list[Any] = []
-    places = iter(memoryview(bytes(table)).cast("Q"))
-    for which, at, size in zip(places, places, places):
-        fd = descriptors[which & ~AS_BYTES]
-        if which & AS_BYTES:
-            make_room(size)
-            buffers.append(cell.map_bytes(fd, at, size))
-            continue
-        if fd not in mapped:
-            whole = os.fstat(fd).st_size
-            make_room(whole)
-            mapped[fd] = memoryview(mmap.mmap(fd, whole, flags=mmap.MAP_PRIVATE))
-        buffers.append(mapped[fd][at : at + size])
-        if len(buffers[-1]) != size:
-            raise ValueError("an argument is not where it is said to be")
-    for fd in descriptors:
-        _close(fd)
-    return buffers
+        lent = cell.buffers_of(bytes(self._places), self.descriptors)
+        return _loads(self._arguments, buffers=lent)
 
 
 class Worker:
@@ -256,10 +231,6 @@ class Worker:
 
     def fail(self, call_id: int, error: BaseException, meta: Any) -> None:
         self.reply_error(call_id, error, meta_of(meta).get("sources") or {})
-
-    def arguments_of(self, arguments: bytes, table: bytes, descriptors: tuple[int, ...]) -> Any:
-        """(args, kwargs), of which some was lent."""
-        return _loads(arguments, buffers=buffers_of(self.cell, table, descriptors))
 
     # ---- running ----
 
@@ -605,12 +576,6 @@ def feed_stdin(content: Any, anew: bool) -> None:
     if anew or sys.stdin is not sys.__stdin__ or sys.stdin.closed:
         raw = io.BufferedReader(io.FileIO(0, closefd=False))
         sys.stdin = io.TextIOWrapper(raw, encoding="utf-8")
-
-
-def make_room(size: int) -> None:
-    """Lent memory is mapped beside what the call may allocate, not out of it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (min(soft + size, hard), hard))
 
 
 def limit_cpu(seconds: float, more_to_come: bool) -> None:

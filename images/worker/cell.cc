@@ -29,6 +29,7 @@
 #include "images/worker/bare.h"
 #include "images/worker/clone.h"
 #include "images/worker/frames.h"
+#include "images/worker/lent.h"
 #include "images/worker/network.h"
 #include "images/worker/pages.h"
 #include "images/worker/serving.h"
@@ -45,46 +46,6 @@ PyObject* Failed(const char* step) {
   PyErr_SetObject(PyExc_OSError, arguments);
   Py_DECREF(arguments);
   return nullptr;
-}
-
-// A bytes whose content is that place of a memfd, mapped: copied, a large one would cost a page
-// fault and a copy for each of its pages. Its header lies in the page before them, and the zero
-// that ends it in the page after them where the file has none. It is never freed, as the
-// interpreter did not allocate it: it has one reference more than anybody holds.
-PyObject* MapBytes(PyObject*, PyObject* args) {
-  int fd;
-  unsigned long long at, size;
-  if (!PyArg_ParseTuple(args, "iKK", &fd, &at, &size)) return nullptr;
-  struct stat info;
-  if (fstat(fd, &info) != 0) return RaiseErrno();
-  const auto whole = static_cast<unsigned long long>(info.st_size);
-  if (size > whole || at > whole - size) {
-    PyErr_SetString(PyExc_ValueError, "an argument is not where it is said to be");
-    return nullptr;
-  }
-  PyObject* like = PyBytes_FromStringAndSize("like", 4);
-  if (like == nullptr) return nullptr;
-  const auto header = static_cast<size_t>(PyBytes_AsString(like) - reinterpret_cast<char*>(like));
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t skipped = at % page;
-  const size_t mapped = (skipped + size + page - 1) / page * page;
-  void* const room =
-      mmap(nullptr, mapped + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  char* const content = static_cast<char*>(room) + page;
-  if (room == MAP_FAILED ||
-      (mapped > 0 && mmap(content, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
-                          static_cast<off_t>(at - skipped)) == MAP_FAILED)) {
-    Py_DECREF(like);
-    return RaiseErrno();
-  }
-  char* const data = content + skipped;
-  if (data[size] != 0) data[size] = 0;
-  auto* const made = reinterpret_cast<PyVarObject*>(data - header);
-  memcpy(made, like, header);
-  made->ob_size = static_cast<Py_ssize_t>(size);
-  Py_DECREF(like);
-  Py_INCREF(made);
-  return reinterpret_cast<PyObject*>(made);
 }
 
 // Calls what modules registered with os.register_at_fork(). What one raises is written to stderr.
@@ -271,7 +232,6 @@ PyObject* Settle(PyObject*, PyObject*) {
 }
 
 PyMethodDef methods[] = {
-    {"map_bytes", MapBytes, METH_VARARGS, "map_bytes(fd, at, size) -> bytes, never freed"},
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "
@@ -303,6 +263,7 @@ PyModuleDef module = {
 PyMODINIT_FUNC PyInit__hutch_cell() {
   PyObject* module = PyModule_Create(&hutch::module);
   if (module != nullptr && (PyModule_AddFunctions(module, hutch::frame_methods) != 0 ||
+                            PyModule_AddFunctions(module, hutch::lent_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::serving_methods) != 0)) {
     return nullptr;
   }

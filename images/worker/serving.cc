@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "images/warden/control.h"
+#include "images/worker/lent.h"
 
 namespace hutch {
 namespace {
@@ -27,7 +28,7 @@ struct {
   PyObject *finish_program, *exit_program, *resume_chunk, *compiled, *filename, *main, *file_name,
       *annotations;
   PyObject *threading, *active_threads, *thread_exits;
-  PyObject *load, *handle, *arguments_of, *finish, *fail, *function_of, *rehearse, *keep, *flush,
+  PyObject *load, *handle, *buffers, *finish, *fail, *function_of, *rehearse, *keep, *flush,
       *builtins_name;
   int cpus;
 } own;
@@ -92,17 +93,15 @@ PyObject* Unpacked(const CallSections& call, const Received& received) {
   const std::string_view section = call.arguments();
   if (call.places().empty())
     return CallWithBytes(Begins(section, kPickled) ? own.unpickle : own.unmarshal, section);
-  PyObject* const arguments = BytesOf(section);
-  PyObject* const places = BytesOf(call.places());
-  PyObject* const descriptors = Descriptors(received);
-  PyObject* const given = arguments == nullptr || places == nullptr || descriptors == nullptr
-                              ? nullptr
-                              : PyObject_CallMethodObjArgs(own.worker, own.arguments_of, arguments,
-                                                           places, descriptors, nullptr);
-  Py_XDECREF(arguments);
-  Py_XDECREF(places);
-  Py_XDECREF(descriptors);
-  return given;
+  PyObject* const buffers =
+      BuffersOf(call.places(), {received.descriptors, static_cast<size_t>(received.count)});
+  PyObject* const given = buffers == nullptr ? nullptr : Py_BuildValue("(N)", BytesOf(section));
+  PyObject* const lent = given == nullptr ? nullptr : Py_BuildValue("{OO}", own.buffers, buffers);
+  PyObject* const arguments = lent == nullptr ? nullptr : PyObject_Call(own.unpickle, given, lent);
+  Py_XDECREF(buffers);
+  Py_XDECREF(given);
+  Py_XDECREF(lent);
+  return arguments;
 }
 
 // (positional, by name or nullptr), as new references; of a chunk a list of positional ones.
@@ -564,7 +563,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
     const char* text;
   } names[] = {{&own.load, "load"},
                {&own.handle, "handle"},
-               {&own.arguments_of, "arguments_of"},
+               {&own.buffers, "buffers"},
                {&own.finish, "finish"},
                {&own.fail, "fail"},
                {&own.keep, "keep"},
