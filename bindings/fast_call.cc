@@ -1,24 +1,13 @@
 #include "bindings/fast_call.h"
 
-#include <marshal.h>
-
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "bindings/decode.h"
+#include "bindings/plain_arguments.h"
 
 namespace hutch {
 namespace {
-
-constexpr Py_ssize_t kLargeBytes = 64 << 10;  // those travel beside the pickle
-
-// What marshal writes as a cell reads it.
-bool IsPlain(PyObject* value) {
-  if (PyBytes_CheckExact(value)) return PyBytes_GET_SIZE(value) < kLargeBytes;
-  return value == Py_None || PyLong_CheckExact(value) || PyUnicode_CheckExact(value) ||
-         PyFloat_CheckExact(value) || PyBool_Check(value);
-}
 
 PyObject* Item(PyObject* tuple, Py_ssize_t i) { return PyTuple_GET_ITEM(tuple, i); }
 
@@ -83,24 +72,14 @@ bool FastCall::IsCurrent(const py::tuple& state) const {
          AllCells(Item(seen, 3), Item(seen, 4));
 }
 
-std::pair<py::bytes, py::sequence> FastCall::Pickled(const py::object& target,
-                                                     const py::tuple& args,
-                                                     const py::dict& kwargs) const {
-  PyObject* const* const first = &PyTuple_GET_ITEM(args.ptr(), 0);
-  if (PyDict_GET_SIZE(kwargs.ptr()) != 0 ||
-      !std::all_of(first, first + PyTuple_GET_SIZE(args.ptr()), IsPlain)) {
-    return target.attr("pickle")(args, kwargs).cast<std::pair<py::bytes, py::sequence>>();
-  }
-  PyObject* const bytes = PyMarshal_WriteObjectToString(args.ptr(), 2);
-  if (bytes == nullptr) throw py::error_already_set();
-  return {py::reinterpret_steal<py::bytes>(bytes), py::tuple()};
-}
-
 py::object FastCall::Call(const py::object& target, const py::tuple& state, const py::tuple& args,
                           const py::dict& kwargs) const {
   const Clock::time_point begun = Clock::now();
   if (!IsCurrent(state)) return py::reinterpret_borrow<py::object>(Py_NotImplemented);
-  const auto [arguments, buffers] = Pickled(target, args, kwargs);
+  std::optional<Arguments> plain;
+  if (PyDict_GET_SIZE(kwargs.ptr()) == 0) plain = PlainArguments(args);
+  const auto [arguments, buffers] =
+      plain ? std::move(*plain) : target.attr("pickle")(args, kwargs).cast<Arguments>();
   py::object streams;
   PyOutput output;
   if (shows_) {

@@ -46,8 +46,6 @@ class FastCall {
                   const py::dict& kwargs) const;
 
  private:
-  std::pair<py::bytes, py::sequence> Pickled(const py::object& target, const py::tuple& args,
-                                             const py::dict& kwargs) const;
   bool IsCurrent(const py::tuple& state) const;
   // Of a call that returned it.
   py::object Wanted(const CallResult& result, py::object value) const;

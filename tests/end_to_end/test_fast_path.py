@@ -96,6 +96,33 @@ def test_arguments_of_every_kind_take_it(value: Any) -> None:
     assert same(value, more=value) == (value, value)
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        [None, True, False],
+        [0, -1, 2**31 - 1, -(2**31)],
+        [2**31, 10**30, -(2**63)],
+        [0.0, -0.0, 1.5, float("inf"), 1e300],
+        ["", "text", "\u00fc\U0001f600", "x" * 5000, "\ud800"],
+        [b"", b"\x80\x97", b"y" * 300],
+        [b"y" * 70_000, b"z" * 65_536],
+    ],
+    ids=["names", "ints", "long ints", "floats", "text", "bytes", "large bytes"],
+)
+def test_what_comes_beside_a_large_bytes_arrives_as_it_is(values: list[Any]) -> None:
+    @sandbox
+    def told(large: bytes, *rest: Any) -> Any:
+        return len(large), large[-3:], list(map(repr, rest)), [type(x).__name__ for x in rest]
+
+    large = bytes(200_000) + b"end"
+    first = told(large, *values)
+    assert first == (200_003, b"end", list(map(repr, values)), [type(x).__name__ for x in values])
+    for _ in range(3):
+        assert told(large, *values) == first
+    for value in values:
+        assert warmed(told, large)(value if isinstance(value, bytes) else large, value)
+
+
 def test_an_argument_that_cannot_be_sent_is_told_the_same() -> None:
     def told(function: Callable[[Any], Any]) -> str:
         with pytest.raises(hutch.SerializationError) as failure:
