@@ -104,10 +104,6 @@ bool IsSimple(const CallOutcome& outcome) {
          (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
 }
 
-bool IsQuick(const CallOutcome& outcome) {
-  return IsSimple(outcome) && outcome.usage.wall_us < kQuickUs;
-}
-
 CallRecord RecordOf(const HeldLease& held, const CallRequest& request, Clock::time_point begun) {
   return {.outcome = CallOutcome(),
           .report = {},
@@ -658,7 +654,9 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   }
   if (Keep(key, request, held, record.outcome)) return record;
   std::string load;
-  if (!request.shared()) load = LoadFrame(request, IsQuick(record.outcome));
+  // Not of one that did not come back: its loading may be what holds it up.
+  if (!request.shared() && IsSimple(record.outcome))
+    load = LoadFrame(request, record.outcome.usage.wall_us < kQuickUs);
   record = Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network,
                     std::move(load));
   Bury(std::move(held));

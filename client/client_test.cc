@@ -790,12 +790,41 @@ TEST_F(FlightsTest, ANoteBringsWhatTheNextCellIsToLoad) {
   client.Call(kKey, request_, {});
   request_.key = 9;
   client.Call(kKey, request_, {});
-  FakeAgent::Until([&] { return agent.done == 2; });
+  const auto count = [&] {
+    const std::lock_guard lock(mutex);
+    return notes.size();
+  };
+  FakeAgent::Until([&] { return count() == 2; });
   const std::lock_guard lock(mutex);
   EXPECT_EQ(notes.at(0).load, "") << "it has no key";
   EXPECT_EQ(notes.at(1).load.substr(sizeof(FrameHeader)),
             LoadFrame(request_, true).substr(sizeof(FrameHeader)));
   for (const hutch::Done& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
+}
+
+TEST_F(FlightsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
+  std::mutex mutex;
+  std::vector<hutch::Done> notes;
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+    const auto* done = std::get_if<hutch::Done>(&message);
+    if (done == nullptr) return;
+    if (done->want_report) self.Send(Report{done->lease, CellReport{.signal = 11}});
+    const std::lock_guard lock(mutex);
+    notes.push_back(*done);
+  });
+  Client client(agent.path(), -1);
+  request_.key = 9;
+  EXPECT_EQ(client.Call(kKey, request_, {}).outcome.status, CallStatus::kEnded);
+  const auto count = [&] {
+    const std::lock_guard lock(mutex);
+    return notes.size();
+  };
+  FakeAgent::Until([&] { return count() >= 1; });
+  const std::lock_guard lock(mutex);
+  EXPECT_NE(notes.at(0).next, 0u);
+  EXPECT_EQ(notes.at(0).load, "");
 }
 
 // ---- shared cells

@@ -25,7 +25,7 @@ size_t AlignUp(size_t n) {
   return (n + kArgumentAlignment - 1) / kArgumentAlignment * kArgumentAlignment;
 }
 
-uint64_t ThisCpu() { return static_cast<uint64_t>(::sched_getcpu() + 1); }
+uint64_t ThisCpu() { return static_cast<uint64_t>(::sched_getcpu()) + 1; }
 
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
   // A year stands for ever: the sum must not overflow.

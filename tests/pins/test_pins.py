@@ -26,7 +26,7 @@ from tracing import MARK, Attached, between_marks, needs_strace  # noqa: E402
 FAULTS = {"": (10, 16), "pandas": (10, 18)}
 # System calls of the client's process, from calling the function to its value: a lease that came
 # ahead, one sendmsg, one wait, one reply, one note to the agent, three closes.
-CLIENT_CALLS = 9
+CLIENT_CALLS = 8
 # System calls of the cell, from the call's arrival until it sleeps: one recvmsg, one to pin it to a
 # CPU, two getrusage, one sendmsg, one pause.
 CELL_CALLS = 6
