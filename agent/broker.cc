@@ -100,6 +100,16 @@ void SweepDirectories(const Paths& paths, const std::vector<ContainerInfo>& cont
   }
 }
 
+// Nothing is lost where the frame does not arrive: the call brings all of it once more.
+void GiveAhead(int cell, const std::string& frame) {
+  const iovec part{const_cast<char*>(frame.data()), frame.size()};
+  try {
+    SendDatagram(cell, {&part, 1});
+  } catch (const Error&) {
+    return;
+  }
+}
+
 }  // namespace
 
 Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths,
@@ -359,9 +369,7 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const std::string& lo
       id, Milliseconds(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
        load](Grant grant) {
-        // Nothing is lost where it does not arrive: the call brings it once more.
-        const iovec part{const_cast<char*>(load.data()), load.size()};
-        if (!load.empty()) SendDatagram(grant.channels.socket.get(), {&part, 1});
+        if (!load.empty()) GiveAhead(grant.channels.socket.get(), load);
         OnGranted(id, request, key, ahead, std::move(grant));
       },
       [this, id, request = acquire.request, key = acquire.key,
