@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -33,9 +34,10 @@ class EgressFace : public ::testing::Test {
             const Fd stranger = ConnectTo(paths_.run_dir + "/egress/egress.sock");
             SendEgress(stranger.get(), EgressHello{"guessed"});
           }
-          const Fd connection = ConnectTo(paths_.run_dir + "/egress/egress.sock");
-          process_ = Fd(::dup(connection.get()));
-          SendEgress(process_.get(), EgressHello{spec_.at("env").at("HUTCH_TOKEN")});
+          Fd connection = ConnectTo(paths_.run_dir + "/egress/egress.sock");
+          SendEgress(connection.get(), EgressHello{spec_.at("env").at("HUTCH_TOKEN")});
+          const std::lock_guard lock(mutex_);
+          process_ = std::move(connection);  // its only descriptor: a test that resets it hangs up
           return std::string();
         }) {
     char name[] = "/tmp/hutch-egress-XXXXXX";
@@ -60,7 +62,10 @@ class EgressFace : public ::testing::Test {
   // What the process was told next.
   ReceivedEgress Told() {
     std::optional<ReceivedEgress> received;
-    RunUntil([&] { return process_ && (received = ReceiveEgress(process_.get())).has_value(); });
+    RunUntil([&] {
+      const std::lock_guard lock(mutex_);
+      return process_ && (received = ReceiveEgress(process_.get())).has_value();
+    });
     return received ? std::move(*received) : ReceivedEgress{};
   }
   Fd AddCell(Egress& egress, uint64_t id) {
@@ -79,6 +84,7 @@ class EgressFace : public ::testing::Test {
   std::string refuse_;
   bool wrong_first_ = false;
   json spec_;
+  std::mutex mutex_;  // of process_ while it starts
   Fd process_;
   FakeContainers podman_;
   Podman libpod_{podman_.path()};
