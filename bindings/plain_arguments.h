@@ -1,5 +1,5 @@
 // Positional arguments that are numbers, text, None and bytes, as a cell takes them: what
-// _arguments.py does for all others, at a tenth of its price in a process whose caches are cold.
+// _arguments.py does for all others, whose code is cold in a process that calls now and then.
 #pragma once
 
 #include <pybind11/pybind11.h>
