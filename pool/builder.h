@@ -23,7 +23,7 @@ namespace hutch {
 inline constexpr char kDerivedPython[] = "/opt/python/bin/python3";
 
 struct BuildProgress {
-  std::string stage;  // base resolve download install import compile
+  std::string stage;  // base resolve download install compile import
   std::string text;
   double done = 0;
   double total = 0;  // 0: not known
@@ -86,7 +86,9 @@ class Builder {
   std::vector<std::string> Target(const std::string& platform) const;
   void Fetch(const EnvironmentSpec& spec, BuildResult* result);
   std::vector<std::string> Import(BuildResult* result);
-  void Compile(const std::vector<std::string>& files);
+  // `names` are "modules" or "files"; see compile.py. `text` is what they are for a person.
+  void Compile(const std::string& step, const char* kind, const std::vector<std::string>& names,
+               const std::string& text);
   // Starts a container and calls `line` for each line of `report` until it returns true.
   void RunStep(const std::string& step, const std::string& spec_json, const std::string& report,
                std::chrono::seconds limit, const std::function<bool(const std::string&)>& line);
@@ -100,7 +102,7 @@ class Builder {
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;
   bool isolated_ = false;  // build scripts run while fetching: nothing is shared with other builds
-  std::vector<std::string> modules_;
+  std::vector<std::string> modules_, uncompiled_;
   std::vector<std::string> containers_;
 };
 

@@ -1,13 +1,18 @@
-"""The compile step of an environment's build: bytecode for the source files that importing reads.
+"""The compile steps of an environment's build: bytecode for the source files that importing reads.
 
     python3 -I -S compile.py TREE LIST REPORT [CACHE]
 
-Runs as PID 1 of a container with no network, and executes none of the packages' code. LIST is a
-JSON array of paths relative to TREE; it comes from the import step, whose word is worth nothing: a
-path counts only when it is a regular file that really lies there, reached through no link. Bytecode
-is "unchecked" (PEP 552), since the tree is read-only afterwards, and names the files as workers see
-them, below /opt/env. REPORT gets `{"compiled": int, "kept": int}`. A file that does not compile is
-left out. Two processes, since compiling is all CPU.
+Runs as PID 1 of a container with no network, and executes none of the packages' code. LIST is JSON:
+
+    {"modules": [str]}    before the import step, which then need not compile for itself: the
+                          sources of these and of what they import, as far as their text tells
+    {"files": [str]}      after it: paths relative to TREE that it found without bytecode
+
+Files come from the import step, whose word is worth nothing: a path counts only when it is a
+regular file that really lies there, reached through no link. Bytecode is "unchecked" (PEP 552),
+since the tree is read-only afterwards, and names the files as workers see them, below /opt/env.
+REPORT gets `{"compiled": int, "kept": int}`. A file that does not compile is left out. Two
+processes, since compiling is all CPU.
 
 With CACHE, the installer's, the bytecode is hard-linked beside the unpacked wheel it was made from,
 so that the next environment with that wheel has it from the start. A wheel gets bytecode of its own
@@ -20,11 +25,21 @@ import importlib.util
 import json
 import os
 import py_compile
+import re
 import stat
 import sys
+from collections.abc import Iterator
 
 HOME = "/opt/env"
 PROCESSES = 2
+SCANNED = 4 << 20  # bytes of a source that are looked through for imports
+LONGEST = 512  # bytes of a module's name
+# What is not indented. What is, in `try`, under `if TYPE_CHECKING`, in a function, may not run at
+# all: the import step tells.
+IMPORTS = re.compile(
+    rb"\n(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#\\]*)|import[ \t]+([^\n#]+))"
+)
+NAMES = re.compile(rb"(?:^|[,(\n])\s*([\w.]+)")
 
 
 def cache_path(path: str) -> str:
@@ -52,6 +67,42 @@ def is_compiled(path: str) -> bool:
             return file.read(8) == importlib.util.MAGIC_NUMBER + b"\1\0\0\0"
     except OSError:
         return False
+
+
+def imported(text: bytes, package: str) -> Iterator[str]:
+    """What a source of `package` imports at once: modules, and names that may be modules."""
+    for base, names, plain in IMPORTS.findall(b"\n" + text):
+        dots = len(base) - len(base.lstrip(b"."))
+        above = package.split(".") if dots else []
+        del above[max(0, len(above) + 1 - dots) :]
+        module = ".".join(above + ([base[dots:].decode()] if base[dots:] else []))
+        yield module
+        for name in NAMES.findall(names):
+            yield module + "." + name.decode()
+        for name in NAMES.findall(plain):
+            yield name.decode()
+
+
+def sources_of(tree: str, modules: list[str]) -> Iterator[str]:
+    """The files, relative to `tree`, that importing `modules` is to read, as far as their text
+    tells. What has bytecode already is passed over: with it came that of what it imports.
+    """
+    seen: set[str] = set()
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name in seen or len(name) > LONGEST:
+            continue
+        seen.add(name)
+        parent = name.rpartition(".")[0]
+        waiting.append(parent)
+        place = name.replace(".", "/")
+        for relative, package in ((place + "/__init__.py", name), (place + ".py", parent)):
+            path = source_path(tree, relative)
+            if path and not is_compiled(path):
+                yield relative
+                with open(path, "rb") as file:
+                    waiting += imported(file.read(SCANNED), package)
 
 
 def compile_all(tree: str, paths: list[str]) -> None:
@@ -109,7 +160,8 @@ def main() -> int:
     os.umask(0o022)
     tree, listing, report = sys.argv[1:4]
     with open(listing) as file:
-        listed = json.load(file)
+        given = json.load(file)
+    listed = [*sources_of(tree, given.get("modules", [])), *given.get("files", [])]
     found = {p for p in (source_path(tree, item) for item in listed) if p and not is_compiled(p)}
     paths = sorted(found, key=lambda p: (-os.path.getsize(p), p))
     children = []

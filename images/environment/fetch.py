@@ -9,7 +9,10 @@ object a line, for the agent that reads it as it grows:
 
     {"stage": "resolve" | "download" | "install", "text": str, "done": number, "total": number}
     {"failed": stage, "log": str}                                                   the end, or
-    {"packages": [name==version], "modules": [str], "bytes": int, "files": int}     the end
+    {"packages": [name==version], "modules": [str], "uncompiled": [str], "bytes": int,
+     "files": int}                                                                  the end
+
+`modules` are for import; of the `uncompiled` ones the installer's cache had no bytecode.
 
 Only wheels are installed unless `allow_sdists` is set, so nothing of the packages runs here; this
 step alone has the network and the cache. What it leaves is checked: size, number of files, no link
@@ -20,6 +23,7 @@ watches disk and network counters.
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -348,6 +352,19 @@ def direct_modules(tree: str, requirements: list[str]) -> list[str]:
     return modules
 
 
+def uncompiled(tree: str, modules: list[str]) -> list[str]:
+    """Those of `modules` that are sources without bytecode."""
+    found = []
+    for module in modules:
+        place = os.path.join(tree, *module.split("."))
+        for source in (place + "/__init__.py", place + ".py"):
+            if os.path.exists(source):
+                if not os.path.exists(importlib.util.cache_from_source(source)):
+                    found.append(module)
+                break
+    return found
+
+
 def given_lock(text: str, lock: str) -> str:
     """Where the installer reads a lock that was given: it knows the kinds by their names."""
     with open(lock, "w") as file:
@@ -412,7 +429,13 @@ def build(directory: str, settings: dict[str, Any], report: Report) -> None:
     if settings.get("lock"):
         asked, packages = roots(tree), installed(tree)
     modules = direct_modules(tree, asked)
-    report.write(packages=packages, modules=modules, bytes=size, files=files)
+    report.write(
+        packages=packages,
+        modules=modules,
+        uncompiled=uncompiled(tree, modules),
+        bytes=size,
+        files=files,
+    )
 
 
 def main() -> int:

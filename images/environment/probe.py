@@ -10,7 +10,8 @@ none of it:
     {"modules": [{"module": str, "ok": bool, "sec": number, "threads": int, "error": str}],
      "files": [str]}
 
-`files` are the source files that importing read, relative to /opt/env: those are worth compiling.
+`files` are the source files that importing read and that have no bytecode, relative to /opt/env:
+those are worth compiling.
 Modules are imported one after another in one child, as a worker's zygote does it; after one that
 fails, hangs for DEADLINE seconds or starts threads, the rest goes on in a fresh child, since that
 zygote will not import it.
@@ -39,8 +40,11 @@ def thread_count() -> int:
 def loaded_files() -> list[str]:
     files = set()
     for module in list(sys.modules.values()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None)
-        if isinstance(origin, str) and origin.startswith(TREE + "/") and origin.endswith(".py"):
+        spec = getattr(module, "__spec__", None)
+        origin = getattr(spec, "origin", None)
+        if not isinstance(origin, str) or not origin.startswith(TREE + "/"):
+            continue
+        if origin.endswith(".py") and not os.path.exists(getattr(spec, "cached", None) or ""):
             files.add(origin[len(TREE) + 1 :])
     return sorted(files)
 
@@ -69,6 +73,7 @@ def child(modules: list[str], out: int) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     sys.path.append(TREE)
+    sys.dont_write_bytecode = True
     for name in modules:
         answer = import_one(name)
         answer["files"] = loaded_files()

@@ -1,4 +1,6 @@
-"""The compile step takes a list from packages' code: only plain files of the tree count."""
+"""The compile steps: a list from packages' code, of which only plain files of the tree count; and
+what the sources say that they import.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ Script = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def compile_listed(script: Script, tmp_path: pathlib.Path) -> Callable[[list[object]], int]:
+def compile_step(
+    script: Script, tmp_path: pathlib.Path
+) -> Callable[[dict[str, list[object]]], int]:
     module = script("compile")
     (tmp_path / "env").mkdir()
 
-    def run(listed: list[object]) -> int:
-        (tmp_path / "list").write_text(json.dumps(listed))
+    def run(given: dict[str, list[object]]) -> int:
+        (tmp_path / "list").write_text(json.dumps(given))
         paths = [str(tmp_path / name) for name in ("env", "list", "report", "cache")]
         argv, sys.argv = sys.argv, ["compile.py", *paths]
         try:
@@ -28,6 +32,30 @@ def compile_listed(script: Script, tmp_path: pathlib.Path) -> Callable[[list[obj
         finally:
             sys.argv = argv
         return int(json.loads((tmp_path / "report").read_text())["compiled"])
+
+    return run
+
+
+@pytest.fixture
+def compile_listed(
+    compile_step: Callable[[dict[str, list[object]]], int],
+) -> Callable[[list[object]], int]:
+    return lambda listed: compile_step({"files": listed})
+
+
+@pytest.fixture
+def compiled_of(
+    compile_step: Callable[[dict[str, list[object]]], int], tmp_path: pathlib.Path
+) -> Callable[..., set[str]]:
+    """The files that get bytecode, with these sources and for these modules."""
+    tree = tmp_path / "env"
+
+    def run(sources: dict[str, str], *modules: str) -> set[str]:
+        for name, text in sources.items():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            (tree / name).write_text(text)
+        compile_step({"modules": list(modules)})
+        return {name for name in sources if cached(tree / name).exists()}
 
     return run
 
@@ -101,3 +129,61 @@ def test_bytecode_is_kept_beside_the_wheel_it_came_from_and_no_other(
     assert cached(own / "pkg" / "a.py").samefile(cached(tree / "pkg" / "a.py"))
     assert not cached(other / "pkg" / "a.py").exists()
     assert compile_listed(["pkg/a.py"]) == 0  # it is there already
+
+
+IMPORTS = {
+    "import a, b.c as d  # and so on": {"a.py", "b/c.py"},
+    "import a\nimport b.c": {"a.py", "b/c.py"},
+    "from b import c": {"b/c.py"},
+    "from b import (\n    c,  # the first\n    e as f,\n)": {"b/c.py", "b/e/__init__.py"},
+    "from b.e import name_of_no_module": {"b/e/__init__.py"},
+    "from . import s": {"m/s.py"},
+    "from .s import *": {"m/s.py"},
+    "from .. import a": set(),
+    "from .... import a": set(),
+    "r'''\nimport .a, ..a, /a, a/../a, a..b, \\0\n'''": {"a.py"},
+    "'''\nimport a\n'''": {"a.py"},  # only time is lost
+    "import os": set(),
+    "def f():\n    import a": set(),
+    "if TYPE_CHECKING:\n    import a": set(),
+    "x = 'import a'": set(),
+    "imports = from_ = 1": set(),
+    "import m": set(),
+}
+
+
+@pytest.mark.parametrize("text", IMPORTS)
+def test_sources_that_a_module_imports_get_bytecode_too(
+    compiled_of: Callable[..., set[str]], text: str
+) -> None:
+    others = {"a.py", "b/c.py", "b/e/__init__.py", "m/s.py"}
+    found = compiled_of({"m/__init__.py": text, **dict.fromkeys(others, "")}, "m")
+    assert found == {"m/__init__.py"} | IMPORTS[text]
+
+
+def test_imports_are_followed_through_modules_and_the_packages_above_them(
+    compiled_of: Callable[..., set[str]],
+) -> None:
+    sources = {
+        "p/__init__.py": "import x",
+        "p/q/__init__.py": "",
+        "p/q/r.py": "from ..t import f",
+        "p/t.py": "",
+        "p/unused.py": "",
+        "x.py": "",
+        "two.py": "",
+    }
+    assert compiled_of(sources, "p.q.r", "two") == set(sources) - {"p/unused.py"}
+
+
+def test_what_came_with_bytecode_is_not_read_again(compiled_of: Callable[..., set[str]]) -> None:
+    sources = {"a.py": "import b", "b.py": "import c", "c.py": ""}
+    assert compiled_of(sources, "b") == {"b.py", "c.py"}
+    sources |= {"b.py": "import d", "d.py": ""}  # nobody looks
+    assert compiled_of(sources, "a") == {"a.py", "b.py", "c.py"}
+
+
+def test_names_of_any_length_cost_little(compiled_of: Callable[..., set[str]]) -> None:
+    words = ".".join("b" * 1_000_000)
+    sources = {"a.py": f"'''\nimport {words}\n'''\nimport c", "c.py": ""}
+    assert compiled_of(sources, "a") == {"a.py", "c.py"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import py_compile
 import subprocess
 from collections.abc import Callable
 from types import ModuleType
@@ -61,6 +62,16 @@ def test_modules_of_the_direct_requirements_only_in_their_order(
         "left-out; os_name == 'nt'",
     ]
     assert fetch.direct_modules(str(tmp_path), requirements) == ["other", "big"]
+
+
+def test_modules_without_bytecode_are_told_apart(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    for name in ("one.py", "two.py", "pkg/__init__.py", "sub/mod.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / "ext.abi3.so").write_text("")
+    py_compile.compile(str(tmp_path / "two.py"))
+    modules = ["one", "two", "pkg", "sub.mod", "ext"]
+    assert fetch.uncompiled(str(tmp_path), modules) == ["one", "pkg", "sub.mod"]
 
 
 def test_tree_is_made_readable_for_the_worker(fetch: ModuleType, tmp_path: pathlib.Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import py_compile
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -58,6 +59,13 @@ def test_module_that_loads_is_named_with_its_source_files(
     answer = probe("good")
     assert [(m["module"], m["ok"], m["threads"]) for m in answer["modules"]] == [("good", True, 0)]
     assert answer["files"] == ["good.py", "good_inner.py"]
+
+
+def test_files_that_have_bytecode_are_not_named(
+    probe: Callable[..., dict[str, Any]], tmp_path: pathlib.Path
+) -> None:
+    py_compile.compile(str(tmp_path / "env" / "good_inner.py"))
+    assert probe("good")["files"] == ["good.py"]
 
 
 @pytest.mark.parametrize(

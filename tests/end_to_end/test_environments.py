@@ -84,6 +84,22 @@ def test_a_module_missing_inside_is_hinted_at() -> None:
     assert "scikit-learn" in caught.value.hint
 
 
+def test_all_that_importing_reads_has_bytecode() -> None:
+    @sandbox(dependencies=["requests"], disable_cache=True, timeout_sec=60)
+    def look() -> tuple[int, list[str]]:
+        import os
+        import sys
+
+        import requests  # noqa: F401
+
+        specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+        read = [s for s in specs if s and (s.origin or "").startswith("/opt/env/") and s.cached]
+        return len(read), [s.name for s in read if not os.path.exists(s.cached)]
+
+    count, without = look()
+    assert count > 50 and without == []
+
+
 def test_a_misspelt_package_is_named_by_the_resolver() -> None:
     function = sandbox(lambda: 1, dependencies=["pandsa-is-misspelt-here"])
     with pytest.raises(hutch.DependencyInstallError, match="pandsa-is-misspelt-here") as caught:
