@@ -83,13 +83,13 @@ long OpenDirectory(const char* path) {
 // One tmpfs is the working directory, /tmp and /dev/shm: one size limit, one thing to measure.
 long MountScratch(const char* options) {
   Mount("scratch", "/work", "tmpfs", kQuiet, options);
-  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/work"), 0755));
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/cwd"), 0755));
   Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/tmp"), 01777));
   Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/shm"), 01777));
   const long root = OpenDirectory("/work");
   Mount("/work/tmp", "/tmp", nullptr, MS_BIND, nullptr);
   Mount("/work/shm", "/dev/shm", nullptr, MS_BIND, nullptr);
-  Mount("/work/work", "/work", nullptr, MS_BIND, nullptr);
+  Mount("/work/cwd", "/work", nullptr, MS_BIND, nullptr);
   return root;
 }
 
