@@ -247,18 +247,38 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
   return spec.dump();
 }
 
-void Builder::RunStep(const std::string& step, const std::string& spec_json,
-                      const std::string& report, seconds limit,
+std::string Builder::StartStep(const std::string& step, const std::vector<std::string>& command,
+                               const std::string& mounts_json) {
+  const std::string name = "hutch-builder-" + name_ + "-" + step;
+  containers_.push_back(name);  // so that a lost answer leaves nothing behind
+  try {
+    const std::string id = podman_.Create(ContainerSpec(step, command, mounts_json));
+    podman_.Start(id);
+    return id;
+  } catch (const Error& error) {
+    if (step != "fetch" || error.code() != Code::kPodman) throw;
+    // The network helper was a guess.
+    const std::string found = podman_.NetworkHelper();
+    if (found.empty()) {
+      throw Error(Code::kPlatform,
+                  "Podman finds neither slirp4netns nor pasta: no dependency can be installed",
+                  "hutch doctor");
+    }
+    if (std::exchange(network_, found) == found) throw;
+  }
+  podman_.Remove(name);
+  return StartStep(step, command, mounts_json);
+}
+
+void Builder::RunStep(const std::string& step, const std::vector<std::string>& command,
+                      const std::string& mounts_json, const std::string& report, seconds limit,
                       const std::function<bool(const std::string&)>& line) {
   const auto stop_if_cancelled = [this] {
     if (cancelled_())
       throw Error(Code::kCancelled, "the build was given up: nobody waits for it any more");
   };
   stop_if_cancelled();
-  containers_.push_back("hutch-builder-" + name_ + "-" +
-                        step);  // so that a lost answer leaves nothing behind
-  const std::string id = podman_.Create(spec_json);
-  podman_.Start(id);
+  const std::string id = StartStep(step, command, mounts_json);
 
   Fd fd;
   std::string rest;
@@ -363,8 +383,8 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
     }
     return false;
   };
-  RunStep("fetch", ContainerSpec("fetch", {script, inside}, mounts.dump()),
-          directory_ + "/report.jsonl", seconds(3600), read);
+  RunStep("fetch", {script, inside}, mounts.dump(), directory_ + "/report.jsonl", seconds(3600),
+          read);
   // Build scripts of source packages may have left processes, and links for us to follow: first
   // they die, then we look.
   if (isolated_) {
@@ -390,11 +410,10 @@ std::vector<std::string> Builder::Import(BuildResult* result) {
   std::string text;
   const auto limit = seconds(kImportSeconds) * static_cast<int>(modules_.size()) + seconds(30);
   try {
-    RunStep("import", ContainerSpec("import", command, mounts.dump()), out, limit,
-            [&](const std::string& line) {
-              text = line;
-              return true;
-            });
+    RunStep("import", command, mounts.dump(), out, limit, [&](const std::string& line) {
+      text = line;
+      return true;
+    });
   } catch (const Error& error) {
     // Packages that do not load are still installed: the caller's own import says why. Their word
     // decides nothing here.
@@ -426,7 +445,7 @@ void Builder::Compile(const std::string& step, const char* kind,
   const std::vector<std::string> command = {std::string(kScripts) + "compile.py", inside + "/tree",
                                             inside + "/" + step + ".json",
                                             inside + "/" + step + ".done.json", "/store/cache"};
-  RunStep(step, ContainerSpec(step, command, mounts.dump()), report, seconds(600),
+  RunStep(step, command, mounts.dump(), report, seconds(600),
           [](const std::string&) { return true; });
 }
 
@@ -438,11 +457,10 @@ std::string Builder::Look(const std::string& image, const std::string& runtime_i
   const Json mounts = {Bind(out, kAnswer, true)};
   const std::vector<std::string> command = {std::string(kScripts) + "interpreter.py", kAnswer};
   std::string text;
-  RunStep("base", ContainerSpec("base", command, mounts.dump()), out, limit,
-          [&](const std::string& line) {
-            text = line;
-            return true;
-          });
+  RunStep("base", command, mounts.dump(), out, limit, [&](const std::string& line) {
+    text = line;
+    return true;
+  });
   return text;
 }
 
@@ -457,12 +475,7 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
   if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
   derived_.image = *image;
   if (base_.image.empty()) base_ = derived_;
-  network_ = podman_.NetworkHelper();
-  if (network_.empty()) {
-    throw Error(Code::kPlatform,
-                "Podman finds neither slirp4netns nor pasta: no dependency can be installed",
-                "hutch doctor");
-  }
+  network_ = podman_.UsualNetworkHelper();
 
   BuildResult result;
   auto start = Clock::now();

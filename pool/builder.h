@@ -90,8 +90,11 @@ class Builder {
   void Compile(const std::string& step, const char* kind, const std::vector<std::string>& names,
                const std::string& text);
   // Starts a container and calls `line` for each line of `report` until it returns true.
-  void RunStep(const std::string& step, const std::string& spec_json, const std::string& report,
+  void RunStep(const std::string& step, const std::vector<std::string>& command,
+               const std::string& mounts_json, const std::string& report,
                std::chrono::seconds limit, const std::function<bool(const std::string&)>& line);
+  std::string StartStep(const std::string& step, const std::vector<std::string>& command,
+                        const std::string& mounts_json);  // the container's id
   std::string ContainerSpec(const std::string& step, const std::vector<std::string>& command,
                             const std::string& mounts_json) const;
 

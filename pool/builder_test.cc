@@ -1,10 +1,19 @@
 #include "pool/builder.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/faults/fake_podman.h"
+#include "wire/error.h"
 
 namespace hutch {
 namespace {
 
+namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
 
 TEST(ProbeAnswer, KeepsWhatLoadsAndNamesWhatDoesNot) {
@@ -57,6 +66,101 @@ TEST(ProbeAnswer, PutsNoControlCharactersIntoNotes) {
       R"({"modules": [{"module": "six", "ok": false, "error": "\u001b]0;x\u0007\n"}]})", {"six"});
   ASSERT_EQ(answer.notes.size(), 1u);
   for (const char c : answer.notes[0]) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
+}
+
+// A build whose fetch step is refused by its installer as soon as it has a network.
+class NetworkHelper : public testing::Test {
+ protected:
+  NetworkHelper() {
+    char name[] = "/tmp/hutch-builder-XXXXXX";
+    paths_.state_dir = ::mkdtemp(name);
+    spec_.requirements = {"six"};
+    spec_.base_id = std::string(32, 'b');
+    spec_.runtime_id = std::string(32, 'a');
+    fs::create_directories(paths_.runtime_dir(spec_.runtime_id) + "/environment");
+    std::ofstream(paths_.runtime_dir(spec_.runtime_id) + "/environment/fetch.py");
+    fs::create_directories(Directory());
+  }
+  ~NetworkHelper() override { fs::remove_all(paths_.state_dir); }
+
+  std::string Directory() const { return paths_.store_dir() + "/build/b1"; }
+  std::string Answer(const std::string& head, const std::string& body) {
+    const std::string request = head.substr(0, head.find("\r\n"));
+    const auto is = [&](const char* part) { return request.find(part) != std::string::npos; };
+    if (is("/_ping")) return "HTTP/1.1 200 OK\r\nLibpod-API-Version: " + version_ + "\r\n\r\nOK";
+    if (is("/info")) return HttpReply("200 OK", R"({"host":{)" + there_ + "}}");
+    if (is("/images/")) return HttpReply("200 OK", R"({"Id":"image"})");
+    if (is("/containers/create")) {
+      if (std::exchange(exists_, true))
+        return HttpReply("409 Conflict", R"({"cause":"that name is already in use"})");
+      tried_.push_back(nlohmann::json::parse(body)["netns"]["nsmode"]);
+      return HttpReply("201 Created", R"({"Id":"box"})");
+    }
+    if (is("/start")) {
+      if (broken_ || there_.find(tried_.back()) == std::string::npos)
+        return HttpReply("500 Internal Server Error", R"({"cause":"could not find it"})");
+      std::ofstream(Directory() + "/report.jsonl")
+          << R"({"failed": "resolve", "log": "no six"})" << std::endl;
+      return HttpReply("204 No Content", "");
+    }
+    if (head.starts_with("DELETE")) exists_ = false;
+    return exists_ ? HttpReply("200 OK", R"({"Id":"box"})") : HttpReply("404 Not Found", "{}");
+  }
+  Code Run() {
+    FakePodman fake(FakePodman::AnswerBody(
+        [this](const std::string& head, const std::string& body) { return Answer(head, body); }));
+    Podman podman(fake.path());
+    Builder builder(podman, paths_, "b1", [](const BuildProgress&) {}, [] { return false; });
+    try {
+      builder.Run(spec_);
+    } catch (const Error& error) {
+      for (const std::string& head : fake.requests()) asked_ |= head.find("/info") != head.npos;
+      return error.code();
+    }
+    return Code::kInternal;
+  }
+
+  Paths paths_;
+  EnvironmentSpec spec_;
+  std::string version_ = "4.9.3";
+  std::string there_;    // members of /info's host
+  bool exists_ = false;  // the step's container
+  bool broken_ = false;  // no container starts, whatever its network
+  Strings tried_;
+  bool asked_ = false;  // whether Podman was asked for the versions of all that it uses
+};
+
+TEST_F(NetworkHelper, IsTheOneOfPodmansVersionWithoutAsking) {
+  there_ = R"("slirp4netns":{"executable":"/a"})";
+  EXPECT_EQ(Run(), Code::kInstallFailed);
+  EXPECT_EQ(tried_, Strings{"slirp4netns"});
+  EXPECT_FALSE(asked_);
+}
+
+TEST_F(NetworkHelper, IsAnotherFromPodman5On) {
+  version_ = "5.0.0";
+  there_ = R"("pasta":{"executable":"/a"})";
+  EXPECT_EQ(Run(), Code::kInstallFailed);
+  EXPECT_EQ(tried_, Strings{"pasta"});
+}
+
+TEST_F(NetworkHelper, IsTheOneThatIsThere) {
+  there_ = R"("pasta":{"executable":"/a"})";
+  EXPECT_EQ(Run(), Code::kInstallFailed);
+  EXPECT_EQ(tried_, (Strings{"slirp4netns", "pasta"}));
+}
+
+TEST_F(NetworkHelper, IsNotBlamedForAnotherFault) {
+  there_ = R"("slirp4netns":{"executable":"/a"})";
+  broken_ = true;
+  EXPECT_EQ(Run(), Code::kPodman);
+  EXPECT_EQ(tried_, Strings{"slirp4netns"});
+}
+
+TEST_F(NetworkHelper, ThatIsMissingIsNamed) {
+  there_ = R"("none":{})";
+  EXPECT_EQ(Run(), Code::kPlatform);
+  EXPECT_EQ(tried_, Strings{"slirp4netns"});
 }
 
 }  // namespace

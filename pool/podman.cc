@@ -42,6 +42,7 @@ constexpr int kParallelStarts = 2;  // more of them only queue in Podman and mak
 struct Reply {
   int status = 0;
   std::string body;
+  std::string api_version;  // "4.3.1"
   bool ok() const { return status >= 200 && status < 300; }
 };
 
@@ -283,7 +284,10 @@ struct Podman::Impl {
       try {
         const httplib::Result result = client.send(request);
         error = result.error();
-        if (result) reply.status = result->status;
+        if (result) {
+          reply.status = result->status;
+          reply.api_version = result->get_header_value("Libpod-API-Version");
+        }
       } catch (...) {  // `source` threw, or httplib met something it does not expect
         thrown = std::current_exception();
       }
@@ -392,6 +396,12 @@ std::string Podman::NetworkHelper() const {
   const std::lock_guard lock(impl_->helper_mutex);
   if (impl_->helper.empty()) impl_->helper = Version().network_helper;
   return impl_->helper;
+}
+
+std::string Podman::UsualNetworkHelper() const {
+  const Reply reply = impl_->SendPatiently("GET", "/_ping", kUsual);
+  if (!reply.ok()) Refuse("ping", reply);
+  return std::atoi(reply.api_version.c_str()) < 5 ? "slirp4netns" : "pasta";
 }
 
 std::string Podman::Create(const std::string& spec_json) {

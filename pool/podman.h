@@ -54,8 +54,9 @@ class Podman {
   ~Podman();
 
   bool Ping(std::chrono::milliseconds timeout) const;  // never throws
-  PodmanVersion Version() const;      // takes a third of a second on Debian: it asks dpkg
-  std::string NetworkHelper() const;  // PodmanVersion's, asked for once
+  PodmanVersion Version() const;           // takes a third of a second on Debian: it asks dpkg
+  std::string NetworkHelper() const;       // PodmanVersion's, asked for once
+  std::string UsualNetworkHelper() const;  // what its version uses by itself; known at once
 
   // `spec_json` is a libpod SpecGenerator body (POST /libpod/containers/create); returns the
   // container's id. `name` inside it makes a retry after a lost answer idempotent: an existing
