@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kBig = 2 << 20;
 constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1
+constexpr size_t kPage = 4096;
+constexpr size_t kLeast = 64 << 10;  // that is worth a mapping of its own
 constexpr int kMaxRegions = 256;
 
 // CPython's PyObjectArenaAllocator, which is no part of its limited API; the same since 3.4.
@@ -27,22 +29,24 @@ Exchange set_allocator;
 char* spare;  // the second half of the newest region
 size_t spare_size;
 
-void* Region() {
+uintptr_t Up(uintptr_t at) { return (at + kBig - 1) & ~(kBig - 1); }
+uintptr_t Down(uintptr_t at) { return at & ~(kBig - 1); }
+
+char* Region(size_t size) {
   char* const whole = static_cast<char*>(
-      mmap(nullptr, 2 * kBig, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      mmap(nullptr, size + kBig, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (whole == MAP_FAILED) return nullptr;
-  char* const aligned =
-      reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(whole) + kBig - 1) & ~(kBig - 1));
+  char* const aligned = reinterpret_cast<char*>(Up(reinterpret_cast<uintptr_t>(whole)));
   if (aligned > whole) munmap(whole, static_cast<size_t>(aligned - whole));
-  munmap(aligned + kBig, static_cast<size_t>(whole + kBig - aligned));
-  madvise(aligned, kBig, MADV_HUGEPAGE);
+  munmap(aligned + size, static_cast<size_t>(whole + kBig - aligned));
+  madvise(aligned, size, MADV_HUGEPAGE);
   return aligned;
 }
 
 void* AllocateArena(void*, size_t size) {
   if (size > kBig || kBig % size != 0) return original.allocate(original.context, size);
   if (spare_size < size) {
-    spare = static_cast<char*>(Region());
+    spare = Region(kBig);
     if (spare == nullptr) return original.allocate(original.context, size);
     spare_size = kBig;
   }
@@ -53,6 +57,85 @@ void* AllocateArena(void*, size_t size) {
 }
 
 void ReleaseArena(void*, void* address, size_t size) { munmap(address, size); }
+
+struct Ranges {
+  struct {
+    uintptr_t from, to;
+  } of[kMaxRegions];
+  int count = 0;
+
+  void Add(uintptr_t from, uintptr_t to, uintptr_t least) {
+    if (count < kMaxRegions && from + least <= to) of[count++] = {from, to};
+  }
+};
+
+// Of [from, to), what is in memory.
+void AddPresent(uintptr_t from, uintptr_t to, Ranges* ranges) {
+  unsigned char present[kBig / kPage];
+  for (; from < to; from = from < Up(from) ? Up(from) : from + kBig) {
+    const uintptr_t end = to < Up(from + 1) ? to : Up(from + 1);
+    if (mincore(reinterpret_cast<void*>(from), end - from, present) != 0) return;
+    uintptr_t begin = from;
+    for (uintptr_t at = from; at <= end; at += kPage) {
+      if (at < end && (present[(at - from) / kPage] & 1) != 0) continue;
+      ranges->Add(begin, at, kLeast);
+      begin = at + kPage;
+    }
+  }
+}
+
+// The heap and data: of `whole`, each 2 MiB may become one big page where it lies; `rest` lies
+// beside other things there.
+void Find(Ranges* whole, Ranges* rest) {
+  FILE* maps = fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return;
+  char line[512];
+  while (fgets(line, sizeof line, maps) != nullptr) {
+    unsigned long long from = 0, to = 0, inode = 0;
+    char access[8] = {};
+    if (sscanf(line, "%llx-%llx %7s %*s %*s %llu", &from, &to, access, &inode) != 4) continue;
+    if (memcmp(access, "rw-p", 4) != 0 || strstr(line, "[stack]") != nullptr) continue;
+    if (inode == 0 && Up(from) < Down(to)) {
+      whole->Add(Up(from), Down(to), kBig);
+      AddPresent(from, Up(from), rest);
+      AddPresent(Down(to), to, rest);
+    } else {
+      AddPresent(from, to, rest);
+    }
+  }
+  fclose(maps);
+}
+
+// Copies them into big pages, and moves those, in pieces, to where they were. They are mapped as
+// small ones then, but from Linux 6.9 on a fork copies, and an exit drops, the entries of
+// neighbours in one big page together. Only as many as fill big pages: no memory is spent for it.
+void Gather(const Ranges& ranges) {
+  size_t size = 0;
+  for (int i = 0; i < ranges.count; ++i) size += ranges.of[i].to - ranges.of[i].from;
+  size = Down(size);
+  char* const region = size == 0 ? nullptr : Region(size);
+  if (region == nullptr) return;
+  const auto each = [&](auto&& what) {
+    size_t done = 0;
+    for (int i = 0; i < ranges.count && done < size; ++i) {
+      const size_t length = ranges.of[i].to - ranges.of[i].from;
+      const size_t part = length < size - done ? length : size - done;
+      what(reinterpret_cast<void*>(ranges.of[i].from), region + done, part);
+      done += part;
+    }
+  };
+  // Nothing but the stack is written to from here on.
+  each([](void* at, char* copy, size_t part) { memcpy(copy, at, part); });
+  for (size_t at = 0; at < size; at += kBig) {
+    if (madvise(region + at, kBig, kCollapse) == 0) continue;  // it is one big page
+    munmap(region, size);
+    return;
+  }
+  each([](void* at, char* copy, size_t part) {
+    mremap(copy, part, part, MREMAP_MAYMOVE | MREMAP_FIXED, at);
+  });
+  munmap(region, size);  // what could not be moved
+}
 
 }  // namespace
 
@@ -71,29 +154,14 @@ void SettlePages() {
     if (spare_size > 0) munmap(spare, spare_size);
     spare_size = 0;
   }
-  struct {
-    uintptr_t from, to;
-  } regions[kMaxRegions];
-  int count = 0;
-  FILE* maps = fopen("/proc/self/maps", "re");
-  if (maps == nullptr) return;
-  char line[512];
-  while (count < kMaxRegions && fgets(line, sizeof line, maps) != nullptr) {
-    unsigned long long from = 0, to = 0, inode = 0;
-    char access[8] = {};
-    if (sscanf(line, "%llx-%llx %7s %*s %*s %llu", &from, &to, access, &inode) != 4) continue;
-    const bool heap = inode == 0 && strstr(line, "[stack]") == nullptr;
-    from = (from + kBig - 1) & ~(kBig - 1);
-    to &= ~(kBig - 1);
-    if (heap && memcmp(access, "rw-p", 4) == 0 && from < to)
-      regions[count++] = {static_cast<uintptr_t>(from), static_cast<uintptr_t>(to)};
-  }
-  fclose(maps);
-  for (int i = 0; i < count; ++i) {
+  Ranges whole, rest;
+  Find(&whole, &rest);
+  for (int i = 0; i < whole.count; ++i) {
     // One by one: a page that was never touched, or that the kernel cannot join, stops the rest.
-    for (uintptr_t at = regions[i].from; at < regions[i].to; at += kBig)
+    for (uintptr_t at = whole.of[i].from; at < whole.of[i].to; at += kBig)
       madvise(reinterpret_cast<void*>(at), kBig, kCollapse);
   }
+  Gather(rest);
 }
 
 }  // namespace hutch

@@ -9,8 +9,8 @@ namespace hutch {
 // From now on the interpreter's arenas lie in pairs in regions of 2 MiB that may be one page.
 void UseBigArenas();
 
-// The interpreter's own arenas again: a cell that needs one more shall not pay for 2 MiB. Then makes
-// big pages of what else of the heap can be.
+// The interpreter's own arenas again: a cell that needs one more shall not pay for 2 MiB. Then puts
+// what else there is of heap and data into big pages, at its addresses.
 void SettlePages();
 
 }  // namespace hutch
