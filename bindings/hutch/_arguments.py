@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import marshal
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from pickle import PickleBuffer
 from typing import Any
 
@@ -35,13 +36,13 @@ _PLAIN = {int, str, float, bool, type(None)}
 _SIMPLE = {*_PLAIN, bytes, bytearray}
 
 
-def _is_plain(value: Any) -> bool:
+def _kinds(values: Iterable[Any]) -> set[type]:
+    return set(map(type, values))
+
+
+def _is_small(value: Any) -> bool:
     kind = type(value)
     return kind in _PLAIN or (kind is bytes and len(value) < OUT_OF_BAND)
-
-
-def _is_simple(value: Any) -> bool:
-    return type(value) in _SIMPLE
 
 
 def _outside(value: Any) -> Any:
@@ -57,9 +58,10 @@ def pickle_arguments(
     inside: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
     """The bytes, and the buffers beside them. Raises SerializationError."""
-    if not kwargs and all(map(_is_plain, args)):
+    kinds = _kinds(args)
+    simple = kinds <= _SIMPLE and _kinds(kwargs.values()) <= _SIMPLE
+    if not kwargs and (kinds <= _PLAIN or (simple and all(map(_is_small, args)))):
         return marshal.dumps(tuple(args), 2), []
-    simple = all(map(_is_simple, args)) and all(map(_is_simple, kwargs.values()))
     args = tuple(map(_outside, args))
     kwargs = {name: _outside(value) for name, value in kwargs.items()}
     try:
@@ -76,9 +78,10 @@ def pickle_chunk(
     inside: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
     """The same of a list of calls' positional arguments."""
-    if all(all(map(_is_plain, args)) for args in items):
+    kinds = _kinds(chain.from_iterable(items))
+    simple = kinds <= _SIMPLE
+    if kinds <= _PLAIN or (simple and all(map(_is_small, chain.from_iterable(items)))):
         return marshal.dumps(list(map(tuple, items)), 2), []
-    simple = all(all(map(_is_simple, args)) for args in items)
     calls: list[Any] = [(tuple(map(_outside, args)), {}) for args in items]
     try:
         return _simply_pickled(calls) if simple else _pickled(calls, inside)

@@ -203,7 +203,8 @@ class SandboxedFunction(Generic[P, R]):
         plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
         way = _map.way_of(self._resolved(), echo=plan.raises, values=plan.raises)
         bound = self._bound
-        return _map.run(plan, ((*bound, *item) for item in tuples), way)
+        items = ((*bound, *item) for item in tuples) if bound else map(tuple, tuples)
+        return _map.run(plan, items, way)
 
     @overload
     def map_aio(
