@@ -26,6 +26,7 @@ Lease = tuple[int, bytes]  # a child's socket, and its process id
 
 PARKED = "parked fork, no walls"
 DOUBLE = "def called(x):\n    return 2 * x\n"
+CHUNK = "def called(items):\n    return [2 * x for x in items]\n"
 PROGRAM = """
 import io
 def called(text):
@@ -39,7 +40,7 @@ def called(text):
 
 _ZYGOTE = """
 import array, gc, importlib.util, json, os, pickle, socket, sys, time
-names, paths, pages, source, dummy, ahead, most, number = json.loads(sys.argv[1])
+names, paths, pages, source, dummy, ahead, times, most, number = json.loads(sys.argv[1])
 control = socket.socket(fileno=number)
 spec = importlib.util.spec_from_file_location("_hutch_cell", pages)
 cell = importlib.util.module_from_spec(spec)
@@ -66,7 +67,7 @@ def rehearsed(times):
         theirs.recv(most)
     return mine, theirs
 def be_child():
-    mine, theirs = rehearsed(2)  # so that a call finds the pages that it changes copied already
+    mine, theirs = rehearsed(times)  # so that a call finds the pages that it changes copied already
     socket.send_fds(control, [b"%d" % os.getpid()], [theirs.fileno()])
     control.close()
     theirs.close()
@@ -125,13 +126,14 @@ class Parked:
         ahead: int = 14,  # what a pool keeps at 200 calls a second
         function: str = DOUBLE,
         dummy: Any = 1,
+        rehearsals: int = 2,
     ) -> None:
         self._ahead = ahead
         self._leases: queue.SimpleQueue[Lease | None] = queue.SimpleQueue()
         self._used: list[int] = []
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            given = [list(modules), list(paths), _PAGES, function, dummy, ahead, MOST]
+            given = [list(modules), list(paths), _PAGES, function, dummy, ahead, rehearsals, MOST]
             told = json.dumps([*given, theirs.fileno()])
             command = [sys.executable, "-I", "-S", "-c", _ZYGOTE, told]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
