@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include <initializer_list>
+
 namespace hutch {
 namespace {
 
@@ -84,23 +86,38 @@ void AddPresent(uintptr_t from, uintptr_t to, Ranges* ranges) {
   }
 }
 
+// A mapping that its owner wants to be forked, locked or filled in another way than others are.
+bool IsSpecial(const char* flags) {
+  for (const char* flag : {" dc", " wf", " lo", " io", " pf", " um", " uw"}) {
+    if (strstr(flags, flag) != nullptr) return true;
+  }
+  return false;
+}
+
 // The heap and data: of `whole`, each 2 MiB may become one big page where it lies; `rest` lies
 // beside other things there.
 void Find(Ranges* whole, Ranges* rest) {
-  FILE* maps = fopen("/proc/self/maps", "re");
+  FILE* maps = fopen("/proc/self/smaps", "re");
   if (maps == nullptr) return;
   char line[512];
+  uintptr_t from = 0, to = 0;
+  bool data = false, anonymous = false;
   while (fgets(line, sizeof line, maps) != nullptr) {
-    unsigned long long from = 0, to = 0, inode = 0;
+    unsigned long long begin = 0, end = 0, inode = 0;
     char access[8] = {};
-    if (sscanf(line, "%llx-%llx %7s %*s %*s %llu", &from, &to, access, &inode) != 4) continue;
-    if (memcmp(access, "rw-p", 4) != 0 || strstr(line, "[stack]") != nullptr) continue;
-    if (inode == 0 && Up(from) < Down(to)) {
-      whole->Add(Up(from), Down(to), kBig);
-      AddPresent(from, Up(from), rest);
-      AddPresent(Down(to), to, rest);
-    } else {
-      AddPresent(from, to, rest);
+    if (sscanf(line, "%llx-%llx %7s %*s %*s %llu", &begin, &end, access, &inode) == 4) {
+      from = begin;
+      to = end;
+      anonymous = inode == 0;
+      data = memcmp(access, "rw-p", 4) == 0 && strstr(line, "[stack]") == nullptr;
+    } else if (data && memcmp(line, "VmFlags:", 8) == 0 && !IsSpecial(line)) {
+      if (anonymous && Up(from) < Down(to)) {
+        whole->Add(Up(from), Down(to), kBig);
+        AddPresent(from, Up(from), rest);
+        AddPresent(Down(to), to, rest);
+      } else {
+        AddPresent(from, to, rest);
+      }
     }
   }
   fclose(maps);

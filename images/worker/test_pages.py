@@ -10,7 +10,7 @@ import pytest
 _launcher = pytest.importorskip("hutch._launcher", reason="hutch is not installed")
 
 SETTLED = """
-import gc, hashlib, importlib.util, os, pickle, sys
+import gc, hashlib, importlib.util, mmap, os, pickle, sys
 spec = importlib.util.spec_from_file_location("_hutch_cell", sys.argv[1])
 cell = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(cell)
@@ -34,6 +34,10 @@ def moved():
             found += size
     return found
 
+wiped = mmap.mmap(-1, 1 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+wiped[:] = b"x" * len(wiped)
+wiped.madvise(18)  # MADV_WIPEONFORK
+
 gc.collect()
 gc.freeze()
 before, was = digest(), moved()
@@ -52,8 +56,10 @@ def use():
 
 if not (pid := os.fork()):
     use()
+    assert not any(wiped[::4096])
     os._exit(0)
 assert os.waitpid(pid, 0)[1] == 0
+assert wiped[:] == b"x" * len(wiped)
 assert digest() == before  # a fork's memory is its own
 use()
 """
