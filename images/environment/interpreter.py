@@ -95,11 +95,14 @@ def is_own(path):
 
 def packages():
     home = os.path.dirname(os.path.dirname(sys.executable))
-    prefixes = [sys.prefix]
+    places = site.getsitepackages([sys.prefix])
     if os.path.exists(os.path.join(home, "pyvenv.cfg")):
-        prefixes.insert(0, home)
+        # Debian's Python gives those of another layout where it has not looked for its environment.
+        name = "python{}.{}".format(*sys.version_info[:2])
+        usual = os.path.join(home, "lib", name, "site-packages")
+        places = [usual] + site.getsitepackages([home]) + places
     found = []
-    for path in site.getsitepackages(prefixes):
+    for path in places:
         if path not in found and is_own(path):
             found.append(path)
     return found

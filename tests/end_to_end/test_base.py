@@ -101,7 +101,9 @@ def twin(images: Images) -> str:
             "app/volume/kept": "x",
             "opt/tool/bin/tool": "#!/bin/sh\necho tooled\n",
             "run/hutch/stolen": "x",
+            # Where it is CPython's own Python, and where it is Debian's.
             f"{LIBRARY[1:]}/site-packages/of_image.py": "VALUE = 'of the image'\n",
+            "opt/python/lib/python3/dist-packages/of_image.py": "VALUE = 'of the image'\n",
         },
         "ENV PATH=/opt/tool/bin:/opt/python/bin:/usr/bin:/bin",
         "ENV LEAKED=from-the-image",
