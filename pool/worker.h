@@ -104,7 +104,7 @@ class Worker {
   // Takes the channels of a parked cell: it is leased from now on.
   CellChannels Take(uint64_t cell);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
-  void Kill(uint64_t cell);  // OnCellGone follows
+  void Kill(uint64_t cell);     // OnCellGone follows
   void Discard(uint64_t cell);  // as Kill; of one that is being made, as soon as it is ready
   void StopRefilling() { refill_ = false; }
   // While the stock is low, cells do not rehearse a call before they are ready.

@@ -31,6 +31,10 @@ Exchange set_allocator;
 char* spare;  // the second half of the newest region
 size_t spare_size;
 
+// The kernel gives addresses as text.
+char* At(uintptr_t at) {
+  return reinterpret_cast<char*>(at);  // NOLINT(performance-no-int-to-ptr)
+}
 uintptr_t Up(uintptr_t at) { return (at + kBig - 1) & ~(kBig - 1); }
 uintptr_t Down(uintptr_t at) { return at & ~(kBig - 1); }
 
@@ -38,7 +42,7 @@ char* Region(size_t size) {
   char* const whole = static_cast<char*>(
       mmap(nullptr, size + kBig, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (whole == MAP_FAILED) return nullptr;
-  char* const aligned = reinterpret_cast<char*>(Up(reinterpret_cast<uintptr_t>(whole)));
+  char* const aligned = At(Up(reinterpret_cast<uintptr_t>(whole)));
   if (aligned > whole) munmap(whole, static_cast<size_t>(aligned - whole));
   munmap(aligned + size, static_cast<size_t>(whole + kBig - aligned));
   madvise(aligned, size, MADV_HUGEPAGE);
@@ -76,7 +80,7 @@ void AddPresent(uintptr_t from, uintptr_t to, Ranges* ranges) {
   unsigned char present[kBig / kPage];
   for (; from < to; from = from < Up(from) ? Up(from) : from + kBig) {
     const uintptr_t end = to < Up(from + 1) ? to : Up(from + 1);
-    if (mincore(reinterpret_cast<void*>(from), end - from, present) != 0) return;
+    if (mincore(At(from), end - from, present) != 0) return;
     uintptr_t begin = from;
     for (uintptr_t at = from; at <= end; at += kPage) {
       if (at < end && (present[(at - from) / kPage] & 1) != 0) continue;
@@ -137,7 +141,7 @@ void Gather(const Ranges& ranges) {
     for (int i = 0; i < ranges.count && done < size; ++i) {
       const size_t length = ranges.of[i].to - ranges.of[i].from;
       const size_t part = length < size - done ? length : size - done;
-      what(reinterpret_cast<void*>(ranges.of[i].from), region + done, part);
+      what(At(ranges.of[i].from), region + done, part);
       done += part;
     }
   };
@@ -176,7 +180,7 @@ void SettlePages() {
   for (int i = 0; i < whole.count; ++i) {
     // One by one: a page that was never touched, or that the kernel cannot join, stops the rest.
     for (uintptr_t at = whole.of[i].from; at < whole.of[i].to; at += kBig)
-      madvise(reinterpret_cast<void*>(at), kBig, kCollapse);
+      madvise(At(at), kBig, kCollapse);
   }
   Gather(rest);
 }
