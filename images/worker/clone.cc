@@ -80,7 +80,8 @@ long OpenDirectory(const char* path) {
   return fd;
 }
 
-// One tmpfs is the working directory, /tmp and /dev/shm: one size limit, one thing to measure.
+// One tmpfs is the working directory, /tmp and /dev/shm: one size limit, one thing to measure. The
+// paths are those of the cell, whose working directory is /work.
 long MountScratch(const char* options) {
   Mount("scratch", "/work", "tmpfs", kQuiet, options);
   Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/cwd"), 0755));
