@@ -44,7 +44,8 @@ def loaded_files() -> list[str]:
         origin = getattr(spec, "origin", None)
         if not isinstance(origin, str) or not origin.startswith(TREE + "/"):
             continue
-        if origin.endswith(".py") and not os.path.exists(getattr(spec, "cached", None) or ""):
+        cached = getattr(spec, "cached", None)
+        if origin.endswith(".py") and not (isinstance(cached, str) and os.path.exists(cached)):
             files.add(origin[len(TREE) + 1 :])
     return sorted(files)
 
