@@ -5,7 +5,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool
 CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
                  -DHUTCH_PYTHON=OFF
 
-.PHONY: demo test bench security security-control fuzz test-host lint format clean help install machine machine-lint \
+.PHONY: demo test bench security security-control compat fuzz test-host lint format clean help install machine machine-lint \
         machine-fuzz machine-test-host fuzz-targets
 .DEFAULT_GOAL := help
 
@@ -26,6 +26,9 @@ bench: install ## Measure latency, throughput, cold starts, memory and what one 
 
 security: install ## Run the attacks alone, and the honest twin of each; a line for each area: held / tried
 	$(PYTHON) -m pytest tests/security -q
+
+compat: install ## Run a program for each of many packages inside and in a plain virtual environment, and compare
+	$(PYTHON) -m pytest tests/compat -m "compat or not compat"
 
 security-control: install ## Run each attack again with its wall taken down: it must then succeed (10 minutes)
 	scripts/security-control

@@ -14,6 +14,7 @@
 #include "pool/mounts.h"
 #include "wire/channel.h"
 #include "wire/egress.h"
+#include "wire/heartbeat.h"
 #include "wire/sha256.h"
 
 namespace hutch {
@@ -21,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr auto kTick = std::chrono::seconds(1);
+constexpr auto kTick = kLookPeriod;
 constexpr unsigned kTicksBetweenSweeps = 60;
 // Within so many, a client that was given a cell for a call has begun to use it.
 constexpr unsigned kTicksToBegin = 3;
@@ -100,7 +101,9 @@ void SweepDirectories(const Paths& paths, const std::vector<ContainerInfo>& cont
   }
 }
 
-// Nothing is lost where the frame does not arrive: the call brings all of it once more.
+// Only to a cell that is leased to whoever sent the frame, in the same breath: nobody else ever
+// gets one that was loaded. Nothing is lost where the frame does not arrive: the call brings all
+// of it once more.
 void GiveAhead(int cell, const std::string& frame) {
   const iovec part{const_cast<char*>(frame.data()), frame.size()};
   try {
@@ -127,6 +130,7 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
       podman_threads_(2),
       builder_threads_(16),
       spares_({loop_, podman_, podman_threads_, paths_, generation_, worker_uid_}) {
+  tick_due_ = started_ + kTick;
   loop_.After(kTick, [this] { Tick(); });
   loop_.After(kFirstSweep, [this] { Sweep(); });
 }
@@ -171,13 +175,13 @@ void Broker::Handle(Peer& peer, const Message& message) {
   }
   if (const auto* prepare = std::get_if<Prepare>(&message)) return OnPrepare(peer, *prepare);
   if (const auto* warm = std::get_if<Warm>(&message)) return OnWarm(peer, *warm);
-  if (const auto* acquire = std::get_if<Acquire>(&message)) return OnAcquire(peer, *acquire);
+  if (const auto* acquire = std::get_if<Acquire>(&message)) return OnAcquire(peer, *acquire, {});
   if (const auto* done = std::get_if<Done>(&message)) return OnDone(state, *done);
   if (const auto* ask = std::get_if<Ask>(&message)) return OnAsk(peer, *ask);
   if (const auto* started = std::get_if<Started>(&message)) {
     const auto lease = leases_.find(started->lease);
     if (lease == leases_.end() || lease->second.peer != peer.id()) return;
-    return Arm(started->lease, lease->second, started->timeout_ms, started->cpu_ms);
+    return Arm(lease->second, *started);
   }
   if (const auto* forget = std::get_if<Forget>(&message)) {
     const auto preparing = state.preparing.find(forget->request);
@@ -213,6 +217,7 @@ void Broker::Gone(Peer& peer) {
 
 void Broker::Release(uint64_t cell, Lease& lease) {
   if (std::exchange(lease.releasing, true)) return;
+  if (networked_.contains(cell)) egress_->CallIsOver(cell);
   if (Pool* pool = FindPool(lease.pool)) pool->Release(cell);
 }
 
@@ -351,7 +356,7 @@ void Broker::OnWarm(Peer& peer, const Warm& warm) {
       });
 }
 
-void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const std::string& load) {
+void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const Load& load) {
   const uint64_t id = peer.id();
   Pool* pool = FindPool(acquire.key);
   if (pool == nullptr || facts_[acquire.key].stale) {
@@ -369,8 +374,10 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const std::string& lo
       id, Milliseconds(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
        load](Grant grant) {
-        if (!load.empty()) GiveAhead(grant.channels.socket.get(), load);
+        const uint64_t cell = grant.cell;
+        if (!load.frame.empty()) GiveAhead(grant.channels.socket.get(), load.frame);
         OnGranted(id, request, key, ahead, std::move(grant));
+        if (!load.frame.empty()) WatchLoad(cell, load.cpu_ms);
       },
       [this, id, request = acquire.request, key = acquire.key,
        ahead = acquire.ahead](const Error& error) {
@@ -461,7 +468,10 @@ void Broker::OnDone(PeerState& state, const Done& done) {
   const std::string pool = lease->second.pool;
   Peer& peer = *state.peer;
   Release(done.lease, lease->second);
-  if (done.next != 0) OnAcquire(peer, Acquire{done.next, pool, kAheadPatienceMs, true}, done.load);
+  if (done.next != 0) {
+    OnAcquire(peer, Acquire{done.next, pool, kAheadPatienceMs, true},
+              {done.load, done.load_cpu_ms});
+  }
 }
 
 void Broker::OpenNetwork(uint64_t cell, const PoolSpec& pool, Fd channel) {
@@ -600,6 +610,7 @@ void Broker::OnAsk(Peer& peer, const Ask& ask) {
   const auto answer = [this, id, request = ask.request](std::string text) {
     if (PeerState* state = StateOf(id)) state->peer->Send(Answer{request, std::move(text)});
   };
+  if (ask.what == "alive") return answer("");
   if (ask.what == "status") return answer(StatusJson(State()));
   if (ask.what == "metrics") return answer(PrometheusText(FamiliesOf(State())));
   if (ask.what == "metrics json") return answer(MetricsJson(FamiliesOf(State())));
@@ -670,12 +681,17 @@ AgentState Broker::State() {
 }
 
 void Broker::Tick() {
+  const Clock::time_point now = Clock::now();
+  const unsigned worth = WorthOfLook(now - tick_due_, pressure_.At(now));
+  spares_.Look(worth);
+  for (auto& [key, pool] : pools_) pool->Look(worth);
   OfferUnused();
   for (auto& [key, pool] : pools_) pool->Tick();
   EvictWorkers();
   ArmForgotten();
   if (ticks_ % kTicksBetweenSweeps == 0) TrimEnvironments();
   if (++ticks_ % kTicksBetweenSweeps == 0) Sweep();
+  tick_due_ = Clock::now() + kTick;
   loop_.After(kTick, [this] { Tick(); });
 }
 
@@ -714,7 +730,9 @@ void Broker::Sweep() {
     for (const std::string& name : pool.GetStats().worker_names) known.insert(name);
     ++it;
   }
-  podman_threads_.Post([this, known, copies] {
+  if (const std::string spare = spares_.name(); !spare.empty()) known.insert(spare);
+  podman_threads_.Post([this, known, copies, before = strangers_] {
+    std::set<std::string> strangers;
     SweepCopies(paths_, copies, kCopyAge);
     try {
       const std::vector<ContainerInfo> containers =
@@ -726,15 +744,18 @@ void Broker::Sweep() {
             known.contains(container.name))
           continue;
         const auto generation = container.labels.find("hutch.generation");
-        // One of ours that was started after `known` was made is not an orphan; it is looked at
-        // again next time.
+        // One of ours that was started after `known` was made is not an orphan: only one that is
+        // not known at the next look either.
         const bool ours = generation != container.labels.end() && generation->second == generation_;
-        if (ours && container.state != "exited" && container.state != "stopped") continue;
+        const bool ended = container.state == "exited" || container.state == "stopped";
+        if (ours && !ended) strangers.insert(container.name);
+        if (ours && !ended && !before.contains(container.name)) continue;
         (IsOnGvisor(container.labels) ? gvisor_podman_ : podman_).Remove(container.id);
       }
     } catch (const std::exception& error) {
       std::fprintf(stderr, "sweep: %s\n", error.what());
     }
+    loop_.Post([this, strangers] { strangers_ = strangers; });
   });
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -120,7 +121,11 @@ class Broker {
   void OnPrepare(Peer& peer, const Prepare& prepare);
   void OnEnvironment(uint64_t peer, const Prepare& prepare, const Environment& environment);
   void OnWarm(Peer& peer, const Warm& warm);
-  void OnAcquire(Peer& peer, const Acquire& acquire, const std::string& load = {});
+  struct Load {
+    std::string frame;    // "": nothing
+    uint64_t cpu_ms = 0;  // 0: no limit
+  };
+  void OnAcquire(Peer& peer, const Acquire& acquire, const Load& load);
   void OnGranted(uint64_t peer, uint64_t request, const std::string& pool, bool ahead, Grant grant);
   void OnDone(PeerState& state, const Done& done);
   void OnAsk(Peer& peer, const Ask& ask);
@@ -131,8 +136,10 @@ class Broker {
   void TakeBackForShares();
   void ServeWaiters();
   void FactsOf(const std::string& key, const Pool& pool);
-  void Arm(uint64_t cell, Lease& lease, uint64_t timeout_ms, uint64_t cpu_ms);
+  void Arm(Lease& lease, const Started& started);
   void ArmForgotten();
+  void WatchLoad(uint64_t cell, uint64_t cpu_ms);
+  void ArmLoads();
   std::optional<Error> WhyRefuse(const Prepare& prepare) const;
   AuditEntry EntryOf(const Lease& lease) const;
   void Audit(AuditEntry entry, const CallNote& note);
@@ -184,12 +191,20 @@ class Broker {
   bool stopping_ = false;
   std::atomic<bool> closing_ = false;  // for builds on other threads: give up
   unsigned ticks_ = 0;
+  std::set<std::string> strangers_;  // containers that the last sweep saw and nobody knew
+  Clock::time_point tick_due_;       // the next one
   Metrics metrics_;
   AgentConfig config_;
   std::string config_file_;
   AuditLog* audit_ = nullptr;
   Shares shares_;
   std::unordered_map<std::string, PoolFacts> facts_;  // by pool key
+  struct Loading {
+    Clock::time_point due;
+    uint64_t cell;
+    uint64_t cpu_ms;
+  };
+  std::deque<Loading> loading_;  // in order
   bool taking_back_ = false;
   bool serving_ = false;
 };

@@ -14,6 +14,8 @@ namespace {
 
 // An environment that was used so lately may be on its way to a pool.
 constexpr int64_t kJustUsedSec = 120;
+// As a client tells of a call only after so long (client/lease.cc).
+constexpr auto kLoadUnwatched = std::chrono::milliseconds(5);
 
 }  // namespace
 
@@ -122,16 +124,37 @@ void Broker::ServeWaiters() {
   for (Pool* pool : waiting) pool->Serve();
 }
 
-void Broker::Arm(uint64_t cell, Lease& lease, uint64_t timeout_ms, uint64_t cpu_ms) {
+void Broker::Arm(Lease& lease, const Started& started) {
   Pool* pool = FindPool(lease.pool);
   if (pool == nullptr) return;
-  if (timeout_ms == 0 && cpu_ms == 0) {
+  if (started.timeout_ms == 0 && started.cpu_ms == 0 && started.result_kb == 0) {
     lease.ahead = lease.kept = true;
-    return pool->Arm(cell, 0, 0);
+    return pool->Arm(started.lease, 0, 0);
   }
   lease.armed = true;
-  pool->Arm(cell, Bounded(timeout_ms, config_.ceiling.timeout_sec),
-            Bounded(cpu_ms, config_.ceiling.cpu_sec));
+  pool->Arm(started.lease, Bounded(started.timeout_ms, config_.ceiling.timeout_sec),
+            Bounded(started.cpu_ms, config_.ceiling.cpu_sec), started.result_kb);
+}
+
+// What a cell loads is its caller's code as the call itself is, so it is held to the same limits.
+// The warden hears of it after a moment, as of a call: most cells are used, and gone, before.
+void Broker::WatchLoad(uint64_t cell, uint64_t cpu_ms) {
+  loading_.push_back({Clock::now() + kLoadUnwatched, cell, cpu_ms});
+  if (loading_.size() == 1) loop_.After(kLoadUnwatched, [this] { ArmLoads(); });
+}
+
+void Broker::ArmLoads() {
+  const Clock::time_point now = Clock::now();
+  for (; !loading_.empty() && loading_.front().due <= now; loading_.pop_front()) {
+    const auto found = leases_.find(loading_.front().cell);
+    // Once its call is armed, that holds for all that the cell does.
+    if (found == leases_.end() || found->second.releasing || found->second.armed) continue;
+    if (Pool* pool = FindPool(found->second.pool)) {
+      const uint64_t cpu_ms = Bounded(loading_.front().cpu_ms, config_.ceiling.timeout_sec);
+      pool->ArmLoading(loading_.front().cell, Bounded(cpu_ms, config_.ceiling.cpu_sec));
+    }
+  }
+  if (!loading_.empty()) loop_.After(loading_.front().due - now, [this] { ArmLoads(); });
 }
 
 // A call runs for long, and its client did not say so.

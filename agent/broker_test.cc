@@ -209,6 +209,7 @@ TEST_F(BrokerTest, RemovesWhatWasUsedTheLongestAgoWhereEnvironmentsTakeMoreThanT
   };
   const auto plant = [&](const std::string& digest, uint64_t mb, std::chrono::seconds ago) {
     fs::create_directories(place(digest) / "tree");
+    std::ofstream(place(digest) / "lock.txt").flush();
     std::string boot;
     std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
     std::ofstream(place(digest) / "meta.json")

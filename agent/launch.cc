@@ -1,6 +1,9 @@
 #include "agent/launch.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -23,7 +26,10 @@
 #include "pool/confinement.h"
 #include "pool/host.h"
 #include "pool/podman.h"
+#include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/heartbeat.h"
+#include "wire/message.h"
 
 namespace hutch {
 namespace {
@@ -52,10 +58,25 @@ void Check(const LaunchOptions& options) {
   }
 }
 
-enum class Answer { kYes, kNobody, kAbsent };
+enum class Listener { kYes, kNobody, kAbsent, kSilent };
 
-// Connects as Podman's user and hangs up; a listener of any other user is an attack, not an agent.
-Answer Try(const Paths& paths) {
+// Whether whoever listens at the other end of `fd` says anything to a hello; heartbeat.h.
+bool Greets(int fd) {
+  SendMessage(fd, Hello{kWireVersion, ::getpid(), ::getuid()});
+  pollfd polled{fd, POLLIN, 0};
+  for (Heartbeat heart;;) {
+    const auto begun = Clock::now();
+    const auto period = milliseconds(kLookPeriod);
+    // Also one that turns us away, or hangs up, is there.
+    if (::poll(&polled, 1, static_cast<int>(period.count())) > 0) return true;
+    const auto next = heart.Look(WorthOfLook(Clock::now() - begun - period, 0));
+    if (next == Heartbeat::Next::kGiveUp) return false;
+  }
+}
+
+// Says hello as Podman's user and hangs up; a listener of any other user is an attack, not an
+// agent. `listener`: gets its process.
+Listener Try(const Paths& paths, pid_t* listener = nullptr) {
   const AsUser user(paths);
   const Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) ThrowErrno("socket");
@@ -63,8 +84,8 @@ Answer Try(const Paths& paths) {
   address.sun_family = AF_UNIX;
   paths.agent_socket.copy(address.sun_path, sizeof address.sun_path - 1);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    if (errno == ECONNREFUSED) return Answer::kNobody;
-    if (errno == ENOENT || errno == ENOTDIR) return Answer::kAbsent;
+    if (errno == ECONNREFUSED) return Listener::kNobody;
+    if (errno == ENOENT || errno == ENOTDIR) return Listener::kAbsent;
     ThrowErrno("connect to " + paths.agent_socket, Code::kUnavailable);
   }
   ucred peer{};
@@ -74,7 +95,12 @@ Answer Try(const Paths& paths) {
     throw Error(Code::kPlatform, "somebody else (uid " + std::to_string(peer.uid) +
                                      ") listens on " + paths.agent_socket);
   }
-  return Answer::kYes;
+  if (listener != nullptr) *listener = peer.pid;
+  try {
+    return Greets(fd.get()) ? Listener::kYes : Listener::kSilent;
+  } catch (const Error&) {
+    return Listener::kNobody;  // it ended meanwhile
+  }
 }
 
 // What the agent said last, for an error's message.
@@ -91,7 +117,7 @@ void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& i
   const auto deadline = Clock::now() + kAgentStart;
   auto look = Clock::now() + milliseconds(300);
   for (;;) {
-    if (Try(paths) == Answer::kYes) return;
+    if (Try(paths) == Listener::kYes) return;
     const auto now = Clock::now();
     if (now >= look || now >= deadline) {
       look = now + milliseconds(300);
@@ -112,12 +138,32 @@ void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& i
   }
 }
 
+bool IsAgent(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+  const std::string command{std::istreambuf_iterator<char>(file), {}};
+  return command.find("hutch-agent") != std::string::npos;
+}
+
 // Whether the container's process is there and an agent, whatever Podman believes of it.
 bool Alive(const ContainerInfo& info) {
   if (info.state != "running" && info.state != "stopping" && info.state != "paused") return false;
-  std::ifstream file("/proc/" + std::to_string(info.pid) + "/cmdline");
-  const std::string command{std::istreambuf_iterator<char>(file), {}};
-  return command.find("hutch-agent") != std::string::npos;
+  return IsAgent(info.pid);
+}
+
+// Ends an agent that does not answer: it is stopped, or hangs, and would be one of two once it goes
+// on. Only then is another one started.
+void EndSilent(const Paths& paths, pid_t pid) {
+  const AsUser user(paths);
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process || !IsAgent(pid)) return;  // it has just ended
+  std::fprintf(stderr, "hutch: the agent does not answer: ending it\n");
+  ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
+  pollfd ended{process.get(), POLLIN, 0};
+  if (::poll(&ended, 1, static_cast<int>(kGrace.count())) <= 0) {
+    throw Error(Code::kUnavailable,
+                "the agent (process " + std::to_string(pid) + ") neither answers nor ends",
+                "end that process");
+  }
 }
 
 // Makes the name free: a dead agent is removed, one of another version keeps its sessions under
@@ -274,9 +320,19 @@ Paths PrepareHost() {
 std::string Start(const LaunchOptions& options) {
   Check(options);
   const Paths paths = PrepareHost();
-  if (Try(paths) == Answer::kYes) return paths.agent_socket;
+  if (Try(paths) == Listener::kYes) return paths.agent_socket;
   const Fd lock = LockStart(paths);
-  if (Try(paths) == Answer::kYes) return paths.agent_socket;  // another launcher was quicker
+  pid_t listener = 0;
+  switch (Try(paths, &listener)) {
+    case Listener::kYes:
+      return paths.agent_socket;  // another launcher was quicker
+    case Listener::kSilent:
+      EndSilent(paths, listener);
+      break;
+    case Listener::kNobody:
+    case Listener::kAbsent:
+      break;
+  }
   EnsureService(paths);
   InstallBase(paths, options);
   InstallRuntime(paths, options);
@@ -296,7 +352,7 @@ void Install(const LaunchOptions& options) {
 void Foreground(const LaunchOptions& options) {
   Check(options);
   const Paths paths = PrepareHost();
-  if (Try(paths) == Answer::kYes) {
+  if (Try(paths) == Listener::kYes) {
     throw Error(Code::kInvalidArgument, "an agent runs already at " + paths.agent_socket,
                 "stop it first: hutch agent stop");
   }

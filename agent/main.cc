@@ -7,6 +7,7 @@
 // workers), and a few threads beside it for what blocks (libpod, builds). It holds no capability,
 // has no network, and reaches the host only through its run and state directories, where Podman's
 // socket is. `--foreground` is the same without a container.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -73,6 +74,11 @@ int Serve() {
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_DUMPABLE, 0);
   ::setvbuf(stderr, nullptr, _IOLBF, 0);
+  // Nobody reads it where conmon is stopped: a line that is lost is better than an agent that
+  // waits.
+  struct stat log{};
+  if (::fstat(STDERR_FILENO, &log) == 0 && S_ISFIFO(log.st_mode))
+    ::fcntl(STDERR_FILENO, F_SETFL, ::fcntl(STDERR_FILENO, F_GETFL) | O_NONBLOCK);
   ::umask(022);
   RaiseDescriptorLimit();
   const Paths paths = FindPaths();

@@ -146,6 +146,22 @@ Clock::time_point TimePoint(double monotonic_sec) {
       std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(monotonic_sec)));
 }
 
+FunctionBlob::FunctionBlob(const py::bytes& data)
+    : blob(std::string(data)), digest(Sha256(blob.bytes())) {
+  for (size_t i = 0; i < 8 * code.size(); ++i) code[i / 8] = code[i / 8] << 8 | digest[i];
+}
+
+const Sha256Digest& FunctionBlob::IdentityWith(const py::bytes& meta, uint64_t policy,
+                                               bool shared) const {
+  for (const Known& one : known_) {
+    if (one.meta.is(meta) && one.policy == policy && one.shared == shared) return one.identity;
+  }
+  if (known_.size() == kMostKnown) known_.erase(known_.begin());
+  const Sha256Digest identity = IdentityOf(std::string_view(meta), digest, policy, shared);
+  known_.push_back({meta, policy, shared, identity});
+  return known_.back().identity;
+}
+
 CallBytes::CallBytes(const py::bytes& meta, const py::object& function, const py::bytes& arguments,
                      const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun)
     : owned{meta, function, arguments} {
@@ -158,8 +174,7 @@ CallBytes::CallBytes(const py::bytes& meta, const py::object& function, const py
   request.policy = terms.policy;
   request.code = blob.code;
   request.network = terms.network;
-  const std::hash<std::string_view> hash;
-  request.key = (hash(request.meta) * 31 + hash(blob.digest)) | 1;
+  request.identity = blob.IdentityWith(meta, terms.policy, terms.calls_of_cell != 0);
   if (terms.calls_of_cell != 0) {
     request.calls_of_cell = terms.calls_of_cell;
     request.age_of_cell = std::chrono::duration_cast<Clock::duration>(

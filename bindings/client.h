@@ -52,14 +52,25 @@ class CancelToken {
 };
 
 struct FunctionBlob {
-  explicit FunctionBlob(const py::bytes& data)
-      : blob(std::string(data)), digest(Sha256Hex(std::string(data))) {
-    for (size_t i = 0; i < code.size(); ++i)
-      code[i] = std::stoull(digest.substr(16 * i, 16), nullptr, 16);
-  }
+  explicit FunctionBlob(const py::bytes& data);
+
+  // With this meta data: see IdentityOf(). Remembered for the objects that came last, as a call
+  // costs no more than a few SHA-256 of what is sent with it.
+  const Sha256Digest& IdentityWith(const py::bytes& meta, uint64_t policy, bool shared) const;
+
   Blob blob;
-  std::string digest;
+  Sha256Digest digest;
   std::array<uint64_t, 2> code{};  // the digest's beginning
+
+ private:
+  struct Known {
+    py::bytes meta;
+    uint64_t policy;
+    bool shared;
+    Sha256Digest identity;
+  };
+  static constexpr size_t kMostKnown = 4;
+  mutable std::vector<Known> known_;
 };
 
 // Memory of `hutch.empty`. The arrays that start in one are found by address, under the GIL.

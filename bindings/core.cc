@@ -62,7 +62,7 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<FunctionBlob>(m, "Function")
       .def(py::init<py::bytes>())
-      .def_property_readonly("sha256", [](const FunctionBlob& f) { return f.digest; });
+      .def_property_readonly("sha256", [](const FunctionBlob& f) { return Hex(f.digest); });
 
   py::class_<SharedMemory>(m, "SharedMemory", py::buffer_protocol())
       .def(py::init<size_t>(), py::arg("size"))
@@ -99,16 +99,19 @@ PYBIND11_MODULE(_core, m) {
   py::class_<CallTerms>(m, "Terms")
       .def(py::init([](uint64_t timeout_ms, uint64_t cpu_ms, uint64_t output_bytes,
                        uint64_t result_bytes, uint64_t queue_ms, uint64_t calls_of_cell,
-                       double age_of_cell_sec, uint64_t policy, bool network) {
-             return CallTerms{{timeout_ms, cpu_ms, output_bytes, result_bytes, queue_ms},
-                              calls_of_cell,
-                              age_of_cell_sec,
-                              policy,
-                              network};
+                       double age_of_cell_sec, uint64_t policy, bool network,
+                       uint64_t memory_bytes) {
+             return CallTerms{
+                 {timeout_ms, cpu_ms, output_bytes, result_bytes, queue_ms, memory_bytes},
+                 calls_of_cell,
+                 age_of_cell_sec,
+                 policy,
+                 network};
            }),
            py::kw_only(), py::arg("timeout_ms"), py::arg("cpu_ms"), py::arg("output_bytes"),
            py::arg("result_bytes"), py::arg("queue_ms"), py::arg("calls_of_cell") = 0,
-           py::arg("age_of_cell_sec") = 0.0, py::arg("policy") = 0, py::arg("network") = false)
+           py::arg("age_of_cell_sec") = 0.0, py::arg("policy") = 0, py::arg("network") = false,
+           py::arg("memory_bytes") = 0)
       .def_property_readonly("timeout_ms", [](const CallTerms& t) { return t.limits.timeout_ms; })
       .def_property_readonly("cpu_ms", [](const CallTerms& t) { return t.limits.cpu_ms; })
       .def_property_readonly("output_bytes",

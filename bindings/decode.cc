@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <msgpack.hpp>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +36,8 @@ enum Kind : uint8_t {
   kRange = 0x07,
   kSlice = 0x08,
   kComplex = 0x09,
+  kDecimal = 0x16,
+  kPath = 0x19,
   kFirstNamed = 0x20,
   kLastNamed = 0x24,
   kNdarray = 0x30,
@@ -56,6 +60,8 @@ constexpr uint64_t kSetBytes = 240;
 constexpr uint64_t kEntryBytes = 40;
 constexpr uint64_t kLeastEntries = 160;  // the table of a dict that is not empty
 constexpr uint64_t kBuiltBytes = 192;
+constexpr uint64_t kPartBytes = 88;  // of a path, beyond the first few
+constexpr uint64_t kFreeParts = 4;
 
 // And what builders make besides their fields.
 uint64_t BuiltBytes(uint8_t kind) {
@@ -112,6 +118,193 @@ class NoCollection {
  private:
   bool was_enabled_;
 };
+
+// A str or bytes hash is salted: nobody outside knows where it falls.
+bool HashIsSalted(PyObject* key) { return PyUnicode_CheckExact(key) || PyBytes_CheckExact(key); }
+
+// Whether the sender can make others of the same hash: an int below 2^61 - 1 has one of its own.
+bool HashCanBeShared(PyObject* key) {
+  if (HashIsSalted(key)) return false;
+  if (!PyLong_CheckExact(key)) return true;
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(key, &overflow);
+  constexpr long long kModulus = (1LL << 61) - 1;
+  return overflow != 0 || value >= kModulus || value <= -kModulus;
+}
+
+// How many places CPython looks at while keys of these hashes go one by one into a dict or set that
+// grows with them; stops counting above `most`. Which place is taken decides where it looks next,
+// so a bit for each is enough. Its tables double whenever `kFullest` of them is taken.
+uint64_t CountProbes(const std::vector<Py_hash_t>& hashes, bool of_set, uint64_t most) {
+  constexpr size_t kSmallest = 8;
+  constexpr size_t kRun = 10;  // a set looks at so many places in a row
+  uint64_t probes = 0;
+  std::vector<bool> taken;
+  for (size_t size = kSmallest;; size *= 2) {
+    const size_t room = of_set ? size * 3 / 5 + 1 : size * 2 / 3;
+    const size_t count = std::min(hashes.size(), room);
+    const size_t mask = size - 1;
+    taken.assign(size, false);
+    for (size_t k = 0; k < count; ++k) {
+      auto perturb = static_cast<size_t>(hashes[k]);
+      size_t i = perturb & mask;
+      for (;;) {
+        if (++probes > most) return probes;
+        const size_t end = of_set && i + kRun - 1 <= mask ? i + kRun : i + 1;
+        size_t free = i;
+        while (free < end && taken[free]) ++free;
+        if (free < end) {
+          taken[free] = true;
+          break;
+        }
+        perturb >>= 5;
+        i = (i * 5 + perturb + 1) & mask;
+      }
+    }
+    if (count == hashes.size()) return probes;
+  }
+}
+
+// What the keys of a result's dicts and sets may cost CPython to put in their places.
+class KeyCheck {
+ public:
+  // Which of these the result has yet.
+  bool has_decimals = false;
+  bool has_long_ints = false;
+
+  // Refuses keys that would make a dict or set slow: every `stride`-th of `items`, in their order.
+  void Check(std::span<PyObject* const> items, size_t stride, bool of_set);
+
+ private:
+  bool ComparesDearly(PyObject* key) const;
+  static void AddWeight(PyObject* key, uint64_t& weight, size_t depth);
+  static uint64_t Weight(PyObject* key) {
+    uint64_t weight = 0;
+    AddWeight(key, weight, 0);
+    return weight;
+  }
+
+  uint64_t spare_probes_ = kSpareProbes;
+  uint64_t spare_comparisons_ = kSpareComparisons;
+};
+
+// `free` of what it costs goes with the keys; the rest is taken from what one result may spend.
+void Spend(uint64_t& spare, uint64_t cost, uint64_t free, const char* refusal) {
+  if (cost <= free) return;
+  if (cost - free > spare) Refuse(refusal);
+  spare -= cost - free;
+}
+
+// Whether comparing this key with another of its hash may take more than its size explains: an
+// int is written out in decimal to be compared with a Decimal, and each item of a frozenset is
+// looked up in the other. Of what it does not know it assumes so.
+bool KeyCheck::ComparesDearly(PyObject* key) const {
+  if (key == Py_None || PyBool_Check(key) || PyFloat_CheckExact(key) || HashIsSalted(key) ||
+      PyComplex_CheckExact(key)) {
+    return false;
+  }
+  if (PyLong_CheckExact(key)) {
+    return has_decimals && _PyLong_NumBits(key) > kLongIntBytes * 8;
+  }
+  if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) {
+      if (ComparesDearly(PyTuple_GET_ITEM(key, i))) return true;
+    }
+    return false;
+  }
+  if (PyFrozenSet_Check(key)) {
+    if (PySet_GET_SIZE(key) > static_cast<Py_ssize_t>(kSmallSet)) return true;
+    for (const py::handle item : py::reinterpret_borrow<py::frozenset>(key)) {
+      if (ComparesDearly(item.ptr())) return true;
+    }
+    return false;
+  }
+  return has_decimals && has_long_ints;
+}
+
+// Adds what comparing this key with an equal one takes, in values of the format: one for what is
+// small. A record's own code may have made it refer to itself, so both ways there is an end.
+void KeyCheck::AddWeight(PyObject* key, uint64_t& weight, size_t depth) {
+  constexpr uint64_t kBytesOfOne = 64;
+  constexpr uint64_t kMost = kMaxNodes;
+  ++weight;
+  if (weight > kMost || depth > kMaxFrames) return;
+  const py::handle object(key);
+  if (key == Py_None || PyBool_Check(key) || PyFloat_CheckExact(key)) return;
+  if (PyUnicode_CheckExact(key)) {
+    weight += static_cast<uint64_t>(PyUnicode_GET_LENGTH(key)) / kBytesOfOne;
+  } else if (PyBytes_CheckExact(key)) {
+    weight += static_cast<uint64_t>(PyBytes_GET_SIZE(key)) / kBytesOfOne;
+  } else if (PyLong_CheckExact(key)) {
+    weight += _PyLong_NumBits(key) / (8 * kBytesOfOne);
+  } else if (PyTuple_Check(key)) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); ++i) {
+      AddWeight(PyTuple_GET_ITEM(key, i), weight, depth + 1);
+    }
+  } else if (PyFrozenSet_Check(key)) {
+    for (const py::handle item : py::reinterpret_borrow<py::frozenset>(key)) {
+      AddWeight(item.ptr(), weight, depth + 1);
+    }
+  } else if (const py::object fields =
+                 py::getattr(py::type::of(object), "__dataclass_fields__", py::none());
+             py::isinstance<py::dict>(fields)) {
+    for (const auto& field : py::reinterpret_borrow<py::dict>(fields)) {
+      const py::object value = py::getattr(object, field.first, py::none());
+      AddWeight(value.ptr(), weight, depth + 1);
+    }
+  } else if (const py::object space = py::getattr(object, "__dict__", py::none());
+             py::isinstance<py::dict>(space)) {
+    for (const auto& field : py::reinterpret_borrow<py::dict>(space)) {
+      AddWeight(field.second.ptr(), weight, depth + 1);
+    }
+  } else {
+    const py::object size = py::type::of(object).attr("__sizeof__")(object);
+    weight += py::cast<uint64_t>(size) / kBytesOfOne;
+  }
+}
+
+void KeyCheck::Check(std::span<PyObject* const> items, size_t stride, bool of_set) {
+  bool all_salted = true;
+  for (size_t i = 0; all_salted && i < items.size(); i += stride) {
+    all_salted = HashIsSalted(items[i]);
+  }
+  if (all_salted) return;
+  std::vector<Py_hash_t> hashes;
+  std::vector<std::pair<Py_hash_t, PyObject*>> shared;
+  hashes.reserve(items.size() / stride);
+  for (size_t i = 0; i < items.size(); i += stride) {
+    const Py_hash_t hash = PyObject_Hash(items[i]);
+    if (hash == -1) {
+      if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
+      PyErr_Clear();
+      Refuse("a dict key or set item cannot be hashed");
+    }
+    hashes.push_back(hash);
+    if (HashCanBeShared(items[i])) shared.emplace_back(hash, items[i]);
+  }
+  std::sort(shared.begin(), shared.end());
+  uint64_t comparisons = 0;
+  uint64_t free_comparisons = kComparisonsOfKey * hashes.size();
+  uint64_t before = 0;  // what the keys of this hash weigh until now
+  for (size_t i = 1, same = 0; i < shared.size(); ++i) {
+    PyObject* const one = shared[i - 1].second;
+    PyObject* const other = shared[i].second;
+    if (shared[i].first != shared[i - 1].first) {
+      same = before = 0;
+      continue;
+    }
+    if (ComparesDearly(other) || ComparesDearly(one)) Refuse("large keys share one hash");
+    if (same++ == 0) before = Weight(one);
+    const uint64_t own = Weight(other);
+    comparisons += std::min(before, same * own);  // each takes what the smaller of two takes
+    before += own;
+    free_comparisons += kComparisonsOfKey * (own - 1);
+  }
+  Spend(spare_comparisons_, comparisons, free_comparisons, "too many keys share one hash");
+  const uint64_t free = kProbesOfKey * hashes.size();
+  Spend(spare_probes_, CountProbes(hashes, of_set, free + spare_probes_), free,
+        "too many keys fall into one place");
+}
 
 class Builder : public msgpack::null_visitor {
  public:
@@ -206,8 +399,6 @@ class Builder : public msgpack::null_visitor {
   PyObject* BuildSet(uint8_t kind, std::span<PyObject*> items);
   PyObject* BuildNumbers(uint8_t kind, PyObject* raw);
   PyObject* BuildInPython(uint8_t kind, std::span<PyObject*> items);
-  // `stride` 2 for the keys of a dict's items.
-  static void CheckHashes(std::span<PyObject*> items, size_t stride);
 
   py::object owner_;
   py::object view_;      // memoryview of owner_, made at the first buffer
@@ -217,6 +408,7 @@ class Builder : public msgpack::null_visitor {
   size_t body_size_;
   uint64_t budget_;
   uint64_t nodes_ = 0;
+  KeyCheck keys_;
   py::dict types_;
   bool in_key_ = false;
   std::vector<PyObject*> values_;
@@ -262,6 +454,7 @@ bool Builder::visit_ext(const char* v, uint32_t size) {
     case kBigInt: {
       if (content.size() > kMaxBigIntBytes) Refuse("an int is too large");
       Charge(kNumberBytes + 2 * content.size());
+      if (content.size() > kLongIntBytes) keys_.has_long_ints = true;
       py::bytes bytes(content.data(), content.size());
       const py::object from_bytes =
           py::handle(reinterpret_cast<PyObject*>(&PyLong_Type)).attr("from_bytes");
@@ -356,6 +549,7 @@ PyObject* Builder::Build(uint8_t kind, std::span<PyObject*> items) {
       if (n != 3) break;
       for (PyObject* item : items) {
         if (!PyLong_CheckExact(item)) Refuse("a range is not made of ints");
+        if (_PyLong_NumBits(item) > kMaxRangeBits) Refuse("a range goes too far");
       }
       return OrThrow(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyRange_Type),
                                                   items[0], items[1], items[2], nullptr));
@@ -372,39 +566,9 @@ PyObject* Builder::Build(uint8_t kind, std::span<PyObject*> items) {
   Refuse("kind " + std::to_string(kind) + " has the wrong fields");
 }
 
-// A key whose hash the sender can choose: a str or bytes hash is salted, an int below 2^61 - 1 has
-// one of its own.
-bool HashCanBeChosen(PyObject* key) {
-  if (PyUnicode_CheckExact(key) || PyBytes_CheckExact(key)) return false;
-  if (!PyLong_CheckExact(key)) return true;
-  int overflow = 0;
-  const long long value = PyLong_AsLongLongAndOverflow(key, &overflow);
-  constexpr long long kModulus = (1LL << 61) - 1;
-  return overflow != 0 || value >= kModulus || value <= -kModulus;
-}
-
-void Builder::CheckHashes(std::span<PyObject*> items, size_t stride) {
-  std::vector<Py_hash_t> hashes;
-  for (size_t i = 0; i < items.size(); i += stride) {
-    if (!HashCanBeChosen(items[i])) continue;
-    const Py_hash_t hash = PyObject_Hash(items[i]);
-    if (hash == -1) {
-      if (!PyErr_ExceptionMatches(PyExc_TypeError)) throw py::error_already_set();
-      PyErr_Clear();
-      Refuse("a dict key or set item cannot be hashed");
-    }
-    hashes.push_back(hash);
-  }
-  if (hashes.size() <= kMaxSameHash) return;
-  std::sort(hashes.begin(), hashes.end());
-  for (size_t i = kMaxSameHash; i < hashes.size(); ++i) {
-    if (hashes[i] == hashes[i - kMaxSameHash]) Refuse("too many keys share one hash");
-  }
-}
-
 PyObject* Builder::BuildDict(std::span<PyObject*> items) {
   if (!items.empty()) Charge(std::max(kLeastEntries, kEntryBytes * items.size()));
-  CheckHashes(items, 2);
+  keys_.Check(items, 2, false);
   auto dict = py::reinterpret_steal<py::object>(OrThrow(PyDict_New()));
   for (size_t i = 0; i + 1 < items.size(); i += 2) {
     if (PyDict_SetItem(dict.ptr(), items[i], items[i + 1]) != 0) throw py::error_already_set();
@@ -417,7 +581,7 @@ PyObject* Builder::BuildDict(std::span<PyObject*> items) {
 
 PyObject* Builder::BuildSet(uint8_t kind, std::span<PyObject*> items) {
   Charge(kSetBytes + kEntryBytes * items.size());
-  CheckHashes(items, 1);
+  keys_.Check(items, 1, true);
   auto set = py::reinterpret_steal<py::object>(
       OrThrow(kind == kSet ? PySet_New(nullptr) : PyFrozenSet_New(nullptr)));
   for (PyObject* item : items) {
@@ -463,6 +627,12 @@ PyObject* Builder::BuildNumbers(uint8_t kind, PyObject* raw) {
 
 PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
   Charge(BuiltBytes(kind));
+  if (kind == kDecimal) keys_.has_decimals = true;
+  if (kind == kPath && items.size() == 1 && PyUnicode_CheckExact(items[0])) {
+    const py::object parts = py::handle(items[0]).attr("count")("/");
+    const auto count = py::cast<uint64_t>(parts);
+    if (count > kFreeParts) Charge((count - kFreeParts) * kPartBytes);
+  }
   if (!builders_) builders_ = py::module_::import("hutch._build").attr("BUILDERS");
   PyObject* builder = PyDict_GetItem(builders_.ptr(), py::int_(kind).ptr());
   if (builder == nullptr) Refuse("kind " + std::to_string(kind) + " is not part of the format");
@@ -470,7 +640,12 @@ PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
   std::vector<PyObject*> fields;
   if (named) fields.push_back(types_.ptr());
   fields.insert(fields.end(), items.begin(), items.end());
-  return OrThrow(PyObject_Vectorcall(builder, fields.data(), fields.size(), nullptr));
+  auto built = py::reinterpret_steal<py::object>(
+      OrThrow(PyObject_Vectorcall(builder, fields.data(), fields.size(), nullptr)));
+  if (kind < kNdarray || !PyTuple_CheckExact(built.ptr())) return built.release().ptr();
+  // With how much it takes, or may at its first use, that no bytes of the result stand for.
+  Charge(py::cast<uint64_t>(built[py::int_(1)]));
+  return py::object(built[py::int_(0)]).release().ptr();
 }
 
 // One step of a path: the repr of a short str or an int, else "?".
@@ -501,6 +676,7 @@ std::string Builder::Path() const {
   return path;
 }
 
+constexpr const char* kNoMemory = "there is not the memory here that the result would take";
 constexpr const char* kErrorDoc =
     "A result that is not in the format or the closed set of types; .message and .path say more.";
 
@@ -552,14 +728,40 @@ py::object Decode(py::object owner, const char* data, size_t size, size_t body_s
   } catch (const Refused& refused) {
     Raise(refused.message, builder.Path(), {});
   } catch (const py::error_already_set& error) {
-    // An interrupt or lack of memory is not the payload's fault; what else a constructor says of
-    // its fields is.
-    if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw;
+    // An interrupt is not the payload's fault; what else a constructor says of its fields is, and
+    // that there is not the memory for what they claim.
+    for (PyObject* own : {PyExc_KeyboardInterrupt, PyExc_SystemExit, PyExc_GeneratorExit}) {
+      if (error.matches(own)) throw;
+    }
+    if (error.matches(PyExc_MemoryError)) Raise(kNoMemory, builder.Path(), {});
     Raise(Message(error), builder.Path(), error.value());
+  } catch (const std::bad_alloc&) {
+    Raise(kNoMemory, "result", {});
+  } catch (const std::exception& error) {
+    Raise(error.what(), builder.Path(), {});
   }
 }
 
+namespace {
+
+// Whether no two items are equal, by a set of them; see KeyCheck.
+bool Distinct(const py::list& given) {
+  KeyCheck keys;
+  keys.has_decimals = keys.has_long_ints = true;  // who knows
+  const std::vector<PyObject*> items(PySequence_Fast_ITEMS(given.ptr()),
+                                     PySequence_Fast_ITEMS(given.ptr()) + given.size());
+  try {
+    keys.Check(items, 1, true);
+  } catch (const Refused& refused) {
+    throw py::value_error(refused.message);
+  }
+  return py::set(given).size() == given.size();
+}
+
+}  // namespace
+
 void BindDecode(py::module_& m) {
+  m.def("distinct", &Distinct, py::arg("items"));
   m.attr("DecodeError") = DecodeErrorType();
   m.def(
       "decode",

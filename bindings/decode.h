@@ -59,8 +59,17 @@
 // Budgets: kMaxFrames open arrays and maps; kMaxNodes values; and what the values will take in this
 // process (an empty list is one byte here and 80 there): kHostFloor bytes, and kHostFactor times
 // the payload's size or kHostFactorOfLimit times what the caller allows a result, the larger.
-// Nothing is allocated for a length that is only claimed. Sets and dicts whose keys share more than
-// kMaxSameHash hashes are refused (hash flooding).
+// Nothing is allocated for a length that is only claimed, and what has no bytes of its own (the
+// rows of an Arrow null column, the labels of a RangeIndex that is a level) is charged by its
+// length.
+//
+// Time: what takes more than time in proportion to its bytes is bounded. Of dicts and sets the
+// places that CPython would look at are counted before they are built (hash flooding: keys of one
+// hash, or that fall into one run of places): kProbesOfKey for each key are free, kSpareProbes more
+// come with each result; so are the comparisons of keys of one hash, each by the values that the
+// key holds, of which kComparisonsOfKey times are free. A path is charged by its parts, too.
+// kMaxRangeBits bounds a range's
+// bounds; a Fraction's parts, categories, flags and lengths are bounded where they are built.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +84,13 @@ inline constexpr uint64_t kMaxNodes = uint64_t{1} << 27;
 inline constexpr uint64_t kHostFloor = uint64_t{64} << 20;
 inline constexpr uint64_t kHostFactor = 16;
 inline constexpr uint64_t kHostFactorOfLimit = 2;
-inline constexpr size_t kMaxSameHash = 64;
+inline constexpr uint64_t kProbesOfKey = 96;  // honest ones that differ in high bits only take 80
+inline constexpr uint64_t kSpareProbes = 4096;
+inline constexpr uint64_t kComparisonsOfKey = 8;
+inline constexpr uint64_t kSpareComparisons = 2048;
+inline constexpr size_t kSmallSet = 16;      // items of a frozenset that is compared at once
+inline constexpr size_t kLongIntBytes = 64;  // from here on to write an int in decimal takes long
+inline constexpr size_t kMaxRangeBits = 8192;
 inline constexpr size_t kMaxBigIntBytes = 131072;
 inline constexpr size_t kBufferAlignment = 64;
 
@@ -89,8 +104,8 @@ pybind11::object Decode(pybind11::object owner, const char* data, size_t size, s
 // hutch._core.DecodeError.
 pybind11::object& DecodeErrorType();
 
-// Adds `decode(owner, body_size, types, result_bytes=0)` and `DecodeError` (a ValueError with
-// .message and .path) to `m`.
+// Adds `decode(owner, body_size, types, result_bytes=0)`, `DecodeError` (a ValueError with
+// .message and .path), and for the builders `distinct(items)` to `m`.
 void BindDecode(pybind11::module_& m);
 
 }  // namespace hutch

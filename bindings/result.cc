@@ -106,9 +106,7 @@ py::dict UsageOf(const CallResult& result) {
   if (measured) {
     usage["wall_sec"] = Seconds(record.run());
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
-    // Short of the warden's first look there is only what the cell says.
-    const uint64_t peak = record.report->peak_kb != 0 ? record.report->peak_kb : told.peak_kb;
-    usage["peak_memory_bytes"] = peak * 1024;
+    usage["peak_memory_bytes"] = record.report->peak_kb * 1024;  // 0: it was over before a look
     usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
     usage["pids_peak"] = record.report->pids_peak;
   } else {
@@ -129,7 +127,7 @@ py::list NetworkOf(const CallResult& result) {
   py::list told;
   for (const NetworkRecord& r : result.record.network) {
     told.append(py::make_tuple(r.host, r.port, r.allowed, r.reason, r.suggestion, r.bytes_sent,
-                               r.bytes_received, r.count));
+                               r.bytes_received, r.count, r.lost));
   }
   return told;
 }
@@ -189,6 +187,10 @@ CallResult MakeResult(CallRecord record) {
     case CallStatus::kTooLarge:
       result.status = "limit";
       result.limit = "result";
+      break;
+    case CallStatus::kOutOfMemory:
+      result.status = "limit";
+      result.limit = "memory";
       break;
     case CallStatus::kTimedOut:
       result.status = "limit";

@@ -18,12 +18,14 @@ import resource
 import struct
 import subprocess
 import sys
+import tracemalloc
+import types
 import uuid
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Iterable, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -341,6 +343,266 @@ def test_a_pydantic_model_is_validated_and_keeps_which_fields_were_set() -> None
     assert "street" in refused(bad, types=types).lower()
 
 
+def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: Path) -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    from pydantic import BaseModel, ImportString
+    from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+    class Inner(BaseModel):
+        hooks: list[ImportString | None] = []
+
+    class Deep(BaseModel):
+        inner: dict[str, tuple[Inner, ...]] = {}
+
+    members = {"__annotations__": {"hook": ImportString}, "hook": None, "__module__": __name__}
+    Settings = pydantic_dataclass(type("Settings", (), members))
+
+    @pydantic_dataclass
+    class Unfinished:
+        hook: ImportString = None  # type: ignore[valid-type]
+
+    assert "not defined" in _types.validation(Unfinished).refusal
+
+    class Root(pydantic.RootModel[list[ImportString]]):
+        pass
+
+    class OnDisk(BaseModel):
+        path: pydantic.FilePath
+
+    class Plain(BaseModel):
+        hook: str
+        sizes: set[int] = set()
+        ratio: Fraction = Fraction(1)
+
+    for kind, field_name in [
+        (Inner, "Inner.hooks"),
+        (Deep, "Deep.inner.hooks"),
+        (Settings, "Settings.hook"),
+        (Root, "Root.root"),
+        (OnDisk, "OnDisk.path"),
+    ]:
+        assert _types.validation(kind).acting.endswith(field_name), kind
+    sys.modules.pop("antigravity", None)
+    types = _types.named_types(Inner | Settings | OnDisk | Plain)
+    given = mark(0x24, _types.wire_name(Inner), {"hooks": ["antigravity:fly"]}, ["hooks"])
+    assert "Inner.hooks" in refused(given, types=types)
+    given = mark(0x22, _types.wire_name(Settings), {"hook": "antigravity"})
+    assert "Settings.hook" in refused(given, types=types)
+    assert "antigravity" not in sys.modules
+    given = mark(0x24, _types.wire_name(OnDisk), {"path": str(tmp_path)}, ["path"])
+    assert "outside of the sandbox" in refused(given, types=types)
+    honest = Plain(hook="antigravity", sizes={1, 2}, ratio=Fraction(1, 3))
+    result = round_trip(honest, types)
+    assert (result.hook, result.sizes, result.ratio) == ("antigravity", {1, 2}, Fraction(1, 3))
+    # What pydantic would convert: a list to a set, text to a Fraction.
+    fields = {"hook": "", "sizes": {1}, "ratio": Fraction(1)}
+    for wrong in ({"sizes": [1, 2]}, {"ratio": "1e999999999"}):
+        given = mark(0x24, _types.wire_name(Plain), {**fields, **wrong}, [])
+        assert "Plain." in refused(given, types=types)
+
+
+def test_a_model_of_a_million_wrong_items_is_told_in_a_line() -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+    from pydantic import StringConstraints
+
+    class Bag(pydantic.BaseModel):
+        items: list[Annotated[str, StringConstraints(min_length=1)]]
+
+    types = _types.named_types(Bag)
+    given = mark(0x24, _types.wire_name(Bag), {"items": [""] * 100_000}, ["items"])
+    said = refused(given, types=types)
+    assert "100,000 values" in said and len(said) < 500
+    given = mark(0x24, _types.wire_name(Bag), {"items": [None] * 100_000}, ["items"])
+    assert "Bag.items[0] is None" in refused(given, types=types)
+
+
+class Num(NamedTuple):
+    value: int
+
+
+class Shade(enum.Enum):
+    DARK = "dark"
+    LIGHT = "light"
+
+
+def _models() -> Any:
+    """Models of one module, as they are written in one; and a maker of honest values."""
+    pytest.importorskip("pydantic", reason="pydantic is not installed")
+    import typing
+
+    from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field, field_validator
+    from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+    T = typing.TypeVar("T")
+
+    class Point(BaseModel):
+        model_config = ConfigDict(frozen=True, strict=True)
+        x: int
+        y: float = 0.0
+
+    class Box(BaseModel, typing.Generic[T]):
+        held: T
+        more: list[T] = []
+
+    class Numbers(RootModel[list[int]]):
+        pass
+
+    @pydantic_dataclass
+    class Span:
+        start: int
+        stop: int = 1
+
+    class Tree(BaseModel):
+        value: int
+        children: list[Tree] = []
+        either: typing.Union[Tree, Point, None] = None
+
+    class Everything(BaseModel):
+        model_config = ConfigDict(use_enum_values=True, populate_by_name=True)
+        when: datetime.datetime
+        ident: uuid.UUID
+        amount: Decimal
+        small: typing.Annotated[int, Field(ge=0, le=9)]
+        word: typing.Literal["a", "b"]
+        shade: Shade
+        shades: dict[Shade, list[Shade]] = {}
+        path: PurePosixPath = PurePosixPath("x")
+        text_by_default: Decimal = "1.5"  # type: ignore[assignment]
+        ratio: float = 1
+        by_number: dict[int, int] = {}
+        maybe: typing.Optional[Point] = None
+        box: Box[int] = Box[int](held=1)
+        numbers: Numbers = Numbers([1])
+        span: Span = Span(1)
+        tree: typing.Optional[Tree] = None
+        number: Num = Num(1)
+        mixed: tuple[int, ...] = ()
+        both: typing.Union[int, str, list[typing.Union[int, str]]] = 0
+        aliased: int = Field(1, alias="Aliased")
+        length: int = 0
+
+        @field_validator("length", mode="before")
+        @classmethod
+        def of_text(cls, given: typing.Any) -> typing.Any:
+            return len(given) if isinstance(given, str) else given
+
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def double(self) -> int:
+            return self.small * 2
+
+    names = {**locals()}
+    Tree.model_rebuild(_types_namespace=names)
+    return types.SimpleNamespace(**names)
+
+
+def test_models_of_every_honest_kind_arrive_equal() -> None:
+    m = _models()
+    value = m.Everything(
+        when="2024-01-02T03:04:05",
+        ident="12345678123456781234567812345678",
+        amount="1.20",
+        small=3,
+        word="a",
+        shade=Shade.DARK,
+        shades={Shade.DARK: [Shade.LIGHT]},
+        by_number={"1": 2},
+        maybe=m.Point(x=1),
+        tree=m.Tree(value=1, children=[m.Tree(value=2, either=m.Point(x=3))]),
+        both=[1, "a"],
+        mixed=[1, 2],
+        length="four",
+    )
+    assert value.shade == "dark" and value.shades == {"dark": ["light"]}
+    types = _types.named_types(m.Everything)
+    result = round_trip(value, types)
+    assert result.text_by_default == Decimal("1.5")
+    value.__dict__["text_by_default"] = Decimal("1.5")  # not one that was set
+    assert result == value and result.model_fields_set == value.model_fields_set
+    assert result.length == 4 and result.double == 6 and result.tree.children[0].either.x == 3
+    deep = m.Tree(value=0)
+    for i in range(30):
+        deep = m.Tree(value=i, either=deep)
+    assert round_trip(deep, _types.named_types(m.Tree)) == deep
+
+
+def test_a_model_gets_what_it_stores_and_converts_nothing() -> None:
+    m = _models()
+    types = _types.named_types(m.Everything)
+    honest = m.Everything(
+        when=datetime.datetime(2024, 1, 1), ident=uuid.UUID(int=1), amount=1, small=1, word="a",
+        shade="dark", text_by_default=0,
+    )  # fmt: skip
+    fields = {**honest.__dict__}
+    name = _types.wire_name(m.Everything)
+    assert round_trip(honest, types) == honest
+    for wrong in (
+        {"amount": "1e9999999999"},
+        {"by_number": {"1": 1}},
+        {"maybe": {"x": 1}},
+        {"span": {"start": 1, "stop": 2}},
+        {"number": [1]},
+        {"mixed": [1]},
+        {"tree": {"value": 1}},
+        {"both": [b"x"]},
+        {"when": "2024-01-01"},
+        {"shade": [1]},
+        {"box": {"held": 1}},
+    ):
+        said = refused(mark(0x24, name, {**fields, **wrong}, []), types=types)
+        assert "Everything." + next(iter(wrong)) in said
+
+
+def test_dicts_for_models_of_a_union_are_refused_before_they_are_tried() -> None:
+    m = _models()
+    given: Any = {"value": 1}
+    for _ in range(60):
+        given = {"value": 1, "children": [], "either": given}
+    name = _types.wire_name(m.Tree)
+    said = refused(mark(0x24, name, {"value": 1, "children": [], "either": given}, []),
+                   types=_types.named_types(m.Tree))  # fmt: skip
+    assert "Tree.either" in said
+
+
+def test_a_model_of_dicts_that_pydantic_would_try_over_and_over_is_refused() -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    typing_extensions = pytest.importorskip("typing_extensions")
+    import typing
+
+    spaces: dict[str, Any] = {}
+    exec(
+        "import typing\n"
+        "from typing_extensions import TypedDict\n"
+        "from pydantic import BaseModel\n"
+        "class A(TypedDict):\n    left: 'typing.Union[A, B, None]'\n"
+        "class B(TypedDict):\n    left: 'typing.Union[A, B, None]'\n"
+        "class Holder(BaseModel):\n    tree: 'typing.Union[A, B, None]'\n"
+        "    more: typing.Any = None\n",
+        spaces,
+    )
+    assert typing_extensions and typing
+    Holder = spaces["Holder"]
+    Holder.model_rebuild(_types_namespace=spaces)
+    assert issubclass(Holder, pydantic.BaseModel)
+    seen = _types.validation(Holder)
+    assert seen.branches == 2
+    for kind in ("Everything", "Tree", "Box"):
+        assert _types.validation(getattr(_models(), kind)).branches == 1
+
+    def nested(depth: int) -> Any:
+        value = None
+        for _ in range(depth):
+            value = {"left": value}
+        return value
+
+    types = _types.named_types(Holder)
+    name = _types.wire_name(Holder)
+    assert decode(mark(0x24, name, {"tree": nested(5), "more": 1}, []), types=types).tree
+    said = refused(mark(0x24, name, {"tree": nested(60), "more": 1}, []), types=types)
+    assert "over and over" in said
+
+
 # What the encoder refuses
 
 
@@ -450,13 +712,69 @@ def test_a_result_beyond_the_limit_is_told_by_size_and_early() -> None:
         encode.encode(shared, 1 << 16)
 
 
+def test_a_long_list_that_is_too_large_is_not_looked_through() -> None:
+    value = {"a": [1], "b": [[] for _ in range(300_000)]}
+    tracemalloc.start()
+    with pytest.raises(encode.TooLarge) as caught:
+        encode.encode(value, 1 << 16)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert caught.value.path == 'result["b"]'
+    assert peak < 1 << 20, "its own memory would count as the call's"
+
+
+@dataclass
+class Pair:
+    left: Any
+    right: Any
+
+
+@pytest.mark.parametrize(
+    "twice",
+    [
+        lambda x: [x, x],
+        lambda x: (x, x),
+        lambda x: {"a": x, "b": x},
+        lambda x: [1, x, "text", x],
+        lambda x: Pair(x, x),
+        lambda x: collections.OrderedDict(a=x, b=x),
+        lambda x: (x, [x]),
+    ],
+    ids=["list", "tuple", "dict", "mixed", "dataclass", "ordered", "both"],
+)
+@pytest.mark.parametrize("leaf", [None, [None] * 5000, "x" * 100], ids=["none", "list", "text"])
+def test_what_is_shared_is_counted_before_it_is_written(twice: Any, leaf: Any) -> None:
+    value = [leaf]
+    for _ in range(40):
+        value = twice(value)
+    for whole, path in ((value, "result"), ({"a": 1, "t": [0, value]}, 'result["t"][1]')):
+        encoder = encode.Encoder(64 << 20, whole)
+        with pytest.raises(encode.TooLarge) as caught:
+            encoder.value(whole)
+        assert len(encoder.out) < 1 << 20, "hardly any of it was written"
+        with pytest.raises(encode.TooLarge) as caught:
+            encode.encode(whole, 64 << 20)
+        assert caught.value.path == path and caught.value.size > 1 << 40
+    own: list[Any] = []
+    own += [own, own]
+    with pytest.raises(encode.Unencodable, match="holds itself"):
+        encode.encode(own, 64 << 20)
+
+
+def test_what_is_shared_a_little_is_written() -> None:
+    row = {"a": [1, 2, 3], "b": "x" * 10}
+    value = [[row] * 100] * 100
+    assert round_trip(value) == value
+
+
 def test_an_error_is_a_map_of_capped_texts() -> None:
     fields = encode.error_fields(
         "E", "m" * 100_000, "\ud800", 3, "h", encode.builtin_bases(UnicodeDecodeError)
     )
     body = encode.encode_error(fields)
     fields = _core.decode(body, len(body), {})
-    assert fields["message"] == "m" * 65536 and fields["traceback"] == "\\ud800"
+    assert fields["message"].endswith("m\n… (cut; it has 100,000 characters)")
+    assert len(fields["message"].encode()) <= 65536 and fields["traceback"] == "\\ud800"
     assert fields["bases"] == [
         "UnicodeDecodeError",
         "UnicodeError",
@@ -683,6 +1001,56 @@ def test_fields_that_no_such_value_has_are_refused(kind: int, fields: tuple[Any,
     refused(mark(kind, *fields))
 
 
+def _of_one_hash(items: list[int], count: int) -> list[tuple[int, ...]]:
+    """Tuples that begin with `items`, differ in the last two, and have one hash."""
+    full = (1 << 64) - 1
+    prime_1, prime_2, prime_5 = 11400714785074694791, 14029467366897019727, 2870177450012600261
+
+    def with_lane(state: int, lane: int) -> int:
+        state = (state + lane * prime_2) & full
+        return (((state << 31) | (state >> 33)) & full) * prime_1 & full
+
+    state = prime_5
+    for item in items:
+        state = with_lane(state, hash(item))
+    target = (with_lane(state, 1) + 7 * prime_2) & full
+    inverse = pow(prime_2, -1, 1 << 64)
+    keys: list[tuple[int, ...]] = []
+    i = 0
+    while len(keys) < count:
+        i += 1
+        last = (target - with_lane(state, i)) * inverse & full
+        last -= (1 << 64) * (last >> 63)
+        if abs(last) < (1 << 61) - 2 and last != -1:
+            keys.append((*items, i, last))
+    return keys
+
+
+def test_comparisons_of_keys_count_by_what_the_keys_hold() -> None:
+    keys = _of_one_hash(list(range(1000, 3000)), 40)
+    assert len(set(map(hash, keys))) == 1
+    assert round_trip(dict.fromkeys(keys[:8])) == dict.fromkeys(keys[:8])
+    assert round_trip(keys) == keys
+    body = bytes(encode.encode(dict.fromkeys(keys), 1 << 30).body[2:])
+    assert "one hash" in refused(body)
+    body = bytes(encode.encode({("a", key) for key in keys}, 1 << 30).body[2:])
+    assert "one hash" in refused(body)
+    # -1 and -2 have one hash: points of a grid.
+    grid = {(x, y, z): 0 for x in range(-9, 9) for y in range(-9, 9) for z in range(-9, 9)}
+    assert round_trip(grid) == grid
+    wide = {tuple(-1 - (i >> bit & 1) for bit in range(6)) + (7,) * 60: i for i in range(16)}
+    assert round_trip(wide) == wide
+
+
+def test_a_path_is_charged_by_its_parts() -> None:
+    honest = [PurePosixPath(f"/home/user/project/src/module_{i}/file_{i}.py") for i in range(5000)]
+    assert round_trip(honest) == honest
+    long = PurePosixPath("/".join(["part"] * 10_000))
+    assert round_trip(long) == long
+    many_parts = bytes(encode.encode("ab/" * (4 << 20), 1 << 30).body[2:])
+    assert "too much memory" in refused(mark(0x19, many_parts))
+
+
 def test_keys_of_one_hash_are_refused_before_they_cost() -> None:
     modulus = (1 << 61) - 1
     flood = {k * modulus: None for k in range(1, 65)}
@@ -698,6 +1066,185 @@ def test_keys_of_one_hash_are_refused_before_they_cost() -> None:
             ).body[2:]
         )
     )
+
+
+def probed_along_one_run(n: int) -> list[int]:
+    """No two hashes are equal: half of the keys lie where CPython looks for a free place after
+    place 0, the others begin at place 0.
+    """
+    size = 1 << n.bit_length()
+    run, place = [], 0
+    while len(run) < n // 2:
+        place = (5 * place + 1) % size
+        run.append(place)
+    return run + [k << 44 for k in range(1, n - len(run) + 1)]
+
+
+def body_of(value: Any) -> bytes:
+    whole, body_size = payload(value)
+    assert body_size == len(whole)
+    return bytes(whole[2:])
+
+
+def test_keys_that_fall_into_one_run_of_places_are_refused_before_they_cost() -> None:
+    keys = probed_along_one_run(40_000)
+    assert len({hash(key) for key in keys}) == len(keys)
+    assert "one place" in refused(body_of(dict.fromkeys(keys)))
+    floats = [float(key) for key in keys]
+    assert "one place" in refused(body_of(dict.fromkeys(floats)))
+    assert "one place" in refused(body_of({"a": [dict.fromkeys(keys)]}))
+    honest = [dict.fromkeys(range(600)) for _ in range(60)]
+    assert round_trip(honest) == honest
+
+
+def test_unsalted_keys_of_one_hash_are_refused_whatever_their_type() -> None:
+    modulus = (1 << 61) - 1
+    numbers = [k * modulus + 5 for k in range(1, 2001)]
+    for kind in (float, Decimal, Fraction, lambda x: (1, x), lambda x: frozenset([x])):
+        keys = list(map(kind, numbers))
+        same = [key for key in keys if hash(key) == hash(keys[0])]
+        if len(same) > 500:
+            assert "one hash" in refused(body_of(dict.fromkeys(same)))
+    ids = [uuid.UUID(int=k * modulus + 5) for k in range(2000)]
+    assert "one hash" in refused(body_of(dict.fromkeys(ids)))
+
+
+def test_a_large_int_is_not_compared_with_decimals_of_its_hash() -> None:
+    modulus = (1 << 61) - 1
+    large = modulus << 200_000
+    assert hash(large) == 0
+    decimals = [Decimal(k * modulus) for k in range(1, 25)]
+    assert {hash(decimal) for decimal in decimals} == {0}
+    assert "large keys" in refused(body_of([dict.fromkeys([*decimals, large])]))
+    assert "large keys" in refused(body_of([dict.fromkeys([*((d,) for d in decimals), (large,)])]))
+    apart = {large: 1, "d": Decimal("1.5"), 7: decimals}
+    assert round_trip(apart) == apart
+
+
+def test_large_frozensets_of_one_hash_are_not_compared() -> None:
+    one, other = frozenset([*range(100), -1]), frozenset([*range(100), -2])
+    assert hash(one) == hash(other)
+    assert "large keys" in refused(body_of([1, {one, other}]))
+    small = {frozenset([-1, 3]), frozenset([-2, 3])}
+    assert round_trip(small) == small
+
+
+@pytest.mark.parametrize("shift", [0, 1, 5, 7, 16, 17, 20, 24, 31, 32, 40, 42, 43, 50])
+def test_honest_keys_of_any_stride_are_taken(shift: int) -> None:
+    ints = {i << shift: None for i in range(6000)}
+    assert round_trip(ints) == ints
+    assert round_trip(set(ints)) == set(ints)
+    multiples = {3 * i << shift: None for i in range(6000)}
+    assert round_trip(multiples) == multiples
+    floats = {i / (1 << shift): None for i in range(6000)}
+    assert round_trip(floats) == floats
+
+
+def test_honest_keys_of_many_kinds_are_taken() -> None:
+    start = datetime.datetime(2024, 1, 1)
+    values: list[Any] = [
+        dict.fromkeys(range(50_000)),
+        {-i: i for i in range(6000)},
+        {(x, y, z): x for x in range(-9, 9) for y in range(-9, 9) for z in range(-9, 9)},
+        {start + datetime.timedelta(minutes=i): i for i in range(3000)},
+        {datetime.timedelta(seconds=i): i for i in range(3000)},
+        {Fraction(i, 7): i for i in range(1, 3000)},
+        {Decimal(i) / 100: i for i in range(3000)},
+        {uuid.UUID(int=i << 64): i for i in range(3000)},
+        {frozenset([i, -1, str(i)]) for i in range(3000)},
+        {complex(i, -i) for i in range(3000)},
+        {i * 0.1 for i in range(6000)},
+    ]
+    for value in values:
+        assert round_trip(value) == value
+
+
+def test_a_whole_million_of_keys_is_taken_where_the_limit_lets_it() -> None:
+    whole, body_size = payload(dict.fromkeys(range(1000001), 0))
+    assert len(_core.decode(whole, body_size, {}, 64 << 20)) == 1_000_001
+
+
+def test_numbers_whose_arithmetic_is_quadratic_are_bounded() -> None:
+    assert "32,768 bits" in refused(mark(0x17, (1 << 500_000) + 1, 1 << 400_000))
+    assert "too far" in refused(mark(0x07, 1 << 900_000, 1 << 400_000, -(1 << 300_000) - 1))
+    for honest in (Fraction((1 << 32_000) + 1, 3**20_000), range(1 << 8000, 0, -(1 << 4000))):
+        assert round_trip(honest) == honest
+    with pytest.raises(encode.Unencodable, match="32,768 bits"):
+        encode.encode(Fraction((1 << 500_000) + 1, 3), 1 << 30)
+    with pytest.raises(encode.Unencodable, match="8,192 bits"):
+        encode.encode([range(1 << 9000)], 1 << 30)
+
+
+class Wide(enum.Flag):
+    A, B, C, D, E, F, G, H, I, J, K, L, M = (1 << bit for bit in range(13))  # noqa: E741
+
+
+class Numbers(enum.IntFlag):
+    ONE = 1
+    TWO = 2
+
+
+def flags(kind: type, values: Iterable[int]) -> bytes:
+    items = [mark(0x21, _types.wire_name(kind), value) for value in values]
+    return b"\xdd" + struct.pack(">I", len(items)) + b"".join(items)
+
+
+def test_combinations_of_flags_do_not_stay_in_the_callers_class() -> None:
+    types = _types.named_types(list[Wide] | Numbers)
+    before = len(Numbers._value2member_map_)
+    made = decode(flags(Numbers, range(5000)), types=types)
+    assert made == list(range(5000)) and len(Numbers._value2member_map_) == before
+    assert "many bits" in refused(mark(0x21, _types.wire_name(Numbers), 1 << 1000), types=types)
+    assert "combinations" in refused(flags(Wide, range(1 << 13)), types=types)
+    for start in range(0, 8192, 512):
+        made = decode(flags(Wide, range(start, start + 512)), types=types)
+        assert all(one is Wide(start + i) for i, one in enumerate(made))
+        del made
+    assert len(Wide._value2member_map_) < 8192
+    honest = Wide.A | Wide.M
+    assert round_trip([honest, honest], types) == [honest, honest]
+    assert round_trip(Numbers.ONE | Numbers.TWO, types) is not None
+    assert round_trip(Numbers.ONE | Numbers.TWO, types) == 3
+
+
+def test_lack_of_memory_is_the_payloads_own_error() -> None:
+    """In a process that may not have much: nothing but a DecodeError leaves the decoder."""
+    code = (
+        "import resource, sys\n"
+        "from hutch import _core\n"
+        "size = 256 << 20\n"
+        "body = b'\\xc1\\x01' + b'\\xc6' + (size).to_bytes(4, 'big') + bytes(size)\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * 4096\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), -1))\n"
+        "try:\n"
+        "    _core.decode(body, len(body), {})\n"
+        "except _core.DecodeError as error:\n"
+        "    print(error.message)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "memory" in done.stdout, done
+
+
+def test_any_numbers_as_keys_are_taken_or_refused() -> None:
+    hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
+    st = hypothesis.strategies
+    modulus = (1 << 61) - 1
+    number = st.integers() | st.integers(-3, 3).map(lambda k: k * modulus)
+    keys = st.recursive(
+        number | st.floats(allow_nan=False) | number.map(Decimal) | number.map(Fraction),
+        lambda inner: st.lists(inner, max_size=3).map(tuple) | st.frozensets(inner, max_size=3),
+        max_leaves=4,
+    )
+
+    @hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+    @hypothesis.given(st.sets(keys, max_size=20))
+    def comes_back(value: set[Any]) -> None:
+        try:
+            assert round_trip(value) == value
+        except _core.DecodeError as error:
+            assert "one hash" in error.message
+
+    comes_back()
 
 
 def test_small_bytes_that_stand_for_much_memory_are_refused() -> None:

@@ -32,11 +32,20 @@ def round_trip(value: Any) -> Any:
     return _core.decode(whole, body_size, {})
 
 
-def mark(kind: int, *fields: Any) -> bytes:
+class Raw(bytes):
+    """Bytes of the format already."""
+
+
+def mark(kind: int, *fields: Any) -> Raw:
     out = bytes((0x90 | (len(fields) + 1), 0xD4, 1, kind))
     for item in fields:
-        out += bytes(encode.encode(item, 1 << 20).body[2:])
-    return out
+        out += item if type(item) is Raw else bytes(encode.encode(item, 1 << 20).body[2:])
+    return Raw(out)
+
+
+def only(item: Raw) -> Raw:
+    """A list of that."""
+    return Raw(b"\x91" + item)
 
 
 def refused(kind: int, *fields: Any) -> str:
@@ -178,6 +187,30 @@ def test_a_scalar_that_is_not_its_bytes_is_refused() -> None:
         refused(0x31, *fields)
     refused(0x32, b"x")
     refused(0x33, "x")
+
+
+def test_a_frequency_that_takes_python_to_check_travels_with_short_indexes_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    kept = [("B", 1000), ("MS", 300), ("h", 5000), ("D", 5000), ("15min", 5000)]
+    for freq, count in kept:
+        index = pd.date_range("1990-01-01", periods=count, freq=freq)
+        result = round_trip(index)
+        assert result.freq == index.freq and result.equals(index)
+    for freq in ("B", "bh", "W"):
+        index = pd.date_range("1990-01-01", periods=1001, freq=freq)
+        result = round_trip(index)
+        assert result.freq is None and result.equals(index)
+    claims = pd.DatetimeIndex(pd.date_range("1990-01-01", periods=60_000, freq="h").values)
+    for freq in ("bh", "cbh", "WOM-3FRI"):
+        monkeypatch.setattr(sys.modules["encode_arrays"], "_freq", lambda x, freq=freq: freq)
+        assert round_trip(claims).freq is None
+        with pytest.raises(_core.DecodeError, match="frequency"):
+            round_trip(claims[:1000])
+    monkeypatch.setattr(sys.modules["encode_arrays"], "_freq", lambda x: "2h")
+    with pytest.raises(_core.DecodeError, match="frequency"):
+        round_trip(claims)
 
 
 # pandas
@@ -628,3 +661,89 @@ def test_a_package_that_the_host_lacks_is_named(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "numpy", None)
     with pytest.raises(_core.DecodeError, match="numpy is not installed here"):
         _core.decode(whole, body_size, {})
+
+
+def labels(count: int) -> Raw:
+    return mark(0x47, 0, count, 1, None)
+
+
+def null_column(count: int) -> Raw:
+    array = mark(0x50, "null", count, 0, [], None, None)
+    return mark(0x45, mark(0x51, "null", only(array)))
+
+
+def body_of(value: Any) -> Raw:
+    return Raw(encode.encode(value, 1 << 20).body[2:])
+
+
+@pytest.mark.parametrize(
+    "count", [1 << 28, 7 * 10**8, 2 * 10**10, 1 << 45, 1 << 61, (1 << 62) - 1], ids=str
+)
+def test_lengths_that_no_bytes_stand_for_are_charged(count: int) -> None:
+    pytest.importorskip("pandas", reason="pandas is not installed")
+    code = body_of(np.zeros(1, "i1"))
+    nothing = body_of(np.zeros((0, 0)))
+    before = peak_kb()
+    refused(0x48, only(labels(count)), only(code), [None])
+    refused(0x42, code, labels(count), False)
+    refused(0x42, code, mark(0x46, null_column(count), None, None), False)
+    refused(0x48, only(mark(0x46, null_column(count), None, None)), only(code), [None])
+    refused(0x50, "null", count, 0, [], None, None)
+    refused(0x50, ["struct", []], count, 0, [], None, None)
+    refused(0x4A, labels(count), labels(0), nothing, [], {})
+    refused(0x4A, labels(0), labels(count), None, [], {})
+    refused(0x30, "<f8", [0, count << 4], b"")
+    refused(0x30, "|S0", [count], b"")
+    refused(0x30, "<U0", [count], b"")
+    refused(0x60, "L", 0, min(count, (1 << 31) - 1), b"", None, None, None)
+    assert peak_kb() - before < 200_000
+
+
+def peak_kb() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_honest_lengths_that_no_bytes_stand_for_are_taken() -> None:
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    unused = pd.MultiIndex.from_product([range(100_000), ["a", "b"]])[:5]
+    frame = pd.DataFrame({"a": np.arange(1000.0)})
+    for value in (
+        unused,
+        pd.MultiIndex.from_arrays([pd.RangeIndex(10), list("abcdefghij")]),
+        pd.RangeIndex(10**12),
+    ):
+        assert round_trip(value).equals(value)
+    for value in (frame, frame[[]], frame.iloc[:0], pd.DataFrame(index=range(100_000))):
+        pd.testing.assert_frame_equal(round_trip(value), value)
+    assert round_trip(np.zeros((0, 1000))).shape == (0, 1000)
+
+
+def test_categories_are_distinct_and_not_hashed_to_find_out() -> None:
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    for categories in (
+        list(range(1000)),
+        [f"c{i}" for i in range(1000)],
+        [i * 0.5 for i in range(100)],
+        [True, False],
+        pd.date_range("2024", periods=5),
+        pd.date_range("2024", periods=5, tz="Europe/Berlin"),
+        pd.array([1, 2, 3], dtype="Int64"),
+    ):
+        index = pd.Index(categories)
+        codes = [-1, *range(len(index)), 0]
+        value = pd.Series(pd.Categorical.from_codes(codes, categories=index))
+        pd.testing.assert_series_equal(round_trip(value), value)
+    code = body_of(np.zeros(1, "i1"))
+    twice = mark(0x46, body_of(np.array([1, 2, 1])), None, None)
+    assert "twice" in refused(0x42, code, twice, False)
+    assert "twice" in refused(0x48, only(twice), only(code), [None])
+    missing = mark(0x46, body_of(np.array([1.0, np.nan])), None, None)
+    assert "missing" in refused(0x42, code, missing, False)
+    same = [k * ((1 << 61) - 1) for k in range(1, 500)]
+    objects = mark(0x46, mark(0x40, same), None, None)
+    assert "one hash" in refused(0x42, code, objects, False)
+    outside = body_of(np.array([7], "i1"))
+    level = mark(0x46, body_of(np.array([1, 2])), None, None)
+    assert "outside" in refused(0x48, only(level), only(outside), [None])

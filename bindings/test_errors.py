@@ -17,8 +17,8 @@ from hutch._outcome import ErrorInfo, Outcome
 
 
 def error_of(bases: list[str], kind: str = "MyError") -> hutch.SandboxExecutionError:
-    info = ErrorInfo(kind, "of mine", "Traceback …\nMyError: of mine\n", 3, "")
-    return execution_error(info, bases)
+    info = ErrorInfo(kind, "of mine", "Traceback …\nMyError: of mine\n", 3, "", tuple(bases))
+    return execution_error(info)
 
 
 ALLOWED = [
@@ -50,6 +50,25 @@ def test_a_type_outside_the_closed_list_is_never_taken_on(name: str) -> None:
         assert not isinstance(error, kind)
 
 
+def test_callers_can_ask_for_the_kinds_that_no_except_of_theirs_catches() -> None:
+    error = error_of(["FileNotFoundError", "OSError", "Exception", "BaseException"])
+    for asked in (error, error.error):
+        assert asked.builtin == "FileNotFoundError"
+        assert asked.is_a(FileNotFoundError) and asked.is_a(OSError) and asked.is_a(Exception)
+        assert not asked.is_a(ValueError) and not asked.is_a(PermissionError)
+        for kind in (hutch.SandboxError, int, "OSError", None):
+            with pytest.raises(TypeError, match="builtin exception class"):
+                asked.is_a(kind)  # type: ignore[arg-type]
+
+
+def test_what_a_cell_tells_as_bases_may_be_anything() -> None:
+    told = ["KeyError", 3, "nonsense", "int", ["OSError"], "LookupError", None]
+    assert _errors.builtin_names(told) == ("KeyError", "LookupError")
+    assert _errors.builtin_names({"KeyError": 1}) == ()
+    assert len(_errors.builtin_names(["OSError"] * 100_000)) <= 32
+    assert error_of([]).builtin == "" and not error_of([]).is_a(Exception)
+
+
 def test_the_closed_list_is_closed() -> None:
     for kind in _errors.ALLOWED.values():
         assert issubclass(kind, Exception)
@@ -64,7 +83,7 @@ def test_the_nearest_allowed_base_decides() -> None:
 
 def test_a_syntax_errors_message_is_printed() -> None:
     for kind in ("SyntaxError", "IndentationError"):
-        error = execution_error(ErrorInfo(kind, "no \x1b such grammar"), [kind])
+        error = execution_error(ErrorInfo(kind, "no \x1b such grammar", bases=(kind,)))
         for one in (error, pickle.loads(pickle.dumps(error))):
             printed = "".join(traceback.format_exception(one))
             assert f"{kind}: no \\x1b such grammar" in printed
@@ -106,9 +125,11 @@ def test_an_error_is_the_same_after_a_pickle(error: hutch.SandboxError) -> None:
 
 
 def test_an_execution_error_is_the_same_after_a_pickle() -> None:
-    outcome: Outcome[Any] = Outcome("raised", error=ErrorInfo("KeyError", "'k'", "Traceback"))
+    outcome: Outcome[Any] = Outcome(
+        "raised", error=ErrorInfo("KeyError", "'k'", "Traceback", bases=("KeyError",))
+    )
     assert outcome.error is not None
-    error = execution_error(outcome.error, ["KeyError"])
+    error = execution_error(outcome.error)
     outcome.fail(error)
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, KeyError) and again.error == error.error

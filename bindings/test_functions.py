@@ -435,3 +435,48 @@ def test_a_path_is_shortened() -> None:
     assert _pickling.short_path("/nowhere/at/all/x.py") == "x.py"
     assert _pickling.short_path("<stdin>") == "<stdin>"
     assert _pickling.short_path(os.path.join(os.getcwd(), "a", "b.py")) == "a/b.py"
+
+
+def test_models_that_name_one_another_travel_in_whatever_order_they_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    (tmp_path / "own_models.py").write_text(
+        "from typing import Literal, Union\n"
+        "from pydantic import BaseModel\n"
+        "from pydantic.dataclasses import dataclass\n"
+        "class Num(BaseModel):\n    value: int\n"
+        "class Add(BaseModel):\n    op: Literal['add']\n    left: 'Expr'\n"
+        "class Mul(BaseModel):\n    op: Literal['mul']\n    left: 'Expr'\n"
+        "Expr = Union[Num, Add, Mul]\n"
+        "Add.model_rebuild(); Mul.model_rebuild()\n"
+        "@dataclass\nclass Pair:\n    left: Add\n    right: 'Pair | None' = None\n"
+        "def outer_first():\n    return Add(op='add', left=Num(value=1)).model_dump()\n"
+        "def inner_first():\n    n = Num(value=1)\n"
+        "    return Mul(op='mul', left=Add(op='add', left=n)).model_dump()\n"
+        "def dataclass_first():\n"
+        "    return Pair(Add(op='add', left=Num(value='2'))).left.left.value\n"
+        "def wrong():\n"
+        "    try: Add(op='mul', left=1)\n"
+        "    except ValueError as error: return error.error_count() > 1\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = importlib.import_module("own_models")
+    try:
+        added = {"op": "add", "left": {"value": 1}}
+        for name, result in [
+            ("outer_first", added),
+            ("inner_first", {"op": "mul", "left": added}),
+            ("dataclass_first", 2),
+            ("wrong", True),
+        ]:
+            data = _pickling.dumps(getattr(own, name))
+            done = subprocess.run(
+                [sys.executable, "-c", "import pickle, sys\n"
+                 "print(pickle.load(sys.stdin.buffer)())"],
+                input=data, capture_output=True, cwd="/", check=False,
+            )  # fmt: skip
+            assert done.stdout.decode().strip() == str(result), (name, done.stderr.decode())
+        assert pydantic.VERSION and own.outer_first() == added  # nothing was taken from the classes
+    finally:
+        sys.modules.pop("own_models", None)

@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 import hutch
-from hutch import NetworkDenied, Policy, Secret
+from hutch import NetworkDenied, Policy, SandboxError, SandboxStartupError, Secret
 from hutch._network import deny, records, revealed
 from hutch._outcome import ErrorInfo, Outcome
 from hutch._policy import NORMAL
@@ -193,6 +193,35 @@ def test_without_a_refusal_in_the_record_nothing_is_denied() -> None:
     assert not isinstance(failed([REACHED]).exception(), NetworkDenied)
     assert not isinstance(failed([REFUSED], "limit", "memory").exception(), NetworkDenied)
     assert not isinstance(failed([REFUSED], "died").exception(), NetworkDenied)
+
+
+LOST = ("", 0, False, "the egress process ended", "", 0, 0, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "limit"),
+    [("raised", None), ("died", None), ("limit", "time"), ("limit", "cpu_time")],
+)
+def test_a_call_that_failed_without_its_network_is_a_fault(status: Any, limit: str | None) -> None:
+    outcome = failed([REACHED, REFUSED, LOST], status, limit)
+    assert (outcome.status, outcome.limit, outcome.safe_to_retry) == ("fault", None, False)
+    assert outcome.network_lost == "the egress process ended"
+    error = outcome.exception()
+    assert isinstance(error, SandboxStartupError) and error.may_have_run
+    assert "the egress process ended" in str(error)
+    assert isinstance(error.__cause__, SandboxError)
+    assert outcome.error is not None and outcome.error.type == "OSError"
+    again = pickle.loads(pickle.dumps(outcome))
+    assert (again.status, again.network_lost) == ("fault", outcome.network_lost)
+    assert outcome.to_dict()["network_lost"] == outcome.network_lost
+    assert "network lost" in repr(outcome)
+
+
+def test_what_a_lost_network_does_not_explain_stays_what_it_is() -> None:
+    memory = failed([LOST], "limit", "memory")
+    assert (memory.status, memory.limit) == ("limit", "memory")
+    assert memory.network_lost == "the egress process ended"
+    assert failed([REACHED]).network_lost == failed([REFUSED]).network_lost == ""
 
 
 def test_records_are_data_with_names() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import decimal
+import fractions
 import json
 import pickle
 from typing import Any
@@ -9,6 +12,7 @@ from typing import Any
 import pytest
 
 import hutch
+from hutch import _run
 from hutch._outcome import ErrorInfo, Outcome, Usage
 
 
@@ -109,9 +113,149 @@ def test_any_text_can_be_explained(text: str) -> None:
         ("ModuleNotFoundError", "No module named 'tkinter'", "part of Python"),
         ("EOFError", "EOF when reading a line", "stdin="),
         ("KeyError", "'x'", "^$"),
+        ("FileNotFoundError", "config", "^$"),
+        ("ComputeError", "No such file or directory (os error 2): x.csv", "files="),
+        ("BlockingIOError", "[Errno 11] Resource temporarily unavailable", "^$"),
+        ("BlockingIOError", "mine", "^$"),
+        ("PermissionError", "[Errno 1] Operation not permitted", "privilege"),
+        ("PermissionError", "[Errno 13] Permission denied: 'x'", "^$"),
+        ("PermissionError", "[Errno 13] Permission denied: '/tmp/x'", "^$"),
+        ("PermissionError", "[Errno 13] Permission denied: '/usr/x'", "/tmp"),
+        ("PermissionError", "you may not, says my app", "^$"),
+        ("ConnectionError", "db down", "^$"),
+        ("OSError", "[Errno 28] my quota", "^$"),
+        ("OSError", "[Errno 28] No space left on device", "disk_mb="),
+        ("OSError", "Not enough free space to write 64 bytes", "disk_mb="),
+        ("OSError", "[Errno 24] Too many open files: 'x'", "1,024"),
+        ("OSError", "out of pty devices", "pipes"),
+        ("URLError", "<urlopen error [Errno 111] Connection refused>", "nothing listens"),
+        ("ConnectionRefusedError", "[Errno 111] Connect call failed ('::1', 9)", "listens"),
     ],
 )
 def test_hints(kind: str, message: str, says: str) -> None:
     from hutch._explain import hint_for
 
     assert pytest.importorskip("re").search(says, hint_for(kind, message))
+
+
+@pytest.mark.parametrize(
+    ("message", "where", "line", "limit", "says"),
+    [
+        (
+            "[Errno 2] No such file or directory: 'git'",
+            "_execute_child",
+            "raise x",
+            "",
+            "no program",
+        ),
+        ("[Errno 2] No such file or directory: './a'", "_execute_child", "raise x", "", "files="),
+        ("[Errno 2] No such file or directory: 'git'", "f", "open('git')", "", "files="),
+        ("[Errno 2] No such file or directory", "f", "os.openpty()", "", "pipes"),
+        ("[Errno 11] Resource temporarily unavailable", "f", "os.fork()", "pids", "pids="),
+        ("[Errno 11] Resource temporarily unavailable", "f", "s.recv(1)", "", "^$"),
+        ("can't start new thread", "start", "_start_new_thread(x)", "pids", "pids="),
+        ("can't start new thread", "start", "_start_new_thread(x)", "memory", "^$"),
+        ("can't start new thread", "f", "raise RuntimeError(text)", "", "^$"),
+        ("[Errno 28] No space left on device", "f", "file.write(x)", "disk", "^$"),
+    ],
+)
+def test_hints_by_what_raised_it(
+    message: str, where: str, line: str, limit: str, says: str
+) -> None:
+    from hutch._explain import hint_for
+
+    traceback = 'Traceback (most recent call last):\n  File "a.py", line 3, in <module>\n    f()\n'
+    traceback += f'  File "b.py", line 7, in {where}\n    {line}\nX: {message}\n'
+    hint = hint_for("OSError", message, traceback, limit=limit)
+    assert pytest.importorskip("re").search(says, hint)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[Errno -3] Temporary failure in name resolution",
+        "[Errno 101] Network is unreachable",
+        "[Errno 111] Connection refused",
+    ],
+)
+def test_no_hint_denies_a_network_that_was_given(message: str) -> None:
+    from hutch._explain import hint_for
+
+    assert "network" in hint_for("OSError", message)
+    assert hint_for("OSError", message, has_network=True) == ""
+
+
+HUGE = 1 << 100_000
+
+
+@dataclasses.dataclass
+class Record:
+    number: int
+    more: Any = None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        HUGE,
+        -HUGE,
+        [HUGE],
+        {HUGE: HUGE},
+        (1, {HUGE}),
+        Record(HUGE),
+        {"a": [Record(1, [HUGE])]},
+        fractions.Fraction(HUGE, 3),
+        range(HUGE),
+        slice(HUGE),
+        decimal.Decimal(1).scaleb(999_999),
+        ["\x1b[2J"] * 100_000,
+        [[[[[[[[[[1]]]]]]]]]] * 100_000,
+        dict.fromkeys(range(100_000)),
+        object(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_value_is_shown_shortly_and_becomes_json(value: Any) -> None:
+    outcome = Outcome("returned", value)
+    for text in (repr(outcome), str(outcome)):
+        assert len(text) < 500 and text.isprintable()
+    assert json.loads(json.dumps(outcome.to_dict(), allow_nan=False))["ok"] is True
+    assert json.dumps(Outcome("raised", error=ErrorInfo("E", "m", line=HUGE)).to_dict())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [1, (2,), {"a": {3}}, frozenset([4]), set(), (), b"x", 1.5, None],
+        1 << 70,
+        {"rows": [Record(1, "x")]},
+        hutch.SandboxError("x"),
+    ],
+    ids=repr,
+)
+def test_a_small_value_is_shown_as_it_is(value: Any) -> None:
+    assert f"value={repr(value)[:60]}" in repr(Outcome("returned", value))
+
+
+def test_what_a_cell_says_of_an_error_is_capped_and_told() -> None:
+    told = {
+        "type": "E" * 10**6,
+        "message": "\x1b" * 40_000_000,
+        "traceback": "t" * 20_000_000 + "ValueError: the end",
+        "hint": "h" * 10**6,
+        "line": HUGE,
+        "bases": ["ValueError"] * 10**6,
+    }
+    outcome: Outcome[Any] = _run.raised(Outcome("raised"), told)
+    error = outcome.error
+    assert error is not None and error.line is None
+    assert len(error.message) < 66_000 and "39,934,464 more characters" in error.message
+    assert len(error.traceback) < 263_000 and error.traceback.endswith("ValueError: the end")
+    assert "more characters left out" in error.traceback
+    assert len(error.type) < 1100 and len(error.hint) < 66_000
+    assert isinstance(outcome.exception(), ValueError)
+    assert len(str(outcome.exception())) < 10**6 and len(repr(outcome)) < 1000
+    assert json.dumps(outcome.to_dict())
+    honest = {"type": "ValueError", "message": "no", "traceback": "Traceback…", "line": 3}
+    assert _run.error_info(honest) == ErrorInfo("ValueError", "no", "Traceback…", 3, "")
+    assert _run.error_info({"line": True, "type": 5, "message": None}).type == "Exception"

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import random
+import re
+import sys
+import time
 
 import pytest
 from hypothesis import given, strategies as st
 
 import hutch
+from hutch._explain import NO_PROJECTS
+from hutch._lock import is_pylock, of_lines
 from hutch._requirements import (
+    _blocks,
     _two_keys,
     inline_dependencies,
     inline_metadata,
     normalize,
 )
+from hutch._requirements_file import lines_of
+from hutch.cli.commands import _decoded
+
+IMPORTED = {name.lower() for name in (*NO_PROJECTS, *sys.stdlib_module_names)}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +45,9 @@ def test_extras_specifiers_and_markers_are_put_in_order() -> None:
     assert one == ('foo[a,b]<3,>=1; python_version < "3.13"',)
 
 
-names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}([-_.][A-Za-z0-9]{1,5})?", fullmatch=True)
+names = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,8}([-_.][A-Za-z0-9]{1,5})?", fullmatch=True).filter(
+    lambda name: name.lower() not in IMPORTED
+)
 
 
 @given(st.lists(names, max_size=6), st.randoms(use_true_random=False))
@@ -145,3 +157,112 @@ def test_the_reader_for_old_pythons_reads_the_same() -> None:
 def test_metadata_that_cannot_be_followed_is_refused(source: str, says: str) -> None:
     with pytest.raises(hutch.RequirementError, match=says):
         inline_dependencies(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "project"),
+    [("sklearn", "scikit-learn"), ("cv2", "opencv-python-headless"), ("PIL", "pillow")],
+)
+def test_a_name_that_is_only_imported_is_answered_by_its_project(name: str, project: str) -> None:
+    with pytest.raises(hutch.RequirementError, match=project) as caught:
+        normalize([name + ">=1"])
+    assert project in caught.value.hint
+    assert normalize([project]) == (project,)
+
+
+@pytest.mark.parametrize("name", ["json", "asyncio", "xml", "UU", "Queue"])
+def test_a_part_of_python_is_no_dependency(name: str) -> None:
+    with pytest.raises(hutch.RequirementError, match="part of Python"):
+        normalize([name])
+    assert normalize([f'{name}; python_version < "3"'])  # a backport, for Pythons that lack it
+    assert normalize([f"{name}>=1"]), "a project of that name, as in a list of pip freeze"
+
+
+def block(body: str) -> str:
+    return "# /// script\n" + "".join(f"# {line}\n" for line in body.split("\n")) + "# ///\n"
+
+
+MEGABYTE = 1 << 20
+HOSTILE_SCRIPTS = {
+    "openings": "# /// x\n" * (MEGABYTE // 8),
+    "openings of scripts": "# /// script\n# a\n" * (MEGABYTE // 17),
+    "comments": "# \n" * (MEGABYTE // 3),
+    "closings": "# /// script\n" + "# ///\n" * (MEGABYTE // 6),
+    "long": block("#" * MEGABYTE),
+    "brackets": block("a=" + "[" * 60_000),
+    "tables": block("a=" + "{a=" * 20_000),
+    "dots": block(".".join("a" * 30_000) + "=1"),
+    "dots in a header": block("[" + " . ".join("a" * 15_000) + "]"),
+    "quoted dots": block(".".join(['"a"'] * 15_000) + "=1"),
+    "escapes": block('dependencies=["' + "\\\\" * 30_000),
+    "quotes": block('"""' * 20_000),
+    "digits": block("a=" + "9" * 60_000),
+    "spaces": block("a" + " " * 60_000 + "b"),
+    "parentheses": block('dependencies=["a; ' + "(" * 900 + '"]'),
+    "python": block('requires-python=">=' + "1." * 30_000 + '"'),
+    "python's digits": block('requires-python=">=' + "9" * 30_000 + '"'),
+    "keys": block("dependencies = [\n" * 3000),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE_SCRIPTS)
+def test_a_hostile_script_is_read_in_a_moment_or_refused(name: str) -> None:
+    script = HOSTILE_SCRIPTS[name]
+    begun = time.process_time()
+    try:
+        inline_metadata(script)
+        inline_dependencies(script)
+    except hutch.RequirementError:
+        pass
+    assert time.process_time() - begun < 30  # quadratic: minutes to hours
+
+
+@pytest.mark.parametrize("text", [HOSTILE_SCRIPTS[n].replace("# ", "") for n in ("keys", "digits")])
+def test_without_a_reader_of_toml_it_is_the_same(text: str) -> None:
+    begun = time.process_time()
+    for hostile in (
+        text,
+        'dependencies = ["a", ' + "#" * 60_000 + '"\n]',
+        "dependencies = " + "[" * 9999 + "]",
+    ):
+        try:
+            _two_keys(hostile)
+        except hutch.RequirementError:
+            pass
+    assert time.process_time() - begun < 30
+
+
+def test_blocks_are_found_as_the_reference_finds_them() -> None:
+    reference = re.compile(
+        r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$"
+    )
+    parts = ["# /// script", "# /// x", "# ///", "#", "# a = 1", "x = 1", "", "# /// a b", "#x"]
+    rng = random.Random(20240229)
+    for _ in range(5000):
+        source = "\n".join(rng.choice(parts) for _ in range(rng.randrange(12)))
+        found = reference.finditer(source + "\n")
+        expected = [(match["type"], match["content"].splitlines()) for match in found]
+        assert list(_blocks(source)) == expected
+
+
+def test_lines_of_a_file_are_read_in_a_moment() -> None:
+    begun = time.process_time()
+    assert lines_of(" " * MEGABYTE + "a") == ["a"]
+    assert lines_of("a" + " " * MEGABYTE + "#c\n#\n b#c # d") == ["a", "b#c"]
+    assert not is_pylock("\n" * MEGABYTE)
+    with pytest.raises(hutch.RequirementError):
+        of_lines(["a==1" + " " * MEGABYTE + "-"], "x")
+    with pytest.raises(hutch.RequirementError):
+        normalize(["a" + " " * MEGABYTE + "@"], urls=True)
+    with pytest.raises(hutch.RequirementError, match=r"nested too deeply|cannot read"):
+        normalize(["a; " + "(" * 900])
+    for line in ("No module named '", "a", "Traceback (most recent call last):\n", " "):
+        hutch.explain(line * (MEGABYTE // len(line)))
+    assert time.process_time() - begun < 30
+
+
+def test_a_script_in_an_encoding_that_is_slow_to_read_is_refused() -> None:
+    for name in ("punycode", "idna"):
+        with pytest.raises(ValueError, match="encoding"):
+            _decoded(f"# coding: {name}\n".encode() + b"a" * 1000)
+    assert _decoded("# coding: latin-1\nx = 'ü'".encode("latin-1")).endswith("'ü'")

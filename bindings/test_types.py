@@ -241,6 +241,50 @@ def test_what_was_not_promised_is_told_with_its_place(
     assert caught.value.expected
 
 
+class Left(TypedDict):
+    down: Left | Right | None
+
+
+class Right(TypedDict, total=False):
+    down: Left | Right | None
+
+
+def test_what_fits_no_choice_costs_no_words_and_no_look_at_the_annotations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hints = [Optional[Leaf], Union[Needed, Leaf, str], Union[int, list[Leaf], str]]
+    for hint in hints:
+        _types.named_types(hint)
+    told: list[Any] = []
+
+    def spy(name: str) -> None:
+        was = getattr(_types, name)
+        monkeypatch.setattr(_types, name, lambda *args: told.append(name) or was(*args))
+
+    for name in ("_shown", "named_types", "_resolved_fields", "AnnotationMismatch"):
+        spy(name)
+    for hint in hints:
+        _types.check([None if hint is hints[0] else "a"] * 50_000, list[hint])  # type: ignore[valid-type]
+    _types.check([{"a": 1, "b": []}] * 5_000, list[Needed])
+    assert told == []
+    with pytest.raises(TypeError, match=r"result\[7\]"):
+        _types.check([None] * 7 + [1], list[Optional[Leaf]])
+    assert told.count("_shown") == told.count("AnnotationMismatch") == 1
+
+
+def test_no_container_is_judged_twice_against_a_choice() -> None:
+    value: Any = None
+    for _ in range(60):
+        value = {"down": value}
+    _types.check(value, Union[Left, Right])
+    wrong: Any = 1
+    for _ in range(60):
+        wrong = {"down": wrong}
+    with pytest.raises(_types.AnnotationMismatch) as caught:
+        _types.check([wrong], list[Union[Left, Right]])
+    assert caught.value.path == "result[0]"
+
+
 def test_numbers_of_numpy_stand_for_pythons() -> None:
     np = pytest.importorskip("numpy", reason="numpy is not installed")
     _types.check(np.int64(1), int)

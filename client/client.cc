@@ -16,13 +16,13 @@
 namespace hutch {
 namespace {
 
-constexpr auto kGreeting = std::chrono::seconds(10);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 // How long an outcome waits for the warden's word. A timeout may be passed by half a second in all.
 constexpr auto kReportAfterLimit = std::chrono::milliseconds(300);
 constexpr auto kLastWord = std::chrono::milliseconds(1000);  // of one that may not have ended
 constexpr auto kReportAfterEnd = std::chrono::milliseconds(3000);
-constexpr int kSendAttempts = 9;  // each on another cell
+constexpr int kSendAttempts = 9;    // each on another cell
+constexpr size_t kTrimPeriod = 16;  // leases
 constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
 
 uint64_t Micros(Clock::duration d) {
@@ -42,6 +42,8 @@ Ending EndingOf(const CallOutcome& outcome) {
       return Ending::kRaised;
     case CallStatus::kTooLarge:
       return Ending::kLimitResult;
+    case CallStatus::kOutOfMemory:
+      return Ending::kLimitMemory;
     case CallStatus::kTimedOut:
       return Ending::kLimitTime;
     case CallStatus::kCancelled:
@@ -99,6 +101,15 @@ Error Lost() {
                "`hutch logs` shows its last words; it starts again with the next call");
 }
 
+namespace {
+
+Error Silent() {
+  return Error(Code::kUnavailable, "the agent does not answer: it is stopped, or hangs",
+               "the next call ends it and starts another one");
+}
+
+}  // namespace
+
 bool IsSimple(const CallOutcome& outcome) {
   return outcome.status == CallStatus::kReturned || outcome.status == CallStatus::kUnencodable ||
          (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
@@ -148,12 +159,18 @@ Client::Client(const std::string& socket, long connect_uid)
   if (!socket_) throw Error(Code::kUnavailable, "no agent listens at " + socket);
   Send(Hello{kWireVersion, pid_, ::getuid()});
   pollfd polled{socket_.get(), POLLIN, 0};
-  const Clock::time_point deadline = Clock::now() + kGreeting;
   std::optional<ReceivedMessage> received;
   while (!received) {
-    if (Clock::now() > deadline) throw Error(Code::kUnavailable, "the agent does not answer");
-    if (::poll(&polled, 1, 250) > 0) received = ReceiveMessage(socket_.get());
+    const Clock::time_point begun = Clock::now();
+    const auto period = std::chrono::milliseconds(kLookPeriod).count();
+    if (::poll(&polled, 1, static_cast<int>(period)) > 0) {
+      received = ReceiveMessage(socket_.get());
+    } else if (heart_.Look(WorthOfLook(Clock::now() - begun - kLookPeriod, 0)) ==
+               Heartbeat::Next::kGiveUp) {
+      throw Silent();
+    }
   }
+  heart_ = {};
   if (const auto* failed = std::get_if<Failed>(&received->message)) {
     throw Error(static_cast<Code>(failed->code), failed->message, failed->hint, false,
                 failed->figures);
@@ -212,6 +229,21 @@ HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
           std::chrono::microseconds(leased.worker_us)};
 }
 
+void Client::TrimStocks() {
+  if (++added_ % kTrimPeriod != 0) return;
+  size_t held = 0;
+  for (const auto& [key, stock] : stocks_) held += stock.size();
+  while (held-- > Stock::kMost) {
+    Stock* largest = nullptr;
+    for (auto& [key, stock] : stocks_) {
+      if (!stock.called() && (largest == nullptr || stock.size() > largest->size()))
+        largest = &stock;
+    }
+    if (largest == nullptr || largest->size() == 0) return;
+    Tell(hutch::Done{largest->GiveUp().lease.id(), false, {}});
+  }
+}
+
 void Client::Dispatch(ReceivedMessage received) {
   const auto request_of = [](const Message& message) -> uint64_t {
     return std::visit(
@@ -228,13 +260,21 @@ void Client::Dispatch(ReceivedMessage received) {
     return;
   }
   const uint64_t request = request_of(received.message);
+  if (request != 0 && request == heart_request_) {
+    heart_.Answered();
+    return;
+  }
   const auto ahead = ahead_requests_.find(request);
   if (ahead != ahead_requests_.end()) {
-    Stock& stock = stocks_[ahead->second];
-    stock.Answered();
+    const AskedAhead& asked = ahead->second;
+    Stock& stock = stocks_[asked.key];
+    stock.Answered(asked.loaded.has_value());
     if (const auto* leased = std::get_if<Leased>(&received.message)) {
-      stock.Add(MakeLease(*leased, std::move(received.descriptors)));
-      flights_.Granted(ahead->second);
+      HeldLease held = MakeLease(*leased, std::move(received.descriptors));
+      if (asked.loaded) held.lease.SetLoaded(*asked.loaded);
+      stock.Add(std::move(held));
+      TrimStocks();
+      flights_.Granted(asked.key);
     }
     ahead_requests_.erase(ahead);
     return;
@@ -249,6 +289,7 @@ void Client::Dispatch(ReceivedMessage received) {
     if (const auto* leased = std::get_if<Leased>(&received.message)) {
       if (!flights_.waiting(key)) return GiveBack(received.message);
       stocks_[key].Add(MakeLease(*leased, std::move(received.descriptors)));
+      TrimStocks();
       flights_.Granted(key);
     }
     return;
@@ -294,6 +335,43 @@ void Client::DrainLocked(const Done& enough) {
   }
 }
 
+void Client::LookAtAgent(Clock::duration late) {
+  const Clock::time_point now = Clock::now();
+  if (now - looked_ < kLookPeriod) return;
+  // Nobody waited meanwhile: what was not answered then says nothing.
+  if (now - looked_ > 3 * kLookPeriod) heart_ = {};
+  looked_ = now;
+  switch (heart_.Look(WorthOfLook(late, pressure()))) {
+    case Heartbeat::Next::kAsk:
+      heart_request_ = NextRequest();
+      return Tell(Ask{heart_request_, "alive"});
+    case Heartbeat::Next::kWait:
+      return;
+    case Heartbeat::Next::kGiveUp:
+      GiveUpAgent();
+  }
+}
+
+void Client::GiveUpAgent() {
+  broken_ = true;
+  loans_.clear();  // as where the connection is closed
+  changed_.notify_all();
+  throw Silent();
+}
+
+bool Client::IsLost(uint64_t lease, bool hung_up) {
+  const std::lock_guard lock(mutex_);
+  if (!reading_ && !broken_) DrainLocked([] { return false; });
+  return IsLostLocked(lease, hung_up);
+}
+
+bool Client::IsLostLocked(uint64_t lease, bool hung_up) const {
+  if (hung_up && broken_) return true;
+  const auto found = reports_.find(lease);
+  return found != reports_.end() && found->second &&
+         (hung_up || found->second->report.end == kLost);
+}
+
 bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
                      const CallHooks& hooks, const Done& done) {
   for (;;) {
@@ -321,6 +399,7 @@ bool Client::WaitFor(std::unique_lock<std::mutex>& lock, Clock::time_point deadl
       if (cancelled || interrupted) {
         throw Error(Code::kCancelled, interrupted ? "interrupted" : "cancelled before it began");
       }
+      LookAtAgent(Clock::now() - now - std::chrono::ceil<std::chrono::milliseconds>(wait));
     } else {
       changed_.wait_for(lock, wait);
       if (done()) return true;
@@ -349,6 +428,7 @@ void Client::Converse(const Message& request, uint64_t id, Clock::time_point dea
     lock.lock();
     for (;;) {
       if (!WaitFor(lock, deadline, hooks, [&] { return !pending.arrived.empty(); })) {
+        if (heart_.overdue()) GiveUpAgent();
         throw Error(Code::kTimeout, "the agent did not answer in time");
       }
       ReceivedMessage received = std::move(pending.arrived.front());
@@ -418,12 +498,12 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
   return text;
 }
 
-void Client::CatchUp(const std::string& key) {
+void Client::CatchUp(const std::string& key, const Sha256Digest& identity) {
   std::optional<HeldLease> spent;  // closed after the lock is free
   const std::lock_guard lock(mutex_);
   spent = std::exchange(spent_, std::nullopt);
   Stock& stock = stocks_[key];
-  if (!reading_) DrainLocked([&] { return !stock.empty(false); });
+  if (!reading_) DrainLocked([&] { return stock.Has(false, identity); });
 }
 
 void Client::Bury(HeldLease held) {
@@ -433,17 +513,30 @@ void Client::Bury(HeldLease held) {
   std::swap(last, spent_);
 }
 
-std::optional<HeldLease> Client::TakeHeld(const std::string& key, bool shared) {
+std::optional<HeldLease> Client::TakeHeld(const std::string& key, const CallRequest& request) {
   // A cell that a dead agent has left would run, with nobody to hold it to its limits.
   if (broken_) throw Lost();
   const std::lock_guard lock(mutex_);
   Stock& stock = stocks_[key];
-  if (!reading_) DrainLocked([&] { return loans_.empty() && !stock.empty(shared); });
-  std::optional<HeldLease> held = stock.Take(shared);
+  const bool shared = request.shared();
+  if (!reading_) DrainLocked([&] { return loans_.empty() && stock.Has(shared, request.identity); });
+  std::optional<HeldLease> held = stock.Take(shared, request.identity);
   if (!held) return held;
   held->queue = held->worker_start = {};  // nobody waited for it
   reports_[held->lease.id()];
   return held;
+}
+
+void Client::GiveBackUnwanted(const std::string& key) {
+  for (;;) {
+    std::optional<HeldLease> unwanted;
+    {
+      const std::lock_guard lock(mutex_);
+      unwanted = stocks_[key].TakeUnwanted();
+    }
+    if (!unwanted) return;
+    Tell(hutch::Done{unwanted->lease.id(), false, {}});
+  }
 }
 
 HeldLease Client::AcquireLease(const std::string& key, const CallRequest& request,
@@ -504,6 +597,7 @@ void Client::KeepLocked(const std::string& key, HeldLease held) {
   std::deque<uint64_t>& waiters = shared_waiters_[key];
   if (waiters.empty()) {
     stocks_[key].Keep(std::move(held));
+    TrimStocks();
     return flights_.Granted(key);
   }
   const uint64_t request = waiters.front();
@@ -531,7 +625,7 @@ bool Client::Keep(const std::string& key, const CallRequest& request, HeldLease&
   held.cpu_us += outcome.usage.cpu_us;
   // Takes the limits of this call off the warden's clock, and once says that the lease is kept.
   if (held.lease.told_slow() || !std::exchange(held.may_be_taken, true))
-    Tell(Started{held.lease.id(), 0, 0});
+    Tell(Started{held.lease.id(), 0, 0, 0});
   std::atomic_ref<uint32_t>(table_[held.table_slot]).store(MarkOf(held.lease.id(), kLeaseIdle));
   const std::lock_guard lock(mutex_);
   KeepLocked(key, std::move(held));
@@ -541,7 +635,7 @@ bool Client::Keep(const std::string& key, const CallRequest& request, HeldLease&
 void Client::TellStarted(const HeldLease& held, const CallRequest& request) {
   const uint64_t cpu_ms =
       request.limits.cpu_ms == 0 ? 0 : request.limits.cpu_ms + held.cpu_us / 1000;
-  Tell(Started{held.lease.id(), request.limits.timeout_ms, cpu_ms});
+  Tell(Started{held.lease.id(), request.limits.timeout_ms, cpu_ms, held.lease.result_kb()});
 }
 
 bool Client::MarkUsed(const HeldLease& held) {
@@ -551,25 +645,33 @@ bool Client::MarkUsed(const HeldLease& held) {
       .compare_exchange_strong(expected, MarkOf(lease, kLeaseUsed));
 }
 
-std::vector<uint64_t> Client::WantAhead(const std::string& key) {
-  std::vector<uint64_t> requests;
+Client::Wanted Client::WantAhead(const std::string& key, const CallRequest* finished, bool quick) {
+  Wanted wanted;
   const std::lock_guard lock(mutex_);
   Stock& stock = stocks_[key];
-  while (stock.Missing() > 0) {
-    requests.push_back(NextRequest());
-    ahead_requests_[requests.back()] = key;
-    stock.Asked();
+  if (finished != nullptr && stock.ShouldLoad(finished->identity) && stock.Missing() > 0) {
+    wanted.load = LoadFrame(*finished, quick);
+    const CallLimits& limits = finished->limits;
+    wanted.cpu_ms = limits.cpu_ms == 0 ? limits.timeout_ms : limits.cpu_ms;
   }
-  return requests;
+  while (stock.Missing() > 0) {
+    const bool loaded = wanted.requests.empty() && !wanted.load.empty();
+    wanted.requests.push_back(NextRequest());
+    AskedAhead& asked = ahead_requests_[wanted.requests.back()];
+    asked.key = key;
+    if (loaded) asked.loaded = finished->identity;
+    stock.Asked(loaded);
+  }
+  return wanted;
 }
 
 void Client::SendDone(const std::string& key, uint64_t lease, bool want_report,
-                      const CallNote& note, std::string load) {
-  const std::vector<uint64_t> requests = WantAhead(key);
+                      const CallNote& note, Wanted wanted) {
+  const std::vector<uint64_t>& requests = wanted.requests;
   if (requests.empty()) {
     Send(hutch::Done{lease, want_report, note});
   } else {
-    Send(hutch::Done{lease, want_report, note, requests[0], std::move(load)});
+    Send(hutch::Done{lease, want_report, note, requests[0], std::move(wanted.load), wanted.cpu_ms});
   }
   for (size_t i = 1; i < requests.size(); ++i)
     Send(Acquire{requests[i], key, kAheadPatienceMs, true});
@@ -605,7 +707,8 @@ HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
   Clock::duration queue{};  // of all attempts
   Clock::duration worker_start{};
   for (int attempt = 0; attempt < kSendAttempts; ++attempt) {
-    std::optional<HeldLease> held = TakeHeld(key, request.shared());
+    std::optional<HeldLease> held = TakeHeld(key, request);
+    GiveBackUnwanted(key);
     if (!held) held = AcquireLease(key, request, hooks);
     held->queue = queue += held->queue;
     held->worker_start = worker_start += held->worker_start;
@@ -636,9 +739,11 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record = RecordOf(held, request, begun);
-  if (!request.shared()) CatchUp(key);
+  if (!request.shared()) CatchUp(key, request.identity);
   try {
-    record.outcome = held.lease.Await(request, hooks, [&] { TellStarted(held, request); });
+    record.outcome = held.lease.Await(
+        request, hooks, [&] { TellStarted(held, request); },
+        [&](bool hung_up) { return IsLost(lease, hung_up); });
   } catch (const Error& error) {
     // What the cell does is never a fault of ours, nor of the connection that other calls share.
     if (error.code() == Code::kProtocol) {
@@ -653,12 +758,10 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
     throw;
   }
   if (Keep(key, request, held, record.outcome)) return record;
-  std::string load;
   // Not of one that did not come back: its loading may be what holds it up.
-  if (!request.shared() && IsSimple(record.outcome))
-    load = LoadFrame(request, record.outcome.usage.wall_us < kQuickUs);
+  const bool load_again = !request.shared() && IsSimple(record.outcome);
   record = Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network,
-                    std::move(load));
+                    load_again ? &request : nullptr);
   Bury(std::move(held));
   return record;
 }
@@ -669,12 +772,14 @@ CallRecord Client::Conclude(OpenCall& open) {
 }
 
 CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans,
-                            bool network, std::string load) {
+                            bool network, const CallRequest* finished) {
   const CallStatus status = record.outcome.status;
   const bool simple = IsSimple(record.outcome);
   const bool want_report = (!simple && status != CallStatus::kInterrupted) || network;
-  const auto take = [&record, simple](std::optional<Report> report) {
+  bool told = false;
+  const auto take = [&record, &told, simple](std::optional<Report> report) {
     if (!report) return;
+    told = true;
     if (!simple) record.report = report->report;
     record.network = std::move(report->network);
   };
@@ -685,7 +790,8 @@ CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord r
     const bool lent = AwaitLoans(lease, std::move(loans));
     const bool waiting = want_report && !record.report;
     if (!waiting) ForgetReport(lease);
-    SendDone(key, lease, waiting || lent, NoteOf(record), std::move(load));
+    Wanted wanted = WantAhead(key, finished, record.outcome.usage.wall_us < kQuickUs);
+    SendDone(key, lease, waiting || lent, NoteOf(record), std::move(wanted));
     if (waiting) {
       const bool patient = status == CallStatus::kEnded || network;
       take(AwaitReport(
@@ -698,6 +804,13 @@ CallRecord Client::Conclude(const std::string& key, uint64_t lease, CallRecord r
       throw Error(Code::kUnavailable, "the agent and the cell were lost during the call",
                   "the call may have run; repeat it only if that does no harm", true);
     }
+  }
+  // An agent that goes takes the network with it, before the call sees anything else of that.
+  if (network && !told) {
+    NetworkRecord lost;
+    lost.reason = "the agent did not say what became of it";
+    lost.lost = true;
+    record.network.push_back(lost);
   }
   return record;
 }

@@ -3,8 +3,8 @@
 //
 // Thread-safe. There is no thread of its own: whoever waits reads the connection and hands the
 // others what is theirs. Calls that nobody waits for one by one are in flights.h. Not usable after
-// fork() in the child. When the agent is gone every wait ends with kUnavailable; calls whose cell
-// still lives go on to their end.
+// fork() in the child. When the agent is gone, or is asked and does not answer (heartbeat.h), every
+// wait ends with kUnavailable; calls whose cell still lives go on to their end.
 #pragma once
 
 #include <sys/types.h>
@@ -23,6 +23,7 @@
 #include "client/flights.h"
 #include "client/stock.h"
 #include "wire/error.h"
+#include "wire/heartbeat.h"
 #include "wire/message.h"
 
 namespace hutch {
@@ -93,16 +94,30 @@ class Client {
   };
   using Done = std::function<bool()>;
 
+  // What a call asked for when it came back: leases ahead, of which the first loads that.
+  struct Wanted {
+    std::vector<uint64_t> requests;
+    std::string load;     // a LoadFrame(), "": none
+    uint64_t cpu_ms = 0;  // that loading it may take
+  };
+  struct AskedAhead {
+    std::string key;
+    std::optional<Sha256Digest> loaded;
+  };
+
   // In the time that a call takes: what is left of the last one, and what the agent gave since.
-  void CatchUp(const std::string& key);
+  void CatchUp(const std::string& key, const Sha256Digest& identity);
   void Bury(HeldLease held);
-  std::optional<HeldLease> TakeHeld(const std::string& key, bool shared);
+  std::optional<HeldLease> TakeHeld(const std::string& key, const CallRequest& request);
+  // After a call was, or was not, given a lease of the stock.
+  void GiveBackUnwanted(const std::string& key);
   HeldLease AcquireLease(const std::string& key, const CallRequest& request,
                          const CallHooks& hooks);
   void ForgetSharedWaiter(const std::string& key, uint64_t request);
   bool MarkUsed(const HeldLease& held);
-  // Requests for leases ahead, as many as there should be more; they are to be sent.
-  std::vector<uint64_t> WantAhead(const std::string& key);
+  // Requests for leases ahead, as many as there should be more; they are to be sent. `finished`: a
+  // call that came back, whose function is the likeliest of a next one; nullptr: nothing is loaded.
+  Wanted WantAhead(const std::string& key, const CallRequest* finished, bool quick);
   // After a call: keeps its cell for the next one if it is a shared one, is not due for
   // replacement, and the call ended as it should.
   bool Keep(const std::string& key, const CallRequest& request, HeldLease& held,
@@ -115,16 +130,16 @@ class Client {
   std::optional<Report> AwaitReport(uint64_t lease, Clock::duration patience);
   void ForgetReport(uint64_t lease);
   // Gives the lease back, and asks for the warden's report where the call did not simply end.
+  // `finished`: as in WantAhead.
   CallRecord Conclude(const std::string& key, uint64_t lease, CallRecord record, Loans loans,
-                      bool network, std::string load = {});
+                      bool network, const CallRequest* finished = nullptr);
   // Keeps what the cell was lent until the warden says that it is dead. True: that is yet to come.
   bool AwaitLoans(uint64_t lease, Loans loans);
   void SettleLoans(uint64_t lease, const CellReport& report);
   void ForgetLease(uint64_t lease, Ending ending);  // never throws: for what is given up anyway
   // Tells that a lease is over, and asks for more ahead.
-  // `load`: the function of the call that ended is the likeliest of a next one.
   void SendDone(const std::string& key, uint64_t lease, bool want_report, const CallNote& note,
-                std::string load);
+                Wanted wanted);
 
   uint64_t NextRequest() { return next_request_++; }
   // Sends a request and gives `handle` each message that answers it until it says true.
@@ -139,6 +154,16 @@ class Client {
   void DrainLocked(const Done& enough);   // reads what has come, until there is enough
   void Dispatch(ReceivedMessage received);
   HeldLease MakeLease(const Leased& leased, std::vector<Fd> descriptors);
+  // After one was added to a stock: each holds three descriptors of this process, and a cell.
+  void TrimStocks();
+  // While somebody waits for the agent: asks whether it is there. `late`: by how much this thread
+  // was woken too late.
+  void LookAtAgent(Clock::duration late);
+  [[noreturn]] void GiveUpAgent();
+  // The agent said that nobody watches its cell any more, or, `hung_up`, that it is dead; or nobody
+  // is left to say so.
+  bool IsLost(uint64_t lease, bool hung_up);
+  bool IsLostLocked(uint64_t lease, bool hung_up) const;
 
   Fd socket_;
   pid_t pid_;
@@ -149,13 +174,17 @@ class Client {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reading_ = false;
+  Heartbeat heart_;  // of the agent
+  uint64_t heart_request_ = 0;
+  Clock::time_point looked_{};
   std::map<uint64_t, Pending*> pending_;
   Fd wake_;  // an eventfd: whoever reads the connection looks up
   std::unordered_map<std::string, Stock> stocks_;                         // by pool key
+  size_t added_ = 0;                                                      // to stocks_
   std::unordered_map<std::string, std::deque<uint64_t>> shared_waiters_;  // requests, by pool key
   std::map<uint64_t, HeldLease> handed_;  // shared cells that were left to who waits: by request
   std::optional<HeldLease> spent_;  // the last one: closed while a next call waits for its reply
-  std::map<uint64_t, std::string> ahead_requests_;     // request -> pool key
+  std::map<uint64_t, AskedAhead> ahead_requests_;
   std::map<uint64_t, std::string> flight_requests_;    // of flights_: request -> pool key
   std::map<uint64_t, std::optional<Report>> reports_;  // leases in use
   std::shared_ptr<SegmentPool> segments_ = SegmentPool::Make();

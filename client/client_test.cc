@@ -14,7 +14,11 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <mutex>
+#include <random>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -285,6 +289,22 @@ TEST_F(ClientTest, UsesWhatWasLeasedAheadAndAsksForMore) {
   CallText(client);
   FakeAgent::Until([&] { return agent.ahead >= 3; });
   EXPECT_LE(agent.acquired, 2);
+}
+
+TEST_F(ClientTest, LeasesAheadOfManyPoolsAreBoundedTogether) {
+  FakeAgent agent(GrantEach);
+  Client client(agent.path(), -1);
+  constexpr int kCalls = 150;
+  for (int i = 0; i < kCalls; ++i) {
+    client.Call("pool " + std::to_string(i), request_, {});
+    // Its leases ahead have come before the next call, which is what reads them.
+    FakeAgent::Until([&] { return agent.ahead >= 2 * i; });
+  }
+  EXPECT_GE(agent.ahead, 2 * (kCalls - 1)) << "each pool asks for its own";
+  FakeAgent::Until([&] {
+    const int held = agent.acquired + agent.ahead - agent.done;
+    return held <= static_cast<int>(Stock::kMost) + 32;
+  });
 }
 
 TEST_F(ClientTest, UsesMemoryAgainOnlyWhenTheWardenSaysThatItsCellIsDead) {
@@ -788,18 +808,62 @@ TEST_F(FlightsTest, ANoteBringsWhatTheNextCellIsToLoad) {
   });
   Client client(agent.path(), -1);
   client.Call(kKey, request_, {});
-  request_.key = 9;
+  request_.identity = {9};
+  client.Call(kKey, request_, {});
   client.Call(kKey, request_, {});
   const auto count = [&] {
     const std::lock_guard lock(mutex);
     return notes.size();
   };
-  FakeAgent::Until([&] { return count() == 2; });
+  FakeAgent::Until([&] { return count() == 3; });
   const std::lock_guard lock(mutex);
-  EXPECT_EQ(notes.at(0).load, "") << "it has no key";
-  EXPECT_EQ(notes.at(1).load.substr(sizeof(FrameHeader)),
+  EXPECT_EQ(notes.at(0).load, "") << "it has no identity";
+  EXPECT_EQ(notes.at(1).load, "") << "it may be the only one";
+  EXPECT_EQ(notes.at(2).load.substr(sizeof(FrameHeader)),
             LoadFrame(request_, true).substr(sizeof(FrameHeader)));
+  EXPECT_EQ(notes.at(2).load_cpu_ms, 60'000u) << "what its time limit is";
   for (const hutch::Done& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
+}
+
+TEST_F(FlightsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
+  std::mutex mutex;
+  std::map<uint64_t, uint8_t> asked;      // requests, to whose function they are to load
+  std::map<std::string, uint8_t> loaded;  // likewise, by reply
+  FakeAgent agent([&](FakeAgent& self, const Message& message) {
+    const std::lock_guard lock(mutex);
+    const auto* done = std::get_if<hutch::Done>(&message);
+    if (done != nullptr && !done->load.empty())
+      asked[done->next] = static_cast<uint8_t>(done->load[sizeof(FrameHeader)]);
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr) return;
+    const uint64_t lease = self.Grant(acquire->request);
+    if (asked.contains(acquire->request))
+      loaded["reply " + std::to_string(lease)] = asked[acquire->request];
+  });
+  Client client(agent.path(), -1);
+  std::minstd_rand random(7);
+  int calls_of_loaded = 0;
+  for (int i = 0; i < 400; ++i) {
+    // Of few functions first, then of more than there are cells ahead, on both paths.
+    const auto identity = static_cast<uint8_t>(1 + random() % (i < 200 ? 3 : 30));
+    request_.identity = {identity};
+    std::string text;
+    if (i % 5 == 0) {
+      client.flights().Start(kKey, request_, nullptr, false);
+      FlightEvent event = NextOf(client);
+      ASSERT_TRUE(event.record);
+      text = {event.record->outcome.payload->data(), event.record->outcome.payload->size()};
+    } else {
+      text = CallText(client);
+    }
+    const std::lock_guard lock(mutex);
+    const auto found = loaded.find(text);
+    if (found == loaded.end()) continue;
+    ++calls_of_loaded;
+    ASSERT_EQ(found->second, identity) << "call " << i;
+    loaded.erase(found);
+  }
+  EXPECT_GT(calls_of_loaded, 50);
 }
 
 TEST_F(FlightsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
@@ -815,7 +879,7 @@ TEST_F(FlightsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
     notes.push_back(*done);
   });
   Client client(agent.path(), -1);
-  request_.key = 9;
+  request_.identity = {9};
   EXPECT_EQ(client.Call(kKey, request_, {}).outcome.status, CallStatus::kEnded);
   const auto count = [&] {
     const std::lock_guard lock(mutex);
@@ -832,7 +896,7 @@ TEST_F(FlightsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
 TEST_F(FlightsTest, ASharedCellServesManyCallsAndThenGoes) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
-  request_.key = 1;
+  request_.identity = {1};
   request_.calls_of_cell = 3;
   request_.age_of_cell = std::chrono::hours(1);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(CallText(client), "reply 1");
@@ -843,7 +907,7 @@ TEST_F(FlightsTest, ASharedCellServesManyCallsAndThenGoes) {
 TEST_F(FlightsTest, ASharedCellThatTheAgentTookBackIsNotUsed) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
-  request_.key = 1;
+  request_.identity = {1};
   request_.calls_of_cell = 100;
   request_.age_of_cell = std::chrono::hours(1);
   EXPECT_EQ(CallText(client), "reply 1");
@@ -856,7 +920,7 @@ TEST_F(FlightsTest, ACallForAFreshCellNeverGetsASharedOne) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
   CallRequest shared = request_;
-  shared.key = 1;
+  shared.identity = {1};
   shared.calls_of_cell = 100;
   shared.age_of_cell = std::chrono::hours(1);
   client.Call(kKey, shared, {});
@@ -870,7 +934,7 @@ TEST_F(FlightsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
     if (acquire != nullptr && granted++ == 0) self.Grant(acquire->request);
   });
   Client client(agent.path(), -1);
-  request_.key = 1;
+  request_.identity = {1};
   request_.calls_of_cell = 1000;
   request_.age_of_cell = std::chrono::hours(1);
   std::vector<std::thread> threads;

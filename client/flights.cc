@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kMostAsked = 64;  // cells asked for at once, for the calls of one pool that wait
 constexpr int kSendAttempts = 9;   // each on another cell
+constexpr Clock::duration kLongestWait = std::chrono::seconds(10);
 // What counts as the same wait, told by the agent and seen from here.
 constexpr auto kSameWait = std::chrono::milliseconds(100);
 // Beyond a caller's patience the agent has this long to say so, for it knows the numbers of all.
@@ -153,8 +154,9 @@ std::vector<FlightEvent> Flights::Next(Clock::duration patience) {
       flight->held->lease.Fill(&polled[at]);
       at += Lease::kPolled;
     }
+    const Clock::duration most = Waiting() ? Clock::duration(kLookPeriod) : kLongestWait;
     const Clock::duration wait =
-        std::clamp<Clock::duration>(std::min(until, NextDue()) - now, {}, std::chrono::seconds(10));
+        std::clamp<Clock::duration>(std::min(until, NextDue()) - now, {}, most);
     const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
     const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
     if (::ppoll(polled.data(), polled.size(), &timeout, nullptr) < 0 && errno != EINTR)
@@ -163,6 +165,7 @@ std::vector<FlightEvent> Flights::Next(Clock::duration patience) {
       uint64_t count = 0;
       if (::read(wake_.get(), &count, sizeof count) < 0) ThrowErrno("reading an eventfd");
     }
+    std::set<uint64_t> lost;
     {
       const std::lock_guard lock(client_.mutex_);
       awake_ = false;
@@ -171,13 +174,55 @@ std::vector<FlightEvent> Flights::Next(Clock::duration patience) {
         client_.changed_.notify_all();
       }
       stopped = std::exchange(stopped_, false);
+      LookAtAgentLocked(Clock::now() - now - wait);
+      const bool hung_up = std::ranges::any_of(
+          air_, [](const auto& flight) { return flight->held->lease.hung_up(); });
+      if (hung_up || polled[1].revents != 0) lost = LostLocked();
     }
     at = 2;
     for (auto it = air_.begin(); it != air_.end(); at += Lease::kPolled) {
       it = Step(**it, &polled[at]) ? air_.erase(it) : std::next(it);
     }
+    GiveUp(lost);
   }
   return std::exchange(events_, {});
+}
+
+bool Flights::Waiting() const {
+  const std::lock_guard lock(client_.mutex_);
+  return std::ranges::any_of(lines_, [](const auto& line) { return !line.second.flights.empty(); });
+}
+
+void Flights::LookAtAgentLocked(Clock::duration late) {
+  const bool waiting =
+      std::ranges::any_of(lines_, [](const auto& line) { return !line.second.flights.empty(); });
+  if (!waiting || client_.broken_) return;
+  try {
+    client_.LookAtAgent(late);
+  } catch (const Error&) {
+    return;  // the connection counts as broken: Expire tells all who wait
+  }
+}
+
+std::set<uint64_t> Flights::LostLocked() const {
+  std::set<uint64_t> lost;
+  for (const auto& flight : air_) {
+    const Lease& lease = flight->held->lease;
+    if (client_.IsLostLocked(lease.id(), lease.hung_up())) lost.insert(lease.id());
+  }
+  return lost;
+}
+
+void Flights::GiveUp(const std::set<uint64_t>& lost) {
+  for (auto it = air_.begin(); it != air_.end();) {
+    Flight& flight = **it;
+    if (!lost.contains(flight.held->lease.id())) {
+      ++it;
+      continue;
+    }
+    Land(flight, flight.held->lease.End(CallStatus::kEnded, flight.printed));
+    it = air_.erase(it);
+  }
 }
 
 void Flights::DropCancelled() {
@@ -258,11 +303,15 @@ void Flights::Launch() {
   for (;;) {
     std::unique_ptr<Flight> flight;
     std::optional<HeldLease> held;
+    std::vector<HeldLease> unwanted;
     {
       const std::lock_guard lock(client_.mutex_);
       for (auto& [key, line] : lines_) {
         if (line.flights.empty()) continue;
-        held = client_.stocks_[key].Take(line.flights.front()->request.shared());
+        const CallRequest& request = line.flights.front()->request;
+        Stock& stock = client_.stocks_[key];
+        held = stock.Take(request.shared(), request.identity);
+        while (auto one = stock.TakeUnwanted()) unwanted.push_back(std::move(*one));
         if (!held) continue;
         client_.reports_[held->lease.id()];
         flight = std::move(line.flights.front());
@@ -270,6 +319,7 @@ void Flights::Launch() {
         break;
       }
     }
+    for (const HeldLease& one : unwanted) client_.Tell(Done{one.lease.id(), false, {}});
     if (!flight) break;
     SendOn(std::move(flight), std::move(*held));
   }

@@ -77,6 +77,10 @@ class Flights {
   void Join(Line& line, std::unique_ptr<Flight> flight, bool first);
   void TakeUnwanted(Line& line, std::vector<uint64_t>& requests);
   bool Step(Flight& flight, const pollfd* polled);  // true when it is over
+  bool Waiting() const;                             // whether any call waits for a cell
+  void LookAtAgentLocked(Clock::duration late);
+  std::set<uint64_t> LostLocked() const;  // leases of flights whose cells nobody watches any more
+  void GiveUp(const std::set<uint64_t>& lost);
   void Land(Flight& flight, CallOutcome outcome);
   void Over(const Flight& flight, FlightEvent event);
   void Fail(Flight& flight, Error error);

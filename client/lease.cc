@@ -16,6 +16,10 @@ namespace {
 constexpr size_t kInlineSection = 15 * 1024;  // four of them fit a datagram
 // Calls shorter than this are never announced to the agent: the note would cost more than they do.
 constexpr auto kSlowAfter = std::chrono::milliseconds(5);
+// What a cell says to have taken for loading is its own word, and code of the call may have run in
+// that time: so much of it is believed, and none before a client's own clock makes it likely.
+constexpr auto kMostLoading = std::chrono::seconds(1);
+constexpr auto kSlowLoading = std::chrono::milliseconds(15);  // the cell tells of 20 ms
 constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr size_t kMaxLent = 4;  // segments lent as they are: a cell takes 8 descriptors with a call
@@ -40,20 +44,34 @@ Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
 Blob::Blob(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
   if (bytes_.size() > kInlineSection) {
     memfd_ = MakeSealedMemfd("hutch-function", bytes_.data(), bytes_.size());
+    HoldSharedLocks(memfd_.get());
   }
+}
+
+Sha256Digest IdentityOf(std::string_view meta, const Sha256Digest& code, uint64_t policy,
+                        bool shared) {
+  // Each part but the last has a fixed size, so that no two lists of parts are the same bytes.
+  std::string parts = "hutch: what is loaded for a call";
+  parts.append(reinterpret_cast<const char*>(code.data()), code.size());
+  parts.append(reinterpret_cast<const char*>(&policy), sizeof policy);
+  parts.push_back(shared ? 1 : 0);
+  return Sha256(parts.append(meta));
 }
 
 std::string LoadFrame(const CallRequest& request, bool quick) {
   const std::string& function = request.function->bytes();
-  if (request.key == 0 || request.meta.size() > kInlineSection || function.size() > kInlineSection)
+  if (request.identity == Sha256Digest{} || request.meta.size() > kInlineSection ||
+      function.size() > kInlineSection)
     return {};
-  FrameHeader header{.kind = FrameKind::kLoad, .a = 4, .b = request.key};
+  FrameHeader header{.kind = FrameKind::kLoad, .a = 4};
   if (quick) header.c = ThisCpu();
   const uint32_t lengths[4] = {static_cast<uint32_t>(request.meta.size()),
                                static_cast<uint32_t>(function.size()), 0, 0};
   std::string frame;
-  frame.reserve(sizeof header + sizeof lengths + request.meta.size() + function.size());
+  frame.reserve(sizeof header + kIdentitySize + sizeof lengths + request.meta.size() +
+                function.size());
   frame.append(reinterpret_cast<const char*>(&header), sizeof header);
+  frame.append(reinterpret_cast<const char*>(request.identity.data()), kIdentitySize);
   frame.append(reinterpret_cast<const char*>(lengths), sizeof lengths);
   return frame.append(request.meta).append(function);
 }
@@ -92,6 +110,7 @@ std::vector<uint64_t> Lease::PlaceBuffers(const std::vector<Buffer>& buffers,
 }
 
 bool Lease::Send(const CallRequest& request, uint64_t call_id) {
+  if (loaded_ && *loaded_ != request.identity) return false;
   call_id_ = call_id;
   restarted_ = told_slow_ = false;
   result_memfd_.reset();
@@ -100,19 +119,21 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   std::vector<Fd> lent;
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
   const std::string_view table(reinterpret_cast<const char*>(places.data()), places.size() * 8);
-  const bool known = request.shared() && known_.contains(request.key);
+  const bool known = request.shared() && known_.contains(request.identity);
   const std::string_view nothing;
   const std::string_view sections[] = {known ? nothing : request.meta,
                                        known ? nothing : request.function->bytes(),
                                        request.arguments, table};
 
-  FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id, .b = request.key};
+  FrameHeader header{.kind = FrameKind::kCall, .a = 4, .id = call_id};
   if (quick_) header.c = ThisCpu();
   uint32_t lengths[4];
   std::vector<Fd> owned;
   std::vector<int> descriptors;
-  iovec parts[6] = {{&header, sizeof header}, {lengths, sizeof lengths}};
-  size_t count = 2;
+  iovec parts[7] = {{&header, sizeof header},
+                    {const_cast<uint8_t*>(request.identity.data()), kIdentitySize},
+                    {lengths, sizeof lengths}};
+  size_t count = 3;
   for (int i = 0; i < 4; ++i) {
     const std::string_view section = sections[i];
     if (section.size() <= kInlineSection) {
@@ -122,7 +143,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
     }
     lengths[i] = kSectionInDescriptor;
     if (i == 1) {
-      descriptors.push_back(request.function->memfd());
+      owned.push_back(LendMemfd(request.function->memfd()));
+      descriptors.push_back(owned.back().get());
       continue;
     }
     owned.push_back(MakeSealedMemfd("hutch-section", section.data(), section.size()));
@@ -145,7 +167,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
 }
 
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
-                         const std::function<void()>& slow) {
+                         const std::function<void()>& slow,
+                         const std::function<bool(bool hung_up)>& lost) {
   Clock::time_point ask_again = sent_ + kSlice;
   // By the clock, not in quiet moments: a cell that prints or sends frames without end leaves none.
   const auto interrupted = [&](bool now) {
@@ -167,13 +190,15 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
     if (ready < 0) continue;
     if (polled[kPolled].revents != 0) return End(CallStatus::kCancelled, hooks.output);
     if (Step(request, polled, hooks.output, slow)) return Take();
+    if (ready == 0 && told_slow_ && lost && lost(hung_up_))
+      return End(CallStatus::kEnded, hooks.output);
   }
 }
 
 void Lease::Fill(pollfd* polled) const {
   // The socket comes first: poll looks at it before the pipes, so a round that finds the reply has
   // found all that was printed before it.
-  polled[0] = {socket_.get(), POLLIN, 0};
+  polled[0] = {hung_up_ ? -1 : socket_.get(), POLLIN, 0};
   polled[1] = {stream_ended_[0] ? -1 : out_.get(), POLLIN, 0};
   polled[2] = {stream_ended_[1] ? -1 : err_.get(), POLLIN, 0};
 }
@@ -189,6 +214,7 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
   }
   if (polled[0].revents != 0) {
     const bool had_restarted = restarted_;
+    const bool had_memory = static_cast<bool>(result_memfd_);
     if (OnFrame(outcome_, request)) {
       for (int stream : {0, 1}) {
         if (polled[stream + 1].revents != 0) ReadOutput(stream, output);
@@ -196,12 +222,18 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
       if (outcome_.ended == Clock::time_point{}) outcome_.ended = Clock::now();
       return true;
     }
-    if (restarted_ && !had_restarted) {
+    // The agent's clock, and the warden's, begin anew with ours; memory for a result is the call's.
+    if (restarted_ != had_restarted || static_cast<bool>(result_memfd_) != had_memory) {
       told_slow_ = true;
-      slow();  // the agent's clock, and the warden's, begin anew with ours
+      slow();
     }
   }
   const Clock::time_point now = Clock::now();
+  if (hung_up_ && stream_ended_[0] && stream_ended_[1]) {
+    outcome_.status = CallStatus::kEnded;
+    outcome_.ended = now;
+    return true;
+  }
   if (now >= deadline_) {
     outcome_ = End(CallStatus::kTimedOut, output);
     return true;
@@ -245,8 +277,11 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   const ReceiveResult got = ReceiveDatagram(socket_.get(), buffer, nullptr, 0);
   if (got.status == ReceiveStatus::kNothing) return false;
   if (got.status == ReceiveStatus::kClosed) {
-    outcome.status = CallStatus::kEnded;
-    return true;
+    pollfd closed{socket_.get(), POLLRDHUP, 0};
+    if (::poll(&closed, 1, 0) <= 0)  // what came is an empty frame
+      throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
+    hung_up_ = true;
+    return false;
   }
   FrameHeader header;
   if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
@@ -260,10 +295,14 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   const uint64_t limit =
       request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
   switch (header.kind) {
-    case FrameKind::kStarted:
-      if (!std::exchange(restarted_, true))
-        deadline_ = DeadlineFrom(Clock::now(), request.limits.timeout_ms);
+    case FrameKind::kStarted: {
+      const Clock::duration loading = Clock::now() - sent_;
+      if (restarted_ || loading < kSlowLoading) return false;
+      restarted_ = true;
+      deadline_ = DeadlineFrom(sent_ + std::min<Clock::duration>(loading, kMostLoading),
+                               request.limits.timeout_ms);
       return false;
+    }
     case FrameKind::kPart:
       TakePart(header, payload, std::min(limit, kMostInParts));
       return false;
@@ -274,6 +313,12 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
         SendDatagram(socket_.get(), {&part, 1});
         return false;
       }
+      // What a call returns it has, or had: more than it may have it cannot return.
+      if (request.limits.memory_bytes != 0 && header.b > request.limits.memory_bytes) {
+        outcome.status = CallStatus::kOutOfMemory;
+        outcome.result_size = header.b;
+        return true;
+      }
       result_memfd_ = MakeResultMemfd(header.b);
       result_memfd_size_ = header.b;
       reply.kind = FrameKind::kMemfd;
@@ -281,9 +326,17 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
       SendDatagram(socket_.get(), {&part, 1}, {&descriptor, 1});
       return false;
     }
+    case FrameKind::kMisdirected:
+      // Send() has seen to it that this is not so, and what was loaded may lie: believed, it could
+      // have itself repeated as a fault of ours.
+      throw Error(Code::kProtocol, "the cell says that it was loaded for another call", "", true);
     case FrameKind::kTooLarge:
       outcome.status = CallStatus::kTooLarge;
       outcome.result_size = header.b;
+      if (payload.size() > sizeof(CallUsage)) {
+        const std::string_view told = payload.substr(sizeof(CallUsage));
+        outcome.payload = std::make_unique<Payload>(std::string(told), told.size());
+      }
       return true;
     case FrameKind::kResult:
       outcome.status = CallStatus::kReturned;
@@ -299,7 +352,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   }
   outcome.ended = Clock::now();
   TakeResult(outcome, header, payload);
-  if (header.kind == FrameKind::kResult && request.shared()) known_.insert(request.key);
+  if (header.kind == FrameKind::kResult && request.shared()) known_.insert(request.identity);
   return true;
 }
 

@@ -22,6 +22,7 @@
 #include "wire/cell_frame.h"
 #include "wire/fd.h"
 #include "wire/memfd.h"
+#include "wire/sha256.h"
 #include "wire/values.h"
 
 namespace hutch {
@@ -57,9 +58,11 @@ struct CallRequest {
   std::string_view arguments;
   std::vector<Buffer> buffers;  // out of band
   CallLimits limits;
-  // Of calls on shared cells: names `meta` and `function`, which are sent once to each cell, and
-  // when a cell is due for replacement. calls_of_cell 0: a fresh cell, for this call only.
-  uint64_t key = 0;
+  // IdentityOf() `meta` and `function`: what a cell can have loaded before this call. Zeros:
+  // nothing is loaded ahead of it, and no cell keeps it.
+  Sha256Digest identity{};
+  // Of calls on shared cells, to each of which `meta` and `function` are sent once: when a cell is
+  // due for replacement. 0: a fresh cell, for this call only.
   uint64_t calls_of_cell = 0;
   Clock::duration age_of_cell{};
   // Of a pool with a network: what it was used for is asked for before anybody is told how it
@@ -102,6 +105,7 @@ enum class CallStatus {
   kRaised,
   kUnencodable,
   kTooLarge,
+  kOutOfMemory,  // its result would take more than all of it may
   kTimedOut,
   kCancelled,
   kInterrupted,
@@ -124,9 +128,15 @@ struct CallOutcome {
   uint64_t call_id;
 };
 
+// What names all that is loaded for a call, and nothing that is the call's own: the same for no
+// two that differ in a byte of it. `code`: the digest of the function's bytes. `policy`: as in
+// CallNote.
+Sha256Digest IdentityOf(std::string_view meta, const Sha256Digest& code, uint64_t policy,
+                        bool shared);
+
 // What lets a cell load the function of this request before its call, in the time that the caller
-// has other things to do: the call brings everything once more. `quick`: it is to run on the CPU
-// that this is called on. "": it is too large for that.
+// has other things to do: the call brings everything once more. Nothing of it is this call's own.
+// `quick`: it is to run on the CPU that this is called on. "": it is too large for that.
 std::string LoadFrame(const CallRequest& request, bool quick);
 
 using Loans = std::vector<std::shared_ptr<Segment>>;
@@ -147,7 +157,13 @@ class Lease {
   const std::string& worker() const { return worker_; }
   Clock::time_point sent() const { return sent_; }  // when the call was last sent on it
 
-  // Sends the call. False: the cell was gone before it was sent, so it certainly did not run.
+  // The cell was given the LoadFrame of that identity: it serves this one, or none.
+  void SetLoaded(const Sha256Digest& identity) { loaded_ = identity; }
+  bool is_loaded() const { return loaded_.has_value(); }
+  bool IsLoadedFor(const Sha256Digest& identity) const { return loaded_ == identity; }
+
+  // Sends the call. False: the cell was gone before it was sent, or is loaded for another, so it
+  // certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
 
   // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
@@ -158,10 +174,13 @@ class Lease {
   bool has_loans() const { return !loans_.empty(); }
 
   // Waits for what becomes of it. `slow` is called when the call has been running for some
-  // milliseconds. REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the
-  // protocol.
+  // milliseconds, when its clock begins anew, and when it was given memory for its result.
+  // REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the protocol. `lost`,
+  // asked every quarter second in which the cell says nothing: nobody watches the cell any more,
+  // or (it hung up) it is dead, and it is to be given up.
   CallOutcome Await(const CallRequest& request, const CallHooks& hooks,
-                    const std::function<void()>& slow);
+                    const std::function<void()>& slow,
+                    const std::function<bool(bool hung_up)>& lost = nullptr);
 
   // ---- Await in steps, for one who waits for many calls. REQUIRES: Send() returned true.
   static constexpr size_t kPolled = 3;
@@ -173,6 +192,10 @@ class Lease {
             const std::function<void()>& slow);
   CallOutcome Take() { return std::move(outcome_); }
   bool told_slow() const { return told_slow_; }
+  // No reply will come: the program was replaced (exec), or its process ended. What has its
+  // standard output still prints, until all of that has ended.
+  bool hung_up() const { return hung_up_; }
+  uint64_t result_kb() const { return result_memfd_ ? result_memfd_size_ / 1024 + 1 : 0; }
   // Ends the wait with what was printed until now.
   CallOutcome End(CallStatus status, const OutputHook& output);
 
@@ -197,7 +220,9 @@ class Lease {
   bool quick_ = false;  // as its last call was
   bool restarted_ = false;
   bool told_slow_ = false;
-  std::set<uint64_t> known_;  // keys of what a shared cell has
+  bool hung_up_ = false;
+  std::optional<Sha256Digest> loaded_;
+  std::set<Sha256Digest> known_;  // what a shared cell has
   bool stream_ended_[2] = {false, false};
   CallOutcome outcome_;
   Fd result_memfd_;

@@ -16,6 +16,7 @@
 #include <functional>
 #include <optional>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "wire/channel.h"
@@ -130,6 +131,10 @@ class LeaseTest : public ::testing::Test {
     }
   }
 
+  std::string IdentityBytes() const {
+    return {reinterpret_cast<const char*>(request_.identity.data()), request_.identity.size()};
+  }
+
   Blob function_{std::string("function")};
   CallRequest request_;
   CallHooks hooks_;
@@ -191,33 +196,33 @@ TEST_F(LeaseTest, TellsACellThatWasQuickOnWhichCpuItsCallerWaits) {
 TEST_F(LeaseTest, TheFrameThatLoadsAFunctionHasAllOfACallButItsArguments) {
   const Blob pickled("\x80\x05.");
   request_.function = &pickled;
-  request_.key = 9;
+  request_.identity = {9};
   const std::string frame = LoadFrame(request_, false);
   FrameHeader header;
   ASSERT_GE(frame.size(), sizeof header);
   std::memcpy(&header, frame.data(), sizeof header);
   EXPECT_EQ(header.kind, FrameKind::kLoad);
-  EXPECT_EQ(header.b, 9u);
+  EXPECT_EQ(frame.substr(sizeof header, kIdentitySize), IdentityBytes());
   EXPECT_EQ(header.c, 0u);
   Play([](Cell& cell) { cell.Reply(FrameKind::kResult, "value"); });
   EXPECT_EQ(Run().status, CallStatus::kReturned);
   EXPECT_EQ(call_->header.kind, FrameKind::kCall);
-  EXPECT_EQ(call_->header.b, 9u);
+  EXPECT_EQ(call_->payload.substr(0, kIdentitySize), IdentityBytes());
   EXPECT_TRUE(frame.ends_with("meta\x80\x05."));
   EXPECT_NE(call_->payload.find("meta\x80\x05.arguments"), std::string::npos);
 }
 
 TEST_F(LeaseTest, TheFrameThatLoadsAQuickFunctionSaysWhereItsCallerIs) {
-  request_.key = 9;
+  request_.identity = {9};
   FrameHeader header;
   std::memcpy(&header, LoadFrame(request_, true).data(), sizeof header);
   EXPECT_GE(header.c, 1u);
   EXPECT_LE(header.c, static_cast<uint64_t>(::sysconf(_SC_NPROCESSORS_CONF)));
 }
 
-TEST_F(LeaseTest, NothingLoadsAFunctionThatHasNoKeyOrIsLarge) {
+TEST_F(LeaseTest, NothingLoadsAFunctionThatHasNoIdentityOrIsLarge) {
   EXPECT_EQ(LoadFrame(request_, false), "");
-  request_.key = 9;
+  request_.identity = {9};
   EXPECT_NE(LoadFrame(request_, false), "");
   const Blob large(std::string(20'000, 'x'));
   request_.function = &large;
@@ -225,6 +230,42 @@ TEST_F(LeaseTest, NothingLoadsAFunctionThatHasNoKeyOrIsLarge) {
   request_.function = &function_;
   request_.meta = large.bytes();
   EXPECT_EQ(LoadFrame(request_, false), "");
+}
+
+TEST_F(LeaseTest, ACellThatWasLoadedForAnotherCallIsSentNothing) {
+  request_.identity = {9};
+  lease_->SetLoaded({8});
+  EXPECT_FALSE(lease_->Send(request_, kCallId)) << "so it certainly did not run";
+  lease_.reset();
+  EXPECT_FALSE(cell_.Receive()) << "the cell sees the end of its socket only";
+  Renew();
+  lease_->SetLoaded({9});
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); }).status,
+            CallStatus::kReturned);
+}
+
+TEST_F(LeaseTest, ACellCannotHaveItsCallRepeatedByTheWordThatItWasLoadedForAnother) {
+  ExpectProtocolError(
+      [](Cell& cell) { cell.Send({.kind = FrameKind::kMisdirected, .id = kCallId}); });
+}
+
+TEST(Identity, IsAnotherForAnythingThatIsLoadedAndNoPartCanBecomeAnother) {
+  const Sha256Digest code = Sha256("code");
+  std::set<Sha256Digest> seen = {
+      IdentityOf("meta", code, 1, false),          IdentityOf("meta", code, 1, true),
+      IdentityOf("meta", code, 2, false),          IdentityOf("metb", code, 1, false),
+      IdentityOf("meta ", code, 1, false),         IdentityOf("", code, 1, false),
+      IdentityOf("meta", Sha256("codf"), 1, false)};
+  EXPECT_EQ(seen.size(), 7u);
+  // What stands before the meta data never becomes part of it, nor the other way round.
+  for (size_t moved = 0; moved < code.size(); ++moved) {
+    Sha256Digest shifted{};
+    std::copy(code.begin(), code.end() - static_cast<long>(moved),
+              shifted.begin() + static_cast<long>(moved));
+    const std::string rest(code.end() - static_cast<long>(moved), code.end());
+    EXPECT_TRUE(seen.insert(IdentityOf(rest + "meta", shifted, 1, false)).second || moved == 0);
+  }
+  EXPECT_EQ(IdentityOf("meta", code, 1, false), IdentityOf("meta", code, 1, false));
 }
 
 TEST_F(LeaseTest, TellsRaisedAndUnencodableApart) {
@@ -253,11 +294,11 @@ TEST_F(LeaseTest, PlacesTheCallAsTheSpecificationSays) {
   EXPECT_EQ(call_->header.a, 4u);
   EXPECT_EQ(call_->header.id, kCallId);
   std::array<uint32_t, 4> lengths;
-  std::memcpy(lengths.data(), call_->payload.data(), sizeof lengths);
+  std::memcpy(lengths.data(), call_->payload.data() + kIdentitySize, sizeof lengths);
   EXPECT_EQ(lengths, (std::array<uint32_t, 4>{4, kSectionInDescriptor, kSectionInDescriptor, 48}));
-  EXPECT_EQ(call_->payload.substr(16, 4), "meta");
+  EXPECT_EQ(call_->payload.substr(48, 4), "meta");
   std::array<uint64_t, 6> places;
-  std::memcpy(places.data(), call_->payload.data() + 20, sizeof places);
+  std::memcpy(places.data(), call_->payload.data() + 52, sizeof places);
   EXPECT_EQ(places, (std::array<uint64_t, 6>{0, 0, 5000, kFlagBytes, 8192, 10}));
   ASSERT_EQ(call_->descriptors.size(), 3u);
   EXPECT_EQ(ReadSealedMemfd(call_->descriptors[0].get(), 1 << 20), big_function.bytes());
@@ -465,6 +506,29 @@ TEST_F(LeaseTest, PartsThatAreNotWhatTheySayAreRefused) {
   }
 }
 
+TEST_F(LeaseTest, WhatIsPrintedAfterACellHungUpIsKept) {
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Print(cell.out, "before, ");
+    cell.socket.reset();  // as exec does
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    cell.Print(cell.out, "after");
+    cell.out.reset();
+    cell.Print(cell.err, "and at last");
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kEnded);
+  EXPECT_EQ(outcome.output.text(0), "before, after");
+  EXPECT_EQ(outcome.output.text(1), "and at last");
+}
+
+TEST_F(LeaseTest, ACellThatHungUpMeetsItsTimeLimit) {
+  request_.limits.timeout_ms = 50;
+  const CallOutcome outcome = RunAgainst([this](Cell& cell) {
+    cell.socket.reset();
+    while (!over_) std::this_thread::yield();
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+}
+
 TEST_F(LeaseTest, ACellThatEndsWithoutReplyIsTold) {
   const CallOutcome outcome = RunAgainst([](Cell& cell) { cell.Print(cell.out, "last words"); });
   EXPECT_EQ(outcome.status, CallStatus::kEnded);
@@ -519,6 +583,38 @@ TEST_F(LeaseTest, StartedRestartsTheClockOnlyOnce) {
   });
   over_ = true;
   EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+}
+
+// The first 20 ms of a call cannot have been slow loading: what says so is a lie, or nothing.
+TEST_F(LeaseTest, StartedAtOnceRestartsNoClock) {
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    cell.Send({.kind = FrameKind::kStarted, .id = kCallId});
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(slow_, 0);
+}
+
+TEST_F(LeaseTest, LoadingHasASecondOfItsOwnAndNoMore) {
+  request_.limits.timeout_ms = 2500;
+  const auto begun = Clock::now();
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2300));
+    cell.Send({.kind = FrameKind::kStarted, .id = kCallId});
+    WaitForTheEnd(cell);
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+  EXPECT_LT(Clock::now() - begun, std::chrono::milliseconds(4200)) << "4800 with the time twice";
+}
+
+TEST_F(LeaseTest, AResultLargerThanAllItsMemoryIsTheMemoryLimit) {
+  request_.limits.memory_bytes = 1000;
+  request_.limits.result_bytes = 100'000;
+  const CallOutcome outcome = RunAgainst([](Cell& cell) {
+    cell.Send({.kind = FrameKind::kNeed, .id = kCallId, .b = 1001});
+    WaitForTheEnd(cell);
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kOutOfMemory);
 }
 
 TEST_F(LeaseTest, AnAbsurdTimeoutDoesNotOverflow) {
@@ -766,6 +862,8 @@ TEST(LeaseMutation, EveryDamagedFrameEndsTheCall) {
       SendDatagram(theirs.get(), {&part, 1});
     }
     theirs.reset();
+    out_write.reset();
+    err_write.reset();
     try {
       const CallOutcome outcome = lease.Await(request, {}, [] {});
       if (outcome.payload) {

@@ -17,6 +17,7 @@
 
 #include "wire/cell_frame.h"
 #include "wire/error.h"
+#include "wire/memfd.h"
 
 namespace hutch {
 namespace {
@@ -53,6 +54,7 @@ Segment::Segment(size_t capacity)
   if (::ftruncate(fd_.get(), static_cast<off_t>(capacity)) != 0) ThrowErrno("sizing shared memory");
   // A cell is another user, without capabilities: /proc/self/fd opens nothing for it.
   if (::fchmod(fd_.get(), S_IRUSR) != 0) ThrowErrno("closing shared memory to others");
+  HoldSharedLocks(fd_.get());
 }
 
 Segment::~Segment() {
@@ -97,10 +99,7 @@ void Segment::Fill(std::span<const std::string_view> parts) {
 }
 
 Fd Segment::Lend() {
-  // A description of its own: one that is shared would carry offset, flags and locks on.
-  const std::string path = "/proc/self/fd/" + std::to_string(fd_.get());
-  Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) ThrowErrno("opening shared memory for a cell");
+  Fd fd = LendMemfd(fd_.get());
   ++loans_;
   return fd;
 }

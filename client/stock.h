@@ -1,5 +1,9 @@
 // The leases of one pool that no call of this process uses now, and how many to ask for ahead.
 //
+// A cell that was loaded ahead is for calls of one identity and for no other, to which it would
+// show what it loaded; a plain one is for any call. So a call takes one that is loaded for it, or
+// else a plain one.
+//
 // A value that knows no clock and no socket; whoever owns it locks it.
 #pragma once
 
@@ -7,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "client/lease.h"
 
@@ -28,40 +33,92 @@ struct HeldLease {
 class Stock {
  public:
   // Two are behind the call under way of a lone caller. Each call that comes before what was asked
-  // for doubles that, for a burst is to find as many; each run of kHits that find one takes one
-  // off. Callers side by side have one each, and one is on its way.
+  // for, or finds cells that are loaded for others alone, doubles that, for a burst is to find as
+  // many; each run of kHits that find one takes one off. Callers side by side have one each, and
+  // one is on its way.
   static constexpr size_t kLeast = 2;
   static constexpr size_t kMostForBursts = 8;
   static constexpr size_t kMost = 64;
   static constexpr size_t kHits = 64;
+  static constexpr size_t kRecent = 16;
 
   // For a call that begins. `shared`: one that served calls before comes first.
-  std::optional<HeldLease> Take(bool shared) {
+  std::optional<HeldLease> Take(bool shared, const Sha256Digest& identity) {
     std::optional<HeldLease> taken;
     if (shared && !kept_.empty()) {
       taken = std::move(kept_.back());
       kept_.pop_back();
       return taken;
     }
-    if (ahead_.empty()) {
+    const auto found = Find(identity);
+    missed_ = found == ahead_.end();
+    if (missed_) {
       hits_ = 0;
-      if (asked_ > 0) depth_ = std::min(depth_ * 2, kMostForBursts);
+      if (!ahead_.empty()) reserve_until_ = takes_ + kHits;
+      if (asked_ > 0 || !ahead_.empty()) depth_ = std::min(depth_ * 2, kMostForBursts);
       return taken;
     }
-    taken = std::move(ahead_.front());
-    ahead_.pop_front();
+    taken = std::move(found->held);
+    ahead_.erase(found);
+    ++takes_;
     if (++hits_ % kHits == 0) depth_ = std::max(depth_ - 1, kLeast);
     return taken;
   }
-  void Add(HeldLease held) { ahead_.push_back(std::move(held)); }
+  // After Take(): one that is loaded, takes a place from others, and has not been wanted for long,
+  // or is what leaves a call without a cell. It is to be given back: it serves no other call.
+  std::optional<HeldLease> TakeUnwanted() {
+    const auto oldest = std::ranges::find_if(ahead_, &Ahead::is_loaded);
+    std::optional<HeldLease> taken;
+    if (oldest == ahead_.end()) return taken;
+    const bool in_the_way = std::exchange(missed_, false) && Missing() == 0;
+    if (!in_the_way && takes_ - oldest->since < kHits) return taken;
+    taken = std::move(oldest->held);
+    ahead_.erase(oldest);
+    return taken;
+  }
+  void Add(HeldLease held) { ahead_.push_back({std::move(held), takes_}); }
   void Keep(HeldLease held) { kept_.push_back(std::move(held)); }
 
-  void Asked() { ++asked_; }
-  void Answered() { --asked_; }  // came, or was refused
+  // Of a call that came back: whether a cell that is asked for now is to be loaded for the next
+  // one. Not after the first, as many come once, nor in place of the last plain one where calls
+  // differ.
+  bool ShouldLoad(const Sha256Digest& identity) {
+    const auto known = std::ranges::find(recent_, identity);
+    const bool again = known != recent_.end();
+    if (again) recent_.erase(known);
+    recent_.push_front(identity);
+    if (recent_.size() > kRecent) recent_.pop_back();
+    if (!again) return false;
+    return takes_ >= reserve_until_ || asked_plain_ > 0 ||
+           std::ranges::any_of(ahead_, [](const Ahead& one) { return !one.is_loaded(); });
+  }
+  void Asked(bool loaded) {
+    ++asked_;
+    if (!loaded) ++asked_plain_;
+  }
+  void Answered(bool loaded) {  // came, or was refused
+    --asked_;
+    if (!loaded) --asked_plain_;
+  }
   void Begun() { ++calls_; }
   void Over() { --calls_; }
+  bool called() const { return calls_ > 0; }
+  size_t size() const { return ahead_.size() + kept_.size(); }
+  // The oldest that is ahead, or else that was kept; there is one.
+  HeldLease GiveUp() {
+    const bool kept = ahead_.empty();
+    HeldLease given = std::move(kept ? kept_.front() : ahead_.front().held);
+    kept ? kept_.pop_front() : ahead_.pop_front();
+    return given;
+  }
 
-  bool empty(bool shared) const { return ahead_.empty() && (!shared || kept_.empty()); }
+  // Whether Take() gives one, and what is on its way may not be better: a plain one is taken in
+  // place of a loaded one only if that has not come yet.
+  bool Has(bool shared, const Sha256Digest& identity) {
+    if (shared && !kept_.empty()) return true;
+    const auto found = Find(identity);
+    return found != ahead_.end() && (found->is_loaded() || asked_ == asked_plain_);
+  }
   // How many more are to be asked for.
   size_t Missing() const {
     const size_t wanted = std::clamp(calls_ + 1, depth_, kMost);
@@ -70,12 +127,32 @@ class Stock {
   }
 
  private:
-  std::deque<HeldLease> ahead_;
+  struct Ahead {
+    HeldLease held;
+    size_t since;  // as many had been taken when it came
+    bool is_loaded() const { return held.lease.is_loaded(); }
+  };
+
+  std::deque<Ahead>::iterator Find(const Sha256Digest& identity) {
+    auto plain = ahead_.end();
+    for (auto i = ahead_.begin(); i != ahead_.end(); ++i) {
+      if (i->held.lease.IsLoadedFor(identity)) return i;
+      if (plain == ahead_.end() && !i->is_loaded()) plain = i;
+    }
+    return plain;
+  }
+
+  std::deque<Ahead> ahead_;     // the oldest first
   std::deque<HeldLease> kept_;  // shared cells between two calls; the one used last is the warmest
+  std::deque<Sha256Digest> recent_;  // of calls that came back, the latest first
   size_t asked_ = 0;
-  size_t calls_ = 0;  // under way
+  size_t asked_plain_ = 0;  // part of that
+  size_t calls_ = 0;        // under way
   size_t depth_ = kLeast;
-  size_t hits_ = 0;
+  size_t hits_ = 0;           // since a call found none
+  bool missed_ = false;       // the last call did
+  size_t takes_ = 0;          // calls that found one
+  size_t reserve_until_ = 0;  // a plain one is kept until then: calls differ
 };
 
 }  // namespace hutch

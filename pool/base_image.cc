@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "pool/files.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -234,8 +235,7 @@ std::string BaseImages::Look(const EnvironmentSpec& spec, const std::string& ima
       images.looking_.insert(name);
     }
     ~Looking() {
-      std::error_code ignored;
-      fs::remove_all(directory, ignored);
+      RemoveTree(directory);
       const std::lock_guard lock(images.mutex_);
       images.looking_.erase(name);
     }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <set>
 #include <thread>
 
+#include "pool/files.h"
 #include "pool/install_error.h"
 #include "pool/mounts.h"
 #include "wire/error.h"
@@ -29,7 +31,12 @@ using std::chrono::seconds;
 constexpr uint64_t kMaxBytes =
     24ull << 30;  // of one environment: the largest honest ones (CUDA) have about 10 GiB
 constexpr uint64_t kMaxFiles = 500'000;
-constexpr uint64_t kMaxAnswer = 16u << 20;  // bytes that the import step may write, anywhere
+constexpr uint64_t kMaxAnswer = 16u << 20;       // bytes that the import step may write, anywhere
+constexpr uint64_t kMaxReport = 4 * kMaxAnswer;  // bytes that are read of what a step writes
+constexpr size_t kMaxValues = 200'000;           // of a line's JSON that are kept
+constexpr size_t kMaxLog = 64u << 10;
+constexpr size_t kMaxPackage = 256;
+constexpr uint64_t kReserve = 256ull << 20;  // bytes of disk that no build may take
 constexpr size_t kMaxSourceFiles = 50'000;
 constexpr int kImportSeconds = 30;  // for each module
 constexpr milliseconds kPoll(10);
@@ -72,10 +79,16 @@ void CheckKind(const std::string& path, mode_t kind) {
 }
 
 // Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it
-// recurses far.
+// recurses far; and what comes after kMaxValues, since each takes more memory than it has bytes.
 Json ParseShallow(const std::string& text, int depth) {
-  return Json::parse(
-      text, [depth](int at, Json::parse_event_t, Json&) { return at <= depth; }, false);
+  const auto keep = [depth, left = kMaxValues](int at, Json::parse_event_t event, Json&) mutable {
+    const bool counts = event == Json::parse_event_t::value || event == Json::parse_event_t::key ||
+                        event == Json::parse_event_t::object_start ||
+                        event == Json::parse_event_t::array_start;
+    if (counts && left > 0) --left;
+    return at <= depth && (left > 0 || !counts);
+  };
+  return Json::parse(text, keep, false);
 }
 
 template <typename T>
@@ -87,6 +100,8 @@ T Member(const Json& object, const char* key, T otherwise) {
     return found->is_string() ? found->template get<std::string>() : otherwise;
   } else if constexpr (std::is_same_v<T, bool>) {
     return found->is_boolean() ? found->template get<bool>() : otherwise;
+  } else if constexpr (std::is_same_v<T, uint64_t>) {  // a double may be larger than any
+    return found->is_number_unsigned() ? found->template get<T>() : otherwise;
   } else {
     return found->is_number() ? found->template get<T>() : otherwise;
   }
@@ -105,6 +120,11 @@ std::vector<std::string> Strings(const Json& object, const char* key, size_t max
   return strings;
 }
 
+Error Failure(const Json& item) {
+  return InstallError(Member(item, "failed", std::string()),
+                      Member(item, "log", std::string()).substr(0, kMaxLog));
+}
+
 // One line for a person: no control characters that a terminal would obey.
 std::string Printable(std::string_view text, size_t max) {
   std::string out;
@@ -114,10 +134,46 @@ std::string Printable(std::string_view text, size_t max) {
   return out;
 }
 
+// Of the end of the fetch step's report; false: `item` is something else.
+bool TakeEnd(const Json& item, BuildResult* result, std::vector<std::string>* modules,
+             std::vector<std::string>* uncompiled) {
+  if (!item.is_object() || !item.contains("packages")) return false;
+  result->packages.clear();
+  for (const std::string& package : Strings(item, "packages", 10'000))
+    result->packages.push_back(Printable(package, kMaxPackage));
+  result->bytes = Member<uint64_t>(item, "bytes", 0);
+  result->files = Member<uint64_t>(item, "files", 0);
+  *modules = Strings(item, "modules", 4096);
+  *uncompiled = Strings(item, "uncompiled", 4096);
+  for (auto* names : {modules, uncompiled})
+    std::erase_if(*names, [](const std::string& module) { return !IsModule(module); });
+  return true;
+}
+
 std::string FirstOf(const std::vector<std::string>& modules) {
   if (modules.empty()) return {};
   return Printable(modules.front(), 100) + (modules.size() > 1 ? ", ..." : "");
 }
+
+// What a resolver writes, and nothing that a terminal would obey.
+bool IsLock(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t'; });
+}
+
+struct Free {
+  uint64_t bytes, files;
+};
+
+Free FreeAt(const std::string& directory) {
+  struct statvfs status;
+  if (::statvfs(directory.c_str(), &status) != 0) return {UINT64_MAX, UINT64_MAX};
+  const bool counted = status.f_files != 0;  // some file systems make inodes as they are wanted
+  return {static_cast<uint64_t>(status.f_bavail) * status.f_frsize,
+          counted ? static_cast<uint64_t>(status.f_favail) : UINT64_MAX};
+}
+
+uint64_t Less(uint64_t from, uint64_t amount) { return from > amount ? from - amount : 0; }
 
 bool IsPlainSourcePath(const std::string& path) {
   if (path.size() > 512 || !path.ends_with(".py") || path.starts_with('/')) return false;
@@ -188,7 +244,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
   const bool base = step == "base";
   const bool import = step == "import" || base;
   const bool network = step == "fetch";
-  const Base& on = network && !isolated_ ? derived_ : base_;
+  const Base& on = (network && !isolated_) || step == "check" ? derived_ : base_;
   Json mounts = Json::parse(mounts_json);
   mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
   mounts.push_back(
@@ -282,7 +338,12 @@ void Builder::RunStep(const std::string& step, const std::vector<std::string>& c
 
   Fd fd;
   std::string rest;
+  uint64_t received = 0;
   bool ended = false;
+  // The fetch step watches the disk, too, but what it runs may have stopped it.
+  const Free before = FreeAt(directory_);
+  const Free least = {std::max(kReserve, Less(before.bytes, kMaxBytes)),
+                      Less(before.files, 4 * kMaxFiles)};
   const auto deadline = Clock::now() + limit;
   auto inspect_at = Clock::now() + kInspect;
   for (;;) {
@@ -291,7 +352,8 @@ void Builder::RunStep(const std::string& step, const std::vector<std::string>& c
     ssize_t n = 0;
     while (fd && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0) {
       rest.append(buffer, static_cast<size_t>(n));
-      if (rest.size() > 4 * kMaxAnswer)
+      received += static_cast<uint64_t>(n);
+      if (received > kMaxReport || rest.size() > kMaxAnswer)
         throw Error(Code::kProtocol, "the " + step + " step's report is too long");
     }
     size_t begin = 0;
@@ -306,6 +368,12 @@ void Builder::RunStep(const std::string& step, const std::vector<std::string>& c
                   "the " + step + " step took longer than " + std::to_string(limit.count()) + " s");
     }
     if (Clock::now() > inspect_at) {
+      const Free now = FreeAt(directory_);
+      if (now.bytes < least.bytes || now.files < least.files) {
+        throw Error(Code::kPlatform,
+                    "the disk is full: the " + step + " step takes more than it may",
+                    "free some space; `hutch env` lists what Hutch keeps");
+      }
       const auto info = podman_.Inspect(id);
       ended = !info || info->state == "exited" || info->state == "stopped";
       inspect_at = Clock::now() + kInspect;
@@ -331,6 +399,9 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
   const Json extra = Words(spec.index.extra_index_urls);
   const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
+  // All that build scripts may write to: in the directory above nothing is theirs.
+  const std::string made = directory_ + (isolated_ ? "/fetched" : "");
+  if (isolated_ && ::mkdir(made.c_str(), 0755) != 0) ThrowErrno("create " + made, Code::kPlatform);
   Json links = Json::array();
   for (const std::string& url : Words(spec.index.find_links)) links.push_back(url);
   for (size_t i = 0; i < spec.links.size(); ++i) links.push_back(LinksAt(i));
@@ -350,9 +421,9 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
                          {"max_bytes", kMaxBytes},
                          {"max_files", kMaxFiles}};
   // In a file, not in arguments or the environment: `podman inspect` shows those.
-  WriteFile(directory_ + "/fetch.json", settings.dump(), 0600);
+  WriteFile(made + "/fetch.json", settings.dump(), 0600);
   // One mount for cache and tree: a hard link does not cross mounts.
-  Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  Json mounts = {Bind(isolated_ ? made : paths_.store_dir(), "/store", true)};
   for (size_t i = 0; i < spec.links.size(); ++i)
     mounts.push_back(Bind(ShownPath(paths_, spec.links[i]), LinksAt(i), false));
   const std::string script = std::string(kScripts) + "fetch.py";
@@ -362,29 +433,17 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   const auto read = [&](const std::string& line) {
     const Json item = ParseShallow(line, 3);
     if (item.is_object() && item.contains("failed")) {
-      failure =
-          InstallError(Member(item, "failed", std::string()), Member(item, "log", std::string()));
+      failure = Failure(item);
       return true;
     }
-    if (item.is_object() && item.contains("packages")) {
-      result->packages = Strings(item, "packages", 10'000);
-      result->bytes = Member<uint64_t>(item, "bytes", 0);
-      result->files = Member<uint64_t>(item, "files", 0);
-      modules_ = Strings(item, "modules", 4096);
-      uncompiled_ = Strings(item, "uncompiled", 4096);
-      for (auto* modules : {&modules_, &uncompiled_})
-        std::erase_if(*modules, [](const std::string& module) { return !IsModule(module); });
-      return done = true;
+    const std::string stage = Member(item, "stage", std::string());
+    if (stage == "resolve" || stage == "download" || stage == "install") {
+      progress_({stage, ScrubCredentials(Member(item, "text", std::string()).substr(0, 1000)),
+                 Member(item, "done", 0.0), Member(item, "total", 0.0)});
     }
-    if (item.is_object() && item.contains("stage")) {
-      progress_({Member(item, "stage", std::string()),
-                 ScrubCredentials(Member(item, "text", std::string())), Member(item, "done", 0.0),
-                 Member(item, "total", 0.0)});
-    }
-    return false;
+    return done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
   };
-  RunStep("fetch", {script, inside}, mounts.dump(), directory_ + "/report.jsonl", seconds(3600),
-          read);
+  RunStep("fetch", {script, inside}, mounts.dump(), made + "/report.jsonl", seconds(3600), read);
   // Build scripts of source packages may have left processes, and links for us to follow: first
   // they die, then we look.
   if (isolated_) {
@@ -392,13 +451,51 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   }
   if (failure) throw *failure;
   if (!done) throw Error(Code::kInstallFailed, "the dependency installer ended without an answer");
-  CheckKind(directory_ + "/tree", S_IFDIR);
-  CheckKind(directory_ + "/lock.txt", S_IFREG);
+  CheckKind(made + "/tree", S_IFDIR);
+  if (isolated_) {
+    std::filesystem::rename(made + "/tree", directory_ + "/tree");
+    Check(spec, result);
+  }
+  if (!spec.lock.empty()) {
+    result->lock = spec.lock;
+    return;
+  }
+  std::optional<std::string> lock = ReadRegularFile(made + "/lock.txt", kMaxLock);
+  if (!lock || !IsLock(*lock)) {
+    throw Error(Code::kInstallFailed,
+                "the installer left no lock.txt of plain text and at most " +
+                    std::to_string(kMaxLock >> 20) + " MiB",
+                isolated_ ? "a package's build script may have written to it: leave out "
+                            "allow_sdists=, or the package"
+                          : "");
+  }
+  result->lock = *std::move(lock);
+}
+
+void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
+  const Json settings = {{"requirements", spec.requirements},
+                         {"lock", spec.lock},
+                         {"cache", "/store/cache"},
+                         {"max_bytes", kMaxBytes},
+                         {"max_files", kMaxFiles}};
+  WriteFile(directory_ + "/check.json", settings.dump(), 0600);
+  const Json mounts = {Bind(directory_, "/store", true)};
+  std::optional<Error> failure;
+  bool done = false;
+  RunStep("check", {std::string(kScripts) + "fetch.py", "--check", "/store"}, mounts.dump(),
+          directory_ + "/checked.jsonl", seconds(600), [&](const std::string& line) {
+            const Json item = ParseShallow(line, 3);
+            if (item.is_object() && item.contains("failed")) failure = Failure(item);
+            done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
+            return done || failure.has_value();
+          });
+  if (failure) throw *failure;
+  if (!done) throw Error(Code::kInstallFailed, "what was installed could not be looked at");
 }
 
 std::vector<std::string> Builder::Import(BuildResult* result) {
-  if (modules_.empty()) return {};
-  progress_({"import", "importing " + FirstOf(modules_), 0, 0});
+  if (installed_.modules.empty()) return {};
+  progress_({"import", "importing " + FirstOf(installed_.modules), 0, 0});
   // One file, made by us, is all of the host that packages' code may write, and its size is
   // limited.
   const std::string out = directory_ + "/import.json";
@@ -406,9 +503,10 @@ std::vector<std::string> Builder::Import(BuildResult* result) {
   const Json mounts = {Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)};
   std::vector<std::string> command = {std::string(kScripts) + "probe.py", kAnswer,
                                       std::to_string(kImportSeconds)};
-  command.insert(command.end(), modules_.begin(), modules_.end());
+  command.insert(command.end(), installed_.modules.begin(), installed_.modules.end());
   std::string text;
-  const auto limit = seconds(kImportSeconds) * static_cast<int>(modules_.size()) + seconds(30);
+  const int modules = static_cast<int>(installed_.modules.size());
+  const auto limit = seconds(kImportSeconds) * modules + seconds(30);
   try {
     RunStep("import", command, mounts.dump(), out, limit, [&](const std::string& line) {
       text = line;
@@ -419,7 +517,7 @@ std::vector<std::string> Builder::Import(BuildResult* result) {
     // decides nothing here.
     if (error.code() != Code::kInstallFailed && error.code() != Code::kProtocol) throw;
   }
-  ProbeAnswer answer = ReadProbeAnswer(text, modules_);
+  ProbeAnswer answer = ReadProbeAnswer(text, installed_.modules);
   result->preload = std::move(answer.preload);
   result->notes = std::move(answer.notes);
   return std::move(answer.files);
@@ -487,7 +585,7 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
   lap(&result.fetch_sec);
   // First what the sources say that they import, on every core, so that the import finds bytecode;
   // then what it found without.
-  Compile("compile", "modules", uncompiled_, FirstOf(uncompiled_));
+  Compile("compile", "modules", installed_.uncompiled, FirstOf(installed_.uncompiled));
   lap(&result.compile_sec);
   const std::vector<std::string> files = Import(&result);
   lap(&result.import_sec);

@@ -32,6 +32,7 @@ struct BuildProgress {
 };
 
 struct BuildResult {
+  std::string lock;                   // requirements with versions and hashes
   std::vector<std::string> packages;  // name==version
   std::vector<std::string> preload;   // modules that load and start no thread
   std::vector<std::string> notes;     // sentences about those that do not
@@ -74,7 +75,7 @@ class Builder {
   };
   void UseBase(Base base) { base_ = std::move(base); }
 
-  // Leaves `tree/` and `lock.txt` in the directory. Throws kInstallFailed, kPlatform (full disk),
+  // Leaves `tree/` in the directory. Throws kInstallFailed, kPlatform (full disk),
   // kCancelled, kMissingBase, kMissingRuntime, kPodman.
   BuildResult Run(const EnvironmentSpec& spec);
 
@@ -85,6 +86,8 @@ class Builder {
   bool named() const { return !base_.version.empty(); }
   std::vector<std::string> Target(const std::string& platform) const;
   void Fetch(const EnvironmentSpec& spec, BuildResult* result);
+  // Looks at the tree anew, in a container that no build script was in.
+  void Check(const EnvironmentSpec& spec, BuildResult* result);
   std::vector<std::string> Import(BuildResult* result);
   // `names` are "modules" or "files"; see compile.py. `text` is what they are for a person.
   void Compile(const std::string& step, const char* kind, const std::vector<std::string>& names,
@@ -105,7 +108,9 @@ class Builder {
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;
   bool isolated_ = false;  // build scripts run while fetching: nothing is shared with other builds
-  std::vector<std::string> modules_, uncompiled_;
+  struct Installed {
+    std::vector<std::string> modules, uncompiled;  // for import; of those, without bytecode
+  } installed_;
   std::vector<std::string> containers_;
 };
 

@@ -1,5 +1,7 @@
 #include "pool/cell_channels.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -15,6 +17,9 @@ std::optional<NewCellChannels> MakeCellChannels(bool network) {
     std::tie(made.ours.socket, made.socket) = MakeSocketPair();
     std::tie(made.ours.out, made.out) = MakePipe();
     std::tie(made.ours.err, made.err) = MakePipe();
+    // A cell runs as another user, and programs open "/dev/stdout": to write, never to read.
+    ::fchmod(made.out.get(), 0622);
+    ::fchmod(made.err.get(), 0622);
     if (network) std::tie(made.egress, made.forwarder) = MakeSocketPair();
     const int highest = std::max(
         {made.ours.socket.get(), made.ours.out.get(), made.ours.err.get(), made.egress.get()});

@@ -46,6 +46,13 @@ json MapCaller(unsigned uid) {
   return {{"UIDMap", ids}, {"GIDMap", ids}, {"HostUIDMapping", false}, {"HostGIDMapping", false}};
 }
 
+// Nothing of a process can be written there: what makes a call go first when the host's memory is
+// short stays.
+json ReadOnlyProc() {
+  const json options = {"nosuid", "nodev", "noexec", "ro"};
+  return {{"type", "proc"}, {"source", "proc"}, {"destination", "/proc"}, {"options", options}};
+}
+
 json Scratch(const std::string& path, uint64_t mb) {
   return {{"type", "tmpfs"},
           {"source", "tmpfs"},
@@ -184,6 +191,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   if (launch.bare) {
     for (const char* path : {"/work", "/tmp", "/dev/shm"})
       mounts.push_back(Scratch(path, launch.scratch_mb));
+    if (!launch.gvisor) mounts.push_back(ReadOnlyProc());
   } else {
     mounts.push_back(Scratch("/tmp", 16));
   }
@@ -215,7 +223,8 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"no_new_privileges", true},
       {"read_only_filesystem", true},
       // Default-deny; what it lets through is what the warden, slots and cells need.
-      {"seccomp_profile_path", launch.runtime_dir + "/seccomp-worker.json"},
+      {"seccomp_profile_path",
+       launch.runtime_dir + (launch.gvisor ? "/seccomp-gvisor.json" : "/seccomp-worker.json")},
       {"netns", {{"nsmode", "none"}}},
       {"pidns", {{"nsmode", "private"}}},
       {"ipcns", {{"nsmode", "private"}}},
@@ -244,6 +253,8 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
                     "/proc/kmsg",     "/proc/kpagecount", "/proc/kpageflags", "/proc/locks",
                     "/proc/pressure", "/proc/vmallocinfo"};
   }
+  // Before anything of the host. A cell's slot sees to that itself.
+  if (launch.bare) spec["oom_score_adj"] = 800;
   if (launch.gvisor) spec["labels"]["hutch.gvisor"] = "1";
   return spec.dump();
 }

@@ -108,6 +108,16 @@ TEST(Confinement, ABareWorkerHasTheScratchOfItsCall) {
   EXPECT_TRUE(bare.dump().find("size=7m") != std::string::npos);
 }
 
+TEST(Confinement, ACallOfABareWorkerCannotUndoThatItGoesFirst) {
+  const json bare = Spec(true);
+  EXPECT_EQ(bare["oom_score_adj"], 800);
+  json proc;
+  for (const json& mount : bare["mounts"]) {
+    if (mount["destination"] == "/proc") proc = mount["options"];
+  }
+  EXPECT_EQ(std::count(proc.begin(), proc.end(), "ro"), 1);
+}
+
 TEST(Confinement, OnesOnGvisorSaySo) {
   const json spec = Spec(true, true);
   EXPECT_TRUE(IsOnGvisor(spec["labels"].get<std::map<std::string, std::string>>()));

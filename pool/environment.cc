@@ -14,9 +14,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <thread>
 
+#include "pool/files.h"
 #include "pool/mounts.h"
 #include "wire/error.h"
 #include "wire/fd.h"
@@ -30,13 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMinFree = 512ull << 20;  // bytes of disk below which no build begins
 constexpr std::chrono::milliseconds kTick(20);
-
-std::string ReadFile(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return file ? text.str() : std::string();
-}
+constexpr size_t kMaxMeta = 64u << 20;  // bytes of a meta.json; an honest one has kilobytes
 
 // `path` is there whole or not at all. Throws kPlatform, as when the disk is full.
 void WriteFile(const fs::path& path, const std::string& text) {
@@ -61,7 +55,7 @@ bool IsDigest(const std::string& text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-std::string BootId() { return ReadFile("/proc/sys/kernel/random/boot_id"); }
+std::string BootId() { return ReadRegularFile("/proc/sys/kernel/random/boot_id", 64).value_or(""); }
 
 // meta.json, as far as this version reads it.
 struct Meta {
@@ -72,7 +66,8 @@ struct Meta {
 
 // std::nullopt: there is none, or it is not ours.
 std::optional<Meta> ReadMeta(const fs::path& directory) {
-  const Json json = Json::parse(ReadFile(directory / "meta.json"), nullptr, false);
+  const Json json =
+      Json::parse(ReadRegularFile(directory / "meta.json", kMaxMeta).value_or(""), nullptr, false);
   if (!json.is_object() || !IsDigest(directory.filename())) return std::nullopt;
   Meta meta;
   try {
@@ -175,12 +170,13 @@ std::optional<Environment> EnvironmentStore::Load(const EnvironmentSpec& spec,
                                                   const std::string& digest) const {
   const fs::path directory = fs::path(paths_.environment_dir()) / digest;
   std::optional<Meta> meta = ReadMeta(directory);
-  if (!meta || !meta->whole) return std::nullopt;
+  std::optional<std::string> lock = ReadRegularFile(directory / "lock.txt", kMaxLock);
+  if (!meta || !meta->whole || !lock) return std::nullopt;
 
   Environment environment;
   environment.digest = digest;
   environment.tree_dir = directory / "tree";
-  environment.lock = ReadFile(directory / "lock.txt");
+  environment.lock = *std::move(lock);
   // What was asked for is given as it is; the zygote says which of it does not load.
   if (spec.preload_given) {
     environment.preload = spec.preload;
@@ -301,7 +297,6 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
     BuildResult result;
     if (build->spec.requirements.empty() && build->spec.lock.empty()) {
       fs::create_directory(directory / "tree");
-      WriteFile(directory / "lock.txt", "");
     } else {
       const BaseImage& base = build->base;
       if (!base.id.empty())
@@ -328,8 +323,7 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
 
   // Nobody waits for what follows.
   builder.RemoveContainers();
-  std::error_code ignored;
-  fs::remove_all(directory, ignored);
+  RemoveTree(directory);
   if (!failure) {
     const std::string published = paths_.environment_dir() + "/" + build->digest;
     const Fd fd(::open(published.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -341,11 +335,10 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
 void EnvironmentStore::Publish(const Build& build, const BuildResult& result, double seconds) {
   const fs::path directory = fs::path(paths_.store_dir()) / "build" / build.name;
   const fs::path finished = directory / "finished";
-  // It must not be there: what a build script has put in its place could lead anywhere.
   if (::mkdir(finished.c_str(), 0755) != 0)
     ThrowErrno("create " + finished.string(), Code::kPlatform);
   fs::rename(directory / "tree", finished / "tree");
-  fs::rename(directory / "lock.txt", finished / "lock.txt");
+  WriteFile(finished / "lock.txt", result.lock);
   const Json meta = {
       {"digest", build.digest},
       {"requirements", build.spec.requirements},
@@ -397,8 +390,7 @@ bool EnvironmentStore::Remove(const std::string& digest) {
     if (errno == ENOENT) return false;
     ThrowErrno("remove environment " + digest, Code::kPlatform);
   }
-  std::error_code ignored;
-  fs::remove_all(trash, ignored);
+  RemoveTree(trash);
   return true;
 }
 
@@ -428,12 +420,11 @@ void EnvironmentStore::Sweep() {
   std::erase_if(leftovers, [&](const fs::path& path) {
     return active.contains(path.filename()) || bases_.IsLooking(path.filename());
   });
-  std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(paths_.environment_dir())) {
     const std::optional<Meta> meta = ReadMeta(entry.path());
     if (!meta || !meta->whole) leftovers.push_back(entry.path());
   }
-  for (const fs::path& path : leftovers) fs::remove_all(path, ignored);
+  for (const fs::path& path : leftovers) RemoveTree(path);
 }
 
 }  // namespace hutch

@@ -14,14 +14,13 @@ namespace hutch {
 namespace {
 
 constexpr int kLayoutVersion =
-    1;  // of the directory that a digest names: raise it when old ones no longer serve
+    2;  // of the directory that a digest names: raise it when old ones no longer serve
 constexpr size_t kMaxRequirements = 512;
 constexpr size_t kMaxRequirement = 512;
 constexpr size_t kMaxModules = 256;
 constexpr size_t kMaxConstraints = 4096;
 constexpr size_t kMaxNetrc = 64u << 10;
 constexpr size_t kMaxReference = 512;
-constexpr size_t kMaxLock = 4u << 20;
 
 // ASCII only: the C library's own answers depend on the locale, and a homoglyph is not a letter
 // here.

@@ -9,6 +9,8 @@
 
 namespace hutch {
 
+inline constexpr size_t kMaxLock = 4u << 20;  // bytes
+
 struct EnvironmentSpec {
   std::vector<std::string> requirements;  // PEP 508, normalized by the client
   std::string python_version;             // "3.11.7"; of a base that is not known yet: as "3.11"

@@ -313,7 +313,8 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts) {
   }
   add("cgroup limits", missing.empty(), "enforced by the kernel: " + Join(facts.controllers),
       "not delegated to Podman: " + Join(missing) +
-          "; Hutch then watches memory every 20 ms and limits processes by rlimit; CPU shares are "
+          "; Hutch then watches memory about every 20 ms, counts the kernel's own objects (locks, "
+          "mappings, pipes, sockets) by estimate, and limits processes by rlimit; CPU shares are "
           "not enforced",
       mend, false);
   add("systemd user manager", facts.systemd_user || facts.root,

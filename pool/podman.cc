@@ -35,6 +35,10 @@ constexpr milliseconds kUsual = seconds(30);
 constexpr milliseconds kSlow = seconds(120);  // create and start queue behind Podman's locks
 constexpr milliseconds kImport = seconds(600);
 constexpr milliseconds kLook(100);
+// After so long without an answer the service is asked whether it is there, and has as long, twice,
+// to say so: what it does for us may take minutes on a busy machine, a ping does not.
+constexpr milliseconds kSilence(2000);
+constexpr int kUnheard = 2;
 constexpr int kLockedRetries = 8;
 constexpr int kRemoveRetries = 12;
 constexpr int kParallelStarts = 2;  // more of them only queue in Podman and make every one slower
@@ -50,14 +54,28 @@ struct Reply {
 // (httplib's own timeouts count from byte to byte).
 class Watchdog {
  public:
-  Watchdog(httplib::Client* client, milliseconds timeout, const std::function<bool()>& stopped)
-      : thread_([this, client, timeout, &stopped] {
+  // `pings`: whether the service answers at all; nullptr: not to be asked.
+  Watchdog(httplib::Client* client, milliseconds timeout, const std::function<bool()>& stopped,
+           const std::function<bool()>& pings)
+      : thread_([this, client, timeout, &stopped, &pings] {
           const auto deadline = Clock::now() + timeout;
           const auto done = [this] { return done_; };
           std::unique_lock lock(mutex_);
           while (stopped != nullptr && !stopped_ && Clock::now() + kLook < deadline) {
             if (changed_.wait_for(lock, kLook, done)) return;
             stopped_ = stopped();
+          }
+          for (int unheard = 0; pings != nullptr && !stopped_ && Clock::now() < deadline;) {
+            if (changed_.wait_until(lock, std::min(deadline, Clock::now() + kSilence), done))
+              return;
+            lock.unlock();
+            unheard = pings() ? 0 : unheard + 1;
+            lock.lock();
+            if (done_) return;
+            if (unheard < kUnheard) continue;
+            silent_ = true;
+            client->stop();
+            return;
           }
           if (!stopped_ && changed_.wait_until(lock, deadline, done)) return;
           expired_ = !stopped_;
@@ -73,6 +91,7 @@ class Watchdog {
   }
   bool expired() const { return expired_; }
   bool stopped() const { return stopped_; }
+  bool silent() const { return silent_; }
 
  private:
   std::mutex mutex_;
@@ -80,6 +99,7 @@ class Watchdog {
   bool done_ = false;
   std::atomic<bool> expired_ = false;
   std::atomic<bool> stopped_ = false;
+  std::atomic<bool> silent_ = false;
   std::thread thread_;
 };
 
@@ -225,11 +245,19 @@ struct Podman::Impl {
            errno == EAGAIN;  // too many wait, but it is there
   }
 
+  bool Pings(milliseconds timeout) const {
+    try {
+      return Send("GET", "/_ping", timeout, {}, nullptr, 4096, {}, false).ok();
+    } catch (const std::exception&) {  // every failure is the same answer here
+      return false;
+    }
+  }
+
   // One request on a connection of its own. Throws kUnavailable (nobody answers), kTimeout, kPodman
   // (a broken reply), kCancelled.
   Reply Send(const std::string& method, const std::string& path, milliseconds timeout,
              const std::string& json = {}, const Source& source = nullptr,
-             size_t max_reply = kMaxReply, const Stream& stream = {}) const {
+             size_t max_reply = kMaxReply, const Stream& stream = {}, bool watched = true) const {
     httplib::Client client(socket_path);
     client.set_address_family(AF_UNIX);
     client.set_url_encode(false);
@@ -278,9 +306,13 @@ struct Podman::Impl {
     httplib::Error error = httplib::Error::Success;
     bool expired = false;
     bool stopped = false;
+    bool silent = false;
+    // Not of a stream, which its reader watches, nor of the ping itself.
+    std::function<bool()> pings;
+    if (watched && source == nullptr && !stream.stopped) pings = [this] { return Pings(kSilence); };
     {
       const NoBrokenPipe no_broken_pipe;
-      const Watchdog watchdog(&client, timeout, stream.stopped);
+      const Watchdog watchdog(&client, timeout, stream.stopped, pings);
       try {
         const httplib::Result result = client.send(request);
         error = result.error();
@@ -293,6 +325,7 @@ struct Podman::Impl {
       }
       expired = watchdog.expired();
       stopped = watchdog.stopped();
+      silent = watchdog.silent();
     }
     const std::string what = "libpod " + method + " " + path.substr(0, path.find('?'));
     if (thrown) {
@@ -310,7 +343,7 @@ struct Podman::Impl {
     // A service that is killed cuts off its answers. Where nothing is changed, to ask again is
     // safe.
     const bool died = method == "GET" && error == httplib::Error::Read && !expired && !Listens();
-    if (error == httplib::Error::Connection || died) {
+    if (error == httplib::Error::Connection || died || silent) {
       throw Error(Code::kPodmanDown, "Podman's service does not answer on " + socket_path);
     }
     if (expired) throw Error(Code::kTimeout, what + ": no answer in time");
@@ -363,13 +396,7 @@ Podman::Podman(std::string socket_path) : impl_(std::make_unique<Impl>()) {
 }
 Podman::~Podman() = default;
 
-bool Podman::Ping(milliseconds timeout) const {
-  try {
-    return impl_->Send("GET", "/_ping", timeout, {}, nullptr, 4096).ok();
-  } catch (const std::exception&) {  // every failure is the same answer here
-    return false;
-  }
-}
+bool Podman::Ping(milliseconds timeout) const { return impl_->Pings(timeout); }
 
 PodmanVersion Podman::Version() const {
   const Json info = Parse("info", impl_->SendPatiently("GET", "/info", kUsual));

@@ -207,8 +207,12 @@ void Pool::WatchDeadlines() {
   });
 }
 
-void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
-  if (Member* member = MemberOfCell(cell)) member->worker->Arm(cell, timeout_ms, cpu_ms);
+void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb) {
+  if (Member* member = MemberOfCell(cell)) member->worker->Arm(cell, timeout_ms, cpu_ms, result_kb);
+}
+
+void Pool::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
+  if (Member* member = MemberOfCell(cell)) member->worker->ArmLoading(cell, cpu_ms);
 }
 
 void Pool::Release(uint64_t cell) {
@@ -545,6 +549,12 @@ void Pool::Resize() {
     context_.reclaim(*this, nullptr);
   }
   if (waiting > 0 && current->worker->calls() >= rotation_.max_calls) Tick();
+}
+
+void Pool::Look(unsigned worth) {
+  std::vector<Worker*> workers;  // one that is given up leaves the list, and lives on for a while
+  for (const Member& member : workers_) workers.push_back(member.worker.get());
+  for (Worker* worker : workers) worker->Look(worth);
 }
 
 void Pool::Tick() {

@@ -76,8 +76,9 @@ class Pool final : public Worker::Listener {
   Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const;
   bool IsLast();
   void Serve();  // gives ready cells to waiters, then sees to more slots; after may_take changed
-  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
-  void Release(uint64_t cell);   // the cell dies; cell_gone follows
+  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb = 0);
+  void ArmLoading(uint64_t cell, uint64_t cpu_ms);  // until Arm(): see kArm
+  void Release(uint64_t cell);                      // the cell dies; cell_gone follows
   void TakeBack(uint64_t cell);  // as Release, of a cell that was never used: the pool may be idle
                                  // all the same
   // One that nobody has, if it is ours, also one that is still being made: another takes its place.
@@ -88,7 +89,8 @@ class Pool final : public Worker::Listener {
   void WhenWorkerReady(std::function<void(const Error*)> ready);
   void EnsureWarm(uint64_t cells, std::function<void(uint64_t ready, const Error*)> done);
 
-  void Tick();  // rotation, surplus slots and idle eviction; about once a second
+  void Tick();                // rotation, surplus slots and idle eviction; about once a second
+  void Look(unsigned worth);  // at its workers, as often: see Worker::Look
   // Ends every worker, at once or, asked again, when what was leased ahead is back. False: a call
   // runs on one of them, or somebody waits for one.
   bool EndUnused(std::string_view why);

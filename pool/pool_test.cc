@@ -162,6 +162,42 @@ TEST_F(PoolTest, AReleasedCellDiesAndAnotherTakesItsPlace) {
   EXPECT_NE(Await()->cell, cell);
 }
 
+TEST_F(PoolTest, ReplacesAWorkerWhoseWardenIsSilent) {
+  wardens_.Behave(WardenWay::kDeaf);
+  MakePool();
+  const Grant* held = Await();
+  ASSERT_NE(held, nullptr);
+  const std::string frozen = held->worker;
+  const uint64_t cell = held->cell;
+  wardens_.Behave(WardenWay::kHonest);
+  for (int i = 0; i < 3; ++i) pool_->Look(kWholeLook);
+  EXPECT_FALSE(gone_.contains(cell));
+  pool_->Look(kWholeLook);
+  EXPECT_TRUE(gone_.contains(cell)) << "nobody watches a cell whose warden is frozen";
+  EXPECT_NE(Await()->worker, frozen);
+}
+
+TEST_F(PoolTest, KeepsAWorkerWhoseWardenAnswers) {
+  MakePool();
+  const std::string name = Await()->worker;
+  for (int i = 1; i <= 20; ++i) {
+    pool_->Look(kWholeLook);
+    RunUntil([&] { return wardens_.pings >= i; });
+    bool turned = false;  // the answer is read before the next look
+    loop_.After(milliseconds(20), [&] { turned = true; });
+    RunUntil([&] { return turned; });
+  }
+  EXPECT_EQ(Await()->worker, name);
+}
+
+TEST_F(PoolTest, ALookOfOneWhoWasHeldUpHimselfProvesNothing) {
+  wardens_.Behave(WardenWay::kDeaf);
+  MakePool();
+  const std::string name = Await()->worker;
+  for (int i = 0; i < 1000; ++i) pool_->Look(0);
+  EXPECT_EQ(Await()->worker, name);
+}
+
 TEST_F(PoolTest, GivesNoCellTwice) {
   MakePool();
   std::set<uint64_t> cells;

@@ -44,6 +44,10 @@ std::unique_ptr<Worker> Spares::Take(const std::string& base_id, const std::stri
   return std::move(spare_);
 }
 
+void Spares::Look(unsigned worth) {
+  if (spare_ != nullptr) spare_->Look(worth);
+}
+
 void Spares::Retire() {
   if (timer_ != 0) context_.loop.Cancel(std::exchange(timer_, 0));
   spare_.reset();

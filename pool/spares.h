@@ -38,7 +38,9 @@ class Spares final : public Worker::Listener {
   // later, when the taker's first call is done. nullptr: none is there.
   std::unique_ptr<Worker> Take(const std::string& base_id, const std::string& runtime_id);
 
-  void Retire();  // keeps none any more
+  void Retire();              // keeps none any more
+  void Look(unsigned worth);  // as Worker::Look
+  std::string name() const { return spare_ == nullptr ? "" : spare_->name(); }
   size_t size() const { return spare_ == nullptr ? 0 : 1; }
 
  private:

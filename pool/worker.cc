@@ -12,6 +12,7 @@
 #include <fstream>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "wire/channel.h"
 
@@ -24,7 +25,10 @@ namespace fs = std::filesystem;
 constexpr auto kStartDeadline = std::chrono::seconds(180);
 constexpr size_t kMaxNotes = 16 * 1024;
 constexpr size_t kMaxWords = 300;
+constexpr int kRemovals = 3;
 constexpr auto kKillDeadline = std::chrono::seconds(5);
+// From its container's start until the warden is heard: a gVisor has to boot.
+constexpr unsigned kUnheard = 20 * kWholeLook;
 // Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us
 // forking.
 constexpr unsigned kMaxBarren = 16;
@@ -153,11 +157,12 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
     } catch (const std::exception& e) {
       failure = Error(Code::kWorkerFailed, e.what());
     }
-    if (!failure) return;
-    loop.Post([this, alive, failure = *failure] {
+    loop.Post([this, alive, failure = failure] {
       if (!*alive) return;
-      failure_ = failure.code();
-      Die(std::string("its container could not be started: ") + failure.what());
+      made_ = !failure;
+      if (made_) return;
+      failure_ = failure->code();
+      Die(std::string("its container could not be started: ") + failure->what());
     });
   });
 }
@@ -172,18 +177,23 @@ Worker::~Worker() {
   }
   for (const auto& [slot, group] : groups_) group->Kill();  // whatever the warden does about it
   warden_.reset();
-  background_.Post(
-      [&podman = podman_, container = container_, name = launch_.name, dir = launch_.socket_dir] {
-        const std::lock_guard lock(container->mutex);
-        container->removed = true;
-        try {
-          podman.Remove(name);
-        } catch (const std::exception& e) {
-          std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
-        }
-        std::error_code ignored;
-        fs::remove_all(dir, ignored);
-      });
+  background_.Post([&podman = podman_, container = container_, name = launch_.name,
+                    dir = launch_.socket_dir] {
+    const std::lock_guard lock(container->mutex);
+    container->removed = true;
+    // What runs there runs on. The agent's sweep tries again later.
+    for (int attempt = 1; attempt <= kRemovals; ++attempt) {
+      try {
+        podman.Remove(name);
+        break;
+      } catch (const std::exception& e) {
+        std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
+      }
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    std::error_code ignored;
+    fs::remove_all(dir, ignored);
+  });
 }
 
 void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
@@ -346,6 +356,9 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       ForgetSlot(header.a);
       return listener_->OnSlotsChanged(*this);
     }
+    case FrameKind::kPong:
+      if (!heart_.Answered()) return Die("an answer that nobody asked for");
+      return;
     case FrameKind::kZygoteDied:
       return Die("the zygote died: " + Printable(payload, kMaxWords));
     default:
@@ -469,9 +482,15 @@ CellChannels Worker::Take(uint64_t cell) {
   return std::move(cells_.at(cell).channels);
 }
 
-void Worker::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms) {
+void Worker::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb) {
+  if (!cells_.contains(cell)) return;
+  const auto result = static_cast<uint32_t>(std::min<uint64_t>(result_kb, kLoading - 1));
+  Send({.kind = FrameKind::kArm, .a = result, .id = cell, .b = timeout_ms, .c = cpu_ms});
+}
+
+void Worker::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
   if (cells_.contains(cell))
-    Send({.kind = FrameKind::kArm, .id = cell, .b = timeout_ms, .c = cpu_ms});
+    Send({.kind = FrameKind::kArm, .a = kLoading, .id = cell, .c = cpu_ms});
 }
 
 void Worker::Kill(uint64_t cell) {
@@ -481,6 +500,23 @@ void Worker::Kill(uint64_t cell) {
   loop_.After(kKillDeadline, [this, alive = alive_, cell] {
     if (*alive && cells_.contains(cell)) Die("its warden does not end a cell");
   });
+}
+
+void Worker::Look(unsigned worth) {
+  if (state_ == State::kDead) return;
+  if (!proved_) {
+    if (made_ && (unheard_ += worth) >= kUnheard) Die("its warden does not say who it is");
+    return;
+  }
+  switch (heart_.Look(worth)) {
+    case Heartbeat::Next::kAsk:
+      Send({.kind = FrameKind::kPing});
+      return;
+    case Heartbeat::Next::kWait:
+      return;
+    case Heartbeat::Next::kGiveUp:
+      return Die("its warden does not answer");
+  }
 }
 
 void Worker::Discard(uint64_t id) {

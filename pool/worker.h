@@ -24,6 +24,7 @@
 #include "wire/cell_frame.h"
 #include "wire/error.h"
 #include "wire/fd.h"
+#include "wire/heartbeat.h"
 
 namespace hutch {
 
@@ -103,10 +104,14 @@ class Worker {
   void TryAgain();
   // Takes the channels of a parked cell: it is leased from now on.
   CellChannels Take(uint64_t cell);
-  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms);
+  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb = 0);
+  void ArmLoading(uint64_t cell, uint64_t cpu_ms);
   void Kill(uint64_t cell);     // OnCellGone follows
   void Discard(uint64_t cell);  // as Kill; of one that is being made, as soon as it is ready
   void StopRefilling() { refill_ = false; }
+  // About once a second, see heartbeat.h: ends a worker whose warden is silent, OnWorkerDead
+  // follows. What runs there is watched by nobody.
+  void Look(unsigned worth);
   // While the stock is low, cells do not rehearse a call before they are ready.
   void Hurry(bool low) { hurried_ = low; }
 
@@ -170,8 +175,11 @@ class Worker {
   unsigned barren_ = 0;  // cells and slots that came to nothing since one was ready
   std::shared_ptr<Container> container_;
   Code failure_ = Code::kWorkerFailed;
-  bool proved_ = false;  // the warden has shown its token
-  std::string config_;   // what the warden is to be told when it has
+  bool proved_ = false;   // the warden has shown its token
+  bool made_ = false;     // its container runs
+  unsigned unheard_ = 0;  // worth of the looks since
+  Heartbeat heart_;       // of its warden
+  std::string config_;    // what the warden is to be told when it has
   bool configured_ = false;
   CellNetworks networks_;
   bool tainted_ = false;

@@ -19,24 +19,29 @@
 //   32     ...  payload
 //
 // ---- client <-> cell
-// kCall        client -> cell   a = section count n (4), b = key (0: none); c = 0, or, of a cell whose last call took less
+// kCall        client -> cell   a = section count n (4); c = 0, or, of a cell whose last call took less
 //                               than kQuickUs, 1 + the CPU on which the caller waits, for the cell to run there: to wake
-//                               another one would take longer than the call; payload = n little-endian u32 lengths, then
+//                               another one would take longer than the call; payload = the identity (kIdentitySize bytes,
+//                               zeros: none) of meta and function, n little-endian u32 lengths, then
 //                               the sections: [0] meta: a pickled dict, after kPlain where it says no more than
 //                               that a function is to be called; [1] function: its pickle, text, or, after kMarshalled,
 //                               (code, globals, defaults) by marshal; [2] arguments: the pickle of (args, kwargs), or
-//                               args by marshal, of a chunk a list of those; [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
+//                               args by marshal, of a chunk a list of those; of a program, where it is given anything,
+//                               the pickle of ((), {args, stdin, files}); [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
 //                               bytes of it), offset, size. A section of
 //                               length 0xffffffff lies in the next descriptor of the datagram (a sealed memfd; its size
 //                               is the section's length), in section order. The descriptors after those are what [3]
 //                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
 //                               multiple of 4096.
-// kLoad        client -> cell   before a kCall, by way of the agent: as kCall, with empty arguments. c = so also where the
+// kLoad        client -> cell   once, before the kCall, by way of the agent: as kCall, with nothing of the call's own: no
+//                               arguments. c = so also where the
 //                               function's last call, in another cell, took less than kQuickUs. The cell loads meta and
 //                               function now (a program is compiled) and
-//                               says nothing; a kCall with the same key then finds them loaded. Else it loads its own.
+//                               says nothing. From then on it serves a kCall of that identity and no other.
+// kMisdirected cell -> client   the call is of another identity than what was loaded: nothing of it ran, and the cell ends.
+//                               No payload. The client never sends such a call, so it takes the frame for a lie.
 // kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
-//                               (once). No payload.
+//                               (once), but loading gets a second of its own at most. No payload.
 // kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the whole result if it
 //                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage. With kFlagInMemfd
 //                               the total lies in the memfd that the client sent after kNeed, with kFlagInParts in the
@@ -48,7 +53,8 @@
 // kNeed        cell -> client   b = bytes wanted for a large result. Answered by kMemfd, or, above result_mb, by kRefused.
 // kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK.
 // kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result.
-// kTooLarge    cell -> client   b = size of the result that was not sent.
+// kTooLarge    cell -> client   b = size of the result that was not sent; payload = CallUsage, and, where the cell found
+//                               it out, the body of a map {path} of the value in it that is too large.
 //
 // ---- agent -> warden
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
@@ -57,9 +63,13 @@
 //              c = kHurried: the stock is low, so it prepares nothing for the sake of speed
 // kEndSlot     a = slot number, of a slot with no cell: it goes; kSlotGone follows
 // kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
-//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory
+//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory. a = KiB of
+//              memory that the client gave it for its result (kNeed), 0: none. Said of a call that is armed already, it
+//              changes no other clock. a = kLoading: it loads what a call will need, and then waits for that call; while
+//              it waits it is looked at less often
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kRetire      make no more; kill every cell and exit 0
+// kPing        answered by kPong at once, whatever the worker does
 //
 // ---- forwarder -> egress process, and back: the egress channel of one cell. Whoever writes on the worker's side may be
 // hostile.
@@ -77,6 +87,7 @@
 // kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or cell was not made; the
 //              slot is gone)
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
+// kPong        to a kPing
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.
 // clang-format on
 #pragma once
@@ -90,10 +101,12 @@ inline constexpr uint16_t kFrameMagic = 0x4348;
 // Of the frame itself. What frames mean is in kWireVersion (paths.h).
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kHurried = 1;
+inline constexpr uint32_t kLoading = 0xffffffffu;
 inline constexpr uint64_t kQuickUs = 200;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
+inline constexpr size_t kIdentitySize = 32;           // a SHA-256
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
 inline constexpr char kPlain = 'P';
 inline constexpr char kPlainKept = 'K';   // that the cell also serves the calls that come after it
@@ -118,6 +131,7 @@ enum class FrameKind : uint8_t {
   kTooLarge = 9,
   kLoad = 10,
   kPart = 11,
+  kMisdirected = 12,
 
   kMakeSlot = 32,
   kMakeCell = 33,
@@ -126,6 +140,7 @@ enum class FrameKind : uint8_t {
   kRetire = 36,
   kConfigure = 37,
   kEndSlot = 38,
+  kPing = 39,
 
   kOpenStream = 48,
   kStream = 49,
@@ -139,6 +154,7 @@ enum class FrameKind : uint8_t {
   kFailed = 69,
   kZygoteDied = 70,
   kSlotGone = 71,
+  kPong = 72,
 };
 
 struct FrameHeader {

@@ -1,10 +1,12 @@
 #include "wire/memfd.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <string>
 #include <utility>
 
 #include "wire/error.h"
@@ -32,6 +34,8 @@ void ReadAll(int fd, char* to, size_t size) {
 
 Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
   Fd fd = MakeMemfd(name);
+  // A cell is another user, without capabilities: it can neither open it anew nor set its times.
+  if (::fchmod(fd.get(), S_IRUSR) != 0) ThrowErrno("closing shared memory to others");
   const char* bytes = static_cast<const char*>(data);
   size_t done = 0;
   while (done < size) {
@@ -53,6 +57,21 @@ Fd MakeResultMemfd(size_t size) {
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0)
     ThrowErrno("sealing shared memory");
   return fd;
+}
+
+Fd LendMemfd(int fd) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  Fd lent(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!lent) ThrowErrno("opening shared memory for a cell");
+  return lent;
+}
+
+void HoldSharedLocks(int fd) {
+  struct flock all{};
+  all.l_type = F_RDLCK;
+  all.l_whence = SEEK_SET;
+  if (::flock(fd, LOCK_SH | LOCK_NB) != 0 || ::fcntl(fd, F_OFD_SETLK, &all) != 0)
+    ThrowErrno("locking shared memory");
 }
 
 std::string ReadSealedMemfd(int fd, size_t limit) {

@@ -17,6 +17,14 @@ Fd MakeSealedMemfd(const char* name, const void* data, size_t size);
 // be truncated under us.
 Fd MakeResultMemfd(size_t size);
 
+// For a memfd that several peers are lent: an open file of its own, to read by, for one of them.
+// Offset, flags and locks are then its own too.
+Fd LendMemfd(int fd);
+
+// Takes a shared lock of each kind, for as long as `fd` is open: nobody who is lent the memfd can
+// then lock it exclusively, so two of them cannot tell each other anything by that.
+void HoldSharedLocks(int fd);
+
 // Reads all of a memfd that must be sealed against shrinking. Throws kProtocol when it is not, or
 // is over `limit`.
 std::string ReadSealedMemfd(int fd, size_t limit);

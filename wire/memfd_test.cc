@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -42,6 +43,28 @@ TEST(Memfd, RefusesToReadWhatCouldBeCutShort) {
 TEST(Memfd, RefusesToReadMoreThanTheLimit) {
   const Fd fd = MakeSealedMemfd("test", "hello", 5);
   EXPECT_THROW(ReadSealedMemfd(fd.get(), 4), Error);
+}
+
+TEST(Memfd, WhoIsLentOneHasAnOpenFileOfItsOwnToReadBy) {
+  const Fd fd = MakeSealedMemfd("test", "hello", 5);
+  const Fd one = LendMemfd(fd.get());
+  const Fd other = LendMemfd(fd.get());
+  EXPECT_EQ(::lseek(one.get(), 3, SEEK_SET), 3);
+  EXPECT_EQ(::fcntl(one.get(), F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(::lseek(other.get(), 0, SEEK_CUR), 0);
+  EXPECT_EQ(::fcntl(other.get(), F_GETFL) & (O_ACCMODE | O_NONBLOCK), O_RDONLY);
+  EXPECT_EQ(ReadSealedMemfd(other.get(), 5), "hello");
+}
+
+TEST(Memfd, NobodyWhoIsLentALockedOneCanTellWhoElseLocksIt) {
+  const Fd fd = MakeSealedMemfd("test", "hello", 5);
+  HoldSharedLocks(fd.get());
+  const Fd one = LendMemfd(fd.get());
+  const Fd other = LendMemfd(fd.get());
+  for (const int held : {LOCK_UN, LOCK_SH}) {
+    EXPECT_EQ(::flock(one.get(), held | LOCK_NB), 0);
+    EXPECT_EQ(::flock(other.get(), LOCK_EX | LOCK_NB), -1);
+  }
 }
 
 TEST(Memfd, AResultCanBeFilledButNotResized) {

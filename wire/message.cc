@@ -119,7 +119,7 @@ void serialize(A& a, SecretRule& m) {
 template <class A>
 void serialize(A& a, NetworkRecord& m) {
   a(m.host, m.port, Flag{m.allowed}, m.reason, m.suggestion, m.bytes_sent, m.bytes_received,
-    m.count);
+    m.count, Flag{m.lost});
 }
 template <class A>
 void serialize(A& a, CallLimits& m) {
@@ -160,7 +160,7 @@ void serialize(A& a, Forget& m) {
 }
 template <class A>
 void serialize(A& a, Started& m) {
-  a(m.lease, m.timeout_ms, m.cpu_ms);
+  a(m.lease, m.timeout_ms, m.cpu_ms, m.result_kb);
 }
 template <class A>
 void serialize(A& a, CallNote& m) {
@@ -173,7 +173,7 @@ void serialize(A& a, CallNote& m) {
 }
 template <class A>
 void serialize(A& a, Done& m) {
-  a(m.lease, Flag{m.want_report}, m.note, m.next, m.load);
+  a(m.lease, Flag{m.want_report}, m.note, m.next, m.load, m.load_cpu_ms);
 }
 template <class A>
 void serialize(A& a, Ask& m) {

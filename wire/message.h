@@ -72,6 +72,7 @@ struct Started {
   uint64_t lease = 0;
   uint64_t timeout_ms = 0;
   uint64_t cpu_ms = 0;
+  uint64_t result_kb = 0;  // of memory that the cell was given for its result; 0: none yet
 };
 // What became of a call, as the agent counts it.
 enum class Ending : uint8_t {
@@ -124,8 +125,9 @@ struct Done {  // the lease is over; its cell dies
   uint64_t lease = 0;
   bool want_report = false;
   CallNote note;
-  uint64_t next = 0;   // not 0: also an Acquire of one more cell of that pool, ahead
-  std::string load{};  // or a frame of kLoad: what that cell gets before it is leased
+  uint64_t next = 0;         // not 0: also an Acquire of one more cell of that pool, ahead
+  std::string load{};        // or a frame of kLoad: what that cell gets before it is leased
+  uint64_t load_cpu_ms = 0;  // and how much CPU time it may take until its call comes; 0: no limit
 };
 struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;

@@ -1,8 +1,6 @@
 #include "wire/sha256.h"
 
-#include <array>
 #include <bit>
-#include <cstdint>
 
 namespace hutch {
 namespace {
@@ -54,7 +52,7 @@ void Compress(State* state, const unsigned char* block) {
 
 }  // namespace
 
-std::string Sha256Hex(std::string_view bytes) {
+Sha256Digest Sha256(std::string_view bytes) {
   State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                  0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
@@ -71,12 +69,22 @@ std::string Sha256Hex(std::string_view bytes) {
     Compress(&state, reinterpret_cast<const unsigned char*>(tail.data()) + at);
   }
 
+  Sha256Digest digest;
+  for (size_t i = 0; i < digest.size(); ++i)
+    digest[i] = static_cast<uint8_t>(state[i / 4] >> (24 - i % 4 * 8));
+  return digest;
+}
+
+std::string Hex(const Sha256Digest& digest) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string hex;
-  for (const uint32_t word : state) {
-    for (int shift = 28; shift >= 0; shift -= 4) hex += kHex[word >> shift & 15];
+  for (const uint8_t byte : digest) {
+    hex += kHex[byte >> 4];
+    hex += kHex[byte & 15];
   }
   return hex;
 }
+
+std::string Sha256Hex(std::string_view bytes) { return Hex(Sha256(bytes)); }
 
 }  // namespace hutch

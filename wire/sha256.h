@@ -2,11 +2,17 @@
 // Pure functions.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace hutch {
 
+using Sha256Digest = std::array<uint8_t, 32>;
+
+Sha256Digest Sha256(std::string_view bytes);
+std::string Hex(const Sha256Digest& digest);
 // 64 lower-case hex digits.
 std::string Sha256Hex(std::string_view bytes);
 

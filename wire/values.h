@@ -15,6 +15,7 @@ struct CallLimits {
   uint64_t output_bytes = 1 << 20;       // kept of stdout and stderr together
   uint64_t result_bytes = 512ull << 20;  // encoded result
   uint64_t queue_ms = 60'000;            // wait for a cell
+  uint64_t memory_bytes = 0;             // of the call; a result is no larger. 0: none
 };
 
 // Where packages come from. Never a credential: those travel in a netrc of their own.
@@ -53,6 +54,7 @@ struct NetworkRecord {
   uint64_t bytes_sent = 0;  // by the cell
   uint64_t bytes_received = 0;
   uint64_t count = 1;  // of connections like this one
+  bool lost = false;   // the network itself failed, by a fault of ours: `reason`
 
   bool operator==(const NetworkRecord&) const = default;
 };

@@ -16,12 +16,20 @@ constexpr unsigned kFramesInARow = 64;
 
 }  // namespace
 
-EgressCell::EgressCell(EgressShared& shared, std::shared_ptr<const EgressPolicy> policy, Fd channel)
-    : shared_(shared), policy_(std::move(policy)), channel_(std::move(channel)) {
+EgressCell::EgressCell(EgressShared& shared, std::shared_ptr<const EgressPolicy> policy, Fd channel,
+                       std::function<void()> forwarder_gone)
+    : shared_(shared),
+      policy_(std::move(policy)),
+      channel_(std::move(channel)),
+      forwarder_gone_(std::move(forwarder_gone)) {
+  ++shared_.cells;
   shared_.loop.Add(channel_.get(), EPOLLIN, [this](uint32_t events) { OnChannel(events); });
 }
 
-EgressCell::~EgressCell() { Close(); }
+EgressCell::~EgressCell() {
+  Close();
+  --shared_.cells;
+}
 
 std::vector<NetworkRecord> EgressCell::Close() {
   if (channel_) {
@@ -30,6 +38,7 @@ std::vector<NetworkRecord> EgressCell::Close() {
   }
   replies_.clear();
   for (const auto& [id, stream] : std::exchange(streams_, {})) stream->Close();
+  lookups_->waiting.clear();
   std::vector<NetworkRecord> records = std::exchange(records_, {});
   if (dropped_records_ > 0) {
     NetworkRecord more;
@@ -48,7 +57,11 @@ void EgressCell::Drop(const std::string& why) {
   channel_.reset();
   replies_.clear();
   for (const auto& [id, stream] : std::exchange(streams_, {})) stream->Close();
-  if (why.empty()) return;
+  lookups_->waiting.clear();
+  if (why.empty()) {
+    if (const auto tell = std::exchange(forwarder_gone_, nullptr)) tell();
+    return;
+  }
   NetworkRecord record;
   record.reason = why;
   Note(record);
@@ -81,6 +94,8 @@ void EgressCell::Open(uint32_t listener, uint64_t id) {
   std::string why;
   if (streams_.size() >= shared_.limits.connections)
     why = std::to_string(shared_.limits.connections) + " connections are open at once";
+  if (const size_t share = ShareOf(shared_.FreeStreams()); streams_.size() >= share)
+    why = "the call has as many connections as are its share while so many are open";
   if (++opened_ > shared_.limits.all_connections)
     why = "the call has opened " + std::to_string(shared_.limits.all_connections) + " connections";
   if (spent_ >= shared_.limits.bytes) why = "the call has used up its bytes";

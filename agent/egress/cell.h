@@ -6,6 +6,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -17,10 +18,13 @@ namespace hutch {
 
 class EgressCell : public Stream::Door {
  public:
-  EgressCell(EgressShared& shared, std::shared_ptr<const EgressPolicy> policy, Fd channel);
+  // `forwarder_gone` is called when the forwarder ends before CallIsOver() and Close().
+  EgressCell(EgressShared& shared, std::shared_ptr<const EgressPolicy> policy, Fd channel,
+             std::function<void()> forwarder_gone);
   ~EgressCell() override;
 
   void Tick(Clock::time_point now);
+  void CallIsOver() { forwarder_gone_ = nullptr; }
   // Closes everything; what was decided. The first ones are kept where there are too many.
   std::vector<NetworkRecord> Close();
   size_t streams() const { return streams_.size(); }
@@ -31,7 +35,7 @@ class EgressCell : public Stream::Door {
   void Reject(uint64_t stream) override;
   void Note(NetworkRecord record) override;
   bool Spend(uint64_t bytes) override;
-  const std::shared_ptr<size_t>& lookups() override { return lookups_; }
+  const std::shared_ptr<Resolver::Asker>& lookups() override { return lookups_; }
   void Ended(uint64_t stream) override;
 
   void OnChannel(uint32_t events);
@@ -49,12 +53,13 @@ class EgressCell : public Stream::Door {
   EgressShared& shared_;
   std::shared_ptr<const EgressPolicy> policy_;
   Fd channel_;
+  std::function<void()> forwarder_gone_;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_;
   std::deque<Pending> replies_;  // that the forwarder has not room for; meanwhile it is not read
   uint64_t last_id_ = 0;
   uint64_t opened_ = 0;
   uint64_t spent_ = 0;
-  std::shared_ptr<size_t> lookups_ = std::make_shared<size_t>(0);
+  std::shared_ptr<Resolver::Asker> lookups_ = std::make_shared<Resolver::Asker>();
   std::vector<NetworkRecord> records_;
   uint64_t dropped_records_ = 0;
 };

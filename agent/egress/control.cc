@@ -48,6 +48,9 @@ json ToJson(const SetPolicy& m) {
 }
 json ToJson(const ForgetPolicy& m) { return {{"is", "forget"}, {"id", m.id}}; }
 json ToJson(const AddCell& m) { return {{"is", "add"}, {"cell", m.cell}, {"policy", m.policy}}; }
+json ToJson(const CallOver& m) { return {{"is", "over"}, {"cell", m.cell}}; }
+json ToJson(const EgressPing&) { return {{"is", "ping"}}; }
+json ToJson(const ForwarderGone& m) { return {{"is", "forwarder_gone"}, {"cell", m.cell}}; }
 json ToJson(const CloseCell& m) { return {{"is", "close"}, {"cell", m.cell}}; }
 json ToJson(const CellClosed& m) {
   json records = json::array();
@@ -77,6 +80,9 @@ EgressMessage FromJson(const json& j) {
   }
   if (is == "forget") return ForgetPolicy{Number<uint64_t>(j.at("id"))};
   if (is == "add") return AddCell{Number<uint64_t>(j.at("cell")), Number<uint64_t>(j.at("policy"))};
+  if (is == "over") return CallOver{Number<uint64_t>(j.at("cell"))};
+  if (is == "ping") return EgressPing{};
+  if (is == "forwarder_gone") return ForwarderGone{Number<uint64_t>(j.at("cell"))};
   if (is == "close") return CloseCell{Number<uint64_t>(j.at("cell"))};
   if (is != "closed") throw Error(Code::kProtocol, "an unknown message");
   CellClosed m{Number<uint64_t>(j.at("cell")), {}};

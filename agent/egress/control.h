@@ -33,17 +33,26 @@ struct AddCell {  // with one descriptor: our end of its egress channel
   uint64_t cell = 0;
   uint64_t policy = 0;
 };
+struct CallOver {  // its forwarder may end from now on: we end what it is in
+  uint64_t cell = 0;
+};
 struct CloseCell {
   uint64_t cell = 0;
 };
+struct EgressPing {};  // answered at once, by the same
 // egress process -> agent, once for each CloseCell
 struct CellClosed {
   uint64_t cell = 0;
   std::vector<NetworkRecord> records;
 };
 
-using EgressMessage =
-    std::variant<EgressHello, SetPolicy, ForgetPolicy, AddCell, CloseCell, CellClosed>;
+// egress process -> agent: before CallOver and CloseCell of that cell
+struct ForwarderGone {
+  uint64_t cell = 0;
+};
+
+using EgressMessage = std::variant<EgressHello, SetPolicy, ForgetPolicy, AddCell, CallOver,
+                                   CloseCell, EgressPing, CellClosed, ForwarderGone>;
 
 // False when the socket is full. Throws kUnavailable when it is closed.
 bool SendEgress(int fd, const EgressMessage& message, int descriptor = -1);

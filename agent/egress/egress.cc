@@ -24,6 +24,10 @@ namespace fs = std::filesystem;
 
 constexpr auto kStart = std::chrono::seconds(20);
 constexpr auto kClose = std::chrono::seconds(2);
+// It is asked whether it lives at every beat. Beats are counted, and not time: one that the agent
+// itself slept through is no silence.
+constexpr std::chrono::milliseconds kBeat{500};
+constexpr int kMostBeats = 10;
 // After a start that failed: the cells that come meanwhile have no network, and say why.
 constexpr auto kPause = std::chrono::seconds(2);
 constexpr char kUser[] = "999:999";  // no worker's (those begin at 1000), and not the agent's
@@ -47,6 +51,7 @@ std::string RandomToken() {
 std::vector<NetworkRecord> Fault(const std::string& why) {
   NetworkRecord record;
   record.reason = why;
+  record.lost = true;
   return {record};
 }
 
@@ -89,9 +94,8 @@ std::string EgressContainerSpec(const Paths& paths, const EgressLaunch& launch,
       {"use_image_hosts", false},
       {"use_image_resolve_conf", false},
       {"selinux_opts", {"disable"}},
-      {"r_limits",
-       {{{"type", "core"}, {"soft", 0}, {"hard", 0}},
-        {{"type", "nofile"}, {"soft", 4096}, {"hard", 4096}}}},
+      // Of open files it gets what Podman may give; the process lowers that by itself.
+      {"r_limits", {{{"type", "core"}, {"soft", 0}, {"hard", 0}}}},
       {"log_configuration", {{"driver", "k8s-file"}, {"size", 1 << 20}}},
       {"image_volume_mode", "ignore"},
       {"stop_timeout", 0},
@@ -115,6 +119,7 @@ struct Egress::Impl {
     uint64_t policy = 0;
     Fd channel;         // until it is sent
     std::string fault;  // its process is gone, or never was
+    std::string lost;   // its process lives, but nothing of the cell reaches it
     Closed closed;      // who waits for its end
     TimerId timer = 0;
   };
@@ -131,6 +136,7 @@ struct Egress::Impl {
   void OnAccept();
   void OnConnection(uint32_t events);
   void Lost(const std::string& why);
+  void Beat();
   void TellOfLost();
   void Send(EgressMessage message, Fd descriptor = Fd());
   void Flush();
@@ -155,6 +161,9 @@ struct Egress::Impl {
   Fd newcomer;  // has connected, and has not said its token yet
   Fd connection;
   TimerId start_timer = 0;
+  TimerId beat_timer = 0;
+  std::chrono::milliseconds beat = kBeat;
+  int unanswered = 0;  // beats
   uint64_t starts = 0;
   uint64_t next_policy = 1;
   std::vector<Policy> policies;
@@ -167,6 +176,7 @@ Egress::Impl::~Impl() {
   *alive = false;
   for (auto& [id, cell] : cells) loop.Cancel(cell.timer);
   loop.Cancel(start_timer);
+  loop.Cancel(beat_timer);
   for (Fd* fd : {&listener, &newcomer, &connection}) Hang(fd);  // the process ends with it
   if (container.empty()) return;
   try {
@@ -242,6 +252,8 @@ void Egress::Impl::OnAccept() {
     loop.Cancel(start_timer);
     loop.Add(connection.get(), EPOLLIN, [this](uint32_t events) { OnConnection(events); });
     state = State::kUp;
+    unanswered = 0;
+    beat_timer = loop.After(beat, [this] { Beat(); });
     for (auto& [id, cell] : cells) {
       if (cell.channel) SendCell(id, cell);
     }
@@ -255,6 +267,15 @@ void Egress::Impl::OnConnection(uint32_t events) {
     while (connection) {
       std::optional<ReceivedEgress> received = ReceiveEgress(connection.get());
       if (!received) return;
+      unanswered = 0;
+      if (std::holds_alternative<EgressPing>(received->message)) continue;
+      if (const auto* gone = std::get_if<ForwarderGone>(&received->message)) {
+        const auto cell = cells.find(gone->cell);
+        if (cell == cells.end()) continue;
+        cell->second.lost = "the forwarder of its connections ended";
+        if (!cell->second.closed && on_lost) on_lost(gone->cell);
+        continue;
+      }
       auto* closed = std::get_if<CellClosed>(&received->message);
       if (closed == nullptr) throw Error(Code::kProtocol, "it said what only an agent says");
       Finish(closed->cell, std::move(closed->records));
@@ -266,6 +287,24 @@ void Egress::Impl::OnConnection(uint32_t events) {
   }
 }
 
+// A stopped process keeps its connections, and would keep those of its cells: it is removed now.
+void Egress::Impl::Beat() {
+  if (++unanswered <= kMostBeats) {
+    Send(EgressPing{});
+    beat_timer = loop.After(beat, [this] { Beat(); });
+    return;
+  }
+  threads.Post([this, name = container] {
+    try {
+      podman.Remove(name);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "egress: %s\n", error.what());  // the next start removes it
+    }
+  });
+  Lost("the egress process did not answer for seconds, and was ended: connections were cut off");
+  TellOfLost();
+}
+
 // Fails closed: no cell has a way out but through the process that is gone.
 void Egress::Impl::Lost(const std::string& why) {
   std::fprintf(stderr, "egress: %s\n", why.c_str());
@@ -275,6 +314,7 @@ void Egress::Impl::Lost(const std::string& why) {
   }
   state = State::kDown;
   loop.Cancel(start_timer);
+  loop.Cancel(beat_timer);
   for (Fd* fd : {&listener, &newcomer, &connection}) Hang(fd);
   outgoing.clear();
   for (Policy& policy : policies) policy.sent = false;
@@ -352,6 +392,7 @@ void Egress::Impl::Finish(uint64_t id, std::vector<NetworkRecord> records) {
   const auto found = cells.find(id);
   if (found == cells.end()) return;
   const Closed closed = std::move(found->second.closed);
+  if (!found->second.lost.empty()) records.push_back(Fault(found->second.lost).front());
   loop.Cancel(found->second.timer);
   const uint64_t policy = found->second.policy;
   cells.erase(found);
@@ -364,6 +405,8 @@ Egress::Egress(Loop& loop, Podman& podman, const Paths& paths, EgressLaunch laun
 Egress::~Egress() = default;
 
 void Egress::OnLost(std::function<void(uint64_t)> lost) { impl_->on_lost = std::move(lost); }
+
+void Egress::BeatEvery(std::chrono::milliseconds beat) { impl_->beat = beat; }
 
 void Egress::Trust(std::string ca_bundle) {
   if (impl_->launch.ca_bundle == ca_bundle) return;
@@ -384,13 +427,24 @@ void Egress::AddCell(uint64_t id, const PoolSpec& pool, Fd channel) {
   impl_->Begin();
 }
 
+void Egress::CallIsOver(uint64_t id) {
+  const auto found = impl_->cells.find(id);
+  if (found == impl_->cells.end() || !found->second.fault.empty() || found->second.channel) return;
+  impl_->Send(CallOver{id});
+}
+
 void Egress::CloseCell(uint64_t id, Closed closed) {
   const auto found = impl_->cells.find(id);
   if (found == impl_->cells.end()) return closed({});
   Impl::Cell& cell = found->second;
   cell.closed = std::move(closed);
   if (!cell.fault.empty()) return impl_->Finish(id, Fault(cell.fault));
-  if (cell.channel) return impl_->Finish(id, {});  // the process is not up yet
+  if (cell.channel) {  // the process is not up yet
+    char frame;
+    const bool waited = ::recv(cell.channel.get(), &frame, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+    return impl_->Finish(id, waited ? Fault("the egress process did not come up in time for it")
+                                    : std::vector<NetworkRecord>());
+  }
   cell.timer = impl_->loop.After(kClose, [impl = impl_.get(), id] {
     impl->Finish(id, Fault("the egress process does not answer: what it decided is not known"));
   });

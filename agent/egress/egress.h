@@ -7,10 +7,12 @@
 // and relays; we are in no data path, and a fault in its parsers reaches neither the broker nor
 // libpod. It ends when our end of its connection closes. When it dies, every cell it had fails
 // closed (its channel closes with it) and says so in a record; the next cell added starts another.
+// One that does not answer for some seconds is stopped, hung or starved: it is ended likewise.
 //
 // Belongs to the loop's thread. Nothing here blocks: libpod is asked on a thread of its own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -46,18 +48,26 @@ class Egress {
   // the records say why.
   void AddCell(uint64_t cell, const PoolSpec& pool, Fd channel);
 
+  // The cell's call has ended, or is being ended: that its forwarder ends from now on is no fault.
+  void CallIsOver(uint64_t cell);
+
   // Closes all that the cell has open. `closed` is called once, from the loop, with what was
   // decided for it; in this very call when the cell is unknown or its process is gone, and after
-  // two seconds at the latest.
+  // some seconds at the latest. Where the cell's network was lost before that, a record says so
+  // (NetworkRecord::lost).
   void CloseCell(uint64_t cell, Closed closed);
 
   // Whom its TLS trusts from now on: EgressLaunch::ca_bundle. Where that is another file than
   // before, the process is replaced: what is connected then is cut off, as when it dies.
   void Trust(std::string ca_bundle);
 
+  // How often the process is asked whether it lives; ten unanswered times end it. For tests.
+  void BeatEvery(std::chrono::milliseconds beat);
+
   // Told of each cell that is still open and has no network, where one that is made now would have
-  // it: when the process that ran dies, when Trust() replaces it (inside that call), and when one
-  // runs again after others could not be started. A cell that no call has is to be replaced.
+  // it: when the process that ran dies or does not answer for seconds, when the cell's forwarder
+  // dies, when Trust() replaces the process (inside that call), and when one runs again after
+  // others could not be started. A cell that no call has is to be replaced.
   void OnLost(std::function<void(uint64_t cell)> lost);
 
  private:

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <mutex>
@@ -64,7 +65,10 @@ class EgressFace : public ::testing::Test {
     std::optional<ReceivedEgress> received;
     RunUntil([&] {
       const std::lock_guard lock(mutex_);
-      return process_ && (received = ReceiveEgress(process_.get())).has_value();
+      if (!process_ || !(received = ReceiveEgress(process_.get()))) return false;
+      if (!std::holds_alternative<EgressPing>(received->message)) return true;
+      SendEgress(process_.get(), EgressPing{});
+      return false;
     });
     return received ? std::move(*received) : ReceivedEgress{};
   }
@@ -165,6 +169,64 @@ TEST_F(EgressFace, FailsClosedWhenItsProcessDies) {
   const Fd three = AddCell(egress, 3);
   EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
   EXPECT_EQ(podman_.created(), 2u);
+}
+
+TEST_F(EgressFace, EndsAProcessThatDoesNotAnswer) {
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
+  egress.BeatEvery(std::chrono::milliseconds(5));
+  std::vector<uint64_t> lost;
+  egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
+  const Fd one = AddCell(egress, 1);
+  std::vector<NetworkRecord> records;
+  RunUntil([&] { return lost == std::vector<uint64_t>{1}; });  // nobody answers
+  RunUntil([&] { return podman_.count() == 0; });
+  egress.CloseCell(1, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_TRUE(records[0].lost);
+  EXPECT_NE(records[0].reason.find("did not answer"), std::string::npos);
+  // The twin: one that answers stays.
+  lost.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    process_.reset();
+  }
+  const Fd two = AddCell(egress, 2);
+  int answered = 0;
+  RunUntil([&] {
+    const std::lock_guard lock(mutex_);
+    if (!process_) return false;
+    while (const auto received = ReceiveEgress(process_.get())) {
+      if (!std::holds_alternative<EgressPing>(received->message)) continue;
+      SendEgress(process_.get(), EgressPing{});
+      ++answered;
+    }
+    return answered >= 50;
+  });
+  EXPECT_TRUE(lost.empty());
+  EXPECT_EQ(podman_.created(), 2u);
+}
+
+TEST_F(EgressFace, SaysThatAForwarderEndedDuringACall) {
+  Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
+  std::vector<uint64_t> lost;
+  egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
+  const Fd one = AddCell(egress, 1);
+  const Fd two = AddCell(egress, 2);
+  for (int i = 0; i < 3; ++i) Told();
+  SendEgress(process_.get(), ForwarderGone{1});
+  RunUntil([&] { return !lost.empty(); });
+  EXPECT_EQ(lost, std::vector<uint64_t>{1});
+  for (const uint64_t cell : {1u, 2u}) {
+    egress.CallIsOver(cell);
+    EXPECT_EQ(std::get<CallOver>(Told().message).cell, cell);
+    std::optional<std::vector<NetworkRecord>> records;
+    egress.CloseCell(cell, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
+    EXPECT_EQ(std::get<hutch::CloseCell>(Told().message).cell, cell);
+    SendEgress(process_.get(), CellClosed{cell, {{"a.test", 443, true, "", "", 5, 6, 7}}});
+    RunUntil([&] { return records.has_value(); });
+    EXPECT_EQ(std::ranges::any_of(*records, &NetworkRecord::lost), cell == 1);
+    EXPECT_EQ(records->front().host, "a.test");
+  }
 }
 
 TEST_F(EgressFace, SaysWhyThereIsNoProcess) {

@@ -1,6 +1,9 @@
 #include "agent/egress/gate.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
 
 #include "agent/egress/sni.h"
 #include "wire/egress.h"
@@ -23,13 +26,78 @@ std::string InLowerCase(std::string text) {
   return text;
 }
 
-// What is between a client and its proxy, and what a proxy could be made to vouch for.
+// As the servers read a header's name that hand headers on as variables: "X_Forwarded_Host" and
+// "X-Forwarded-Host" are one to them.
+std::string NormalName(const std::string& name) {
+  std::string normal = InLowerCase(name);
+  std::ranges::replace(normal, '_', '-');
+  return normal;
+}
+
+// What is between a client and its proxy, and what a proxy could be made to vouch for: among it
+// what some servers take for the host in the place of Host.
 void RemoveProxyHeaders(RequestHead* head) {
-  for (const char* name :
-       {"proxy-authorization", "proxy-connection", "proxy-authenticate", "x-forwarded-for",
-        "x-forwarded-host", "x-forwarded-proto", "x-forwarded-port", "x-forwarded-server",
-        "x-real-ip", "forwarded", "via"})
-    head->Remove(name);
+  constexpr auto kNames = std::to_array<std::string_view>(
+      {"proxy-authorization", "proxy-connection", "proxy-authenticate", "x-real-ip", "forwarded",
+       "via", "x-host", "x-original-host", "x-http-host-override"});
+  std::erase_if(head->headers, [&](const auto& header) {
+    const std::string name = NormalName(header.first);
+    return name.starts_with("x-forwarded-") || std::ranges::find(kNames, name) != kNames.end();
+  });
+}
+
+// Whether some servers do what this header says and not what the request's first line does: another
+// method, or another path.
+bool OverridesFirstLine(const std::string& normal_name) {
+  if (normal_name == "destination") return true;  // of COPY and MOVE
+  if (!normal_name.starts_with("x-")) return false;
+  for (const char* part : {"method", "override", "rewrite", "original-ur", "original-path"}) {
+    if (normal_name.find(part) != normal_name.npos) return true;
+  }
+  return std::ranges::any_of(std::to_array<std::string_view>({"-url", "-uri", "-path", "-prefix"}),
+                             [&](std::string_view end) { return normal_name.ends_with(end); });
+}
+
+bool HasLimits(const SecretRule& secret) {
+  return !secret.paths.empty() || !secret.methods.empty();
+}
+
+bool IsUpgradeToWebSocket(const RequestHead& head) {
+  const bool one = std::ranges::count_if(head.headers, [](const auto& header) {
+                     return NormalName(header.first) == "upgrade";
+                   }) == 1;
+  const std::string* to = head.Find("upgrade");
+  return one && to != nullptr && InLowerCase(*to) == "websocket" && head.method == "GET" &&
+         head.minor_version == 1;
+}
+
+// What a server, or a proxy before it, could take in another way than Gate does: then it would be
+// for another host, or no HTTP/1.1 at all.
+void CheckOneMeaning(const RequestHead& head) {
+  const std::string method = InLowerCase(head.method);
+  if (method == "connect" || method == "pri")
+    ThrowRefusal({405, "the method " + head.method + " asks for something other than this host"});
+  if (head.target == "*" && head.method != "OPTIONS")
+    ThrowRefusal({400, "the request's target is no path"});
+  for (const auto& [name, value] : head.headers) {
+    if (NormalName(name) == "http2-settings")
+      ThrowRefusal({400, "HTTP/2 is not spoken here: its requests could name another host"});
+    if (NormalName(name) != "connection") continue;
+    // Whoever is between us and the server removes what this names: it may be Host.
+    std::string_view left = value;
+    while (!left.empty()) {
+      const size_t comma = left.find(',');
+      std::string_view word = left.substr(0, comma);
+      left.remove_prefix(comma == left.npos ? left.size() : comma + 1);
+      while (!word.empty() && (word.front() == ' ' || word.front() == '\t')) word.remove_prefix(1);
+      while (!word.empty() && (word.back() == ' ' || word.back() == '\t')) word.remove_suffix(1);
+      const std::string lower = InLowerCase(std::string(word));
+      if (lower.empty() || lower == "close" || lower == "keep-alive" || lower == "upgrade" ||
+          lower == "te")
+        continue;
+      ThrowRefusal({400, "Connection names something other than close, keep-alive, upgrade, te"});
+    }
+  }
 }
 
 }  // namespace
@@ -122,7 +190,7 @@ void Gate::PassHead(RequestHead head, std::string* out) {
   body_.emplace(head);
   RemoveProxyHeaders(&head);
   if (options_.one_request) {
-    for (const char* name : {"connection", "keep-alive", "upgrade", "te", "host"})
+    for (const char* name : {"connection", "keep-alive", "upgrade", "http2-settings", "te", "host"})
       head.Remove(name);
     head.headers.emplace(head.headers.begin(), "Host",
                          options_.port == kHttpPort ? InAuthority(options_.host)
@@ -131,15 +199,27 @@ void Gate::PassHead(RequestHead head, std::string* out) {
   } else if (head.upgrade) {
     // Until the answer says whether what follows is still HTTP. The answer to a later request
     // could not be told from the answers before it.
+    if (!IsUpgradeToWebSocket(head))
+      ThrowRefusal({400, "the one protocol that Upgrade may ask for is websocket, with GET"});
     if (!first || head.body != RequestHead::Body::kNone)
       ThrowRefusal({400, "only the first request may ask for another protocol, and has no body"});
     awaits_answer_ = true;
   }
+  CheckOneMeaning(head);
   if (!options_.secrets.empty()) AddSecrets(&head);
   out->append(head.ToText());
 }
 
 void Gate::AddSecrets(RequestHead* head) const {
+  const std::string method = InLowerCase(head->method);
+  if (method == "trace" || method == "track")
+    ThrowRefusal({405, "the answer to " + head->method + " would tell the secret"});
+  if (std::ranges::any_of(options_.secrets, HasLimits)) {
+    for (const auto& [name, value] : head->headers) {
+      if (OverridesFirstLine(NormalName(name)))
+        ThrowRefusal({400, name + " could make the server do what its secret is not for"});
+    }
+  }
   head->Remove("host");
   head->headers.emplace(head->headers.begin(), "Host", options_.host);
   for (const SecretRule& secret : options_.secrets) {

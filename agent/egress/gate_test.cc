@@ -189,5 +189,82 @@ TEST(Gate, OpensForAnotherProtocolWhenTheServerTakesIt) {
   EXPECT_EQ(Pass(gate, upgrade), "!400");
 }
 
+TEST(Gate, OpensForNoProtocolButWebSocket) {
+  const auto asked = [](const std::string& headers, const std::string& line = "GET /") {
+    return PassNew(Http(), line + " HTTP/1.1\r\nHost: a.org\r\n" + headers + "\r\n");
+  };
+  for (const std::string headers :
+       {"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n",
+        "Connection: Upgrade\r\nUpgrade: h2c\r\n", "Upgrade: h2c\r\n", "Upgrade: H2C\r\n",
+        "Upgrade: websocket, h2c\r\n", "Upgrade: h2c, websocket\r\n",
+        "Upgrade: websocket\r\nUpgrade: h2c\r\n", "Upgrade: h2c\r\nUpgrade: websocket\r\n",
+        "Upgrade: TLS/1.0\r\n", "Upgrade: HTTP/2.0\r\n", "Upgrade: websocket/13\r\n",
+        "Upgrade:\r\n", "Connection: HTTP2-Settings\r\n", "HTTP2-Settings: AAMAAABk\r\n",
+        "HTTP2_Settings: AAMAAABk\r\n"}) {
+    EXPECT_EQ(asked(headers), "!400") << headers;
+  }
+  const std::string websocket = "Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n";
+  EXPECT_TRUE(asked(websocket).starts_with("GET /"));
+  EXPECT_EQ(asked(websocket, "POST /"), "!400");
+  EXPECT_EQ(PassNew(Http(), "GET / HTTP/1.0\r\nHost: a.org\r\n" + websocket + "\r\n"), "!400");
+  // Without the question there is no other protocol either, whatever the server says.
+  EXPECT_EQ(PassNew(Http(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "!505");
+  Gate gate(Http());
+  Pass(gate, "GET / HTTP/1.1\r\nHost: a.org\r\n\r\n");
+  std::string out;
+  gate.FeedAnswer("HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\n\r\n", &out);
+  EXPECT_FALSE(gate.open());
+  EXPECT_EQ(Pass(gate, "PRI * HTTP/2.0\r\n\r\n"), "!505");
+}
+
+TEST(Gate, RefusesRequestsThatMeanMoreThanThisHost) {
+  const auto asked = [](const std::string& line, const std::string& headers = "") {
+    return PassNew(Http(), line + " HTTP/1.1\r\nHost: a.org\r\n" + headers + "\r\n");
+  };
+  EXPECT_EQ(asked("CONNECT /"), "!405");
+  EXPECT_EQ(asked("connect /"), "!405");
+  EXPECT_EQ(asked("CONNECT *"), "!405");
+  EXPECT_EQ(asked("PRI *"), "!405");
+  EXPECT_EQ(asked("GET *"), "!400");
+  EXPECT_EQ(asked("GET /", "Connection: close, Host\r\n"), "!400");
+  EXPECT_EQ(asked("GET /", "Connection: close\r\nConnection: host\r\n"), "!400");
+  EXPECT_EQ(asked("GET /",
+                  "X_Forwarded_Host: b.org\r\nX-Forwarded-Host: b.org\r\nForwarded: "
+                  "host=b.org\r\nX-Original-Host: b.org\r\nX-Host: b.org\r\n"),
+            "GET / HTTP/1.1\r\nHost: a.org\r\n\r\n");
+  for (const std::string line : {"OPTIONS *", "OPTIONS /x", "TRACE /x", "PROPFIND /x", "GET /*"})
+    EXPECT_TRUE(asked(line).starts_with(line)) << line;
+  const std::string ordinary = "Connection: Keep-Alive, te\r\nTE: trailers\r\n";
+  EXPECT_TRUE(asked("GET /", ordinary).ends_with(ordinary + "\r\n"));
+}
+
+TEST(Gate, RefusesWhatCouldLeadASecretElsewhere) {
+  const auto asked = [](GateOptions options, const std::string& line, const std::string& headers) {
+    return PassNew(std::move(options), line + " HTTP/1.1\r\nHost: a.org\r\n" + headers + "\r\n");
+  };
+  for (const std::string header :
+       {"X-HTTP-Method-Override: DELETE", "x-http-method: DELETE", "X-Method-Override: DELETE",
+        "X_HTTP_Method_Override: DELETE", "X-Original-URL: /admin", "X-Rewrite-URL: /admin",
+        "X_Original_Url: /admin", "X-Original-URI: /admin", "X-Envoy-Original-Path: /admin",
+        "X-Original-Method: DELETE", "X-Request-Uri: /admin", "X-Script-Path: /admin",
+        "X-HTTP-Path-Override: /admin", "Destination: /admin"}) {
+    EXPECT_EQ(asked(WithSecret({"/v1"}), "GET /v1", header + "\r\n"), "!400") << header;
+    EXPECT_EQ(asked(WithSecret({}, {"GET"}), "GET /v1", header + "\r\n"), "!400") << header;
+    EXPECT_EQ(asked(WithSecret({"/v1"}), "GET /v2", header + "\r\n"), "!400") << header;
+    // A secret that is for all of its host is led nowhere by them.
+    EXPECT_NE(asked(WithSecret(), "GET /v1", header + "\r\n").find("s3cret"), std::string::npos);
+  }
+  for (const std::string line : {"TRACE /v1", "trace /v1", "TRACK /v1", "TRACE /other"}) {
+    EXPECT_EQ(asked(WithSecret({"/v1"}), line, ""), "!405") << line;
+    EXPECT_EQ(asked(WithSecret(), line, ""), "!405") << line;
+  }
+  for (const std::string header : {"X-Requested-With: XMLHttpRequest", "X-Api-Version: 2",
+                                   "X-Request-Id: 7", "Accept: */*", "Origin: http://a.org"}) {
+    EXPECT_NE(asked(WithSecret({"/v1"}), "GET /v1", header + "\r\n").find("s3cret"),
+              std::string::npos)
+        << header;
+  }
+}
+
 }  // namespace
 }  // namespace hutch

@@ -70,6 +70,10 @@ void ReadHeader(std::string_view line, RequestHead* head) {
     if (static_cast<unsigned char>(c) < 0x20 ? c != '\t' : c == 0x7f)
       Bad("a header's value holds control characters");
   }
+  // Servers that hand headers on as variables take "_" for "-".
+  for (const char* name : {"content_length", "transfer_encoding"}) {
+    if (SameName(line.substr(0, colon), name)) Bad("a header's name could be taken for another");
+  }
   head->headers.emplace_back(line.substr(0, colon), value);
 }
 
@@ -107,6 +111,8 @@ const char* Phrase(int status) {
       return "Bad Request";
     case 403:
       return "Forbidden";
+    case 405:
+      return "Method Not Allowed";
     case 408:
       return "Request Timeout";
     case 413:

@@ -57,6 +57,8 @@ TEST(RequestHead, RefusesWhatTwoReadersCouldReadInTwoWays) {
   EXPECT_EQ(StatusOf("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), 400);
   EXPECT_EQ(StatusOf("Transfer-Encoding: xchunked\r\n"), 501);
   EXPECT_EQ(StatusOf("Transfer-Encoding : chunked\r\n"), 400);
+  EXPECT_EQ(StatusOf("Transfer_Encoding: chunked\r\n"), 400);
+  EXPECT_EQ(StatusOf("Content_Length: 3\r\n"), 400);
   EXPECT_EQ(StatusOf("X: a\r\n folded\r\n"), 400);
   EXPECT_EQ(StatusOf("X: a\r\n\tfolded\r\n"), 400);
   EXPECT_EQ(StatusOf("X: a\nY: b\r\n"), 400);

@@ -4,13 +4,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <system_error>
+#include <thread>
 
 namespace hutch {
 namespace {
 
-// A name server that does not answer holds a thread for as long as the resolver waits for it.
-constexpr int kThreads = 16;
 constexpr size_t kMaxAddresses = 16;
 
 }  // namespace
@@ -39,17 +40,81 @@ Resolved LookUp(const std::string& host) {
   return resolved;
 }
 
-void Resolver::Start(const std::string& host, std::function<void(Resolved)> done) {
-  if (!threads_) threads_.emplace(kThreads);
-  threads_->Post([this, host, done = std::move(done)] {
-    Resolved resolved;
-    try {
-      resolved = lookup_(host);
-    } catch (const std::exception& error) {
-      resolved.error = error.what();
+void SetUpLookups() {
+  // resolv.conf(5): both come before what the file says.
+  ::setenv("LOCALDOMAIN", "", 1);
+  ::setenv("RES_OPTIONS", "timeout:2 attempts:2", 1);
+}
+
+Resolver::~Resolver() {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [this] { return threads_ == 0; });
+}
+
+void Resolver::Start(const std::shared_ptr<Asker>& asker, const std::string& host, size_t at_once,
+                     Done done) {
+  at_once_ = at_once;
+  asker->waiting.emplace_back(host, std::move(done));
+  if (!std::exchange(asker->in_line, true)) line_.push_back(asker);
+  ServeLine();
+}
+
+bool Resolver::MayRun(const Asker& asker, size_t at_once) const {
+  if (running_ >= kMostLookups) return false;
+  return asker.running == 0 || (asker.running < at_once && shared_ < kSharedLookups);
+}
+
+// One lookup of each asker in turn, as long as any may begin.
+void Resolver::ServeLine() {
+  for (bool any = true; any;) {
+    any = false;
+    for (size_t left = line_.size(); left > 0; --left) {
+      const std::shared_ptr<Asker> asker = line_.front().lock();
+      line_.pop_front();
+      if (!asker) continue;
+      if (!asker->waiting.empty() && MayRun(*asker, at_once_)) {
+        auto [host, done] = std::move(asker->waiting.front());
+        asker->waiting.pop_front();
+        Run(asker, std::move(host), std::move(done));
+        any = true;
+      }
+      asker->in_line = !asker->waiting.empty();
+      if (asker->in_line) line_.push_back(asker);
     }
-    loop_.Post([done, resolved = std::move(resolved)]() mutable { done(std::move(resolved)); });
-  });
+  }
+}
+
+void Resolver::Run(const std::shared_ptr<Asker>& asker, std::string host, Done done) {
+  ++running_;
+  if (++asker->running > 1) ++shared_;
+  const auto answer = [this, asker, done = std::move(done)](Resolved resolved) {
+    --running_;
+    if (asker->running-- > 1) --shared_;
+    done(std::move(resolved));
+    ServeLine();
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    ++threads_;
+  }
+  try {
+    std::thread([this, host = std::move(host), answer] {
+      Resolved resolved;
+      try {
+        resolved = lookup_(host);
+      } catch (const std::exception& error) {
+        resolved.error = error.what();
+      }
+      loop_.Post([answer, resolved = std::move(resolved)] { answer(resolved); });
+      const std::lock_guard lock(mutex_);
+      --threads_;
+      ended_.notify_all();
+    }).detach();
+  } catch (const std::system_error& error) {
+    const std::lock_guard lock(mutex_);
+    --threads_;
+    loop_.Post([answer, why = std::string(error.what())] { answer({{}, why}); });
+  }
 }
 
 }  // namespace hutch

@@ -1,19 +1,30 @@
 // Names to addresses, off the loop's thread.
 //
-// Belongs to the loop's thread; lookups run on threads of its own. What a lookup gave is used for
-// one connection and asked for again for the next: nobody else's answer decides.
+// Belongs to the loop's thread; each lookup runs on a thread of its own, for getaddrinfo cannot be
+// told how long it may take. What a lookup gave is used for one connection and asked for again for
+// the next: nobody else's answer decides.
+//
+// Fair to cells: whatever names others ask for, of zones that never answer, a cell's first lookup
+// begins at once. What it asks for beside that one is begun as far as kSharedLookups of all cells
+// go, and waits its turn otherwise.
 #pragma once
 
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
 #include <functional>
-#include <optional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "agent/egress/vet.h"
-#include "pool/background.h"
 #include "pool/loop.h"
 
 namespace hutch {
+
+inline constexpr size_t kSharedLookups = 16;
+inline constexpr size_t kMostLookups = 1024;  // threads, of cells that are gone among them
 
 struct Resolved {
   std::vector<IpAddress> addresses;  // in the order to be tried
@@ -26,16 +37,47 @@ using Lookup = std::function<Resolved(const std::string& host)>;
 // getaddrinfo: the host's own files and name servers.
 Resolved LookUp(const std::string& host);
 
+// For the process, before its first thread: names are absolute, so that none is asked for again
+// below the host's search domains; a name server that does not answer is given up after seconds.
+void SetUpLookups();
+
 class Resolver {
  public:
+  using Done = std::function<void(Resolved)>;
+  // What one cell asked for and has no answer to. What waits is dropped with it.
+  struct Asker {
+    size_t running = 0;
+    std::deque<std::pair<std::string, Done>> waiting;
+    bool in_line = false;  // of Resolver::line_
+
+    size_t asked() const { return running + waiting.size(); }
+  };
+
   Resolver(Loop& loop, Lookup lookup) : loop_(loop), lookup_(std::move(lookup)) {}
-  // `done` is called on the loop, later, whatever became of who asked.
-  void Start(const std::string& host, std::function<void(Resolved)> done);
+  ~Resolver();  // waits for what runs
+  Resolver(const Resolver&) = delete;
+  Resolver& operator=(const Resolver&) = delete;
+
+  // `done` is called on the loop, later, whatever became of who asked; at most `at_once` of that
+  // asker's run at a time.
+  void Start(const std::shared_ptr<Asker>& asker, const std::string& host, size_t at_once,
+             Done done);
+  size_t running() const { return running_; }
 
  private:
+  bool MayRun(const Asker& asker, size_t at_once) const;
+  void Run(const std::shared_ptr<Asker>& asker, std::string host, Done done);
+  void ServeLine();
+
   Loop& loop_;
   Lookup lookup_;
-  std::optional<Background> threads_;  // made with the first lookup
+  size_t running_ = 0;
+  size_t shared_ = 0;  // of them beside their asker's first
+  size_t at_once_ = 1;
+  std::deque<std::weak_ptr<Asker>> line_;  // askers that wait, each once
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  size_t threads_ = 0;  // guarded by mutex_
 };
 
 }  // namespace hutch

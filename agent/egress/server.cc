@@ -15,6 +15,15 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(500);
 
+// As many as there may be, but no more than kMostDescriptors: what is behind each, the kernel's
+// buffers, is the host's memory.
+void LimitDescriptors() {
+  RaiseDescriptorLimit();
+  if (DescriptorLimit() <= kMostDescriptors) return;
+  const rlimit most{kMostDescriptors, kMostDescriptors};
+  ::setrlimit(RLIMIT_NOFILE, &most);
+}
+
 }  // namespace
 
 EgressServer::EgressServer(Loop& loop, Fd control, Lookup lookup, const TlsContext* tls,
@@ -24,6 +33,7 @@ EgressServer::EgressServer(Loop& loop, Fd control, Lookup lookup, const TlsConte
       resolver_(loop, std::move(lookup)),
       shared_{loop, resolver_, tls, std::move(tls_error), {}},
       gone_(std::move(gone)) {
+  shared_.descriptors = static_cast<size_t>(DescriptorLimit());
   loop_.Add(control_.get(), EPOLLIN, [this](uint32_t events) { OnControl(events); });
   tick_ = loop_.After(kTick, [this] { Tick(); });
 }
@@ -58,7 +68,12 @@ void EgressServer::Handle(ReceivedEgress received) {
     if (its == policies_.end() || !received.descriptor)
       throw Error(Code::kProtocol, "a cell without a policy or a channel");
     cells_[add->cell] =
-        std::make_unique<EgressCell>(shared_, its->second, std::move(received.descriptor));
+        std::make_unique<EgressCell>(shared_, its->second, std::move(received.descriptor),
+                                     [this, cell = add->cell] { Send(ForwarderGone{cell}); });
+  } else if (const auto* over = std::get_if<CallOver>(&received.message)) {
+    if (const auto cell = cells_.find(over->cell); cell != cells_.end()) cell->second->CallIsOver();
+  } else if (std::holds_alternative<EgressPing>(received.message)) {
+    Send(EgressPing{});
   } else if (const auto* close = std::get_if<CloseCell>(&received.message)) {
     CellClosed closed{close->cell, {}};
     if (const auto cell = cells_.find(close->cell); cell != cells_.end()) {
@@ -77,14 +92,18 @@ void EgressServer::Send(EgressMessage message) {
 }
 
 void EgressServer::Flush() {
-  while (!answers_.empty()) {
-    if (!SendEgress(control_.get(), answers_.front())) {
-      loop_.Change(control_.get(), EPOLLIN | EPOLLOUT);
-      return;
+  try {
+    while (!answers_.empty()) {
+      if (!SendEgress(control_.get(), answers_.front())) {
+        loop_.Change(control_.get(), EPOLLIN | EPOLLOUT);
+        return;
+      }
+      answers_.pop_front();
     }
-    answers_.pop_front();
+    loop_.Change(control_.get(), EPOLLIN);
+  } catch (const Error&) {
+    answers_.clear();  // reading says the same, outside of what a cell is in
   }
-  loop_.Change(control_.get(), EPOLLIN);
 }
 
 void EgressServer::Tick() {
@@ -98,7 +117,8 @@ int RunEgress(const EgressOptions& options) {
   ::setvbuf(stderr, nullptr, _IOLBF, 0);
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);  // it would hold secrets
-  RaiseDescriptorLimit();
+  SetUpLookups();
+  LimitDescriptors();
   Fd control = ConnectTo(options.socket);
   if (!control) throw Error(Code::kUnavailable, "no agent listens at " + options.socket);
   SendEgress(control.get(), EgressHello{options.token});

@@ -25,6 +25,7 @@ class EgressServer {
 
   // Before the first cell; for tests, and where the descriptors are few.
   EgressLimits& limits() { return shared_.limits; }
+  void set_descriptors(size_t limit) { shared_.descriptors = limit; }
   void set_tls_port(uint16_t port) { shared_.tls_port = port; }
 
  private:

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -108,20 +109,27 @@ class Egress : public ::testing::Test {
           loop_, std::move(*control), [this](const std::string& host) { return LookUpIn(host); },
           nullptr, "none in this test", [this] { loop_.Stop(); });
       server.limits() = limits_;
+      if (descriptors_ != 0) server.set_descriptors(descriptors_);
       started_ = true;
       loop_.Run();
     });
     while (!started_) std::this_thread::yield();
   }
   void TearDown() override {
+    Release();
     agent_.reset();
     thread_.join();
   }
 
   Resolved LookUpIn(const std::string& host) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     asked_.push_back(host);
     Resolved resolved;
+    if (host.ends_with("silent.test")) {  // of a zone whose name servers do not answer
+      released_.wait(lock, [this] { return release_; });
+      resolved.error = "Temporary failure in name resolution";
+      return resolved;
+    }
     const auto found = names_.find(host);
     if (found == names_.end()) {
       resolved.error = "Name or service not known";
@@ -136,6 +144,11 @@ class Egress : public ::testing::Test {
       resolved.addresses.push_back(ParseIp(text.substr(0, end)).value());
     }
     return resolved;
+  }
+  void Release() {
+    const std::lock_guard lock(mutex_);
+    release_ = true;
+    released_.notify_all();
   }
   std::vector<std::string> asked() {
     const std::lock_guard lock(mutex_);
@@ -203,7 +216,24 @@ class Egress : public ::testing::Test {
     return said.substr(0, 12);
   }
 
+  // One more cell, under the policy of Add(); its forwarder's end.
+  Fd AddAnother(uint64_t cell) {
+    auto [ours, theirs] = MakeSocketPair();
+    SendEgress(agent_.get(), AddCell{cell, 1}, theirs.get());
+    return std::move(ours);
+  }
+  // What the agent is told next.
+  EgressMessage Told() {
+    for (;;) {
+      if (!Readable(agent_.get())) return EgressHello{"nothing"};
+      if (auto received = ReceiveEgress(agent_.get())) return std::move(received->message);
+    }
+  }
+
   EgressLimits limits_;
+  size_t descriptors_ = 0;  // 0: this process's
+  std::condition_variable released_;
+  bool release_ = false;
   Loop loop_;
   std::thread thread_;
   std::atomic<bool> started_ = false;
@@ -442,6 +472,130 @@ TEST_F(Egress, AddsASecretOnlyWhereTlsCanBeSpoken) {
   EXPECT_TRUE(said.starts_with("HTTP/1.1 502 ")) << said;
   EXPECT_EQ(said.find("s3cret"), std::string::npos);
   EXPECT_TRUE(asked().empty());
+}
+
+TEST_F(Egress, ResolvesNamesForOneCellWhateverOthersAskFor) {
+  Server server(Echo);
+  const std::string port = std::to_string(server.port());
+  names_["a.test"] = {"127.0.0.1"};
+  Add({"a.test:" + port, "*.silent.test", "127.0.0.0/8"});
+  constexpr size_t kHostile = 60;
+  std::vector<Fd> hostile;
+  std::vector<Fd> streams;
+  const Fd honest = std::move(forwarder_);
+  for (size_t i = 0; i < kHostile; ++i) {
+    hostile.push_back(AddAnother(100 + i));
+    forwarder_ = std::move(hostile.back());
+    for (int ask = 0; ask < 6; ++ask) {
+      streams.push_back(Open(kProxyListener));
+      ASSERT_TRUE(streams.back());
+      Write(streams.back().get(), "CONNECT x" + std::to_string(ask) +
+                                      ".silent.test:443 HTTP/1.1"
+                                      "\r\nHost: x\r\n\r\n");
+    }
+    hostile.back() = std::move(forwarder_);
+  }
+  // Each has one, and all together 16 more: the rest of what they ask for waits.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (asked().size() < kHostile + kSharedLookups && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_EQ(asked().size(), kHostile + kSharedLookups);
+  forwarder_ = Fd(::dup(honest.get()));
+  for (int i = 0; i < 3; ++i) {
+    const Fd stream = Open(0);
+    ASSERT_TRUE(stream);
+    Write(stream.get(), "hello");
+    EXPECT_EQ(ReadAll(stream.get(), 5), "hello");
+  }
+  EXPECT_EQ(asked().size(), kHostile + kSharedLookups + 3);
+  Release();
+  for (const Fd& stream : streams) EXPECT_TRUE(ReadAll(stream.get()).starts_with("HTTP/1.1 502 "));
+  EXPECT_EQ(asked().size(), 6 * kHostile + 3);
+}
+
+TEST_F(Egress, ForgetsTheLookupsOfACellThatIsGone) {
+  Add({"*.silent.test"});
+  std::vector<Fd> streams;
+  for (int ask = 0; ask < 10; ++ask) {
+    streams.push_back(Open(kProxyListener));
+    Write(streams.back().get(), "CONNECT x.silent.test:443 HTTP/1.1\r\nHost: x\r\n\r\n");
+  }
+  while (asked().size() < 4) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CloseAndGetRecords();
+  Release();
+  Fd forwarder = AddAnother(8);
+  forwarder_ = std::move(forwarder);
+  EXPECT_EQ(Connect("y.silent.test:443"), "HTTP/1.1 502");
+  EXPECT_EQ(asked().size(), 5u);
+}
+
+TEST_F(Egress, AnswersThatItLivesAndSaysWhichForwardersEnded) {
+  Add({"a.test:80"});
+  SendEgress(agent_.get(), EgressPing{});
+  EXPECT_TRUE(std::holds_alternative<EgressPing>(Told()));
+  forwarder_.reset();
+  EXPECT_EQ(std::get<ForwarderGone>(Told()).cell, 7u);
+  SendEgress(agent_.get(), CloseCell{7});
+  EXPECT_EQ(std::get<CellClosed>(Told()).cell, 7u);
+  // One that ends with its call is none of these.
+  {
+    const Fd other = AddAnother(8);
+    SendEgress(agent_.get(), CallOver{8});
+  }
+  const Fd last = AddAnother(9);
+  SendEgress(agent_.get(), CloseCell{9});
+  EXPECT_EQ(std::get<CellClosed>(Told()).cell, 9u);
+  SendEgress(agent_.get(), CloseCell{8});
+  EXPECT_EQ(std::get<CellClosed>(Told()).cell, 8u);
+}
+
+class CrowdedEgress : public Egress {
+ protected:
+  static constexpr size_t kStreams = 300;
+  void SetUp() override {
+    descriptors_ = kOwnDescriptors + 10 + kOfStream * kStreams;
+    Egress::SetUp();
+  }
+};
+
+TEST_F(CrowdedEgress, LeavesConnectionsForOthersHoweverManyTakeAllTheyCan) {
+  Add({"*.test"});
+  const Fd honest = std::move(forwarder_);
+  std::vector<Fd> hogs;
+  std::vector<Fd> streams;
+  std::vector<size_t> had;
+  for (uint64_t hog = 100; hog < 109; ++hog) {
+    forwarder_ = AddAnother(hog);
+    size_t got = 0;
+    for (Fd stream = Open(kProxyListener); stream; stream = Open(kProxyListener)) {
+      streams.push_back(std::move(stream));
+      ++got;
+    }
+    had.push_back(got);
+    hogs.push_back(std::move(forwarder_));
+  }
+  EXPECT_LE(had.front(), kStreams / 4);
+  EXPECT_GE(had.back(), 4u);
+  EXPECT_LT(streams.size(), kStreams);
+  SendEgress(agent_.get(), CloseCell{108});
+  const auto closed = std::get<CellClosed>(Told());
+  ASSERT_EQ(closed.records.size(), 1u);
+  EXPECT_FALSE(closed.records[0].allowed);
+  EXPECT_NE(closed.records[0].reason.find("share"), std::string::npos);
+  forwarder_ = Fd(::dup(honest.get()));
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(Open(kProxyListener));
+    EXPECT_TRUE(streams.back()) << i;
+  }
+  // What one gives back, another one may have.
+  for (uint64_t hog = 100; hog < 108; ++hog) {
+    SendEgress(agent_.get(), CloseCell{hog});
+    EXPECT_EQ(std::get<CellClosed>(Told()).cell, hog);
+  }
+  for (int i = 0; i < 50; ++i) {
+    streams.push_back(Open(kProxyListener));
+    EXPECT_TRUE(streams.back()) << i;
+  }
 }
 
 class FewEgress : public Egress {

@@ -61,13 +61,16 @@ bool EgressPolicy::NamesOwnAddress(const IpAddress& address) const {
 }
 
 Stream::Stream(EgressShared& shared, Door& door, uint64_t id)
-    : shared_(shared), door_(door), id_(id), begun_(Clock::now()), active_(begun_) {}
+    : shared_(shared), door_(door), id_(id), begun_(Clock::now()), active_(begun_) {
+  ++shared_.streams;
+}
 
 Stream::~Stream() { Close(); }
 
 void Stream::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
+  --shared_.streams;
   if (cell_watched_) shared_.loop.Remove(cell_.get());
   if (server_watched_) shared_.loop.Remove(server_.get());
   cell_watched_ = server_watched_ = false;
@@ -90,10 +93,15 @@ void Stream::Finish() {
 bool Stream::HandOver() {
   if (handed_over_) return true;
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    record_.reason = std::string("the proxy has no descriptors left: ") + std::strerror(errno);
+    record_.allowed = false;
+    recorded_ = true;
+    return false;
+  }
   cell_ = Fd(ends[0]);
   Fd theirs(ends[1]);
-  const int size = static_cast<int>(kRelayBuffer);
+  const int size = StreamBuffer(shared_.streams);
   ::setsockopt(cell_.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   ::setsockopt(theirs.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   handed_over_ = door_.HandOver(id_, std::move(theirs));
@@ -172,15 +180,15 @@ void Stream::StartLookup() {
   begun_ = active_ = Clock::now();
   Watch();
   if (to_.literal) return OnResolved({{ParseIp(to_.host).value()}, {}});
-  const std::shared_ptr<size_t> lookups = door_.lookups();
-  if (*lookups >= shared_.limits.lookups)
+  const EgressLimits& limits = shared_.limits;
+  if (door_.lookups()->asked() >= limits.lookups_asked)
     return Refuse({429, "too many names are being resolved"}, false);
-  ++*lookups;
-  shared_.resolver.Start(to_.host, [self = weak_from_this(), lookups](Resolved resolved) {
-    --*lookups;
-    const auto stream = self.lock();
-    if (stream && stream->state_ == State::kResolving) stream->OnResolved(std::move(resolved));
-  });
+  shared_.resolver.Start(door_.lookups(), to_.host, limits.lookups,
+                         [self = weak_from_this()](Resolved resolved) {
+                           const auto stream = self.lock();
+                           if (stream && stream->state_ == State::kResolving)
+                             stream->OnResolved(std::move(resolved));
+                         });
 }
 
 // The one place where addresses are vetted; only what passes here is ever dialled.

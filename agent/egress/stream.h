@@ -12,6 +12,7 @@
 // buffer each way, and while it is, nothing more is read.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,6 +53,15 @@ struct EgressShared {
   EgressLimits limits;
   uint16_t tls_port = kHttpsPort;  // of hosts with a secret; another one in tests only
   std::vector<char> buffer = std::vector<char>(kRelayBuffer);
+  size_t descriptors = kMostDescriptors;  // the limit of this process
+  size_t cells = 0;                       // each is a channel
+  size_t streams = 0;                     // of all cells
+
+  // How many more streams all cells together can have.
+  size_t FreeStreams() const {
+    const size_t used = kOwnDescriptors + cells + 2 * resolver.running() + kOfStream * streams;
+    return used >= descriptors ? 0 : (descriptors - used) / kOfStream;
+  }
 };
 
 class Stream : public std::enable_shared_from_this<Stream> {
@@ -65,8 +75,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
     virtual void Reject(uint64_t stream) = 0;
     virtual void Note(NetworkRecord record) = 0;
     virtual bool Spend(uint64_t bytes) = 0;  // false: the cell has used up its bytes
-    // How many lookups of the cell are under way, whatever became of the streams that asked.
-    virtual const std::shared_ptr<size_t>& lookups() = 0;
+    // The cell's lookups, whatever became of the streams that asked.
+    virtual const std::shared_ptr<Resolver::Asker>& lookups() = 0;
     virtual void Ended(uint64_t stream) = 0;  // destroys it, unless it is in use
   };
 

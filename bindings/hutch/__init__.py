@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hutch._environment import Environment as Environment
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
+        AnnotationWarning as AnnotationWarning,
         DependencyInstallError as DependencyInstallError,
         LimitExceeded as LimitExceeded,
         NetworkDenied as NetworkDenied,
@@ -72,10 +73,10 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "_cancelled": "SandboxCancelled",
-    "_errors": "AgentUnavailable DependencyInstallError LimitExceeded NetworkDenied "
-    "PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback RequirementError "
-    "SandboxBusy SandboxDied SandboxError SandboxExecutionError SandboxMemoryError "
-    "SandboxStartupError SandboxTimeoutError SerializationError",
+    "_errors": "AgentUnavailable AnnotationWarning DependencyInstallError LimitExceeded "
+    "NetworkDenied PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback "
+    "RequirementError SandboxBusy SandboxDied SandboxError SandboxExecutionError "
+    "SandboxMemoryError SandboxStartupError SandboxTimeoutError SerializationError",
     "_empty": "empty",
     "_environment": "Environment",
     "_explain": "explain",
@@ -95,6 +96,7 @@ _MODULE_OF = {name: module for module, names in _PLACES.items() for name in name
 
 __all__ = [
     "AgentUnavailable",
+    "AnnotationWarning",
     "AsyncSandboxedFunction",
     "Carried",
     "DependencyInstallError",

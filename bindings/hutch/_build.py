@@ -5,6 +5,10 @@ The fields come from a cell and may be anything that the decoder builds, in any 
 function checks the type of each one before it uses it, and names no class, module or file that the
 fields name. What a function raises becomes a DecodeError with the same message. numpy, pandas,
 pyarrow and PIL are imported only when a result holds their types.
+
+What a function does takes time and memory in proportion to its fields, whatever they say. Where the
+value has lengths that no bytes stand for, the function (from 0x30 on) returns a pair: the value,
+and the bytes to charge for them.
 """
 
 from __future__ import annotations
@@ -12,8 +16,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import re
 import sys
+import weakref
 from typing import Any, Callable
 
 from . import _types
@@ -22,6 +28,9 @@ from . import _types
 _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
 _DIGITS = re.compile(r"[0-9]{0,100000}")
 _MAX_EXPONENT = 999_999  # beyond it, writing out a Decimal takes memory without bound
+_FRACTION_BITS = 32_768  # of each part; the time to find a common divisor grows with their square
+_MOST_COMBINATIONS = 1024  # of the flags of one class, alive at once, of which results told
+_MOST_ERRORS = 100  # of one model that are spelled out
 
 
 def want(value: Any, *kinds: type) -> Any:
@@ -106,7 +115,9 @@ def _fraction(numerator: Any, denominator: Any) -> Any:
 
     if want(denominator, int) <= 0:
         raise ValueError("a Fraction's denominator is not positive")
-    return Fraction(want(numerator, int), denominator)
+    if max(want(numerator, int).bit_length(), denominator.bit_length()) > _FRACTION_BITS:
+        raise ValueError(f"a part of a Fraction has more than {_FRACTION_BITS:,} bits")
+    return Fraction(numerator, denominator)
 
 
 def _uuid(data: Any) -> Any:
@@ -121,10 +132,14 @@ def _path(text: Any) -> Any:
     return PurePosixPath(want(text, str))
 
 
+class UnknownClass(ValueError):
+    """A class that the caller's `types` do not have; those of the arguments may."""
+
+
 def _find(types: dict[str, type], name: Any, base: type, what: str) -> Any:
     found = types.get(want(name, str))
     if found is None:
-        raise ValueError(
+        raise UnknownClass(
             f"the function returned {'an' if what == 'enum' else 'a'} {what}, {name[:200]!r}, that "
             "its annotation does not name: annotate what it returns with that class"
         )
@@ -140,8 +155,63 @@ def _enum(types: dict[str, type], name: Any, member: Any) -> Any:
     return members[member]
 
 
+# Flags that were made for results, by class.
+_combined: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionary()
+
+
 def _flag(types: dict[str, type], name: Any, value: Any) -> Any:
-    return _find(types, name, enum.Flag, "flag")(want(value, int))
+    """A class keeps each combination of its flags that it ever made, so that it is the same one
+    wherever it is met. Those that only results told of are taken back once nobody holds them.
+    """
+    kind = _find(types, name, enum.Flag, "flag")
+    known: dict[Any, Any] = kind._value2member_map_
+    if want(value, int) in known:
+        return known[value]
+    widest = max((member.value.bit_length() for member in kind.__members__.values()), default=0)
+    if value.bit_length() > max(64, widest):
+        raise ValueError(f"{name[:200]!r} has no flag of so many bits")
+    if issubclass(kind, int):
+        return _int_flag(kind, value)
+    had = len(known)
+    made = kind(value)
+    if len(known) > had:
+        held = _combined.setdefault(kind, [])
+        held.append(made)
+        if len(held) > _MOST_COMBINATIONS:
+            del made
+            _forget(known, held)
+            if len(held) > _MOST_COMBINATIONS:
+                known.pop(held.pop()._value_, None)
+                raise ValueError(
+                    f"more than {_MOST_COMBINATIONS:,} combinations of the flags {name[:200]!r}"
+                )
+            return known[value]
+    return made
+
+
+@functools.lru_cache(maxsize=256)
+def _int_flag(kind: Any, value: int) -> Any:
+    """A combination that its class does not keep: as an int it equals any other of its value."""
+    known: dict[Any, Any] = kind._value2member_map_
+    had = len(known)
+    made = kind(value)
+    while len(known) > had:
+        known.popitem()
+    return made
+
+
+def _forget(known: dict[Any, Any], held: list[Any]) -> None:
+    """Takes back all but the newest that are referred to by nothing but these two."""
+    kept = []
+    newest = held.pop()
+    while held:
+        member = held.pop()
+        if sys.getrefcount(member) > 3:  # `known`, `member`, and the argument
+            kept.append(member)
+        else:
+            known.pop(member._value_, None)
+    held.extend(reversed(kept))
+    held.append(newest)
 
 
 def _dataclass(types: dict[str, type], name: Any, values: Any) -> Any:
@@ -150,7 +220,8 @@ def _dataclass(types: dict[str, type], name: Any, values: Any) -> Any:
         raise ValueError(f"{name[:200]!r} is no dataclass here")
     expected = {field.name for field in dataclasses.fields(kind) if field.init}
     _check_fields(kind, want(values, dict), expected)
-    return kind(**values)
+    _check_tries(kind, values, _may_validate(kind))
+    return _validated(kind, lambda: kind(**values))
 
 
 def _named_tuple(types: dict[str, type], name: Any, items: Any) -> Any:
@@ -170,7 +241,61 @@ def _check_fields(kind: type, values: dict[Any, Any], expected: set[str]) -> Non
         )
     hints = _types.field_hints(kind)
     for field, value in values.items():
-        _types.check(value, hints.get(field, Any), f"{kind.__qualname__}.{field}")
+        hint = hints.get(field, Any)
+        if type(value) is not hint:
+            _types.check(value, hint, f"{kind.__qualname__}.{field}")
+
+
+def _may_validate(kind: type) -> _types.Validation:
+    seen = _types.validation(kind)
+    if seen.refusal:
+        raise ValueError(seen.refusal)
+    return seen
+
+
+def _check_tries(kind: type, values: dict[Any, Any], seen: _types.Validation) -> None:
+    if seen.branches > 1 and _types.is_tried_often(values.values(), seen):
+        raise ValueError(
+            f"{kind.__qualname__} holds data that are nested deeply in unions: pydantic would "
+            "validate them over and over"
+        )
+
+
+def _check_stored(kind: Any, values: dict[str, Any], seen: _types.Validation) -> None:
+    """Fields of a model are what its annotations say before pydantic sees them, so that it converts
+    nothing: what text becomes, or which model a dict could be, takes any time. The encoder sends
+    what a model stores, so only what was stored without validation is refused: but a plain default.
+    """
+    hints = _types.field_hints(kind)
+    raw_enums = kind.model_config.get("use_enum_values", False)
+    for field, value in values.items():
+        hint = hints.get(field, seen.extra)
+        if type(value) is hint:
+            continue
+        if field in hints and _is_default(value, kind.model_fields[field].default):
+            continue
+        _types.check(value, hint, f"{kind.__qualname__}.{field}", raw_enums)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    if type(value) is not type(default):
+        return False
+    if type(value) in (list, tuple, dict):
+        return not value and not default
+    return type(value) in (int, float, str, bytes, bool, type(None)) and value == default
+
+
+def _validated(kind: type, make: Callable[[], Any]) -> Any:
+    """What `make` makes. pydantic spells out an error of each item, so not all are asked for."""
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is None:
+        return make()
+    try:
+        return make()
+    except pydantic.ValidationError as error:
+        count = error.error_count()
+        said = str(error) if count <= _MOST_ERRORS else f"{count:,} values are not valid"
+    raise ValueError(f"{kind.__qualname__}: {said}")
 
 
 def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> Any:
@@ -178,12 +303,15 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
     if pydantic is None:
         raise ValueError("the result holds a pydantic model, and pydantic is not imported here")
     kind = _find(types, name, pydantic.BaseModel, "pydantic model")
+    seen = _may_validate(kind)
     fields = kind.model_fields
     if any(type(key) is not str for key in want(values, dict)):
         raise ValueError(f"{kind.__qualname__} has a field whose name is not text")
     extra = values.keys() - fields.keys()
     if fields.keys() - values.keys() or (extra and kind.model_config.get("extra") != "allow"):
         raise ValueError(f"{kind.__qualname__} has other fields here: {', '.join(fields)[:500]}")
+    _check_stored(kind, values, seen)
+    _check_tries(kind, values, seen)
     chosen = {want(field, str) for field in want(set_fields, list)}
     by_input = {}
     for key, value in values.items():
@@ -192,7 +320,9 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
             raise ValueError(f"{kind.__qualname__}.{key} has an alias that is no plain name")
         by_name = kind.model_config.get("populate_by_name") or alias is None
         by_input[key if by_name else alias] = value
-    model = kind.model_validate(by_input)
+    # A model of one root takes what it stores as it is.
+    given = values["root"] if issubclass(kind, pydantic.RootModel) else by_input
+    model = _validated(kind, lambda: kind.model_validate(given))
     model.__pydantic_fields_set__ = chosen & values.keys()
     return model
 

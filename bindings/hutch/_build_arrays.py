@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from . import _core
 from ._build import need, want, zone, zone_key
 
 _UNIT = r"Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as"
@@ -22,6 +23,12 @@ _MASKED = {
     "Float64": "float64",
     "boolean": "bool",
 }
+_MOST_EMPTY = 1 << 31  # the extents of an array without items, multiplied
+_EMPTY_SIDE = 1 << 16  # pixels of an image's side, where the other is 0: it keeps a place for each
+_FAR = 1 << 40  # of a length: no result may take so much
+_LABEL_BYTES = 8  # of a label that no bytes stand for, once somebody looks at them
+_COLUMN_BYTES = 64  # of a column that has a label and nothing else
+_MOST_DATES = 1000  # of an index whose frequency is no fixed time
 _FREQ = re.compile(r"[A-Za-z0-9.:-]{1,64}")
 _PIXEL_BITS = {
     "1": 1,
@@ -49,7 +56,10 @@ def _pandas() -> Any:
 def _dtype(np: Any, name: Any) -> Any:
     if not _DTYPE.fullmatch(want(name, str)):
         raise ValueError(f"{name[:80]!r} is no dtype that travels")
-    return np.dtype(name)
+    kind = np.dtype(name)
+    if kind.itemsize == 0:  # numpy would make it one byte, or one character, for each item
+        raise ValueError(f"{name!r} is a dtype of no bytes")
+    return kind
 
 
 def _checked(np: Any, array: Any) -> Any:
@@ -68,18 +78,21 @@ def ndarray(dtype: Any, shape: Any, raw: Any) -> Any:
     kind = _dtype(np, dtype)
     if len(want(shape, list)) > 32:
         raise ValueError("an array has more than 32 dimensions")
-    items = 1
+    items = slots = 1
     for extent in shape:
-        if want(extent, int) < 0:
-            raise ValueError("an array has a negative extent")
+        if want(extent, int) < 0 or extent >= 1 << 62:
+            raise ValueError("an array's extent is out of range")
         items *= extent
+        slots *= extent or 1
     if type(raw) is not memoryview:
         raw = bytearray(want(raw, bytes))
     elif raw.readonly:
         raw = bytearray(raw)
-    if items * kind.itemsize != len(raw) or max(shape, default=0) >= 1 << 62:
+    if items * kind.itemsize != len(raw):
         raise ValueError("an array's bytes do not fit its shape")
-    if items == 0 or kind.itemsize == 0:
+    if items == 0:
+        if max(slots, kind.itemsize) > _MOST_EMPTY:
+            raise ValueError("an array without items has too large an extent")
         return np.zeros(shape, kind)
     return _checked(np, np.frombuffer(raw, kind)).reshape(shape)
 
@@ -140,8 +153,47 @@ def categorical(codes: Any, categories: Any, ordered: Any) -> Any:
     pd = _pandas()
     if not isinstance(categories, pd.Index):
         raise ValueError("categories are not an index")
-    dtype = pd.CategoricalDtype(categories, want(ordered, bool))
-    return pd.Categorical.from_codes(_vector(codes, "i"), dtype=dtype)
+    _require_distinct(pd, categories)
+    # Unlike the constructor this one does not look for what is there twice, which was done.
+    dtype = pd.CategoricalDtype._from_fastpath(categories, want(ordered, bool))
+    return pd.Categorical.from_codes(_vector(codes, "i"), dtype=dtype), _unbacked(pd, categories)
+
+
+def _unbacked(pd: Any, labels: Any) -> int:
+    """The bytes to charge for labels that no bytes of the result stand for."""
+    return min(len(labels), _FAR) * _LABEL_BYTES if isinstance(labels, pd.RangeIndex) else 0
+
+
+def _require_distinct(pd: Any, labels: Any) -> None:
+    """That no label is there twice, or missing: as pandas does it, whose tables of hashes can be
+    made to take quadratic time by who chooses the labels.
+    """
+    np = _numpy()
+    if isinstance(labels, pd.RangeIndex):
+        return
+    if isinstance(labels, pd.MultiIndex):
+        raise ValueError("labels that are categories or a level have levels of their own")
+    if isinstance(labels, pd.CategoricalIndex):
+        values = np.asarray(labels.codes)
+        missing = bool(len(values)) and values.min() < 0
+    elif isinstance(labels.dtype, pd.DatetimeTZDtype):
+        values, missing = labels.asi8, labels.hasnans
+    elif isinstance(labels.dtype, np.dtype) and not labels.dtype.hasobject:
+        values = np.asarray(labels)
+        missing = bool(pd.isna(values).any())
+    else:
+        if str(labels.dtype).startswith("null"):
+            raise ValueError("labels that are categories or a level are missing")
+        held = labels.astype(object)
+        if not _core.distinct(held.tolist()):
+            raise ValueError("labels that are categories or a level are there twice")
+        values, missing = np.empty(0), bool(pd.isna(held).any())
+    if missing:
+        raise ValueError("labels that are categories or a level are missing")
+    if len(values) > 1:
+        values = np.sort(values)
+        if bool((values[1:] == values[:-1]).any()):
+            raise ValueError("labels that are categories or a level are there twice")
 
 
 def masked_column(name: Any, data: Any, mask: Any) -> Any:
@@ -210,7 +262,11 @@ def index(column: Any, name: Any, freq: Any) -> Any:
     if freq is not None:
         if not _FREQ.fullmatch(want(freq, str)) or not hasattr(built, "freq"):
             raise ValueError("an index's frequency is malformed")
-        built.freq = freq  # pandas refuses one that the values do not have
+        # pandas refuses one that the values do not have. Of what is no fixed time, as business
+        # hours, it makes every date in Python for that: a long index comes without.
+        offset = pd.tseries.frequencies.to_offset(freq)
+        if isinstance(offset, (pd.offsets.Tick, pd.offsets.Day)) or len(built) <= _MOST_DATES:
+            built.freq = offset
     return built
 
 
@@ -226,9 +282,17 @@ def multi_index(levels: Any, codes: Any, names: Any) -> Any:
     for level in want(levels, list):
         if not isinstance(level, pd.Index):
             raise ValueError("a MultiIndex's level is not an index")
+        _require_distinct(pd, level)
     codes = [_vector(code, "i") for code in want(codes, list)]
     names = [_name(name) for name in want(names, list)]
-    return pd.MultiIndex(levels=levels, codes=codes, names=names, verify_integrity=True)
+    if not 0 < len(levels) == len(codes) == len(names) or len({len(code) for code in codes}) > 1:
+        raise ValueError("a MultiIndex's codes and names do not fit its levels")
+    for level, code in zip(levels, codes):
+        if len(code) and (code.min() < -1 or code.max() >= len(level)):
+            raise ValueError("a MultiIndex's code is outside its level")
+    # pandas would make a table of each level, also of labels that no bytes stand for.
+    built = pd.MultiIndex(levels=levels, codes=codes, names=names, verify_integrity=False)
+    return built, sum(_unbacked(pd, level) for level in levels)
 
 
 def series(column: Any, labels: Any, name: Any, attrs: Any) -> Any:
@@ -270,7 +334,10 @@ def data_frame(columns: Any, labels: Any, block: Any, parts: Any, attrs: Any) ->
         built.columns = columns
     if want(attrs, dict):
         built.attrs = attrs
-    return built
+    unbacked = 0 if len(columns) else _unbacked(pd, labels)
+    if isinstance(columns, pd.RangeIndex) and not len(labels):
+        unbacked += min(len(columns), _FAR) * _COLUMN_BYTES
+    return built, unbacked
 
 
 def timestamp(value: Any, unit: Any, tz: Any) -> Any:
@@ -311,6 +378,8 @@ def image(
     if (width * _PIXEL_BITS[mode] + 7) // 8 * height != len(pixels):
         raise ValueError("an image's pixels do not fit its size")
     if width * height == 0:
+        if max(width, height) > _EMPTY_SIDE:
+            raise ValueError("an image without pixels has too long a side")
         built = module.new(mode, (width, height))
     else:
         built = module.frombytes(mode, (width, height), pixels)

@@ -25,6 +25,7 @@ _PLAIN = {
     "large_string": "large_string",
     "large_binary": "large_binary",
 }
+_SLOT_BYTES = 8  # of a value that is nowhere, once somebody looks at them
 _UNITS = {
     "time32": ("s", "ms"),
     "time64": ("us", "ns"),
@@ -96,7 +97,18 @@ def array(
         _refuse_short(kind, length + offset, parts)
         built = pa.Array.from_buffers(kind, length, parts, offset=offset, children=inner)
     built.validate(full=True)
-    return built
+    return built, min(length, 1 << 40) * _SLOT_BYTES if _is_unbacked(pa, kind) else 0
+
+
+def _is_unbacked(pa: Any, kind: Any) -> bool:
+    """Whether its slots have no bytes of their own."""
+    is_ = pa.types
+    return bool(
+        is_.is_null(kind)
+        or is_.is_struct(kind)
+        or (is_.is_fixed_size_binary(kind) and kind.byte_width == 0)
+        or (is_.is_fixed_size_list(kind) and kind.list_size == 0)
+    )
 
 
 def _array(pa: Any, value: Any) -> Any:

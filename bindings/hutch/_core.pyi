@@ -41,6 +41,7 @@ class Terms:
         age_of_cell_sec: float = 0.0,
         policy: int = 0,
         network: bool = False,
+        memory_bytes: int = 0,
     ) -> None: ...
 
 class MountSpec(TypedDict):
@@ -143,7 +144,7 @@ class CallResult:
     # memory_limit_bytes
     usage: dict[str, Any]
     # host port allowed reason suggestion bytes_sent bytes_received count
-    network: list[tuple[str, int, bool, str, str, int, int, int]]
+    network: list[tuple[str, int, bool, str, str, int, int, int, bool]]
     environment_sec: float  # these three are the caller's to say, as parts of the timings
     worker_sec: float
     queued_sec: float
@@ -312,6 +313,9 @@ def decode(
     """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that
     may be built. `result_bytes`: the result's limit, of which twice may be taken here.
     """
+
+def distinct(items: list[Any]) -> bool:
+    """Whether no two are equal; raises ValueError where finding out would take too long."""
 
 def egress_rule(text: str) -> str:
     """The normal form of an entry of `allow_network`; raises Error ("invalid_argument")."""

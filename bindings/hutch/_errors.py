@@ -2,7 +2,8 @@
 `.outcome` (where the call got far enough to have one).
 
     SandboxError
-    ├── SandboxExecutionError             the function raised; also of the builtin type raised
+    ├── SandboxExecutionError             the function raised; .is_a, .builtin; also of the
+    │                                     builtin type raised, if that is of a closed list
     ├── LimitExceeded                     .limit, .allowed, .used
     │   ├── SandboxTimeoutError           also TimeoutError
     │   └── SandboxMemoryError            also MemoryError
@@ -28,6 +29,8 @@ import builtins
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hutch._outcome import ErrorInfo, Outcome
 
 
@@ -70,8 +73,24 @@ class SandboxExecutionError(SandboxError):
     def traceback_str(self) -> str:
         return self.error.traceback
 
+    @property
+    def builtin(self) -> str:
+        """The nearest builtin class of what was raised, as "FileNotFoundError"; see `is_a`."""
+        return self.error.builtin
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Whether what was raised inside was an instance of that builtin exception class:
+
+            except hutch.SandboxExecutionError as error:
+                if error.is_a(FileNotFoundError): ...
+
+        The cell's own word: it decides no `except` of the host. Raises TypeError for anything but a
+        builtin exception class.
+        """
+        return self.error.is_a(kind)
+
     def __reduce__(self) -> Any:
-        return _rebuilt_execution, (dict(self.__dict__), _builtin_of(type(self)))
+        return _rebuilt_execution, (dict(self.__dict__),)
 
 
 class LimitExceeded(SandboxError):
@@ -102,6 +121,12 @@ class SerializationError(SandboxError, TypeError):
 
     path: str = ""
     type_name: str = ""
+
+
+class AnnotationWarning(UserWarning):
+    """A function returned plain data that its return annotation does not say; they arrived as they
+    are. Once for a function and a place in its result. `check_result=True` makes it an error.
+    """
 
 
 class DependencyInstallError(SandboxError):
@@ -186,10 +211,25 @@ ALLOWED: dict[str, type[Exception]] = {
     for name, kind in vars(builtins).items()
     if isinstance(kind, type) and issubclass(kind, _ROOTS) and kind.__name__ == name
 }
+_MOST_BASES = 32
 _execution_classes: dict[str, type[SandboxExecutionError]] = {}
 
 
-def execution_error_class(bases: list[str]) -> type[SandboxExecutionError]:
+def builtin_names(told: Any) -> tuple[str, ...]:
+    """Of what a cell tells as the bases of an error: the names of builtin exception classes."""
+    if type(told) is not list:
+        return ()
+    known = vars(builtins)
+    return tuple(
+        name
+        for name in told[:_MOST_BASES]
+        if type(name) is str
+        and isinstance(known.get(name), type)
+        and issubclass(known[name], BaseException)
+    )
+
+
+def execution_error_class(bases: Sequence[str]) -> type[SandboxExecutionError]:
     """The class for an error with these builtin bases, nearest first, as the cell tells them."""
     name = next((name for name in bases if name in ALLOWED), "")
     if not name:
@@ -207,18 +247,14 @@ def execution_error_class(bases: list[str]) -> type[SandboxExecutionError]:
     return _execution_classes[name]
 
 
-def execution_error(
-    error: ErrorInfo, bases: list[str], outcome: Outcome[Any] | None = None
-) -> SandboxExecutionError:
+def execution_error(error: ErrorInfo, outcome: Outcome[Any] | None = None) -> SandboxExecutionError:
     message = f"{error.type}: {error.message}" if error.message else error.type
-    raised = execution_error_class(bases)(message, hint=error.hint, outcome=outcome, error=error)
+    raised = execution_error_class(error.bases)(
+        message, hint=error.hint, outcome=outcome, error=error
+    )
     if error.traceback:
         raised.__cause__ = RemoteTraceback(error.traceback)
     return raised
-
-
-def _builtin_of(kind: type) -> list[str]:
-    return [base.__name__ for base in kind.__mro__ if ALLOWED.get(base.__name__) is base][:1]
 
 
 def _rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
@@ -227,11 +263,11 @@ def _rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
     return error
 
 
-def _rebuilt_execution(state: dict[str, Any], bases: list[str]) -> SandboxError:
-    error = _rebuilt(execution_error_class(bases), state)
-    text = state["error"].traceback if "error" in state else ""
-    if text:
-        error.__cause__ = RemoteTraceback(text)
+def _rebuilt_execution(state: dict[str, Any]) -> SandboxError:
+    told: ErrorInfo | None = state.get("error")
+    error = _rebuilt(execution_error_class(told.bases if told else ()), state)
+    if told and told.traceback:
+        error.__cause__ = RemoteTraceback(told.traceback)
     return error
 
 
@@ -252,6 +288,7 @@ _EXPORTED = (
     PlatformNotSupportedError,
     PodmanNotInstalledError,
     RemoteTraceback,
+    AnnotationWarning,
 )
 for _kind in _EXPORTED:
     _kind.__module__ = "hutch"  # what tracebacks show, and where users import them from

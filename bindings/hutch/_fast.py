@@ -10,6 +10,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from hutch import _connection, _core, _run
+from hutch._annotation import check
 from hutch._connection import NOTHING_HAPPENED, PoolRequest, Prepared
 from hutch._echo import Streams
 from hutch._errors import SerializationError
@@ -68,7 +69,7 @@ def _hooks(as_outcome: bool) -> _core.FastHooks:
     return _core.FastHooks(
         home=vars(_connection),
         streams=lambda target: Streams(target.options, _is_shown(target, as_outcome)),
-        check=_run.check,
+        check=check,
         conclude=_run.outcome_of if as_outcome else _run.concluded,
         failed=partial(_failed, _run.call if as_outcome else _run.value),
         not_as_said=SerializationError,

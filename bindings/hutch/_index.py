@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+_PUBLIC = "https://pypi.org/simple"  # the installer's own default
+
 
 def settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """What `PoolSpec["index"]` takes: every key is there, "" where nothing is set."""
@@ -35,6 +37,36 @@ def settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
             _first(env, "SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE") or pip.get("cert", "")
         ),
     }
+
+
+def refuse_private(environ: Mapping[str, str] | None = None) -> None:
+    """Raises RequirementError where the caller's packages come from elsewhere than PyPI, or with
+    credentials: a program that names its own dependencies could read what is private there.
+    """
+    found = settings(environ)
+    urls = f"{found['index_url']} {found['extra_index_urls']}".split()
+    private = [url for url in urls if url.rstrip("/") != _PUBLIC]
+    if not private and not (urls and _has_login(_PUBLIC)):
+        return
+    from urllib.parse import urlsplit
+
+    from hutch._errors import RequirementError
+
+    hosts = ", ".join(sorted({urlsplit(url).hostname or "?" for url in private or urls}))
+    raise RequirementError(
+        "the program names its own dependencies, and they would be installed from your index at "
+        f"{hosts}: it could name, and read, packages that are private there",
+        hint="look at what it names, then allow it: --allow-private-index, or "
+        "allow_private_index=True; or list dependencies= yourself",
+    )
+
+
+def _has_login(url: str) -> bool:
+    from hutch._packages import _add_own
+
+    credentials: dict[str, tuple[str, str]] = {}
+    _add_own(url, credentials)
+    return bool(credentials)
 
 
 def _first(env: Mapping[str, str], *names: str) -> str:

@@ -19,7 +19,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-_HASH = re.compile(r"\s*--hash[=\s]\s*(sha(?:256|384|512):[0-9a-fA-F]{64,128})")
+_HASH = re.compile(r"--hash[=\s]\s{0,100}(sha(?:256|384|512):[0-9a-fA-F]{64,128})")
 
 
 def checked(text: str, name: str) -> str:
@@ -43,7 +43,7 @@ def checked(text: str, name: str) -> str:
 
 
 def is_pylock(text: str) -> bool:
-    return re.search(r"(?m)^\s*lock-version\s*=", text) is not None
+    return re.search(r"(?m)^[ \t]*lock-version[ \t]*=", text) is not None
 
 
 def of_lines(lines: Iterable[str], name: str) -> str:
@@ -74,7 +74,7 @@ def packages_of_pylock(text: str, name: str) -> list[str]:
 
     try:
         lock = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise refuse(f"no TOML: {error}") from None
     if str(lock.get("lock-version", "")).split(".")[0] != "1":
         raise refuse(f"lock-version {lock.get('lock-version')!r} is none that is known")

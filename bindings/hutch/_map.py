@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch import _arguments, _core, _run
+from hutch._annotation import check
 from hutch._checks import _shown, _whole
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
 from hutch._future import CallThreads, SandboxFuture, submit
@@ -283,11 +284,13 @@ def _item(target: Target, first: Outcome[Any], reply: Any) -> Outcome[Any]:
         kind, value = reply
         if kind == "ok":
             try:
-                _run.check(value, target)
+                outcome.value = value
+                check(value, target)
             except SerializationError as error:
                 return _run.not_data(outcome, error)
-            outcome.value = value
             return outcome
         if kind == "error" and type(value) is dict:
-            return _run.raised(outcome, value)
+            outcome = _run.raised(outcome, value, target)
+            # What was refused may have been another item's; what was lost was lost for all.
+            return _run.denied(outcome, target) if outcome.network_lost else outcome
     return _run.not_data(outcome, SerializationError("the cell's answer for an item is malformed"))

@@ -31,7 +31,10 @@ def files_of(items: Iterable[Any]) -> dict[str, bytes]:
                 content = file.read()
             size += len(content)
             if size > _LIMIT:
-                raise ValueError(f"modules= holds more than {_LIMIT >> 20} MiB, with {path}")
+                raise ValueError(
+                    f"modules= holds more than {_LIMIT >> 20} MiB, with {path}: "
+                    "large data come by mounts="
+                )
             files[relative] = content
     return files
 

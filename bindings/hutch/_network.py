@@ -218,7 +218,8 @@ class NetworkRecord(dict[str, Any]):
 
     `host`, `port`, `allowed`, `bytes` (`bytes_sent` by the call, `bytes_received`), `count`: of
     such connections; of what was refused `reason`, and `suggestion`: the narrowest entry of
-    `allow_network` that would have allowed it, "" if there is none.
+    `allow_network` that would have allowed it, "" if there is none. `lost`: it says that the
+    network itself failed, by no doing of the call; `reason` says how.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -229,7 +230,7 @@ class NetworkRecord(dict[str, Any]):
 
 
 def records(told: Sequence[tuple[Any, ...]]) -> list[NetworkRecord]:
-    names = "host port allowed reason suggestion bytes_sent bytes_received count".split()
+    names = "host port allowed reason suggestion bytes_sent bytes_received count lost".split()
     found = [NetworkRecord(zip(names, record)) for record in told]
     for record in found:
         record["bytes"] = record["bytes_sent"] + record["bytes_received"]
@@ -240,6 +241,8 @@ def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
     """Where a call failed that was refused a host, that is what its caller is told. By the proxy's
     record alone: what the cell said decides nothing here.
     """
+    if outcome.network_lost:
+        return _lost(outcome, what)
     refused = [record for record in outcome.network if not record["allowed"]]
     failed = outcome.status == "raised" or outcome.limit == "time"
     if not refused or not failed:
@@ -261,4 +264,23 @@ def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
         message, hint=hint, host=first["host"], port=first["port"], pattern=first["suggestion"]
     )
     error.__cause__ = outcome.exception()
+    return outcome.fail(error)
+
+
+def _lost(outcome: Outcome[Any], what: str) -> Outcome[Any]:
+    """A call that failed after its network did may have failed for that: it is no answer. What
+    the call did to its own memory, processes and disk stays what it is.
+    """
+    failed = outcome.status in ("raised", "died") or outcome.limit in ("time", "cpu_time")
+    if not failed:
+        return outcome
+    from hutch._errors import SandboxStartupError
+
+    error = SandboxStartupError(
+        f"{what} lost its network while it ran, and then failed: {outcome.network_lost}",
+        hint="its failure may come of that; it has run: repeat it if that does no harm",
+        may_have_run=True,
+    )
+    error.__cause__ = outcome.exception()
+    outcome.status, outcome.limit = "fault", None
     return outcome.fail(error)

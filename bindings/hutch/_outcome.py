@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hutch._errors import SandboxError
     from hutch._network import NetworkRecord
 
@@ -45,18 +47,44 @@ class _Record:
 
 
 class ErrorInfo(_Record):
-    """An exception as data. `line`: in the user's own source, where known."""
+    """An exception as data. `line`: in the user's own source, where known. `bases`: the names of
+    the builtin classes that it is an instance of, nearest first, as the cell told them.
+    """
 
-    __slots__ = ("type", "message", "traceback", "line", "hint")
+    __slots__ = ("type", "message", "traceback", "line", "hint", "bases")
 
     def __init__(
-        self, type: str, message: str, traceback: str = "", line: int | None = None, hint: str = ""
+        self,
+        type: str,
+        message: str,
+        traceback: str = "",
+        line: int | None = None,
+        hint: str = "",
+        bases: tuple[str, ...] = (),
     ) -> None:
         self.type = type
         self.message = message
         self.traceback = traceback
         self.line = line
         self.hint = hint
+        self.bases = bases
+
+    @property
+    def builtin(self) -> str:
+        """The nearest builtin class of it, as "FileNotFoundError"; "" where the cell told none."""
+        return self.bases[0] if self.bases else ""
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Whether it was an instance of a builtin exception class, by the cell's own word:
+        `error.is_a(OSError)`. Raises TypeError for anything but a builtin exception class.
+        """
+        import builtins
+
+        name = getattr(kind, "__name__", "")
+        exception = isinstance(kind, type) and issubclass(kind, BaseException)
+        if not exception or vars(builtins).get(name) is not kind:
+            raise TypeError(f"is_a takes a builtin exception class, as OSError, not {kind!r}")
+        return name in self.bases
 
 
 class Usage(_Record):
@@ -108,6 +136,8 @@ class Outcome(_Record, Generic[R]):
     - "receive": taking the result, decoding and checking it; after a limit, the measurements.
 
     `network`: what it reached and was refused, as the proxy recorded it; see `NetworkRecord`.
+    `network_lost`: why it had no network for some of the time, by a fault of Hutch's; "" if it had.
+    A call that failed then is a "fault"; what one returned may be less than it would have been.
 
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
     whole chunk. Of a fault, what failed on the way to a cell or in it counts as one stage.
@@ -197,6 +227,10 @@ class Outcome(_Record, Generic[R]):
     def safe_to_retry(self) -> bool:
         return not self.may_have_run
 
+    @property
+    def network_lost(self) -> str:
+        return next((record["reason"] for record in self.network if record.get("lost")), "")
+
     def unwrap(self) -> R:
         """The value; where there is none, raises what calling the function would have raised."""
         if self.status == "returned":
@@ -247,20 +281,24 @@ class Outcome(_Record, Generic[R]):
                 found = [dict(record) for record in found]
             told[name] = _plain(found.__getstate__() if isinstance(found, _Record) else found)
         told["safe_to_retry"] = self.safe_to_retry
+        told["network_lost"] = self.network_lost
         return told
 
     def __repr__(self) -> str:
         parts: list[str] = [self.status]
         if self.ok:
-            parts.append(f"value={_cut(repr(self.value), 80)}")
+            parts.append(f"value={_cut(_shortly(self.value), 80)}")
         elif self.limit:
             parts.append(f"limit={self.limit!r}")
         elif self.status == "raised" and self.error is not None:
-            parts.append(_cut(_one_line(f"{self.error.type}: {self.error.message}"), 120))
+            said = f"{self.error.type[:_SHOWN]}: {self.error.message[:_SHOWN]}"
+            parts.append(_cut(_one_line(said), 120))
         elif self.signal is not None:
             parts.append(f"signal={self.signal}")
         elif self.exit_code is not None:
             parts.append(f"exit_code={self.exit_code}")
+        if self.network_lost:
+            parts.append("network lost")
         parts.append(f"{self.usage.wall_sec:.3g} s")
         return _escaped(f"<Outcome {', '.join(parts)}>")
 
@@ -271,7 +309,7 @@ class Outcome(_Record, Generic[R]):
         if self.error is not None:
             lines.append(_cut((self.error.traceback or self.error.message).rstrip(), _SHOWN))
             if self.error.hint:
-                lines.append(f"hint: {self.error.hint}")
+                lines.append(f"hint: {_cut(self.error.hint, _SHOWN)}")
         for name in ("stdout", "stderr"):
             text: str = getattr(self, name)
             if text:
@@ -317,10 +355,77 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+_JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is told to
+
+
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
+
+
+def _shortly(value: Any) -> str:
+    """The repr of a value that may be anything and of any size, or how it begins: that takes no
+    longer for a large one.
+    """
+    return _begun(value, [100], 6)
+
+
+def _begun(value: Any, room: list[int], depth: int) -> str:
+    """`room`: how many values may still be shown."""
+    room[0] -= 1
+    kind = type(value)
+    if kind is int:
+        return _whole_number(value, 4096)
+    if kind in (str, bytes, bytearray):
+        return repr(value[:200])
+    from hutch import _types
+
+    brackets = _BRACKETS.get(kind)
+    if brackets is None and _types.is_record(kind):
+        fields = _types.record_fields(value)
+        inner = _list_of(((f"{name}=", item) for name, item in fields), room, depth)
+        return f"{kind.__qualname__}({inner})"
+    if brackets is None:
+        try:
+            return repr(value)
+        except Exception:
+            return f"<{kind.__name__}>"
+    if kind is dict:
+        pairs = ((f"{_begun(key, room, depth - 1)}: ", item) for key, item in value.items())
+        inner = _list_of(pairs, room, depth)
+    else:
+        inner = _list_of((("", item) for item in value), room, depth)
+    if kind is tuple and len(value) == 1:
+        inner += ","
+    if kind in (set, frozenset) and not value:
+        return f"{kind.__name__}()"
+    text = brackets[0] + inner + brackets[1]
+    return f"frozenset({text})" if kind is frozenset else text
+
+
+def _list_of(items: Iterator[tuple[str, Any]], room: list[int], depth: int) -> str:
+    if depth == 0:
+        return "…"
+    shown = []
+    for before, item in items:
+        if room[0] <= 0:
+            shown.append("…")
+            break
+        shown.append(before + _begun(item, room, depth - 1))
+    return ", ".join(shown)
+
+
+def _whole_number(value: int, most_bits: int) -> str:
+    if value.bit_length() <= most_bits:
+        return repr(value)
+    return f"<int of {value.bit_length():,} bits>"
+
+
 def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON can hold it."""
-    if value is None or type(value) in (bool, int, str):
+    """`value` as JSON can hold it, for a reader that has JSON only: what it cannot is there as
+    text."""
+    if value is None or type(value) in (bool, str):
         return value
+    if type(value) is int:
+        return value if value.bit_length() <= 3 * _JSON_DIGITS else _whole_number(value, 0)
     if type(value) is float:
         return value if value - value == 0 else repr(value)  # no NaN or infinity in JSON
     if depth < 20:
@@ -328,7 +433,14 @@ def _plain(value: Any, depth: int = 0) -> Any:
             return [_plain(item, depth + 1) for item in value]
         if type(value) is dict:
             return {
-                key if type(key) is str else repr(key): _plain(item, depth + 1)
+                key if type(key) is str else _cut(_text_of(key), _SHOWN): _plain(item, depth + 1)
                 for key, item in value.items()
             }
-    return _cut(repr(value), _SHOWN)
+    return _cut(_text_of(value), _SHOWN)
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # an int of too many digits in it, or a class of the caller's own
+        return _shortly(value)

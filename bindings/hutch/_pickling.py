@@ -164,6 +164,20 @@ class Deferred:
         return self._call
 
 
+class _Late:
+    """Pickles as what is to be done when all else is loaded."""
+
+    def __init__(self, steps: list[Deferred]) -> None:
+        self._steps = steps
+
+    def __reduce__(self) -> Any:
+        if not self._steps:
+            return tuple, ()
+        steps = list(self._steps)
+        self._steps.clear()
+        return tuple, ([*steps, _Late(self._steps)],)  # these may bring further ones
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
     """`inside`: top-level modules that can be imported inside though they are the caller's own.
     `names`: what is used of modules that are carried; None: everything.
@@ -181,8 +195,11 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         self._names = names
         self._own: dict[str, bool] = {}
         self._registered: list[ModuleType] = []
+        self._late: list[Deferred] = []
 
     def dump(self, obj: Any) -> None:
+        if "pydantic" in sys.modules and type(obj) not in _CONSTANTS:
+            obj = Deferred(operator.getitem, (obj, _Late(self._late)), 0)
         try:
             super().dump(obj)
         finally:
@@ -199,7 +216,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
                 return self._function(obj)
         elif isinstance(obj, type):
             self._is_own(obj.__module__)
-            return _with_qualname(obj, super().reducer_override(obj))
+            return self._without_validators(obj, _with_qualname(obj, super().reducer_override(obj)))
         elif kind is ModuleType:
             if self._is_own(obj.__name__):
                 return ModuleType, (obj.__name__,), self._module_state(obj)
@@ -221,6 +238,18 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
                 return operator.getitem, ((plain(obj),), 0)
             self._is_own(kind.__module__)
         return super().reducer_override(obj)
+
+    def _without_validators(self, kind: type, reduced: Any) -> Any:
+        """What pydantic made of a class is made again from the class's schema as it is loaded. The
+        schemas of classes hold one another and the classes: only in the end all are whole.
+        """
+        if type(reduced) is tuple and len(reduced) == 6:
+            for name in ("__pydantic_validator__", "__pydantic_serializer__"):
+                made = reduced[2][0].get(name)
+                if type(made).__module__.partition(".")[0] == "pydantic_core":
+                    del reduced[2][0][name]
+                    self._late.append(Deferred(setattr, kind, name, made))
+        return reduced
 
     def _function(self, function: FunctionType) -> Any:
         place = self.globals_ref.setdefault(id(function.__globals__), {})

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         disk_mb: int
         output_mb: float
         result_mb: float
+        check_result: bool
         isolation: Literal["cell", "container", "gvisor", "shared"]
         max_calls: int
         max_age_sec: float
@@ -57,6 +58,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
         "result_mb": 16,
         "hard_limits": True,
         "refuse_secrets": True,
+        "check_result": True,
     },
     "normal": {},
     "permissive": {
@@ -81,11 +83,11 @@ class Policy:
     Seconds: `timeout_sec` (default 30; None: unlimited), `cpu_sec` (None), `queue_sec` (60),
     `build_sec` (600), `max_age_sec` (3600). MiB: `memory_mb` (1024), `disk_mb` (256, part of
     memory_mb), `output_mb` (1), `result_mb` (512). Numbers: `cpus` (1), `pids` (64), `max_calls`
-    (10_000). Then `isolation` ("cell"), `allow_network` (()), `env` ({}), `secrets` ({}), and three
-    that are no keywords of @sandbox: `allow_sdists` (False): packages without a wheel may be built
-    from source; `hard_limits` (False): refuse a host that cannot enforce each limit hard;
-    `refuse_secrets` (False): refuse a function that carries the value of an environment variable of
-    this process.
+    (10_000). `check_result` (False): a result that is not as annotated is an error. Then
+    `isolation` ("cell"), `allow_network` (()), `env` ({}), `secrets` ({}), and three that are no
+    keywords of @sandbox: `allow_sdists` (False): packages without a wheel may be built from source;
+    `hard_limits` (False): refuse a host that cannot enforce each limit hard; `refuse_secrets`
+    (False): refuse a function that carries the value of an environment variable of this process.
 
     Raises ValueError or TypeError, naming the field, the value and what is allowed; an unknown
     field with the one that was meant.

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
 
         dependencies: Iterable[str] | str
+        allow_private_index: bool
         environment: Environment | str | os.PathLike[str] | None
         modules: Iterable[ModuleType | str | os.PathLike[str]] | ModuleType | str
         preload: Iterable[str] | str | None
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         disk_mb: int
         output_mb: float
         result_mb: float
+        check_result: bool
         allow_network: Iterable[str] | str | None
         env: Mapping[str, str]
         mounts: Mapping[str, str | os.PathLike[str] | Mount]
@@ -114,6 +116,7 @@ class Options(NamedTuple):
     """Checked keywords; the defaults are the preset "normal"."""
 
     dependencies: tuple[str, ...] | None = ()  # normalized; None: "inline", to be read by a program
+    allow_private_index: bool = False  # for dependencies that a program names itself
     allow_sdists: bool = False
     environment: Environment | None = None  # where dependencies do not say it all
     modules: tuple[Any, ...] = ()
@@ -129,6 +132,7 @@ class Options(NamedTuple):
     disk_mb: int = 256
     output_mb: float = 1.0
     result_mb: float = 512.0
+    check_result: bool = False  # a result that is not as annotated is an error, not a warning
     allow_network: tuple[str, ...] = ()  # normal forms
     env: tuple[tuple[str, str], ...] = ()
     mounts: tuple[tuple[str, Any], ...] = ()  # destinations with their Mounts
@@ -218,8 +222,8 @@ class Options(NamedTuple):
 # isolation; in the order of its TOML.
 POLICY_NAMES = (
     "timeout_sec queue_sec build_sec cpu_sec memory_mb cpus pids disk_mb output_mb result_mb "
-    "isolation max_calls max_age_sec allow_sdists hard_limits refuse_secrets allow_network env "
-    "mounts secrets"
+    "check_result isolation max_calls max_age_sec allow_sdists hard_limits refuse_secrets "
+    "allow_network env mounts secrets"
 ).split()
 POLICY_FIELDS = tuple(name for name in POLICY_NAMES if name in Options._fields)
 
@@ -295,6 +299,7 @@ def _mb(low: int) -> Callable[[str, Any], int]:
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "dependencies": _dependencies,
+    "allow_private_index": _flag,
     "modules": _modules,
     "preload": _preload,
     "setup": _callable,
@@ -308,6 +313,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "disk_mb": _mb(1),
     "output_mb": lambda name, value: _number(name, value, 0, 4096, zero=True),
     "result_mb": lambda name, value: _number(name, value, 0, 65536),
+    "check_result": _flag,
     "allow_network": lambda name, value: _network().allow_network(name, value),
     "env": _pairs,
     "mounts": _mounts,

@@ -150,29 +150,27 @@ class Program:
 
     def _call(
         self,
-        given: tuple[list[str], bytes | None, dict[str, bytes] | None],
+        given: dict[str, Any],
         token: _core.Cancel | None,
         asked: float | None = None,
     ) -> Outcome[None]:
         from hutch import _run
 
         target = self._resolved()
-        outcome = _run.call(
-            target, cancel=token, meta=lambda: target.program_meta(*given), asked=asked
-        )
+        outcome = _run.call(target, (), given, cancel=token, asked=asked)
         _hint_at_metadata(outcome, self._source)
         return outcome
 
     def _parcel(
         self,
-        given: tuple[list[str], bytes | None, dict[str, bytes] | None],
+        given: dict[str, Any],
         asked: float,
         listed: bool = False,
     ) -> Parcel:
         from hutch import _run
 
         target = self._resolved()
-        parcel = _run.parcel(target, (), {}, False, asked, lambda: target.program_meta(*given))
+        parcel = _run.parcel(target, (), given, False, asked)
         finish = parcel.finish
 
         def finished(result: _core.CallResult, pool: Any) -> Any:
@@ -203,7 +201,9 @@ def run(
     filename: str = _FILENAME,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
-    """Runs a whole program in a fresh cell. `dependencies="inline"` reads its PEP 723 metadata."""
+    """Runs a whole program in a fresh cell. `dependencies="inline"` reads its PEP 723 metadata;
+    where your packages come from an index other than PyPI, only with `allow_private_index=True`.
+    """
     program = _program(source, language, filename, keywords)
     return program.run(stdin=stdin, args=args, files=files)
 
@@ -279,7 +279,12 @@ def _with_inline(source: str, options: Options) -> Options:
         return options
     from hutch._requirements import inline_dependencies
 
-    return options._replace(dependencies=inline_dependencies(source))
+    dependencies = inline_dependencies(source)
+    if dependencies and not options.allow_private_index:
+        from hutch import _index
+
+        _index.refuse_private()
+    return options._replace(dependencies=dependencies)
 
 
 def _nonce(options: Options) -> str:
@@ -292,7 +297,7 @@ def _given(
     args: Sequence[str] | str,
     stdin: str | bytes | None,
     files: Mapping[str, str | bytes] | None,
-) -> tuple[list[str], bytes | None, dict[str, bytes] | None]:
+) -> dict[str, Any]:
     """Checked, and as the cell takes it."""
     arguments = [args] if isinstance(args, str) else list(args)
     for item in arguments:
@@ -300,13 +305,13 @@ def _given(
             raise TypeError(f"args takes str without NUL characters, not {_shown(item)}")
     content = None if stdin is None else _bytes("stdin", stdin)
     if files is None:
-        return arguments, content, None
+        return {"args": arguments, "stdin": content}
     if not hasattr(files, "items"):
         raise TypeError(f"files takes a dict of names to content, not {type(files).__name__}")
     placed = {_relative(name): _bytes(f"files[{name!r}]", data) for name, data in files.items()}
     if sum(map(len, placed.values())) > _FILES_LIMIT:
         raise ValueError(f"files= holds more than {_FILES_LIMIT >> 20} MiB")
-    return arguments, content, placed
+    return {"args": arguments, "stdin": content, "files": placed}
 
 
 def _bytes(name: str, value: str | bytes) -> bytes:

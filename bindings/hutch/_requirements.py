@@ -2,13 +2,14 @@
 
 Only names with versions, extras and markers (PEP 508) pass. Whatever would make the installer read
 a file, take an option or fetch from elsewhere is refused here, in a sentence, before anything is
-asked of anybody. Pure functions.
+asked of anybody. Pure functions, whose time grows with the length of the text alone: it may be
+anybody's, and nothing of it is in a sandbox yet.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hutch._errors import RequirementError
@@ -16,7 +17,14 @@ from hutch._errors import RequirementError
 _LENGTH = 1000  # characters of one requirement
 _COUNT = 1000
 _URL = re.compile(r"[A-Za-z0-9._-]+\s*(\[[^\]]*\])?\s*@\s*https?://[!#-&(-;=-\[\]-~]+(\s+;.*)?")
-_BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+_URL_LENGTH = 4000
+_OPENING = re.compile(r"# /// ([a-zA-Z0-9-]+)")
+_METADATA = 65_536  # characters of a script's metadata
+_NESTING = 64  # of TOML's brackets, and parts of its dotted names
+_TOML_PART = re.compile(
+    r"""(?sx) (?P<long> \"{3} | '{3} ) | (?P<basic> "(?:[^"\\\n]|\\.)*" ) | (?P<plain> '[^'\n]*' )
+    | \#[^\n]* | (?P<mark> [][{}.,=\n] )"""
+)
 
 
 def normalize(items: Iterable[Any], urls: bool = False) -> tuple[str, ...]:
@@ -37,6 +45,8 @@ def _one(item: Any, urls: bool) -> str:
             f"a requirement is a str like 'pandas>=2', not {type(item).__name__}: {item!r:.80}"
         )
     text = item.strip()
+    if len(text) > (_URL_LENGTH if urls else _LENGTH):
+        raise RequirementError(f"a requirement is longer than {_LENGTH} characters: {text[:60]}…")
     url = _URL.fullmatch(text) if urls else None
     if url is None:
         _refuse(item, text)
@@ -50,6 +60,12 @@ def _one(item: Any, urls: bool) -> str:
         raise RequirementError(
             f"cannot read the requirement {text!r}: {reason}",
             hint="write it as 'name', 'name>=1.2' or 'name[extra]==1.2.3'",
+            requirement=text,
+        ) from None
+    except RecursionError:
+        raise RequirementError(
+            f"the requirement {text[:60]!r}… is nested too deeply",
+            hint="write it without so many parentheses",
             requirement=text,
         ) from None
     if parsed.url and re.match(r"https?://[^/]*@", parsed.url):
@@ -66,12 +82,42 @@ def _one(item: Any, urls: bool) -> str:
             hint="write it as 'name', 'name>=1.2' or 'name[extra]==1.2.3'",
             requirement=text,
         )
+    if not parsed.marker and not parsed.url:
+        _refuse_import_name(parsed.name, bool(parsed.specifier or parsed.extras), text)
     extras = ",".join(sorted({canonicalize_name(extra) for extra in parsed.extras}))
     specifiers = ",".join(sorted({str(specifier) for specifier in parsed.specifier}))
     marker = f"; {parsed.marker}" if parsed.marker else ""
     source = f" @ {parsed.url}" if parsed.url else ""
     space = " " if source and marker else ""  # or the marker would be part of the address
     return f"{name}{f'[{extras}]' if extras else ''}{source}{specifiers}{space}{marker}"
+
+
+def _refuse_import_name(name: str, narrowed: bool, text: str) -> None:
+    """Names under which something is imported, and nothing is installed.
+
+    narrowed: by a version or extras, as in `configparser>=5`: who writes that means the project.
+    """
+    import sys
+
+    from packaging.utils import canonicalize_name
+
+    from hutch._explain import DISTRIBUTIONS, NO_PROJECTS
+
+    name = canonicalize_name(name)
+    for imported in NO_PROJECTS:
+        if name == canonicalize_name(imported):
+            raise RequirementError(
+                f"{imported!r} is imported under that name, and installed as"
+                f" {DISTRIBUTIONS[imported]!r}",
+                hint=f'write "{DISTRIBUTIONS[imported]}"',
+                requirement=text,
+            )
+    if name in sys.stdlib_module_names and not narrowed:
+        raise RequirementError(
+            f"{name!r} is a part of Python: nothing has to be installed for it",
+            hint=f'leave it out; a project of that name is asked for by a version: "{name}>=0"',
+            requirement=text,
+        )
 
 
 def _refuse(given: str, text: str) -> None:
@@ -109,15 +155,43 @@ def _refusal(text: str, kind: str, instead: str) -> RequirementError:
     )
 
 
+def _blocks(source: str) -> Iterator[tuple[str, list[str]]]:
+    """The types and lines of the blocks of PEP 723: each reaches from its opening line to the last
+    closing one among the comments that follow.
+    """
+    if "# ///" not in source:
+        return
+    lines = source.split("\n")
+    end = closing = 0  # of the comments around `i`: the line after them, and the last closing line
+    i = 0
+    while i < len(lines):
+        if not lines[i].startswith("# ///"):
+            i += 1
+            continue
+        if i >= end:
+            end, closing = i, -1
+            while end < len(lines) and (lines[end] == "#" or lines[end].startswith("# ")):
+                if lines[end] == "# ///":
+                    closing = end
+                end += 1
+        opening = _OPENING.fullmatch(lines[i])
+        if opening is None or closing < i + 2:
+            i += 1
+            continue
+        yield opening[1], lines[i + 1 : closing]
+        i = closing + 1
+
+
 def inline_metadata(source: str) -> dict[str, Any] | None:
     """The PEP 723 metadata of a script: `dependencies`, `requires-python`. None: it has none."""
-    blocks = [m for m in _BLOCK.finditer(source + "\n") if m.group("type") == "script"]
+    blocks = [lines for kind, lines in _blocks(source) if kind == "script"]
     if not blocks:
         return None
     if len(blocks) > 1:
         raise RequirementError("the script has more than one `# /// script` block")
-    lines = blocks[0].group("content").splitlines()
-    text = "\n".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
+    text = "\n".join(line[2:] if line.startswith("# ") else line[1:] for line in blocks[0])
+    if len(text) > _METADATA:
+        raise RequirementError(f"the script's metadata is longer than {_METADATA:,} characters")
     metadata = _toml(text)
     found: dict[str, Any] = {}
     dependencies = metadata.get("dependencies", [])
@@ -126,8 +200,8 @@ def inline_metadata(source: str) -> dict[str, Any] | None:
     found["dependencies"] = dependencies
     python = metadata.get("requires-python")
     if python is not None:
-        if not isinstance(python, str):
-            raise RequirementError("`requires-python` in the script's metadata is no string")
+        if not isinstance(python, str) or len(python) > _LENGTH:
+            raise RequirementError("`requires-python` in the script's metadata is no short string")
         found["requires-python"] = python
     return found
 
@@ -135,14 +209,33 @@ def inline_metadata(source: str) -> dict[str, Any] | None:
 def _toml(text: str) -> dict[str, Any]:
     import sys
 
+    _refuse_deep_toml(text)
     if sys.version_info >= (3, 11):
         import tomllib
 
         try:
             return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also of numbers of many digits
             raise RequirementError(f"the script's metadata is no TOML: {error}") from None
     return _two_keys(text)
+
+
+def _refuse_deep_toml(text: str) -> None:
+    """Refuses what a reader of TOML would take more than linear time for, or its whole stack."""
+    depth = parts = at = 0
+    while found := _TOML_PART.search(text, at):
+        at = found.end()
+        if quotes := found["long"]:
+            end = text.find(quotes, at)
+            at = len(text) if end < 0 else end + 3
+            continue
+        mark = found["mark"]
+        if mark is None:
+            continue
+        parts = parts + 1 if mark == "." else 0
+        depth += 1 if mark in "[{" else -1 if mark in "]}" else 0
+        if max(depth, parts) > _NESTING:
+            raise RequirementError("the script's metadata is nested too deeply")
 
 
 def _two_keys(text: str) -> dict[str, Any]:
@@ -150,18 +243,24 @@ def _two_keys(text: str) -> dict[str, Any]:
     import ast
 
     found: dict[str, Any] = {}
-    for match in re.finditer(
-        r"(?ms)^(dependencies|requires-python)\s*=\s*(\[.*?\]\s*$|\"[^\"\n]*\"|'[^'\n]*')", text
-    ):
-        body = re.sub(r"(?m)#[^\"'\n]*$", "", match.group(2))
-        try:
-            found[match.group(1)] = ast.literal_eval(body)
-        except (ValueError, SyntaxError):
-            raise RequirementError("the script's metadata is no TOML") from None
     for key in ("dependencies", "requires-python"):
-        if key not in found and re.search(rf"(?m)^{key}\s*=", text):
+        name = re.search(rf"(?m)^{key}[ \t]*=\s*", text)
+        if name is None:
+            continue
+        value = re.compile(r"(?ms)\[.*?\]\s*$|\"[^\"\n]*\"|'[^'\n]*'").match(text, name.end())
+        if value is None:
             raise RequirementError(f"`{key}` in the script's metadata is no list or no string")
+        try:
+            found[key] = ast.literal_eval("\n".join(map(_uncommented, value[0].split("\n"))))
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            raise RequirementError("the script's metadata is no TOML") from None
     return found
+
+
+def _uncommented(line: str) -> str:
+    """Without a comment that holds no quotes."""
+    start = line.find("#", max(line.rfind('"'), line.rfind("'")) + 1)
+    return line if start < 0 else line[:start]
 
 
 def inline_dependencies(source: str) -> tuple[str, ...]:
@@ -180,7 +279,7 @@ def inline_dependencies(source: str) -> tuple[str, ...]:
 
         try:
             fits = SpecifierSet(python).contains(platform.python_version(), prereleases=True)
-        except InvalidSpecifier:
+        except (InvalidSpecifier, ValueError):
             raise RequirementError(f"cannot read requires-python {python!r}") from None
         if not fits:
             raise RequirementError(

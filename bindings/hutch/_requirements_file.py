@@ -69,8 +69,16 @@ def constraints_of(path: str) -> tuple[str, ...]:
 def lines_of(text: str) -> list[str]:
     """Without comments, and with lines that end in a backslash joined to the next."""
     joined = re.sub(r"\\\r?\n", " ", text)
-    lines = (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in joined.splitlines())
+    lines = (_uncommented(line).strip() for line in joined.splitlines())
     return [line for line in lines if line]
+
+
+def _uncommented(line: str) -> str:
+    """A comment starts the line, or follows a space: a URL may hold a `#`."""
+    start = line.find("#")
+    while start > 0 and not line[start - 1].isspace():
+        start = line.find("#", start + 1)
+    return line if start < 0 else line[:start]
 
 
 def _read(path: str, root: str, found: _Found, into: list[str]) -> None:

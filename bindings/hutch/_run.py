@@ -8,10 +8,11 @@ any thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hutch import _core, _types
+from hutch._annotation import check
 from hutch._connection import Connection, Prepared, on_pool
 from hutch._echo import Streams
 from hutch._errors import (
@@ -23,6 +24,7 @@ from hutch._errors import (
     SandboxStartupError,
     SandboxTimeoutError,
     SerializationError,
+    builtin_names,
     execution_error,
     from_core,
 )
@@ -43,7 +45,6 @@ def call(
     *,
     echo: bool = False,
     cancel: _core.Cancel | None = None,
-    meta: Callable[[], bytes] | None = None,
     asked: float | None = None,
 ) -> Outcome[Any]:
     """`echo`: whether it shows what is printed, where the options do not say. `asked`: when the
@@ -56,9 +57,9 @@ def call(
             target.options.key,
             target,
             cancel,
-            lambda: _call(target, args, kwargs or {}, echo, cancel, meta, asked),
+            lambda: _call(target, args, kwargs or {}, echo, cancel, asked),
         )
-    return _call(target, args, kwargs or {}, echo, cancel, meta, asked)
+    return _call(target, args, kwargs or {}, echo, cancel, asked)
 
 
 def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -104,7 +105,6 @@ def parcel(
     kwargs: dict[str, Any],
     echo: bool,
     asked: float,
-    meta: Callable[[], bytes] | None = None,
 ) -> Parcel:
     """The same call, to fly. `asked`: since when its time counts."""
     from hutch._flights import Parcel
@@ -114,7 +114,7 @@ def parcel(
     return Parcel(
         target,
         code,
-        target.meta(code) if meta is None else meta(),
+        target.meta(code),
         pickled,
         echo,
         asked,
@@ -128,18 +128,22 @@ def _call(
     kwargs: dict[str, Any],
     echo: bool,
     cancel: _core.Cancel | None,
-    meta: Callable[[], bytes] | None,
     asked: float | None,
 ) -> Outcome[Any]:
     begun = time.monotonic()
     code = target.code()
     arguments, buffers = target.pickle(args, kwargs)
-    sent = target.meta(code) if meta is None else meta()
+    sent = target.meta(code)
     result, pool = send(target, code, arguments, buffers, sent, echo, cancel, begun, asked)
     outcome = outcome_of(target, result, pool, args, kwargs)
-    # What the fast path does is to wait for a call of the target's own meta data, and show nothing.
-    of_its_own = not echo and cancel is None and meta is None and asked is None
-    if of_its_own and outcome.ok and target.made_fast[True] != (code, pool):
+    # What the fast path does is to wait for a call, and show nothing.
+    if (
+        not echo
+        and cancel is None
+        and asked is None
+        and outcome.ok
+        and target.made_fast[True] != (code, pool)
+    ):
         from hutch import _fast
 
         _fast.make(target, code, sent, pool, True)
@@ -264,11 +268,10 @@ def _unclocked(
     outcome = measured(target, result, pool)
     if result.status == "returned":
         try:
-            value = decoded(result, target, (args, kwargs))
-            check(value, target)
+            outcome.value = decoded(result, target, (args, kwargs))
+            check(outcome.value, target)
         except SerializationError as error:
             return not_data(outcome, error)
-        outcome.value = value
         if target.is_program:
             outcome.exit_code = 0
         return outcome
@@ -289,10 +292,11 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     status = result.status
     if status == "raised":
         told = _error_map(result)
-        return raised(outcome, told, target.is_program)
+        return raised(outcome, told, target)
     if status == "unencodable":
         told = _error_map(result)
-        path, type_name = _str(told, "path") or "result", _str(told, "type") or "value"
+        path = _str(told, "path", _MOST_OF_NAME) or "result"
+        type_name = _str(told, "type", _MOST_OF_NAME) or "value"
         article = "an" if type_name[0] in "aeiouAEIOU" else "a"
         return not_data(
             outcome,
@@ -334,6 +338,8 @@ def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:
     try:
         return _core.decode(payload, payload.body_size, known, allowed)
     except _core.DecodeError as error:
+        if type(error.__cause__).__name__ != "UnknownClass":
+            raise _not_decoded(error) from None
         more = _types.named_types(target.annotation, [arguments[0], arguments[1]])
         if more.keys() <= known.keys():
             raise _not_decoded(error) from None
@@ -346,7 +352,10 @@ def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:
 def _not_decoded(error: _core.DecodeError) -> SerializationError:
     hint = "return plain data; a class of your own must be named by the return annotation"
     if "too much memory" in str(error):
-        hint = "raise result_mb, of which twice may be taken; arrays and bytes take what they are"
+        hint = (
+            "return columns (lists of one type, arrays, bytes or a frame) instead of many small "
+            "dicts and tuples, or raise result_mb, of which twice may be taken"
+        )
     return SerializationError(
         f"what came back is no data that can be taken: {error}",
         hint=hint,
@@ -355,54 +364,61 @@ def _not_decoded(error: _core.DecodeError) -> SerializationError:
     )
 
 
-def check(value: Any, target: Target, path: str = "result") -> None:
-    """A return annotation is a promise that is kept."""
-    annotation = target.annotation
-    if annotation is Any or type(value) is annotation or target.is_program:
-        return
-    try:
-        _types.check(value, annotation, path)
-    except _types.AnnotationMismatch as error:
-        raise SerializationError(
-            f"{target.name} returned something else than it is annotated with: {error}",
-            hint="mend the return annotation, or what is returned",
-            path=error.path,
-            type_name=error.type_name,
-        ) from None
-
-
 def not_data(outcome: Outcome[Any], error: SerializationError) -> Outcome[Any]:
-    """The function returned what cannot be taken: as if it had raised that."""
+    """The function returned what cannot be taken, or not what it is annotated with (then the value
+    is there all the same): as if it had raised that.
+    """
     outcome.status = "raised"
     outcome.error = ErrorInfo("SerializationError", error.message, "", None, error.hint)
     return outcome.fail(error)
 
 
-def raised(outcome: Outcome[Any], told: dict[str, Any], is_program: bool = False) -> Outcome[Any]:
+def raised(
+    outcome: Outcome[Any], told: dict[str, Any], target: Target | None = None
+) -> Outcome[Any]:
     outcome.status = "raised"
-    outcome.error, bases = error_info(told)
-    if is_program:
+    outcome.error = error_info(told, target)
+    if target is not None and target.is_program:
         outcome.exit_code = 1
-    return outcome.fail(execution_error(outcome.error, bases))
+    return outcome.fail(execution_error(outcome.error))
 
 
-def error_info(told: dict[str, Any]) -> tuple[ErrorInfo, list[str]]:
-    """An error map of a cell, every field of which may be anything."""
-    kind, message = _str(told, "type") or "Exception", _str(told, "message")
+# Characters that are kept of what a cell says of an error. Its own encoder caps each at 64 KiB.
+_MOST_OF_TEXT = 65_536
+_MOST_OF_TRACEBACK = 262_144
+_MOST_OF_NAME = 1_000
+_MOST_LINES = 1 << 31
+
+
+def error_info(told: dict[str, Any], target: Target | None = None, limit: str = "") -> ErrorInfo:
+    """An error map of a cell, every field of which may be anything. `limit`: what it is of."""
+    kind = _str(told, "type", _MOST_OF_NAME) or "Exception"
+    message = _str(told, "message")
+    traceback = _str(told, "traceback", _MOST_OF_TRACEBACK)
+    options = None if target is None else target.options
+    has_network = options is not None and bool(options.allow_network or options.secrets)
     line, bases = told.get("line"), told.get("bases")
-    info = ErrorInfo(
+    return ErrorInfo(
         kind,
         message,
-        _str(told, "traceback"),
-        line if type(line) is int else None,
-        _str(told, "hint") or hint_for(kind, message),
+        traceback,
+        line if type(line) is int and 0 <= line < _MOST_LINES else None,
+        _str(told, "hint")
+        or hint_for(kind, message, traceback, has_network=has_network, limit=limit),
+        builtin_names(bases),
     )
-    return info, [name for name in bases if type(name) is str] if type(bases) is list else []
 
 
-def _str(told: dict[str, Any], name: str) -> str:
+def _str(told: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
     value = told.get(name)
-    return value if type(value) is str else ""
+    if type(value) is not str:
+        return ""
+    if len(value) <= most:
+        return value
+    left = f"\n… ({len(value) - most:,} more characters left out) …\n"
+    if name != "traceback":
+        return value[:most] + left
+    return value[: most // 2] + left + value[-most // 2 :]  # its end says what was raised
 
 
 def _error_map(result: _core.CallResult) -> dict[str, Any]:
@@ -418,8 +434,14 @@ def _error_map(result: _core.CallResult) -> dict[str, Any]:
 
 def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
     limit, options, used = result.limit, target.options, result.usage
-    if result.payload is not None:
-        outcome.error = error_info(_error_map(result))[0]
+    place = ""
+    no_files = limit == "disk"  # where the warden ended it: the kernel refuses all other
+    if result.payload is not None and limit == "result":
+        place = _str(_error_map(result), "path", _MOST_OF_NAME)
+    elif result.payload is not None:
+        told = _error_map(result)
+        no_files = no_files and told.get("no_files") is True
+        outcome.error = error_info(told, target, limit)
     kind: type[LimitExceeded] = LimitExceeded
     amount: float | None = None
     keyword, unit, allowed = {
@@ -438,7 +460,7 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
         kind, amount = SandboxMemoryError, _mib(used.get("peak_memory_bytes"))
     elif limit == "pids":
         amount = max(used.get("pids_peak") or 0, options.pids)
-    elif limit == "disk":
+    elif limit == "disk" and not no_files:
         amount = options.disk_mb  # what was refused came on top
     elif limit == "result":
         amount = _mib(result.result_size)
@@ -447,7 +469,9 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     suggested: dict[str, Any] = {}
     if allowed is not None:
         suggested[keyword] = _doubled(allowed, amount if limit == "result" else None)
-        if limit == "disk" and suggested[keyword] > options.memory_mb:
+        if no_files:
+            suggested = _for_more_files(allowed)
+        elif limit == "disk" and suggested[keyword] > options.memory_mb:
             suggested["memory_mb"] = suggested[keyword]
     try:
         options.changed(suggested)
@@ -456,15 +480,39 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     outcome.usage.suggested = suggested
     name = limit.replace("_", " ")
     message = f"{target.name} hit its {name} limit"
-    if allowed is not None:
+    if no_files:
+        message += f": {_files(options.disk_mb):,} files allowed with disk_mb={allowed:g}"
+    elif allowed is not None:
         message += f": {keyword}={allowed:g} allowed ({unit})"
         if limit == "memory" and amount is not None and amount < 0.9 * allowed:
             message += f", {amount:.3g} in use when it asked for more than was left"
         elif amount is not None:
             message += f", {amount:.3g} used"
+    if place:
+        message += f", by {place}"
     advice = ", ".join(f"{key}={value:g}" for key, value in suggested.items())
     hint = f"raise it, for instance {advice}" if advice else ""
+    if no_files:
+        more = f"raise disk_mb, for instance {advice}, or " if advice else ""
+        hint = f"{more}make fewer files: there are 128 for each MiB of disk_mb, 65,536 at most"
+    if place and not hint:
+        hint = "return less of it: what is referred to many times is returned as many times"
     return outcome.fail(kind(message, hint=hint, limit=limit, allowed=allowed, used=amount))
+
+
+_FILES_OF_A_MIB, _LEAST_FILES, _MOST_FILES = 128, 1024, 65536  # as images/worker/slot.cc has them
+
+
+def _files(disk_mb: float) -> int:
+    """How many a scratch of that size can hold."""
+    return max(_LEAST_FILES, min(int(disk_mb * _FILES_OF_A_MIB), _MOST_FILES))
+
+
+def _for_more_files(disk_mb: float) -> dict[str, Any]:
+    if _files(disk_mb) == _MOST_FILES:
+        return {}
+    least, most = _LEAST_FILES // _FILES_OF_A_MIB, _MOST_FILES // _FILES_OF_A_MIB
+    return {"disk_mb": min(max(int(2 * disk_mb), 2 * least), most)}
 
 
 def _mib(size: Any) -> float | None:

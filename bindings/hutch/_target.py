@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hutch import _arguments, _core, _types
 from hutch._connection import PoolRequest
+from hutch._errors import SerializationError
 from hutch._functions import (
     FunctionBytes,
     check_installed,
@@ -59,6 +60,7 @@ class Target:
             age_of_cell_sec=options.max_age_sec,
             policy=_policy_hash(options),
             network=bool(options.allow_network or options.secrets),
+            memory_bytes=options.memory_mb * _MIB,
         )
         self._types: dict[str, type] | None = None
         # See _fast; for calls that give the value, and for those that give an Outcome.
@@ -226,7 +228,22 @@ class FunctionTarget(Target):
         return self.data.watch(code)
 
     def code(self) -> _core.Function:
+        if self._types is None:
+            self._refuse_acting_fields()
         return self.data.current()
+
+    def _refuse_acting_fields(self) -> None:
+        """Of classes that the annotation names, before anything is run."""
+        for kind in self.named_types.values():
+            seen = _types.validation(kind)
+            if seen.acting:
+                self._types = None
+                raise SerializationError(
+                    f"{self.name} cannot return what it is annotated with: {seen.refusal}",
+                    hint="annotate that field with str, and convert it where it is used",
+                    path=seen.acting,
+                    type_name=kind.__qualname__,
+                )
 
     def meta(self, code: _core.Function, mode: str = "") -> bytes:
         sources = self.data.sources
@@ -283,28 +300,25 @@ class TextTarget(Target):
 
 
 class ProgramTarget(TextTarget):
-    """A whole program: its result is None, and it has an exit code."""
+    """A whole program: its result is None, and it has an exit code. What it is given comes as the
+    arguments of a call, by the names `args`, `stdin` and `files`: never before its call.
+    """
 
     is_program = True
     annotation = None
 
     def meta(self, code: _core.Function, mode: str = "") -> bytes:
-        """Of a run that is given nothing."""
         if mode not in self._metas:
-            meta = self.program_meta((), None, None)
+            fields = {"mode": "program", "filename": self.filename, **self._common_meta(code)}
+            meta = pickle.dumps(fields, 5)
             self._metas[mode] = (
                 _PLAIN_PROGRAM + meta if _is_plain(self) and not self.shared else meta
             )
         return self._metas[mode]
 
-    def program_meta(
-        self, args: Sequence[str], stdin: bytes | None, files: dict[str, bytes] | None
-    ) -> bytes:
-        fields = {"mode": "program", "filename": self.filename, **self._common_meta(self.code())}
-        given = {"args": list(args), "stdin": stdin, "files": files}
-        return pickle.dumps(
-            {**fields, **{name: x for name, x in given.items() if x or x == b""}}, 5
-        )
+    def pickle(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:
+        given = {name: x for name, x in kwargs.items() if x or x == b""}
+        return (pickle.dumps(((), given), 5), []) if given else super().pickle((), {})
 
 
 def _is_plain(target: Target) -> bool:

@@ -2,10 +2,11 @@
 
 Run by the interpreter whose twin the sandbox shall have: `python -I -S derive.py`. What goes in is
 that interpreter, moved to /opt/python with its standard library (bytecode included, tests left
-out), the shared libraries it needs, `sh` and coreutils, libstdc++ and its like for packages,
-certificates, time zones and C.UTF-8; nothing else, and no path, user name or machine id of this
-host. The same machine gives the same bytes: names sorted, all times zero, bytecode "unchecked" (PEP
-552), so that it needs no times.
+out), the shared libraries it needs, `sh`, coreutils and the other programs that every Linux has,
+libstdc++ and what else wheels may count on, certificates, time zones, C.UTF-8, the types of files,
+terminals and one font; nothing else, and no path, user name or machine id of this host. What this
+host lacks of the programs and libraries is left out. The same machine gives the same bytes: names
+sorted, all times zero, bytecode "unchecked" (PEP 552), so that it needs no times.
 
 Libraries are found by asking the host's own dynamic loader, and put into the directory that loader
 searches when it is told nothing: the one where it found libc.so.6. Linux with glibc only.
@@ -51,11 +52,29 @@ COREUTILS = """
     vdir wc whoami yes
 """.split()
 
-# For the wheels that link them, and for the dependency installer.
+# What programs that were written for any Linux call. Some are scripts for sh.
+TOOLS = """
+    awk bash bunzip2 bzip2 cmp diff diff3 egrep fgrep find free getconf getopt grep gunzip gzip
+    hostname iconv kill ldd less more patch pgrep pkill ps rev sdiff sed setsid tar top uptime
+    watch which xargs xz unxz xzcat zcat zgrep column hexdump
+""".split()
+
+# For the wheels that link them (PEP 600 lists what a manylinux wheel may take from the system), and
+# for the dependency installer.
 EXTRA_LIBRARIES = """
     libstdc++.so.6 libgomp.so.1 libgcc_s.so.1 libatomic.so.1 librt.so.1 libpthread.so.0
-    libm.so.6 libdl.so.2 libutil.so.1 libresolv.so.2 libnss_files.so.2 libnss_dns.so.2 libz.so.1
+    libm.so.6 libmvec.so.1 libdl.so.2 libutil.so.1 libresolv.so.2 libnsl.so.1 libanl.so.1
+    libnss_files.so.2 libnss_dns.so.2 libz.so.1 libexpat.so.1 libX11.so.6 libXext.so.6
+    libXrender.so.1 libICE.so.6 libSM.so.6 libGL.so.1 libglib-2.0.so.0 libgobject-2.0.so.0
+    libgthread-2.0.so.0
 """.split()
+
+# Copied as they are, where the host has them: time zones, UTF-8, terminals, one font, types of
+# files.
+TREES = ("/usr/lib/locale/C.utf8", "/usr/share/zoneinfo", "/usr/lib/terminfo")
+FONTS = "/usr/share/fonts/truetype/dejavu"
+FACES = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono", "DejaVuSerif")
+MIME_TYPES = "/etc/mime.types"
 
 CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -71,6 +90,14 @@ ETC = {
     "etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "etc/os-release": 'ID=hutch-base\nNAME="Hutch base image"\n',
 }
+# ctypes.util.find_library asks `ldconfig -p`. The image has no cache of libraries: the loader finds
+# all of them in one directory.
+ABI = "libc6,AArch64" if os.uname().machine == "aarch64" else "libc6,x86-64"
+LDCONFIG = """#!/bin/sh
+[ "$1" = -p ] || exit 0
+cat <<'end'
+{libraries}end
+"""
 MOUNT_POINTS = ["proc", "dev", "sys", "run", "work", "opt/env", "opt/hutch", "store"]
 
 
@@ -253,7 +280,10 @@ def add_skeleton(image: Image) -> None:
             image.symlink("usr/lib/ssl/cert.pem", CERTIFICATES[0])  # OpenSSL's default on Debian
             image.symlink("etc/ssl/cert.pem", CERTIFICATES[0])
             break
-    for root in ("/usr/lib/locale/C.utf8", "/usr/share/zoneinfo"):
+    for path in (MIME_TYPES, *(f"{FONTS}/{face}.ttf" for face in FACES)):
+        if os.path.isfile(path):
+            image.copy(path, mode=0o644)
+    for root in TREES:
         for directory, subdirectories, files in os.walk(root):
             # "right" and "posix" are second and third copies of every zone.
             subdirectories[:] = sorted(d for d in subdirectories if d not in ("right", "posix"))
@@ -265,9 +295,9 @@ def add_skeleton(image: Image) -> None:
 
 
 def add_programs(image: Image) -> dict[str, str]:
-    """sh and coreutils; returns the libraries they need."""
+    """sh, coreutils and the tools; returns the libraries they need."""
     libraries: dict[str, str] = {}
-    for name in ["sh", *COREUTILS]:
+    for name in ["sh", *COREUTILS, *TOOLS]:
         found = next((p for p in ("/usr/bin/" + name, "/bin/" + name) if os.path.exists(p)), None)
         if found is None:
             if name == "sh":
@@ -340,11 +370,14 @@ def add_libraries(image: Image, python: Interpreter, libraries: dict[str, str]) 
             f"the base image needs an interpreter linked with glibc: {sys.executable} is not"
         )
     home = fold(os.path.dirname(resolved_directory(own["libc.so.6"])))
+    listed = ""
     for name, path in sorted({**libraries, **own}.items()):
         # The loader itself is found by the path that is written into every program.
         loader = name.startswith(("ld-linux", "ld64", "ld.so"))
         target = fold(path) if loader else os.path.join(home, name)
         image.file(target, python.anonymous(read(path)), 0o755)
+        listed += f"\t{name} ({ABI}) => {target}\n"
+    image.file("usr/sbin/ldconfig", LDCONFIG.format(libraries=listed).encode(), 0o755)
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import stat
 import subprocess
 import sys
 import tarfile
@@ -47,6 +48,39 @@ def test_interpreter_shell_and_libraries_are_in_it(members: dict[str, tarfile.Ta
     assert any(name.endswith("/libstdc++.so.6") for name in members)
     for name in ("proc", "dev", "tmp", "work", "opt/env", "opt/hutch", "store"):
         assert members[name].isdir()
+
+
+def unpacked(image: pathlib.Path, directory: pathlib.Path) -> pathlib.Path:
+    with tarfile.open(image) as tar:
+        tar.extractall(directory, filter="tar")
+    return directory
+
+
+def test_programs_of_any_linux_are_in_it_and_run(
+    image: pathlib.Path, tmp_path: pathlib.Path, members: dict[str, tarfile.TarInfo]
+) -> None:
+    for name in "awk bash diff find grep gzip ps sed tar which xargs".split():
+        assert f"usr/bin/{name}" in members, name
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs in the unpacked image")
+    root = unpacked(image, tmp_path)
+    script = r"printf 'b 2\na 1\n' | sort | awk '{print $2}' | sed s/1/one/ | tr '\n' ,"
+    done = subprocess.run(
+        ["chroot", str(root), "/usr/bin/bash", "-c", script], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("one,2,", "")
+
+
+def test_find_library_finds_what_is_in_it(image: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs in the unpacked image")
+    root = unpacked(image, tmp_path)
+    os.mknod(root / "dev/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    text = "from ctypes.util import find_library as f; print(f('c'), f('expat'), f('nothing'))"
+    done = subprocess.run(
+        ["chroot", str(root), "/opt/python/bin/python3", "-c", text], capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["libc.so.6", "libexpat.so.1", "None"], done.stderr
 
 
 def test_tests_and_packages_are_not(members: dict[str, tarfile.TarInfo]) -> None:

@@ -11,27 +11,38 @@ Runs as PID 1 of a container with no network, and executes none of the packages'
 Files come from the import step, whose word is worth nothing: a path counts only when it is a
 regular file that really lies there, reached through no link. Bytecode is "unchecked" (PEP 552),
 since the tree is read-only afterwards, and names the files as workers see them, below /opt/env.
-REPORT gets `{"compiled": int, "kept": int}`. A file that does not compile is left out. Two
-processes, since compiling is all CPU.
+REPORT gets `{"compiled": int, "kept": int}`. A file that does not compile is left out.
 
-With CACHE, the installer's, the bytecode is hard-linked beside the unpacked wheel it was made from,
-so that the next environment with that wheel has it from the start. A wheel gets bytecode of its own
-sources only: the source in TREE and the one in CACHE are one inode, or nothing is linked.
+Sources are a stranger's, and a compiler can be made to crash or to take any memory: children
+compile, two since that is all CPU. Of a child that does not end well nothing is used.
+
+With CACHE, the installer's, the bytecode is hard-linked into a store beside the unpacked wheels,
+where the fetch step finds it for the next environment with that wheel. Only what was written here
+and now is kept, and for a wheel only what was made of its own source: the source in TREE and the
+wheel's are one inode. The unpacked wheels themselves are not written to, so that what a wheel
+ships as bytecode and what was compiled are never taken for each other.
 """
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import json
+import marshal
 import os
-import py_compile
 import re
+import resource
+import signal
 import stat
 import sys
+import warnings
 from collections.abc import Iterator
 
 HOME = "/opt/env"
 PROCESSES = 2
+MEMORY = 2 << 30  # bytes of address space of each
+SECONDS = 60  # of CPU time for one file
+STORE = "hutch-bytecode-1"  # in CACHE; fetch.py has it too
 SCANNED = 4 << 20  # bytes of a source that are looked through for imports
 LONGEST = 512  # bytes of a module's name
 # What is not indented. What is, in `try`, under `if TYPE_CHECKING`, in a function, may not run at
@@ -105,20 +116,74 @@ def sources_of(tree: str, modules: list[str]) -> Iterator[str]:
                     waiting += imported(file.read(SCANNED), package)
 
 
-def compile_all(tree: str, paths: list[str]) -> None:
+def bytecode_of(path: str, shown: str) -> bytes:
+    loader = importlib.machinery.SourceFileLoader("", path)
+    source = loader.get_data(path)
+    code = compile(source, shown, "exec", dont_inherit=True, optimize=0)
+    head = importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + importlib.util.source_hash(source)
+    return head + marshal.dumps(code)
+
+
+def compile_all(tree: str, paths: list[str]) -> list[str]:
+    """Those of `paths` that have bytecode now, of our making."""
+    written = []
     for path in paths:
         target = cache_path(path)
+        signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)  # its signal ends the process
         try:
-            py_compile.compile(
-                path,
-                target,
-                dfile=HOME + path[len(tree) :],
-                doraise=True,
-                quiet=2,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
-            os.chmod(target, 0o644)
-        except (py_compile.PyCompileError, OSError, ValueError, RecursionError, MemoryError):
+            content = bytecode_of(path, HOME + path[len(tree) :])
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(target, flags, 0o644), "wb") as file:
+                file.write(content)
+        except (Exception, MemoryError):
+            continue
+        written.append(path)
+    return written
+
+
+def child(tree: str, paths: list[str], out: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    warnings.simplefilter("ignore")
+    written = compile_all(tree, paths)
+    data = "".join(path + "\0" for path in written).encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(out, data) :]
+
+
+def compile_apart(tree: str, paths: list[str]) -> list[str]:
+    """The same, in children."""
+    children = []
+    for index in range(PROCESSES):
+        share = paths[index::PROCESSES]
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                os.close(reader)
+                child(tree, share, writer)
+                status = 0
+            finally:
+                os._exit(status)
+        os.close(writer)
+        children.append((pid, reader, share))
+    written: list[str] = []
+    for pid, reader, share in children:
+        with open(reader, "rb") as file:
+            told = file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
+        if os.waitpid(pid, 0)[1] != 0 or not set(told) <= set(share):
+            told = []
+        discard(sorted(set(share) - set(told)))
+        written += told
+    return written
+
+
+def discard(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            os.unlink(cache_path(path))
+        except OSError:
             continue
 
 
@@ -137,21 +202,21 @@ def wheels_in(cache: str, tree: str) -> dict[str, list[str]]:
 
 
 def keep_in_cache(cache: str, tree: str, paths: list[str]) -> int:
+    store = os.path.join(cache, STORE, importlib.util.MAGIC_NUMBER.hex())
     wheels = wheels_in(cache, tree)
     kept = 0
     for path in paths:
         relative = path[len(tree) + 1 :]
         for wheel in wheels.get(relative.split("/")[0], []):
             source = os.path.join(wheel, relative)
+            target = os.path.join(store, os.path.basename(wheel), relative + "c")
             try:
                 if os.path.realpath(source) != source or not os.path.samefile(path, source):
                     continue
-                target = cache_path(source)
                 os.makedirs(os.path.dirname(target), exist_ok=True)
-                if os.path.realpath(os.path.dirname(target)) == os.path.dirname(target):
-                    os.link(cache_path(path), target)
-                    kept += 1
-            except OSError:  # another build was first, or it did not compile
+                os.link(cache_path(path), target)
+                kept += 1
+            except OSError:  # another build was first
                 continue
     return kept
 
@@ -164,19 +229,11 @@ def main() -> int:
     listed = [*sources_of(tree, given.get("modules", [])), *given.get("files", [])]
     found = {p for p in (source_path(tree, item) for item in listed) if p and not is_compiled(p)}
     paths = sorted(found, key=lambda p: (-os.path.getsize(p), p))
-    children = []
-    for index in range(1, PROCESSES):
-        pid = os.fork()
-        if pid == 0:
-            compile_all(tree, paths[index::PROCESSES])
-            os._exit(0)
-        children.append(pid)
-    compile_all(tree, paths[0::PROCESSES])
-    for pid in children:
-        os.waitpid(pid, 0)
-    kept = keep_in_cache(sys.argv[4], tree, paths) if len(sys.argv) > 4 else 0
+    discard(paths)  # what is not ours
+    written = compile_apart(tree, paths)
+    kept = keep_in_cache(sys.argv[4], tree, written) if len(sys.argv) > 4 else 0
     with open(report, "w") as file:
-        file.write(json.dumps({"compiled": len(paths), "kept": kept}) + "\n")
+        file.write(json.dumps({"compiled": len(written), "kept": kept}) + "\n")
     return 0
 
 

@@ -2,6 +2,7 @@
 container.
 
     python3 -I -S fetch.py DIR
+    python3 -I -S fetch.py --check DIR
 
 DIR holds `fetch.json` (what to install and from where; deleted once read, it may hold credentials).
 Into DIR go `tree/` (the packages), `lock.txt` (versions and hashes) and `report.jsonl`: one JSON
@@ -16,17 +17,26 @@ object a line, for the agent that reads it as it grows:
 
 Only wheels are installed unless `allow_sdists` is set, so nothing of the packages runs here; this
 step alone has the network and the cache. What it leaves is checked: size, number of files, no link
-that leads out, no special file, no setuid bit. One thread reads the installer's lines, the main one
-watches disk and network counters.
+that leads out, no special file, no setuid bit. Bytecode that packages bring is taken out: a source
+and what was allegedly made of it need not say the same. That of our own compile steps is put in
+for the wheels that have some. One thread reads the installer's lines, the main one watches disk
+and network counters.
+
+Build scripts may do to DIR what they like, and to this process too. So where some ran, and were
+ended, the second form looks at `tree/` once more, in a container of its own without network and
+with nothing of theirs: into `checked.jsonl` goes the end of the report anew. `check.json` holds
+the settings again.
 """
 
 from __future__ import annotations
 
 import csv
+import glob
 import importlib.util
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -36,11 +46,16 @@ from typing import Any
 
 UV = "/opt/hutch/uv"
 PYTHON = sys.executable
+HOME = "/opt/env"  # where workers see the tree
 CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"  # uv has some of its own where these are not
 RESERVE = 256 << 20  # bytes: the disk is called full while the host can still write its own state
 LOG_LIMIT = 16384
 TICK = 0.1
 MODULE_LIMIT = 8  # of one distribution
+DEPTH = 64  # of directories
+LISTING_LIMIT = 64 << 20  # bytes of a RECORD
+METADATA_LIMIT = 4 << 20
+STORE = "hutch-bytecode-1"  # in the cache; compile.py has it too
 
 # Top-level names that wheels ship by mistake, or that are not for import.
 NOT_MODULES = {
@@ -55,6 +70,22 @@ NOT_MODULES = {
     "scripts",
     "bin",
     "share",
+}
+
+# What packages are commonly imported for, where importing them alone does not: imported ahead with
+# them. Some load at a first use (images/worker/exercise.py) and are here to be compiled.
+PARTS = {
+    "lxml": "etree html",
+    "matplotlib": "pyplot backends.backend_agg",
+    "numpy": "random fft ma",
+    "pandas": "core.methods.to_dict io.formats.csvs io.formats.string",
+    "PIL": "Image ImageDraw ImageFont BmpImagePlugin GifImagePlugin JpegImagePlugin PngImagePlugin "
+    "PpmImagePlugin",
+    "pydantic": "main dataclasses",
+    "scipy": "stats optimize linalg sparse signal interpolate integrate spatial special ndimage "
+    "fft",
+    "sklearn": "linear_model model_selection metrics preprocessing pipeline ensemble cluster tree "
+    "svm neighbors decomposition datasets feature_extraction.text naive_bayes impute compose",
 }
 
 
@@ -268,34 +299,91 @@ def locked_packages(lock: str) -> list[str]:
         ]
 
 
+def named(path: str) -> str:
+    """For a message: names in a tree are anybody's."""
+    return path.encode("utf-8", "backslashreplace").decode()[:300]
+
+
 def check_tree(tree: str, max_bytes: int, max_files: int) -> tuple[int, int]:
-    """Returns (bytes, files) and makes all of it readable for the worker's uid.
+    """Returns (bytes, files), makes all of it readable for the worker's uid, and takes out the
+    bytecode that lies beside sources.
 
     Raises Failed at what must not be there.
     """
     total = files = 0
-    for directory, subdirectories, names in os.walk(tree):
-        for name in subdirectories + names:
-            path = os.path.join(directory, name)
-            status = os.lstat(path)
-            files += 1
-            if stat.S_ISLNK(status.st_mode):
-                if not os.path.realpath(path).startswith(tree + "/"):
+    os.chmod(tree, 0o755)
+    waiting = [tree]
+    while waiting:
+        directory = waiting.pop()
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                shown = named(entry.path[len(tree) + 1 :])
+                status = entry.stat(follow_symlinks=False)
+                kind = stat.S_IFMT(status.st_mode)
+                if was_bytecode(entry, kind):
+                    continue
+                files += 1
+                total += status.st_size
+                if total > max_bytes or files > max_files:
                     raise Failed(
-                        "install",
-                        f"refused: a link leads out of the packages: {path[len(tree) + 1 :]}",
+                        "install", f"refused: more than {max_bytes} bytes or {max_files} files"
                     )
-                continue
-            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-                raise Failed("install", f"refused: a special file: {path[len(tree) + 1 :]}")
-            total += status.st_size
-            executable = stat.S_ISDIR(status.st_mode) or status.st_mode & 0o100
-            mode = 0o755 if executable else 0o644
-            if stat.S_IMODE(status.st_mode) != mode:
-                os.chmod(path, mode)
-        if total > max_bytes or files > max_files:
-            raise Failed("install", f"refused: more than {max_bytes} bytes or {max_files} files")
+                if kind == stat.S_IFLNK:
+                    if not os.path.realpath(entry.path).startswith(tree + "/"):
+                        raise Failed(
+                            "install", f"refused: a link leads out of the packages: {shown}"
+                        )
+                    continue
+                if kind not in (stat.S_IFREG, stat.S_IFDIR):
+                    raise Failed("install", f"refused: a special file: {shown}")
+                mode = 0o755 if kind == stat.S_IFDIR or status.st_mode & 0o100 else 0o644
+                if stat.S_IMODE(status.st_mode) != mode:
+                    os.chmod(entry.path, mode)
+                if kind == stat.S_IFDIR:
+                    if entry.path.count("/") - tree.count("/") > DEPTH:
+                        raise Failed(
+                            "install", f"refused: more than {DEPTH} directories deep: {shown}"
+                        )
+                    waiting.append(entry.path)
     return total, files
+
+
+def was_bytecode(entry: os.DirEntry[str], kind: int) -> bool:
+    """Whether it was bytecode beside sources: then it is gone. A module that has no source is what
+    it is, as a native one.
+    """
+    if entry.name == "__pycache__":
+        shutil.rmtree(entry.path) if kind == stat.S_IFDIR else os.unlink(entry.path)
+        return True
+    if entry.name.endswith((".pyc", ".pyo")) and os.path.lexists(entry.path[:-1]):
+        if kind != stat.S_IFDIR:
+            os.unlink(entry.path)
+            return True
+    return False
+
+
+def take_bytecode(cache: str, tree: str) -> None:
+    """Links in what compile.py has kept of the very sources that are there."""
+    store = os.path.join(cache, STORE, importlib.util.MAGIC_NUMBER.hex())
+    wanted = {name for name in os.listdir(tree) if name.endswith(".dist-info")}
+    for wheel in os.listdir(store) if os.path.isdir(store) else []:
+        sources, kept = os.path.join(cache, "archive-v0", wheel), os.path.join(store, wheel)
+        if not os.path.isdir(sources) or not wanted.intersection(os.listdir(sources)):
+            continue
+        for directory, _, names in os.walk(kept):
+            place = directory[len(kept) + 1 :]
+            for name in names:
+                path = os.path.join(tree, place, name[:-1])
+                target = importlib.util.cache_from_source(path, optimization="")
+                try:
+                    if not os.path.samefile(path, os.path.join(sources, place, name[:-1])):
+                        continue
+                    if os.path.realpath(path) != path:
+                        continue
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    os.link(os.path.join(directory, name), target)
+                except OSError:
+                    continue
 
 
 def canonical(name: str) -> str:
@@ -337,8 +425,11 @@ def direct_modules(tree: str, requirements: list[str]) -> list[str]:
         match = re.fullmatch(r"(.+?)-[^-]+\.dist-info", entry)
         if not match:
             continue
+        path = os.path.join(tree, entry, "RECORD")
         try:
-            with open(os.path.join(tree, entry, "RECORD"), newline="", encoding="utf-8") as file:
+            if os.path.getsize(path) > LISTING_LIMIT:
+                continue
+            with open(path, newline="", encoding="utf-8") as file:
                 records[canonical(match[1])] = [row[0] for row in csv.reader(file) if row]
         except (OSError, UnicodeError, csv.Error):
             continue
@@ -350,6 +441,22 @@ def direct_modules(tree: str, requirements: list[str]) -> list[str]:
             if module not in modules:
                 modules.append(module)
     return modules
+
+
+def with_parts(tree: str, modules: list[str]) -> list[str]:
+    """Each followed by those of its parts that are commonly imported, as far as they are there."""
+    found: list[str] = []
+    for module in modules:
+        parts = [f"{module}.{part}" for part in PARTS.get(module, "").split()]
+        there = [part for part in parts if importable(os.path.join(tree, *part.split(".")))]
+        found += [name for name in (module, *there) if name not in found]
+    return found
+
+
+def importable(place: str) -> bool:
+    if os.path.exists(place + "/__init__.py") or os.path.exists(place + ".py"):
+        return True
+    return any(file.endswith(".so") for file in glob.glob(glob.escape(place) + ".*"))
 
 
 def uncompiled(tree: str, modules: list[str]) -> list[str]:
@@ -395,7 +502,7 @@ def roots(tree: str) -> list[str]:
         path = os.path.join(tree, entry, "METADATA")
         try:
             with open(path, encoding="utf-8", errors="replace") as file:
-                for line in file:
+                for line in file.read(METADATA_LIMIT).splitlines():
                     if line.strip() == "":
                         break  # what follows is prose
                     needed = re.match(r"Requires-Dist:\s*([A-Za-z0-9._-]+)", line)
@@ -404,6 +511,44 @@ def roots(tree: str) -> list[str]:
         except OSError:
             continue
     return sorted(names - wanted) or sorted(names)
+
+
+def be_virtual_environment(tree: str) -> None:
+    """Makes of the packages at /opt/env what `venv` would: child processes that start its
+    interpreter, or a console script, find them. A package that has the place of a part keeps it.
+    """
+    library = os.path.join(tree, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}")
+    programs = os.path.join(tree, "bin")
+    if os.path.lexists(os.path.join(tree, "lib")) or os.path.lexists(f"{tree}/pyvenv.cfg"):
+        return
+    os.makedirs(library)
+    os.symlink("../..", os.path.join(library, "site-packages"))
+    os.makedirs(programs, exist_ok=True)
+    for name in sorted(os.listdir(programs)):
+        start_with(os.path.join(programs, name), f"{HOME}/bin/python")
+    for name in ("python", "python3", os.path.basename(library)):
+        if not os.path.lexists(os.path.join(programs, name)):
+            os.symlink(PYTHON, os.path.join(programs, name))
+    with open(os.path.join(tree, "pyvenv.cfg"), "x") as file:
+        file.write(f"home = {os.path.dirname(PYTHON)}\ninclude-system-site-packages = false\n")
+        file.write("version = {}.{}.{}\n".format(*sys.version_info[:3]))
+
+
+def start_with(script: str, python: str) -> None:
+    """Gives a script of Python the first line that names `python`. The file is replaced: it may be
+    the cache's own.
+    """
+    if os.path.islink(script) or not os.path.isfile(script):
+        return
+    with open(script, "rb") as file:
+        first = file.readline(256)
+        if not re.match(rb"#!\S*python[\d.w]*\s", first):
+            return
+        rest = file.read()
+    with open(script + ".new", "xb") as file:
+        file.write(b"#!" + python.encode() + b"\n" + rest)
+    os.chmod(script + ".new", 0o755)
+    os.rename(script + ".new", script)
 
 
 def build(directory: str, settings: dict[str, Any], report: Report) -> None:
@@ -424,11 +569,24 @@ def build(directory: str, settings: dict[str, Any], report: Report) -> None:
         os.unlink(os.path.join(tree, ".lock"))
     except FileNotFoundError:
         pass
+    conclude(tree, settings, report, packages)
+
+
+def conclude(
+    tree: str, settings: dict[str, Any], report: Report, packages: list[str] | None
+) -> None:
+    """The checks, and the end of the report. `packages`: None where nobody is to be believed."""
     size, files = check_tree(tree, int(settings["max_bytes"]), int(settings["max_files"]))
+    take_bytecode(settings["cache"], tree)
+    last = packages is None or not settings.get("allow_sdists")
+    if last and not settings.get("target"):
+        be_virtual_environment(tree)
     asked = settings["requirements"]
     if settings.get("lock"):
-        asked, packages = roots(tree), installed(tree)
-    modules = direct_modules(tree, asked)
+        asked = roots(tree)
+    if settings.get("lock") or packages is None:
+        packages = installed(tree)
+    modules = with_parts(tree, direct_modules(tree, asked))
     report.write(
         packages=packages,
         modules=modules,
@@ -439,22 +597,26 @@ def build(directory: str, settings: dict[str, Any], report: Report) -> None:
 
 
 def main() -> int:
-    directory = os.path.realpath(sys.argv[1])
+    check = sys.argv[1] == "--check"
+    directory = os.path.realpath(sys.argv[2 if check else 1])
     os.umask(0o022)
-    path = os.path.join(directory, "fetch.json")
+    path = os.path.join(directory, "check.json" if check else "fetch.json")
     with open(path) as file:
         settings = json.load(file)
     os.unlink(path)
-    report = Report(os.path.join(directory, "report.jsonl"))
+    report = Report(os.path.join(directory, "checked.jsonl" if check else "report.jsonl"))
     # PID 1 ignores a signal it has no handler for.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
     try:
-        build(directory, settings, report)
+        if check:
+            conclude(os.path.join(directory, "tree"), settings, report, None)
+        else:
+            build(directory, settings, report)
     except Failed as failure:
         report.write(failed=failure.stage, log=failure.log)
         return 1
-    except OSError as error:
-        report.write(failed="install", log=str(error))
+    except (OSError, RecursionError) as error:
+        report.write(failed="install", log=named(str(error)))
         return 1
     return 0
 

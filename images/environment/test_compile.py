@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import marshal
+import os
 import pathlib
+import shutil
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -17,10 +20,15 @@ Script = Callable[[str], ModuleType]
 
 
 @pytest.fixture
+def compile_module(script: Script) -> ModuleType:
+    return script("compile")
+
+
+@pytest.fixture
 def compile_step(
-    script: Script, tmp_path: pathlib.Path
+    compile_module: ModuleType, tmp_path: pathlib.Path
 ) -> Callable[[dict[str, list[object]]], int]:
-    module = script("compile")
+    module = compile_module
     (tmp_path / "env").mkdir()
 
     def run(given: dict[str, list[object]]) -> int:
@@ -113,22 +121,146 @@ def test_file_that_does_not_compile_is_left_out(
     assert not cached(tmp_path / "env" / "bad.py").exists()
 
 
-def test_bytecode_is_kept_beside_the_wheel_it_came_from_and_no_other(
-    compile_listed: Callable[[list[object]], int], tmp_path: pathlib.Path
+@pytest.fixture
+def wheels(tmp_path: pathlib.Path) -> Callable[..., pathlib.Path]:
+    """Unpacks a wheel into the installer's cache, and installs it as the installer does."""
+
+    def install(name: str, files: dict[str, bytes]) -> pathlib.Path:
+        wheel = tmp_path / "cache" / "archive-v0" / name
+        for path, content in {**files, f"{name}-1.dist-info/RECORD": b""}.items():
+            (wheel / path).parent.mkdir(parents=True, exist_ok=True)
+            (wheel / path).write_bytes(content)
+            (tmp_path / "env" / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "env" / path).unlink(missing_ok=True)
+            (tmp_path / "env" / path).hardlink_to(wheel / path)
+        return wheel
+
+    return install
+
+
+def contents(directory: pathlib.Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def kept(tmp_path: pathlib.Path) -> dict[str, bytes]:
+    magic = importlib.util.MAGIC_NUMBER.hex()
+    return contents(tmp_path / "cache" / "hutch-bytecode-1" / magic)
+
+
+def test_bytecode_is_kept_for_the_wheel_it_came_from_and_no_other(
+    compile_listed: Callable[[list[object]], int],
+    wheels: Callable[..., pathlib.Path],
+    tmp_path: pathlib.Path,
 ) -> None:
-    tree = tmp_path / "env"
-    own, other = (tmp_path / "cache" / "archive-v0" / name for name in ("own", "other"))
-    for wheel in (own, other):
-        (wheel / "pkg").mkdir(parents=True)
-        (wheel / "x-1.dist-info").mkdir()
-        (wheel / "pkg" / "a.py").write_text("x = 1\n")
-    (tree / "pkg").mkdir()
-    (tree / "x-1.dist-info").mkdir()
-    (tree / "pkg" / "a.py").hardlink_to(own / "pkg" / "a.py")
+    own = wheels("x", {"pkg/a.py": b"x = 1\n"})
+    other = tmp_path / "cache" / "archive-v0" / "other"
+    shutil.copytree(own, other)
+    before = contents(own), contents(other)
     assert compile_listed(["pkg/a.py"]) == 1
-    assert cached(own / "pkg" / "a.py").samefile(cached(tree / "pkg" / "a.py"))
-    assert not cached(other / "pkg" / "a.py").exists()
+    made = cached(tmp_path / "env" / "pkg" / "a.py").read_bytes()
+    assert kept(tmp_path) == {"x/pkg/a.pyc": made}
+    assert (contents(own), contents(other)) == before
     assert compile_listed(["pkg/a.py"]) == 0  # it is there already
+
+
+def hostile_bytecode(source: bytes, flags: int) -> bytes:
+    code = compile("x = 'hostile'", "/opt/env/m.py", "exec")
+    head = importlib.util.MAGIC_NUMBER + flags.to_bytes(4, "little")
+    return head + importlib.util.source_hash(source) + marshal.dumps(code)
+
+
+@pytest.mark.parametrize("flags", [0, 1, 3])
+@pytest.mark.parametrize("source", [b"x = 'own'\n", b"x = (\n"], ids=["compiles", "does_not"])
+def test_bytecode_that_another_wheel_brings_is_not_kept(
+    compile_listed: Callable[[list[object]], int],
+    wheels: Callable[..., pathlib.Path],
+    script: Script,
+    tmp_path: pathlib.Path,
+    flags: int,
+    source: bytes,
+) -> None:
+    own = wheels("b", {"pkg/m.py": source, "pkg/n.py": b"y = 1\n"})
+    bytecode = f"pkg/__pycache__/{cached(pathlib.Path('m.py')).name}"
+    evil = hostile_bytecode(source, flags)
+    wheels("a", {bytecode: evil, "pkg/m.pyc": evil, "pkg/only.pyc": evil})
+    before = contents(own)
+    tree = str(tmp_path / "env")
+    fetch = script("fetch")
+    fetch.check_tree(tree, 1 << 20, 100)
+    fetch.take_bytecode(str(tmp_path / "cache"), tree)
+    assert not (tmp_path / "env" / bytecode).exists()
+    assert not (tmp_path / "env" / "pkg" / "m.pyc").exists()
+    assert (tmp_path / "env" / "pkg" / "only.pyc").exists()  # a module of its own
+    compile_listed(["pkg/m.py", "pkg/n.py"])
+    assert contents(own) == before
+    assert all(b"hostile" not in content for content in kept(tmp_path).values())
+    assert set(kept(tmp_path)) == {"b/pkg/n.pyc"} | ({"b/pkg/m.pyc"} if b"own" in source else set())
+
+
+def test_bytecode_in_its_place_is_replaced_though_nobody_took_it_out(
+    compile_listed: Callable[[list[object]], int],
+    wheels: Callable[..., pathlib.Path],
+    tmp_path: pathlib.Path,
+) -> None:
+    wheels("b", {"pkg/m.py": b"x = (\n", "pkg/n.py": b"y = 1\n"})
+    names = [cached(pathlib.Path(name)).name for name in ("m.py", "n.py")]
+    evil = hostile_bytecode(b"x = (\n", 3)
+    wheels("a", {f"pkg/__pycache__/{name}": evil for name in names})
+    assert compile_listed(["pkg/m.py", "pkg/n.py"]) == 1
+    assert (
+        set(kept(tmp_path)) == {"b/pkg/n.pyc"} and b"hostile" not in kept(tmp_path)["b/pkg/n.pyc"]
+    )
+    assert not cached(tmp_path / "env" / "pkg" / "m.py").exists()
+
+
+@pytest.mark.parametrize("how", ["killed", "exit", "cut"])
+def test_of_a_compiler_that_dies_nothing_is_kept(
+    compile_listed: Callable[[list[object]], int],
+    wheels: Callable[..., pathlib.Path],
+    compile_module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    how: str,
+) -> None:
+    """Of two children one dies in the middle: after it has written some, and before it is done."""
+    files = {f"pkg/m{i}.py": b"x = 1\n" + b"#" * (100 - i) + b"\n" for i in range(6)}
+    wheels("b", {**files, "pkg/deadly.py": b"#" * 100})
+    really = compile_module.bytecode_of
+
+    def dies(path: str, shown: str) -> bytes:
+        content: bytes = really(path, shown)
+        if path.endswith("/m2.py"):
+            os.kill(os.getpid(), 9) if how == "killed" else os._exit(how == "exit")
+        return content
+
+    monkeypatch.setattr(compile_module, "bytecode_of", dies)
+    assert compile_listed(sorted(files)) == 3
+    share = [f"pkg/m{i}.py" for i in (1, 3, 5)]  # largest first, in turn
+    assert set(kept(tmp_path)) == {f"b/{name}c" for name in share}
+    for name in files:
+        assert cached(tmp_path / "env" / name).exists() == (name in share)
+
+
+def test_what_takes_too_much_is_left_out_and_the_rest_compiled(
+    compile_listed: Callable[[list[object]], int],
+    compile_module: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    """A power of two of copies of a line."""
+    monkeypatch.setattr(compile_module, "MEMORY", 400 << 20)
+    text = ""
+    for depth in range(28):
+        text += " " * depth + "try: pass\n" + " " * depth + "finally:\n"
+    (tmp_path / "env" / "huge.py").write_text(text + " " * 28 + "pass\n")
+    (tmp_path / "env" / "small.py").write_text("x = 1\n")
+    compile_listed(["huge.py", "small.py"])
+    assert cached(tmp_path / "env" / "small.py").exists()
+    assert not cached(tmp_path / "env" / "huge.py").exists()
 
 
 IMPORTS = {

@@ -3,10 +3,12 @@ installed tree."""
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import py_compile
 import subprocess
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -64,6 +66,16 @@ def test_modules_of_the_direct_requirements_only_in_their_order(
     assert fetch.direct_modules(str(tmp_path), requirements) == ["other", "big"]
 
 
+def test_modules_are_followed_by_their_common_parts_that_are_there(
+    fetch: ModuleType, tmp_path: pathlib.Path
+) -> None:
+    for name in ("lxml/etree.abi3.so", "lxml/html/__init__.py", "scipy/fft.py", "own/etree.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    found = fetch.with_parts(str(tmp_path), ["lxml", "own", "scipy", "scipy.fft"])
+    assert found == ["lxml", "lxml.etree", "lxml.html", "own", "scipy", "scipy.fft"]
+
+
 def test_modules_without_bytecode_are_told_apart(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
     for name in ("one.py", "two.py", "pkg/__init__.py", "sub/mod.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -106,6 +118,50 @@ def test_too_much_is_refused(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
         fetch.check_tree(str(tmp_path), 4000, 100)
     with pytest.raises(fetch.Failed, match="more than"):
         fetch.check_tree(str(tmp_path), 1 << 20, 4)
+
+
+def test_tree_that_is_too_deep_is_refused(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "/".join(["d"] * 60)).mkdir(parents=True)
+    fetch.check_tree(str(tmp_path), 1 << 20, 100)
+    (tmp_path / "/".join(["d"] * 70)).mkdir(parents=True)
+    with pytest.raises(fetch.Failed, match="deep"):
+        fetch.check_tree(str(tmp_path), 1 << 20, 100)
+
+
+def test_bytecode_beside_sources_is_taken_out(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    files = ["a/__pycache__/m.cpython-311.pyc", "a/__pycache__/m.nbi", "a/m.pyc", "space/m.pyc"]
+    kept = ["a/m.py", "a/only.pyc", "a/data.bin", "__pycache__.py"]
+    for name in [*files, *kept]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "space" / "m.py").symlink_to("../a/m.py")
+    (tmp_path / "space" / "__pycache__").symlink_to("../a")
+    (tmp_path / "locked").mkdir(mode=0o000)
+    fetch.check_tree(str(tmp_path), 1 << 20, 100)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {*kept, "space/m.py"}
+
+
+def test_second_look_reports_what_is_there(
+    fetch: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    files = {"a.py": "", "a-1.dist-info/RECORD": "a.py,,\n", "a-1.dist-info/METADATA": "Name: a\n"}
+    for name, text in files.items():
+        (tmp_path / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "tree" / name).write_text(text)
+    settings = {"requirements": ["a"], "max_bytes": 1 << 20, "max_files": 9, "cache": "/none"}
+
+    def check() -> dict[str, Any]:
+        (tmp_path / "check.json").write_text(json.dumps(settings))
+        monkeypatch.setattr("sys.argv", ["fetch.py", "--check", str(tmp_path)])
+        fetch.main()
+        lines = (tmp_path / "checked.jsonl").read_text().splitlines()
+        return dict(json.loads(lines[-1]))
+
+    found = check()
+    assert (found["packages"], found["modules"], found["files"]) == (["a==1"], ["a"], 4)
+    os.mkfifo(tmp_path / "tree" / "pipe-\udcff")
+    assert "special file: pipe-" in check()["log"]
 
 
 def test_lock_lists_versions_without_hashes(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
@@ -158,3 +214,27 @@ def test_settings_reach_the_installer_and_nothing_of_the_callers_does(
     )
     assert environment["https_proxy"] == environment["HTTPS_PROXY"] == "p"
     assert "SECRET" not in environment and environment["UV_NO_CONFIG"] == "1"
+
+
+def test_a_tree_is_a_virtual_environment(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    tree = tmp_path / "tree"
+    (tree / "bin").mkdir(parents=True)
+    script, data = tree / "bin" / "tool", tree / "bin" / "data"
+    script.write_bytes(b"#!/some/where/python3.11\nprint(1)\n")
+    data.write_bytes(b"#!/bin/sh\necho python\n")
+    os.link(script, tmp_path / "cached")
+    fetch.be_virtual_environment(str(tree))
+    assert script.read_bytes() == b"#!/opt/env/bin/python\nprint(1)\n"
+    assert (tmp_path / "cached").read_bytes().startswith(b"#!/some/where")
+    assert data.read_bytes() == b"#!/bin/sh\necho python\n"
+    assert "home = " in (tree / "pyvenv.cfg").read_text()
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert (tree / "lib" / version / "site-packages").resolve() == tree.resolve()
+    assert os.readlink(tree / "bin" / "python3") == fetch.PYTHON
+
+
+def test_a_package_keeps_its_place_in_a_tree(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "__init__.py").write_text("")
+    fetch.be_virtual_environment(str(tmp_path))
+    assert sorted(os.listdir(tmp_path)) == ["lib"]

@@ -26,6 +26,9 @@ MODULES = {
         "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     ),
+    "cancels": (
+        "import threading\ntimer = threading.Timer(60, print)\ntimer.start()\ntimer.cancel()\n"
+    ),
     "prints": "import os; os.write(1, b'{\"module\": \"good\"}\\n'); print('x' * 100000)\n",
     "json": "raise RuntimeError('a package must not stand in for the standard library')\n",
 }
@@ -59,6 +62,10 @@ def test_module_that_loads_is_named_with_its_source_files(
     answer = probe("good")
     assert [(m["module"], m["ok"], m["threads"]) for m in answer["modules"]] == [("good", True, 0)]
     assert answer["files"] == ["good.py", "good_inner.py"]
+
+
+def test_thread_that_is_about_to_end_is_none(probe: Callable[..., dict[str, Any]]) -> None:
+    assert [m["threads"] for m in probe("cancels")["modules"]] == [0]
 
 
 def test_files_that_have_bytecode_are_not_named(

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "images/warden/control.h"
 #include "images/warden/warden.h"
 
 namespace hutch {
@@ -77,8 +78,7 @@ Refusal TryNamespaces() {
       *refusal = {static_cast<uint64_t>(errno), step};
     };
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  // the id maps can only be written by such a process
-    if (unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS) != 0)
-      return fail(slot, kNewNamespaces);
+    if (unshare(SlotNamespaces()) != 0) return fail(slot, kNewNamespaces);
     if (!MapUser(uid, gid)) return fail(slot, kMappedUser);
     if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, nullptr) != 0) {
@@ -104,9 +104,10 @@ void Warden::TakeBare(Cell* cell) {
   cell->scratch = OpenScratch("/work");
   more_scratch_[0] = OpenScratch("/tmp");
   more_scratch_[1] = OpenScratch("/dev/shm");
-  const Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
+  const Usage usage = MeasureShares(cell->proc, 1);
   cell->base_kb = gvisor_ ? KernelsMemoryKb(cell->proc) : usage.memory_kb + usage.shared_kb;
-  cell->base_cpu_us = usage.cpu_us;
+  cell->base_cpu_us = MeasureProcesses(cell->proc, 1, Counting::kResident).cpu_us;
+  if (!gvisor_) parked_most_kb_ = MostOf(*cell, Scratch(*cell), 0);
 }
 
 // Stopped is ended too: nobody would ever continue it, and its caller would wait in vain.

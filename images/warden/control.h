@@ -28,6 +28,9 @@
 // kCellReady; there is no kCellMade, and how it ends the warden sees itself.
 #pragma once
 
+#include <sched.h>
+#include <unistd.h>
+
 #include "wire/cell_frame.h"
 
 namespace hutch {
@@ -39,6 +42,15 @@ inline constexpr FrameKind kCellMade{131};
 inline constexpr FrameKind kCellStatus{132};
 
 inline constexpr unsigned kLastFd = 0x7fffffff;  // for close_range; gVisor takes none beyond it
+
+// What a slot is moved into. Namespaces of cgroups and of time are of no use to it but that calls
+// of other slots could lock their inodes, where it had none of its own; a kernel may lack them.
+inline int SlotNamespaces() {
+  int kinds = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS;
+  if (access("/proc/self/ns/cgroup", F_OK) == 0) kinds |= CLONE_NEWCGROUP;
+  if (access("/proc/self/ns/time", F_OK) == 0) kinds |= CLONE_NEWTIME;
+  return kinds;
+}
 
 // Descriptors with a fixed place, so that a process of a cell holds exactly 0 to 3.
 inline constexpr int kCallFd = 3;    // in a cell: the call socket

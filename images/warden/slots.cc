@@ -15,6 +15,8 @@
 namespace hutch {
 namespace {
 
+constexpr uint64_t kCpuSlackUs = 100'000;  // between two ways to count it
+
 uint64_t Microseconds(const timeval& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000 + static_cast<uint64_t>(time.tv_usec);
 }
@@ -86,6 +88,7 @@ void Warden::OnMakeCell(const Message& message) {
   slot.cell.state = CellState::kMaking;
   slot.cell.id = header.id;
   slot.cell.begun_us = NowUs();
+  slot.waited_us = 0;
   if (!Send(slot.control, header, nullptr, 0, message.descriptors, message.count)) {
     static constexpr char kText[] = "the slot does not listen";
     FailSlot(static_cast<int>(number), errno, kText, sizeof kText - 1);
@@ -152,6 +155,11 @@ void Warden::OnSlotMessage(int number, Message* message) {
     FrameHeader ready = About(FrameKind::kCellReady, number, cell.id);
     ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
     Report(ready);
+    if (parked_most_kb_ == 0 && !bare_) {
+      cell.wanted = true;
+      cell.asked_kb = MostOf(cell, Scratch(cell), NowUs());
+      SendReaders();
+    }
   } else if (header.kind == kCellStatus && !cell.ended && cell.state != CellState::kMaking) {
     cell.ended = true;
     cell.status = static_cast<int>(header.a);
@@ -180,14 +188,20 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
   cell->end = end;
   cell->limit = limit;
   // What a dying namespace reaps by itself is in nobody's rusage.
-  if (cell->armed_us != 0) cell->cpu_us = CpuUs(*cell);
+  if (cell->armed_us != 0) {
+    const int64_t now = NowUs();
+    for (int i = 0; i < kMaxSlots; ++i) {
+      if (&slots_[i].cell == cell) LookAt(i, now);
+    }
+    if (cell->peak_kb == 0) {  // no reader was there in its short time
+      const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
+      // Memory that was lent to it is in there, so this may be too much.
+      cell->peak_kb =
+          std::min(parked_kb_ + most_kb - std::min(most_kb, parked_most_kb_), watch_kb_);
+    }
+  }
   if (bare_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
-}
-
-uint64_t Warden::CpuUs(const Cell& cell) const {
-  const uint64_t used = MeasureProcesses(cell.proc, 1, Exactness::kResident).cpu_us;
-  return used - std::min(used, cell.base_cpu_us);
 }
 
 ScratchUse Warden::Scratch(const Cell& cell) const {
@@ -240,7 +254,7 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   if (cell.ended && WIFEXITED(cell.status)) report.exit_code = WEXITSTATUS(cell.status);
   if (cell.ended && WIFSIGNALED(cell.status)) report.signal = WTERMSIG(cell.status);
   if (cell.ended && WIFSTOPPED(cell.status)) report.signal = WSTOPSIG(cell.status);
-  report.limit = report.signal == SIGXCPU ? kLimitCpuTime : cell.limit;
+  report.limit = cell.limit;
   // No code in a cell can kill its PID 1: when that ends and says nothing, it was killed from
   // outside.
   report.end = cell.ended || cell.end != kEndedItself ? cell.end : kLost;
@@ -248,6 +262,10 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
       static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
   const uint64_t cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
   report.cpu_us = std::max(cell.cpu_us, cpu_us - std::min(cpu_us, cell.base_cpu_us));
+  // The kernel's own limit, in whole seconds; anybody can send the signal.
+  const uint64_t cpu_limit_us = cell.armed_us != 0 ? cell.cpu_limit_us : 1'000'000;
+  if (report.signal == SIGXCPU && cpu_limit_us != 0 && report.cpu_us + kCpuSlackUs >= cpu_limit_us)
+    report.limit = kLimitCpuTime;
   report.peak_kb = cell.peak_kb;
   report.memory_limit_kb = memory_kb_;
   report.pids_peak = cell.pids_peak;

@@ -17,6 +17,7 @@
 #include <algorithm>
 
 #include "images/warden/clock.h"
+#include "images/warden/locks.h"
 #include "images/warden/mounts.h"
 #include "images/warden/watch.h"
 #include "images/worker/without.h"
@@ -28,13 +29,17 @@ constexpr int64_t kAgentGoneUs = 10'000'000;
 constexpr int64_t kGraceUs = 500'000;      // beyond the wall limit, which the client keeps itself
 constexpr int64_t kMakingUs = 10'000'000;  // a slot or cell that takes longer hangs
 constexpr int64_t kEndingUs = 2'000'000;   // for the reports of killed cells
+constexpr int64_t kHeldUpUs = 100'000;     // a tick that is later: the machine has no time for us
+constexpr int kStopsAtOnce = 256;
 constexpr int64_t kBusyMs = 20;
 constexpr int64_t kIdleMs = 1000;
+constexpr int64_t kQuietUs = 900'000;   // between looks at a cell that waits for its call
 constexpr uint64_t kOwnProcesses = 64;  // of packages and a setup function, beside slots and cells
 constexpr uint32_t kExactEvery = 5;     // looks at a cell
-
-// What epoll_data carries: a slot's number, or one of these.
-enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent };
+constexpr int64_t kReturningUs = 2'000'000;  // for a result to be written, of any size
+// A loss of the host's that is worth a look at what kernel objects a cell has.
+constexpr uint64_t kSlabStepKb = 8 << 10;
+constexpr uint64_t kAvailableStepKb = 32 << 10;
 
 }  // namespace
 
@@ -49,6 +54,7 @@ int Warden::Run() {
   sigaddset(&signals, SIGTERM);
   epoll_ = epoll_create1(EPOLL_CLOEXEC);
   signals_ = signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (getentropy(&random_, sizeof random_) != 0 || random_ == 0) random_ = 1;
   timer_ = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
   Watch(signals_, kSignalEvent);
   Watch(timer_, kTimerEvent);
@@ -76,7 +82,12 @@ int Warden::Run() {
         OnZygote();
       } else if (what == kTimerEvent) {
         uint64_t times;
-        if (read(timer_, &times, sizeof times) > 0) Tick();
+        if (read(timer_, &times, sizeof times) > 0) {
+          if (period_ms_ == kBusyMs) period_ms_ = 0;  // the next one comes at another time
+          Tick();
+        }
+      } else if (what == kReaderEvent) {
+        OnReaders();
       } else if (what == kSignalEvent) {
         signalfd_siginfo info;
         while (read(signals_, &info, sizeof info) == sizeof info) {
@@ -186,7 +197,11 @@ void Warden::OnAgent() {
         OnArm(header);
         break;
       case FrameKind::kKill:
+        Reap();  // one that is dead already was not killed by this
         if (Slot* slot = FindCell(header.id)) Kill(&slot->cell, kKilled);
+        break;
+      case FrameKind::kPing:
+        Pong();
         break;
       case FrameKind::kRetire:
         _exit(0);
@@ -234,9 +249,17 @@ void Warden::OnConfigure(const Message& message) {
   if (!Without("vetting") && !MountsAreVetted(Text("HUTCH_MOUNTS"))) {
     Doom("what a mount shows is not what was looked at: it was replaced meanwhile");
   }
+  // gVisor's kernel is the container's alone, and its devices are.
+  if (const char* locked = gvisor_ || Without("locks") ? nullptr : HoldSharedLocks()) {
+    char text[128];
+    snprintf(text, sizeof text, "%s is locked by another process of this host: end that first",
+             locked);
+    Doom(text);
+  }
   if (environments_.held()) {
     if (const char* failed = environments_.Choose(Text("HUTCH_ENVIRONMENT"))) Doom(failed);
   }
+  if (!gvisor_) StartReaders();  // each has the capabilities that are left now
   ConfigureZygote();
 }
 
@@ -244,10 +267,23 @@ void Warden::OnArm(const FrameHeader& header) {
   Slot* slot = FindCell(header.id);
   if (slot == nullptr) return;  // it has just ended: kCellExit is on its way
   Cell& cell = slot->cell;
+  const bool loading = header.a == kLoading;
+  const bool given = !loading && header.a != 0 && cell.result_kb == 0;
+  cell.result_kb = loading ? 0 : header.a;
+  if (given) cell.result_us = NowUs();
+  if (given && cell.armed_us != 0 && !cell.loading) return;
   cell.armed_us = NowUs();
   cell.deadline_us =
       header.b == 0 ? 0 : cell.armed_us + static_cast<int64_t>(header.b) * 1000 + kGraceUs;
   cell.cpu_limit_us = header.c * 1000;
+  cell.loading = loading;
+  cell.quiet = false;
+}
+
+void Warden::Pong() {
+  FrameHeader header;
+  header.kind = FrameKind::kPong;
+  Report(header);
 }
 
 void Warden::Report(const FrameHeader& header, const void* payload, size_t size) {
@@ -291,7 +327,11 @@ bool Warden::IsNewChild(pid_t pid) const {
 }
 
 void Warden::Reap() {
-  if (bare_) LookForStop();
+  if (bare_) {
+    LookForStop();
+  } else {
+    LookForStopped();
+  }
   for (;;) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL) != 0 || info.si_pid == 0)
@@ -305,6 +345,24 @@ void Warden::Reap() {
     rusage usage{};
     if (wait4(info.si_pid, &status, WNOHANG | __WALL, &usage) == info.si_pid)
       OnDeath(info.si_pid, status, usage);
+  }
+}
+
+// Code in a cell cannot stop its PID 1, nor a slot: whoever stops a process of ours does so from
+// outside, and nobody would continue it. A zygote can stop itself; it is of as little use then.
+void Warden::LookForStopped() {
+  for (int i = 0; i < kStopsAtOnce; ++i) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG | __WALL) != 0 || info.si_pid == 0) return;
+    if (info.si_pid == zygote_) kill(zygote_, SIGKILL);
+    for (int number = 0; number < kMaxSlots; ++number) {
+      Slot& slot = slots_[number];
+      if (slot.state == SlotState::kFree) continue;
+      if (slot.cell.init == info.si_pid) Kill(&slot.cell, kLost);
+      if (slot.pid != info.si_pid) continue;
+      static constexpr char kText[] = "the slot was stopped";
+      FailSlot(number, ECHILD, kText, sizeof kText - 1);
+    }
   }
 }
 
@@ -323,22 +381,34 @@ void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
 
 void Warden::Tick() {
   const int64_t now = NowUs();
+  const int64_t delay = now - ticked_us_ - period_ms_ * 1000;
+  ticked_us_ = now;
+  // Nobody else had time either.
+  const int64_t held_up = delay > kHeldUpUs ? delay : 0;
+  if (import_deadline_us_ != 0) import_deadline_us_ += held_up;
   if (agent_ < 0 && !Connect() && now - agent_gone_us_ > kAgentGoneUs) _exit(0);
   if (import_deadline_us_ != 0 && now > import_deadline_us_)
     SkipImported("took too long to import");
   bool live = false;
+  bool measured = false;
+  WatchReaders(now);
   for (int i = 0; i < kMaxSlots; ++i) {
     Slot& slot = slots_[i];
     Cell& cell = slot.cell;
     live = live || cell.state != CellState::kNone;
-    const bool late = (slot.state == SlotState::kStarting && now - slot.begun_us > kMakingUs) ||
-                      ((cell.state == CellState::kMaking || cell.state == CellState::kMade) &&
-                       now - cell.begun_us > kMakingUs);
+    slot.waited_us += held_up;
+    const bool late =
+        (slot.state == SlotState::kStarting && now - slot.begun_us - slot.waited_us > kMakingUs) ||
+        ((cell.state == CellState::kMaking || cell.state == CellState::kMade) &&
+         now - cell.begun_us - slot.waited_us > kMakingUs);
     if (late) {
       static constexpr char kText[] = "it took longer than 10 s";
       FailSlot(i, ETIMEDOUT, kText, sizeof kText - 1);
-    } else if (cell.state == CellState::kReady && cell.armed_us != 0 && cell.end == kEndedItself) {
-      WatchCell(&cell, now);
+    } else if (cell.state == CellState::kReady && cell.armed_us != 0 && cell.end == kEndedItself &&
+               (!cell.quiet || now - cell.looked_us >= kQuietUs)) {
+      if (!measured) host_ = MeasureHost(proc_);
+      measured = true;
+      WatchCell(i, now);
     }
   }
   if (ending_ && (!live || now - ending_us_ > kEndingUs)) _exit(6);
@@ -347,59 +417,162 @@ void Warden::Tick() {
     worker_looked_us_ = now;
     WatchWorker();
   }
+  SendReaders();
 }
 
-void Warden::WatchCell(Cell* cell, int64_t now) {
+// What its processes have, and have had, by a cheap look at each.
+Usage Warden::LookAt(int number, int64_t now) {
+  static ProcessTable table;
+  static ProcessTable before[kMaxSlots];
+  Cell& cell = slots_[number].cell;
+  const Usage usage = MeasureProcesses(cell.proc, 1, Counting::kResident, &table);
+  cell.pids_peak = std::max(cell.pids_peak, usage.processes);
+  if (!gvisor_) {
+    cell.spent.Look(table.one, table.count, before[number].one, before[number].count, now,
+                    ProcessorShare(proc_), Processors());
+    std::copy_n(table.one, table.count, before[number].one);
+    before[number].count = table.count;
+  }
+  const uint64_t used = usage.cpu_us + (Without("lost_time") ? 0 : cell.spent.lost_us());
+  cell.cpu_us = std::max(cell.cpu_us, used - std::min(used, cell.base_cpu_us));
+  return usage;
+}
+
+uint64_t Warden::Sum(const Cell& cell, const Usage& usage, const ScratchUse& scratch,
+                     int64_t now) const {
+  // What it returns is on its way for a while, and its own for good if it never comes.
+  const bool kept = cell.result_kb != 0 && now - cell.result_us > kReturningUs;
+  // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
+  const uint64_t all = usage.memory_kb +
+                       std::max(usage.shared_kb, scratch.used_kb + (kept ? cell.result_kb : 0)) +
+                       SocketKb(cell.proc) + cell.kernel_kb;
+  return all - std::min(all, cell.base_kb);
+}
+
+// The most that it may have, which is known at once.
+uint64_t Warden::MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now) const {
+  if (!gvisor_) return Sum(cell, MeasureProcesses(cell.proc, 1, Counting::kMost), scratch, now);
+  const uint64_t all = KernelsMemoryKb(cell.proc);
+  return all - std::min(all, cell.base_kb);
+}
+
+// Whether the host has so much less than when we last looked at this cell's kernel objects that it
+// is worth another look. Whose the loss is the host's numbers do not tell.
+bool Warden::HostLostMemory(Cell* cell) const {
+  if (cell->least_slab_kb == 0) {
+    cell->host = host_;
+    cell->least_slab_kb = std::max<uint64_t>(host_.slab_kb, 1);
+  }
+  cell->least_slab_kb = std::min(cell->least_slab_kb, host_.slab_kb);
+  cell->host.slab_kb = std::min(cell->host.slab_kb, host_.slab_kb);
+  cell->host.available_kb = std::max(cell->host.available_kb, host_.available_kb);
+  return host_.slab_kb > cell->host.slab_kb + kSlabStepKb ||
+         host_.available_kb + kAvailableStepKb < cell->host.available_kb;
+}
+
+void Warden::TakeObjects(Cell* cell, const KernelObjects& objects) const {
+  cell->kernel_kb = objects.bytes / 1024;
+  // Who hides what it has made answers for what the host has lost meanwhile.
+  if (!objects.whole)
+    cell->kernel_kb = std::max(cell->kernel_kb, host_.slab_kb - cell->least_slab_kb);
+  cell->host = host_;
+}
+
+void Warden::TakeMemory(Cell* cell, uint64_t exact_kb, uint64_t resident_kb) {
+  cell->exact_kb = exact_kb;
+  cell->resident_kb = resident_kb;
+  cell->peak_kb = std::max(cell->peak_kb, exact_kb);
+  if (exact_kb > watch_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
+}
+
+void Warden::WatchCell(int number, int64_t now) {
+  Cell* const cell = &slots_[number].cell;
   if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
-  Usage usage = MeasureProcesses(cell->proc, 1, Exactness::kResident);
-  cell->pids_peak = std::max(cell->pids_peak, usage.processes);
-  cell->cpu_us = usage.cpu_us - std::min(usage.cpu_us, cell->base_cpu_us);
+  const Usage usage = LookAt(number, now);
+  cell->quiet = cell->loading && cell->looked_us != 0 && cell->cpu_us == cell->seen_cpu_us;
+  cell->looked_us = now;
+  cell->seen_cpu_us = cell->cpu_us;
   if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !Without("cpu"))
     return Kill(cell, kKilled, kLimitCpuTime);
   if (gvisor_ && usage.processes > pids_)  // it counts none for RLIMIT_NPROC
     return Kill(cell, kKilled, kLimitPids);
   if (files_ != 0 && scratch.files > files_) return Kill(cell, kKilled, kLimitDisk);
-  const uint64_t sockets_kb = SocketKb(cell->proc);
-  const bool suspect = usage.memory_kb + scratch.used_kb + sockets_kb > watch_kb_ + cell->base_kb;
+  const bool lost = !gvisor_ && HostLostMemory(cell) && !Without("objects");
+  const uint64_t resident_kb =
+      usage.memory_kb + scratch.used_kb + SocketKb(cell->proc) + cell->kernel_kb + cell->result_kb;
+  const bool suspect = lost || resident_kb > watch_kb_ + cell->base_kb;
   if (!suspect && !gvisor_ && cell->looks++ % kExactEvery != 0) return;
-  if (now < cell->exact_after_us) return;
-  uint64_t all = 0;
-  if (gvisor_) {
-    all = KernelsMemoryKb(cell->proc);
-  } else {
-    usage = MeasureProcesses(cell->proc, 1, Exactness::kShare);
-    cell->exact_after_us = now + 5 * usage.walk_us;  // one cell has a fifth of our time at most
-    // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
-    all = usage.memory_kb + std::max(usage.shared_kb, scratch.used_kb) + sockets_kb;
+  const bool grown = cell->exact_kb + resident_kb > watch_kb_ + cell->resident_kb;
+  if (now < (grown ? cell->exact_if_grown_us : cell->exact_after_us)) return;
+  if (gvisor_) return TakeMemory(cell, MostOf(*cell, scratch, now), resident_kb);
+  if (cell->reader != nullptr) return;
+  // Who keeps a reader waiting is sent none while there is nothing to find.
+  if (cell->slow && !lost) {
+    const bool within = MostOf(*cell, scratch, now) <= watch_kb_;
+    cell->exact_after_us = now + 5 * (NowUs() - now);
+    if (within) return;
   }
-  const uint64_t total = all - std::min(all, cell->base_kb);
-  cell->peak_kb = std::max(cell->peak_kb, total);
-  if (total > watch_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
+  cell->wanted = true;
+  cell->wanted_objects = lost || cell->kernel_kb > kSlabStepKb;
+  cell->asked_kb = resident_kb;
+}
+
+// What the processes have that belong to no cell, and which they are.
+uint64_t Warden::OwnMemoryKb() {
+  static ProcessParent table[kMaxProcesses];
+  const ProcessParent* const end = table + ListParents(proc_, table, kMaxProcesses);
+  const auto parent_of = [&](pid_t pid) {
+    const ProcessParent* found =
+        std::lower_bound(static_cast<const ProcessParent*>(table), end, pid,
+                         [](const ProcessParent& one, pid_t than) { return one.pid < than; });
+    return found != end && found->pid == pid ? found->parent : 0;
+  };
+  const auto is_of_a_cell = [&](pid_t pid) {
+    for (int i = 0; pid > 1 && i < kMaxProcesses; ++i, pid = parent_of(pid)) {
+      for (const Slot& slot : slots_) {
+        if (slot.cell.init == pid) return true;
+      }
+    }
+    return false;
+  };
+  uint64_t kb = 0;
+  own_count_ = 0;
+  for (const ProcessParent* one = table; one != end; ++one) {
+    if (one->pid == 1 || is_of_a_cell(one->pid)) continue;
+    kb += ResidentKb(proc_, one->pid);
+    own_[own_count_++] = one->pid;
+  }
+  return kb;
 }
 
 void Warden::WatchWorker() {
   if (!configured_) return;  // nobody's code is there yet
   uint64_t allowed = worker_kb_;
   uint64_t processes = kOwnProcesses;
-  uint64_t slots = 0;
   for (const Slot& slot : slots_) {
-    if (slot.state == SlotState::kServing) ++slots;
     if (slot.state != SlotState::kFree) processes += 2;  // itself, and a forwarder
     if (slot.cell.state == CellState::kNone) continue;
     allowed += watch_kb_;
     processes += pids_ + 2;  // its PID 1, and one that is about to be refused
   }
-  const Usage seen = MeasureProcesses(proc_, 1, Exactness::kResident);
+  const Usage seen = MeasureProcesses(proc_, 1, Counting::kResident);
   if (seen.processes > processes) {
     Doom("the worker's packages or setup function made more processes than a worker may");
   }
-  if (seen.memory_kb <= allowed) return;
-  const Usage usage = MeasureProcesses(proc_, 1, Exactness::kShare);
+  worker_allowed_kb_ = allowed;
+  if (seen.memory_kb <= allowed || own_reader_ != nullptr) return;
+  if (gvisor_) return JudgeWorker(seen.memory_kb);
+  own_wanted_ = OwnMemoryKb() > allowed;
+}
+
+void Warden::JudgeWorker(uint64_t total_kb) {
   // A slot is not dumpable, so its whole size was counted, most of which is the zygote's, shared.
-  const uint64_t counted_twice = slots * zygote_kb_;
-  const uint64_t total = usage.memory_kb + usage.shared_kb;
-  if (total > counted_twice && total - counted_twice > allowed) {
+  uint64_t counted_twice = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.state == SlotState::kServing) counted_twice += zygote_kb_;
+  }
+  if (total_kb > counted_twice && total_kb - counted_twice > worker_allowed_kb_) {
     Doom("the worker's packages or setup function took more memory than a worker may");
   }
 }
@@ -407,16 +580,24 @@ void Warden::WatchWorker() {
 void Warden::SetTick() {
   bool busy = agent_ < 0 || (configured_ && !zygote_ready_) || ending_;
   for (const Slot& slot : slots_) {
-    busy = busy || slot.state == SlotState::kStarting || slot.cell.armed_us != 0 ||
-           slot.cell.state == CellState::kMaking;
+    busy = busy || slot.state == SlotState::kStarting ||
+           (slot.cell.armed_us != 0 && !slot.cell.quiet) || slot.cell.state == CellState::kMaking;
   }
   const int64_t period = busy ? kBusyMs : kIdleMs;
   if (period == period_ms_) return;
   period_ms_ = period;
+  ticked_us_ = NowUs();
   itimerspec time{};
   time.it_interval.tv_sec = period / 1000;
   time.it_interval.tv_nsec = period % 1000 * 1'000'000;
   time.it_value = time.it_interval;
+  if (period == kBusyMs) {
+    // From half to one and a half of it: who knows when we look can do everything in between.
+    random_ ^= random_ << 13;
+    random_ ^= random_ >> 7;
+    random_ ^= random_ << 17;
+    time.it_value.tv_nsec = static_cast<long>(kBusyMs * 500'000 + random_ % (kBusyMs * 1'000'000));
+  }
   timerfd_settime(timer_, 0, &time, nullptr);
 }
 

@@ -25,6 +25,7 @@
 #include "images/warden/bare.h"
 #include "images/warden/channel.h"
 #include "images/warden/environments.h"
+#include "images/warden/reader.h"
 #include "images/warden/watch.h"
 
 namespace hutch {
@@ -48,6 +49,10 @@ class Warden {
 
  private:
   static constexpr int kMaxSlots = 128;
+  // What epoll_data carries: a slot's number, or one of these.
+  enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent, kReaderEvent };
+  static constexpr int kWorker = kMaxSlots;  // the owner of what is no cell's, to a reader
+  static constexpr int kReaders = 4;
 
   enum class CellState { kNone, kMaking, kMade, kReady };
   struct Cell {
@@ -60,6 +65,10 @@ class Warden {
     int64_t armed_us = 0;     // 0: not armed
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
+    bool loading = false;  // armed for what it loads: its call is still to come
+    int64_t looked_us = 0;
+    uint64_t seen_cpu_us = 0;  // of the last look
+    bool quiet = false;        // it took no CPU time between the last two looks
     CellEnd end = kEndedItself;
     uint32_t limit = kNoLimit;
     bool ended = false;   // `status` is known
@@ -70,7 +79,23 @@ class Warden {
     uint64_t base_kb = 0;  // bare: what the zygote had before it became the cell
     uint64_t base_cpu_us = 0;
     uint32_t looks = 0;
+    // When its memory may be looked at exactly again, and when already, if it has grown since.
     int64_t exact_after_us = 0;
+    int64_t exact_if_grown_us = 0;
+    uint64_t exact_kb = 0;  // as last seen, and the resident size that went with it
+    uint64_t resident_kb = 0;
+    SpentTime spent;
+    uint64_t result_kb = 0;  // of memory that it was given to return its result in
+    int64_t result_us = 0;
+    HostMemory host;             // the most that was available, the least slab since the last look
+    uint64_t least_slab_kb = 0;  // since it was armed
+    uint64_t kernel_kb = 0;      // of kernel objects, as last seen
+    bool wanted = false;         // an exact look, of objects too
+    bool wanted_objects = false;
+    const Reader* reader = nullptr;  // at its processes now
+    uint64_t asked_kb = 0;           // its resident size when it was sent
+    uint32_t waits = 0;              // ticks at which it was kept waiting
+    bool slow = false;               // it kept one waiting for too long
     bool disk_full = false;
   };
   enum class SlotState { kFree, kStarting, kServing, kLost };
@@ -79,6 +104,7 @@ class Warden {
     int control = -1;
     pid_t pid = 0;
     int64_t begun_us = 0;
+    int64_t waited_us = 0;  // of the time since it or its cell was begun, when we had none
     Cell cell;
   };
   struct Unsent {
@@ -100,6 +126,7 @@ class Warden {
   const char* Text(const char* key) const;
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
+  void Pong();
   void Report(const FrameHeader& header, const void* payload = nullptr, size_t size = 0);
   void Flush();
 
@@ -119,7 +146,6 @@ class Warden {
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
-  uint64_t CpuUs(const Cell& cell) const;
   ScratchUse Scratch(const Cell& cell) const;
   // bare.cc
   void TakeBare(Cell* cell);
@@ -129,11 +155,27 @@ class Warden {
 
   // processes and time
   void Reap();
+  void LookForStopped();
   void OnDeath(pid_t pid, int status, const rusage& usage);
   bool IsNewChild(pid_t pid) const;
   void Tick();
-  void WatchCell(Cell* cell, int64_t now);
+  void WatchCell(int number, int64_t now);
+  Usage LookAt(int number, int64_t now);
+  uint64_t Sum(const Cell& cell, const Usage& usage, const ScratchUse& scratch, int64_t now) const;
+  uint64_t MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now) const;
+  bool HostLostMemory(Cell* cell) const;
+  void TakeObjects(Cell* cell, const KernelObjects& objects) const;
+  void TakeMemory(Cell* cell, uint64_t exact_kb, uint64_t resident_kb);
   void WatchWorker();
+  // readers
+  void StartReaders();
+  void SendReaders();
+  Reader* FreeReader();
+  void OnReaders();
+  void TakeAnswer(const Reader::Job& job, const Reader::Answer& answer);
+  void WatchReaders(int64_t now);
+  uint64_t OwnMemoryKb();
+  void JudgeWorker(uint64_t total_kb);
   void SetTick();
   void Watch(int fd, uint32_t what);  // in the epoll loop
   void WatchZygote();
@@ -159,6 +201,7 @@ class Warden {
   int signals_ = -1;
   int proc_ = -1;
   int64_t period_ms_ = 0;  // of the timer, as set
+  int64_t ticked_us_ = 0;
 
   int agent_ = -1;
   int64_t agent_gone_us_ = 0;
@@ -181,6 +224,21 @@ class Warden {
   size_t skip_size_ = 0;
 
   int64_t worker_looked_us_ = 0;
+  uint64_t worker_allowed_kb_ = 0;
+  pid_t own_[kMaxProcesses];  // the worker's processes that are no cell's; a reader may be at them
+  size_t own_count_ = 0;
+  bool own_wanted_ = false;
+  const Reader* own_reader_ = nullptr;
+
+  Reader readers_[kReaders];  // the first does it all, unless it is kept waiting
+  uint32_t reader_waits_[kReaders] = {};
+  int told_ = -1;
+  int next_wanted_ = 0;
+  // Of a cell that waits for its call: its memory, and the most that it may have by its counters.
+  uint64_t parked_kb_ = 0;
+  uint64_t parked_most_kb_ = 0;
+  HostMemory host_;      // as of this tick
+  uint64_t random_ = 0;  // state of the generator that ticks come by
   bool ending_ = false;
   int64_t ending_us_ = 0;
   Slot slots_[kMaxSlots];

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -14,6 +16,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+
+#include "images/warden/clock.h"
 
 namespace hutch {
 namespace {
@@ -28,9 +32,20 @@ constexpr int64_t kMaxWalkNs = 50'000'000;
 constexpr int64_t kMaxSlowWalkNs = 500'000'000;
 constexpr int64_t kMaxOwnWalks = 2000;  // of 0.01 ms
 constexpr uint64_t kFreeSockets = 64;
-constexpr uint64_t kSocketKb = 208;       // net.core.wmem_default
-constexpr size_t kMaxMapsText = 2 << 20;  // 1500 maps: with more, what comes after them counts
-constexpr int kMaxProcesses = 32768;      // more are not looked at in one round
+// What a TCP socket may hold by the settings that a slot makes (slot.cc), and a packet more each
+// way; of the other families each holds what the host has as the default, see BufferKb().
+constexpr uint64_t kSocketKb = 256;
+// Of the kernel's memory, for each: an area of memory and its place in the tree; a file that is
+// open; a pipe as full as it may be; a character that /proc says of an open file, which has a line
+// of 50 for each lock (230 bytes) and of 80 for each watch of an epoll (200).
+constexpr uint64_t kMappingBytes = 256;
+constexpr uint64_t kFileBytes = 256;
+constexpr uint64_t kPipeBytes = 65536;
+constexpr uint64_t kBytesOfText = 4;
+// Likewise of the time for which the cell's processes kept us waiting, each by its locks.
+constexpr int64_t kMaxWaitedUs = 300'000;
+constexpr int64_t kMaxObjectsNs = 50'000'000;  // of our own processor time, to count them
+constexpr size_t kMaxMapsText = 2 << 20;       // 1500 maps: with more, what comes after them counts
 
 struct DirectoryEntry {  // of getdents64
   uint64_t inode;
@@ -40,9 +55,10 @@ struct DirectoryEntry {  // of getdents64
   char name[1];  // NUL-terminated, as long as it takes
 };
 
+using Text = char[4096];
+
 // The text of a file in /proc, or "" where it is not there, or hidden.
-const char* ReadFile(int proc, const char* path) {
-  static char text[4096];
+const char* ReadFile(int proc, const char* path, Text& text) {
   text[0] = '\0';
   const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
   if (fd < 0) return text;
@@ -52,10 +68,10 @@ const char* ReadFile(int proc, const char* path) {
   return text;
 }
 
-const char* ReadFile(int proc, pid_t pid, const char* file) {
+const char* ReadFile(int proc, pid_t pid, const char* file, Text& text) {
   char path[64];
   snprintf(path, sizeof path, "%d/%s", pid, file);
-  return ReadFile(proc, path);
+  return ReadFile(proc, path, text);
 }
 
 uint64_t Field(const char* text, const char* name) {
@@ -96,7 +112,7 @@ class LentPages {
 // neither make a memfd nor write to that one. (client/segment.h names it; no file of a cell's can
 // be called so, since its root is read-only.)
 uint64_t LentKb(int proc, pid_t pid) {
-  static char text[32768];  // a path takes four times 4096 at most
+  char text[32768];  // a path takes four times 4096 at most
   char path[64];
   snprintf(path, sizeof path, "%d/smaps", pid);
   const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -122,8 +138,10 @@ uint64_t LentKb(int proc, pid_t pid) {
 }
 
 Share MeasureShare(int proc, pid_t pid) {
-  const uint64_t tables_kb = Field(ReadFile(proc, pid, "status"), "\nVmPTE:");
-  const char* text = ReadFile(proc, pid, "smaps_rollup");
+  Text text;
+  const char* const status = ReadFile(proc, pid, "status", text);
+  const uint64_t tables_kb = Field(status, "\nVmPTE:") + Field(status, "\nHugetlbPages:");
+  ReadFile(proc, pid, "smaps_rollup", text);
   if (*text == '\0') return {ResidentKb(proc, pid), 0};
   Share share{Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:") + tables_kb,
               Field(text, "\nPss_Shmem:")};
@@ -132,17 +150,38 @@ Share MeasureShare(int proc, pid_t pid) {
   return share;
 }
 
-// User and system time of a process, and of its children that it has waited for.
-uint64_t CpuUs(int proc, pid_t pid) {
-  const char* text = ReadFile(proc, pid, "stat");
+// Never less than the share, and from counters: nobody's lock is waited for.
+Share MeasureMost(int proc, pid_t pid) {
+  Text text;
+  ReadFile(proc, pid, "status", text);
+  return {Field(text, "\nRssAnon:") + Field(text, "\nVmSwap:") + Field(text, "\nVmPTE:") +
+              Field(text, "\nHugetlbPages:"),
+          Field(text, "\nRssShmem:")};
+}
+
+ProcessTimes TimesOf(int proc, pid_t pid) {
+  ProcessTimes times;
+  times.pid = pid;
+  Text buffer;
+  const char* text = ReadFile(proc, pid, "stat", buffer);
   const char* after_name = strrchr(text, ')');
-  if (after_name == nullptr) return 0;
-  unsigned long long user = 0, system = 0;
+  if (after_name == nullptr) return times;
+  char state = 0;
+  unsigned long long minor = 0, minor_given = 0, major = 0, major_given = 0, user = 0, system = 0;
+  unsigned long long began = 0;
   long long children_user = 0, children_system = 0;
-  sscanf(after_name + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu %lld %lld", &user,
-         &system, &children_user, &children_system);
+  sscanf(after_name + 1,
+         " %c %d %*d %*d %*d %*d %*u %llu %llu %llu %llu %llu %llu %lld %lld %*d %*d %u %*d %llu",
+         &state, &times.parent, &minor, &minor_given, &major, &major_given, &user, &system,
+         &children_user, &children_system, &times.threads, &began);
   static const uint64_t us_per_tick = 1000000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
-  return (user + system + static_cast<uint64_t>(children_user + children_system)) * us_per_tick;
+  times.running = state == 'R';
+  times.began = began;
+  times.given_us = static_cast<uint64_t>(children_user + children_system) * us_per_tick;
+  times.cpu_us = (user + system) * us_per_tick + times.given_us;
+  times.given_faults = minor_given + major_given;
+  times.faults = minor + major + times.given_faults;
+  return times;
 }
 
 int64_t OwnNs() {
@@ -153,12 +192,127 @@ int64_t OwnNs() {
 
 int64_t MaxWalkNs() {
   int64_t own_ns = kMaxSlowWalkNs;
+  Text text;
   for (int i = 0; i < 4; ++i) {
     const int64_t begun = OwnNs();
-    ReadFile(AT_FDCWD, "/proc/self/smaps_rollup");
+    ReadFile(AT_FDCWD, "/proc/self/smaps_rollup", text);
     own_ns = std::min(own_ns, OwnNs() - begun);
   }
   return std::clamp(own_ns * kMaxOwnWalks, kMaxWalkNs, kMaxSlowWalkNs);
+}
+
+// How long others kept this thread waiting. A processor that is busy elsewhere is not counted.
+class Waiting {
+ public:
+  template <typename Body>
+  void In(Body body) {
+    const long before = Waits();
+    const int64_t begun = NowUs();
+    body();
+    if (Waits() != before) us_ += NowUs() - begun;
+  }
+  bool over() const { return us_ > kMaxWaitedUs; }
+
+ private:
+  static long Waits() {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  }
+  int64_t us_ = 0;
+};
+
+// Calls `body` with each name in a directory that is a number, until it returns false.
+template <typename Body>
+void EachNumber(int directory, Body body) {
+  alignas(DirectoryEntry) char entries[8192];
+  for (;;) {
+    const long size = syscall(SYS_getdents64, directory, entries, sizeof entries);
+    if (size <= 0) return;
+    for (long at = 0; at < size;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry->length;
+      if (entry->name[0] < '0' || entry->name[0] > '9') continue;
+      if (!body(strtol(entry->name, nullptr, 10))) return;
+    }
+  }
+}
+
+// Reads a file to its end, or until the time is over: false then, and where it is hidden.
+template <typename Body>
+bool EachPiece(int proc, const char* path, int64_t begun, Body body) {
+  char text[32768];
+  const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  if (fd < 0) return errno == ENOENT || errno == ESRCH;  // it has just gone
+  ssize_t size;
+  while ((size = read(fd, text, sizeof text - 1)) > 0 && OwnNs() - begun < kMaxObjectsNs) {
+    text[size] = '\0';
+    body(text, static_cast<size_t>(size));
+  }
+  close(fd);
+  return size == 0 || (size < 0 && errno == ESRCH);
+}
+
+// Inodes of pipes that were counted. Two may take each other's place: then one of them is not.
+class PipeSet {
+ public:
+  bool Add(uint64_t inode) {
+    const uint64_t bit = inode * 0x9E3779B97F4A7C15u >> 48;
+    const bool is_new = (bits_[bit / 64] >> (bit % 64) & 1) == 0;
+    bits_[bit / 64] |= uint64_t{1} << (bit % 64);
+    return is_new;
+  }
+
+ private:
+  uint64_t bits_[1024] = {};
+};
+
+void AddMappings(int proc, long pid, int64_t begun, KernelObjects* objects) {
+  char path[64];
+  snprintf(path, sizeof path, "%ld/maps", pid);
+  objects->whole &= EachPiece(proc, path, begun, [&](const char* text, size_t size) {
+    objects->bytes += kMappingBytes * static_cast<uint64_t>(std::count(text, text + size, '\n'));
+  });
+}
+
+void AddOpenFiles(int proc, long pid, int64_t begun, PipeSet* pipes, Waiting* waiting,
+                  KernelObjects* objects) {
+  char path[64];
+  snprintf(path, sizeof path, "%ld/fdinfo", pid);
+  const int directory = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) {
+    objects->whole &= errno == ENOENT || errno == ESRCH;
+    return;
+  }
+  EachNumber(directory, [&](long fd) {
+    objects->bytes += kFileBytes;
+    waiting->In([&] {
+      snprintf(path, sizeof path, "%ld/fdinfo/%ld", pid, fd);
+      objects->whole &= EachPiece(proc, path, begun, [&](const char* text, size_t size) {
+        objects->bytes += kBytesOfText * size;
+        if (Field(text, "scm_fds:") != 0) objects->whole = false;
+      });
+      snprintf(path, sizeof path, "%ld/fd/%ld", pid, fd);
+      struct stat file;
+      if (fstatat(proc, path, &file, 0) == 0 && S_ISFIFO(file.st_mode) && pipes->Add(file.st_ino))
+        objects->bytes += kPipeBytes;
+    });
+    const bool goes_on = OwnNs() - begun < kMaxObjectsNs && !waiting->over();
+    return goes_on || (objects->whole = false);
+  });
+  close(directory);
+}
+
+// What a socket of the other families may hold, by the host's own settings.
+uint64_t BufferKb() {
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int sent = 0, received = 0;
+  socklen_t size = sizeof sent;
+  if (fd < 0) return 0;
+  getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sent, &size);
+  getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &received, &size);
+  close(fd);
+  return static_cast<uint64_t>(std::max(sent, received)) / 1024;
 }
 
 bool IsDirectoryOf(int fd, long file_system) {
@@ -173,42 +327,121 @@ bool IsDirectoryOf(int fd, long file_system) {
 uint64_t ResidentKb(int proc, pid_t pid) {
   static const uint64_t page_kb = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 1024;
   unsigned long long pages = 0;
-  sscanf(ReadFile(proc, pid, "statm"), "%*u %llu", &pages);
+  Text text;
+  sscanf(ReadFile(proc, pid, "statm", text), "%*u %llu", &pages);
   return pages * page_kb;
 }
 
-Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness) {
+Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessTable* times) {
   Usage usage;
-  alignas(DirectoryEntry) static char entries[32768];
+  if (times != nullptr) times->count = 0;
   lseek(proc, 0, SEEK_SET);
-  static const int64_t max_walk_ns = MaxWalkNs();
-  const int64_t begun = OwnNs();
-  for (int seen = 0; seen < kMaxProcesses;) {
-    const long size = syscall(SYS_getdents64, proc, entries, sizeof entries);
-    if (size <= 0) break;
-    for (long at = 0; at < size;) {
-      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
-      at += entry->length;
-      if (entry->name[0] < '1' || entry->name[0] > '9') continue;
-      const pid_t pid = static_cast<pid_t>(strtol(entry->name, nullptr, 10));
-      ++seen;
-      usage.cpu_us += CpuUs(proc, pid);
-      if (pid == excluded_pid) continue;
-      ++usage.processes;
-      if (exactness == Exactness::kResident || OwnNs() - begun > max_walk_ns) {
-        usage.memory_kb += ResidentKb(proc, pid);
-      } else {
-        const Share share = MeasureShare(proc, pid);
-        usage.memory_kb += share.anonymous_kb;
-        usage.shared_kb += share.shared_kb;
-      }
+  int seen = 0;
+  EachNumber(proc, [&](long number) {
+    const pid_t pid = static_cast<pid_t>(number);
+    ProcessTimes spent;
+    if (counting == Counting::kResident) spent = TimesOf(proc, pid);
+    usage.cpu_us += spent.cpu_us;
+    if (times != nullptr && times->count < SpentTime::kMost) times->one[times->count++] = spent;
+    if (pid == excluded_pid) return ++seen < kMaxProcesses;
+    ++usage.processes;
+    if (counting == Counting::kResident) {
+      usage.memory_kb += ResidentKb(proc, pid);
+    } else {
+      const Share share = MeasureMost(proc, pid);
+      usage.memory_kb += share.anonymous_kb;
+      usage.shared_kb += share.shared_kb;
     }
-  }
-  usage.walk_us = (OwnNs() - begun) / 1000;
+    return ++seen < kMaxProcesses;
+  });
   return usage;
 }
 
-uint64_t KernelsMemoryKb(int proc) { return Field(ReadFile(proc, "meminfo"), "\nAnonPages:"); }
+size_t ListParents(int proc, ProcessParent* parents, size_t most) {
+  size_t count = 0;
+  lseek(proc, 0, SEEK_SET);
+  EachNumber(proc, [&](long number) {
+    const pid_t pid = static_cast<pid_t>(number);
+    parents[count++] = {pid, TimesOf(proc, pid).parent};
+    return count < most;
+  });
+  return count;
+}
+
+Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t count) {
+  Usage usage;
+  static const int64_t max_walk_ns = MaxWalkNs();
+  const int64_t begun = OwnNs();
+  Waiting waiting;
+  int seen = 0;
+  const auto add = [&](long number) {
+    const pid_t pid = static_cast<pid_t>(number);
+    if (pid == excluded_pid) return ++seen < kMaxProcesses;
+    ++usage.processes;
+    Share share;
+    if (waiting.over() || OwnNs() - begun > max_walk_ns) {
+      share = MeasureMost(proc, pid);
+    } else {
+      waiting.In([&] { share = MeasureShare(proc, pid); });
+    }
+    usage.memory_kb += share.anonymous_kb;
+    usage.shared_kb += share.shared_kb;
+    return ++seen < kMaxProcesses;
+  };
+  if (only != nullptr) {
+    for (size_t i = 0; i < count; ++i) add(only[i]);
+  } else {
+    // A place in the list of its own: others go through it meanwhile.
+    const int list = openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    EachNumber(list, add);
+    close(list);
+  }
+  usage.walk_us = (OwnNs() - begun) / 1000;
+  usage.kept_waiting = waiting.over();
+  return usage;
+}
+
+HostMemory MeasureHost(int proc) {
+  Text buffer;
+  const char* text = ReadFile(proc, "meminfo", buffer);
+  return {Field(text, "\nMemAvailable:"), Field(text, "\nSUnreclaim:")};
+}
+
+unsigned Processors() {
+  static const unsigned count = static_cast<unsigned>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
+  return count;
+}
+
+double ProcessorShare(int proc) {
+  unsigned running = 0;
+  Text text;
+  sscanf(ReadFile(proc, "loadavg", text), "%*f %*f %*f %u/", &running);
+  // One of them is this one.
+  return running <= Processors() + 1 ? 1.0 : static_cast<double>(Processors()) / (running - 1);
+}
+
+KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid) {
+  KernelObjects objects;
+  const int64_t begun = OwnNs();
+  PipeSet pipes;
+  Waiting waiting;
+  const int list = openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  EachNumber(list, [&](long pid) {
+    if (pid == excluded_pid) return true;
+    waiting.In([&] { AddMappings(proc, pid, begun, &objects); });
+    AddOpenFiles(proc, pid, begun, &pipes, &waiting, &objects);
+    return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (objects.whole = false);
+  });
+  close(list);
+  objects.walk_us = (OwnNs() - begun) / 1000;
+  objects.kept_waiting = waiting.over();
+  return objects;
+}
+
+uint64_t KernelsMemoryKb(int proc) {
+  Text text;
+  return Field(ReadFile(proc, "meminfo", text), "\nAnonPages:");
+}
 
 ScratchUse MeasureScratch(int scratch) {
   struct statfs info;
@@ -220,8 +453,10 @@ ScratchUse MeasureScratch(int scratch) {
 
 uint64_t SocketKb(int proc) {
   // PID 1 of the cell is in its network. The count is of all families, queued ones included.
-  const uint64_t used = Field(ReadFile(proc, 1, "net/sockstat"), "sockets: used");
-  return used > kFreeSockets ? (used - kFreeSockets) * kSocketKb : 0;
+  Text text;
+  const uint64_t used = Field(ReadFile(proc, 1, "net/sockstat", text), "sockets: used");
+  static const uint64_t socket_kb = std::max(kSocketKb, BufferKb());
+  return used > kFreeSockets ? (used - kFreeSockets) * socket_kb : 0;
 }
 
 bool IsProc(int fd) { return IsDirectoryOf(fd, PROC_SUPER_MAGIC); }

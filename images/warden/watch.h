@@ -2,26 +2,41 @@
 // allocates nothing.
 //
 // Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its
-// share), what is swapped out, shared memory, the scratch, page tables, and what sockets may hold.
+// share), what is swapped out, huge pages, shared memory, the scratch, page tables, what sockets
+// may hold, and, where the host loses memory meanwhile, the kernel's objects that the cell had it
+// make.
 // Pages of files are the image's and the environment's, and can be dropped; the pages that large
 // arguments came in are the caller's, but for what was written to. A process that made itself
 // undumpable hides its page counts; its whole resident size counts then.
 //
-// Thread contract: single-threaded.
+// What tells shares, maps and open files waits for locks that the processes themselves hold, for as
+// long as they like: MeasureShares() and MeasureKernelObjects() are for the reader's thread
+// (reader.h), where the processes run somebody's code. All others wait for nobody.
+//
+// Thread contract: from any thread; a directory is listed by one at a time but for those two.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstdint>
 
+#include "images/warden/spent.h"
+
 namespace hutch {
 
 struct Usage {
-  uint64_t memory_kb = 0;  // anonymous and swapped, or resident
+  uint64_t memory_kb = 0;  // anonymous, swapped and huge, or resident
   uint64_t shared_kb = 0;  // shared memory in use by mappings; some of it may be the scratch's
   uint64_t cpu_us = 0;
   uint32_t processes = 0;
-  int64_t walk_us = 0;  // of our own processor time, to find out
+  int64_t walk_us = 0;        // of our own processor time, to find out
+  bool kept_waiting = false;  // for too long: some are counted as the most that they may have
+};
+
+// The processes of one look, in the order of their numbers.
+struct ProcessTable {
+  ProcessTimes one[SpentTime::kMost];
+  size_t count = 0;
 };
 
 struct ScratchUse {
@@ -30,12 +45,48 @@ struct ScratchUse {
   bool full = false;
 };
 
-// How exactly to look. A resident size is a few microseconds a process, and never less than the
-// true share; that costs a walk of the page tables.
-enum class Exactness { kResident, kShare };
+// What to count for each process by the kernel's counters, which is never less than the true share:
+// all that is resident, in a few microseconds; or what is its own or shared memory, page tables,
+// swap and huge pages with it.
+enum class Counting { kResident, kMost };
 
-// All processes that `proc`, a directory, shows, but `excluded_pid`.
-Usage MeasureProcesses(int proc, pid_t excluded_pid, Exactness exactness);
+// All processes that `proc`, a directory, shows, but `excluded_pid`. `times`, where it is given, is
+// filled with all of them, that one included; times are read with resident sizes alone.
+Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting,
+                       ProcessTable* times = nullptr);
+
+// In the order of their numbers; how many there are, `most` at the most.
+inline constexpr int kMaxProcesses = 32768;  // more are not looked at in one round
+struct ProcessParent {
+  pid_t pid;
+  pid_t parent;
+};
+size_t ListParents(int proc, ProcessParent* parents, size_t most);
+
+// The true shares, by a walk of the page tables; of `count` processes, where `only` names some.
+Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only = nullptr, size_t count = 0);
+
+// What the whole host has, in KiB.
+struct HostMemory {
+  uint64_t available_kb = 0;
+  uint64_t slab_kb = 0;  // of the kernel's own objects, that it cannot drop
+};
+HostMemory MeasureHost(int proc);
+
+// How much of a processor a thread that can run has now, 1 at the most, and how many there are.
+double ProcessorShare(int proc);
+unsigned Processors();
+
+// What no size of a process shows: the kernel's objects behind its mappings, and behind what it has
+// open: locks, watches, pipes. `whole` is false where something could not be seen: a process that
+// is hidden, files on their way in a socket, or more than can be looked at in the time.
+struct KernelObjects {
+  uint64_t bytes = 0;
+  bool whole = true;
+  int64_t walk_us = 0;
+  bool kept_waiting = false;
+};
+KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid);
 
 // One process: anonymous, swapped and shared memory, or its resident size where the rest is hidden.
 uint64_t ResidentKb(int proc, pid_t pid);

@@ -6,6 +6,7 @@
 #include <linux/seccomp.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,9 +21,11 @@ namespace {
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, field))
 #define JUMP_IF(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), (yes), (no))
 
-// On gVisor PID 1 can be killed, and stopped, from inside: nobody signals the warden there.
+// On gVisor PID 1 can be killed, and stopped, from inside: nobody signals the warden there. And
+// runsc answers EPERM where the container's profile says ENOSYS: libc would make no thread.
 sock_filter kWardenIsAlone[] = {
     LOAD(nr),
+    JUMP_IF(__NR_clone3, 14, 0),
     JUMP_IF(__NR_fcntl, 9, 0),
     JUMP_IF(__NR_kill, 5, 0),
     JUMP_IF(__NR_tkill, 4, 0),
@@ -37,9 +40,11 @@ sock_filter kWardenIsAlone[] = {
     JUMP_IF(F_SETSIG, 0, 1),  // SIGIO alone can be sent so, and is blocked
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
 };
 
 const char* ProtectWarden() {
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "no_new_privs";
   const sock_fprog program{sizeof kWardenIsAlone / sizeof kWardenIsAlone[0], kWardenIsAlone};
   return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0 ? nullptr : "seccomp";
 }
@@ -48,11 +53,6 @@ const char* ProtectWarden() {
 
 const char* EnterBare(const SlotOptions& options, int control, uint32_t slot, bool gvisor,
                       uint64_t* id, bool* hurried) {
-  const int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-  if (score >= 0) {  // before anything of the host
-    [[maybe_unused]] const ssize_t size = write(score, "800", 3);
-    close(score);
-  }
   Limits limits = LimitsOf(options);
   limits.host_kernel = !gvisor;
   if (const char* failed = PlaceControl(control)) return failed;
@@ -69,8 +69,8 @@ const char* EnterBare(const SlotOptions& options, int control, uint32_t slot, bo
   *hurried = frame->header.c == kHurried;
   const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
                               received.descriptors[2]};
-  const char* failed = RaiseWalls(limits, descriptors);
-  return failed == nullptr && gvisor ? ProtectWarden() : failed;
+  if (const char* failed = gvisor ? ProtectWarden() : nullptr) return failed;
+  return RaiseWalls(limits, descriptors);  // after which no filter can be added
 }
 
 }  // namespace hutch

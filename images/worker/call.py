@@ -20,6 +20,7 @@ import mmap
 import opcode
 import os
 import pickle
+import re
 import resource
 import sys
 import traceback
@@ -35,6 +36,7 @@ import encode as encoding
 CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
     1, 12
 )
+NO_IDENTITY = bytes(32)
 IN_MEMFD, IN_PARTS = 1, 2
 SECTIONS = 4
 # What sections begin with.
@@ -42,9 +44,21 @@ PLAIN, PLAIN_KEPT, PICKLE, MARSHAL = b"P", b"K", 0x80, 0x81
 MAX_PAYLOAD = 64 * 1024
 MOST_IN_PARTS = 4 << 20
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
+LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
+# Their `raise` tells what a child process met.
+PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
+SCRATCH = ("/work", "/tmp", "/dev/shm")  # without namespaces they are three file systems
 
 PICKLED = ("function", "chunk")  # modes in which the function comes as a pickle
 SLOW_LOAD_NS = 20_000_000  # a load longer than this restarts the call's clock
+BY_VALUE = "What came by value of a module that is not here."
+MOST_LOOKED_INTO = 1024  # functions, and modules by value
+# A program with one of these words may look for its own file, or start an interpreter that does.
+LOOKERS = re.compile(
+    r"\b(__file__|doctest|forkserver|inspect|joblib|loky|linecache|mpire|multiprocess"
+    r"|multiprocessing|n_jobs|pathos|ProcessPoolExecutor|pytest|runpy|spawn|unittest)\b"
+)
+TEXTS = ("__main__", "program")  # the modules that a program's text, or a function's, runs as
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
 RAISE = opcode.opmap["RAISE_VARARGS"]
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
@@ -58,6 +72,8 @@ _exit = os._exit
 _close = os.close
 _pwrite = os.pwrite
 _loads = pickle.loads
+_statvfs = os.statvfs
+_errno_of = OSError.errno.__get__  # type: ignore[attr-defined]
 _builtins = vars(builtins)
 
 
@@ -74,10 +90,19 @@ def meta_of(data: Any) -> Meta:
     return loaded
 
 
+_not_loaded: list[Exception] = []  # what came of loading a function, the last one
+
+
 def function_of(code: Any) -> Any:
     """What the call of a function calls."""
     if code[0] != MARSHAL:
-        return called(_loads(code))
+        try:
+            function = _loads(code)
+        except Exception as error:
+            _not_loaded[:] = [error]
+            raise
+        publish(function)
+        return called(function)
     body, space, defaults = marshal.loads(memoryview(code)[1:])
     space["__builtins__"] = _builtins
     return types.FunctionType(body, space, None, defaults)
@@ -90,6 +115,7 @@ class Text:
         source = str(code, "utf-8")
         self.filename = filename
         remember_source(filename, source)
+        self.is_looked_for = LOOKERS.search(source) is not None
         self.compiled = compile(source, filename, "exec", dont_inherit=True)
 
 
@@ -157,11 +183,12 @@ class Worker:
         self.cell = cell
         self.fd = fd
         self.keep = False
-        self.loaded: dict[int, Loaded] = {}  # ahead, or by earlier calls of a shared cell
+        # By identity: ahead, or by earlier calls of a shared cell.
+        self.loaded: dict[bytes, Loaded] = {}
         self.function_of = function_of
         self.finish_program = finish_program
         self.exit_program = exit_program
-        self.resume_chunk = resume_chunk
+        self.leave_fork = leave_fork
 
     def serve_with(self, cpus: int) -> None:
         """Has serving.cc serve for this worker. `cpus`: how many a call may use."""
@@ -172,7 +199,7 @@ class Worker:
     def load(
         self,
         _: None,
-        key: int,
+        key: bytes,
         sections: tuple[bytes | None, ...],
         descriptors: tuple[int, ...],
     ) -> None:
@@ -186,14 +213,16 @@ class Worker:
                 rehearse_text()
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # what is said of it is said in the call
-                    self.loaded[key] = None, None, Text(call.code, filename_of(call.meta)), True
+                    text = Text(call.code, filename_of(call.meta))
+                # serving.cc writes no file.
+                self.loaded[key] = None, None, text, not text.is_looked_for
         except BaseException:
             pass
 
     def handle(
         self,
         call_id: int,
-        key: int,
+        key: bytes,
         sections: tuple[bytes | None, ...],
         descriptors: tuple[int, ...],
     ) -> None:
@@ -218,8 +247,12 @@ class Worker:
                 flush_streams()
                 cell.ran()
         except BaseException as error:
+            if cell.is_fork():
+                leave_fork(error)
             self.reply_error(call_id, error, sources)
             return
+        if cell.is_fork():
+            leave_fork(None)
         self.finish(call_id, value, meta)
 
     def finish(self, call_id: int, value: Any, meta: Any) -> None:
@@ -242,8 +275,7 @@ class Worker:
         if meta.get("cwd"):
             os.makedirs(meta["cwd"], exist_ok=True)
             os.chdir(meta["cwd"])
-        if meta.get("files"):
-            write_files(meta["files"])
+            tell_multiprocessing()
         if meta.get("cpu_ms"):
             limit_cpu(meta["cpu_ms"] / 1000 + self.cell.cpu_used() / 1e6, self.keep)
         mode = meta["mode"]
@@ -254,19 +286,68 @@ class Worker:
         function = call.load_function()
         if mode == "chunk" or meta.get("chunk"):
             calls = call.arguments(self.cell)
-            return lambda: run_chunk(function, calls, meta.get("sources") or {}, [])
+            return lambda: self.run_chunk(function, calls, meta.get("sources") or {}, [])
         args, kwargs = call.arguments(self.cell)
         return lambda: function(*args, **kwargs)
+
+    def run_chunk(
+        self,
+        function: Callable[..., Any],
+        calls: list[Any],
+        sources: dict[str, str],
+        results: list[Any],
+    ) -> tuple[str, list[Any]]:
+        """One after another in this cell, those that have results already left out. What one
+        raises is its own affair, but a limit ends all. ("ok", values), or ("each", pairs of what
+        became of it).
+        """
+        for args, kwargs in calls[len(results) :]:
+            try:
+                results.append(("ok", function(*args, **kwargs)))
+            except Exception as error:
+                if self.cell.is_fork() or (
+                    isinstance(error, MemoryError) and is_out_of_memory(error)
+                ):
+                    raise
+                results.append(("error", describe(error, sources)))
+            if self.cell.is_fork():
+                break  # the other calls are its parent's
+        if any(kind == "error" for kind, _ in results):
+            return "each", results
+        return "ok", [value for _, value in results]
+
+    def resume_chunk(
+        self,
+        function: Callable[..., Any],
+        calls: list[Any],
+        values: list[Any],
+        error: Any,
+        meta: Any,
+    ) -> tuple[str, list[Any]]:
+        """After these values were had and the next call raised that."""
+        if not isinstance(error, Exception):
+            raise error
+        if isinstance(error, MemoryError) and is_out_of_memory(error):
+            raise error
+        sources = meta_of(meta).get("sources") or {}
+        results = [*(("ok", value) for value in values), ("error", describe(error, sources))]
+        pairs = [(args, {}) for args in calls]
+        return "each", self.run_chunk(function, pairs, sources, results)[1]
 
     def prepare_program(self, call: Call) -> Callable[[], None]:
         meta = call.meta
         filename = filename_of(meta)
         main = fresh_main(filename)  # first: a SyntaxError is of its file
         text = call.code if isinstance(call.code, Text) else Text(call.code, filename)
-        sys.argv = [filename, *meta.get("args", ())]
+        given = call.arguments(self.cell)[1]
+        if given.get("files"):
+            write_files(given["files"])
+        if text.is_looked_for:
+            write_program(filename)
+        sys.argv = [filename, *given.get("args", ())]
         sys.path.insert(0, os.getcwd())
-        if meta.get("stdin") is not None:
-            feed_stdin(meta["stdin"], self.keep)
+        if given.get("stdin") is not None:
+            feed_stdin(given["stdin"], self.keep)
         code = text.compiled
 
         def run() -> None:
@@ -296,7 +377,8 @@ class Worker:
             cell.reply(self.fd, UNENCODABLE, 0, call_id, len(body), len(body), body)
             return
         except encoding.TooLarge as error:
-            cell.reply(self.fd, TOO_LARGE, 0, call_id, error.size, 0)
+            body = bytes(encoding.encode({"path": error.path}, 1 << 24).body)
+            cell.reply(self.fd, TOO_LARGE, 0, call_id, error.size, 0, body[:INLINE])
             return
         cell.encoded()
         size = payload.size
@@ -340,12 +422,15 @@ class Worker:
         if limit:
             self.cell.hit_limit(limit)
             _ballast.close()
+        no_files = limit == LIMIT_DISK and full_scratch() == "files"
         try:
             fields = describe(error, sources)
         except BaseException:
             traceback.clear_frames(error.__traceback__)
             bases = encoding.builtin_bases(type(error))
             fields = encoding.error_fields(type(error).__name__, "", "", None, "", bases)
+        if no_files:
+            fields["no_files"] = True
         body = encoding.encode_error(fields)
         if len(body) <= INLINE:
             self.cell.reply(self.fd, RAISED, 0, call_id, len(body), len(body), body)
@@ -401,38 +486,74 @@ _ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def limit_of(error: BaseException, cell: Any) -> int:
-    """Which limit of the cell an uncaught exception is, or 0."""
+    """Which limit of the cell an uncaught exception is, or 0. What a `raise` statement made is any
+    error, whatever it says.
+    """
     if isinstance(error, MemoryError):
         return LIMIT_MEMORY if is_out_of_memory(error) else 0
-    number = getattr(error, "errno", None) if isinstance(error, OSError) else None
-    if number == errno.ENOMEM:
-        return LIMIT_MEMORY
+    number = _errno_of(error) if isinstance(error, OSError) else None
+    no_thread = isinstance(error, RuntimeError) and error.args == ("can't start new thread",)
+    if number not in LIMIT_ERRORS and not no_thread:
+        return 0
+    if raised_in(error) not in (None, *PASSES_ON):
+        return 0
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return LIMIT_DISK
-    no_thread = isinstance(error, RuntimeError) and "can't start new thread" in str(error)
-    if (number == errno.EAGAIN or no_thread) and not cell.can_fork():
+        return LIMIT_DISK if full_scratch() else 0
+    if number != errno.ENOMEM and not cell.can_fork():
         return LIMIT_PIDS
-    return LIMIT_MEMORY if no_thread else 0
+    if number == errno.EAGAIN or has_own_memory_limit():
+        return 0
+    return LIMIT_MEMORY
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an allocation failed; a MemoryError that Python code raised is any error."""
+    """Whether an allocation failed for the call's limit; a MemoryError that Python code raised is
+    any error.
+    """
+    if has_own_memory_limit():
+        return False
     seen = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
-        if isinstance(error, MemoryError) and not was_raised_by_statement(error):
+        if isinstance(error, MemoryError) and raised_in(error) is None:
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
-def was_raised_by_statement(error: BaseException) -> bool:
+def has_own_memory_limit() -> bool:
+    """Whether the code gave itself less address space than it was given memory to reserve."""
+    own, given = (resource.getrlimit(one)[0] for one in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return own != resource.RLIM_INFINITY and (given == resource.RLIM_INFINITY or own < given)
+
+
+def raised_in(error: BaseException) -> str | None:
+    """The name of the module whose `raise` statement made it; None: none did."""
     place = error.__traceback__
     if place is None:
-        return False
+        return None
     while place.tb_next is not None:
         place = place.tb_next
-    return place.tb_frame.f_code.co_code[place.tb_lasti] == RAISE
+    # Compiled code may have a frame without any bytecode.
+    if place.tb_frame.f_code.co_code[max(place.tb_lasti, 0) :][:1] != bytes((RAISE,)):
+        return None
+    return str(place.tb_frame.f_globals.get("__name__", ""))
+
+
+def full_scratch() -> str:
+    """Of what the scratch has none left, "blocks" or "files"; "" where there is room, as in one
+    whose files were removed since. A file may be of another file system.
+    """
+    for path in SCRATCH:
+        try:
+            status = _statvfs(path)
+        except OSError:
+            continue
+        if status.f_blocks and status.f_bfree == 0:
+            return "blocks"
+        if status.f_files and status.f_ffree == 0:
+            return "files"
+    return ""
 
 
 def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
@@ -442,13 +563,11 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
     leave_out_own(told)
     line = told.stack[-1].lineno if told.stack else None
+    own = {*sources, *(getattr(sys.modules.get(name), "__file__", None) for name in TEXTS)}
     for frame in told.stack:
-        if frame.filename in sources:
+        if frame.filename in own:
             line = frame.lineno
-    if isinstance(error, SyntaxError) and error.filename in (
-        *sources,
-        getattr(sys.modules["__main__"], "__file__", None),
-    ):
+    if isinstance(error, SyntaxError) and error.filename in own:
         line = error.lineno
     try:
         message = str(error)
@@ -456,7 +575,13 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
         message = f"(its text cannot be had: {type(second).__name__})"
     bases = encoding.builtin_bases(type(error))
     text = "".join(told.format())
-    return encoding.error_fields(type(error).__name__, message, text, line, "", bases)
+    hint = ""
+    if any(error is one for one in _not_loaded) and not isinstance(
+        error, (ImportError, MemoryError)
+    ):
+        message = f"{message} (before the function began, as what travels with it was loaded)"
+        hint = "the function did not raise this: make inside it what cannot be loaded there"
+    return encoding.error_fields(type(error).__name__, message, text, line, hint, bases)
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -466,37 +591,6 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
     import asyncio
 
     return lambda *args, **kwargs: asyncio.run(function(*args, **kwargs))
-
-
-def run_chunk(
-    function: Callable[..., Any], calls: list[Any], sources: dict[str, str], results: list[Any]
-) -> tuple[str, list[Any]]:
-    """One after another in this cell, those that have results already left out. What one raises is
-    its own affair, but a limit ends all. ("ok", values), or ("each", pairs of what became of it).
-    """
-    for args, kwargs in calls[len(results) :]:
-        try:
-            results.append(("ok", function(*args, **kwargs)))
-        except Exception as error:
-            if isinstance(error, MemoryError) and is_out_of_memory(error):
-                raise
-            results.append(("error", describe(error, sources)))
-    if any(kind == "error" for kind, _ in results):
-        return "each", results
-    return "ok", [value for _, value in results]
-
-
-def resume_chunk(
-    function: Callable[..., Any], calls: list[Any], values: list[Any], error: Any, meta: Any
-) -> tuple[str, list[Any]]:
-    """After these values were had and the next call raised that."""
-    if not isinstance(error, Exception):
-        raise error
-    if isinstance(error, MemoryError) and is_out_of_memory(error):
-        raise error
-    sources = meta_of(meta).get("sources") or {}
-    results = [*(("ok", value) for value in values), ("error", describe(error, sources))]
-    return "each", run_chunk(function, [(args, {}) for args in calls], sources, results)[1]
 
 
 def leave_out_own(told: traceback.TracebackException) -> None:
@@ -541,6 +635,98 @@ def define(source: str, meta: dict[str, Any]) -> Any:
         raise NameError(f"the source defines no {meta['name']!r}") from None
 
 
+def write_program(filename: str) -> None:
+    """Writes the program to the file of its name in the working directory, unless there is one."""
+    path = os.path.abspath(filename)
+    if not path.startswith(os.getcwd() + os.sep):
+        return
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "x", encoding="utf-8", newline="") as file:
+            file.write("".join(linecache.cache[filename][2]))
+    except OSError:
+        pass  # there is one, or no room: as a program whose file was deleted
+
+
+def publish(function: Any) -> None:
+    """What came by value stands in its module under its own name, so that it can be pickled by
+    that name, as it is where a child process was forked. It is found in what functions refer to,
+    and in modules by value and classes that are found there.
+    """
+    waiting: list[Any] = [function]
+    seen: dict[int, Any] = {}
+    while waiting and len(seen) < MOST_LOOKED_INTO:
+        space = waiting.pop()
+        if id(space) in seen:
+            continue
+        seen[id(space)] = space
+        if type(space) is not dict:
+            around = getattr(space, "__globals__", None)
+            if type(around) is not dict or is_of_import(around):
+                continue
+            waiting.append(around)
+            space = closure_of(space)
+        for name, value in list(space.items()):
+            if type(value) is types.ModuleType:
+                if not is_of_import(vars(value)):
+                    waiting.append(vars(value))
+                continue
+            if isinstance(value, types.FunctionType):
+                waiting.append(value)
+            elif not isinstance(value, type):
+                continue
+            if value.__qualname__ != name or type(value.__module__) is not str:
+                continue
+            module = module_by_value(value.__module__)
+            if module is not None:
+                setattr(module, name, value)
+                if isinstance(value, type):
+                    waiting += [one for one in map(method_of, vars(value).values()) if one]
+
+
+def is_of_import(space: dict[str, Any]) -> bool:
+    """Whether these are the globals of a module that was imported."""
+    module = sys.modules.get(str(space.get("__name__")))
+    return getattr(module, "__dict__", None) is space
+
+
+def closure_of(function: Any) -> dict[str, Any]:
+    """What a function refers to of those around it."""
+    if not isinstance(function, types.FunctionType):
+        return {}
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            pass  # not assigned yet
+    return found
+
+
+def method_of(value: Any) -> types.FunctionType | None:
+    """The function that stands in a class as this."""
+    if isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def module_by_value(name: str) -> types.ModuleType | None:
+    """`__main__`, or a module of that name that is made here with its parents; None: there is one
+    that was imported.
+    """
+    module = sys.modules.get(name)
+    if module is None:
+        module = sys.modules[name] = types.ModuleType(name, BY_VALUE)
+        parent, _, last = name.rpartition(".")
+        above = module_by_value(parent) if parent else None
+        if above is not None:
+            above.__dict__.setdefault("__path__", [])
+            above.__dict__.setdefault(last, module)
+    return module if name == "__main__" or module.__doc__ is BY_VALUE else None
+
+
 def fresh_main(filename: str) -> types.ModuleType:
     main = types.ModuleType("__main__")
     main.__file__ = filename
@@ -565,7 +751,11 @@ def feed_stdin(content: Any, anew: bool) -> None:
     is read from, unless a package or `setup` took it away. `anew`: an earlier call may have read.
     """
     data = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
-    fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # gVisor has no such files
+        fd = os.open("/tmp/.stdin", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.unlink("/tmp/.stdin")
     os.write(fd, b"")
     view = memoryview(data)
     while view:
@@ -596,6 +786,14 @@ def add_site_builtins() -> None:
     builtins.help = _sitebuiltins._Helper()
 
 
+def tell_multiprocessing() -> None:
+    """A child that it starts anew looks for the program where the parent was when it was imported:
+    that was in the zygote, in another directory."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+
+
 def finish_program() -> None:
     """What a program can tell of the interpreter's end: threads waited for, exit functions run.
 
@@ -624,6 +822,25 @@ def exit_unless_zero(code: Any) -> None:
     leave(code)
 
 
+def leave_fork(error: BaseException | None) -> NoReturn:
+    """Ends a process that the program forked and that came back from it, as the interpreter's end
+    would: the reply to the call is its parent's."""
+    code: Any = 0
+    try:
+        if isinstance(error, SystemExit):
+            code = error.code
+        elif error is not None:
+            told = traceback.TracebackException.from_exception(error)
+            leave_out_own(told)
+            print("".join(told.format()), end="", file=sys.stderr)
+            code = 1
+        finish_program()
+        exit_unless_zero(code)
+    finally:
+        flush_streams()
+        leave(0)
+
+
 def leave(code: int) -> NoReturn:
     _exit(code & 0xFF)
 
@@ -648,7 +865,7 @@ def flush(stream: Any) -> None:
 def _dummy(function: bytes, args: bytes, plain: bool) -> bytes:
     meta = pickle.dumps({"mode": "function", "sources": {}}, 5)
     sections = [PLAIN + meta if plain else meta, function, args, b""]
-    return _lengths.pack(*map(len, sections)) + b"".join(sections)
+    return NO_IDENTITY + _lengths.pack(*map(len, sections)) + b"".join(sections)
 
 
 def _make_dummies() -> tuple[list[bytes], list[bytes]]:

@@ -28,6 +28,7 @@
 #include "images/warden/control.h"
 #include "images/worker/bare.h"
 #include "images/worker/clone.h"
+#include "images/worker/footprint.h"
 #include "images/worker/frames.h"
 #include "images/worker/lent.h"
 #include "images/worker/network.h"
@@ -91,8 +92,9 @@ PyObject* Enter(PyObject*, PyObject* args) {
 // A forwarder of its own for each cell that has a network; the last one's ends first.
 long MakeNetworkAndCell(const Received& received, uint64_t id, const int (&descriptors)[3],
                         const char** step) {
+  if (has_network()) StopForwarder();
+  if (const char* failed = RenewNetwork()) return *step = failed, -errno;
   if (has_network()) {
-    StopForwarder();
     if (const char* failed = StartForwarder(received.descriptors[3])) return *step = failed, -errno;
   }
   return MakeCell(plan, id, descriptors, step);
@@ -231,6 +233,24 @@ PyObject* Settle(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* Watch(PyObject*, PyObject*) {
+  WatchPages();
+  Py_RETURN_NONE;
+}
+
+PyObject* Touched(PyObject*, PyObject*) {
+  const Footprint found = TouchedPages();
+  return PyBytes_FromStringAndSize(found.bytes, static_cast<Py_ssize_t>(found.size));
+}
+
+PyObject* Keep(PyObject*, PyObject* args) {
+  const char* bytes;
+  Py_ssize_t size, most;
+  if (!PyArg_ParseTuple(args, "y#n", &bytes, &size, &most)) return nullptr;
+  const Footprint footprint{bytes, static_cast<size_t>(size)};
+  return PyLong_FromSize_t(KeepFootprint(footprint, static_cast<size_t>(most)));
+}
+
 PyMethodDef methods[] = {
     {"fork_slot", Fork, METH_NOARGS, "fork with the same parent"},
     {"enter_slot", Enter, METH_VARARGS,
@@ -248,6 +268,11 @@ PyMethodDef methods[] = {
     {"use_big_arenas", BigArenas, METH_NOARGS,
      "what is allocated from now on may lie in big pages"},
     {"settle_pages", Settle, METH_NOARGS, "no more of that; make big pages of what is there"},
+    {"watch_pages", Watch, METH_NOARGS, "from now on, which pages this process touches"},
+    {"touched_pages", Touched, METH_NOARGS, "those, as bytes; none where the kernel does not tell"},
+    {"keep_footprint", Keep, METH_VARARGS,
+     "keep_footprint(touched pages, most): cells that wait have them ahead, if no more than `most` "
+     "are to be copied -> so many"},
     {"find_openssl", FindOpenssl, METH_NOARGS, "find OpenSSL where it is loaded"},
     {"stir_openssl", StirOpenssl, METH_NOARGS,
      "give the generators of what was found a state of this process"},

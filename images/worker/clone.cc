@@ -80,28 +80,36 @@ long OpenDirectory(const char* path) {
   return fd;
 }
 
-// One tmpfs is the working directory, /tmp and /dev/shm: one size limit, one thing to measure. The
-// paths are those of the cell, whose working directory is /work.
+// One tmpfs is the working directory, /tmp and /dev/shm: one size limit, one thing to measure.
+// Paths are the cell's, whose working directory is /work.
 long MountScratch(const char* options) {
   Mount("scratch", "/work", "tmpfs", kQuiet, options);
-  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/cwd"), 0755));
-  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/tmp"), 01777));
-  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("/work/shm"), 01777));
-  const long root = OpenDirectory("/work");
-  Mount("/work/tmp", "/tmp", nullptr, MS_BIND, nullptr);
-  Mount("/work/shm", "/dev/shm", nullptr, MS_BIND, nullptr);
-  Mount("/work/cwd", "/work", nullptr, MS_BIND, nullptr);
+  Check("chdir", RawCall(SYS_chdir, Arg("/work")));
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("cwd"), 0755));
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("tmp"), 01777));
+  Check("mkdir", RawCall(SYS_mkdirat, AT_FDCWD, Arg("shm"), 01777));
+  const long root = OpenDirectory(".");
+  Mount("tmp", "/tmp", nullptr, MS_BIND, nullptr);
+  Mount("shm", "/dev/shm", nullptr, MS_BIND, nullptr);
+  Mount("cwd", "/work", nullptr, MS_BIND, nullptr);
   return root;
 }
 
+// Read-only: no call can undo its oom_score_adj, by which it goes before anything of the host, or
+// reach what else a process may write to there (clear_refs of shared pages, loginuid, which counts
+// for the whole machine).
 long MountProc(const CellPlan& plan) {
-  if (!Without("proc")) Mount("proc", "/proc", "proc", kQuiet | MS_NOEXEC, nullptr);
+  // No user namespace below this one: it would hand out capabilities again. The cell's filter
+  // refuses them too. Written where the container's /proc still is.
+  if (!Without("namespaces")) WriteText("/proc/sys/user/max_user_namespaces", "0");
+  const unsigned long flags = kQuiet | MS_NOEXEC | (Without("proc-writes") ? 0 : MS_RDONLY);
+  // The first is the warden's alone, and covered at once: to look something up in a directory waits
+  // for those that list it or make something there, which is the call in its own.
+  if (!Without("proc")) Mount("proc", "/proc", "proc", flags, nullptr);
   const long root = OpenDirectory("/proc");
+  if (!Without("proc")) Mount("proc", "/proc", "proc", flags, nullptr);
   for (int i = 0; i < plan.masks; ++i)
     Mount(plan.mask_by[i], plan.mask[i], nullptr, MS_BIND, nullptr);
-  // No user namespace below this one: it would hand out capabilities again. The cell's filter
-  // refuses them too.
-  if (!Without("namespaces")) WriteText("/proc/sys/user/max_user_namespaces", "0");
   return root;
 }
 
@@ -187,6 +195,12 @@ void RestoreThread() {
 }
 
 const char* PlaceDescriptors(const int (&descriptors)[3]) {
+  // Opened anew: locks, flags and owners belong to an open file, which the slot's is for all cells.
+  if (!Without("stdin")) {
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0) return "stdin";
+    close(null);
+  }
   if (dup2(descriptors[1], STDOUT_FILENO) < 0) return "stdout";
   if (dup2(descriptors[2], STDERR_FILENO) < 0) return "stderr";
   if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0)

@@ -31,6 +31,9 @@ MAGIC, VERSION = 0x4348, 3
 CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
     1, 12
 )
+MISDIRECTED = 12
+LOADING = 1  # of an ARM
+NO_IDENTITY = bytes(32)
 MAKE_SLOT, MAKE_CELL, ARM, KILL, RETIRE, CONFIGURE, END_SLOT = range(32, 39)
 HELLO, ZYGOTE_READY, SLOT_READY, CELL_READY, CELL_EXIT, FAILED, ZYGOTE_DIED = range(64, 71)
 SLOT_GONE = 71
@@ -87,9 +90,16 @@ def send(sock: socket.socket, frame: Frame, descriptors: list[int] | None = None
     sock.sendmsg([data, frame.payload], rights)
 
 
+def readable(descriptor: int, timeout: float) -> bool:
+    """select() takes no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(int(timeout * 1000)))
+
+
 def receive(sock: socket.socket, timeout: float = 20) -> Frame | None:
     """None: the other side is gone."""
-    if not select.select([sock], [], [], timeout)[0]:
+    if not readable(sock.fileno(), timeout):
         raise TimeoutError("no frame came")
     try:
         data = sock.recv(128 * 1024)
@@ -265,8 +275,8 @@ class Worker:
     def ready(self) -> dict[str, Any]:
         frame = self.expect(ZYGOTE_READY, ZYGOTE_DIED, timeout=60)
         assert frame.kind == ZYGOTE_READY, frame
-        notes: dict[str, Any] = json.loads(frame.payload)
-        return notes
+        self.notes: dict[str, Any] = json.loads(frame.payload)
+        return self.notes
 
     def slot(self, number: int = 0) -> int:
         self.tell(Frame(MAKE_SLOT, a=number))
@@ -298,8 +308,8 @@ class Cell:
         self.made = worker.expect(CELL_READY, FAILED, id_=self.id)
         assert self.made.kind == CELL_READY, self.made
 
-    def arm(self, wall_ms: int = 0, cpu_ms: int = 0) -> None:
-        self.worker.tell(Frame(ARM, id=self.id, b=wall_ms, c=cpu_ms))
+    def arm(self, wall_ms: int = 0, cpu_ms: int = 0, loading: bool = False) -> None:
+        self.worker.tell(Frame(ARM, a=LOADING * loading, id=self.id, b=wall_ms, c=cpu_ms))
 
     def send_call(
         self,
@@ -307,15 +317,18 @@ class Cell:
         meta: dict[str, Any],
         args: tuple[Any, ...] = (),
         kind: int = CALL,
-        key: int = 0,
+        identity: bytes = NO_IDENTITY,
         mark: bytes = b"",
         cpu: int = -1,
+        given: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """`mark`: what says that the cell may take its short way, such as b"P"; `cpu`: on which the
-        caller waits."""
+        """`given`: arguments by name, as `kwargs` are; `mark`: what says that the cell may take its
+        short way, such as b"P"; `cpu`: on which the caller waits."""
         buffers: list[pickle.PickleBuffer] = []
-        packed = pickle.dumps((args, kwargs), 5, buffer_callback=buffers.append)
+        packed = pickle.dumps(
+            (args, {**kwargs, **(given or {})}), 5, buffer_callback=buffers.append
+        )
         joined, places = bytearray(), b""
         for buffer in buffers:
             joined += b"\0" * (-len(joined) % 4096)
@@ -344,9 +357,8 @@ class Cell:
                 kind,
                 a=4,
                 id=self.id,
-                b=key,
                 c=cpu + 1,
-                payload=struct.pack("<4I", *lengths) + b"".join(inline),
+                payload=identity + struct.pack("<4I", *lengths) + b"".join(inline),
             ),
             descriptors,
         )
@@ -395,7 +407,8 @@ class Cell:
         return self.reply()
 
     def program(self, source: str, **meta: Any) -> Reply | None:
-        self.send_call(source.encode(), {"mode": "program", **meta})
+        given = {name: meta.pop(name) for name in ("args", "stdin", "files") if name in meta}
+        self.send_call(source.encode(), {"mode": "program", **meta}, given=given)
         return self.reply()
 
     def exit(self, timeout: float = 20) -> Exit:
@@ -427,7 +440,7 @@ def make_memfd(data: bytes) -> int:
 
 def drain(fd: int) -> str:
     data = b""
-    while select.select([fd], [], [], 0)[0]:
+    while readable(fd, 0):
         chunk = os.read(fd, 65536)
         if not chunk:
             break

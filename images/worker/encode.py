@@ -6,14 +6,15 @@ serves one value, on one thread; the value must not change meanwhile.
 
 Types are matched exactly. OrderedDict, defaultdict and Counter travel as the dict that they equal;
 every other subclass of a builtin is refused, since the host would get something else than was
-returned. A shared reference is written each time it is met. Libraries (numpy, pandas, …) are only
+returned. A shared reference is written each time it is met: how much that makes of a value is
+found out before much of it is written. Libraries (numpy, pandas, …) are only
 looked up in `sys.modules`: if one is not imported, no value is of its types.
 """
 
 from __future__ import annotations
 
 from array import array
-from itertools import chain
+from itertools import chain, repeat
 from struct import Struct
 from typing import Any, Callable, Iterable, Iterator
 
@@ -22,10 +23,13 @@ import encode_standard
 
 MAX_DEPTH = 128
 MAX_BIG_INT_BYTES = 131072  # 1 MiB of bits
+MAX_RANGE_BITS = 8192  # of each bound
 OUT_OF_BAND = 65536  # bytes: from here on data is not copied into the body
 ALIGNMENT = 64
 TEXT_CAP = 65536  # bytes of each text of an error
 
+_LOOK_AT = 1 << 16  # bytes: beyond these a value is looked through before more is written
+_LONG = 4096  # items: of a longer list whose ends are plain, the rest is taken for plain, too
 _PACK_AT = 16  # items: from here on a list of only floats, or only ints, is written as one block
 _MEMO_ITEMS, _MEMO_LENGTH = (
     1024,
@@ -72,11 +76,12 @@ class Unencodable(Exception):
 
 
 class TooLarge(Exception):
-    """The encoded value is larger than allowed: at least `size` bytes."""
+    """The encoded value is larger than allowed: at least `size` bytes. `path`: of what is large."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, path: str = "") -> None:
         super().__init__(size)
-        self.size = size
+        self.size = min(size, 1 << 62)
+        self.path = path
 
 
 class Payload:
@@ -108,19 +113,106 @@ class Payload:
 
 def encode(value: Any, max_bytes: int) -> Payload:
     """Raises Unencodable, TooLarge, or what the machine raises (MemoryError, KeyboardInterrupt)."""
-    encoder = Encoder(max_bytes)
+    encoder = Encoder(max_bytes, value)
     try:
         encoder.value(value)
     except Unencodable as error:
         error.path = "result" + "".join(reversed(error.steps))
         error.args = (error.path, error.type_name, error.hint)
         raise
+    except TooLarge as error:
+        error.path = error.path or Extent(max_bytes).culprit(value)
+        raise
     except RecursionError:
         raise Unencodable("result", type(value).__name__, _TOO_DEEP) from None
     payload = Payload(encoder.out, encoder.buffers)
     if payload.size > max_bytes:
-        raise TooLarge(payload.size)
+        raise TooLarge(payload.size, Extent(max_bytes).culprit(value))
     return payload
+
+
+class Extent:
+    """At least how many bytes a value makes, in time that grows with what is in memory: each
+    container is looked through once, however often it is met.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.known: dict[int, int] = {}  # by id of the container
+
+    def of(self, x: Any, depth: int = 0) -> int:
+        if type(x) in _TEXTS:
+            return 1 + len(x)
+        children = _children(x)
+        if children is None:
+            return 1 + _bytes_beside(x)
+        if self.has_too_many(x):
+            return 1 + len(x)
+        known = self.known.get(id(x))
+        if known is not None:
+            return known
+        self.known[id(x)] = size = 1  # what holds itself is refused elsewhere
+        if depth <= MAX_DEPTH:
+            for child in children:
+                kind = type(child)
+                if kind in _PLAIN:
+                    size += 1
+                else:
+                    size += 1 + len(child) if kind is str else self.of(child, depth + 1)
+        self.known[id(x)] = size
+        return size
+
+    def has_too_many(self, x: Any) -> bool:
+        """Whether its items alone are too many, which then need not be looked through."""
+        return type(x) in _CONTAINERS and len(x) > self.limit
+
+    def culprit(self, value: Any) -> str:
+        """The path of the innermost value that alone is too large."""
+        path = "result"
+        try:
+            while True:
+                children = _children(value)
+                if children is None or self.has_too_many(value):
+                    return path
+                large = [child for child in children if self.of(child) > self.limit]
+                if len(large) != 1:
+                    return path
+                path += _step_to(value, large[0])
+                value = large[0]
+        except Exception:
+            return path
+
+
+def _children(x: Any) -> Iterable[Any] | None:
+    kind = type(x)
+    if kind is list or kind is tuple:
+        if len(x) >= _LONG and {type(x[0]), type(x[len(x) // 2]), type(x[-1])} <= _PLAIN:
+            return repeat(None, len(x))
+        return x  # type: ignore[no-any-return]
+    if kind is dict:
+        return chain(x, x.values())
+    if kind is set or kind is frozenset:
+        return x  # type: ignore[no-any-return]
+    if kind in _PLAIN or kind in _TEXTS:
+        return None
+    return encode_standard.fields_of(x)
+
+
+def _bytes_beside(x: Any) -> int:
+    """Of what is written as its bytes, and holds no other values."""
+    if type(x).__module__ in ("numpy", "pandas", "pandas.core.frame", "pandas.core.series"):
+        size = getattr(x, "nbytes", 0)
+        return size if type(size) is int else 0
+    return 0
+
+
+def _step_to(x: Any, child: Any) -> str:
+    if type(x) is dict:
+        return _step_in_dict(x, child)
+    if type(x) in (list, tuple, set, frozenset):
+        return _step_in_list(x, child)
+    names = (name for name, value in encode_standard.named_fields_of(x) if value is child)
+    return "." + next(names, "?")
 
 
 def error_fields(
@@ -162,9 +254,10 @@ def _capped(text: str) -> str:
     if type(text) is not str:
         text = f"<{type(text).__name__}>"
     data = text[:TEXT_CAP].encode("utf-8", "backslashreplace")
-    if len(data) <= TEXT_CAP:
+    if len(text) <= TEXT_CAP and len(data) <= TEXT_CAP:
         return data.decode()
-    return data[:TEXT_CAP].decode("utf-8", "ignore")
+    told = f"\n… (cut; it has {len(text):,} characters)"
+    return data[: TEXT_CAP - 64].decode("utf-8", "ignore") + told
 
 
 def _aligned(offset: int) -> int:
@@ -176,13 +269,15 @@ class Encoder:
     refuse.
     """
 
-    __slots__ = ("buffers", "depth", "limit", "memo", "out", "outside")
+    __slots__ = ("buffers", "depth", "limit", "look_at", "memo", "out", "outside", "root")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, root: Any = None) -> None:
         self.out = bytearray(b"\xc1\x01")
         self.buffers: list[memoryview] = []
         self.outside = 0  # bytes in buffers
         self.limit = limit
+        self.root = root
+        self.look_at = min(_LOOK_AT, limit)
         self.depth = 0
         self.memo: dict[str, bytes] = {}
 
@@ -200,8 +295,14 @@ class Encoder:
 
     def check_size(self, more: int = 0) -> None:
         size = len(self.out) + self.outside + more
-        if size > self.limit:
-            raise TooLarge(size)
+        if size > self.look_at:
+            if size > self.limit:
+                raise TooLarge(size)
+            self.look_at = self.limit
+            extent = Extent(self.limit)
+            size = extent.of(self.root)
+            if size > self.limit:
+                raise TooLarge(size, extent.culprit(self.root))
 
     def open(self, size: int, kind: int = 0) -> None:
         """Starts a list of `size` items, or, with a kind, that kind with `size` fields; `close`
@@ -343,6 +444,9 @@ def _step_in_dict(mapping: dict[Any, Any], item: Any) -> str:
     return ".keys()"
 
 
+_CONTAINERS = {list, tuple, dict, set, frozenset}
+_PLAIN = {type(None), bool, int, float}
+_TEXTS = {str, bytes, bytearray}
 _TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep: return it flattened"
 _FIX_STR = [bytes((0xA0 | size,)) for size in range(32)]
 
@@ -471,6 +575,12 @@ def _list(e: Encoder, x: list[Any]) -> None:
     e.sequence(x)
 
 
+def _range(e: Encoder, x: range) -> None:
+    if max(x.start.bit_length(), x.stop.bit_length(), x.step.bit_length()) > MAX_RANGE_BITS:
+        e.refuse(x, "it goes further than 8,192 bits: return its bounds")
+    e.mark(0x07, x.start, x.stop, x.step)
+
+
 def _complex(e: Encoder, x: complex) -> None:
     e.mark(0x09, x.real, x.imag)
 
@@ -488,7 +598,7 @@ _HANDLERS: dict[type, Callable[[Encoder, Any], None]] = {
     set: lambda e, x: e.sequence(x, 0x02),
     frozenset: lambda e, x: e.sequence(x, 0x03),
     bytearray: _bytearray,
-    range: lambda e, x: e.mark(0x07, x.start, x.stop, x.step),
+    range: _range,
     slice: lambda e, x: e.mark(0x08, x.start, x.stop, x.step),
     complex: _complex,
 }
@@ -544,6 +654,11 @@ _HINTS = {
     "dict_items": "return list(…) of it",
     "mappingproxy": "return dict(…) of it",
     "Figure": "save it into an io.BytesIO with `savefig` and return the bytes",
+    "DataFrame": "return `x.to_arrow()`, with pyarrow on both sides, or `x.to_dicts()`",
+    "Series": "return `x.to_arrow()`, with pyarrow on both sides, or `x.to_list()`",
+    "LazyFrame": "return `x.collect().to_dicts()`",
+    "DuckDBPyRelation": "return `x.fetchall()` or `x.df()`",
+    "Row": "return `dict(x)`",
     "Tensor": "return `x.detach().cpu().numpy()`",
     "csr_matrix": "return its parts (`data`, `indices`, `indptr`), or `toarray()`",
 }

@@ -9,7 +9,7 @@ caller's annotations and arguments name.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 if TYPE_CHECKING:
     from encode import Encoder
@@ -34,6 +34,25 @@ def handler(kind: type) -> Handler | None:
     if pydantic and issubclass(kind, pydantic.BaseModel):
         return _model
     return None
+
+
+def named_fields_of(x: Any) -> Iterable[tuple[str, Any]]:
+    """Names and values of what a class of the user's own is made of; nothing of another value."""
+    kind = type(x)
+    names = getattr(kind, "_fields", None)
+    if issubclass(kind, tuple) and type(names) is tuple:
+        return zip(names, tuple.__iter__(x))
+    names = kind.__dict__.get("__dataclass_fields__") or getattr(kind, "model_fields", None)
+    if type(names) is dict:
+        return ((name, getattr(x, name, None)) for name in names)
+    return ()
+
+
+def fields_of(x: Any) -> list[Any] | None:
+    """Their values; None: it has none. Also of the dicts that travel as the dict they equal."""
+    if isinstance(x, dict):
+        return [*dict.keys(x), *dict.values(x)]
+    return [value for _, value in named_fields_of(x)] or None
 
 
 def _date(e: Encoder, x: Any) -> None:
@@ -74,6 +93,8 @@ def _decimal(e: Encoder, x: Any) -> None:
 
 
 def _fraction(e: Encoder, x: Any) -> None:
+    if max(x.numerator.bit_length(), x.denominator.bit_length()) > 32_768:
+        e.refuse(x, "a part of it has more than 32,768 bits: return numerator and denominator")
     e.mark(0x17, x.numerator, x.denominator)
 
 

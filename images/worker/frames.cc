@@ -1,6 +1,7 @@
 #include "images/worker/frames.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +17,7 @@ namespace hutch {
 namespace {
 
 Frame incoming;
+size_t incoming_size = 0;
 
 // The call being served.
 struct Measured {
@@ -128,7 +130,11 @@ class Pin {
   cpu_set_t allowed_{};
 } pin;
 
+bool is_fork = false;
+
 PyObject* Loaded(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(MeasureLoad()); }
+
+PyObject* IsForkOf(PyObject*, PyObject*) { return PyBool_FromLong(IsFork() ? 1 : 0); }
 
 PyObject* Ran(PyObject*, PyObject*) {
   MeasureRun();
@@ -199,14 +205,16 @@ const Frame* ReceiveUnlocked(int fd, Received* received) {
 
 bool SectionsOf(const Received& received, CallSections* sections) {
   uint32_t lengths[kSections];
+  constexpr size_t kBeforeSections = kIdentitySize + sizeof lengths;
   const auto size = static_cast<size_t>(received.size);
   const FrameHeader& header = incoming.header;
   if ((header.kind != FrameKind::kCall && header.kind != FrameKind::kLoad) ||
-      header.a != kSections || size < sizeof lengths) {
+      header.a != kSections || size < kBeforeSections) {
     return false;
   }
-  memcpy(lengths, incoming.payload, sizeof lengths);
-  size_t at = sizeof lengths;
+  sections->identity = {incoming.payload, kIdentitySize};
+  memcpy(lengths, incoming.payload + kIdentitySize, sizeof lengths);
+  size_t at = kBeforeSections;
   for (int i = 0; i < kSections; ++i) {
     if (lengths[i] == kSectionInDescriptor) {
       sections->section[i] = std::string_view();
@@ -254,6 +262,12 @@ void BeginMeasuring(int cpus, int cpu) {
   measured.clock_ns = NowNs();
 }
 
+void MindForks() {
+  pthread_atfork(nullptr, nullptr, [] { is_fork = true; });
+}
+
+bool IsFork() { return is_fork; }
+
 uint64_t MeasureLoad() { return measured.load_ns = Step(); }
 
 void MeasureRun() {
@@ -290,6 +304,10 @@ const Frame* Receive(int fd, Received* received) {
   message.msg_controllen = sizeof control;
   const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
   if (size < 0 && errno != ECONNRESET) return nullptr;
+  const auto arrived = static_cast<size_t>(std::max<ssize_t>(size, 0));
+  if (arrived < incoming_size)
+    memset(reinterpret_cast<char*>(&incoming) + arrived, 0, incoming_size - arrived);
+  incoming_size = arrived;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr;
        c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -318,6 +336,7 @@ PyMethodDef frame_methods[] = {
     {"send", Send, METH_VARARGS, "send(fd, kind, a, id, b, c, body=b''): one frame"},
     {"pair", Pair, METH_NOARGS, "pair() -> (fd, fd): two ends of a channel for frames"},
     {"loaded", Loaded, METH_NOARGS, "loaded() -> ns: function and arguments are there"},
+    {"is_fork", IsForkOf, METH_NOARGS, "is_fork() -> whether user code forked this process"},
     {"ran", Ran, METH_NOARGS, "the function has ended"},
     {"encoded", Encoded, METH_NOARGS, "its result is bytes"},
     {"hit_limit", HitLimit, METH_VARARGS, "hit_limit(limit): what ended the call"},

@@ -30,8 +30,8 @@ struct Received {
 };
 void CloseAll(Received* received);
 
-// Blocks for one datagram, into a frame that the next one overwrites. nullptr, errno set: a
-// failure, or no frame of ours (EPROTO).
+// Blocks for one datagram, into a frame that the next one replaces: nothing of it is left then.
+// nullptr, errno set: a failure, or no frame of ours (EPROTO).
 const Frame* Receive(int fd, Received* received);
 
 // The same, without the GIL.
@@ -42,6 +42,7 @@ PyObject* RaiseErrno();
 // The sections of the call that came last, until the next frame does.
 inline constexpr int kSections = 4;
 struct CallSections {
+  std::string_view identity;            // kIdentitySize bytes
   std::string_view section[kSections];  // data() is nullptr: it came as a descriptor
   std::string_view meta() const { return section[0]; }
   std::string_view function() const { return section[1]; }
@@ -68,6 +69,10 @@ void LearnCpus();
 void StayOn(int cpus, int cpu);
 // No more, if the last call ran for long: the next one takes a CPU that is idle then.
 void LeaveAfterLong();
+
+// From now on, what fork() makes of this process is known by IsFork(): it serves no call.
+void MindForks();
+bool IsFork();
 
 // What the reply tells of a call: when it came, and when each of its steps ended. Stays on `cpus`.
 void BeginMeasuring(int cpus, int cpu);

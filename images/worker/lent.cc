@@ -23,14 +23,18 @@ PyObject* Misplaced() {
   return nullptr;
 }
 
-// Lent memory is mapped beside what the call may allocate, not out of it.
-void MakeRoom(uint64_t size) {
+// Lent memory is mapped beside what the call may reserve, not out of it. False, with a MemoryError:
+// it is more than a call may be lent.
+bool MakeRoom(uint64_t size) {
   rlimit limit;
-  if (getrlimit(RLIMIT_DATA, &limit) != 0) return;
-  limit.rlim_cur = size > limit.rlim_max - std::min(limit.rlim_cur, limit.rlim_max)
-                       ? limit.rlim_max
-                       : limit.rlim_cur + size;
+  if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return true;
+  if (size > limit.rlim_max - std::min(limit.rlim_cur, limit.rlim_max)) {
+    PyErr_NoMemory();
+    return false;
+  }
+  limit.rlim_cur += size;
   setrlimit(RLIMIT_DATA, &limit);
+  return true;
 }
 
 // A bytes whose content is that place of a memfd, mapped: copied, a large one would cost a page
@@ -39,7 +43,7 @@ void MakeRoom(uint64_t size) {
 // interpreter did not allocate it: it has one reference more than anybody holds.
 PyObject* MapBytes(int fd, uint64_t whole, const Place& place) {
   if (place.size > whole || place.at > whole - place.size) return Misplaced();
-  MakeRoom(place.size);
+  if (!MakeRoom(place.size)) return nullptr;
   PyObject* like = PyBytes_FromStringAndSize("like", 4);
   if (like == nullptr) return nullptr;
   const auto header = static_cast<size_t>(PyBytes_AsString(like) - reinterpret_cast<char*>(like));
@@ -67,7 +71,7 @@ PyObject* MapBytes(int fd, uint64_t whole, const Place& place) {
 
 // All of a memfd, until nothing looks at it any more.
 PyObject* MapWhole(int fd, uint64_t whole) {
-  MakeRoom(whole);
+  if (!MakeRoom(whole)) return nullptr;
   PyObject* const module = PyImport_ImportModule("mmap");
   PyObject* const made =
       module == nullptr ? nullptr

@@ -3,10 +3,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <net/if.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,6 +17,7 @@
 #include <unistd.h>
 
 #include "images/warden/control.h"
+#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -34,6 +38,39 @@ Listener listeners[kMaxListeners];
 int listener_count = 0;
 int program = -1;
 pid_t forwarder = 0;
+
+// What tells of a network namespace that it was used, and costs little to read again: every packet
+// passes lo, what was refused without a packet is counted, and sockets that outlive their cell are
+// too. What else there is (TIME_WAIT, the counters of TCP) does not come about without a packet.
+struct Trace {
+  const char* path;
+  bool first_line_only;  // the rest is of the whole host
+  int fd = -1;
+  ssize_t size = 0;
+  char text[8192] = {};  // when the namespace was new
+};
+Trace traces[] = {{"/proc/self/net/dev", false},
+                  {"/proc/self/net/sockstat", true},
+                  {"/proc/self/net/snmp", false},
+                  {"/proc/self/net/snmp6", false}};
+
+ssize_t ReadTrace(const Trace& trace, char* text, size_t most) {
+  const ssize_t size = pread(trace.fd, text, most, 0);
+  if (size <= 0 || !trace.first_line_only) return size;
+  const void* end = memchr(text, '\n', static_cast<size_t>(size));
+  return end == nullptr ? size : static_cast<const char*>(end) - text;
+}
+
+bool NetworkWasUsed() {
+  for (const Trace& trace : traces) {
+    if (trace.fd < 0) continue;
+    char text[sizeof trace.text];
+    const ssize_t size = ReadTrace(trace, text, sizeof text);
+    if (size != trace.size || size < 0 || memcmp(text, trace.text, static_cast<size_t>(size)) != 0)
+      return true;
+  }
+  return false;
+}
 
 bool ReadLine(const char* line, char (&hosts_line)[kHostsLine]) {
   char address[64];
@@ -84,6 +121,50 @@ const char* Execute(int channel, char* arguments) {
   }
   forwarder = pid > 0 ? pid : 0;
   return pid > 0 ? nullptr : "vfork";
+}
+
+const char* RaiseLoopback() {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return "socket";
+  ifreq request{};
+  strcpy(request.ifr_name, "lo");
+  // Packets of 64 KB and small windows make TCP wait for timers: a hundredth of the speed.
+  request.ifr_mtu = 8192;
+  const bool sized = ioctl(fd, SIOCSIFMTU, &request) == 0;
+  const bool raised = sized && ioctl(fd, SIOCGIFFLAGS, &request) == 0 &&
+                      (request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP),
+                       ioctl(fd, SIOCSIFFLAGS, &request) == 0);
+  close(fd);
+  return raised ? nullptr : "lo";
+}
+
+bool Write(const char* path, const char* text) {
+  const int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const ssize_t size = static_cast<ssize_t>(strlen(text));
+  const bool written = write(fd, text, strlen(text)) == size;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return written;
+}
+
+// What waits in sockets is in no map of a process, and all TCP of the host has one budget: the most
+// that each socket of this network may hold. The warden counts a socket as that much (watch.cc).
+const char* BoundSocketMemory() {
+  if (Without("tcp_memory")) return nullptr;
+  const struct {
+    const char* path;
+    const char* text;
+    bool since_recently;  // older kernels have one for all networks, which is small by default
+  } settings[] = {{"/proc/sys/net/ipv4/tcp_rmem", "4096 65536 131072", false},
+                  {"/proc/sys/net/ipv4/tcp_wmem", "4096 16384 65536", false},
+                  {"/proc/sys/net/ipv4/tcp_max_tw_buckets", "4096", false},
+                  {"/proc/sys/net/core/optmem_max", "20480", true}};
+  for (const auto& setting : settings) {
+    if (!Write(setting.path, setting.text) && !setting.since_recently) return setting.path;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -142,6 +223,27 @@ const char* StartForwarder(int channel) {
   while (made > 0) close(fds[--made]);
   errno = error;
   return failed;
+}
+
+const char* PrepareNetwork() {
+  const char* const failed = RaiseLoopback();
+  return failed == nullptr ? BoundSocketMemory() : failed;
+}
+
+void WatchNetwork() {
+  for (Trace& trace : traces) {
+    if (trace.fd >= 0) close(trace.fd);
+    trace.fd = open(trace.path, O_RDONLY | O_CLOEXEC);
+    trace.size = trace.fd < 0 ? 0 : ReadTrace(trace, trace.text, sizeof trace.text);
+  }
+}
+
+const char* RenewNetwork() {
+  if (!NetworkWasUsed() || Without("renewal")) return nullptr;
+  if (unshare(CLONE_NEWNET) != 0) return "a network namespace";
+  if (const char* failed = PrepareNetwork()) return failed;
+  WatchNetwork();
+  return nullptr;
 }
 
 void StopForwarder() {

@@ -1,6 +1,9 @@
-// The cell's side of a network: in the slot's own network namespace, where nothing but loopback is,
-// each host that the cell may reach has a loopback address (/etc/hosts names it), and a forwarder
-// (forwarder.cc) listens there before the cell exists.
+// The slot's network namespace, where nothing but loopback is. It is kept from cell to cell, for a
+// new one costs a millisecond of CPU, unless a cell used it: ports, connections that wait to end
+// and counters would tell the next one of that.
+//
+// The cell's side of a network: each host that the cell may reach has a loopback address there
+// (/etc/hosts names it), and a forwarder (forwarder.cc) listens on it before the cell exists.
 //
 // The slot binds the listeners, for ports below 1024 need a capability, and executes the forwarder,
 // which thereby has none. One for each cell: the slot ends it before it makes the next.
@@ -17,6 +20,16 @@ namespace hutch {
 // failed, with errno set. Without lines nothing is done: there is no network.
 // REQUIRES: the container's own root is still there.
 const char* LoadNetwork(const char* text, char* hosts, size_t size);
+
+// In a new namespace: its loopback, and how much its sockets may hold. nullptr, or the step that
+// failed, with errno set.
+const char* PrepareNetwork();
+// Keeps in mind what the namespace looks like unused. REQUIRES: no cell was in it yet.
+void WatchNetwork();
+// Moves the calling process into a new namespace if the one of WatchNetwork() was used since; where
+// that was not called, does nothing. nullptr, or the step that failed, with errno set. REQUIRES: no
+// cell and no forwarder is left.
+const char* RenewNetwork();
 
 bool has_network();
 // A descriptor that is to be kept, as kForwarderFd; -1: none.

@@ -10,28 +10,40 @@
 #include <utility>
 
 #include "images/warden/control.h"
+#include "images/worker/footprint.h"
 #include "images/worker/lent.h"
 
 namespace hutch {
 namespace {
 
 constexpr int kIdleMs = 20;
+constexpr int kMisdirectedExit = 73;
 constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
 constexpr size_t kShort = 4096;               // bytes of a text that is encoded here
 constexpr size_t kLongestHeader = 9;          // of a value, in bytes
 
 // What serve_with() got, and names: made in the zygote.
 struct {
-  PyObject *worker, *loaded;  // `loaded`: the worker's, by key (meta, function, code, plain)
+  PyObject *worker, *loaded;  // `loaded`: the worker's, by identity (meta, function, code, plain)
   PyObject *modules, *run_exit_functions, *log_handlers;
   PyObject *unpickle, *unmarshal, *function_type, *builtins_module, *builtins;
   PyObject *finish_program, *exit_program, *resume_chunk, *compiled, *filename, *main, *file_name,
       *annotations;
   PyObject *threading, *active_threads, *thread_exits;
-  PyObject *load, *handle, *buffers, *finish, *fail, *function_of, *rehearse, *keep, *flush,
-      *builtins_name;
+  PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *rehearse, *keep,
+      *flush, *builtins_name;
   int cpus;
 } own;
+
+// What this process was given to load, once: it then serves that, or ends.
+struct {
+  bool any = false;
+  char identity[kIdentitySize];
+
+  bool Is(std::string_view other) const {
+    return memcmp(identity, other.data(), sizeof identity) == 0;
+  }
+} ahead;
 
 bool Comes(int fd, int ms) {
   pollfd polled{fd, POLLIN, 0};
@@ -260,6 +272,14 @@ PyObject* TakeError() {
   return value;
 }
 
+// In a process that user code forked, and that came back from it: call.py ends it. What it came
+// back with is no reply.
+[[noreturn]] void LeaveFork() {
+  PyObject* const error = PyErr_Occurred() == nullptr ? Py_NewRef(Py_None) : TakeError();
+  PyObject_CallMethodObjArgs(own.worker, own.leave_fork, error, nullptr);
+  _exit(1);
+}
+
 void TellSlowLoad(int fd, uint64_t id) {
   if (MeasureLoad() <= kSlowLoadNs) return;
   SendFrame(fd, {.kind = FrameKind::kStarted, .id = id});
@@ -307,7 +327,8 @@ bool PrepareMain(PyObject* space, PyObject* main, PyObject* filename) {
   return done;
 }
 
-// A program that was compiled ahead and is given nothing, to its end: None, or an exception.
+// A program that was compiled ahead and is given nothing of its own, to its end: None, or an
+// exception.
 PyObject* RunProgram(int fd, uint64_t id, PyObject* text) {
   PyObject* const code = PyObject_GetAttr(text, own.compiled);
   PyObject* const filename = PyObject_GetAttr(text, own.filename);
@@ -346,6 +367,7 @@ PyObject* CallForEach(PyObject* function, PyObject* calls, PyObject* entry,
   if (values == nullptr) return nullptr;
   for (Py_ssize_t i = 0; i < PyList_Size(calls); ++i) {
     PyObject* const value = PyObject_Call(function, PyList_GetItem(calls, i), nullptr);
+    if (IsFork()) LeaveFork();
     if (value == nullptr) {
       PyObject* const error = TakeError();
       PyObject* const meta = MetaOf(entry, call);
@@ -417,6 +439,7 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
     FlushStreams();
     MeasureRun();
     PyErr_Restore(type, error, traceback);
+    if (IsFork()) LeaveFork();
   }
   bool done;
   ShortBody body;
@@ -444,7 +467,8 @@ bool IsServedHere(PyObject* entry, const CallSections& call) {
   if (IsChunk(call.meta()) && Begins(call.arguments(), kPickled)) return false;
   if (entry == nullptr) return IsPlain(call.meta());
   if (PyTuple_GetItem(entry, 3) != Py_True) return false;
-  return PyTuple_GetItem(entry, 1) != Py_None || Begins(call.meta(), kPlainProgram);
+  if (PyTuple_GetItem(entry, 1) != Py_None) return true;
+  return Begins(call.meta(), kPlainProgram) && !Begins(call.arguments(), kPickled);
 }
 
 PyObject* Python(PyObject* how, PyObject* id, PyObject* key, const CallSections& call,
@@ -460,10 +484,20 @@ PyObject* Python(PyObject* how, PyObject* id, PyObject* key, const CallSections&
   return done;
 }
 
+// Whether this process may do what came. It may load one thing, before its call, and then serves
+// that: whatever else was loaded is another call's.
+bool IsForUs(FrameKind kind, std::string_view identity) {
+  if (kind == FrameKind::kCall) return !ahead.any || ahead.Is(identity);
+  if (ahead.any) return false;
+  ahead.any = true;
+  memcpy(ahead.identity, identity.data(), sizeof ahead.identity);
+  return true;
+}
+
 enum class Served { kGone, kOther, kCall, kFailed };
 
-// One frame. kFailed: an exception is set.
-Served ServeOne(int fd, int cpus, bool hurried) {
+// One frame. kFailed: an exception is set. `rehearsed`: nobody's call, and never the last one.
+Served ServeOne(int fd, int cpus, bool hurried, bool rehearsed) {
   Received received;
   const Frame* const frame = ReceiveUnlocked(fd, &received);
   if (frame == nullptr) return RaiseErrno(), Served::kFailed;
@@ -477,7 +511,11 @@ Served ServeOne(int fd, int cpus, bool hurried) {
     CloseAll(&received);
     return Served::kOther;
   }
-  PyObject* const key = PyLong_FromUnsignedLongLong(frame->header.b);
+  if (!rehearsed && !IsForUs(kind, call.identity)) {
+    SendFrame(fd, {.kind = FrameKind::kMisdirected, .id = id});
+    _exit(kMisdirectedExit);
+  }
+  PyObject* const key = BytesOf(call.identity);
   if (key == nullptr) return Served::kFailed;
   PyObject* const entry = PyDict_GetItemWithError(own.loaded, key);
   bool done = true;
@@ -566,6 +604,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                {&own.buffers, "buffers"},
                {&own.finish, "finish"},
                {&own.fail, "fail"},
+               {&own.leave_fork, "leave_fork"},
                {&own.keep, "keep"},
                {&own.function_of, "function_of"},
                {&own.flush, "flush"},
@@ -592,7 +631,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
 PyObject* ServeOneOf(PyObject*, PyObject* args) {
   int fd;
   if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
-  if (ServeOne(fd, 0, true) == Served::kFailed) return nullptr;
+  if (ServeOne(fd, 0, true, true) == Served::kFailed) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -603,12 +642,14 @@ void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
   SendFrame(kControlFd, {.kind = FrameKind::kCellReady, .id = id});
   close(kControlFd);
   PyGC_Enable();
+  MindForks();
   for (;;) {
-    if (hurried && !Comes(kCallFd, kIdleMs)) {
-      if (!Rehearse()) PyErr_Print();
+    if ((hurried || HasFootprint()) && !Comes(kCallFd, kIdleMs)) {  // nobody waits for this cell
+      if (hurried && !Rehearse()) PyErr_Print();
+      TakeFootprint();
       hurried = false;
     }
-    const Served served = ServeOne(kCallFd, own.cpus, hurried);
+    const Served served = ServeOne(kCallFd, own.cpus, hurried, false);
     if (served == Served::kGone) _exit(0);
     if (served == Served::kFailed) {
       PyErr_Print();

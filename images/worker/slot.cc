@@ -3,15 +3,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -38,7 +35,8 @@ constexpr const char* kShown[] = {"/usr",     "/bin",     "/sbin",       "/lib",
                                   "/opt/env", "/etc/ssl", "/opt/modules"};
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
                                     "/dev/urandom"};
-constexpr const char* kCopied[] = {"/etc/ld.so.cache"};  // an image's own library directories
+// An image's own: its library directories, name, and types of files.
+constexpr const char* kCopied[] = {"/etc/ld.so.cache", "/etc/os-release", "/etc/mime.types"};
 
 constexpr char kNothing[] = "/var/hutch/nothing";  // an empty file
 constexpr char kNoFiles[] = "/var/hutch/none";     // an empty directory
@@ -147,10 +145,17 @@ const char* Show(const char* path, bool* locks_shared) {
              : path;
 }
 
+// The inode is the host's. Read-only, its times cannot be set; the device is written to as before.
 const char* BindDevice(const char* path) {
   const RootPath full(path);
   if (WriteFile(full.text, "", O_CREAT) != 0) return path;
-  return mount(path, full.text, nullptr, MS_BIND, nullptr) == 0 ? nullptr : path;
+  if (mount(path, full.text, nullptr, MS_BIND, nullptr) != 0) return path;
+  struct statvfs info;
+  if (Without("devices")) return nullptr;
+  if (statvfs(full.text, &info) != 0) return path;
+  unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID;
+  if ((info.f_flag & ST_NOEXEC) != 0) flags |= MS_NOEXEC;  // of the container's mount, and locked
+  return mount(nullptr, full.text, nullptr, flags, nullptr) == 0 ? nullptr : path;
 }
 
 void CopyFile(const char* path) {
@@ -267,18 +272,6 @@ const char* BuildRoot(const char* hosts, const char* mounts, bool* locks_shared)
   return nullptr;
 }
 
-const char* RaiseLoopback() {
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return "socket";
-  ifreq request{};
-  strcpy(request.ifr_name, "lo");
-  const bool raised = ioctl(fd, SIOCGIFFLAGS, &request) == 0 &&
-                      (request.ifr_flags = static_cast<short>(request.ifr_flags | IFF_UP),
-                       ioctl(fd, SIOCSIFFLAGS, &request) == 0);
-  close(fd);
-  return raised ? nullptr : "lo";
-}
-
 uint64_t DataBytes() {
   char text[128] = {};
   const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
@@ -313,9 +306,11 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
 }  // namespace
 
 Limits LimitsOf(const SlotOptions& options) {
-  const uint64_t data = DataBytes();
-  return {.data_bytes = data + options.memory_kb * 1024,
-          .data_most_bytes = data + 2 * options.memory_kb * 1024,
+  // Reserved memory is no used memory: several times the limit, and the stacks of all threads.
+  const uint64_t memory = options.memory_kb * 1024;
+  const uint64_t data = DataBytes() + 4 * memory + kStackBytes * (options.pids + 1);
+  return {.data_bytes = data,
+          .data_most_bytes = data + 2 * memory,
           // Where a cgroup counts them, this is only the backstop behind it.
           .pids = options.pids + (options.cgroup >= 0 ? kBackstopProcesses : 0),
           .nofile = options.nofile};
@@ -358,8 +353,11 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   // First, so that nothing of what follows is on the worker's account.
   if (options.cgroup >= 0 && write(options.cgroup, "0", 1) != 1) return "cgroup";
   FillPlan(options, plan);
-  const int network = Without("network") ? 0 : CLONE_NEWNET;
-  if (unshare(CLONE_NEWUSER | CLONE_NEWNS | network | CLONE_NEWUTS) != 0) return "unshare";
+  int namespaces = SlotNamespaces();
+  if (Without("network")) namespaces &= ~CLONE_NEWNET;
+  if (Without("locks")) namespaces &= ~(CLONE_NEWCGROUP | CLONE_NEWTIME);
+  const bool network = (namespaces & CLONE_NEWNET) != 0;
+  if (unshare(namespaces) != 0) return "unshare";
   if (WriteFile("/proc/self/setgroups", "deny") != 0) return "setgroups";
   if (WriteFile("/proc/self/uid_map", plan->uid_map) != 0) return "uid_map";
   if (WriteFile("/proc/self/gid_map", plan->gid_map) != 0) return "gid_map";
@@ -367,8 +365,9 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   static char hosts[64 * 1024];
   if (const char* failed = LoadNetwork(options.egress, hosts, sizeof hosts)) return failed;
   if (const char* failed = BuildRoot(hosts, options.mounts, locks_shared)) return failed;
-  if (const char* failed = network == 0 ? nullptr : RaiseLoopback()) return failed;
+  if (const char* failed = network ? PrepareNetwork() : nullptr) return failed;
   if (const char* failed = PlaceControl(control)) return failed;
+  if (network) WatchNetwork();
   return prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) == 0 ? nullptr : "PR_SET_DUMPABLE";
 }
 

@@ -1,11 +1,11 @@
-// A slot: a fork of the zygote with user, mount, UTS and network namespaces of its own, in which
-// one cell at a time is made.
+// A slot: a fork of the zygote with user, mount, UTS, network, cgroup and time namespaces of its
+// own, in which one cell at a time is made.
 //
 // What it keeps for its cells, because each would pay for it (a network namespace: 0.9 ms of CPU):
-// loopback, up, and a root. The root is a small tmpfs, read-only when done. Each directory of the
-// image and the environment appears in it as a read-only overlay of this slot alone: a file lock is
-// kept on the overlay's inode, so cells of two slots do not meet there. Of the container's own root
-// nothing is left: neither /opt/hutch nor /run/hutch.
+// loopback, up, until a cell used it (network.h), and a root. The root is a small tmpfs, read-only
+// when done. Each directory of the image and the environment appears in it as a read-only overlay
+// of this slot alone: a file lock is kept on the overlay's inode, so cells of two slots do not meet
+// there. Of the container's own root nothing is left: neither /opt/hutch nor /run/hutch.
 //
 // Thread contract: called in a fresh, single-threaded fork of the zygote, once.
 #pragma once

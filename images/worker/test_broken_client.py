@@ -14,7 +14,18 @@ driver = pytest.importorskip("driver", reason="cloudpickle and msgpack are not i
 pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 pytest.importorskip("msgpack", reason="msgpack is not installed")
 
-from driver import CALL, RAISED, RESULT, Cell, Frame, Worker, make_memfd, receive, send  # noqa: E402
+from driver import (  # noqa: E402
+    CALL,
+    NO_IDENTITY,
+    RAISED,
+    RESULT,
+    Cell,
+    Frame,
+    Worker,
+    make_memfd,
+    receive,
+    send,
+)
 from test_worker import podman_works  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -55,7 +66,7 @@ def call(
     cell: Cell, lengths: list[int], inline: bytes, descriptors: list[int], count: int = 4
 ) -> Frame | None:
     """Sends a call made by hand; what comes back, None: the cell is gone."""
-    payload = struct.pack(f"<{len(lengths)}I", *lengths) + inline
+    payload = NO_IDENTITY + struct.pack(f"<{len(lengths)}I", *lengths) + inline
     send(cell.socket, Frame(CALL, a=count, id=cell.id, payload=payload), descriptors)
     for fd in descriptors:
         os.close(fd)
@@ -146,7 +157,8 @@ def test_memory_cut_short_under_a_call_ends_its_cell_alone(cell: Cell) -> None:
     source = b"def f(data):\n    while True:\n        data[-1]\n"
     arguments = with_buffer(1 << 20)
     places = struct.pack("<3Q", 0, 0, 1 << 20)
-    payload = struct.pack("<4I", len(META), len(source), len(arguments), len(places))
+    payload = NO_IDENTITY
+    payload += struct.pack("<4I", len(META), len(source), len(arguments), len(places))
     send(
         cell.socket,
         Frame(CALL, a=4, id=cell.id, payload=payload + META + source + arguments + places),
@@ -165,8 +177,9 @@ def test_memory_cut_short_under_a_call_ends_its_cell_alone(cell: Cell) -> None:
     [
         pytest.param(b"", id="empty"),
         pytest.param(b"\0", id="short"),
-        pytest.param(struct.pack("<4I", 1 << 31, 0, 0, 0), id="absurd meta"),
-        pytest.param(struct.pack("<4I", 0, 0, 0, 1 << 30), id="absurd sizes"),
+        pytest.param(NO_IDENTITY, id="no sections"),
+        pytest.param(NO_IDENTITY + struct.pack("<4I", 1 << 31, 0, 0, 0), id="absurd meta"),
+        pytest.param(NO_IDENTITY + struct.pack("<4I", 0, 0, 0, 1 << 30), id="absurd sizes"),
         pytest.param(b"x" * 60_000, id="garbage"),
     ],
 )
@@ -179,7 +192,7 @@ def test_sections_that_are_not_there_are_an_error_of_the_call(cell: Cell, payloa
 def test_a_lease_used_twice_runs_one_call(cell: Cell) -> None:
     source = b"def f():\n    with open('/tmp/ran', 'a') as file:\n        return file.write('x')\n"
     lengths = [len(META), len(source), len(NONE), 0]
-    payload = struct.pack("<4I", *lengths) + META + source + NONE
+    payload = NO_IDENTITY + struct.pack("<4I", *lengths) + META + source + NONE
     for _ in range(2):
         send(cell.socket, Frame(CALL, a=4, id=cell.id, payload=payload))
     frame = receive(cell.socket)

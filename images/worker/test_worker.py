@@ -33,6 +33,7 @@ from driver import (  # noqa: E402
 )
 
 TIME, CPU, MEMORY, PIDS, DISK = 1, 2, 3, 4, 5
+ONE, TWO = b"1" * 32, b"2" * 32  # identities
 
 
 def podman_works() -> bool:
@@ -118,6 +119,15 @@ def test_program_error_shows_its_own_lines(cell: Cell) -> None:
     assert reply.value["line"] == 2 and "return [][1]" in reply.value["traceback"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["exec('1 / 0')", "exec('\\n\\n\\n1 / 0')", "eval('1 / 0')", "import json; json.loads('{')"],
+)
+def test_error_of_text_that_a_program_runs_has_the_programs_line(cell: Cell, line: str) -> None:
+    reply = cell.program(f"x = 1\n{line}\n", filename="mine.py")
+    assert reply is not None and reply.value["line"] == 2
+
+
 def test_syntax_error_names_its_line(cell: Cell) -> None:
     reply = cell.program("x = 1\ny = (\n", filename="mine.py")
     assert reply is not None and reply.value["type"] == "SyntaxError" and reply.value["line"] == 2
@@ -151,7 +161,7 @@ def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker)
         cell.arm(20_000)
         answers = []
         for value in VALUES:
-            cell.send_call(code, shared, (value,), key=1, mark=b"K" * plain)
+            cell.send_call(code, shared, (value,), identity=ONE, mark=b"K" * plain)
             reply = cell.reply()
             assert reply is not None and reply.kind == RESULT, (value, reply)
             answers.append(reply.raw)
@@ -184,7 +194,7 @@ def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cel
     every = sorted(os.sched_getaffinity(process))
 
     def call(cpu: int, seconds: float) -> list[object]:
-        cell.send_call(code, {"mode": "function", "keep": "1"}, (seconds,), key=1, cpu=cpu)
+        cell.send_call(code, {"mode": "function", "keep": "1"}, (seconds,), identity=ONE, cpu=cpu)
         reply = cell.reply()
         assert reply is not None and reply.kind == RESULT
         return list(reply.value)
@@ -208,7 +218,7 @@ def test_cell_that_loads_a_quick_function_waits_where_its_caller_is(
     for cpu in os.sched_getaffinity(0):
         cell = worker.cell()
         meta = {"mode": "function"}
-        cell.send_call(code, meta, kind=driver.LOAD, key=1, cpu=cpu, mark=b"P" * plain)
+        cell.send_call(code, meta, kind=driver.LOAD, identity=ONE, cpu=cpu, mark=b"P" * plain)
         wait_for_affinity(cell.worker.user_process(), [cpu])
         cell.kill()
 
@@ -533,7 +543,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def refused(name, number, *args):
     ctypes.set_errno(0)
     result = libc.syscall(number, *args)
-    assert result == -1 and ctypes.get_errno() in (1, 38, 97), (name, result, ctypes.get_errno())
+    assert result == -1 and ctypes.get_errno() in (1, 38, 93, 97), (name, result, ctypes.get_errno())
 for flag in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
     refused("clone", 56, flag | 17, 0, 0, 0, 0)
     refused("unshare", 272, flag)
@@ -554,8 +564,9 @@ for number in (319, 447, 29, 68, 240): refused("hidden memory", number, 0, 0, 0)
 for number in (303, 304, 300, 253, 294): refused("handles, events", number, 0, 0, 0, 0, 0)
 for number in (103, 169, 246, 175, 167, 163, 172, 173, 154): refused("machine", number, 0, 0, 0, 0, 0)
 refused("personality", 135, 0x0040000)
-for family in list(range(3, 10)) + list(range(11, 46)) + [0]: refused("socket", 41, family, 3, 0)
-refused("raw", 41, 2, 3, 1)
+for family in {*range(46)} - {1, 2, 10, 16}: refused("socket", 41, family, 3, 0)
+for protocol in range(1, 23): refused("netlink", 41, 16, 3, protocol)
+assert libc.syscall(41, 2, 3, 1) == -1 and ctypes.get_errno() == 93, "raw"
 for request in (0x5412, 0x541c, 0x540e): refused("tiocsti", 16, 0, request, 0)
 """
 
@@ -631,7 +642,7 @@ for name in ("kcore", "timer_list", "sched_debug", "kmsg", "sysrq-trigger", "vma
     assert data == b"", name
 assert open("/proc/sys/kernel/random/boot_id").read().startswith("00000000")
 assert os.uname().nodename == "cell"
-assert sorted(os.environ) == sorted(["PATH", "LANG", "HOME", "PYTHONDONTWRITEBYTECODE", "OMP_NUM_THREADS",
+assert sorted(os.environ) == sorted(["PATH", "LANG", "HOME", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "OMP_NUM_THREADS",
   "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_MAX_THREADS"]), sorted(os.environ)
 block = open("/proc/self/environ").read()
 assert "HUTCH" not in block and "t" * 32 not in block
@@ -661,7 +672,7 @@ for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/user/max_user_namespace
 try: os.mknod("/tmp/null", 0o20666, os.makedev(1, 3))
 except OSError: pass
 else: open("/tmp/null").read() and None
-for path in ("/tmp/x", "/work/x", "/dev/shm/x"): open(path, "w").write("x")
+for path in ("x", "/tmp/x", "/dev/shm/x"): open(path, "w").write("x")
 """
     run(cell, source)
 
@@ -758,6 +769,83 @@ def test_preloads_that_fail_hang_crash_or_start_threads_are_skipped_and_said() -
         cell = worker.cell()
         cell.arm(5000)
         run(cell, "import json, good, call; assert call.name == 'theirs' and json.loads('1') == 1")
+
+
+HOLDER = """
+import atexit, functools, multiprocessing.util, os, tempfile, weakref
+here = os.path.dirname(__file__)
+text = open(os.path.join(here, "data.txt"))
+first = text.buffer.raw.read(4)
+raw = os.open(os.path.join(here, "data.txt"), os.O_RDONLY)
+os.lseek(raw, 2, os.SEEK_SET)
+null = open(os.devnull, "r+b", buffering=0)
+random = open("/dev/urandom", "rb", buffering=0)
+
+@atexit.register
+def end():
+    print("handler of the zygote")
+
+atexit.register(functools.partial(print, "another"))
+atexit.register("a third {}".format)
+class Kept: pass
+kept = Kept()
+weakref.finalize(kept, print, "a finalizer of the zygote")
+"""
+
+
+def test_files_that_a_package_holds_open_are_each_cells_own() -> None:
+    modules = {"modules/holder.py": HOLDER.encode(), "modules/data.txt": b"0123456789"}
+    with Worker(PRELOAD="holder", MODULES="/opt/modules", files=modules) as worker:
+        assert worker.ready()["skipped"] == {}
+        for _ in range(2):  # the first changes nothing for the second
+            cell = worker.cell()
+            cell.arm(5000)
+            ran = run(
+                cell,
+                "import fcntl, holder, os\n"
+                "print(holder.first, holder.text.read(3), os.read(holder.raw, 2))\n"
+                "fcntl.flock(holder.raw, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+                "print(holder.null.write(b'x'), len(holder.random.read(4)))\n"
+                "print(os.get_inheritable(holder.raw), os.fstat(holder.raw).st_size)\n",
+            )
+            assert ran.output.splitlines() == ["b'0123' 456 b'23'", "1 4", "False 10"]
+            cell.kill()
+
+
+def test_handlers_of_the_zygote_do_not_run_in_calls_and_those_of_a_call_do() -> None:
+    modules = {"modules/holder.py": HOLDER.encode(), "modules/data.txt": b"0123456789"}
+    with Worker(PRELOAD="holder", MODULES="/opt/modules", files=modules) as worker:
+        worker.ready()
+        cell = worker.cell()
+        cell.arm(5000)
+        ran = run(
+            cell,
+            "import atexit, holder, multiprocessing.util, weakref\n"
+            "atexit.register(print, 'its own')\n"
+            "weakref.finalize(holder.kept, print, 'and this')\n"
+            "multiprocessing.util.Finalize(None, print, ['the library'], exitpriority=1)\n",
+        )
+        assert sorted(ran.output.splitlines()) == ["and this", "its own", "the library"]
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "socket.socket()",
+        "os.pipe()",
+        "select.epoll()",
+        "open('/tmp/written', 'w')",
+        "tempfile.TemporaryFile()",
+        "os.open('/tmp', os.O_RDONLY)",
+    ],
+)
+def test_package_that_holds_open_what_no_cell_can_have_is_left_to_the_call(held: str) -> None:
+    source = f"import os, select, socket, tempfile\nheld = {held}\n"
+    with Worker(
+        PRELOAD="holder", MODULES="/opt/modules", files={"modules/holder.py": source.encode()}
+    ) as worker:
+        notes = worker.ready()
+        assert "holds open" in notes["skipped"]["holder"], notes
 
 
 @pytest.mark.parametrize(
@@ -871,21 +959,107 @@ def test_function_loaded_ahead_is_the_one_that_is_called(cell: Cell) -> None:
         return cloudpickle.dumps(Loaded(), 5)
 
     meta = {"mode": "function"}
-    cell.send_call(loaded("one"), meta, kind=driver.LOAD, key=7)
-    cell.send_call(loaded("two"), meta, key=7)
+    cell.send_call(loaded("one"), meta, kind=driver.LOAD, identity=ONE)
+    cell.send_call(loaded("two"), meta, identity=ONE)
     reply = cell.reply()
     assert reply is not None and (reply.value, reply.output) == ("one", "loading one\n")
 
 
-def test_other_function_than_was_loaded_ahead_is_loaded(cell: Cell) -> None:
-    import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
+def test_what_could_not_be_loaded_ahead_is_the_calls_error(cell: Cell) -> None:
     meta = {"mode": "function"}
-    cell.send_call(b"no pickle", meta, kind=driver.LOAD, key=1)
-    cell.send_call(cloudpickle.dumps(lambda: "one", 5), meta, kind=driver.LOAD, key=2)
-    cell.send_call(cloudpickle.dumps(lambda: "two", 5), meta, key=3)
+    cell.send_call(b"no pickle", meta, kind=driver.LOAD, identity=ONE)
+    cell.send_call(b"no pickle", meta, identity=ONE)
     reply = cell.reply()
-    assert reply is not None and reply.value == "two"
+    assert reply is not None and reply.kind == RAISED
+    assert reply.value["type"] == "UnpicklingError"
+
+
+@pytest.mark.parametrize("identity", [TWO, driver.NO_IDENTITY, ONE[:31] + b"x", b"x" + ONE[1:]])
+@pytest.mark.parametrize("kind", [driver.CALL, driver.LOAD])
+@pytest.mark.parametrize("loaded", ["function", "program", "nothing that loads"])
+def test_cell_that_was_loaded_serves_nothing_else(
+    cell: Cell, loaded: str, kind: int, identity: bytes
+) -> None:
+    import cloudpickle
+
+    code = {
+        "function": cloudpickle.dumps(lambda: print("loaded"), 5),
+        "program": b"print('loaded')",
+        "nothing that loads": b"no pickle",
+    }[loaded]
+    mode = "program" if loaded == "program" else "function"
+    cell.send_call(code, {"mode": mode}, kind=driver.LOAD, identity=ONE)
+    cell.send_call(b"print('other')", {"mode": "program"}, kind=kind, identity=identity)
+    frame = driver.receive(cell.socket)
+    assert frame is not None and (frame.kind, frame.payload) == (driver.MISDIRECTED, b"")
+    assert driver.receive(cell.socket) is None
+    assert driver.drain(cell.out) == ""
+    assert ended(cell).exit_code == 73
+
+
+def test_program_that_was_loaded_ahead_is_given_what_its_call_brings(worker: Worker) -> None:
+    source = b"import sys\nprint(sys.argv[1:], sys.stdin.read(), open('data').read())"
+    for given in ({"args": ["a"], "stdin": b"in", "files": {"data": b"file"}}, {}):
+        cell = worker.cell()
+        cell.arm(10_000)
+        for kind in (driver.LOAD, driver.CALL):
+            cell.send_call(
+                source,
+                {"mode": "program"},
+                kind=kind,
+                identity=ONE,
+                mark=b"R",
+                given=given if kind == driver.CALL else None,
+            )
+        reply = cell.reply()
+        assert reply is not None
+        if given:
+            assert (reply.kind, reply.output) == (RESULT, "['a'] in file\n")
+        else:
+            assert reply.kind == RAISED and reply.value["type"] == "FileNotFoundError"
+        cell.kill()
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("while True: pass", CPU),
+        (
+            "import os\nfor _ in range(8):\n  if os.fork() == 0:\n    x = bytearray(40 << 20)\n    while True: os.getppid()",
+            MEMORY,
+        ),
+    ],
+    ids=["cpu", "memory"],
+)
+def test_what_is_loaded_ahead_is_held_to_the_limits(text: str, limit: int) -> None:
+    import cloudpickle
+
+    class Loads:
+        def __reduce__(self):  # type: ignore[no-untyped-def]
+            return exec, (text,)
+
+    with Worker(MEMORY_KB=200 << 10) as worker:
+        worker.ready()
+        cell = worker.cell()
+        cell.arm(cpu_ms=300 if limit == CPU else 60_000, loading=True)
+        code = cloudpickle.dumps(Loads(), 5)
+        cell.send_call(code, {"mode": "function"}, kind=driver.LOAD, identity=ONE)
+        assert ended(cell).limit == limit
+        # The same slot serves the next call.
+        reply = worker.cell().program("print('fine')")
+        assert reply is not None and reply.output == "fine\n"
+
+
+def test_cell_that_waits_loaded_is_not_ended(cell: Cell) -> None:
+    import cloudpickle
+
+    cell.arm(cpu_ms=60_000, loading=True)
+    code = cloudpickle.dumps(lambda x: x + 1, 5)
+    cell.send_call(code, {"mode": "function"}, kind=driver.LOAD, identity=ONE)
+    time.sleep(2.5)
+    cell.send_call(code, {"mode": "function"}, (1,), identity=ONE)
+    reply = cell.reply()
+    assert reply is not None and reply.value == 2
 
 
 def test_setup_function_is_shared_by_calls() -> None:

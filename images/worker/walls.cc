@@ -1,6 +1,7 @@
 #include "images/worker/walls.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -42,6 +43,15 @@ const char* Set(__rlimit_resource resource, rlim_t value, const char* name, rlim
   return setrlimit(resource, &limit) == 0 ? nullptr : name;
 }
 
+// Renaming between directories is refused in every Landlock domain that has no rule to allow it. If
+// the rule cannot be made, it stays refused.
+void AllowEverywhere(int ruleset, uint64_t access) {
+  const int root = open("/", O_PATH | O_CLOEXEC);
+  const landlock_path_beneath_attr rule{access, root};
+  syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_RULE_PATH_BENEATH, &rule, 0);
+  close(root);
+}
+
 }  // namespace
 
 const char* ApplyLimits(const Limits& limits) {
@@ -50,15 +60,15 @@ const char* ApplyLimits(const Limits& limits) {
     if (failed == nullptr) failed = Set(resource, value, name);
     if (failed == name && !limits.host_kernel && errno == EPERM) failed = nullptr;
   };
-  // One large allocation fails early, as a MemoryError. call.py raises it by what the call is lent,
-  // which is private and writable, and so counts here, though no page of it is the cell's own until
-  // it is written to. What is in use is the warden's to count, and a limit that code may double
-  // changes nothing there: shared anonymous memory was never under this one.
+  // A distant backstop: an allocation that could never be used fails at once, as a MemoryError.
+  // What is in use is the warden's to count, and what is only reserved (an untouched array,
+  // threads' stacks) is nobody's. lent.cc raises it by what the call is lent, which is private and
+  // writable, and so counts here, though no page of it is the cell's own until it is written to.
   failed = Set(RLIMIT_DATA, limits.data_bytes, "RLIMIT_DATA", limits.data_most_bytes);
   set(RLIMIT_NPROC, limits.pids + 1, "RLIMIT_NPROC");  // of this user namespace; PID 1 counts too
   set(RLIMIT_NOFILE, limits.nofile, "RLIMIT_NOFILE");  // a socket pair holds 176 KB in the kernel
   set(RLIMIT_CORE, 0, "RLIMIT_CORE");  // the host's core_pattern may be a pipe to a program
-  set(RLIMIT_STACK, 8 << 20, "RLIMIT_STACK");
+  set(RLIMIT_STACK, kStackBytes, "RLIMIT_STACK");
   set(RLIMIT_MEMLOCK, 0, "RLIMIT_MEMLOCK");
   set(RLIMIT_MSGQUEUE, 0, "RLIMIT_MSGQUEUE");         // kernel memory that no watch sees
   set(RLIMIT_SIGPENDING, 1024, "RLIMIT_SIGPENDING");  // likewise, and of POSIX timers
@@ -86,6 +96,7 @@ const char* DropCapabilities() {
 const char* EnterDomain() {
   if (Without("landlock")) return nullptr;
   // As of ABI 6. Headers may be older than the kernel: it takes the size that its ABI knows.
+  constexpr uint64_t kRefer = 1 << 13;  // renaming and linking between directories, of ABI 2
   struct {
     uint64_t files = LANDLOCK_ACCESS_FS_MAKE_CHAR | LANDLOCK_ACCESS_FS_MAKE_BLOCK;
     uint64_t network = 0;
@@ -94,8 +105,10 @@ const char* EnterDomain() {
   const long abi = syscall(SYS_landlock_create_ruleset, nullptr, 0, 1 /* what version */);
   if (abi < 1) return nullptr;  // not built in, or not switched on
   const size_t size = abi < 4 ? 8 : abi < 6 ? 16 : 24;
+  if (abi >= 2) rules.files |= kRefer;
   const int ruleset = static_cast<int>(syscall(SYS_landlock_create_ruleset, &rules, size, 0));
   if (ruleset < 0) return "landlock_create_ruleset";
+  if (abi >= 2) AllowEverywhere(ruleset, kRefer);
   const long entered = syscall(SYS_landlock_restrict_self, ruleset, 0);
   const int error = errno;
   close(ruleset);

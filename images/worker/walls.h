@@ -7,9 +7,11 @@
 
 namespace hutch {
 
+inline constexpr uint64_t kStackBytes = 8 << 20;  // of each thread, reserved
+
 struct Limits {
-  uint64_t data_bytes = 0;       // RLIMIT_DATA: what the zygote had already, and the call's memory
-  uint64_t data_most_bytes = 0;  // and as much again, for what the call is lent
+  uint64_t data_bytes = 0;       // RLIMIT_DATA: what the zygote had, and what the call may reserve
+  uint64_t data_most_bytes = 0;  // and what the call may be lent
   uint64_t pids = 0;             // processes and threads of the user
   uint64_t nofile = 0;
   bool host_kernel = true;  // false: gVisor, which keeps no books of some, and refuses to set them

@@ -8,9 +8,9 @@ nor is shadowed. /opt/env comes after the standard library in `sys.path`, like s
 package's `json.py` shadows nothing. There is no `site`: `.pth` files and `sitecustomize` of
 packages are not executed.
 
-A module that hangs, kills the process or leaves threads running cannot stay (a fork would copy its
-locks, not its threads): this process says so and ends, and the warden starts another one without
-it.
+A module that hangs, kills the process, leaves threads running (a fork would copy its locks, not its
+threads) or holds open what no cell can have cannot stay: this process says so and ends, and the
+warden starts another one without it.
 
 Everything here runs in a process that packages share; nobody believes what it says of itself. One
 thread.
@@ -18,6 +18,10 @@ thread.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import fcntl
+import functools
 import gc
 import importlib.machinery
 import importlib.util
@@ -25,9 +29,12 @@ import io
 import json
 import os
 import pickle
+import stat
+import subprocess
 import sys
 import time
 import types
+from collections.abc import Callable
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -40,8 +47,20 @@ CONFIG, IMPORTING, SKIP = 128, 129, 130
 
 ENVIRONMENT = "/opt/env"
 MODULES = "/opt/modules"
+# Whose files are the same in each cell, and can only be read there.
+SHARED = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+LOWEST = 10  # number of a descriptor that a package may hold
 REHEARSALS = 8  # the interpreter specializes code that has run that often
-SETUP = "setup()"  # no module has such a name
+SETUP = "setup()"  # no module has such a name, nor these:
+EXERCISE = "exercise({})"
+FOOTPRINT = "footprint()"
+MOST_LEFT_OUT = 2  # exercises, each of which costs a start; then all are
+# The most that is copied ahead of a call, which takes a cell a microsecond for each KB.
+FOOTPRINT_KB = 3072
+FOOTPRINT_SHARE = 32  # of what its memory may be
+PAGE_KB = os.sysconf("SC_PAGESIZE") >> 10
+FOOTPRINT_LIMIT = 1 << 20  # bytes that tell of one
 NOTES_LIMIT = 16 * 1024
 TEXT_LIMIT = 300
 
@@ -136,16 +155,151 @@ class ForkHooks:
         os.register_at_fork = self._register
 
 
+def of_library(module: object) -> bool:
+    """Whether a module of that name is the standard library's, and not what imports others."""
+    name = module.partition(".")[0] if isinstance(module, str) else ""
+    return name in sys.stdlib_module_names and "importlib" not in name
+
+
+class ExitHandlers:
+    """What modules register with atexit from now on is for the end of this process, not of a call.
+
+    The standard library's own handlers stay: they end what a call begins with it.
+    """
+
+    def __init__(self) -> None:
+        self._register = atexit.register
+        self._others: list[Any] = []
+        atexit.register = self.register  # type: ignore[assignment]
+
+    def register(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # An extension has no frame of its own: then this is importlib's.
+        by = sys._getframe(1).f_globals.get("__name__")
+        if not of_library(by) or not of_library(getattr(function, "__module__", None)):
+            self._others.append(function)
+        return self._register(function, *args, **kwargs)
+
+    def end(self) -> None:
+        atexit.register = self._register
+        for function in self._others:
+            atexit.unregister(function)
+        weakref = sys.modules.get("weakref")
+        for finalizer in list(weakref.finalize._registry) if weakref is not None else ():
+            finalizer.atexit = False
+
+
+class Descriptors:
+    """What packages that were imported ahead hold open.
+
+    A cell closes all that is not its own. A file that it could open itself, to read, it opens anew:
+    at the same offset and under the same number, so that neither an offset nor a lock is shared
+    with other cells. Nothing else that is open here can be had in a cell.
+    """
+
+    def __init__(self) -> None:
+        # The lowest numbers are a slot's and a cell's own.
+        self._low: list[int] = []
+        while not self._low or self._low[-1] < LOWEST - 1:
+            self._low.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        self._ours = self._numbers()
+
+    @staticmethod
+    def _numbers() -> set[int]:
+        found = set()
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                fcntl.fcntl(int(name), fcntl.F_GETFD)
+            except OSError:  # that of the listing
+                continue
+            found.add(int(name))
+        return found
+
+    def kinds(self) -> list[str]:
+        """What is open that no cell can have, for a person."""
+        return [
+            os.readlink(f"/proc/self/fd/{fd}")[:60]
+            for fd in sorted(self._numbers() - self._ours)
+            if self._file(fd) is None
+        ]
+
+    def _file(self, fd: int) -> tuple[str, int, os.stat_result] | None:
+        """Path, flags and status of what a cell can open anew."""
+        path, status = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
+        access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
+        if stat.S_ISCHR(status.st_mode):
+            return (path, access, status) if path in DEVICES else None
+        if not stat.S_ISREG(status.st_mode) or access != os.O_RDONLY:
+            return None
+        if not path.startswith(SHARED):
+            return None
+        try:
+            there = os.lstat(path)
+        except OSError:
+            return None
+        return (path, access, status) if os.path.samestat(there, status) else None
+
+    def remember(self) -> bool:
+        """Whether there is anything for each cell to open anew."""
+        self._held = []
+        for fd in sorted(self._numbers() - self._ours):
+            file = self._file(fd)
+            if file is not None:
+                regular = stat.S_ISREG(file[2].st_mode)
+                offset = os.lseek(fd, 0, os.SEEK_CUR) if regular else 0
+                self._held.append((fd, os.get_inheritable(fd), offset, *file))
+        for fd in self._low:
+            os.close(fd)
+        return bool(self._held)
+
+    def open_anew(self) -> None:
+        """In a cell. Its file system is another one than this process's: device and inode number
+        say nothing, but what lies there is read-only and the same.
+        """
+        for number, inheritable, offset, path, access, known in self._held:
+            if is_open(number):
+                continue  # it is the cell's own
+            try:
+                fd = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError:
+                continue
+            if fd != number:
+                os.dup2(fd, number)
+                os.close(fd)
+            os.set_inheritable(number, inheritable)
+            if not is_same(os.fstat(number), known):
+                os.close(number)
+            elif offset:
+                os.lseek(number, offset, os.SEEK_SET)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
+def is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    fields = ("st_mode", "st_size", "st_mtime_ns", "st_rdev")
+    return all(getattr(one, name) == getattr(other, name) for name in fields)
+
+
 class Zygote:
     def __init__(self, cell: Any, config: dict[str, str], hooks: ForkHooks) -> None:
         self.cell = cell
         self.config = config
         self.hooks = hooks
+        self.exits = ExitHandlers()
+        self.descriptors = Descriptors()
         self.notes: dict[str, Any] = {"preloaded": {}, "skipped": {}}
         self.reseed: tuple[Any, ...] = ()  # called in each cell
+        self.exercises: list[str] = []
+        self.left_out: dict[str, str] = {}  # of what is done for speed alone
         for line in config.get("HUTCH_SKIP", "").splitlines():
             name, _, reason = line.partition("\t")
-            self.notes["skipped"][name] = reason
+            of_speed = name.startswith(EXERCISE[:9]) or name == FOOTPRINT
+            (self.left_out if of_speed else self.notes["skipped"])[name] = reason
 
     def number(self, name: str, otherwise: int) -> int:
         try:
@@ -158,7 +312,7 @@ class Zygote:
         for name in filter(None, self.config.get("HUTCH_PRELOAD", "").split(",")):
             if name in self.notes["skipped"]:
                 continue
-            self.cell.send(CONTROL, IMPORTING, 0, 0, deadline, 0, name.encode()[:120])
+            self.begin(name, deadline)
             start = time.monotonic()
             try:
                 importlib.import_module(name)
@@ -168,11 +322,77 @@ class Zygote:
                 self.notes["preloaded"][name] = round(time.monotonic() - start, 3)
             if settle_threads() > 1:
                 self.start_again(name, "left threads running")
-        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
+            kinds = self.descriptors.kinds()
+            if kinds:
+                held = ", ".join(kinds)[:150]
+                self.start_again(name, f"holds open what calls do not have: {held}")
+        self.end()
 
     def start_again(self, name: str, reason: str) -> None:
         self.cell.send(CONTROL, SKIP, 0, 0, 0, 0, f"{name}\t{reason}".encode())
         os._exit(0)
+
+    def exercise(self, exercise: Any, encode: Any, places: list[str]) -> None:
+        """What a package's first use makes is made here. Its failure is nobody's concern."""
+        told = self.notes["exercised"] = {}
+        for name in exercise.names(places):
+            known = EXERCISE.format(name)
+            if known in self.left_out or len(self.left_out) >= MOST_LEFT_OUT:
+                told[name] = self.left_out.get(known, "left out too")
+                continue
+            self.begin(known, self.number("HUTCH_PRELOAD_SEC", 30))
+            before, start = exercise.traces(), time.monotonic()
+            told[name] = exercise.run(name, encode) or round(time.monotonic() - start, 3)
+            if settle_threads() > 1:
+                self.start_again(known, "left threads running")
+            if exercise.left(before):
+                self.start_again(known, "left something open or to be called")
+            self.exercises.append(name)
+        self.end()
+
+    def learn_footprint(self, exercise: Any, encode: Any) -> None:
+        """Forks use each package that was asked for once more, as a call may, and tell which pages
+        that takes. Those that use others come first, and what has no room is left to the call."""
+        if not self.exercises or FOOTPRINT in self.left_out or self.number("HUTCH_BARE", 0):
+            return
+        self.begin(FOOTPRINT, self.number("HUTCH_PRELOAD_SEC", 30))
+        most = min(FOOTPRINT_KB, self.limits()[0] // FOOTPRINT_SHARE) // PAGE_KB
+        told = self.notes["footprint"] = {}
+        asked = {name.partition(".")[0] for name in self.notes["preloaded"]}
+        for name in reversed(self.exercises):
+            if name.partition(".")[0] not in asked:
+                continue
+            pages = self.footprint_of(functools.partial(exercise.once, name, encode, whole=False))
+            copied = self.cell.keep_footprint(pages, most)
+            if copied:
+                told[name] = copied
+                most -= copied
+        self.end()
+
+    def footprint_of(self, use: Callable[[], None]) -> bytes:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.cell.watch_pages()
+                with contextlib.suppress(Exception):
+                    use()
+                with open(writer, "wb") as file:
+                    file.write(self.cell.touched_pages())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            pages = file.read(FOOTPRINT_LIMIT)
+        os.waitpid(pid, 0)
+        return pages
+
+    def begin(self, what: str, seconds: int) -> None:
+        """The warden starts a zygote without it when it takes longer or ends the process."""
+        self.cell.send(CONTROL, IMPORTING, 0, 0, seconds, 0, what.encode()[:120])
+
+    def end(self) -> None:
+        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
 
     def set_up(self) -> None:
         """The caller's own `setup=` function. Its failure is told; calls find nothing set up."""
@@ -182,9 +402,7 @@ class Zygote:
         if SETUP in self.notes["skipped"]:
             self.notes["setup"] = self.notes["skipped"].pop(SETUP)
             return
-        self.cell.send(
-            CONTROL, IMPORTING, 0, 0, self.number("HUTCH_SETUP_SEC", 300), 0, SETUP.encode()
-        )
+        self.begin(SETUP, self.number("HUTCH_SETUP_SEC", 300))
         try:
             with open(path, "rb") as file:
                 pickle.load(file)()
@@ -192,7 +410,7 @@ class Zygote:
             self.notes["setup"] = shorten(error)
         if settle_threads() > 1:
             self.start_again(SETUP, "it left threads running, which calls do not have")
-        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
+        self.end()
 
     def prepare(self, call: Any) -> None:
         """What each cell needs and can be the same in all."""
@@ -201,6 +419,10 @@ class Zygote:
             self.cell.stir_openssl()  # makes its generators here, which takes milliseconds
         # Sources of random numbers that have no hook for a fork.
         self.reseed = (self.cell.stir_openssl,)
+        if self.descriptors.remember():
+            self.reseed += (self.descriptors.open_anew,)
+        if "multiprocessing.process" in sys.modules:
+            self.reseed += (call.tell_multiprocessing,)
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             self.reseed += (numpy_random.seed,)
@@ -211,7 +433,6 @@ class Zygote:
         sys.modules["__main__"] = types.ModuleType("__main__")
         gc.collect()
         gc.freeze()
-        self.cell.settle_pages()
 
     def ready(self) -> None:
         text = json.dumps(self.notes)
@@ -301,11 +522,48 @@ def prepare_environment(config: dict[str, str]) -> None:
         "NUMEXPR_MAX_THREADS",
     ):
         os.environ[name] = config.get("HUTCH_CPUS", "1")
+    if "matplotlib" in config.get("HUTCH_PRELOAD", "").split(","):
+        # Else it makes a directory here, for its caches, that each call would remove at its end.
+        os.environ["MPLCONFIGDIR"] = "/tmp/matplotlib"
     try:
         given = json.loads(config.get("HUTCH_ENV") or "{}")
         os.environ.update({str(key): str(value) for key, value in given.items()})
     except (ValueError, AttributeError):
         pass
+
+
+def count_cpus(cpus: int) -> None:
+    """Programs start as many processes as they may use processors, not as many as the host has."""
+
+    def cpu_count() -> int:
+        """The number of processors that the call may use (`cpus=`, rounded up)."""
+        return cpus
+
+    cpu_count.__module__, cpu_count.__qualname__ = "os", "cpu_count"
+    os.cpu_count = cpu_count
+
+
+def be_interpreter_of(environment: str, modules: list[str]) -> None:
+    """Child interpreters see the packages and modules that this one sees. An environment that was
+    built here is a virtual one, with an interpreter of its own; else PYTHONPATH names it.
+    """
+    if os.path.isfile(f"{environment}/pyvenv.cfg"):
+        sys.executable = f"{environment}/bin/python"
+        sys.prefix = sys.exec_prefix = environment
+        modules = [path for path in modules if path != environment]
+    if modules and "PYTHONPATH" not in os.environ:
+        os.environ["PYTHONPATH"] = ":".join(modules)
+
+
+def leave_flags_to_ourselves() -> None:
+    """multiprocessing starts interpreters with this one's flags. Without `site`, as the zygote has
+    to be, they would find no package.
+    """
+    flags = subprocess._args_from_interpreter_flags  # type: ignore[attr-defined]
+    own = set(flags())
+    subprocess._args_from_interpreter_flags = lambda: [  # type: ignore[attr-defined]
+        flag for flag in flags() if flag not in own
+    ]
 
 
 def main() -> None:
@@ -315,6 +573,7 @@ def main() -> None:
     load_cloudpickle()
     sys.path.insert(0, HERE)
     call = load_own("call")
+    exercise = load_own("exercise")
     sys.path.remove(HERE)
     for name, module in list(sys.modules.items()):
         origin = getattr(module, "__file__", None)
@@ -322,6 +581,7 @@ def main() -> None:
             del sys.modules[name]
             sys.modules["_hutch_" + name.removeprefix("_hutch_")] = module
     call.add_site_builtins()
+    leave_flags_to_ourselves()
     gc.disable()
     prepare_streams()
     rehearse(cell, call)
@@ -333,21 +593,30 @@ def main() -> None:
         item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
     )
     prepare_environment(config)
+    count_cpus(max(1, int(config.get("HUTCH_CPUS", "1"))))
     # A worker that was started ahead has an empty one where its calls want nothing.
     of_base = config.get("HUTCH_PATH", "").split(":")
     there = [path for path in (MODULES, ENVIRONMENT, *of_base) if os.path.isdir(path)]
-    sys.path += [path for path in there if os.listdir(path)]
+    there = [path for path in there if os.listdir(path)]
+    sys.path += there
+    be_interpreter_of(ENVIRONMENT, there)
     sys.argv = [""]
     zygote = Zygote(cell, config, hooks)
     zygote.preload()
+    encode = functools.partial(call.encoding.encode, max_bytes=1 << 24)
+    zygote.exercise(exercise, encode, [path for path in there if path != MODULES])
     zygote.set_up()
     hooks.end()
+    zygote.exits.end()
     zygote.prepare(call)
     # Held for ever by being open. In a bare worker there is nobody to meet.
     lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
     sys.stdout.flush()
     sys.stderr.flush()
     zygote.freeze()
+    # While nothing is in big pages yet, which a fork would have them divided.
+    zygote.learn_footprint(exercise, encode)
+    cell.settle_pages()
     zygote.ready()
     zygote.serve()
     del lock

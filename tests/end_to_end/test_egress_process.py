@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import socket
 import ssl
 import struct
@@ -255,6 +256,121 @@ def name_in_the_hosts_file_with_a_private_address_is_refused(directory: Path) ->
         assert reasons[1] == "api.test resolves to 127.0.0.1: loopback"
 
 
+class NameServer:
+    """Answers every question with 127.0.0.1, but those of zones that never answer."""
+
+    def __init__(self, known: set[str]) -> None:
+        self.asked: list[str] = []
+        self.known = known
+        self.socket = socket.socket(type=socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 53))
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            question, sender = self.socket.recvfrom(4096)
+            labels, at = [], 12
+            while question[at]:
+                labels.append(question[at + 1 : at + 1 + question[at]].decode())
+                at += 1 + question[at]
+            name, kind = ".".join(labels).lower(), question[at + 1 : at + 3]
+            self.asked.append(name)
+            if name.endswith("silent.test"):
+                continue
+            known = name in self.known
+            answer = known and kind == b"\0\1"
+            head = question[:2] + (b"\x81\x80" if known else b"\x81\x83") + b"\0\1"
+            head += (b"\0\1" if answer else b"\0\0") + b"\0\0\0\0"
+            body = question[12 : at + 5]
+            if answer:
+                body += b"\xc0\x0c\0\1\0\1\0\0\0\1\0\4\x7f\0\0\1"
+            self.socket.sendto(head + body, sender)
+
+
+@contextlib.contextmanager
+def name_service(directory: Path, known: set[str]) -> Iterator[NameServer]:
+    resolv = directory / "resolv.conf"
+    resolv.write_text("nameserver 127.0.0.1\nsearch evil.test corp.test\noptions ndots:5\n")
+    run("mount", "--bind", str(resolv), "/etc/resolv.conf")
+    (directory / "nsswitch.conf").write_text("hosts: files dns\n")
+    yield NameServer(known)
+
+
+def names_are_absolute(directory: Path) -> None:
+    port = listen(0, echo_heads)
+    with (
+        world(directory) as egress,
+        name_service(
+            directory, {"found.test", "nothere.test.evil.test", "db.corp.test", "db.evil.test"}
+        ) as server,
+    ):
+        hosts = [f"{name}:{port}" for name in ("found.test", "nothere.test", "db", "localhost")]
+        egress.add(*hosts, "127.0.0.0/8")
+        assert egress.open(0) is not None
+        assert egress.open(1) is None  # and not what a search domain has of that name
+        assert egress.open(2) is None
+        assert egress.open(3) is not None  # the host's own file knows it
+        assert set(server.asked) == {"found.test", "nothere.test", "db"}
+        reasons = {record["host"]: record["reason"] for record in egress.records()}
+        assert "did not resolve" in reasons["nothere.test"]
+        assert "did not resolve" in reasons["db"]
+
+
+def zones_that_never_answer_stop_one_call_alone(directory: Path) -> None:
+    port = listen(0, echo_heads)
+    with world(directory) as egress, name_service(directory, {"found.test"}) as server:
+        egress.add("*.silent.test", f"found.test:{port}", "127.0.0.0/8")
+        honest = egress.forwarder
+        hostile = []
+        for cell in range(2, 22):
+            egress.forwarder, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            egress.send({"is": "add", "cell": cell, "policy": 1}, theirs.fileno())
+            theirs.close()
+            for n in range(8):
+                stream = egress.open(PROXY_LISTENER)
+                assert stream is not None
+                request = f"CONNECT x{n}.c{cell}.silent.test:443 HTTP/1.1\r\nHost: x\r\n\r\n"
+                stream.sendall(request.encode())
+                hostile.append((egress.forwarder, stream))
+        deadline = time.monotonic() + 30
+        while len(set(server.asked)) < 36 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        egress.forwarder = honest
+        for _ in range(3):
+            stream = egress.open(0)
+            assert stream is not None
+            assert b"200 OK" in exchange(stream, GET)
+        for _, stream in hostile[:4]:
+            assert stream.recv(4096).startswith(b"HTTP/1.1 50")  # in the end it is told
+
+
+def a_process_without_descriptors_to_spare_serves_everybody(directory: Path) -> None:
+    """Where Podman may give few: nine calls that take all they can, and an honest one."""
+    port = listen(0, echo_heads)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+    with world(directory) as egress:
+        egress.add("localhost:1", f"api.test:{port}", "127.0.0.0/8", "*.test")
+        honest = egress.forwarder
+        held = []
+        counts = []
+        for cell in range(2, 11):
+            egress.forwarder, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            egress.send({"is": "add", "cell": cell, "policy": 1}, theirs.fileno())
+            theirs.close()
+            before = len(held)
+            while stream := egress.open(PROXY_LISTENER):
+                held.append((egress.forwarder, stream))
+            counts.append(len(held) - before)
+        assert min(counts) >= 8, counts
+        egress.forwarder = honest
+        kept = []
+        for _ in range(5):
+            stream = egress.open(1)
+            assert stream is not None
+            assert b"200 OK" in exchange(stream, GET)
+            kept.append(stream)
+
+
 def figures(directory: Path) -> None:
     """Prints what the proxy costs; asserts nothing of it."""
 
@@ -312,6 +428,9 @@ def figures(directory: Path) -> None:
         secret_is_not_sent_to_a_server_without_its_certificate,
         tls_of_the_cell_must_name_its_host,
         name_in_the_hosts_file_with_a_private_address_is_refused,
+        names_are_absolute,
+        zones_that_never_answer_stop_one_call_alone,
+        a_process_without_descriptors_to_spare_serves_everybody,
     ],
 )
 def test(scenario: Callable[[Path], None], tmp_path: Path) -> None:

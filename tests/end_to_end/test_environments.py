@@ -157,3 +157,20 @@ def test_a_package_without_a_wheel_says_how_to_allow_a_build() -> None:
         return str(docopt.__version__)
 
     assert version()[0].isdigit()
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container"])
+def test_a_package_that_keeps_its_database_open_works(isolation: Any) -> None:
+    """pyproj reads proj.db, which importing it has opened, ahead of calls."""
+
+    @sandbox(dependencies=["pyproj"], isolation=isolation, timeout_sec=60)
+    def name() -> tuple[bool, str]:
+        import sys
+
+        ahead = "pyproj" in sys.modules
+        import pyproj  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        return ahead, str(pyproj.CRS(4326).name)
+
+    for _ in range(2):
+        assert name() == (True, "WGS 84")

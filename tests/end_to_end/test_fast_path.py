@@ -154,7 +154,7 @@ def test_what_a_function_raises_is_told_the_same() -> None:
 
 
 def test_a_return_annotation_stays_a_promise() -> None:
-    @sandbox
+    @sandbox(check_result=True)
     def same(x: Any) -> int:
         return x  # type: ignore[no-any-return]
 
@@ -396,7 +396,7 @@ def test_a_chunk_takes_arguments_of_every_kind() -> None:
 
 
 def test_an_item_that_is_not_as_annotated_is_told_alone() -> None:
-    @sandbox
+    @sandbox(check_result=True)
     def whole(i: int) -> int:
         return i if i != 3 else "3"  # type: ignore[return-value]
 

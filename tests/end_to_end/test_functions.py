@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -131,14 +132,88 @@ def test_classes_that_an_argument_names_are_built() -> None:
     assert identity(Point(1, Pair(2, Colour.RED))) == Point(1, Pair(2, Colour.RED))
 
 
-def test_a_return_annotation_is_enforced() -> None:
+PLAIN_MISMATCHES: list[tuple[Any, Any]] = [
+    (float, None),
+    (list, (1, 2)),
+    (int, 5.5),
+    (list[int], {"a": 1}),
+    (dict[str, int], {"a": "b"}),
+    (str, b"x"),
+    (None, 3),
+    (tuple[int, int], (1, 2, 3)),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), PLAIN_MISMATCHES, ids=repr)
+def test_plain_data_arrive_whatever_the_annotation_says(annotation: Any, value: Any) -> None:
+    def f(x: Any) -> Any:
+        return x
+
+    f.__annotations__["return"] = annotation
+    g = sandbox(f)
+    with pytest.warns(hutch.AnnotationWarning, match="check_result=True") as caught:
+        assert g(value) == value
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with warnings.catch_warnings():  # once for a function and a place
+        warnings.simplefilter("always")
+        with pytest.MonkeyPatch.context() as patch:
+            told: list[Any] = []
+            patch.setattr(warnings, "warn", lambda *args, **named: told.append(args))
+            assert [g(value), g.run(value).unwrap(), *g.map([value] * 4, chunksize=2)] == [
+                value
+            ] * 6
+            assert told == []
+    checked = g.options(check_result=True)
+    with pytest.raises(hutch.SerializationError, match="annotated") as refused:
+        checked(value)
+    assert refused.value.outcome is not None and refused.value.outcome.value == value
+    outcome = checked.run(value)
+    assert outcome.status == "raised" and outcome.value == value
+
+
+def test_a_caller_can_make_the_annotation_warning_an_error() -> None:
     @sandbox
     def f() -> int:
         return "no"  # type: ignore[return-value]
 
-    with pytest.raises(hutch.SerializationError, match="annotated"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(hutch.SerializationError, match="annotated int"):
+                f()
+
+
+def test_strict_checks_results() -> None:
+    assert hutch.Policy.strict().check_result and not hutch.Policy().check_result
+
+    @sandbox(policy=hutch.Policy.strict().replace(hard_limits=False))
+    def f() -> int:
+        return "no"  # type: ignore[return-value]
+
+    with pytest.raises(hutch.SerializationError, match="annotated int"):
         f()
-    assert f.run().status == "raised"
+
+
+def test_errors_say_which_builtin_class_they_were() -> None:
+    @sandbox
+    def f() -> None:
+        open("/nothing/here")
+
+    with pytest.raises(hutch.SandboxExecutionError) as raised:
+        f()
+    assert not isinstance(raised.value, OSError)
+    assert raised.value.builtin == "FileNotFoundError"
+    assert raised.value.is_a(OSError) and not raised.value.is_a(ValueError)
+
+
+def test_named_types_must_match() -> None:
+    @sandbox
+    def nothing() -> Point:
+        return None  # type: ignore[return-value]
+
+    @sandbox
+    def listed() -> list[Point]:
+        return [1]  # type: ignore[list-item]
 
     @sandbox
     def point() -> Point:
@@ -148,7 +223,11 @@ def test_a_return_annotation_is_enforced() -> None:
     def hidden() -> Any:
         return [Point(1, Pair(1, Colour.RED))]
 
-    for function, path, kind in ((f, "result", "str"), (point, "result", "str")):
+    for function, path, kind in (
+        (nothing, "result", "NoneType"),
+        (listed, "result[0]", "int"),
+        (point, "result", "str"),
+    ):
         with pytest.raises(hutch.SerializationError) as caught:
             function()
         assert (caught.value.path, caught.value.type_name) == (path, kind)
@@ -546,3 +625,35 @@ def test_a_process_that_mapped_ends_as_any_other(last: str) -> None:
         [sys.executable, "-c", source + last], capture_output=True, timeout=60, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return _not_inside, ()
+
+
+def _not_inside() -> Unloadable:
+    if FACTOR and "hutch" not in sys.modules:
+        raise KeyError("type")
+    return Unloadable()
+
+
+UNLOADABLE = Unloadable()
+
+
+@sandbox
+def uses_what_does_not_load() -> bool:
+    return UNLOADABLE is None
+
+
+@sandbox
+def raises_a_key_error() -> None:
+    raise KeyError("type")
+
+
+def test_what_does_not_load_inside_is_not_told_as_the_functions_own_error() -> None:
+    error = uses_what_does_not_load.run().error
+    assert error is not None and error.type == "KeyError"
+    assert "before the function began" in error.message and "did not raise" in error.hint
+    own = raises_a_key_error.run().error
+    assert own is not None and (own.type, own.message, own.hint) == ("KeyError", "'type'", "")

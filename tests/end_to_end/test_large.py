@@ -175,9 +175,9 @@ def test_a_loop_of_large_calls_does_not_grow() -> None:
     for _ in range(3):
         sums(array)
     descriptors, kib = used()
-    for _ in range(10):
+    for _ in range(30):
         assert sums(array) == [12_500_000.0]
     after = used()
-    # A segment more may be in use, where the word that a cell is gone came late.
-    assert after[0] <= descriptors + 4
+    # A few segments, and cells leased ahead, more may be there: not one for each call.
+    assert after[0] <= descriptors + 20
     assert after[1] <= kib + 2 * 110_000

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,55 @@ def test_a_memory_error_of_the_codes_own_making_is_no_limit() -> None:
     assert wrap.run().limit == "memory"
 
 
+@pytest.mark.parametrize("isolation", ["cell", "gvisor"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "raise OSError(28, 'my quota')",
+        "raise OSError(12, 'mine')",
+        'raise RuntimeError("can\'t start new thread")',
+        "raise BlockingIOError(11, 'mine')",
+        "open('/dev/full', 'w').write('x' * 9999)",
+        "import resource\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20))\n"
+        "bytearray(200 << 20)",
+    ],
+)
+def test_what_is_no_limit_of_the_call_is_not_told_as_one(text: str, isolation: Any) -> None:
+    if isolation == "gvisor" and "resource" in text:
+        pytest.skip("gVisor's own address space is not limited by that")
+    outcome = hutch.run(text, isolation=isolation)
+    assert (outcome.status, outcome.limit) == ("raised", None), str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("import mmap; mmap.mmap(-1, 1 << 46)", "memory"),
+        ("open('x', 'wb').write(bytes(64 << 20))", "disk"),
+        (
+            "import subprocess\nsubprocess.run('dd if=/dev/zero of=x bs=1M count=64', shell=True)\n"
+            "with open('y', 'wb') as file: file.write(bytes(10))",
+            "disk",
+        ),
+        (
+            "import multiprocessing\ndef fill(n):\n    open(str(n), 'wb').write(bytes(64 << 20))\n"
+            "multiprocessing.get_context('fork').Pool(1).map(fill, [1])",
+            "disk",
+        ),
+        (
+            "import threading, time\n"
+            "for _ in range(99):\n"
+            "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "pids",
+        ),
+    ],
+)
+def test_what_the_kernel_refused_is_a_limit_however_it_was_asked(text: str, limit: str) -> None:
+    outcome = hutch.run(text, disk_mb=8, timeout_sec=60)
+    assert (outcome.status, outcome.limit) == ("limit", limit), str(outcome)
+
+
 def test_ten_gigabytes_in_six_processes_hit_the_memory_limit() -> None:
     @sandbox(memory_mb=256, timeout_sec=60)
     def allocate() -> None:
@@ -171,6 +221,62 @@ def test_a_large_file_hits_the_disk_limit() -> None:
     assert outcome.usage.suggested["disk_mb"] == 16
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("import subprocess; subprocess.run(['git', '--version'])", "no program git"),
+        ("open('missing.txt')", "files="),
+        ("import socket\na, b = socket.socketpair()\na.setblocking(False)\na.recv(1)", ""),
+        ("import pty; pty.openpty()", "pipes"),
+        ("files = [open('/dev/null') for _ in range(2000)]", "1,024"),
+        ("import os; os.kill(1, 9)", "privilege"),
+        ("import socket; socket.create_connection(('127.0.0.1', 9))", "nothing listens"),
+        ("import socket; socket.create_connection(('192.0.2.1', 9))", "no network"),
+        ("import socket; socket.getaddrinfo('host.example', 9)", "no network"),
+        ("raise ConnectionError('db down')", ""),
+        (
+            "import os, tempfile\nwith tempfile.TemporaryDirectory() as place:\n"
+            "    open(place + '/x', 'wb').write(bytes(64 << 20))",
+            "disk_mb=",
+        ),
+    ],
+)
+def test_an_error_has_the_hint_that_its_cause_wants(text: str, says: str) -> None:
+    outcome = hutch.run(text, disk_mb=8)
+    assert outcome.status == "raised" and outcome.error is not None
+    assert says in outcome.error.hint if says else outcome.error.hint == ""
+
+
+def test_a_limit_has_no_hint_of_another() -> None:
+    text = (
+        "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(9,)).start()"
+    )
+    outcome = hutch.run(text, pids=8)
+    assert outcome.limit == "pids" and outcome.error is not None
+    assert "pids=" in outcome.error.hint and "memory" not in str(outcome).split("Traceback")[0]
+    outcome = hutch.run("x = bytearray(1 << 40)")
+    assert outcome.limit == "memory" and outcome.error is not None and outcome.error.hint == ""
+    assert "pids" not in str(outcome)
+
+
+FILES = """
+import os
+for number in range(200_000): os.close(os.open(f"/tmp/{number}", os.O_CREAT))
+"""
+
+
+def test_the_number_of_files_is_a_limit_and_is_told_as_one() -> None:
+    outcome = hutch.run(FILES, disk_mb=8, timeout_sec=60)
+    assert (outcome.status, outcome.limit) == ("limit", "disk")
+    with pytest.raises(hutch.LimitExceeded, match="1,024 files allowed with disk_mb=8") as caught:
+        outcome.unwrap()
+    assert caught.value.used is None and "MiB of scratch" not in str(caught.value)
+    assert outcome.usage.suggested == {"disk_mb": 16}
+    most = hutch.run(FILES, disk_mb=600, timeout_sec=60)
+    assert most.limit == "disk" and most.usage.suggested == {}
+    assert "65,536 files" in str(most) and "make fewer files" in str(most)
+
+
 def test_a_hundred_megabytes_of_output_are_cut_and_counted() -> None:
     @sandbox(timeout_sec=60)
     def shout() -> str:
@@ -193,6 +299,16 @@ def test_a_result_that_is_too_large_hits_the_result_limit() -> None:
         large()
     assert caught.value.limit == "result" and caught.value.used == pytest.approx(5, abs=0.1)
     assert large.options(**large.run().usage.suggested)() == b"x" * (5 << 20)
+
+
+def test_a_result_of_too_many_small_dicts_is_refused_with_what_to_return_instead() -> None:
+    @sandbox(result_mb=8, timeout_sec=60)
+    def many() -> list[dict[str, int]]:
+        return [{} for _ in range(4_000_000)]
+
+    outcome = many.run()
+    assert outcome.error is not None and "too much memory here" in outcome.error.message
+    assert "return columns" in outcome.error.hint and "result_mb" in outcome.error.hint
 
 
 def exits() -> None:

@@ -87,7 +87,7 @@ def test_exceptions_and_large_values_arrive() -> None:
             "memory",
             {"memory_mb": 64, "disk_mb": 8},
         ),
-        ("open('/work/x', 'wb').write(b'x' * (20 << 20))", "disk", {"disk_mb": 8}),
+        ("open('x', 'wb').write(b'x' * (20 << 20))", "disk", {"disk_mb": 8}),
         ("open('/tmp/x', 'wb').write(b'x' * (20 << 20))", "disk", {"disk_mb": 8}),
         (
             "import time\nfor i in range(10 ** 6): open(f'/tmp/{i}', 'w').close()",

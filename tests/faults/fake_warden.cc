@@ -156,6 +156,10 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
         SendExit(socket, slot, header.id);
         break;
       }
+      case FrameKind::kPing:
+        ++pings;
+        if (way != WardenWay::kDeaf) SendFrame(socket, {.kind = FrameKind::kPong});
+        break;
       case FrameKind::kRetire:
         ++retired;
         return;
@@ -170,7 +174,7 @@ void FakeWardens::Nonsense(const Warden& warden, int socket) {
   std::mt19937_64 random(seed++);
   const FrameKind kinds[] = {FrameKind::kHello,      FrameKind::kZygoteReady, FrameKind::kSlotReady,
                              FrameKind::kCellReady,  FrameKind::kCellExit,    FrameKind::kFailed,
-                             FrameKind::kZygoteDied, FrameKind::kSlotGone};
+                             FrameKind::kZygoteDied, FrameKind::kSlotGone,    FrameKind::kPong};
   std::vector<char> buffer(sizeof(FrameHeader) + kMaxPayload);
   std::vector<FrameHeader> orders;
   std::vector<Fd> descriptors;

@@ -30,6 +30,7 @@ enum class WardenWay {
   kNoNamespaces,  // says that no cell can be made where it is, and makes the one of a bare worker
   kZygoteDies,    // instead of being ready, with words that are no text
   kNonsense,      // frames made of a seed, forever
+  kDeaf,          // honest, but for pings
 };
 
 class FakeWardens {
@@ -50,6 +51,7 @@ class FakeWardens {
   std::atomic<int> cells_ended = 0;
   std::atomic<int> slots_ended = 0;
   std::atomic<int> armed = 0;
+  std::atomic<int> pings = 0;
   std::atomic<uint64_t> seed = 1;
   std::string last_frame();   // that a cell found when it was killed
   std::string last_config();  // what the last one that was configured was told

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hutch
 from hutch import _core, sandbox
+
+HUTCH = [str(Path(sys.executable).with_name("hutch"))]
 
 
 @sandbox(timeout_sec=60)
@@ -72,12 +77,44 @@ def test_a_frozen_agent_keeps_nobody_longer_than_the_queue_allows(host: Any) -> 
     only(0)
     first = only.submit(20)  # has the one cell, so that the next call must ask the agent
     time.sleep(0.5)
-    with frozen(host, host.agent_pid()):
-        with pytest.raises(hutch.SandboxStartupError) as raised:
-            only(0)
-        assert raised.value.safe_to_retry and not raised.value.may_have_run
+    frozen_pid = host.agent_pid()
+    with frozen(host, frozen_pid):
+        try:
+            assert only(0) == "slept"  # by another agent
+        except hutch.SandboxStartupError as error:
+            assert error.safe_to_retry and not error.may_have_run
     first.cancel()
     assert nap(0) == "slept"
+
+
+def test_an_agent_that_is_frozen_for_good_is_replaced_by_one_other(host: Any) -> None:
+    only = nap.options(labels={"test": "agent for good"}, pool=hutch.Pool(max_cells=1))
+    only(0)
+    first = only.submit(40)  # has the one cell, so that the next call must ask the agent
+    time.sleep(0.5)
+    pid = host.agent_pid()
+    with frozen(host, pid):
+        waiting = [only.submit(0) for _ in range(3)]
+        assert only(0) == "slept"
+        assert [flight.result() for flight in waiting] == ["slept"] * 3
+        assert host.agent_pid() != pid
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)  # not even stopped: two agents would share one state
+    assert len(host.containers("agent")) == 1
+    outcome = first.outcome()  # its worker waited for the old agent to come back, and ended
+    assert outcome.status == "fault" and outcome.may_have_run, outcome
+
+
+def test_a_new_process_replaces_a_frozen_agent_and_other_verbs_do_not_hang(host: Any) -> None:
+    nap(0)
+    pid = host.agent_pid()
+    with frozen(host, pid):
+        status = [*HUTCH, "status"]
+        subprocess.run(status, capture_output=True, timeout=60)  # whatever it says
+        call = [sys.executable, "-c", "import hutch; print(hutch.run('print(6*7)').stdout)"]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=120)
+        assert done.stdout.strip() == "42", done.stderr
+    assert host.agent_pid() != pid
 
 
 def test_a_frozen_warden_stops_no_deadline(host: Any) -> None:
@@ -91,6 +128,80 @@ def test_a_frozen_warden_stops_no_deadline(host: Any) -> None:
         else:
             assert (outcome.status, outcome.limit) == ("limit", "time"), outcome
     assert nap(0) == "slept"
+
+
+def labelled(test: str) -> tuple[Any, set[str]]:
+    """A function with a pool of its own, and the names of that pool's workers."""
+    own = nap.options(labels={"test": test}, queue_sec=120)
+    assert own(0) == "slept"
+    return own, workers_of(test)
+
+
+def workers_of(test: str) -> set[str]:
+    pools = [pool for pool in hutch.status()["pools"] if pool["labels"] == {"test": test}]
+    return {name for pool in pools for name in pool["workers"]}
+
+
+def pids_of(host: Any, part: str, names: set[str]) -> list[int]:
+    wardens = [int(c["Pid"]) for c in host.containers("worker") if names & {*c["Names"]}]
+    if part == "warden":
+        return wardens
+    # The oldest is the zygote; slots, and the first process of each cell, have its name too.
+    found = [pid for warden in wardens for pid in host.children(warden, "zygote.py")]
+    return found[:1] if part == "zygote" else found[1:]
+
+
+@pytest.mark.parametrize("part", ["warden", "zygote", "slots"])
+def test_what_is_frozen_for_good_is_noticed_and_replaced(host: Any, part: str) -> None:
+    """The leased cells with it: nobody watches them. Who waits is served by another."""
+    test = f"frozen {part}"
+    own, names = labelled(test)
+    running = own.submit(50)
+    time.sleep(1)
+    pids = pids_of(host, part, names)
+    assert pids
+    with frozen(host, *pids):
+        begun = time.monotonic()
+        ended = []
+        for _ in range(16):  # more than are parked
+            try:
+                ended.append(own.run(0))
+            except hutch.SandboxStartupError as error:
+                assert error.may_have_run != error.safe_to_retry
+                ended.append(error.outcome)
+        lost = running.outcome()
+        assert time.monotonic() - begun < 45, "noticed by nobody, until the call ended"
+    assert lost.status == "fault" and lost.may_have_run and not lost.safe_to_retry, lost
+    assert {outcome.status for outcome in ended} <= {"returned", "fault"}
+    assert ended[-1].status == "returned" and all(o.value == "slept" for o in ended if o.ok)
+    if part != "slots":
+        assert not names & workers_of(test)
+
+
+def test_a_pause_is_no_freeze(host: Any) -> None:
+    own, names = labelled("paused")
+    for _ in range(3):
+        with frozen(host, *pids_of(host, "warden", names)):
+            time.sleep(1)
+        assert own(0) == "slept"
+        time.sleep(1.5)
+    assert workers_of("paused") == names
+
+
+def test_nobody_is_taken_for_frozen_on_a_machine_that_has_no_time(host: Any) -> None:
+    own, names = labelled("busy")
+    agent = host.agent_pid()
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(32)]
+    try:
+        begun = time.monotonic()
+        while time.monotonic() - begun < 15:
+            assert own(0) == "slept"
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert workers_of("busy") == names
+    assert host.agent_pid() == agent
 
 
 def test_frozen_zygotes_and_slots_keep_nobody_for_ever(host: Any) -> None:

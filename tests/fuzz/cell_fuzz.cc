@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/egress/cell.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/steps.h"
 #include "tests/fuzz/tally.h"
 #include "wire/channel.h"
@@ -37,11 +38,12 @@ void Turn(hutch::Loop& loop) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   static hutch::Loop loop;
   static hutch::Resolver resolver(loop,
                                   [](const std::string&) -> hutch::Resolved { std::abort(); });
   static hutch::EgressShared shared{loop, resolver, nullptr, "there are no certificates", {}};
-  shared.limits.lookups = 0;
+  shared.limits.lookups_asked = 0;
   shared.limits.connections = 8;
   shared.limits.all_connections = 32;
   shared.limits.bytes = 1 << 16;
@@ -52,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bool accepted = false;
   {
     auto [ours, theirs] = hutch::MakeSocketPair();
-    hutch::EgressCell cell(shared, policy, std::move(theirs));
+    hutch::EgressCell cell(shared, policy, std::move(theirs), [] {});
     hutch::Fd stream;
     uint64_t last = 0;
     hutch::ForEachStep(data, size, [&, &end = ours](uint8_t how, std::string bytes) {

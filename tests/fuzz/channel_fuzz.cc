@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "images/warden/channel.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/steps.h"
 #include "tests/fuzz/tally.h"
 #include "wire/channel.h"
@@ -33,6 +34,7 @@ bool SendWith(int fd, const std::string& bytes, int descriptors) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   const int before = LowestFree();
   bool accepted = false;
   {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/egress/control.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/tally.h"
 #include "wire/channel.h"
@@ -85,6 +86,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   auto [agents, theirs] = hutch::MakeSocketPair();
   const hutch::Fd memfd = hutch::MakeSealedMemfd("fuzz", data, size);
   const int fd = memfd.get();

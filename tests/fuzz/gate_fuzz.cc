@@ -10,6 +10,7 @@
 
 #include "agent/egress/gate.h"
 #include "agent/egress/sni.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/tally.h"
 
 namespace {
@@ -124,6 +125,7 @@ Passed Pass(std::string_view bytes, unsigned how, size_t piece) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   if (size < 2) return 0;
   const unsigned how = data[0];
   const std::string_view bytes(reinterpret_cast<const char*>(data + 2), size - 2);

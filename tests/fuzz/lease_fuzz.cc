@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "client/lease.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/steps.h"
 #include "tests/fuzz/tally.h"
 #include "wire/channel.h"
@@ -31,6 +32,7 @@ void ReadAll(int fd) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   static const std::shared_ptr<hutch::SegmentPool> segments = hutch::SegmentPool::Make();
   constexpr uint64_t kCallId = 77;
   auto [ours, theirs] = hutch::MakeSocketPair();
@@ -50,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto listen = [&] {
     pollfd polled[hutch::Lease::kPolled];
     lease.Fill(polled);
-    polled[0].revents = POLLIN;
+    for (pollfd& one : polled) one.revents = POLLIN;
     try {
       if (!lease.Step(request, polled, {}, [] {})) return ReadAll(theirs.get());
       const hutch::CallOutcome outcome = lease.Take();
@@ -71,7 +73,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     listen();
   });
   theirs.reset();
-  if (!over) listen();
+  out_write.reset();
+  err_write.reset();
+  for (int i = 0; i < 2 && !over; ++i) listen();
   if (!over) std::abort();
   tally.Count(accepted);
   return 0;

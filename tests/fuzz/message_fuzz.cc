@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/tally.h"
 #include "wire/error.h"
 #include "wire/message.h"
@@ -41,6 +42,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   bool accepted = false;
   try {
     const hutch::Message message =

@@ -3,9 +3,10 @@
     run.py --seconds 60            in all, two targets at a time
     run.py --executions 10000000   in all; what is found new is kept in build/fuzz/corpus
 
-Fails when an input crashes, hangs, or allocates more at once than anything of its size may (it is
-kept in build/fuzz/found/, and `build/fuzz/tests/fuzz/<target>_fuzz FILE` runs it again), and when
-too few mutants of what a target reads can be read: such a run would have tested the door alone.
+Fails when an input crashes, hangs, takes more time or memory than its size explains (budget.h), or
+allocates more at once than anything of its size may (it is kept in build/fuzz/found/, and
+`build/fuzz/tests/fuzz/<target>_fuzz FILE` runs it again), and when too few mutants of what a target
+reads can be read: such a run would have tested the door alone.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "agent/egress/sni.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/hello_mutator.h"
 #include "tests/fuzz/tally.h"
@@ -114,6 +115,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   if (size == 0) return 0;
   std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   if (data[0] != 0) bytes = InRecords(bytes, data[0]);

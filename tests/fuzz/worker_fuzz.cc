@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "pool/worker.h"
+#include "tests/fuzz/budget.h"
 #include "tests/fuzz/steps.h"
 #include "tests/fuzz/tally.h"
 #include "wire/channel.h"
@@ -178,6 +179,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
+  const hutch::Budget budget(size);
   hutch::Run run;
   hutch::ForEachStep(data, size,
                      [&](uint8_t how, std::string bytes) { run.Step(how, std::move(bytes)); });

@@ -7,6 +7,7 @@ test's own, on loopback.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import hutch
 from hutch import Outcome, sandbox
 
 LOOPBACK = "127.0.0.0/8"  # lets "localhost" resolve to what it does
@@ -378,12 +380,163 @@ def test_a_proxy_that_dies_fails_closed_and_the_next_call_has_another(echo: Echo
     assert not [answer for answer in told[1:] if "got" in answer]
     assert b"after" not in echo.got
     assert [record.reason for record in outcome.network if not record.allowed]
+    assert "ended" in outcome.network_lost  # its answer is one, and may be less than it would be
+    assert outcome.to_dict()["network_lost"] == outcome.network_lost
     deadline = time.monotonic() + 20
     answer = b""
     while status(answer) != 200 and time.monotonic() < deadline:
         outcome = asking(f"localhost:{echo.port}", LOOPBACK)(connects([f"localhost:{echo.port}"]))
         [answer] = outcome.unwrap().values()
     assert status(answer) == 200
+
+
+def forwarders() -> list[int]:
+    """Those of this test's own agent: below the conmon of one of its workers."""
+    told = repr(hutch.status())
+    found = []
+    for directory in Path("/proc").iterdir():
+        try:
+            if not (directory / "cmdline").read_bytes().startswith(b"hutch-forwarder\0"):
+                continue
+            above = directory
+            while b"conmon" not in (above / "cmdline").read_bytes():
+                above = Path("/proc") / (above / "stat").read_text().rpartition(")")[2].split()[1]
+            line = (above / "cmdline").read_bytes().split(b"\0")
+            if line[line.index(b"-n") + 1].decode() in told:
+                found.append(int(directory.name))
+        except (OSError, ValueError):
+            pass
+    return found
+
+
+def poll(port: int, seconds: float) -> int:
+    """Asks again and again, and does not live with a failure."""
+    import socket
+    import time
+
+    end = time.monotonic() + seconds
+    asked = 0
+    while time.monotonic() < end:
+        with socket.create_connection(("localhost", port), timeout=20) as connection:
+            connection.sendall(b"tick")
+            if not connection.recv(4096):
+                raise ConnectionAbortedError("cut off")
+        asked += 1
+        time.sleep(0.02)
+    return asked
+
+
+def polled(echo: Echo, port: int, seconds: float, harm: Callable[[], None]) -> Outcome[Any]:
+    """The outcome of poll() where that happens once it has begun."""
+    before = len(echo.got)
+    allowed = [f"localhost:{echo.port}", f"localhost:{port}", LOOPBACK]
+    call = sandbox(poll, allow_network=allowed, timeout_sec=60).submit(port, seconds)
+    deadline = time.monotonic() + 30
+    while port == echo.port and len(echo.got) < before + 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    harm()
+    return call.outcome()
+
+
+def kill_egress() -> None:
+    for pid in egress_processes():
+        os.kill(pid, signal.SIGKILL)
+
+
+def stop_egress() -> None:
+    for pid in egress_processes():
+        os.kill(pid, signal.SIGSTOP)
+
+
+def kill_forwarders() -> None:
+    assert forwarders()
+    for pid in forwarders():
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may end a process of the service user's")
+@pytest.mark.parametrize("harm", [kill_egress, stop_egress, kill_forwarders])
+def test_a_call_that_fails_for_our_fault_is_no_answer(echo: Echo, harm: Callable[[], None]) -> None:
+    outcome = polled(echo, echo.port, 50, harm)
+    assert outcome.status == "fault", outcome
+    assert not outcome.ok and not outcome.safe_to_retry
+    assert outcome.network_lost in str(outcome.exception())
+    with pytest.raises(hutch.SandboxStartupError) as raised:
+        outcome.unwrap()
+    assert raised.value.may_have_run
+    # What it said of it is kept.
+    assert isinstance(raised.value.__cause__, hutch.SandboxError)
+    assert outcome.error is not None and outcome.error.type
+    # The next one has a network again.
+    deadline = time.monotonic() + 60
+    answer = polled(echo, echo.port, 0.2, lambda: None)
+    while answer.status == "fault" and time.monotonic() < deadline:
+        answer = polled(echo, echo.port, 0.2, lambda: None)
+    assert answer.status == "returned" and answer.value > 0
+    assert answer.network_lost == ""
+
+
+def test_what_a_call_fails_of_by_itself_stays_its_own(echo: Echo) -> None:
+    plain = polled(echo, echo.port, 0.5, lambda: None)
+    assert (plain.status, plain.network_lost) == ("returned", "")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    refused = polled(echo, port, 5, lambda: None)
+    assert (refused.status, refused.network_lost) == ("raised", "")
+    assert refused.error is not None and refused.error.type.startswith("Connection")
+
+
+def test_nine_calls_that_take_all_they_can_leave_others_a_network(echo: Echo) -> None:
+    """Each has as many connections as a call may have, and more than all could once have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16384), hard))
+    taken: list[socket.socket] = []
+
+    def take(listener: socket.socket) -> None:
+        while True:
+            try:
+                taken.append(listener.accept()[0])
+            except OSError:
+                return
+
+    crowd = socket.create_server(("127.0.0.1", 0), backlog=512)
+    taker = threading.Thread(target=take, args=[crowd])
+    taker.start()
+    allowed = [f"localhost:{echo.port}", f"localhost:{crowd.getsockname()[1]}", LOOPBACK]
+
+    @sandbox(allow_network=allowed, timeout_sec=90, memory_mb=256)
+    def hog(port: int) -> int:
+        import select
+        import socket
+
+        held = []
+        for _ in range(256):
+            connection = socket.socket()
+            connection.setblocking(False)
+            connection.connect_ex(("localhost", port))
+            held.append(connection)
+        select.select([], [], [], 60)
+        return len(held)
+
+    hogs = [hog.submit(crowd.getsockname()[1]) for _ in range(9)]
+    try:
+        deadline = time.monotonic() + 50
+        while len(taken) < 9 * 240 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(taken) > 1000
+        for _ in range(3):
+            request = {"x": ("localhost", echo.port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")}
+            answer = asking(*allowed)(request).unwrap()["x"]
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+    finally:
+        for call in hogs:
+            call.cancel()
+        crowd.shutdown(socket.SHUT_RDWR)  # which ends the accept() that waits
+        taker.join()
+        crowd.close()
+        for connection in taken:
+            connection.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_forwarder_is_out_of_the_cells_sight_and_reach(echo: Echo) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,9 @@ tell(found=found, environ=[k for k in os.environ if "HUTCH" in k])
 
 
 def test_filling_the_scratch_ends_at_its_size(run: Run) -> None:
-    outcome = run("open('/work/x', 'wb').write(b'x' * (40 << 20))", disk_mb=16)
+    outcome = run("open('x', 'wb').write(b'x' * (40 << 20))", disk_mb=16)
     assert (outcome.status, outcome.limit) == ("limit", "disk"), outcome
-    assert run("print(len(open('/work/x', 'wb').write(b'x' * (4 << 20)) * 'x'))", disk_mb=16).ok
+    assert run("print(len(open('x', 'wb').write(b'x' * (4 << 20)) * 'x'))", disk_mb=16).ok
 
 
 # ---- the network
@@ -312,3 +313,52 @@ def test_gvisor_is_named_with_the_command_where_it_is_missing(
     with pytest.raises(PlatformNotSupportedError, match="runsc") as caught:
         hutch.run("pass", isolation="gvisor")
     assert "apt-get install" in str(caught.value.hint)
+
+
+# ---- meetings
+
+
+LOOK = """
+import fcntl, time
+devices = ["/dev/" + name for name in ("null", "zero", "full", "random", "urandom")]
+def lock(path, how):
+    held.append(os.open(path, os.O_RDONLY))
+    return attempt(fcntl.flock, held[-1], how | fcntl.LOCK_NB)
+held = []
+exclusive = {path: lock(path, fcntl.LOCK_EX) for path in [*devices, "/proc/self/ns/time"]
+             if os.path.exists(path)}
+"""
+
+
+def test_no_mark_on_what_is_the_hosts_is_found_by_another_call(run: Run, rung: str) -> None:
+    look = LOOK + "tell(found=exclusive)"
+    mark = (
+        LOOK
+        + "[lock(path, fcntl.LOCK_SH) for path, how in exclusive.items() if how != 'done']\n"
+        + "tell(start=time.monotonic()); time.sleep(5)"
+    )
+    before = ask(run, look)["found"]
+    with ThreadPoolExecutor(1) as threads:
+        marking = threads.submit(ask, run, mark)
+        meanwhile = []
+        while not marking.done():
+            meanwhile.append(ask(run, look)["found"])
+        marking.result()
+    assert meanwhile and all(found == before for found in meanwhile)
+    if rung != "gvisor":  # whose devices are the container's
+        assert {before[path] for path in before if path.startswith("/dev")} == {"EAGAIN"}
+
+
+def test_a_call_goes_before_anything_of_the_host_when_memory_is_short(run: Run, rung: str) -> None:
+    told = ask(
+        run,
+        """
+tell(written=[attempt(open, path, "w") for path in (
+         "/proc/self/oom_score_adj", "/proc/thread-self/oom_score_adj", "/proc/self/clear_refs")],
+     score=open("/proc/self/oom_score_adj").read().strip())
+""",
+    )
+    if rung == "gvisor":  # what it tells of is not the host's
+        return
+    assert set(told["written"]) == {"EROFS"}
+    assert told["score"] == "800"

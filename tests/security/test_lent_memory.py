@@ -44,6 +44,8 @@ SPY = """
         attacks["grow"] = attempt(lambda: os.posix_fallocate(fd, 0, 1 << 30))
         attacks["change its mode"] = attempt(lambda: os.fchmod(fd, 0o777))
         attacks["change its times"] = attempt(lambda: os.utime(fd))
+        lock = fcntl.LOCK_EX | fcntl.LOCK_NB
+        attacks["lock it for oneself"] = attempt(lambda: fcntl.flock(fd, lock))
         attacks["leave an attribute"] = attempt(lambda: os.setxattr(fd, "user.note", b"x"))
         honest["read"] = attempt(lambda: os.pread(fd, 10, 0))
         honest["private writable mapping"] = attempt(
@@ -75,6 +77,20 @@ def test_memory_used_again_carries_nothing_from_call_to_call() -> None:
         for size in (SIZE - 8192, 3 * SIZE // 4):
             _, _, kept, offsets, begin = spy(b"OTHER" + bytes(size))
             assert (begin, kept, offsets) == (b"OTHER", 1, [0])
+
+
+def test_a_large_function_carries_nothing_from_call_to_call() -> None:
+    """It is placed once, and lent to each call of it."""
+    text = textwrap.dedent(SPY) + "\n# " + "x" * 20_000 + "\n"
+    text = text.replace("in lent():", "in named:").replace(
+        "attacks, honest", "named = list(lent())\nattacks, honest", 1
+    )
+    large = hutch.function(text, "solve")
+    for _ in range(3):
+        attacks, honest, _, offsets, _ = large(b"small")
+        assert offsets == [0], "one memfd, the function's own"
+        assert not any(attacks.values()), attacks
+        assert all(honest.values())
 
 
 @hutch.sandbox

@@ -194,6 +194,35 @@ def test_a_claim_of_an_absurd_size_is_refused(how: str, next_call_works: None) -
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
+@sandbox(timeout_sec=4, **LONG_WAY)
+def start_late(forged: bool) -> None:
+    """Says just before its time is over that it was loaded only now, and goes on."""
+    import socket
+    import struct
+    import sys
+    import time
+
+    frame: Any = sys._getframe()
+    while frame is not None and "call_id" not in frame.f_locals:
+        frame = frame.f_back
+    worker, call = frame.f_locals["self"], frame.f_locals["call_id"]
+    raw = socket.socket(fileno=worker.fd)
+    end = time.monotonic() + 3.6
+    while time.monotonic() < end:
+        time.sleep(0.1)
+    if forged:
+        raw.send(struct.pack("<HBBIQQQ", 0x4348, VERSION, 2, 0, call, 0, 0))
+    raw.detach()
+    time.sleep(60)
+
+
+def test_no_call_has_its_time_twice(next_call_works: None) -> None:
+    for forged in (True, False):
+        outcome = start_late.run(forged)
+        assert (outcome.status, outcome.limit) == ("limit", "time"), outcome
+        assert 3.9 < outcome.usage.wall_sec < 6.5, outcome.usage  # 7.6 with the time twice
+
+
 def test_a_second_reply_is_nobodys_answer(next_call_works: None) -> None:
     for _ in range(5):
         assert attack("two replies") == 1
@@ -448,3 +477,18 @@ def test_a_result_larger_than_allowed_is_the_result_limit(next_call_works: None)
     outcome = large.run(40)
     assert (outcome.status, outcome.limit) == ("limit", "result")
     assert len(large(3)) == 3 << 20
+
+
+def test_what_is_shared_is_the_result_limit_at_once(next_call_works: None) -> None:
+    @sandbox(timeout_sec=60, result_mb=8)
+    def grow(times: int) -> dict[str, Any]:
+        x: list[Any] = []
+        for _ in range(times):
+            x = [x, x]
+        return {"few": [1], "tree": x}
+
+    outcome = grow.run(40)
+    assert (outcome.status, outcome.limit) == ("limit", "result"), outcome
+    assert 'result["tree"]' in str(outcome.exception())
+    assert outcome.usage.wall_sec < 30
+    assert grow(2)["tree"] == [[[], []], [[], []]]

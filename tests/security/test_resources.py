@@ -307,6 +307,86 @@ def test_cpu_time_of_all_processes_counts_together(next_call_works: None) -> Non
     assert burn_in_turns(1) == 1  # the honest twin
 
 
+@sandbox(cpu_sec=0.5, timeout_sec=60)
+def burn_in_children(how: str, each_sec: float, total_sec: float) -> float:
+    """One child after another, whose time is given to nobody: what was burnt in all."""
+    import ctypes
+    import os
+    import signal
+    import struct
+    import time
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if how in ("ignored", "grandchildren"):
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    if how == "no zombies":  # sigaction with SA_NOCLDWAIT, and a handler of SIG_DFL
+        libc.sigaction(17, struct.pack("Q128siP", 0, b"", 2, 0), None)
+    if how == "adopted":
+        libc.prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    def burn() -> None:
+        end = time.process_time() + each_sec
+        while time.process_time() < end:
+            pass
+
+    burnt = 0.0
+    while burnt < total_sec:
+        child = os.fork()
+        if child == 0:
+            if how == "waited for":
+                burn()
+            elif how == "grandchildren" or how == "adopted":
+                if os.fork() == 0:
+                    burn()
+                    os._exit(0)
+                if how == "grandchildren":
+                    burn()
+            else:
+                burn()
+            os._exit(0)
+        try:
+            os.waitpid(child, 0)
+        except ChildProcessError:
+            pass
+        if how == "adopted":
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                pass
+        burnt += each_sec
+    return burnt
+
+
+# What is not marked is seen without the estimate too: many short ones are met alive, and
+# grandchildren's parents waited for them.
+@pytest.mark.parametrize(
+    ("how", "each_sec"),
+    [
+        *(
+            pytest.param(how, each_sec, marks=pytest.mark.wall("lost_time"))
+            for how in ("ignored", "no zombies", "adopted")
+            for each_sec in (0.2, 0.03)
+        ),
+        *((how, 0.005) for how in ("ignored", "no zombies", "adopted")),
+        *(("grandchildren", each_sec) for each_sec in (0.2, 0.03, 0.005)),
+    ],
+)
+def test_cpu_time_of_children_that_nobody_waits_for_counts(how: str, each_sec: float) -> None:
+    outcome = burn_in_children.run(how, each_sec, 8.0)
+    assert (outcome.status, outcome.limit) == ("limit", "cpu_time"), outcome
+    assert 0.5 <= outcome.usage.cpu_sec < 3, outcome.usage
+
+
+@pytest.mark.parametrize("each_sec", [0.05, 0.01])
+def test_cpu_time_of_children_that_are_waited_for_counts_once(each_sec: float) -> None:
+    """The honest twin: below its limit, were it not counted twice."""
+    honest = burn_in_children.options(cpu_sec=2)
+    outcome = honest.run("waited for", each_sec, 1.0)
+    assert outcome.status == "returned", outcome
+    assert outcome.value >= 1.0
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), "ten", 2**63])
 def test_a_timeout_that_is_none_is_refused_before_a_call(seconds: object) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):

@@ -119,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
         "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
         help="a dependency (or several, with commas between); again for more",
     )  # fmt: skip
+    run.add_argument(
+        "--allow-private-index", action="store_true",
+        help="dependencies that the script itself names may come from your own index",
+    )  # fmt: skip
     run.add_argument("--timeout", type=float, metavar="SEC", help="wall time; 0: unlimited")
     run.add_argument("--memory", type=int, metavar="MIB")
     run.add_argument("--cpus", type=float)

@@ -88,6 +88,7 @@ def _script(path: str) -> tuple[str, str]:
 
 def _decoded(content: bytes) -> str:
     """As Python reads a script: a byte order mark is left out, and a coding line is followed."""
+    import codecs
     import io
     import tokenize
 
@@ -95,6 +96,8 @@ def _decoded(content: bytes) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except SyntaxError as error:
         raise ValueError(f"the script is no Python source: {error}") from None
+    if codecs.lookup(encoding).name in ("idna", "punycode"):  # which take quadratic time
+        raise ValueError(f"the script is no Python source: encoding: {encoding}")
     return content.decode(encoding)
 
 
@@ -108,6 +111,10 @@ def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
 
     given = [part for text in options.dependencies for part in _split(text)]
     inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
+    if inline and not options.allow_private_index:
+        from hutch import _index
+
+        _index.refuse_private()
     keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
     if options.environment and keywords["dependencies"]:
         raise ValueError("--environment: give it, or --with and the script's own requirements")

@@ -67,7 +67,7 @@ def probe_enter_namespaces():
 
 
 def probe_socket_families():
-    """By number: the three that are allowed are done, the others refused."""
+    """By number: the four that are allowed are done, the others refused."""
     found = {}
     for family in range(46):
         for kind in (1, 2, 3, 5):

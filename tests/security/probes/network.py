@@ -80,7 +80,27 @@ def probe_odd_protocols():
 
 
 def probe_netlink():
-    return attempt(socket.socket, 16, 3, 0)
+    """Protocol 0 lists what there is; each change of it needs a capability."""
+    requests = {
+        "new link": 16,
+        "new address": 20,
+        "new route": 24,
+        "new rule": 32,
+        "new nexthop": 104,
+    }
+    changes = {}
+    with socket.socket(16, 3, 0) as sock:
+        sock.bind((0, 0))
+        for name, kind in requests.items():
+            sock.send(struct.pack("=IHHII28x", 44, kind, 0x605, 1, 0))  # REQUEST ACK CREATE EXCL
+            answer = sock.recv(4096)
+            error = -struct.unpack_from("=i", answer, 16)[0]
+            changes[name] = errno.errorcode.get(error, str(error))
+    return {
+        "interfaces": [name for _, name in socket.if_nameindex()],
+        "changes": changes,
+        "protocols": {str(other): attempt(socket.socket, 16, 3, other) for other in range(1, 23)},
+    }
 
 
 def probe_interface_changes():

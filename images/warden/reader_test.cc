@@ -1,0 +1,104 @@
+#include "images/warden/reader.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+namespace hutch {
+namespace {
+
+// In place of a file that another process keeps locked: the job's descriptor is a pipe.
+Reader::Answer LookAtPipe(const Reader::Job& job) {
+  char byte = 0;
+  Reader::Answer answer;
+  if (read(job.proc, &byte, 1) == 1) answer.usage.memory_kb = static_cast<uint64_t>(byte);
+  return answer;
+}
+
+struct Pipe {
+  Pipe() { EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0); }
+  ~Pipe() { close(ends[1]); }
+  void Say(char byte) const { EXPECT_EQ(write(ends[1], &byte, 1), 1); }
+  int ends[2];
+};
+
+Reader::Answer Wait(Reader* reader, int told) {
+  pollfd event{told, POLLIN, 0};
+  EXPECT_EQ(poll(&event, 1, 30'000), 1);
+  uint64_t times = 0;
+  EXPECT_EQ(read(told, &times, sizeof times), static_cast<ssize_t>(sizeof times));
+  Reader::Answer answer;
+  EXPECT_TRUE(reader->Take(&answer));
+  return answer;
+}
+
+Reader* NewReader(Reader::Look look, int told) {
+  auto* reader = new Reader;  // its thread stays
+  EXPECT_TRUE(reader->Start(look, told));
+  return reader;
+}
+
+TEST(ReaderTest, KeepsNobodyWaitingWhileItWaits) {
+  const int told = eventfd(0, EFD_CLOEXEC);
+  static Reader* const reader = NewReader(&LookAtPipe, told);
+  const Pipe pipe;
+  EXPECT_FALSE(reader->busy());
+  reader->Ask({.owner = 7, .cell = 3, .proc = pipe.ends[0]});
+  Reader::Answer answer;
+  while (!reader->Waits()) usleep(1000);
+  EXPECT_TRUE(reader->busy());
+  EXPECT_FALSE(reader->Take(&answer));
+  EXPECT_EQ(reader->job().owner, 7);
+  pipe.Say(42);
+  EXPECT_EQ(Wait(reader, told).usage.memory_kb, 42u);
+  EXPECT_FALSE(reader->busy());
+  EXPECT_FALSE(reader->Take(&answer)) << "an answer is taken once";
+  EXPECT_LT(fcntl(pipe.ends[0], F_GETFD), 0) << "the job's descriptor is closed";
+}
+
+TEST(ReaderTest, AnotherIsServedWhileOneIsKept) {
+  const int told = eventfd(0, EFD_CLOEXEC);
+  static Reader* const kept = NewReader(&LookAtPipe, told);
+  static Reader* const other = NewReader(&LookAtPipe, told);
+  const Pipe slow;
+  const Pipe quick;
+  kept->Ask({.owner = 0, .proc = slow.ends[0]});
+  for (char i = 1; i < 4; ++i) {
+    quick.Say(i);
+    other->Ask({.owner = 1, .proc = dup(quick.ends[0])});
+    EXPECT_EQ(Wait(other, told).usage.memory_kb, static_cast<uint64_t>(i));
+  }
+  EXPECT_TRUE(kept->busy());
+  slow.Say(9);
+  EXPECT_EQ(Wait(kept, told).usage.memory_kb, 9u);
+  close(quick.ends[0]);
+}
+
+TEST(ReaderTest, LooksAtTheProcessesThatItIsAskedFor) {
+  const int told = eventfd(0, EFD_CLOEXEC);
+  static Reader* const reader = NewReader(&LookExactly, told);
+  const pid_t own[] = {getpid()};
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  reader->Ask({.owner = 0, .proc = dup(proc), .only = own, .only_count = 1});
+  const Usage usage = Wait(reader, told).usage;
+  EXPECT_EQ(usage.processes, 1u);
+  EXPECT_GT(usage.memory_kb, 100u);
+  close(proc);
+}
+
+TEST(WatchTest, TheMostIsNeverLessThanTheShare) {
+  std::vector<char> held(32 << 20, 'x');
+  const pid_t pid = getpid();
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const Usage share = MeasureShares(proc, 0, &pid, 1);
+  const Usage most = MeasureProcesses(proc, 0, Counting::kMost);
+  EXPECT_GE(share.memory_kb, 32u << 10);
+  EXPECT_GE(most.memory_kb + 1024, share.memory_kb);  // the kernel's counters lag
+  EXPECT_FALSE(share.kept_waiting);
+  EXPECT_EQ(held.back(), 'x');
+  close(proc);
+}
+
+}  // namespace
+}  // namespace hutch

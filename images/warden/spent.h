@@ -1,0 +1,69 @@
+// The processor time of a cell: that of its living processes, of those that they waited for, and of
+// those that nobody waited for. The kernel adds the time of a process to its parent's when it is
+// waited for; where a parent has SIGCHLD ignored it adds it to nobody's.
+//
+// Each look tells what every process has used. One that is gone since the last look must have left
+// its time, and its page faults, with somebody who waited; what is missing was lost, and is added
+// here as it was last seen. What such processes used after that look, and those that no look saw,
+// are estimated, once faults prove that processes go without being waited for: one that ran as we
+// looked stands for all that ran since the look before. Looks come at times that nobody can
+// foresee (Warden::SetTick), so that on average it is neither more nor less than that.
+//
+// Thread contract: one thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hutch {
+
+// What /proc tells of a process.
+struct ProcessTimes {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  bool running = false;  // or ready to run
+  uint32_t threads = 0;
+  uint64_t began = 0;     // tells it from an earlier process of that number
+  uint64_t cpu_us = 0;    // its own, and of children that it waited for
+  uint64_t given_us = 0;  // of the latter
+  uint64_t faults = 0;    // likewise
+  uint64_t given_faults = 0;
+};
+
+class SpentTime {
+ public:
+  // More processes at once are not followed: each counts while it lives.
+  static constexpr size_t kMost = 1024;
+
+  void Reset() { *this = {}; }
+
+  // One look. `share`: how much of a processor a thread that can run has, 1 where there are enough.
+  // `processes` are in the order of their numbers, and are kept: swap two tables in turn.
+  void Look(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
+            size_t before_count, int64_t now_us, double share, unsigned cpus);
+
+  // What is missing from what the living have.
+  uint64_t lost_us() const;
+
+ private:
+  // What went away without being received. A process may be gone, and its parent's times have been
+  // read before: what is received until the next look still counts.
+  class Missing {
+   public:
+    void Look(uint64_t gone, uint64_t received);
+    uint64_t certain() const { return certain_; }
+
+   private:
+    uint64_t certain_ = 0;
+    uint64_t last_ = 0;  // missing since the last look
+  };
+
+  int64_t looked_us_ = 0;
+  Missing seen_;
+  Missing estimated_;
+  Missing faults_;
+};
+
+}  // namespace hutch

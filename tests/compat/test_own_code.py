@@ -1,0 +1,150 @@
+"""What a function's file defines stands inside under its own name."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import sandbox
+
+
+def write(place: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def quadruple(x: int) -> int:
+    return double(double(x))
+
+
+@dataclasses.dataclass
+class Item:
+    name: str
+
+    def shout(self) -> str:
+        return self.name.upper()
+
+
+def test_a_pool_maps_helpers_of_the_file() -> None:
+    @sandbox
+    def mapped(numbers: list[int]) -> list[int]:
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
+        with get_context("fork").Pool(2) as pool:
+            first = pool.map(quadruple, numbers)
+        with ProcessPoolExecutor(2, mp_context=get_context("fork")) as executor:
+            return first + list(executor.map(double, numbers))
+
+    for _ in range(3):
+        assert mapped([1, 2]) == [4, 8, 2, 4]
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])
+def test_what_the_file_defines_can_be_pickled_inside(isolation: Any) -> None:
+    @sandbox(isolation=isolation)
+    def pickled(name: str) -> list[str]:
+        import pickle
+
+        item = pickle.loads(pickle.dumps(Item(name)))
+        return [item.shout(), pickle.loads(pickle.dumps(double)).__name__]
+
+    for _ in range(3):
+        assert pickled("a") == ["A", "double"]
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])
+def test_what_is_reached_through_a_module_can_be_pickled_inside(
+    isolation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core_text = """
+from .inner import parts
+class Box:
+    def content(self): return parts.Part(7)
+def make(): return Box()
+"""
+    parts_text = """
+class Part:
+    def __init__(self, x): self.x = x
+def half(x): return x // 2
+"""
+    write(
+        tmp_path / "reached_package",
+        {
+            "__init__.py": "",
+            "core.py": core_text,
+            "inner/__init__.py": "",
+            "inner/parts.py": parts_text,
+        },
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from reached_package import core  # type: ignore[import-not-found]
+
+    @sandbox(isolation=isolation)
+    def pickled() -> list[Any]:
+        import pickle
+
+        box = pickle.loads(pickle.dumps(core.make()))
+        part = pickle.loads(pickle.dumps(box.content()))
+        return [type(box).__name__, part.x, pickle.loads(pickle.dumps(core.parts.half))(4)]
+
+    @sandbox(isolation=isolation)
+    def made_by_a_class() -> int:
+        import pickle
+
+        return pickle.loads(pickle.dumps(core.Box().content())).x  # type: ignore[no-any-return]
+
+    for _ in range(3):
+        assert pickled() == ["Box", 7, 2]
+        assert made_by_a_class() == 7
+
+
+def test_nothing_of_a_module_that_is_there_is_replaced() -> None:
+    text = "import json\nloads = json.loads\n"
+
+    @sandbox
+    def kept() -> bool:
+        import json
+
+        return json.loads("1") == 1 and "double" not in vars(json)
+
+    assert kept() and hutch.run(text).ok
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container", "gvisor"])
+def test_a_carried_package_has_its_data(
+    isolation: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """
+import importlib.resources, pathlib
+def words():
+    one = importlib.resources.files(__package__) / "data" / "words.txt"
+    other = pathlib.Path(__file__).parent / "data" / "words.txt"
+    return one.read_text(), other.read_bytes()
+"""
+    write(
+        tmp_path / "carried_package",
+        {
+            "__init__.py": "from .words import words\n",
+            "words.py": text,
+            "data/words.txt": "one two",
+        },
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    @sandbox(modules=["carried_package"], isolation=isolation)
+    def words() -> tuple[str, bytes]:
+        import carried_package
+
+        return carried_package.words()  # type: ignore[no-any-return]
+
+    assert words() == ("one two", b"one two")

@@ -1,0 +1,130 @@
+"""What programs ask of the system: files, devices, interfaces, memory that is only reserved."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pytest
+
+import hutch
+
+RUNGS = ["cell", "shared", "container", "gvisor"]
+
+
+def ran(text: str, **options: Any) -> str:
+    outcome = hutch.run(textwrap.dedent(text), **options)
+    assert outcome.ok, outcome
+    return outcome.stdout
+
+
+@pytest.mark.parametrize("isolation", RUNGS)
+def test_files_are_renamed_and_linked_between_directories(isolation: Any) -> None:
+    text = """
+        import os, shutil, tempfile
+        os.makedirs("a/deep"), os.makedirs("b")
+        open("a/one", "w").write("1")
+        os.rename("a/one", "b/two")
+        os.link("b/two", "a/three")
+        os.symlink("../b/two", "a/four")
+        shutil.move("a/deep", "b/deep")
+        os.replace("a/three", "b/deep/three")
+        with tempfile.TemporaryDirectory() as other:
+            shutil.move("b/deep/three", other)
+            print(open(other + "/three").read(), sorted(os.listdir("b")))
+        print(open("a/four").read())
+    """
+    assert ran(text, isolation=isolation) == "1 ['deep', 'two']\n1\n"
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container"])
+def test_standard_output_has_names(isolation: Any) -> None:
+    text = """
+        import os, subprocess, sys
+        for path in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+            with open(path, "w") as file:
+                file.write(path + "\\n")
+        with open("/dev/stderr", "a") as file:
+            file.write("error\\n")
+        subprocess.run(["sh", "-c", "echo child | tee /dev/stderr > /dev/stdout"], check=True)
+        for path in ("/dev/stdout", "/dev/stderr"):
+            try:
+                os.open(path, os.O_RDONLY)
+            except PermissionError:
+                print("not to be read")
+    """
+    outcome = hutch.run(textwrap.dedent(text), isolation=isolation)
+    assert outcome.ok, outcome
+    assert outcome.stdout == (
+        "/dev/stdout\n/dev/fd/1\n/proc/self/fd/1\nchild\nnot to be read\nnot to be read\n"
+    )
+    assert outcome.stderr == "error\nchild\n"
+
+
+@pytest.mark.parametrize("isolation", RUNGS)
+def test_what_is_printed_after_exec_is_kept(isolation: Any) -> None:
+    text = """
+        import os, sys
+        print("before", flush=True)
+        os.execv(sys.executable, [sys.executable, "-c", "print('after')"])
+    """
+    outcome = hutch.run(textwrap.dedent(text), isolation=isolation)
+    assert outcome.stdout == "before\nafter\n", outcome
+
+
+@pytest.mark.parametrize("isolation", RUNGS)
+def test_interfaces_are_listed(isolation: Any) -> None:
+    text = """
+        import psutil, socket
+        print([name for _, name in socket.if_nameindex()], list(psutil.net_if_addrs()))
+    """
+    assert ran(text, dependencies=["psutil"], isolation=isolation) == "['lo'] ['lo']\n"
+
+
+def test_a_server_of_zeromq_binds_to_a_port() -> None:
+    text = """
+        import zmq
+        context = zmq.Context()
+        here, there = context.socket(zmq.REP), context.socket(zmq.REQ)
+        there.connect(f"tcp://127.0.0.1:{here.bind_to_random_port('tcp://127.0.0.1')}")
+        there.send(b"ping")
+        here.send(here.recv() + b" pong")
+        print(there.recv().decode())
+    """
+    assert ran(text, dependencies=["pyzmq"]) == "ping pong\n"
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container"])  # gVisor's filter: EPERM
+def test_what_is_not_there_is_told_as_by_an_older_kernel(isolation: Any) -> None:
+    text = """
+        import ctypes, errno, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        for call in (lambda: libc.inotify_init1(0), lambda: libc.memfd_create(b"x", 0)):
+            print(call(), errno.errorcode[ctypes.get_errno()])
+    """
+    assert ran(text, isolation=isolation) == "-1 ENOSYS\n-1 ENOSYS\n"
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container"])
+def test_memory_that_is_only_reserved_is_not_used(isolation: Any) -> None:
+    text = """
+        import mmap, numpy, threading
+        kept = numpy.empty(3 << 27)  # 3 GB
+        kept[0] = 1
+        gate = threading.Event()
+        threads = [threading.Thread(target=gate.wait) for _ in range(150)]
+        for thread in threads:
+            thread.start()
+        gate.set()
+        for thread in threads:
+            thread.join()
+        print(len(kept), len(threads))
+    """
+    options: dict[str, Any] = {"memory_mb": 1024, "pids": 200, "isolation": isolation}
+    assert ran(text, dependencies=["numpy"], **options) == "402653184 150\n"
+    try:
+        ran("bytearray(1 << 40)", memory_mb=64)
+    except AssertionError as error:
+        assert "memory" in str(error)
+    else:
+        pytest.fail("a terabyte was reserved")
