@@ -39,7 +39,7 @@ constexpr milliseconds kLook(100);
 // to say so: what it does for us may take minutes on a busy machine, a ping does not.
 constexpr milliseconds kSilence(2000);
 constexpr int kUnheard = 2;
-constexpr int kLockedRetries = 8;
+constexpr int kTransientRetries = 8;
 constexpr int kRemoveRetries = 12;
 constexpr int kParallelStarts = 2;  // more of them only queue in Podman and make every one slower
 
@@ -172,8 +172,13 @@ std::string Reason(const Reply& reply) {
 bool Mentions(const Reply& reply, std::string_view words) {
   return reply.body.find(words) != std::string::npos;
 }
-bool Locked(const Reply& reply) {
-  return reply.status == 500 && Mentions(reply, "database is locked");
+// Whether to ask again is safe and helps: the database was busy, so that nothing was done; or,
+// where nothing is changed, a process ended while Podman read about it (before 4.4, Podman takes
+// ESRCH of /proc/PID/cgroup for a failure of `inspect`: its issue 16383).
+bool IsTransient(const std::string& method, const Reply& reply) {
+  if (reply.status != 500) return false;
+  return Mentions(reply, "database is locked") ||
+         (method == "GET" && Mentions(reply, "/proc/") && Mentions(reply, "no such "));
 }
 
 [[noreturn]] void Refuse(const std::string& what, const Reply& reply) {
@@ -350,12 +355,12 @@ struct Podman::Impl {
     throw Error(Code::kPodman, what + ": the answer broke off (" + httplib::to_string(error) + ")");
   }
 
-  // Repeats what Podman refused only because its database was busy.
+  // Repeats what Podman refused only for the moment.
   Reply SendPatiently(const std::string& method, const std::string& path, milliseconds timeout,
                       const std::string& json = {}) const {
     for (int attempt = 0;; ++attempt) {
       Reply reply = Send(method, path, timeout, json);
-      if (!Locked(reply) || attempt == kLockedRetries) return reply;
+      if (!IsTransient(method, reply) || attempt == kTransientRetries) return reply;
       std::this_thread::sleep_for(Backoff(attempt));
     }
   }

@@ -167,14 +167,32 @@ TEST(Podman, RepeatsWhatALockedDatabaseRefused) {
   EXPECT_EQ(count, 4);
 }
 
+TEST(Podman, LooksAgainWhereAProcessEndedWhileItWasLookedAt) {
+  for (const char* cause :
+       {"read /proc/7/cgroup: no such process", "open /proc/7/cgroup: no such file or directory"}) {
+    std::atomic<int> count = 0;
+    FakePodman fake([&count, cause](const std::string&) {
+      return ++count < 3 ? Reply("500 Internal Server Error",
+                                 R"({"cause":")" + std::string(cause) + R"("})")
+                         : Reply("200 OK", kExited);
+    });
+    const auto info = Podman(fake.path()).Inspect("box");
+    ASSERT_TRUE(info) << cause;
+    EXPECT_EQ(info->exit_code, 7);
+    EXPECT_EQ(count, 3);
+  }
+}
+
 TEST(Podman, DoesNotRepeatAnyOtherFailure) {
-  std::atomic<int> count = 0;
-  FakePodman fake([&count](const std::string&) {
-    ++count;
-    return Reply("500 Internal Server Error", R"({"cause":"no space left on device"})");
-  });
-  EXPECT_EQ(CodeOf([&] { Podman(fake.path()).Start("box"); }), Code::kPodman);
-  EXPECT_EQ(count, 1);
+  for (const char* cause : {"no space left on device", "read /proc/7/cgroup: no such process"}) {
+    std::atomic<int> count = 0;
+    FakePodman fake([&count, cause](const std::string&) {
+      ++count;
+      return Reply("500 Internal Server Error", R"({"cause":")" + std::string(cause) + R"("})");
+    });
+    EXPECT_EQ(CodeOf([&] { Podman(fake.path()).Start("box"); }), Code::kPodman);
+    EXPECT_EQ(count, 1) << cause;
+  }
 }
 
 TEST(Podman, CallsAServiceDownThatEndsInsteadOfAnswering) {
