@@ -12,8 +12,10 @@ its test must fail.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import sandbox
+from hutch import _launcher, sandbox
 
 PROBES = Path(__file__).parent / "probes"
 TABLE = Path(__file__).parent / "README.md"
@@ -79,6 +81,33 @@ def honest(numbers: list[int]) -> int:
 def shared(*function: Any, **settings: Any) -> Any:
     """A sandbox whose cell serves the next call too: the wall "fresh" taken down."""
     return sandbox(*function, **{"isolation": "shared"} | settings)
+
+
+@pytest.fixture(scope="session")
+def without_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Worker files whose filter knows no `unshare`."""
+    runtime = tmp_path_factory.mktemp("bare") / "_runtime"
+    shutil.copytree(_launcher.RUNTIME, runtime)
+    profile = json.loads((runtime / "seccomp-worker.json").read_text())
+    for rule in profile["syscalls"]:
+        rule["names"] = [name for name in rule["names"] if name not in ("unshare", "setns")] or [
+            "getpid"
+        ]
+    (runtime / "seccomp-worker.json").write_text(json.dumps(profile))
+    return runtime
+
+
+@pytest.fixture(params=("cell", "container", "bare", "gvisor"))
+def rung(request: pytest.FixtureRequest, without_namespaces: Path) -> Iterator[str]:
+    """Each in turn; "bare" is a container where the host lets nobody make namespaces."""
+    if request.param == "gvisor" and shutil.which("runsc") is None:
+        pytest.skip("gVisor's runsc is not installed: apt-get install runsc")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "bare":
+            patch.setattr(_launcher, "RUNTIME", str(without_namespaces))
+            _launcher.runtime_id.cache_clear()
+        yield request.param
+    _launcher.runtime_id.cache_clear()
 
 
 if "fresh" in WITHOUT:

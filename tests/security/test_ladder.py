@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import Outcome, PlatformNotSupportedError, _launcher
+from hutch import Outcome, PlatformNotSupportedError
 
-RUNGS = ("cell", "container", "bare", "gvisor")
 REFUSED = {
     "EPERM",
     "EACCES",
@@ -32,39 +31,7 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def without_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], None]]:
-    """Worker files whose filter knows no `unshare`; they are used from when this is called."""
-    own = _launcher.RUNTIME
-    runtime = tmp_path_factory.mktemp("bare") / "_runtime"
-    shutil.copytree(own, runtime)
-    profile = json.loads((runtime / "seccomp-worker.json").read_text())
-    for rule in profile["syscalls"]:
-        rule["names"] = [name for name in rule["names"] if name not in ("unshare", "setns")] or [
-            "getpid"
-        ]
-    (runtime / "seccomp-worker.json").write_text(json.dumps(profile))
-
-    def use(path: str = str(runtime)) -> None:
-        _launcher.RUNTIME = path
-        _launcher.runtime_id.cache_clear()
-
-    yield use
-    use(own)
-
-
 Run = Callable[..., Outcome[Any]]
-
-
-@pytest.fixture(params=RUNGS)
-def rung(request: pytest.FixtureRequest, without_namespaces: Callable[..., None]) -> Iterator[str]:
-    own = _launcher.RUNTIME
-    if request.param == "gvisor" and shutil.which("runsc") is None:
-        pytest.skip("gVisor's runsc is not installed: apt-get install runsc")
-    if request.param == "bare":
-        without_namespaces()
-    yield request.param
-    without_namespaces(own)
 
 
 @pytest.fixture
