@@ -77,6 +77,39 @@ def quick(x: int) -> int:
     return x + 1
 
 
+def crowd(processes: int, seconds: float, then_mb: int) -> str:
+    """`processes` that list /proc and look names up in it; then one that takes `then_mb`."""
+    import mmap
+    import os
+    import time
+
+    def hold() -> None:
+        end, number = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            os.listdir("/proc")
+            os.listdir("/proc/self/task")
+            for _ in range(20):
+                number += 1
+                os.path.exists(f"/proc/none{number}")
+                os.path.exists(f"/proc/{number}/smaps_rollup")
+
+    children = []
+    for _ in range(processes):
+        child = os.fork()
+        if child == 0:
+            hold()
+            os._exit(0)
+        children.append(child)
+    time.sleep(0.6)
+    if then_mb:
+        taken = mmap.mmap(-1, then_mb << 20)
+        for at in range(0, len(taken), 4096):
+            taken[at] = 1
+    for child in children:
+        os.waitpid(child, 0)
+    return "kept"
+
+
 def shared_mb() -> int:
     text = Path("/proc/meminfo").read_text()
     return int(text.split("\nShmem:")[1].split()[0]) >> 10
@@ -102,12 +135,27 @@ def test_memory_is_limited_though_the_look_at_it_is_kept_waiting(next_call_works
     assert most < 1000, f"it took {most} MB"
 
 
-def test_neighbours_are_served_beside_one_that_keeps_looks_waiting() -> None:
-    attack = sandbox(stall, **MORE)
+@pytest.mark.wall("watch")
+def test_memory_is_limited_though_the_directory_of_processes_is_crowded(
+    next_call_works: None,
+) -> None:
+    attack = sandbox(crowd, **POLICY)
+    assert attack(36, 2, 0) == "kept"
+    before = shared_mb()
+    outcome = attack.run(36, 8, 1500)
+    assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
+    assert shared_mb() - before < 1000
+
+
+@pytest.mark.parametrize("kind", ["mappings", "directory"])
+def test_neighbours_are_served_beside_one_that_keeps_looks_waiting(kind: str) -> None:
     quick(0)
     neighbour = wait.submit(12)
     time.sleep(1)
-    hostile = attack.submit(59, 256, 10, 0)
+    if kind == "mappings":
+        hostile = sandbox(stall, **MORE).submit(59, 256, 10, 0)
+    else:
+        hostile = sandbox(crowd, **MORE).submit(59, 10, 0)
     assert [quick(n) for n in range(20)] == list(range(1, 21))
     assert neighbour.result() == "fine"
     assert hostile.outcome().status in ("returned", "limit")
