@@ -4,7 +4,7 @@ bindings/decode.h.
 The fields come from a cell and may be anything that the decoder builds, in any number: every
 function checks the type of each one before it uses it, and names no class, module or file that the
 fields name. What a function raises becomes a DecodeError with the same message. numpy, pandas,
-pyarrow and PIL are imported only when a result holds their types.
+pyarrow, polars and PIL are imported only when a result holds their types.
 
 What a function does takes time and memory in proportion to its fields, whatever they say. Where the
 value has lengths that no bytes stand for, the function (from 0x30 on) returns a pair: the value,
@@ -17,6 +17,7 @@ import dataclasses
 import datetime
 import enum
 import functools
+import importlib
 import re
 import sys
 import weakref
@@ -329,8 +330,6 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
 
 def need(package: str, what: str) -> Any:
     """Imports a package whose type a result holds."""
-    import importlib
-
     try:
         return importlib.import_module(package)
     except ImportError:
@@ -344,9 +343,8 @@ def _later(module: str, name: str) -> Callable[..., Any]:
     """A builder of a module of ours that is imported when first needed."""
 
     def build(*fields: Any) -> Any:
-        from . import _build_arrays, _build_arrow
-
-        return getattr({"arrays": _build_arrays, "arrow": _build_arrow}[module], name)(*fields)
+        found = importlib.import_module(f"._build_{module}", __package__)
+        return getattr(found, name)(*fields)
 
     return build
 
@@ -390,5 +388,7 @@ BUILDERS: dict[int, Callable[..., Any]] = {
     0x50: _later("arrow", "array"),
     0x51: _later("arrow", "chunked"),
     0x52: _later("arrow", "table"),
+    0x53: _later("polars", "frame"),
+    0x54: _later("polars", "series"),
     0x60: _later("arrays", "image"),
 }

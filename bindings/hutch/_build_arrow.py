@@ -34,7 +34,7 @@ _UNITS = {
 }
 
 
-def _arrow() -> Any:
+def arrow() -> Any:
     return need("pyarrow", "an Arrow table")
 
 
@@ -74,7 +74,7 @@ def _field(pa: Any, spec: Any) -> Any:
 def array(
     spec: Any, length: Any, offset: Any, children: Any, dictionary: Any, *buffers: Any
 ) -> Any:
-    pa = _arrow()
+    pa = arrow()
     kind = _type(pa, spec)
     if min(want(length, int), want(offset, int)) < 0 or length + offset >= 1 << 62:
         raise ValueError("an Arrow array's length is out of range")
@@ -135,7 +135,7 @@ def _refuse_short(kind: Any, slots: int, buffers: list[Any]) -> None:
 
 
 def chunked(spec: Any, chunks: Any) -> Any:
-    pa = _arrow()
+    pa = arrow()
     kind = _type(pa, spec)
     arrays = [_array(pa, chunk) for chunk in want(chunks, list)]
     if any(chunk.type != kind for chunk in arrays):
@@ -144,7 +144,7 @@ def chunked(spec: Any, chunks: Any) -> Any:
 
 
 def table(names: Any, nullable: Any, columns: Any, rows: Any) -> Any:
-    pa = _arrow()
+    pa = arrow()
     want(names, list), want(nullable, list), want(columns, list), want(rows, int)
     if not len(names) == len(nullable) == len(columns):
         raise ValueError("an Arrow table's columns do not fit its names")
@@ -159,7 +159,7 @@ def table(names: Any, nullable: Any, columns: Any, rows: Any) -> Any:
 
 
 def typed_column(values: Any) -> Any:
-    pa, pd = _arrow(), need("pandas", "a pandas object")
+    pa, pd = arrow(), need("pandas", "a pandas object")
     if not hasattr(pd, "ArrowDtype"):
         raise ValueError("the result holds a column of an Arrow type: this needs pandas 2 or newer")
     return pd.array(want(values, pa.ChunkedArray), dtype=pd.ArrowDtype(values.type))

@@ -1,4 +1,4 @@
-"""The part of the encoder for numpy, pandas, Arrow and PIL (see encode.py).
+"""The part of the encoder for numpy, pandas, Arrow, polars and PIL (see encode.py).
 
 `handler(kind)` gives the function that writes values of exactly that class, or None. Nothing is
 imported: a library that the cell has not imported cannot have made the value.
@@ -30,6 +30,7 @@ def handler(kind: type) -> Handler | None:
         ("numpy", _numpy),
         ("pandas", _pandas),
         ("pyarrow", _arrow),
+        ("polars", _polars),
         ("PIL.Image", _pil),
     ):
         module = sys.modules.get(library)
@@ -359,6 +360,66 @@ def _arrow_array(e: Encoder, x: Any) -> None:
             e.value(None)
         else:
             e.raw(buffer)
+    e.close()
+
+
+_POLARS_PLAIN = frozenset(
+    "Null Boolean Int8 Int16 Int32 Int64 UInt8 UInt16 UInt32 UInt64 Float16 Float32 Float64 "
+    "Decimal Date Time Datetime Duration String Utf8 Binary Categorical List Array Struct".split()
+)
+_POLARS_HINTS = {
+    "Enum": "cast the column to pl.Categorical",
+    "Object": "make it a column of text or numbers",
+}
+
+
+def _polars(pl: Any, kind: type) -> Handler | None:
+    if kind is pl.DataFrame:
+        return _polars_frame
+    if kind is pl.Series:
+        return _polars_series
+    if kind is pl.LazyFrame:
+        return _refuse("return x.collect()")
+    if issubclass(kind, pl.DataFrame):
+        return _refuse("return pl.DataFrame(x)")
+    return None
+
+
+def _polars_dtype(e: Encoder, dtype: Any) -> None:
+    name = type(dtype).__name__
+    if name not in _POLARS_PLAIN:
+        hint = _POLARS_HINTS.get(name, "cast the column")
+        e.refuse(dtype, f"polars' {name[:60]} does not travel: {hint}")
+    if name in ("List", "Array"):
+        _polars_dtype(e, dtype.inner)
+    elif name == "Struct":
+        for field in dtype.fields:
+            _polars_dtype(e, field.dtype)
+
+
+def _as_arrow(e: Encoder, x: Any) -> Any:
+    level = getattr(sys.modules["polars"], "CompatLevel", None)
+    try:
+        return x.to_arrow(compat_level=level.oldest()) if level else x.to_arrow()
+    except ImportError:
+        return e.refuse(x, "polars travels by Arrow: add pyarrow to the dependencies")
+
+
+def _polars_frame(e: Encoder, x: Any) -> None:
+    for name, dtype in x.schema.items():
+        e.located(_polars_dtype, dtype, _step(name, "[?]"))
+    table = _as_arrow(e, x)
+    e.open(1, 0x53)
+    _arrow_table(e, table)
+    e.close()
+
+
+def _polars_series(e: Encoder, x: Any) -> None:
+    _polars_dtype(e, x.dtype)
+    array = _as_arrow(e, x)
+    e.open(2, 0x54)
+    e.value(x.name)
+    _arrow_chunked(e, sys.modules["pyarrow"].chunked_array([array]))
     e.close()
 
 

@@ -43,7 +43,7 @@ struct Interpreter {
     py::module_::import("sys").attr("modules")["hutch._core"] = core;
     types = py::module_::import("named").attr("TYPES");
     // What is imported later would count as leaked.
-    for (const char* library : {"numpy", "pandas", "pyarrow", "PIL.Image"}) {
+    for (const char* library : {"numpy", "pandas", "pyarrow", "polars", "PIL.Image"}) {
       try {
         py::module_::import(library);
       } catch (const py::error_already_set&) {

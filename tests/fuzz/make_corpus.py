@@ -55,6 +55,7 @@ def plain() -> Iterable[Any]:
 def arrays() -> Iterable[Any]:
     import numpy as np
     import pandas as pd
+    import polars as pl
     import pyarrow as pa
     from PIL import Image
 
@@ -74,6 +75,8 @@ def arrays() -> Iterable[Any]:
     yield pa.table({"i": pa.array([1, None, 3]), "s": ["a", None, "c"], "l": [[1], [], None]})
     yield pa.table({"d": pa.array(["p", "q", "p"]).dictionary_encode()})
     yield [Image.new(mode, (3, 2), 1) for mode in ("L", "RGB", "RGBA")]
+    yield pl.DataFrame({"i": [1, None, 3], "s": ["a", None, "c"], "l": [[1], [], None]})
+    yield pl.Series("c", ["p", None, "p"], dtype=pl.Categorical)
 
 
 def payload(value: Any) -> bytes:

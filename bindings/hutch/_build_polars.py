@@ -1,0 +1,59 @@
+"""Builders for polars (see _build.py, whose rules hold here): from an Arrow table that was
+validated in full, of the types only that polars itself gives out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._build import need, want, zone_key
+from ._build_arrow import arrow
+
+_PLAIN = frozenset(
+    "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double "
+    "date32[day] time64[ns] duration[ms] duration[us] duration[ns] "
+    "large_string large_binary".split()
+)
+
+
+def _check(pa: Any, kind: Any) -> None:
+    is_ = pa.types
+    if is_.is_timestamp(kind) and kind.unit != "s":
+        if kind.tz is not None:
+            zone_key(kind.tz)
+    elif is_.is_dictionary(kind) and str(kind.value_type) == "large_string":
+        if str(kind.index_type) not in ("uint8", "uint16", "uint32") or kind.ordered:
+            raise ValueError("a polars Categorical is malformed")
+    elif is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        _check(pa, kind.value_type)
+    elif is_.is_struct(kind):
+        for i in range(kind.num_fields):
+            _check(pa, kind.field(i).type)
+    elif str(kind) not in _PLAIN and not is_.is_decimal128(kind):
+        raise ValueError(f"Arrow's {str(kind)[:60]} is of no polars column")
+
+
+def frame(table: Any) -> Any:
+    pa, pl = arrow(), need("polars", "a polars frame")
+    for field in want(table, pa.Table).schema:
+        _check(pa, field.type)
+    # Else polars takes a batch for each place where any column is divided, of every column.
+    whole = table.combine_chunks()
+    numbered = whole.rename_columns([str(i) for i in range(whole.num_columns)])
+    try:
+        built = pl.from_arrow(numbered)
+        built.columns = whole.column_names  # from_arrow has a name of its own for ""
+    except Exception:
+        raise
+    except BaseException as error:  # how polars tells of a panic
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"polars does not take the table: {str(error)[:200]}") from None
+    return built, max(0, built.estimated_size() - whole.nbytes)
+
+
+def series(name: Any, values: Any) -> Any:
+    pa = arrow()
+    column = want(values, pa.ChunkedArray)
+    built, extra = frame(pa.Table.from_arrays([column], names=[want(name, str)]))
+    return built.to_series(), extra
