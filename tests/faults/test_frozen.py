@@ -217,8 +217,8 @@ def test_frozen_zygotes_and_slots_keep_nobody_for_ever(host: Any) -> None:
             try:
                 ended.append(nap.options(timeout_sec=2, queue_sec=3).run(0).status)
             except hutch.SandboxStartupError as error:
-                assert error.safe_to_retry
-                ended.append("refused")
+                # The worker may be replaced while a call is with a frozen cell: nobody knows then.
+                ended.append("refused" if error.safe_to_retry else "fault")
     assert set(ended) <= {"returned", "refused", "limit", "fault"}, ended
     assert nap(0) == "slept"
 

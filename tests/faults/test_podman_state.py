@@ -21,7 +21,7 @@ import pytest
 from hutch import _core
 
 PRELUDE = r"""
-import json, os, signal, subprocess, sys
+import json, os, signal, subprocess, sys, time
 import hutch
 
 UID = os.stat("/run/hutch").st_uid
@@ -261,7 +261,11 @@ def test_workers_are_of_the_image_that_was_looked_up_whatever_its_name_means(
         (image,) = images()
         name = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
         podman("untag", name)
-        print(call("untagged"), images() == {image})
+        told = call("untagged")
+        deadline = time.monotonic() + 20  # what comes and goes is listed for a moment
+        while images() != {image} and time.monotonic() < deadline:
+            time.sleep(0.2)
+        print(told, images() == {image})
         podman("rmi", "--all", "--force")  # and its containers
         print(call("removed"), call("again"), len(images()) == 1)
         print("pulled" if "docker.io" in podman("images") else "none pulled")

@@ -229,14 +229,14 @@ def make_objects(kind: str, count: int) -> int:
         pytest.param("open file locks", 800_000, marks=pytest.mark.wall("objects")),
         pytest.param("locks on their way", 800_000, marks=pytest.mark.wall("objects")),
         pytest.param("hidden locks", 800_000, marks=pytest.mark.wall("objects")),
-        ("mappings", 1_200_000),  # whose pages of tables count too
+        ("mappings", 2_400_000),  # whose pages of tables count too
     ],
 )
 def test_the_kernels_objects_count(kind: str, count: int, next_call_works: None) -> None:
     with lost(slab_mb) as loss:
         outcome = make_objects.run(kind, count)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
-    assert loss.most < 200, loss.most
+    assert loss.most < 300, loss.most  # of 500 and more
 
 
 @pytest.mark.parametrize(
