@@ -21,7 +21,7 @@ import pytest
 from hutch import _core
 
 PRELUDE = r"""
-import json, os, signal, subprocess, sys, time
+import json, os, signal, subprocess, sys
 import hutch
 
 UID = os.stat("/run/hutch").st_uid
@@ -262,10 +262,9 @@ def test_workers_are_of_the_image_that_was_looked_up_whatever_its_name_means(
         name = podman("images", "--format", "{{.Repository}}:{{.Tag}}").split()[0]
         podman("untag", name)
         told = call("untagged")
-        deadline = time.monotonic() + 20  # what comes and goes is listed for a moment
-        while images() != {image} and time.monotonic() < deadline:
-            time.sleep(0.2)
-        print(told, images() == {image})
+        # A worker that is started from now on may be of the image that was derived again.
+        again = podman("images", "--no-trunc", "--quiet", name).removeprefix("sha256:")
+        print(told, image in images() and images() <= {image, again})
         podman("rmi", "--all", "--force")  # and its containers
         print(call("removed"), call("again"), len(images()) == 1)
         print("pulled" if "docker.io" in podman("images") else "none pulled")
