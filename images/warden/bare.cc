@@ -14,6 +14,7 @@
 
 #include "images/warden/control.h"
 #include "images/warden/warden.h"
+#include "images/warden/write_file.h"
 
 namespace hutch {
 namespace {
@@ -50,21 +51,13 @@ void InChild(Refusal* answer, NamespaceStep step, Body body) {
   close(pair[0]);
 }
 
-bool Write(const char* path, const char* text) {
-  const int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool written = write(fd, text, strlen(text)) == static_cast<ssize_t>(strlen(text));
-  close(fd);
-  return written;
-}
-
 bool MapUser(unsigned uid, unsigned gid) {
   char user[32];
   char group[32];
   snprintf(user, sizeof user, "%u %u 1", uid, uid);
   snprintf(group, sizeof group, "%u %u 1", gid, gid);
-  Write("/proc/self/setgroups", "deny");  // in a nested one it is denied already
-  return Write("/proc/self/uid_map", user) && Write("/proc/self/gid_map", group);
+  WriteFile("/proc/self/setgroups", "deny");  // in a nested one it is denied already
+  return WriteFile("/proc/self/uid_map", user) && WriteFile("/proc/self/gid_map", group);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "images/warden/environments.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 
 #include <initializer_list>
 
+#include "images/warden/write_file.h"
 #include "images/worker/walls.h"
 #include "images/worker/without.h"
 
@@ -21,16 +21,6 @@ constexpr char kAll[] = "/opt/environments";
 constexpr char kOne[] = "/opt/env";  // an empty directory of the container's until then
 constexpr size_t kDigestSize = 64;
 
-bool Write(const char* path, const char* text) {
-  const int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool written = write(fd, text, strlen(text)) == static_cast<ssize_t>(strlen(text));
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return written;
-}
-
 // The kernel lets a process write its own maps only while it is dumpable.
 const char* MoveDown() {
   char user[32];
@@ -40,9 +30,9 @@ const char* MoveDown() {
   if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return "unshare";
   prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   const char* failed = nullptr;
-  if (!Write("/proc/self/setgroups", "deny")) failed = "setgroups";
-  if (failed == nullptr && !Write("/proc/self/uid_map", user)) failed = "uid_map";
-  if (failed == nullptr && !Write("/proc/self/gid_map", group)) failed = "gid_map";
+  if (!WriteFile("/proc/self/setgroups", "deny")) failed = "setgroups";
+  if (failed == nullptr && !WriteFile("/proc/self/uid_map", user)) failed = "uid_map";
+  if (failed == nullptr && !WriteFile("/proc/self/gid_map", group)) failed = "gid_map";
   prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   return failed;
 }

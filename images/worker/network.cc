@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "images/warden/control.h"
+#include "images/warden/write_file.h"
 #include "images/worker/without.h"
 
 namespace hutch {
@@ -138,17 +139,6 @@ const char* RaiseLoopback() {
   return raised ? nullptr : "lo";
 }
 
-bool Write(const char* path, const char* text) {
-  const int fd = open(path, O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const ssize_t size = static_cast<ssize_t>(strlen(text));
-  const bool written = write(fd, text, strlen(text)) == size;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return written;
-}
-
 // What waits in sockets is in no map of a process, and all TCP of the host has one budget: the most
 // that each socket of this network may hold. The warden counts a socket as that much (watch.cc).
 const char* BoundSocketMemory() {
@@ -162,7 +152,7 @@ const char* BoundSocketMemory() {
                   {"/proc/sys/net/ipv4/tcp_max_tw_buckets", "4096", false},
                   {"/proc/sys/net/core/optmem_max", "20480", true}};
   for (const auto& setting : settings) {
-    if (!Write(setting.path, setting.text) && !setting.since_recently) return setting.path;
+    if (!WriteFile(setting.path, setting.text) && !setting.since_recently) return setting.path;
   }
   return nullptr;
 }
