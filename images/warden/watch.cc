@@ -238,6 +238,17 @@ void EachNumber(int directory, Body body) {
   }
 }
 
+// The same, with a place in the list of its own, as others may go through it meanwhile. False:
+// errno says why it cannot be opened.
+template <typename Body>
+bool EachNumberIn(int proc, const char* path, Body body) {
+  const int list = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (list < 0) return false;
+  EachNumber(list, body);
+  close(list);
+  return true;
+}
+
 // Reads a file to its end, or until the time is over: false then, and where it is hidden.
 template <typename Body>
 bool EachPiece(int proc, const char* path, int64_t begun, Body body) {
@@ -279,12 +290,7 @@ void AddOpenFiles(int proc, long pid, int64_t begun, PipeSet* pipes, Waiting* wa
                   KernelObjects* objects) {
   char path[64];
   snprintf(path, sizeof path, "%ld/fdinfo", pid);
-  const int directory = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) {
-    objects->whole &= errno == ENOENT || errno == ESRCH;
-    return;
-  }
-  EachNumber(directory, [&](long fd) {
+  const bool listed = EachNumberIn(proc, path, [&](long fd) {
     objects->bytes += kFileBytes;
     waiting->In([&] {
       snprintf(path, sizeof path, "%ld/fdinfo/%ld", pid, fd);
@@ -300,7 +306,7 @@ void AddOpenFiles(int proc, long pid, int64_t begun, PipeSet* pipes, Waiting* wa
     const bool goes_on = OwnNs() - begun < kMaxObjectsNs && !waiting->over();
     return goes_on || (objects->whole = false);
   });
-  close(directory);
+  if (!listed) objects->whole &= errno == ENOENT || errno == ESRCH;
 }
 
 // What a socket of the other families may hold, by the host's own settings.
@@ -391,10 +397,7 @@ Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t coun
   if (only != nullptr) {
     for (size_t i = 0; i < count; ++i) add(only[i]);
   } else {
-    // A place in the list of its own: others go through it meanwhile.
-    const int list = openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    EachNumber(list, add);
-    close(list);
+    EachNumberIn(proc, ".", add);
   }
   usage.walk_us = (OwnNs() - begun) / 1000;
   usage.kept_waiting = waiting.over();
@@ -425,14 +428,12 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid) {
   const int64_t begun = OwnNs();
   PipeSet pipes;
   Waiting waiting;
-  const int list = openat(proc, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  EachNumber(list, [&](long pid) {
+  EachNumberIn(proc, ".", [&](long pid) {
     if (pid == excluded_pid) return true;
     waiting.In([&] { AddMappings(proc, pid, begun, &objects); });
     AddOpenFiles(proc, pid, begun, &pipes, &waiting, &objects);
     return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (objects.whole = false);
   });
-  close(list);
   objects.walk_us = (OwnNs() - begun) / 1000;
   objects.kept_waiting = waiting.over();
   return objects;
