@@ -319,3 +319,7 @@ def test_names_of_any_length_cost_little(compiled_of: Callable[..., set[str]]) -
     words = ".".join("b" * 1_000_000)
     sources = {"a.py": f"'''\nimport {words}\n'''\nimport c", "c.py": ""}
     assert compiled_of(sources, "a") == {"a.py", "c.py"}
+
+
+def test_the_fetch_step_looks_where_this_one_keeps(script: Script) -> None:
+    assert script("fetch").STORE == script("compile").STORE

@@ -53,7 +53,7 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 LOWEST = 10  # number of a descriptor that a package may hold
 REHEARSALS = 8  # the interpreter specializes code that has run that often
 SETUP = "setup()"  # no module has such a name, nor these:
-EXERCISE = "exercise({})"
+EXERCISE = "exercise of "
 FOOTPRINT = "footprint()"
 MOST_LEFT_OUT = 2  # exercises, each of which costs a start; then all are
 # The most that is copied ahead of a call, which takes a cell a microsecond for each KB.
@@ -298,7 +298,7 @@ class Zygote:
         self.left_out: dict[str, str] = {}  # of what is done for speed alone
         for line in config.get("HUTCH_SKIP", "").splitlines():
             name, _, reason = line.partition("\t")
-            of_speed = name.startswith(EXERCISE[:9]) or name == FOOTPRINT
+            of_speed = name.startswith(EXERCISE) or name == FOOTPRINT
             (self.left_out if of_speed else self.notes["skipped"])[name] = reason
 
     def number(self, name: str, otherwise: int) -> int:
@@ -336,7 +336,7 @@ class Zygote:
         """What a package's first use makes is made here. Its failure is nobody's concern."""
         told = self.notes["exercised"] = {}
         for name in exercise.names(places):
-            known = EXERCISE.format(name)
+            known = EXERCISE + name
             if known in self.left_out or len(self.left_out) >= MOST_LEFT_OUT:
                 told[name] = self.left_out.get(known, "left out too")
                 continue
