@@ -342,9 +342,15 @@ def need(package: str, what: str) -> Any:
 def _later(module: str, name: str) -> Callable[..., Any]:
     """A builder of a module of ours that is imported when first needed."""
 
+    @functools.cache
+    def builder() -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(
+            importlib.import_module(f"._build_{module}", __package__), name
+        )
+        return found
+
     def build(*fields: Any) -> Any:
-        found = importlib.import_module(f"._build_{module}", __package__)
-        return getattr(found, name)(*fields)
+        return builder()(*fields)
 
     return build
 

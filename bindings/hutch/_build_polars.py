@@ -43,10 +43,8 @@ def frame(table: Any) -> Any:
     try:
         built = pl.from_arrow(numbered)
         built.columns = whole.column_names  # from_arrow has a name of its own for ""
-    except Exception:
-        raise
-    except BaseException as error:  # how polars tells of a panic
-        if type(error).__name__ != "PanicException":
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # no Exception, so that a panic is not caught
             raise
         raise ValueError(f"polars does not take the table: {str(error)[:200]}") from None
     return built, max(0, built.estimated_size() - whole.nbytes)

@@ -141,12 +141,10 @@ def validation(kind: type) -> Validation:
         return Validation()
     if getattr(kind, "__pydantic_complete__", True) is False:
         pydantic = sys.modules["pydantic"]
-        is_model = issubclass(kind, pydantic.BaseModel)
-        rebuild = kind.model_rebuild if is_model else None  # type: ignore[attr-defined]
-        if rebuild is None:
-            pydantic.dataclasses.rebuild_dataclass(kind, raise_errors=False)
+        if issubclass(kind, pydantic.BaseModel):
+            kind.model_rebuild(raise_errors=False)  # type: ignore[attr-defined]
         else:
-            rebuild(raise_errors=False)
+            pydantic.dataclasses.rebuild_dataclass(kind, raise_errors=False)
     if getattr(kind, "__pydantic_complete__", True) is False:
         return Validation(refusal=f"{kind.__qualname__} names types that are not defined yet")
     return _validations.setdefault(kind, _of_schema(kind))
