@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import decimal
 import fractions
 import json
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hutch
-from hutch import _run
+from hutch import _launcher, _run
 from hutch._outcome import ErrorInfo, Outcome, Usage
 
 
@@ -135,7 +138,17 @@ def test_any_text_can_be_explained(text: str) -> None:
 def test_hints(kind: str, message: str, says: str) -> None:
     from hutch._explain import hint_for
 
-    assert pytest.importorskip("re").search(says, hint_for(kind, message))
+    assert re.search(says, hint_for(kind, message))
+
+
+def test_hints_know_every_directory_that_the_worker_calls_scratch() -> None:
+    from hutch._explain import _is_elsewhere
+
+    worker = Path(_launcher.RUNTIME, "worker", "call.py").read_text()
+    told = re.search(r"^SCRATCH = (\(.*?\))", worker, re.M)
+    assert told is not None
+    directories = ast.literal_eval(told[1])
+    assert directories and not any(_is_elsewhere(f"{path}/x") for path in directories)
 
 
 @pytest.mark.parametrize(
