@@ -11,7 +11,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from types import CodeType, FunctionType
 from typing import Any
@@ -22,6 +22,8 @@ from hutch._pickling import Deferred, nested_code
 from hutch._survey import Survey, Watch
 
 _SOURCE_BUDGET = 24 << 10  # characters: a call's frame stays small
+# Names in code that may look at its own text.
+_READERS = {"findsource", "getblock", "getsource", "getsourcelines", "inspect", "linecache"}
 # Variables whose values say nothing, or are no secret.
 _HARMLESS = {"HOME", "LANG", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "TERM", "USER", "_"}
 
@@ -61,6 +63,7 @@ class FunctionBytes:
         self._data = b""
         self._blob: _core.Function | None = None
         self.sources: dict[str, str] = {}
+        self.reads_sources = False  # whether the function may look at them while it runs
 
     def current(self) -> _core.Function:
         """What is to be sent now. Raises DependencyInstallError, SerializationError."""
@@ -87,7 +90,8 @@ class FunctionBytes:
             elif self._survey is None:
                 _warn_of_secrets(survey)
             self._survey = survey
-            self.sources = sources(survey.code)
+            self.reads_sources = not _READERS.isdisjoint(survey.names)
+            self.sources = sources(survey.code, survey.classes if self.reads_sources else None)
         data = _pickling.marshalled(self._function, self._inside)
         if data is None or survey.imports:
             data = function_bytes(self._function, survey)
@@ -151,19 +155,19 @@ def _unsendable(function: FunctionType, survey: Survey, error: Exception) -> Ser
     )
 
 
-def sources(codes: list[CodeType]) -> dict[str, str]:
+def sources(codes: list[CodeType], classes: list[type] | None = None) -> dict[str, str]:
     """The text of what travels, for tracebacks inside: by file as it is named there, the lines that
-    belong to the code; others are blank, so that numbers stay.
+    belong to the code; others are blank, so that numbers stay. With `classes`, theirs too, and in a
+    form that can be parsed.
     """
     import linecache
 
     chosen: dict[str, dict[int, str]] = {}
     budget = _SOURCE_BUDGET
-    for code in codes:
-        lines = linecache.getlines(code.co_filename)
-        last = max(line or 0 for one in nested_code(code) for _, _, line in one.co_lines())
-        picked = chosen.setdefault(_pickling.short_path(code.co_filename), {})
-        for number in range(code.co_firstlineno, min(last, len(lines)) + 1):
+    for filename, first, last in [*_class_blocks(classes or ()), *map(_block, codes)]:
+        lines = linecache.getlines(filename)
+        picked = chosen.setdefault(_pickling.short_path(filename), {})
+        for number in range(first, min(last, len(lines)) + 1):
             if number not in picked:
                 budget -= len(lines[number - 1])
                 if budget < 0:
@@ -171,9 +175,29 @@ def sources(codes: list[CodeType]) -> dict[str, str]:
                 picked[number] = lines[number - 1]
     texts = {}
     for name, picked in chosen.items():
+        if classes is not None:  # what is indented stands under something, where it is parsed
+            for number in [i for i in picked if i - 1 not in picked and picked[i][0] in " \t"]:
+                picked[number - 1] = "if True:\n"
         if picked:
             texts[name] = "".join(picked.get(i, "\n") for i in range(1, max(picked) + 1))
     return texts
+
+
+def _block(code: CodeType) -> tuple[str, int, int]:
+    """The file, first and last line."""
+    lines = (line or 0 for one in nested_code(code) for _, _, line in one.co_lines())
+    return code.co_filename, code.co_firstlineno, max(lines)
+
+
+def _class_blocks(classes: Iterable[type]) -> Iterable[tuple[str, int, int]]:
+    import inspect
+
+    for kind in classes:
+        try:
+            lines, first = inspect.getsourcelines(kind)
+            yield inspect.getfile(kind), first, first + len(lines) - 1
+        except (OSError, TypeError, SyntaxError):
+            pass  # made without a file, or its file has changed
 
 
 def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...] | None) -> None:

@@ -44,6 +44,7 @@ class Survey:
         self.names: set[str] = set()  # that code which goes by value uses
         self.imports: dict[str, ModuleType] = {}  # own modules that bodies import
         self.code: list[CodeType] = []
+        self.classes: list[type] = []  # that go by value
         self._watched: list[tuple[Any, Any, Any]] = []  # (mapping, key, value)
         self._cells: list[tuple[Any, Any]] = []
         self._attributes: list[tuple[Any, str, Any]] = []
@@ -239,6 +240,7 @@ class Survey:
     def _visit_class(self, kind: type) -> None:
         if self._is_seen(kind):
             return
+        self.classes.append(kind)
         enum = sys.modules.get("enum")
         is_enum = enum is not None and issubclass(kind, enum.Enum)
         for base in kind.__mro__[1:]:

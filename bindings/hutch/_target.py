@@ -250,10 +250,11 @@ class FunctionTarget(Target):
         known = self._metas.get(mode)
         if known is not None and known[0] is sources and (known[1] is code or not self.shared):
             return known[2]
-        meta = pickle.dumps(
-            {"mode": mode or "function", "sources": sources, **self._common_meta(code)}, 5
-        )
-        if _is_plain(self) and not (mode and self.shared):
+        fields = {"mode": mode or "function", "sources": sources, **self._common_meta(code)}
+        if self.data.reads_sources:
+            fields["reads_sources"] = True
+        meta = pickle.dumps(fields, 5)
+        if _is_plain(self) and not (mode and self.shared) and not self.data.reads_sources:
             kind = _PLAIN_CHUNK if mode else _PLAIN_KEPT if self.shared else _PLAIN
             meta = kind + meta
         self._metas[mode] = (sources, code, meta)

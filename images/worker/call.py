@@ -281,6 +281,9 @@ class Worker:
         mode = meta["mode"]
         if mode == "program":
             return self.prepare_program(call)
+        if "reads_sources" in meta:
+            for filename, text in meta["sources"].items():
+                remember_source(filename, text)
         if mode == "function_source" and call.function is None:
             call.function = called(define(str(call.code, "utf-8", "surrogatepass"), meta))
         function = call.load_function()
@@ -680,6 +683,9 @@ def publish(function: Any) -> None:
             module = module_by_value(value.__module__)
             if module is not None:
                 setattr(module, name, value)
+                # A new interpreter would look for __main__'s.
+                if space.get("__name__") == value.__module__ != "__main__" and "__file__" in space:
+                    module.__dict__.setdefault("__file__", space["__file__"])
                 if isinstance(value, type):
                     waiting += [one for one in map(method_of, vars(value).values()) if one]
 

@@ -77,6 +77,10 @@ def _timezone(e: Encoder, x: Any) -> None:
     e.mark(0x14, arguments[0], arguments[1] if len(arguments) > 1 else None)
 
 
+def _fixed_offset(e: Encoder, x: Any) -> None:
+    e.mark(0x14, x.utcoffset(None), None)
+
+
 def _zone_info(e: Encoder, x: Any) -> None:
     if x.key is None:
         e.refuse(x, "a ZoneInfo made from a file has no key: use ZoneInfo('Area/City')")
@@ -116,6 +120,7 @@ _TABLE: dict[str, tuple[str, Handler]] = {
     "datetime": ("datetime", _datetime),
     "timedelta": ("datetime", _timedelta),
     "timezone": ("datetime", _timezone),
+    "TzInfo": ("pydantic_core._pydantic_core", _fixed_offset),
     "ZoneInfo": ("zoneinfo", _zone_info),
     "Decimal": ("decimal", _decimal),
     "Fraction": ("fractions", _fraction),

@@ -148,3 +148,40 @@ def words():
         return carried_package.words()  # type: ignore[no-any-return]
 
     assert words() == ("one two", b"one two")
+
+
+class Shape:
+    """Looked at inside."""
+
+    sides = 3
+
+    def area(self) -> int:
+        return self.sides  # a comment
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])
+def test_a_function_finds_the_source_of_what_travels(isolation: Any) -> None:
+    import inspect
+
+    @sandbox(isolation=isolation)
+    def texts() -> list[str]:
+        import inspect
+
+        found: list[Any] = [double, quadruple, Shape, Shape.area, Item, Item.shout]
+        return [inspect.getsource(one) for one in found]
+
+    @sandbox(isolation=isolation)
+    def told() -> str:
+        import inspect
+        import traceback
+
+        try:
+            inspect.signature(Item.shout).bind(None).args[0].shout()
+        except AttributeError:
+            return traceback.format_exc()
+        return ""
+
+    found: list[Any] = [double, quadruple, Shape, Shape.area, Item, Item.shout]
+    for _ in range(3):
+        assert texts() == [inspect.getsource(one) for one in found]
+        assert "bind(None).args[0].shout()" in told()
