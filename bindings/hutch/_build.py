@@ -221,8 +221,10 @@ def _dataclass(types: dict[str, type], name: Any, values: Any) -> Any:
         raise ValueError(f"{name[:200]!r} is no dataclass here")
     expected = {field.name for field in dataclasses.fields(kind) if field.init}
     _check_fields(kind, want(values, dict), expected)
-    _check_tries(kind, values, _may_validate(kind))
-    return _validated(kind, lambda: kind(**values))
+    seen = _may_validate(kind)
+    _check_tries(kind, values, seen)
+    given = _with_paths(values, seen)
+    return _validated(kind, lambda: kind(**given))
 
 
 def _named_tuple(types: dict[str, type], name: Any, items: Any) -> Any:
@@ -315,7 +317,7 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
     _check_tries(kind, values, seen)
     chosen = {want(field, str) for field in want(set_fields, list)}
     by_input = {}
-    for key, value in values.items():
+    for key, value in _with_paths(values, seen).items():
         alias = fields[key].validation_alias if key in fields else None
         if alias is not None and not isinstance(alias, str):
             raise ValueError(f"{kind.__qualname__}.{key} has an alias that is no plain name")
@@ -326,6 +328,23 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
     model = _validated(kind, lambda: kind.model_validate(given))
     model.__pydantic_fields_set__ = chosen & values.keys()
     return model
+
+
+def _with_paths(values: dict[str, Any], seen: _types.Validation) -> dict[str, Any]:
+    """pydantic takes a path that cannot be opened for no `Path`."""
+    return {**values, **{name: _as_path(values[name]) for name in seen.paths & values.keys()}}
+
+
+def _as_path(value: Any) -> Any:
+    from pathlib import Path, PurePosixPath
+
+    if type(value) is PurePosixPath:
+        return Path(value)
+    if type(value) is dict:
+        return {_as_path(key): _as_path(item) for key, item in value.items()}
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(map(_as_path, value))
+    return value
 
 
 def need(package: str, what: str) -> Any:

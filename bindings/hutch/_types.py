@@ -112,6 +112,7 @@ class Validation(NamedTuple):
     `branches`: among how many choices a container may have to be tried at every level of nesting,
     where the types name themselves; 1 where they do not. `into_records`: pydantic looks into models
     that are built already. `extra`: what fields are annotated with that the class does not have.
+    `paths`: the fields in whose annotation a `Path` is named.
     """
 
     acting: str = ""
@@ -119,6 +120,7 @@ class Validation(NamedTuple):
     branches: int = 1
     into_records: bool = False
     extra: Any = Any
+    paths: frozenset[str] = frozenset()
 
 
 _ACTS = {
@@ -206,7 +208,9 @@ def _of_schema(kind: type) -> Validation:
             branches = count
     extra = typing.get_args(_extra_hint(kind))
     extra_hint = extra[1] if len(extra) == 2 else Any
-    return Validation(acting, refusal, branches, into_records, extra_hint)
+    hints = field_hints(kind)
+    paths = frozenset(name for name, hint in hints.items() if _names_path(hint))
+    return Validation(acting, refusal, branches, into_records, extra_hint, paths)
 
 
 _SPARE_TRIES = 1024
@@ -658,6 +662,13 @@ def _is_instance(value: Any, kind: type) -> bool:
     # A generator or iterator's items, which travel as a list only if the function made one, are no
     # match.
     return False
+
+
+def _names_path(annotation: Any) -> bool:
+    pathlib = sys.modules["pathlib"]  # pydantic imported it
+    if annotation is pathlib.Path or annotation is pathlib.PosixPath:
+        return True
+    return any(map(_names_path, typing.get_args(annotation)))
 
 
 def _is_typed_dict(kind: Any) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 
+import pydantic
+import pydantic.dataclasses
 import pytest
 
 from hutch import sandbox
@@ -35,3 +39,31 @@ def test_a_frame_of_polars_without_pyarrow_says_what_to_add() -> None:
 
     with pytest.raises(Exception, match="add pyarrow to the dependencies"):
         frame()
+
+
+class Run(pydantic.BaseModel):
+    at: datetime.datetime
+    log: Annotated[Path | None, pydantic.Field(description="where")]
+    by_name: dict[str, list[Path]]
+    name: PurePosixPath
+    anything: Any
+
+
+@pydantic.dataclasses.dataclass
+class Place:
+    path: Path
+
+
+def test_paths_and_times_of_models_arrive_as_they_are_annotated() -> None:
+    @sandbox(dependencies=["pydantic"])
+    def run(at: str) -> tuple[Run, Place]:
+        path = Path("a/b")
+        made = Run(at=at, log="a", by_name={"x": [path]}, name=path, anything=path)  # type: ignore[arg-type]
+        return made, Place(path)
+
+    found, place = run("2024-01-01T00:00:00.5-03:30")
+    offset = datetime.timezone(-datetime.timedelta(hours=3, minutes=30))
+    assert found.at == datetime.datetime(2024, 1, 1, 0, 0, 0, 500_000, offset)
+    assert (found.log, found.by_name, place.path) == (Path("a"), {"x": [Path("a/b")]}, Path("a/b"))
+    assert type(found.name) is type(found.anything) is PurePosixPath
+    assert run("2024-01-01T00:00:00Z")[0].at.utcoffset() == datetime.timedelta()
