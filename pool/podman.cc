@@ -181,6 +181,12 @@ bool IsTransient(const std::string& method, const Reply& reply) {
          (method == "GET" && Mentions(reply, "/proc/") && Mentions(reply, "no such "));
 }
 
+// A service that is killed while it removes a container leaves one without storage: listed, and
+// still to be removed, but no longer described.
+bool IsHalfRemoved(const Reply& reply) {
+  return reply.status == 500 && Mentions(reply, "container not known");
+}
+
 [[noreturn]] void Refuse(const std::string& what, const Reply& reply) {
   throw Error(Code::kPodman, what + ": Podman answered " + Reason(reply));
 }
@@ -381,6 +387,13 @@ struct Podman::Impl {
 
 namespace {
 
+std::optional<ContainerInfo> Listed(const Podman& podman, const std::string& id_or_name) {
+  for (ContainerInfo& info : podman.List("")) {
+    if (info.id == id_or_name || info.name == id_or_name) return std::move(info);
+  }
+  return std::nullopt;
+}
+
 class Turn {
  public:
   explicit Turn(std::counting_semaphore<kParallelStarts>* turns) : turns_(turns) {
@@ -511,6 +524,7 @@ std::optional<ContainerInfo> Podman::Inspect(const std::string& id_or_name) cons
   const Reply reply =
       impl_->SendPatiently("GET", "/containers/" + CheckName(id_or_name) + "/json", kUsual);
   if (reply.status == 404) return std::nullopt;
+  if (IsHalfRemoved(reply)) return Listed(*this, id_or_name);
   const Json body = Parse("inspect " + id_or_name, reply);
   ContainerInfo info;
   info.id = Text(body, "Id");

@@ -183,6 +183,33 @@ TEST(Podman, LooksAgainWhereAProcessEndedWhileItWasLookedAt) {
   }
 }
 
+TEST(Podman, RemovesWhatAServiceThatWasKilledHasHalfRemoved) {
+  std::atomic<bool> removed = false;
+  FakePodman fake([&removed](const std::string& head) {
+    if (head.starts_with("DELETE ")) {
+      removed = true;
+      return Reply("200 OK", "[]");
+    }
+    if (head.find("/containers/json") != std::string::npos) {
+      return Reply("200 OK", removed ? "[]"
+                                     : R"([{"Id":"abc","Names":["box"],"State":"removing",)"
+                                       R"("Labels":{"hutch.owner":"me"}}])");
+    }
+    if (removed) return Reply("404 Not Found", R"({"cause":"no such container"})");
+    return Reply("500 Internal Server Error", R"({"cause":"container not known"})");
+  });
+  Podman podman(fake.path());
+  for (const char* name : {"box", "abc"}) {
+    const auto info = podman.Inspect(name);
+    ASSERT_TRUE(info);
+    EXPECT_EQ(info->id + " " + info->name + " " + info->state, "abc box removing");
+    EXPECT_EQ(info->labels.at("hutch.owner"), "me");
+  }
+  EXPECT_FALSE(podman.Inspect("other"));
+  podman.Remove("abc");
+  EXPECT_TRUE(removed);
+}
+
 TEST(Podman, DoesNotRepeatAnyOtherFailure) {
   for (const char* cause : {"no space left on device", "read /proc/7/cgroup: no such process"}) {
     std::atomic<int> count = 0;
