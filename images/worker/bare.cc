@@ -22,10 +22,18 @@ namespace {
 #define JUMP_IF(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), (yes), (no))
 
 // On gVisor PID 1 can be killed, and stopped, from inside: nobody signals the warden there. And
-// runsc answers EPERM where the container's profile says ENOSYS: libc would make no thread.
+// runsc answers EPERM where the container's profile says ENOSYS: libc would make no thread, and
+// programs would not do without what is not there.
 sock_filter kWardenIsAlone[] = {
     LOAD(nr),
-    JUMP_IF(__NR_clone3, 14, 0),
+    JUMP_IF(__NR_clone3, 21, 0),
+    JUMP_IF(__NR_memfd_create, 20, 0),
+    JUMP_IF(__NR_inotify_init, 19, 0),
+    JUMP_IF(__NR_inotify_init1, 18, 0),
+    JUMP_IF(__NR_sendfile, 17, 0),
+    JUMP_IF(__NR_splice, 16, 0),
+    JUMP_IF(__NR_tee, 15, 0),
+    JUMP_IF(__NR_vmsplice, 14, 0),
     JUMP_IF(__NR_fcntl, 9, 0),
     JUMP_IF(__NR_kill, 5, 0),
     JUMP_IF(__NR_tkill, 4, 0),
