@@ -44,6 +44,7 @@ enum Kind : uint8_t {
   kFirstTabular = 0x40,  // pandas' columns, indexes, Series and DataFrame
   kLastTabular = 0x4a,
   kArrowArray = 0x50,
+  kTensor = 0x55,
   kImage = 0x60,
   kMap = 0xff,  // never on the wire
 };
@@ -67,6 +68,7 @@ constexpr uint64_t kFreeParts = 4;
 uint64_t BuiltBytes(uint8_t kind) {
   if (kind == kNdarray) return 640;
   if (kind >= kFirstTabular && kind <= kLastTabular) return 3072;
+  if (kind == kTensor) return 1152;
   if (kind >= kArrowArray) return 768;  // images, too
   return kBuiltBytes;
 }
@@ -101,7 +103,7 @@ void CopyLarge(char* to, const char* from, size_t size) {
 
 bool TakesRaw(uint8_t kind) {
   return kind == kByteArray || kind == kFloats || kind == kInts || kind == kNdarray ||
-         kind == kArrowArray || kind == kImage;
+         kind == kArrowArray || kind == kTensor || kind == kImage;
 }
 
 // Pauses the cyclic collector: a million fresh containers would otherwise be traversed again and

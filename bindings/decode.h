@@ -50,6 +50,8 @@
 //   50 Arrow array type length offset [child…] dictionary|nil (raw|nil)…
 //   51 Arrow chunked type [array…]
 //   52 Arrow table [name…] [nullable…] [chunked…] rows
+//   53 polars DataFrame table    54 polars Series name chunked
+//   55 torch Tensor dtype-name [shape] raw (C order)
 //   60 image mode width height raw palette-mode|nil palette|nil transparency|nil
 //
 // 01 to 09 are built in C++, the rest by the function of that number in hutch/_build.py, which

@@ -4,7 +4,7 @@ bindings/decode.h.
 The fields come from a cell and may be anything that the decoder builds, in any number: every
 function checks the type of each one before it uses it, and names no class, module or file that the
 fields name. What a function raises becomes a DecodeError with the same message. numpy, pandas,
-pyarrow, polars and PIL are imported only when a result holds their types.
+pyarrow, polars, torch and PIL are imported only when a result holds their types.
 
 What a function does takes time and memory in proportion to its fields, whatever they say. Where the
 value has lengths that no bytes stand for, the function (from 0x30 on) returns a pair: the value,
@@ -415,5 +415,6 @@ BUILDERS: dict[int, Callable[..., Any]] = {
     0x52: _later("arrow", "table"),
     0x53: _later("polars", "frame"),
     0x54: _later("polars", "series"),
+    0x55: _later("torch", "tensor"),
     0x60: _later("arrays", "image"),
 }

@@ -23,7 +23,7 @@ _MASKED = {
     "Float64": "float64",
     "boolean": "bool",
 }
-_MOST_EMPTY = 1 << 31  # the extents of an array without items, multiplied
+MOST_EMPTY = 1 << 31  # the extents of an array without items, multiplied
 _EMPTY_SIDE = 1 << 16  # pixels of an image's side, where the other is 0: it keeps a place for each
 _FAR = 1 << 40  # of a length: no result may take so much
 _LABEL_BYTES = 8  # of a label that no bytes stand for, once somebody looks at them
@@ -73,25 +73,35 @@ def _checked(np: Any, array: Any) -> Any:
     return array
 
 
-def ndarray(dtype: Any, shape: Any, raw: Any) -> Any:
-    np = _numpy()
-    kind = _dtype(np, dtype)
-    if len(want(shape, list)) > 32:
-        raise ValueError("an array has more than 32 dimensions")
+def items_of(shape: Any, most: int) -> tuple[int, int]:
+    """How many items an array of a shape has, and the product of the extents that are not 0."""
+    if len(want(shape, list)) > most:
+        raise ValueError(f"an array has more than {most} dimensions")
     items = slots = 1
     for extent in shape:
         if want(extent, int) < 0 or extent >= 1 << 62:
             raise ValueError("an array's extent is out of range")
         items *= extent
         slots *= extent or 1
+    return items, slots
+
+
+def writable(raw: Any) -> Any:
+    """Of a buffer that can be written to, and so is this result's alone, the buffer itself."""
     if type(raw) is not memoryview:
-        raw = bytearray(want(raw, bytes))
-    elif raw.readonly:
-        raw = bytearray(raw)
+        return bytearray(want(raw, bytes))
+    return bytearray(raw) if raw.readonly else raw
+
+
+def ndarray(dtype: Any, shape: Any, raw: Any) -> Any:
+    np = _numpy()
+    kind = _dtype(np, dtype)
+    items, slots = items_of(shape, 32)
+    raw = writable(raw)
     if items * kind.itemsize != len(raw):
         raise ValueError("an array's bytes do not fit its shape")
     if items == 0:
-        if max(slots, kind.itemsize) > _MOST_EMPTY:
+        if max(slots, kind.itemsize) > MOST_EMPTY:
             raise ValueError("an array without items has too large an extent")
         return np.zeros(shape, kind)
     return _checked(np, np.frombuffer(raw, kind)).reshape(shape)

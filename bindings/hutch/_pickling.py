@@ -232,6 +232,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             return super().reducer_override(portable_code(obj))
         elif kind.__name__ == "ArrowStringArray" and kind.__module__.startswith("pandas."):
             return _strings(obj)
+        elif kind.__name__ == "Tensor" and kind.__module__ == "torch" and _is_dense(obj):
+            return _tensor(obj)
         else:
             plain = getattr(kind, "__hutch_plain__", None)
             if plain is not None:
@@ -371,6 +373,30 @@ def _strings(array: Any) -> Any:
 
     is_default = array.dtype.na_value is not pandas.NA
     return pandas.array, (array.to_numpy(object), "str" if is_default else "string")
+
+
+def _is_dense(tensor: Any) -> bool:
+    """Whether a tensor is nothing but its values, in the memory of this process."""
+    return (
+        tensor.device.type == "cpu"
+        and str(tensor.layout) == "torch.strided"
+        and not (tensor.is_nested or tensor.is_quantized or tensor.requires_grad or vars(tensor))
+    )
+
+
+def _tensor(tensor: Any) -> Any:
+    """By its own bytes: torch's way takes all of the memory that the tensor is a view of."""
+    import ctypes
+
+    torch, shape = sys.modules["torch"], tuple(tensor.shape)
+    if not tensor.numel():
+        return operator.methodcaller("empty", shape, dtype=tensor.dtype), (torch,)
+    tensor = tensor.resolve_conj().resolve_neg().contiguous()
+    size = tensor.numel() * tensor.element_size()
+    held: Any = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    held.owner = tensor  # alive as long as the bytes are
+    read = operator.methodcaller("frombuffer", pickle.PickleBuffer(held), dtype=tensor.dtype)
+    return operator.methodcaller("reshape", shape), (Deferred(read, torch),)
 
 
 def _is_reachable(function: Any) -> bool:

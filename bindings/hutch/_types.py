@@ -652,6 +652,8 @@ def _is_instance(value: Any, kind: type) -> bool:
         return isinstance(value, wider.get(kind, ()))
     if kind in _DICTS:
         return type(value) is dict
+    if kind.__name__ == "Parameter" and kind.__module__.startswith("torch."):
+        return type(value).__name__ == "Tensor" and type(value).__module__ == "torch"
     pathlib = sys.modules.get("pathlib")
     if pathlib is not None and isinstance(value, pathlib.PurePath):
         return issubclass(kind, pathlib.PurePath)

@@ -656,7 +656,6 @@ _HINTS = {
     "Figure": "save it into an io.BytesIO with `savefig` and return the bytes",
     "DuckDBPyRelation": "return `x.fetchall()` or `x.df()`",
     "Row": "return `dict(x)`",
-    "Tensor": "return `x.detach().cpu().numpy()`",
     "csr_matrix": "return its parts (`data`, `indices`, `indptr`), or `toarray()`",
 }
 

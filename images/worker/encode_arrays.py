@@ -1,4 +1,4 @@
-"""The part of the encoder for numpy, pandas, Arrow, polars and PIL (see encode.py).
+"""The part of the encoder for numpy, pandas, Arrow, polars, torch and PIL (see encode.py).
 
 `handler(kind)` gives the function that writes values of exactly that class, or None. Nothing is
 imported: a library that the cell has not imported cannot have made the value.
@@ -31,6 +31,7 @@ def handler(kind: type) -> Handler | None:
         ("pandas", _pandas),
         ("pyarrow", _arrow),
         ("polars", _polars),
+        ("torch", _torch),
         ("PIL.Image", _pil),
     ):
         module = sys.modules.get(library)
@@ -420,6 +421,55 @@ def _polars_series(e: Encoder, x: Any) -> None:
     e.open(2, 0x54)
     e.value(x.name)
     _arrow_chunked(e, sys.modules["pyarrow"].chunked_array([array]))
+    e.close()
+
+
+_TENSOR_DTYPES = frozenset(
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
+    "float16 float32 float64 bfloat16 complex64 complex128".split()
+)
+
+
+def _torch(torch: Any, kind: type) -> Handler | None:
+    if kind in (torch.Tensor, torch.nn.Parameter):
+        return _tensor
+    if issubclass(kind, torch.Tensor):
+        return _refuse("return x.detach().as_subclass(torch.Tensor)")
+    if issubclass(kind, torch.nn.Module):
+        return _refuse("return x.state_dict()")
+    return None
+
+
+def _tensor(e: Encoder, x: Any) -> None:
+    torch = sys.modules["torch"]
+    if x.is_nested:
+        e.refuse(x, "it is nested: return list(x.unbind())")
+    if x.device.type == "meta":
+        e.refuse(x, "it is on the device meta, where tensors have no values")
+    if x.device.type != "cpu":
+        e.refuse(x, "it is not on the CPU: return x.cpu()")
+    if x.layout is not torch.strided:
+        e.refuse(x, f"its layout is {str(x.layout)[:60]}: return x.to_dense()")
+    if x.is_quantized:
+        e.refuse(x, "it is quantized: return x.dequantize()")
+    name = str(x.dtype).removeprefix("torch.")
+    if name not in _TENSOR_DTYPES:
+        e.refuse(
+            x, f"its dtype is {name[:60]}: return x.to(torch.float32), or another that travels"
+        )
+    size = x.numel() * x.element_size()
+    e.open(3, 0x55)
+    e.value(name)
+    e.value(list(x.shape))
+    if size:
+        e.check_size(size)
+        x = x.detach().resolve_conj().resolve_neg().contiguous()
+        # Not by numpy, which may be missing and has no bfloat16. torch imported ctypes itself.
+        held = (sys.modules["ctypes"].c_char * size).from_address(x.data_ptr())
+        held.owner = x  # alive as long as the bytes are
+        e.raw(held)
+    else:
+        e.raw(b"")
     e.close()
 
 

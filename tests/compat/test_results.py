@@ -67,3 +67,34 @@ def test_paths_and_times_of_models_arrive_as_they_are_annotated() -> None:
     assert (found.log, found.by_name, place.path) == (Path("a"), {"x": [Path("a/b")]}, Path("a/b"))
     assert type(found.name) is type(found.anything) is PurePosixPath
     assert run("2024-01-01T00:00:00Z")[0].at.utcoffset() == datetime.timedelta()
+
+
+@pytest.mark.compat
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])
+def test_tensors_of_torch_travel_both_ways(isolation: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    @sandbox(dependencies=["torch"], isolation=isolation, timeout_sec=120, memory_mb=2048)
+    def twice(given: Any, layer: Any) -> dict[str, Any]:
+        given *= 2  # its own copy, which can be written to
+        return {"given": given, **layer.state_dict(), "none": torch.empty(0, 3)}
+
+    layer = torch.nn.Linear(3, 2)
+    for given in (torch.rand(3).to(torch.bfloat16), torch.rand(400, 500)):
+        result = twice(given, layer)
+        assert torch.equal(result["given"], given * 2) and result["given"].dtype == given.dtype
+        assert torch.equal(result["weight"], layer.weight) and not result["weight"].requires_grad
+        assert result["none"].shape == (0, 3)
+
+
+@pytest.mark.compat
+def test_an_annotation_may_name_a_tensor() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    @sandbox(dependencies=["torch"], timeout_sec=120, memory_mb=2048, check_result=True)
+    def ones() -> torch.Tensor:
+        import torch
+
+        return torch.ones(2)
+
+    assert torch.equal(ones(), torch.ones(2))
