@@ -90,6 +90,8 @@ class ErrorInfo(_Record):
 class Usage(_Record):
     """What a call took. `source`: "warden" (measured outside) or "cell" (told by it).
 
+    A cell tells the CPU time of its process and of those that it waited for, and the peak of the
+    largest of them; the audit log has what the warden measured.
     `enforcement`: how the limits are enforced on this host. `suggested`: keywords with which the
     call may get further, where a limit ended it: `f.options(**usage.suggested)`.
     """

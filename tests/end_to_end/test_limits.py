@@ -56,6 +56,16 @@ def test_a_time_limit_tells_what_the_warden_measured_till_then() -> None:
     assert usage.cpu_sec > 0 and usage.peak_memory_bytes >= 100 << 20
 
 
+def test_usage_counts_child_processes() -> None:
+    text = """
+import subprocess, sys
+child = "import time; x = bytearray(100 << 20)\\nwhile time.process_time() < 0.3: pass"
+subprocess.run([sys.executable, "-c", child], check=True)
+"""
+    usage = hutch.run(text).usage
+    assert usage.cpu_sec >= 0.3 and usage.peak_memory_bytes >= 100 << 20
+
+
 def test_cpu_time_is_limited_apart_from_wall_time() -> None:
     @sandbox(cpu_sec=0.5, timeout_sec=20)
     def burn() -> None:
