@@ -752,6 +752,14 @@ void Broker::Sweep() {
         if (ours && !ended && !before.contains(container.name)) continue;
         (IsOnGvisor(container.labels) ? gvisor_podman_ : podman_).Remove(container.id);
       }
+      for (const ContainerInfo& left : podman_.ListRemains()) {
+        if (!left.name.starts_with("hutch-worker-")) continue;
+        if (before.contains(left.id)) {
+          podman_.RemoveRemains(left.id);
+        } else {
+          strangers.insert(left.id);  // it may be one that is just being created
+        }
+      }
     } catch (const std::exception& error) {
       std::fprintf(stderr, "sweep: %s\n", error.what());
     }

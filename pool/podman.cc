@@ -387,11 +387,39 @@ struct Podman::Impl {
 
 namespace {
 
+std::vector<ContainerInfo> ContainersOf(const Reply& reply) {
+  const Json body = Parse("list", reply);
+  std::vector<ContainerInfo> containers;
+  if (!body.is_array()) return containers;  // "null" where there is none
+  for (const Json& item : body) {
+    ContainerInfo info;
+    info.id = Text(item, "Id");
+    const Json& names = Member(item, "Names");
+    if (names.is_array() && !names.empty() && names[0].is_string())
+      info.name = names[0].get<std::string>();
+    info.state = Text(item, "State");
+    info.exit_code = Number(item, "ExitCode");
+    info.labels = Labels(Member(item, "Labels"));
+    if (!info.id.empty()) containers.push_back(std::move(info));
+  }
+  return containers;
+}
+
 std::optional<ContainerInfo> Listed(const Podman& podman, const std::string& id_or_name) {
   for (ContainerInfo& info : podman.List("")) {
     if (info.id == id_or_name || info.name == id_or_name) return std::move(info);
   }
   return std::nullopt;
+}
+
+// Removes what a service has left under that name; whether there was anything.
+bool FreeName(Podman* podman, const std::string& name) {
+  for (const ContainerInfo& left : podman->ListRemains()) {
+    if (left.name != name) continue;
+    podman->RemoveRemains(left.id);
+    return true;
+  }
+  return false;
 }
 
 class Turn {
@@ -464,6 +492,10 @@ std::string Podman::Create(const std::string& spec_json) {
   }
   if (!reply.ok() && (reply.status == 409 || Mentions(reply, "already in use"))) {
     if (const auto id = impl_->Existing(*this, spec)) return *id;
+    // Nobody else creates one of that name, so it is no other's that is just being made.
+    if (FreeName(this, Text(spec, "name"))) {
+      reply = impl_->SendPatiently("POST", "/containers/create", kSlow, spec_json);
+    }
   }
   const std::string id = Text(Parse("create", reply), "Id");
   if (id.empty()) throw Error(Code::kPodman, "create: Podman's answer has no Id");
@@ -540,25 +572,23 @@ std::optional<ContainerInfo> Podman::Inspect(const std::string& id_or_name) cons
 
 std::vector<ContainerInfo> Podman::List(const std::string& label) const {
   const Json filters = {{"label", {label}}};
-  const Json body = Parse(
-      "list", impl_->SendPatiently("GET",
-                                   "/containers/json?all=true" +
-                                       (label.empty() ? "" : "&filters=" + Encode(filters.dump())),
-                                   kUsual));
-  std::vector<ContainerInfo> containers;
-  if (!body.is_array()) return containers;  // "null" where there is none
-  for (const Json& item : body) {
-    ContainerInfo info;
-    info.id = Text(item, "Id");
-    const Json& names = Member(item, "Names");
-    if (names.is_array() && !names.empty() && names[0].is_string())
-      info.name = names[0].get<std::string>();
-    info.state = Text(item, "State");
-    info.exit_code = Number(item, "ExitCode");
-    info.labels = Labels(Member(item, "Labels"));
-    if (!info.id.empty()) containers.push_back(std::move(info));
-  }
-  return containers;
+  return ContainersOf(impl_->SendPatiently(
+      "GET",
+      "/containers/json?all=true" + (label.empty() ? "" : "&filters=" + Encode(filters.dump())),
+      kUsual));
+}
+
+std::vector<ContainerInfo> Podman::ListRemains() const {
+  std::vector<ContainerInfo> found =
+      ContainersOf(impl_->SendPatiently("GET", "/containers/json?all=true&external=true", kUsual));
+  std::erase_if(found, [](const ContainerInfo& info) { return info.state != "storage"; });
+  return found;
+}
+
+void Podman::RemoveRemains(const std::string& id) {
+  const Reply reply =
+      impl_->SendPatiently("DELETE", "/containers/" + CheckName(id) + "?force=true", kSlow);
+  if (!reply.ok() && reply.status != 404) Refuse("remove " + id, reply);
 }
 
 std::string Podman::Logs(const std::string& id, size_t max_bytes) const {

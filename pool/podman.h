@@ -60,7 +60,8 @@ class Podman {
 
   // `spec_json` is a libpod SpecGenerator body (POST /libpod/containers/create); returns the
   // container's id. `name` inside it makes a retry after a lost answer idempotent: an existing
-  // container of that name with the same labels is returned.
+  // container of that name with the same labels is returned. REQUIRES: nobody else creates one of
+  // that name meanwhile.
   std::string Create(const std::string& spec_json);
   void Start(const std::string& id);
   void Kill(const std::string& id,
@@ -71,6 +72,10 @@ class Podman {
   std::optional<ContainerInfo> Inspect(const std::string& id_or_name) const;
   std::vector<ContainerInfo> List(
       const std::string& label) const;  // all states; label "hutch.owner=..."
+  // What a service has left in the storage that was killed while it created a container: a name
+  // that is taken, of a container that does not exist. One that is being created looks the same.
+  std::vector<ContainerInfo> ListRemains() const;
+  void RemoveRemains(const std::string& id);
   std::string Logs(const std::string& id,
                    size_t max_bytes = 65536) const;  // stdout and stderr, tail
   // Waits until the container has stopped; nullopt when `timeout` passes first. Polls inspect,

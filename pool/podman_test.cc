@@ -210,6 +210,27 @@ TEST(Podman, RemovesWhatAServiceThatWasKilledHasHalfRemoved) {
   EXPECT_TRUE(removed);
 }
 
+TEST(Podman, CreatesAgainWhereAServiceThatWasKilledLeftTheNameTaken) {
+  std::atomic<bool> removed = false;
+  FakePodman fake([&removed](const std::string& head) {
+    if (head.starts_with("DELETE ")) {
+      EXPECT_NE(head.find("/containers/abc?"), std::string::npos) << head;
+      removed = true;
+      return Reply("200 OK", "[]");
+    }
+    if (head.find("external=true") != std::string::npos) {
+      return Reply("200 OK", R"([{"Id":"def","Names":["other"],"State":"storage"},)"
+                             R"({"Id":"ghi","Names":["box"],"State":"running"},)"
+                             R"({"Id":"abc","Names":["box"],"State":"storage"}])");
+    }
+    if (head.starts_with("GET ")) return Reply("404 Not Found", R"({"cause":"no container"})");
+    return removed ? Reply("201 Created", R"({"Id":"new"})")
+                   : Reply("500 Internal Server Error", R"({"cause":"name is already in use"})");
+  });
+  EXPECT_EQ(Podman(fake.path()).Create(R"({"name":"box"})"), "new");
+  EXPECT_TRUE(removed);
+}
+
 TEST(Podman, DoesNotRepeatAnyOtherFailure) {
   for (const char* cause : {"no space left on device", "read /proc/7/cgroup: no such process"}) {
     std::atomic<int> count = 0;
