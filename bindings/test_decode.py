@@ -401,6 +401,46 @@ def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: 
         assert "Plain." in refused(given, types=types)
 
 
+def test_a_dataclass_of_pydantic_1_imports_nothing_that_a_cell_names() -> None:
+    v1 = pytest.importorskip("pydantic.v1", reason="pydantic is not installed")
+
+    members = {"__annotations__": {"hook": v1.PyObject}, "__module__": __name__}
+    Hook = v1.dataclasses.dataclass(type("Hook", (), members))
+
+    @dataclass
+    class Plain:
+        hook: str
+
+    sys.modules.pop("colorsys", None)
+    types = {_types.wire_name(kind): kind for kind in (Hook, Plain)}
+    given = mark(0x22, _types.wire_name(Hook), {"hook": "colorsys.rgb_to_hsv"})
+    assert "pydantic 1" in refused(given, types=types)
+    assert "colorsys" not in sys.modules
+    assert round_trip(Plain("colorsys.rgb_to_hsv"), types) == Plain("colorsys.rgb_to_hsv")
+
+
+def test_an_extra_field_is_no_argument_of_a_models_own_init() -> None:
+    """As of pydantic-settings, whose `_env_file` names a file that is read here."""
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    read = []
+
+    class Base(pydantic.BaseModel, extra="allow"):
+        def __init__(given, _env_file: Any = None, **data: Any) -> None:
+            if _env_file is not None:
+                read.append(_env_file)
+            super().__init__(**data)
+
+    class Settings(Base):
+        name: str = ""
+
+    types = {_types.wire_name(Settings): Settings}
+    given = mark(0x24, _types.wire_name(Settings), {"name": "", "_env_file": "/etc/passwd"}, [])
+    assert "__init__" in refused(given, types=types)
+    assert not read
+    honest = Settings(name="a", data=1, more=2)
+    assert round_trip(honest, types) == honest
+
+
 def test_a_model_of_a_million_wrong_items_is_told_in_a_line() -> None:
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
 

@@ -313,6 +313,14 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
     extra = values.keys() - fields.keys()
     if fields.keys() - values.keys() or (extra and kind.model_config.get("extra") != "allow"):
         raise ValueError(f"{kind.__qualname__} has other fields here: {', '.join(fields)[:500]}")
+    for base in kind.__mro__ if extra else ():
+        code = getattr(vars(base).get("__init__"), "__code__", None)
+        if code is None:
+            continue
+        named = slice(code.co_posonlyargcount, code.co_argcount + code.co_kwonlyargcount)
+        if not extra.isdisjoint(code.co_varnames[named]):
+            # As of pydantic-settings: `_env_file` would name a file that is read here.
+            raise ValueError(f"{kind.__qualname__} has a field that its __init__ takes for its own")
     _check_stored(kind, values, seen)
     _check_tries(kind, values, seen)
     chosen = {want(field, str) for field in want(set_fields, list)}

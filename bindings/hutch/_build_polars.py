@@ -16,7 +16,10 @@ _PLAIN = frozenset(
 )
 
 
-def _check(pa: Any, kind: Any) -> None:
+def _check(pa: Any, kind: Any, chunks: int) -> None:
+    """`chunks`: of a column. Those that have different dictionaries are never put together here:
+    Arrow finds the text that they share by a hash without a seed.
+    """
     is_ = pa.types
     if is_.is_timestamp(kind) and kind.unit != "s":
         if kind.tz is not None:
@@ -24,19 +27,21 @@ def _check(pa: Any, kind: Any) -> None:
     elif is_.is_dictionary(kind) and str(kind.value_type) == "large_string":
         if str(kind.index_type) not in ("uint8", "uint16", "uint32") or kind.ordered:
             raise ValueError("a polars Categorical is malformed")
+        if chunks > 1:
+            raise ValueError("a polars Categorical is malformed: it is in several chunks")
     elif is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        _check(pa, kind.value_type)
+        _check(pa, kind.value_type, chunks)
     elif is_.is_struct(kind):
         for i in range(kind.num_fields):
-            _check(pa, kind.field(i).type)
+            _check(pa, kind.field(i).type, chunks)
     elif str(kind) not in _PLAIN and not is_.is_decimal128(kind):
         raise ValueError(f"Arrow's {str(kind)[:60]} is of no polars column")
 
 
 def frame(table: Any) -> Any:
     pa, pl = arrow(), need("polars", "a polars frame")
-    for field in want(table, pa.Table).schema:
-        _check(pa, field.type)
+    for column in want(table, pa.Table).columns:
+        _check(pa, column.type, column.num_chunks)
     # Else polars takes a batch for each place where any column is divided, of every column.
     whole = table.combine_chunks()
     numbered = whole.rename_columns([str(i) for i in range(whole.num_columns)])

@@ -140,6 +140,11 @@ def validation(kind: type) -> Validation:
     if known is not None:
         return known
     if not hasattr(kind, "__pydantic_core_schema__"):
+        if hasattr(kind, "__pydantic_model__"):
+            return Validation(
+                refusal=f"{kind.__qualname__} is a dataclass of pydantic 1, whose validation may "
+                "import or look for what a cell names: make it one of pydantic 2 or of dataclasses"
+            )
         return Validation()
     if getattr(kind, "__pydantic_complete__", True) is False:
         pydantic = sys.modules["pydantic"]

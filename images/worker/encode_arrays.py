@@ -410,6 +410,9 @@ def _polars_frame(e: Encoder, x: Any) -> None:
     for name, dtype in x.schema.items():
         e.located(_polars_dtype, dtype, _step(name, "[?]"))
     table = _as_arrow(e, x)
+    if any("Categorical" in str(dtype) for dtype in x.dtypes):
+        # Chunks of one have dictionaries of their own, which are not joined outside.
+        table = table.combine_chunks()
     e.open(1, 0x53)
     _arrow_table(e, table)
     e.close()
