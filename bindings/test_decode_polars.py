@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hutch import _core
+from hutch import Outcome, _core
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_decode_arrays import mark, refused, round_trip
@@ -172,3 +172,23 @@ def test_a_categorical_of_several_chunks_is_joined_in_the_cell() -> None:
         frame = pl.concat(two, rechunk=False)
         result = round_trip(frame)
         assert result.schema == frame.schema and result.equals(frame)
+
+
+def test_an_array_of_no_width_is_refused_before_polars_panics() -> None:
+    empty = pa.FixedSizeListArray.from_buffers(
+        pa.list_(pa.int8(), 0), 3, [None], children=[pa.array([], pa.int8())]
+    )
+    assert "width is 0" in refused(0x53, pa.table({"a": empty}))
+    with pytest.raises(Exception, match="width 0"):
+        round_trip(pl.DataFrame({"a": pl.Series([[]], dtype=pl.Array(pl.Int8, 0))}))
+
+
+def test_an_outcome_shows_a_time_that_polars_cannot() -> None:
+    far = pa.table({"a": pa.array([1 << 62], pa.timestamp("ms", "UTC"))})
+    body = b"\xc1\x01" + mark(0x53, far)
+    value = _core.decode(body, len(body), {})
+    with pytest.raises(BaseException, match=r".") as caught:
+        repr(value)
+    assert type(caught.value).__name__ == "PanicException"
+    outcome: Any = Outcome("returned", value=value)
+    assert "<DataFrame>" in repr(outcome) and "<DataFrame>" in str(outcome)

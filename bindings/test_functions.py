@@ -378,6 +378,44 @@ def test_sources_hold_the_lines_of_what_travels_and_no_others() -> None:
     assert lines[helper.__code__.co_firstlineno - 1].startswith("def helper")
 
 
+def decorator(*args: Any) -> Any:
+    return lambda function: function
+
+
+@decorator(
+    """MARK
+def text() -> None:
+""",
+    "MARK",
+)
+@functools.cache
+def decorated(a: int) -> int:
+    return a + 1
+
+
+computed = decorator("MARK")(lambda x: x + (
+    100)), "MARK"  # fmt: skip
+
+
+@decorator("MARK")
+class Decorated:
+    @decorator("MARK")
+    def method(self) -> int:
+        return 7
+
+
+def test_what_decorators_are_given_does_not_travel() -> None:
+    codes = [decorated.__wrapped__.__code__, computed[0].__code__, Decorated.method.__code__]
+    for classes in (None, [Decorated]):
+        ((_, text),) = sources(codes, classes).items()
+        assert "MARK" not in text
+        assert "@functools.cache\ndef decorated" in text and "return a + 1" in text
+        assert "def method" in text and "return 7" in text
+        if sys.version_info >= (3, 11):
+            assert "x + (\n    100" in text
+    assert "class Decorated" in text
+
+
 def test_sources_stay_small() -> None:
     codes = [f.__code__ for f in vars(pickle).values() if isinstance(f, types.FunctionType)]
     whole = [m.__code__ for m in vars(pickle._Pickler).values() if hasattr(m, "__code__")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from ._build import need, want, zone_key
 from ._build_arrow import arrow
+from ._errors import is_panic
 
 _PLAIN = frozenset(
     "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double "
@@ -30,6 +31,8 @@ def _check(pa: Any, kind: Any, chunks: int) -> None:
         if chunks > 1:
             raise ValueError("a polars Categorical is malformed: it is in several chunks")
     elif is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        if is_.is_fixed_size_list(kind) and kind.list_size == 0:
+            raise ValueError("a polars Array is malformed: its width is 0")  # polars would panic
         _check(pa, kind.value_type, chunks)
     elif is_.is_struct(kind):
         for i in range(kind.num_fields):
@@ -49,7 +52,7 @@ def frame(table: Any) -> Any:
         built = pl.from_arrow(numbered)
         built.columns = whole.column_names  # from_arrow has a name of its own for ""
     except BaseException as error:
-        if type(error).__name__ != "PanicException":  # no Exception, so that a panic is not caught
+        if not is_panic(error):
             raise
         raise ValueError(f"polars does not take the table: {str(error)[:200]}") from None
     return built, max(0, built.estimated_size() - whole.nbytes)

@@ -336,3 +336,8 @@ def _named(text: str, requirements: Any) -> str | None:
     words = set(re.findall(r"[A-Za-z0-9][A-Za-z0-9._-]*", text.lower()))
     found = [item for name, item in names.items() if name.lower() in words]
     return found[0] if len(found) == 1 else None
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether it came of a package in Rust, whose failures are no Exception."""
+    return type(error).__name__ == "PanicException"

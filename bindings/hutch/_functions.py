@@ -158,21 +158,20 @@ def _unsendable(function: FunctionType, survey: Survey, error: Exception) -> Ser
 def sources(codes: list[CodeType], classes: list[type] | None = None) -> dict[str, str]:
     """The text of what travels, for tracebacks inside: by file as it is named there, the lines that
     belong to the code; others are blank, so that numbers stay. With `classes`, theirs too, and in a
-    form that can be parsed.
+    form that can be parsed. What decorators are given does not travel, so nor does its text.
     """
-    import linecache
-
     chosen: dict[str, dict[int, str]] = {}
     budget = _SOURCE_BUDGET
-    for filename, first, last in [*_class_blocks(classes or ()), *map(_block, codes)]:
-        lines = linecache.getlines(filename)
+    for filename, first, lines in [*_class_blocks(classes or ()), *map(_block, codes)]:
         picked = chosen.setdefault(_pickling.short_path(filename), {})
-        for number in range(first, min(last, len(lines)) + 1):
+        for number, line in enumerate(lines, first):
+            if line.isspace() and number - 1 not in picked:
+                continue  # the block begins below
             if number not in picked:
-                budget -= len(lines[number - 1])
+                budget -= len(line)
                 if budget < 0:
                     break
-                picked[number] = lines[number - 1]
+                picked[number] = line
     texts = {}
     for name, picked in chosen.items():
         if classes is not None:  # what is indented stands under something, where it is parsed
@@ -183,21 +182,78 @@ def sources(codes: list[CodeType], classes: list[type] | None = None) -> dict[st
     return texts
 
 
-def _block(code: CodeType) -> tuple[str, int, int]:
-    """The file, first and last line."""
-    lines = (line or 0 for one in nested_code(code) for _, _, line in one.co_lines())
-    return code.co_filename, code.co_firstlineno, max(lines)
+def _block(code: CodeType) -> tuple[str, int, list[str]]:
+    """The file, the first line's number, the lines."""
+    import linecache
+
+    first = code.co_firstlineno
+    last = max(line or 0 for one in nested_code(code) for _, _, line in one.co_lines())
+    lines = linecache.getlines(code.co_filename)[first - 1 : last]
+    cut = _lambda_alone if code.co_name == "<lambda>" else _without_decorators
+    return code.co_filename, first, cut(code, lines)
 
 
-def _class_blocks(classes: Iterable[type]) -> Iterable[tuple[str, int, int]]:
+def _class_blocks(classes: Iterable[type]) -> Iterable[tuple[str, int, list[str]]]:
     import inspect
 
     for kind in classes:
         try:
             lines, first = inspect.getsourcelines(kind)
-            yield inspect.getfile(kind), first, first + len(lines) - 1
+            yield inspect.getfile(kind), first, _without_decorators(kind, lines)
         except (OSError, TypeError, SyntaxError):
             pass  # made without a file, or its file has changed
+
+
+def _without_decorators(owner: CodeType | type, lines: list[str]) -> list[str]:
+    """With blank lines for decorators that are called: of a class, also of those in it."""
+    import tokenize
+
+    kept = list(lines)
+    begin, is_decorator, is_called = 0, False, False
+    try:
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type in (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT):
+                continue
+            line = token.start[0]
+            if begin == 0:
+                begin, is_decorator, is_called = line, token.string == "@", False
+                if not is_decorator and isinstance(owner, CodeType):
+                    return kept
+            elif token.type == tokenize.NEWLINE:
+                if is_decorator and is_called:
+                    kept[begin - 1 : line] = ["\n"] * (line - begin + 1)
+                begin = 0
+            elif token.type != tokenize.NAME and token.string != ".":
+                is_called = True
+    except (tokenize.TokenError, SyntaxError):
+        return ["\n"] * len(lines)  # another text than what was compiled
+    return kept
+
+
+def _lambda_alone(code: CodeType, lines: list[str]) -> list[str]:
+    """What it computes, where it stands; nothing before Python 3.11, which does not know."""
+    positions = getattr(CodeType, "co_positions", None)
+    if positions is None:
+        return []
+    found = [
+        place
+        for one in nested_code(code)
+        for place in positions(one)
+        if None not in place and (place[0], place[2]) < (place[1], place[3])
+    ]
+    if not found:
+        return []
+    begin_line, begin = min((line, column) for line, _, column, _ in found)
+    end_line, end = max((line, column) for _, line, _, column in found)
+    kept = ["\n"] * len(lines)
+    for number in range(begin_line, min(end_line, code.co_firstlineno + len(lines) - 1) + 1):
+        data = lines[number - code.co_firstlineno].encode()
+        if number == end_line:
+            data = data[:end] + b"\n"
+        if number == begin_line:
+            data = b" " * begin + data[begin:]
+        kept[number - code.co_firstlineno] = data.decode("utf-8", "replace")
+    return kept
 
 
 def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...] | None) -> None:

@@ -386,10 +386,8 @@ def _begun(value: Any, room: list[int], depth: int) -> str:
         inner = _list_of(((f"{name}=", item) for name, item in fields), room, depth)
         return f"{kind.__qualname__}({inner})"
     if brackets is None:
-        try:
-            return repr(value)
-        except Exception:
-            return f"<{kind.__name__}>"
+        text = _own_repr(value)
+        return f"<{kind.__name__}>" if text is None else text
     if kind is dict:
         pairs = ((f"{_begun(key, room, depth - 1)}: ", item) for key, item in value.items())
         inner = _list_of(pairs, room, depth)
@@ -442,7 +440,17 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _text_of(value: Any) -> str:
+    text = _own_repr(value)
+    return _shortly(value) if text is None else text
+
+
+def _own_repr(value: Any) -> str | None:
+    """None: it fails, as of an int of too many digits, or of a time far from all calendars."""
     try:
         return repr(value)
-    except Exception:  # an int of too many digits in it, or a class of the caller's own
-        return _shortly(value)
+    except BaseException as error:
+        from hutch._errors import is_panic
+
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        return None

@@ -391,6 +391,8 @@ def _polars_dtype(e: Encoder, dtype: Any) -> None:
     if name not in _POLARS_PLAIN:
         hint = _POLARS_HINTS.get(name, "cast the column")
         e.refuse(dtype, f"polars' {name[:60]} does not travel: {hint}")
+    if name == "Array" and 0 in dtype.shape:
+        e.refuse(dtype, "an Array of width 0 does not travel: cast the column to a List")
     if name in ("List", "Array"):
         _polars_dtype(e, dtype.inner)
     elif name == "Struct":
