@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 _LIMIT = 64 << 20  # bytes in all: they travel with the pool's specification
-_SKIPPED = {"__pycache__", ".git", ".hg", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv"}
+_SKIPPED = ("__pycache__", ".")  # how a name begins; hidden files are of tools, or hold secrets
 
 
 def names_of(items: Iterable[Any]) -> frozenset[str]:
@@ -45,10 +45,12 @@ def _walk(place: str) -> Iterable[tuple[str, str]]:
         yield place, top
         return
     for directory, directories, files in os.walk(place):
-        directories[:] = sorted(name for name in directories if name not in _SKIPPED)
+        directories[:] = sorted(name for name in directories if not name.startswith(_SKIPPED))
         for name in sorted(files):
             path = os.path.join(directory, name)
-            if os.path.isfile(path) and not name.endswith((".pyc", ".pyo")):
+            if name.startswith(_SKIPPED) or name.endswith((".pyc", ".pyo")):
+                continue
+            if os.path.isfile(path):
                 yield path, os.path.join(top, os.path.relpath(path, place))
 
 

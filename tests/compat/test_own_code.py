@@ -137,6 +137,8 @@ def words():
             "__init__.py": "from .words import words\n",
             "words.py": text,
             "data/words.txt": "one two",
+            ".env": "SECRET=1",
+            ".cache/data.txt": "SECRET",
         },
     )
     monkeypatch.syspath_prepend(tmp_path)
@@ -145,6 +147,8 @@ def words():
     def words() -> tuple[str, bytes]:
         import carried_package
 
+        hidden = list(Path(carried_package.__file__).parent.rglob(".*"))
+        assert not hidden, hidden
         return carried_package.words()  # type: ignore[no-any-return]
 
     assert words() == ("one two", b"one two")
