@@ -1,4 +1,4 @@
-"""What packages' own tests pass in a virtual environment they pass in a cell, or it is explained."""
+"""What packages' own tests pass in a plain environment they pass in a cell, or it is explained."""
 
 from __future__ import annotations
 
