@@ -70,11 +70,11 @@ EXTRA_LIBRARIES = """
 """.split()
 
 # Copied as they are, where the host has them: time zones, UTF-8, terminals, one font, types of
-# files.
+# files, names of ports and protocols.
 TREES = ("/usr/lib/locale/C.utf8", "/usr/share/zoneinfo", "/usr/lib/terminfo")
 FONTS = "/usr/share/fonts/truetype/dejavu"
 FACES = ("DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono", "DejaVuSerif")
-MIME_TYPES = "/etc/mime.types"
+TABLES = ("/etc/mime.types", "/etc/protocols", "/etc/services")
 
 CERTIFICATES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -280,7 +280,7 @@ def add_skeleton(image: Image) -> None:
             image.symlink("usr/lib/ssl/cert.pem", CERTIFICATES[0])  # OpenSSL's default on Debian
             image.symlink("etc/ssl/cert.pem", CERTIFICATES[0])
             break
-    for path in (MIME_TYPES, *(f"{FONTS}/{face}.ttf" for face in FACES)):
+    for path in (*TABLES, *(f"{FONTS}/{face}.ttf" for face in FACES)):
         if os.path.isfile(path):
             image.copy(path, mode=0o644)
     for root in TREES:

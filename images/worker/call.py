@@ -55,8 +55,9 @@ BY_VALUE = "What came by value of a module that is not here."
 MOST_LOOKED_INTO = 1024  # functions, and modules by value
 # A program with one of these words may look for its own file, or start an interpreter that does.
 LOOKERS = re.compile(
-    r"\b(__file__|doctest|forkserver|inspect|joblib|loky|linecache|mpire|multiprocess"
-    r"|multiprocessing|n_jobs|pathos|ProcessPoolExecutor|pytest|runpy|spawn|unittest)\b"
+    r"\b(__file__|coverage|doctest|dotenv|dynaconf|forkserver|inspect|joblib|loky|linecache|mpire"
+    r"|multiprocess|multiprocessing|n_jobs|numba|pathos|ProcessPoolExecutor|pytest|runpy|spawn"
+    r"|unittest)\b"
 )
 TEXTS = ("__main__", "program")  # the modules that a program's text, or a function's, runs as
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
@@ -358,10 +359,30 @@ class Worker:
                 exec(code, main.__dict__)
             except SystemExit as error:
                 exit_program(error)
+            except BaseException as error:
+                self.fail_program(error)
+                raise
             else:
                 finish_program()
 
         return run
+
+    def fail_program(self, error: BaseException) -> None:
+        """The interpreter's end, of a program that raised. The error is still its outcome."""
+        if self.cell.is_fork():
+            return  # leave_fork() does it
+        try:
+            if sys.excepthook is not sys.__excepthook__:
+                trace = error.__traceback__
+                while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_HERE):
+                    trace = trace.tb_next
+                sys.excepthook(type(error), error, trace)
+        except BaseException:
+            traceback.print_exc()
+        try:
+            finish_program()
+        except BaseException:
+            traceback.print_exc()
 
     # ---- replying ----
 

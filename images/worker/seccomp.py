@@ -125,9 +125,16 @@ def profile(rules: list[Rule]) -> str:
     )
 
 
+# As runsc calls what the kernel calls otherwise.
+GVISOR_NAMES = {"pselect6": "pselect"}
+
+
 def for_gvisor(rule: Rule) -> Rule:
     """What runsc can read of a rule: it knows no masks, and no answer but EPERM. Behind its filter
     is gVisor's kernel, not the host's."""
+    more = [GVISOR_NAMES[name] for name in rule["calls"] if name in GVISOR_NAMES]
+    if more:
+        rule = rule | {"calls": rule["calls"] + more}
     if "arguments" in rule:
         first = rule["arguments"][0]
         plain = {key: rule[key] for key in ("rule", "does", "reason", "calls")}

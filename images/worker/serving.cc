@@ -27,8 +27,8 @@ struct {
   PyObject *worker, *loaded;  // `loaded`: the worker's, by identity (meta, function, code, plain)
   PyObject *modules, *run_exit_functions, *log_handlers;
   PyObject *unpickle, *unmarshal, *function_type, *builtins_module, *builtins;
-  PyObject *finish_program, *exit_program, *resume_chunk, *compiled, *filename, *main, *file_name,
-      *annotations;
+  PyObject *finish_program, *exit_program, *fail_program, *resume_chunk, *compiled, *filename,
+      *main, *file_name, *annotations;
   PyObject *threading, *active_threads, *thread_exits;
   PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *rehearse, *keep,
       *flush, *builtins_name;
@@ -346,6 +346,11 @@ PyObject* RunProgram(int fd, uint64_t id, PyObject* text) {
       PyObject* const error = TakeError();
       result = PyObject_CallMethodObjArgs(own.worker, own.exit_program, error, nullptr);
       Py_XDECREF(error);
+    } else {
+      PyObject* const error = TakeError();
+      Py_XDECREF(PyObject_CallMethodObjArgs(own.worker, own.fail_program, error, nullptr));
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
+      Py_DECREF(error);
     }
   }
   Py_XDECREF(code);
@@ -612,6 +617,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                {&own.builtins_name, "__builtins__"},
                {&own.finish_program, "finish_program"},
                {&own.exit_program, "exit_program"},
+               {&own.fail_program, "fail_program"},
                {&own.resume_chunk, "resume_chunk"},
                {&own.compiled, "compiled"},
                {&own.filename, "filename"},

@@ -35,8 +35,9 @@ constexpr const char* kShown[] = {"/usr",     "/bin",     "/sbin",       "/lib",
                                   "/opt/env", "/etc/ssl", "/opt/modules"};
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
                                     "/dev/urandom"};
-// An image's own: its library directories, name, and types of files.
-constexpr const char* kCopied[] = {"/etc/ld.so.cache", "/etc/os-release", "/etc/mime.types"};
+// An image's own: its library directories, name, types of files, and names of ports and protocols.
+constexpr const char* kCopied[] = {"/etc/ld.so.cache", "/etc/os-release", "/etc/mime.types",
+                                   "/etc/protocols", "/etc/services"};
 
 constexpr char kNothing[] = "/var/hutch/nothing";  // an empty file
 constexpr char kNoFiles[] = "/var/hutch/none";     // an empty directory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from typing import Any
 
@@ -128,3 +129,30 @@ def test_memory_that_is_only_reserved_is_not_used(isolation: Any) -> None:
         assert "memory" in str(error)
     else:
         pytest.fail("a terabyte was reserved")
+
+
+@pytest.mark.parametrize("isolation", RUNGS)
+def test_descriptors_are_waited_for_by_every_call_that_there_is_for_it(isolation: Any) -> None:
+    text = """
+        import select, socket
+        one, other = socket.socketpair()
+        other.send(b"x")
+        poll, epoll = select.poll(), select.epoll()
+        poll.register(one, select.POLLIN)
+        epoll.register(one, select.EPOLLIN)
+        ready = select.select([one], [], [], 5)[0]
+        print(ready == [one], len(poll.poll(5000)), len(epoll.poll(5)))
+        print(select.select([], [], [], 0.01))
+    """
+    assert ran(text, isolation=isolation) == "True 1 1\n([], [], [])\n"
+
+
+@pytest.mark.skipif(not os.path.exists("/etc/services"), reason="the host has no such names")
+@pytest.mark.parametrize("isolation", RUNGS)
+def test_ports_have_names(isolation: Any) -> None:
+    text = """
+        import socket
+        print(socket.getservbyname("https", "tcp"), socket.getservbyport(80, "tcp"))
+        print(socket.getaddrinfo("127.0.0.1", "https")[0][4])
+    """
+    assert ran(text, isolation=isolation) == "443 http\n('127.0.0.1', 443)\n"

@@ -182,6 +182,39 @@ print("the last line")
     assert outcome.stdout.splitlines() == ["the last line", "an exit function", "held back"]
 
 
+def test_a_program_that_raises_ends_as_the_interpreter_does() -> None:
+    source = """
+import atexit, sys, threading, time
+atexit.register(print, "an exit function")
+threading.Thread(target=lambda: (time.sleep(0.1), print("a thread's last line"))).start()
+def hook(kind, error, trace):
+    print("a hook:", kind.__name__, error, trace.tb_lineno)
+sys.excepthook = hook
+raise ValueError(7)
+"""
+    for _ in range(3):  # later ones are compiled ahead, and served otherwise
+        outcome = hutch.run(source)
+        assert outcome.status == "raised" and outcome.error is not None
+        assert (outcome.error.type, outcome.error.line) == ("ValueError", 8)
+        lines = ["a hook: ValueError 7 8", "a thread's last line", "an exit function"]
+        assert outcome.stdout.splitlines() == lines
+
+
+def test_a_failing_hook_or_fork_leaves_the_error_of_the_program() -> None:
+    source = """
+import atexit, os, sys
+atexit.register(print, "exit", flush=True)
+sys.excepthook = lambda *_: 1 / 0
+if pid := os.fork():
+    os.waitpid(pid, 0)
+raise ValueError(7)
+"""
+    for _ in range(3):
+        outcome = hutch.run(source)
+        assert outcome.error is not None and outcome.error.type == "ValueError"
+        assert outcome.stdout == "exit\nexit\n" and "ZeroDivisionError" in outcome.stderr
+
+
 def test_standard_input_is_the_interpreters_own_and_one_file() -> None:
     source = """
 import os, sys
