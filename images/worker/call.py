@@ -832,6 +832,20 @@ def finish_program() -> None:
     atexit._run_exitfuncs()
     if len(logging._handlerList) > 1:  # type: ignore[attr-defined]
         logging.shutdown()
+    for value in list(getattr(sys.modules.get("__main__"), "__dict__", {}).values()):
+        if isinstance(value, io.IOBase) or type(value).__module__ == "zipfile":
+            write_out(value)
+
+
+def write_out(file: Any) -> None:
+    """What an open file holds back, as its destruction would."""
+    try:
+        if type(getattr(file, "buffer", file)).__module__ in ("bz2", "gzip", "lzma", "zipfile"):
+            file.close()  # which writes how it ends
+        else:
+            file.flush()
+    except Exception:
+        pass  # it is closed, or there is no room
 
 
 def exit_program(error: SystemExit) -> None:

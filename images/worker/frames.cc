@@ -16,7 +16,7 @@
 namespace hutch {
 namespace {
 
-Frame incoming;
+alignas(4096) Frame incoming;  // so that a short one is of one page
 size_t incoming_size = 0;
 
 // The call being served.
@@ -26,10 +26,8 @@ struct Measured {
   uint64_t clock_ns;  // of the last step
   uint64_t load_ns, wall_ns, encode_ns;
   uint32_t limit;
+  uint64_t children_us;  // of processes that the calls until now have waited for
 } measured;
-
-// Of the processes that the calls until now have waited for.
-rusage children;
 
 uint64_t NowNs() {
   timespec now;
@@ -63,9 +61,10 @@ CallUsage Told() {
   usage.cpu_us = CpuUs(measured.end) - CpuUs(measured.begin);
   usage.peak_kb = static_cast<uint64_t>(measured.end.ru_maxrss);
   if (measured.wall_ns >= kQuickUs * 1000) {  // a shorter one starts no other program
-    const uint64_t before_us = CpuUs(children);
+    rusage children;
     getrusage(RUSAGE_CHILDREN, &children);
-    usage.cpu_us += CpuUs(children) - before_us;
+    usage.cpu_us += CpuUs(children) - measured.children_us;
+    measured.children_us = CpuUs(children);
     usage.peak_kb = std::max(usage.peak_kb, static_cast<uint64_t>(children.ru_maxrss));
   }
   usage.encode_us = measured.encode_ns / 1000;
@@ -271,7 +270,9 @@ void LeaveAfterLong() {
 
 void BeginMeasuring(int cpus, int cpu) {
   StayOn(cpus, cpu);
+  const uint64_t children_us = measured.children_us;
   measured = Measured{};
+  measured.children_us = children_us;
   getrusage(RUSAGE_SELF, &measured.begin);
   measured.clock_ns = NowNs();
 }

@@ -295,12 +295,14 @@ bool HasMore(PyObject* module, PyObject* name, Py_ssize_t few) {
   return size > few;
 }
 
+constexpr Py_ssize_t kNamesOfMain = 8;  // before a program adds some
+
 // As call.py's finish_program() does it.
-PyObject* FinishProgram() {
+PyObject* FinishProgram(PyObject* space) {
   PyObject* const threading = PyDict_GetItemWithError(own.modules, own.threading);
   if ((threading != nullptr &&
        (HasMore(threading, own.active_threads, 1) || HasMore(threading, own.thread_exits, 0))) ||
-      PyList_Size(own.log_handlers) > 1) {
+      PyList_Size(own.log_handlers) > 1 || PyDict_Size(space) > kNamesOfMain) {
     return PyObject_CallMethodObjArgs(own.worker, own.finish_program, nullptr);
   }
   return PyObject_CallNoArgs(own.run_exit_functions);
@@ -341,7 +343,7 @@ PyObject* RunProgram(int fd, uint64_t id, PyObject* text) {
     result = PyEval_EvalCode(code, space, space);
     if (result != nullptr) {
       Py_DECREF(result);
-      result = FinishProgram();
+      result = FinishProgram(space);
     } else if (PyErr_ExceptionMatches(PyExc_SystemExit)) {
       PyObject* const error = TakeError();
       result = PyObject_CallMethodObjArgs(own.worker, own.exit_program, error, nullptr);

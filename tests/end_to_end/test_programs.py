@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -239,3 +242,32 @@ def test_standard_input_is_there_whatever_setup_made_of_it(taken: str) -> None:
         sys.stdin = eval(text)
 
     assert hutch.run("print(input())", stdin="given", setup=take).stdout == "given\n"
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError", "raise SystemExit(3)"])
+@pytest.mark.parametrize("stdin", ["", "given"])  # not served by call.py, and so
+def test_what_open_files_hold_back_is_written_at_the_end(end: str, stdin: str) -> None:
+    text = """
+import gzip, io, os, sys, zipfile
+class Out(io.RawIOBase):
+    def __init__(self, name): self.name = name
+    def writable(self): return True
+    def write(self, data):
+        os.write(1, f"{self.name} {bytes(data).hex()}\\n".encode())
+        return len(data)
+text = open("/dev/stdout", "w"); text.write("text 61\\n")
+raw = io.BufferedWriter(Out("raw")); raw.write(b"b")
+packed = gzip.open(Out("packed"), "wt"); packed.write("c")
+archive = zipfile.ZipFile(Out("archive"), "w"); archive.writestr("d", "e")
+closed = open("file", "w"); closed.close()
+out = sys.stdout
+"""
+    outcome = hutch.run(text + end, stdin=stdin)
+    assert outcome.ok is (end == ""), outcome
+    written: dict[str, bytes] = {}
+    for line in outcome.stdout.splitlines():
+        name, _, data = line.partition(" ")
+        written[name] = written.get(name, b"") + bytes.fromhex(data)
+    assert (written["text"], written["raw"]) == (b"a", b"b")
+    assert gzip.decompress(written["packed"]) == b"c"
+    assert zipfile.ZipFile(io.BytesIO(written["archive"])).read("d") == b"e"
