@@ -368,9 +368,11 @@ class Worker:
         return run
 
     def fail_program(self, error: BaseException) -> None:
-        """The interpreter's end, of a program that raised. The error is still its outcome."""
-        if self.cell.is_fork():
-            return  # leave_fork() does it
+        """The interpreter's end, of a program that raised. The error is still its outcome. A limit
+        is told as it is met, and leaves nothing to end with.
+        """
+        if self.cell.is_fork() or limit_of(error, self.cell):
+            return  # leave_fork() does it, or nobody
         try:
             if sys.excepthook is not sys.__excepthook__:
                 trace = error.__traceback__
