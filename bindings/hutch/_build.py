@@ -340,6 +340,8 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
 
 def _with_paths(values: dict[str, Any], seen: _types.Validation) -> dict[str, Any]:
     """pydantic takes a path that cannot be opened for no `Path`."""
+    if not seen.paths:
+        return values
     return {**values, **{name: _as_path(values[name]) for name in seen.paths & values.keys()}}
 
 

@@ -89,9 +89,10 @@ class FunctionBytes:
                 refuse_carried_secrets(self._function.__name__, survey)
             elif self._survey is None:
                 _warn_of_secrets(survey)
+            if self._survey is None or self._survey.code != survey.code:
+                self.reads_sources = not _READERS.isdisjoint(survey.names)
+                self.sources = sources(survey.code, survey.classes if self.reads_sources else None)
             self._survey = survey
-            self.reads_sources = not _READERS.isdisjoint(survey.names)
-            self.sources = sources(survey.code, survey.classes if self.reads_sources else None)
         data = _pickling.marshalled(self._function, self._inside)
         if data is None or survey.imports:
             data = function_bytes(self._function, survey)
