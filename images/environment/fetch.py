@@ -419,7 +419,9 @@ def import_names(record: list[str], distribution: str) -> list[str]:
 
 
 def direct_modules(tree: str, requirements: list[str]) -> list[str]:
-    """Import names of the direct requirements, in order; none where a marker left one out."""
+    """Import names of the direct requirements, in order; none where a marker left one out. Plugins
+    of pytest are pytest's to import: it rewrites their assertions, and warns where it comes late.
+    """
     records: dict[str, list[str]] = {}
     for entry in sorted(os.listdir(tree)):
         match = re.fullmatch(r"(.+?)-[^-]+\.dist-info", entry)
@@ -437,6 +439,8 @@ def direct_modules(tree: str, requirements: list[str]) -> list[str]:
     for requirement in requirements:
         match = re.match(r"[A-Za-z0-9._-]*[A-Za-z0-9]", requirement)
         name = canonical(match[0]) if match else ""
+        if name.startswith("pytest-"):
+            continue
         for module in import_names(records.get(name, []), name):
             if module not in modules:
                 modules.append(module)

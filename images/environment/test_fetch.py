@@ -53,7 +53,8 @@ def test_import_names_come_from_the_files_listed(
 def test_modules_of_the_direct_requirements_only_in_their_order(
     fetch: ModuleType, tmp_path: pathlib.Path
 ) -> None:
-    for name, module in (("Big_Name-1.0", "big"), ("other-2", "other"), ("indirect-3", "indirect")):
+    modules = ("Big_Name-1.0", "big"), ("other-2", "other"), ("indirect-3", "indirect")
+    for name, module in (*modules, ("pytest_mock-3.1", "pytest_mock")):
         (tmp_path / (name + ".dist-info")).mkdir()
         (tmp_path / (name + ".dist-info") / "RECORD").write_text(
             module + "/__init__.py,sha256=x,3\n"
@@ -62,6 +63,7 @@ def test_modules_of_the_direct_requirements_only_in_their_order(
         "other[extra]>=1; python_version > '3'",
         "big-name",
         "left-out; os_name == 'nt'",
+        "pytest-mock",
     ]
     assert fetch.direct_modules(str(tmp_path), requirements) == ["other", "big"]
 

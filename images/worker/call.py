@@ -64,6 +64,8 @@ BALLAST = 4 << 20  # bytes of address space, never touched: room to report a Mem
 RAISE = opcode.opmap["RAISE_VARARGS"]
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
+# Whose files write how they end when they are closed.
+PACKED = ("bz2", "gzip", "lzma", "zipfile")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 USAGE_SIZE = 48  # CallUsage
 INLINE = MAX_PAYLOAD - USAGE_SIZE
@@ -187,8 +189,6 @@ class Worker:
         # By identity: ahead, or by earlier calls of a shared cell.
         self.loaded: dict[bytes, Loaded] = {}
         self.function_of = function_of
-        self.finish_program = finish_program
-        self.exit_program = exit_program
         self.leave_fork = leave_fork
 
     def serve_with(self, cpus: int) -> None:
@@ -358,14 +358,21 @@ class Worker:
             try:
                 exec(code, main.__dict__)
             except SystemExit as error:
-                exit_program(error)
+                self.exit_program(error)
             except BaseException as error:
                 self.fail_program(error)
                 raise
             else:
-                finish_program()
+                self.finish_program()
 
         return run
+
+    def finish_program(self) -> None:
+        end_interpreter(self.keep)
+
+    def exit_program(self, error: SystemExit) -> None:
+        end_interpreter(self.keep)
+        exit_unless_zero(error.code)
 
     def fail_program(self, error: BaseException) -> None:
         """The interpreter's end, of a program that raised. The error is still its outcome. A limit
@@ -382,7 +389,7 @@ class Worker:
         except BaseException:
             traceback.print_exc()
         try:
-            finish_program()
+            self.finish_program()
         except BaseException:
             traceback.print_exc()
 
@@ -823,36 +830,79 @@ def tell_multiprocessing() -> None:
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
 
 
-def finish_program() -> None:
-    """What a program can tell of the interpreter's end: threads waited for, exit functions run.
+def end_interpreter(keep: bool) -> None:
+    """What a program can observe of the interpreter's end: threads are waited for, exit functions
+    run, objects finalized. `keep`: another program follows in this process.
 
     That of logging comes last, as it was registered first; where there is no handler but its own it
     would do nothing, at the cost of a third of a short program."""
     threading = sys.modules.get("threading")
     if threading is not None and (len(threading._active) > 1 or threading._threading_atexits):
-        threading._shutdown()
+        if keep:
+            wait_for_threads(threading)
+        else:
+            threading._shutdown()
     atexit._run_exitfuncs()
     if len(logging._handlerList) > 1:  # type: ignore[attr-defined]
         logging.shutdown()
-    for value in list(getattr(sys.modules.get("__main__"), "__dict__", {}).values()):
-        if isinstance(value, io.IOBase) or type(value).__module__ == "zipfile":
-            write_out(value)
+    finalize_objects(keep)
 
 
-def write_out(file: Any) -> None:
-    """What an open file holds back, as its destruction would."""
+def wait_for_threads(threading: Any) -> None:
+    """As threading._shutdown(), which works once in a process, and after which no pool of threads
+    or processes takes work."""
+    for function in reversed(threading._threading_atexits):
+        function()
+    for name, flag in (("thread", "_shutdown"), ("process", "_global_shutdown")):
+        pools = sys.modules.get("concurrent.futures." + name)
+        if pools is not None:
+            setattr(pools, flag, False)
+    waiting = True
+    while waiting:
+        waiting = False
+        for thread in threading.enumerate():
+            if not thread.daemon and thread is not threading.current_thread():
+                thread.join()
+                waiting = True
+
+
+def finalize_objects(keep: bool) -> None:
+    """Calls `__del__` of what the program leaves, and writes what its files hold back. Objects of
+    the zygote are not looked at: they are frozen. Nothing is destroyed: the process ends, or with
+    `keep` destroys them later, which calls `__del__` then."""
     try:
-        if type(getattr(file, "buffer", file)).__module__ in ("bz2", "gzip", "lzma", "zipfile"):
-            file.close()  # which writes how it ends
-        else:
-            file.flush()
+        found = [value for generation in (2, 1, 0) for value in gc.get_objects(generation)]
+        kinds = set(map(type, found))
+        if not keep:
+            ended = {kind for kind in kinds if type(getattr(kind, "__del__", None)) is types.FunctionType}
+            for value in found if ended else ():
+                if type(value) in ended and not gc.is_finalized(value):
+                    finalize(value)
+        text = {kind for kind in kinds if issubclass(kind, io.TextIOBase)}
+        packed = {kind for kind in kinds if kind.__module__ in PACKED}
+        others = {kind for kind in kinds if issubclass(kind, io.IOBase)} - text - packed
+        for kinds in (text, packed, others):  # as each writes to the next
+            for value in found if kinds else ():
+                if type(value) in kinds:
+                    write_out(value, kinds is packed)
+    except MemoryError:
+        pass
+
+
+def finalize(value: Any) -> None:
+    function = type(value).__del__
+    try:
+        function(value)
+    except BaseException:
+        print(f"Exception ignored in: {function!r}", file=sys.stderr)
+        traceback.print_exc()
+
+
+def write_out(file: Any, close: bool) -> None:
+    try:
+        file.close() if close else file.flush()
     except Exception:
         pass  # it is closed, or there is no room
-
-
-def exit_program(error: SystemExit) -> None:
-    finish_program()
-    exit_unless_zero(error.code)
 
 
 def exit_unless_zero(code: Any) -> None:
@@ -877,7 +927,7 @@ def leave_fork(error: BaseException | None) -> NoReturn:
             leave_out_own(told)
             print("".join(told.format()), end="", file=sys.stderr)
             code = 1
-        finish_program()
+        end_interpreter(False)
         exit_unless_zero(code)
     finally:
         flush_streams()
@@ -935,5 +985,5 @@ _TEXT = "def f(x): return x + 1\ny = f(1)\n"
 _DUMMIES, _MORE_DUMMIES = _make_dummies()
 # Tracebacks look for the lines of every frame, ours too, in files that no cell has.
 remember_source(Worker.handle.__code__.co_filename, "\n")
-atexit.unregister(logging.shutdown)  # finish_program() calls it
+atexit.unregister(logging.shutdown)  # end_interpreter() calls it
 gc.collect()

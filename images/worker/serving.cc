@@ -297,7 +297,7 @@ bool HasMore(PyObject* module, PyObject* name, Py_ssize_t few) {
 
 constexpr Py_ssize_t kNamesOfMain = 8;  // before a program adds some
 
-// As call.py's finish_program() does it.
+// As end_interpreter() of call.py does it.
 PyObject* FinishProgram(PyObject* space) {
   PyObject* const threading = PyDict_GetItemWithError(own.modules, own.threading);
   if ((threading != nullptr &&

@@ -156,3 +156,23 @@ def test_ports_have_names(isolation: Any) -> None:
         print(socket.getaddrinfo("127.0.0.1", "https")[0][4])
     """
     assert ran(text, isolation=isolation) == "443 http\n('127.0.0.1', 443)\n"
+
+
+# Not on gVisor: its releases of 2022 (Debian 12) do not know AT_NO_AUTOMOUNT, with which coreutils ask.
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container"])
+def test_commands_describe_files(isolation: Any) -> None:
+    text = """
+echo hello > a.txt; gzip -k a.txt; ls *.gz; ls -l | awk 'NR > 1 {print $1, $5, $9}'
+stat -c '%n %s %F' a.txt; [ -s a.txt.gz ] && find . -name '*.gz' -size -2 -print; du -b a.txt; wc -c a.txt
+"""
+    source = f"import subprocess\nsubprocess.run(['sh', '-c', {text!r}], check=True)"
+    outcome = hutch.run(source, isolation=isolation)
+    assert outcome.stderr == "" and outcome.stdout.splitlines() == [
+        "a.txt.gz",
+        "-rw-r--r-- 6 a.txt",
+        "-rw-r--r-- 32 a.txt.gz",
+        "a.txt 6 regular file",
+        "./a.txt.gz",
+        "6\ta.txt",
+        "6 a.txt",
+    ]

@@ -260,6 +260,9 @@ raw = io.BufferedWriter(Out("raw")); raw.write(b"b")
 packed = gzip.open(Out("packed"), "wt"); packed.write("c")
 archive = zipfile.ZipFile(Out("archive"), "w"); archive.writestr("d", "e")
 closed = open("file", "w"); closed.close()
+class Holder: pass
+holder = Holder()
+holder.files = [open("/dev/stdout", "w")]; holder.files[0].write("held 66\\n")
 out = sys.stdout
 """
     outcome = hutch.run(text + end, stdin=stdin)
@@ -268,6 +271,42 @@ out = sys.stdout
     for line in outcome.stdout.splitlines():
         name, _, data = line.partition(" ")
         written[name] = written.get(name, b"") + bytes.fromhex(data)
-    assert (written["text"], written["raw"]) == (b"a", b"b")
+    assert (written["text"], written["raw"], written["held"]) == (b"a", b"b", b"f")
     assert gzip.decompress(written["packed"]) == b"c"
     assert zipfile.ZipFile(io.BytesIO(written["archive"])).read("d") == b"e"
+
+
+OBJECTS = """
+import atexit, sys
+atexit.register(print, "an exit function")
+class Held:
+    def __init__(self, name): self.name = name
+    def __del__(self): print("end of", shown(self.name))
+def shown(name): return name.upper()
+first, box = Held("first"), [Held("second")]
+gone = Held("third"); del gone
+class Failing:
+    def __del__(self): sys.exit(3)
+failing = Failing()
+"""
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError", "raise SystemExit(3)"])
+@pytest.mark.parametrize("stdin", ["", "given"])
+def test_objects_that_a_program_leaves_are_finalized(end: str, stdin: str) -> None:
+    outcome = hutch.run(OBJECTS + end, stdin=stdin)
+    lines = ["end of THIRD", "an exit function", "end of FIRST", "end of SECOND"]
+    assert outcome.stdout.splitlines() == lines
+    assert outcome.ok is (end == "") and "Exception ignored in: <function Failing" in outcome.stderr
+
+
+def test_a_program_of_a_shared_cell_ends_as_often_as_it_runs() -> None:
+    source = """
+import threading, time
+from concurrent.futures import ThreadPoolExecutor
+ThreadPoolExecutor(1).submit(lambda: (time.sleep(0.05), print("a pool's last line")))
+threading.Thread(target=lambda: (time.sleep(0.1), print("a thread's last line"))).start()
+"""
+    program = hutch.Program(source, isolation="shared", labels={"test": "ends"})
+    lines = ["a pool's last line", "a thread's last line"]
+    assert [sorted(program.run().stdout.splitlines()) for _ in range(4)] == [lines] * 4
