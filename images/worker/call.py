@@ -874,7 +874,8 @@ def finalize_objects(keep: bool) -> None:
         found = [value for generation in (2, 1, 0) for value in gc.get_objects(generation)]
         kinds = set(map(type, found))
         if not keep:
-            ended = {kind for kind in kinds if type(getattr(kind, "__del__", None)) is types.FunctionType}
+            ends = {kind: getattr(kind, "__del__", None) for kind in kinds}
+            ended = {kind for kind, end in ends.items() if type(end) is types.FunctionType}
             for value in found if ended else ():
                 if type(value) in ended and not gc.is_finalized(value):
                     finalize(value)
