@@ -4,22 +4,33 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
 CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
                  -DHUTCH_PYTHON=OFF
+# And what editors and clangd read, at the root.
+BUILD_TESTS = $(CMAKE_TESTS) >/dev/null && ln -sf build/sanitized/compile_commands.json . && cmake --build build/sanitized
+RUN_TESTS = ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 
-.PHONY: demo test bench security security-control compat fuzz test-host lint format clean help install machine machine-lint \
-        machine-fuzz machine-test-host fuzz-targets
+.PHONY: demo check test unit style bench security security-control compat fuzz test-host lint format clean help install machine machine-format \
+        machine-lint machine-fuzz machine-test-host fuzz-targets
 .DEFAULT_GOAL := help
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
 	$(PYTHON) examples/demo.py
 
-test: install fuzz-targets ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
-	$(CMAKE_TESTS) >/dev/null
-	cmake --build build/sanitized
-	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
+check: style unit ## What to run all day: format, lint, types, the unit tests beside the code
+
+test: style fuzz-targets ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
+	$(BUILD_TESTS)
+	$(RUN_TESTS)
 	$(PYTHON) tests/fuzz/run.py --seconds 60
 	$(PYTHON) -m pytest bindings images tests
-	.venv/bin/ruff check .
-	.venv/bin/mypy --strict bindings/hutch
+
+unit: install
+	$(BUILD_TESTS)
+	$(RUN_TESTS)
+	$(PYTHON) -m pytest -q bindings images/base images/environment
+
+style: machine-format install
+	scripts/style
+	scripts/types
 
 bench: install ## Measure latency, throughput, cold starts, memory and what one would pick instead; one table
 	$(PYTHON) benchmarks/bench.py --json build/bench.json
@@ -39,13 +50,10 @@ fuzz: install fuzz-targets ## Try ten million mutants of results, frames, messag
 test-host: machine-test-host install ## Boot stock Debians in qemu and try everything there as an ordinary user with delegated cgroups
 	$(PYTHON) -m pytest tests/host -v -m machine
 
-lint: machine-lint install ## Check style and types: ruff, mypy --strict, clang-tidy, clang-format
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy --strict bindings/hutch
+lint: machine-lint style ## Check style and types, and let clang-tidy read all of the C++ (20 minutes)
 	scripts/tidy
 
-format: machine-lint install ## Rewrite the sources in the house style
+format: machine-format install ## Rewrite the sources in the house style
 	.venv/bin/ruff format .
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
 
@@ -60,6 +68,9 @@ install: machine build/installed
 
 machine:
 	@scripts/prepare
+
+machine-format:
+	@scripts/prepare format
 
 machine-lint:
 	@scripts/prepare lint

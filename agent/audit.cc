@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "agent/ceiling.h"
+#include "agent/limits.h"
 #include "agent/metrics.h"
 #include "wire/fd.h"
 
@@ -41,10 +42,6 @@ double Now() {
 }
 
 double Sec(uint64_t us) { return static_cast<double>(us) / 1e6; }
-
-ordered_json Limit(uint64_t ms) {
-  return ms == 0 ? ordered_json(nullptr) : ordered_json(static_cast<double>(ms) / 1000);
-}
 
 // Where a secret goes, and in which header: never what it is.
 std::vector<std::string> SecretNames(const PoolSpec& spec) {
@@ -115,27 +112,24 @@ std::string AuditLine(const AuditEntry& entry) {
 
 std::string PolicyLine(const Prepare& prepare) {
   const PoolSpec& spec = prepare.spec;
-  const CallLimits& limits = prepare.limits;
-  constexpr double kMib = 1 << 20;
-  return Dump({
-      {"event", "policy"},
-      {"time", Now()},
-      {"policy", Hex(prepare.policy)},
-      {"timeout_sec", Limit(limits.timeout_ms)},
-      {"cpu_sec", Limit(limits.cpu_ms)},
-      {"memory_mb", spec.memory_mb},
-      {"cpus", spec.cpus},
-      {"pids", spec.pids},
-      {"disk_mb", spec.disk_mb},
-      {"output_mb", static_cast<double>(limits.output_bytes) / kMib},
-      {"result_mb", static_cast<double>(limits.result_bytes) / kMib},
-      {"isolation", IsolationOf(prepare)},
-      {"allow_network", spec.allow_network},
-      {"secrets", SecretNames(spec)},
-      {"mounts", MountsOf(spec)},
-      {"allow_sdists", spec.allow_sdists},
-      {"hard_limits", prepare.hard_limits},
-  });
+  ordered_json line = {{"event", "policy"}, {"time", Now()}, {"policy", Hex(prepare.policy)}};
+  for (const LimitField& limit : kLimitFields) {
+    const double asked = limit.asked(prepare);
+    if (limit.can_be_none && asked == 0) {
+      line[limit.name] = nullptr;
+    } else if (limit.whole) {
+      line[limit.name] = static_cast<uint64_t>(asked);
+    } else {
+      line[limit.name] = asked;
+    }
+  }
+  line["isolation"] = NameOf(IsolationOf(prepare));
+  line["allow_network"] = spec.allow_network;
+  line["secrets"] = SecretNames(spec);
+  line["mounts"] = MountsOf(spec);
+  line["allow_sdists"] = spec.allow_sdists;
+  line["hard_limits"] = prepare.hard_limits;
+  return Dump(line);
 }
 
 // Opened, written and rotated by one thread at a time.

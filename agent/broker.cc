@@ -11,6 +11,7 @@
 #include <random>
 #include <thread>
 
+#include "agent/limits.h"
 #include "pool/mounts.h"
 #include "wire/channel.h"
 #include "wire/egress.h"
@@ -66,22 +67,30 @@ std::string Salt() {
   return salt;
 }
 
+std::string Bounds(const LimitField& limit) {
+  char text[80];
+  std::snprintf(text, sizeof text, "%s is from %.8g to %.8g", limit.name, limit.least, limit.most);
+  return text;
+}
+
 // Limits are checked here again, whoever the client is: no number from outside reaches a container
 // unchecked.
-void Validate(const PoolSpec& spec) {
+void Validate(const Prepare& prepare) {
+  const PoolSpec& spec = prepare.spec;
   const auto refuse = [](const std::string& what) { throw Error(Code::kInvalidArgument, what); };
   if (!IsHex(spec.base_id, 32) || !IsHex(spec.runtime_id, 32))
     refuse("base_id and runtime_id are 32 hex digits");
-  if (spec.memory_mb < 16 || spec.memory_mb > (1u << 22)) refuse("memory_mb is from 16 to 4194304");
-  if (spec.disk_mb < 1 || spec.disk_mb > (1u << 22)) refuse("disk_mb is from 1 to 4194304");
-  if (spec.pids < 1 || spec.pids > 32768) refuse("pids is from 1 to 32768");
-  if (!(spec.cpus > 0 && spec.cpus <= 4096)) refuse("cpus is above 0 and at most 4096");
+  for (const LimitField& limit : kLimitFields) {
+    const double asked = limit.asked(prepare);
+    if (!(asked >= limit.least && asked <= limit.most)) refuse(Bounds(limit));
+  }
+  if (!(spec.cpus > 0)) refuse("cpus is above 0");
   if (spec.max_calls < 1) refuse("max_calls is at least 1");
   if (!(spec.max_age_sec > 0 && spec.idle_sec > 0)) refuse("max_age_sec and idle_sec are above 0");
   if (spec.max_cells > 4096) refuse("max_cells is at most 4096");
-  if (spec.isolation != "cell" && spec.isolation != "container" && spec.isolation != "gvisor")
-    refuse("isolation is \"cell\", \"container\" or \"gvisor\"");
-  if (spec.isolation == "gvisor" &&
+  if (spec.isolation == Isolation::kShared)
+    refuse("isolation of a pool is \"cell\", \"container\" or \"gvisor\"");
+  if (spec.isolation == Isolation::kGvisor &&
       !(spec.mounts.empty() && spec.allow_network.empty() && spec.secrets.empty()))
     refuse("isolation=\"gvisor\" takes no mounts, and has no network");
   CheckMounts(spec);
@@ -225,7 +234,7 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   const uint64_t id = peer.id();
   try {
     if (stopping_) throw Error(Code::kUnavailable, "the agent is stopping");
-    Validate(prepare.spec);
+    Validate(prepare);
     if (const auto why = WhyRefuse(prepare)) throw *why;
     if (::access(paths_.runtime_dir(prepare.spec.runtime_id).c_str(), R_OK | X_OK) != 0) {
       throw Error(Code::kMissingRuntime,
@@ -290,7 +299,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
     }
     Pool::Context context{
         loop_,
-        prepare.spec.isolation == "gvisor" ? gvisor_podman_ : podman_,
+        prepare.spec.isolation == Isolation::kGvisor ? gvisor_podman_ : podman_,
         podman_threads_,
         paths_,
         generation_,
@@ -365,7 +374,7 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const Load& load) {
   }
   // Where shares are short a cell that nobody waits for is not taken away from who does.
   if (acquire.ahead && !shares_.MayTake(facts_[acquire.key].holding))
-    return Fail(id, acquire.request, Error(Code::kBusy, "there is no room for cells ahead"));
+    return Fail(id, acquire.request, Error(Code::kBusy, "no cell can be kept ahead now"));
   PeerState& state = peers_.at(id);
   // Until Acquire() returns the ticket is not known; 0 stands for it.
   if (!state.waiting.try_emplace(acquire.request, acquire.key, 0).second)

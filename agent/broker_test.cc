@@ -179,7 +179,7 @@ TEST_F(BrokerTest, RefusesAnyNetworkAndMountsOnGvisorWhateverItsClientLetThrough
   uint64_t request = 1;
   const auto refusal = [&](const std::function<void(PoolSpec&)>& ask) {
     PoolSpec spec = spec_;
-    spec.isolation = "gvisor";
+    spec.isolation = Isolation::kGvisor;
     ask(spec);
     const size_t before = peer.Count<Failed>();
     broker_->Handle(peer, Prepare{request++, 60'000, spec});
@@ -193,7 +193,7 @@ TEST_F(BrokerTest, RefusesAnyNetworkAndMountsOnGvisorWhateverItsClientLetThrough
   EXPECT_EQ(refusal([](PoolSpec& s) { s.mounts.resize(1); }), why);
   EXPECT_EQ(peer.Count<Prepared>(), 0u);
   EXPECT_EQ(wardens_.containers().created(), 0u);
-  spec_.isolation = "container";
+  spec_.isolation = Isolation::kContainer;
   spec_.allow_network = {"a.test:443"};
   broker_->Handle(peer, Prepare{request, 60'000, spec_});
   EXPECT_EQ(peer.Count<Failed>(), 3u) << "elsewhere a network may be had";

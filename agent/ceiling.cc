@@ -8,11 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "agent/limits.h"
+
 namespace hutch {
 namespace {
-
-constexpr double kMib = 1 << 20;
-constexpr std::array<std::string_view, 4> kLadder = {"shared", "cell", "container", "gvisor"};
 
 std::string Number(double value) {
   char text[40];
@@ -20,23 +19,17 @@ std::string Number(double value) {
   return text;
 }
 
-size_t Rung(std::string_view isolation) {
-  return static_cast<size_t>(std::ranges::find(kLadder, isolation) - kLadder.begin());
-}
-
 class Check {
  public:
   explicit Check(std::string_view whose) : whose_(whose) {}
 
-  // `asked` 0 where `may_be_none`: no limit at all.
-  void Limit(const char* keyword, double asked, std::optional<double> allowed,
-             bool may_be_none = false) {
+  void Limit(const LimitField& limit, double asked, std::optional<double> allowed) {
     if (error_ || !allowed) return;
-    const bool none = may_be_none && asked == 0;
+    const bool none = limit.can_be_none && asked == 0;
     // Whole milliseconds and bytes, rounded up, stand for what was asked.
     if (!none && asked <= *allowed * (1 + 1e-9) + 0.001) return;
-    Refuse(keyword, none ? "None (unlimited)" : Number(asked),
-           std::string(keyword) + "=" + Number(*allowed) + " at the most");
+    Refuse(limit.name, none ? "None (unlimited)" : Number(asked),
+           std::string(limit.name) + "=" + Number(*allowed) + " at the most");
   }
   void Refuse(const std::string& keyword, const std::string& asked, const std::string& allowed) {
     if (error_) return;
@@ -113,14 +106,10 @@ void CheckRoots(Check& check, const char* keyword, const std::vector<std::string
   }
 }
 
-std::optional<double> AsNumber(const std::optional<uint64_t>& value) {
-  return value ? std::optional<double>(static_cast<double>(*value)) : std::nullopt;
-}
-
 }  // namespace
 
-std::string IsolationOf(const Prepare& prepare) {
-  return prepare.shared ? "shared" : prepare.spec.isolation;
+Isolation IsolationOf(const Prepare& prepare) {
+  return prepare.shared ? Isolation::kShared : prepare.spec.isolation;
 }
 
 bool Covers(const EgressRule& allowed, const EgressRule& asked) {
@@ -141,23 +130,15 @@ bool Covers(const EgressRule& allowed, const EgressRule& asked) {
 std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare,
                                   std::string_view whose) {
   const PoolSpec& spec = prepare.spec;
-  const CallLimits& limits = prepare.limits;
   Check check(whose);
-  check.Limit("timeout_sec", static_cast<double>(limits.timeout_ms) / 1000, ceiling.timeout_sec,
-              true);
-  check.Limit("cpu_sec", static_cast<double>(limits.cpu_ms) / 1000, ceiling.cpu_sec, true);
-  check.Limit("memory_mb", static_cast<double>(spec.memory_mb), AsNumber(ceiling.memory_mb));
-  check.Limit("disk_mb", static_cast<double>(spec.disk_mb), AsNumber(ceiling.disk_mb));
-  check.Limit("pids", static_cast<double>(spec.pids), AsNumber(ceiling.pids));
-  check.Limit("cpus", spec.cpus, ceiling.cpus);
-  check.Limit("output_mb", static_cast<double>(limits.output_bytes) / kMib, ceiling.output_mb);
-  check.Limit("result_mb", static_cast<double>(limits.result_bytes) / kMib, ceiling.result_mb,
-              true);
+  for (const LimitField& limit : kLimitFields)
+    check.Limit(limit, limit.asked(prepare), ceiling.*limit.ceiling);
   if (ceiling.allow_sdists && !*ceiling.allow_sdists && spec.allow_sdists)
     check.Refuse("allow_sdists", "True", "wheels only");
-  const std::string isolation = IsolationOf(prepare);
-  if (ceiling.isolation && Rung(isolation) < Rung(*ceiling.isolation)) {
-    check.Refuse("isolation", Quoted(isolation), Quoted(*ceiling.isolation) + " at the least");
+  const Isolation isolation = IsolationOf(prepare);
+  if (ceiling.isolation && isolation < *ceiling.isolation) {
+    check.Refuse("isolation", Quoted(NameOf(isolation)),
+                 Quoted(NameOf(*ceiling.isolation)) + " at the least");
   }
   if (ceiling.allow_network) CheckNetwork(check, *ceiling.allow_network, spec);
   if (ceiling.mounts) {

@@ -17,8 +17,7 @@ namespace hutch {
 std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare,
                                   std::string_view whose);
 
-// "shared", "cell", "container" or "gvisor".
-std::string IsolationOf(const Prepare& prepare);
+Isolation IsolationOf(const Prepare& prepare);
 
 // Whether whatever `asked` lets a call reach, `allowed` lets it reach.
 bool Covers(const EgressRule& allowed, const EgressRule& asked);

@@ -17,8 +17,6 @@
 namespace hutch {
 namespace {
 
-constexpr std::array kIsolations = {"shared", "cell", "container", "gvisor"};
-
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -146,26 +144,22 @@ bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && (path + "/").find("/../") == std::string::npos;
 }
 
-constexpr int64_t kMostMb = 1 << 22;
-constexpr double kYear = 366 * 86400.0;
-
 Ceiling CeilingOf(const toml::table& table, const std::string& title, const std::string& file) {
   Section section(table, title, file);
   Ceiling ceiling;
-  ceiling.timeout_sec = section.Number("timeout_sec", kYear);
-  ceiling.cpu_sec = section.Number("cpu_sec", kYear);
-  ceiling.memory_mb = section.Whole("memory_mb", 16, kMostMb);
-  ceiling.disk_mb = section.Whole("disk_mb", 1, kMostMb);
-  ceiling.pids = section.Whole("pids", 1, 32768);
-  ceiling.cpus = section.Number("cpus", 4096);
-  ceiling.output_mb = section.Number("output_mb", 4096);
-  ceiling.result_mb = section.Number("result_mb", 65536);
+  for (const LimitField& limit : kLimitFields) {
+    ceiling.*limit.ceiling = limit.whole
+                                 ? section.Whole(limit.name, static_cast<int64_t>(limit.least),
+                                                 static_cast<int64_t>(limit.most))
+                                 : section.Number(limit.name, limit.most);
+  }
   ceiling.allow_network = section.List("allow_network");
   ceiling.mounts = section.List("mounts");
-  ceiling.isolation = section.Text("isolation");
+  const auto isolation = section.Text("isolation");
   ceiling.allow_sdists = section.Flag("allow_sdists");
   section.Finish();
-  if (ceiling.isolation && std::ranges::find(kIsolations, *ceiling.isolation) == kIsolations.end())
+  if (isolation) ceiling.isolation = IsolationFrom(*isolation);
+  if (isolation && !ceiling.isolation)
     section.Refuse(section.At("isolation"),
                    "isolation is \"shared\", \"cell\", \"container\" or \"gvisor\": the weakest "
                    "that callers may ask for");
@@ -181,20 +175,21 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
   if (ceiling.mounts) {
     for (const std::string& root : *ceiling.mounts) {
       if (!IsAbsolute(root))
-        section.Refuse(section.At("mounts"), "mounts has \"" + root + "\", no absolute path");
+        section.Refuse(section.At("mounts"), "mounts has \"" + root + "\", which is not an absolute path");
     }
   }
   return ceiling;
 }
 
+constexpr int64_t kMostHostMb = 1 << 26;
+
 HostShare HostOf(const toml::table& table, const std::string& file) {
   Section section(table, "host", file);
   HostShare host;
   host.cells = section.Whole("cells", 1, 65536).value_or(0);
-  host.memory_mb = section.Whole("memory_mb", 16, int64_t{kMostMb} * 16).value_or(0);
+  host.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
-  host.environment_disk_mb =
-      section.Whole("environment_disk_mb", 1, int64_t{kMostMb} * 16).value_or(0);
+  host.environment_disk_mb = section.Whole("environment_disk_mb", 1, kMostHostMb).value_or(0);
   host.ca_bundle = section.Text("ca_bundle").value_or("");
   section.Finish();
   if (table.contains("ca_bundle") && !IsAbsolute(host.ca_bundle))
@@ -215,7 +210,7 @@ Tenant TenantOf(const toml::table& table, const std::string& name, const std::st
     }
   }
   tenant.cells = section.Whole("cells", 1, 65536).value_or(0);
-  tenant.memory_mb = section.Whole("memory_mb", 16, int64_t{kMostMb} * 16).value_or(0);
+  tenant.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   if (const toml::table* ceiling = section.Table("ceiling"))
     tenant.ceiling = CeilingOf(*ceiling, "tenants." + name + ".ceiling", file);
   section.Finish();
@@ -244,7 +239,7 @@ AgentConfig ParseConfig(std::string_view text, const std::string& name) {
     parsed = toml::parse(text, std::string_view(name));
   } catch (const toml::parse_error& error) {
     throw Error(Code::kInvalidArgument, name + ":" + std::to_string(error.source().begin.line) +
-                                            ": it is no TOML: " + std::string(error.description()));
+                                            ": it is not valid TOML: " + std::string(error.description()));
   }
   Section section(parsed, "", name);
   AgentConfig config;

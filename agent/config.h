@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "wire/paths.h"
+#include "wire/values.h"
 
 namespace hutch {
 
@@ -20,15 +21,15 @@ namespace hutch {
 struct Ceiling {
   std::optional<double> timeout_sec{};
   std::optional<double> cpu_sec{};
-  std::optional<uint64_t> memory_mb{};
-  std::optional<uint64_t> disk_mb{};
-  std::optional<uint64_t> pids{};
+  std::optional<double> memory_mb{};
+  std::optional<double> disk_mb{};
+  std::optional<double> pids{};
   std::optional<double> cpus{};
   std::optional<double> output_mb{};
   std::optional<double> result_mb{};
   std::optional<std::vector<std::string>> allow_network{};  // what callers may name; empty: nothing
   std::optional<std::vector<std::string>> mounts{};  // directories that sources lie in; empty: none
-  std::optional<std::string> isolation{};            // the weakest there may be
+  std::optional<Isolation> isolation{};              // the weakest there may be
   std::optional<bool> allow_sdists{};
 
   bool operator==(const Ceiling&) const = default;

@@ -70,7 +70,7 @@ ceiling = { memory_mb = 256, allow_network = [] }
   EXPECT_EQ(config.ceiling.allow_network,
             (std::vector<std::string>{"*.example.org", "10.0.0.0/8"}));
   EXPECT_EQ(config.ceiling.mounts, std::vector<std::string>{"/srv/data"});
-  EXPECT_EQ(config.ceiling.isolation, "cell");
+  EXPECT_EQ(config.ceiling.isolation, Isolation::kCell);
   EXPECT_EQ(config.ceiling.allow_sdists, false);
   EXPECT_EQ(config.host, (HostShare{32, 8192, 100, 4096, "/etc/company.pem"}));
   EXPECT_EQ(config.audit, (AuditSettings{.enabled = false, .file_mb = 2, .files = 3}));
@@ -107,7 +107,7 @@ TEST(Config, AMistakeIsNamedWithItsLineAndWhatWasMeant) {
       {"[ceiling]\nallow_network = \"*\"", "allow_network is a list of texts"},
       {"[ceiling]\nallow_network = [\"http://a.org/\"]", "agent.toml:2: [ceiling]"},
       {"[ceiling]\nallow_network = [1]", "allow_network is a list of texts"},
-      {"[ceiling]\nmounts = [\"data\"]", "mounts has \"data\", no absolute path"},
+      {"[ceiling]\nmounts = [\"data\"]", "mounts has \"data\", which is not an absolute path"},
       {"[ceiling]\nmounts = [\"/a/../b\"]", "no absolute path"},
       {"[ceiling]\nisolation = \"vm\"", "isolation is \"shared\", \"cell\""},
       {"[ceiling]\nallow_sdists = 1", "allow_sdists is true or false"},
@@ -122,9 +122,9 @@ TEST(Config, AMistakeIsNamedWithItsLineAndWhatWasMeant) {
        "[tenants.a.ceiling] unknown key \"pid\"; did you mean \"pids\"?"},
       {"[tenants]\na = 5", "tenants.a is a table"},
       {"[audit]\nfiles = 0", "[audit] files is a whole number from 1"},
-      {"[ceiling\n", "agent.toml:1: it is no TOML"},
-      {"a = \xff", "it is no TOML"},
-      {"a = 1\na = 2", "agent.toml:2: it is no TOML"},
+      {"[ceiling\n", "agent.toml:1: it is not valid TOML"},
+      {"a = \xff", "it is not valid TOML"},
+      {"a = 1\na = 2", "agent.toml:2: it is not valid TOML"},
   };
   for (const auto& [text, words] : mistakes)
     EXPECT_NE(WhyNot(text).find(words), std::string::npos) << text << "\n" << WhyNot(text);

@@ -139,7 +139,7 @@ Labels With(Labels labels, std::string name, std::string value) {
 
 void CollectAgent(Collector& c, const AgentState& agent) {
   c.Family("hutch_agent_info", "gauge", "1, and which agent this is.");
-  c.Sample({{"version", "0.1.0"},
+  c.Sample({{"version", kHutchVersion},
             {"wire_version", std::to_string(kWireVersion)},
             {"generation", agent.generation}},
            uint64_t{1});
@@ -205,7 +205,7 @@ ProcessState ReadProcessState() {
 std::string StatusJson(const AgentState& agent) {
   json pools = json::array();
   for (const PoolState& pool : agent.pools) pools.push_back(PoolJson(pool));
-  return Dump({{"version", "0.1.0"},
+  return Dump({{"version", kHutchVersion},
                {"wire_version", kWireVersion},
                {"generation", agent.generation},
                {"pid", ::getpid()},

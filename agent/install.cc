@@ -69,7 +69,7 @@ void Copy(const Paths& paths, const std::string& from, const std::string& to) {
   struct stat st{};
   if (!in || ::fstat(in.get(), &st) != 0) ThrowErrno("open " + from, Code::kPlatform);
   if (!S_ISREG(st.st_mode) || st.st_size > kMaxFile)
-    throw Error(Code::kPlatform, from + " is no file of usual size");
+    throw Error(Code::kPlatform, from + " is not a regular file of a usual size");
   const AsUser user(paths);
   fs::create_directories(fs::path(to).parent_path());
   const Fd out(::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));

@@ -105,7 +105,7 @@ int Serve() {
       try {
         broker.Reload();
       } catch (const Error& error) {
-        std::fprintf(stderr, "%s; what held goes on\n", error.what());
+        std::fprintf(stderr, "%s; the previous configuration stays in effect\n", error.what());
       }
       return;
     }
@@ -114,7 +114,8 @@ int Serve() {
   });
 
   store.Sweep();
-  const Server server(loop, broker, ListenAt(paths.agent_socket, kBacklog), "hutch-agent 0.1.0");
+  const Server server(loop, broker, ListenAt(paths.agent_socket, kBacklog),
+                      std::string("hutch-agent ") + kHutchVersion);
   broker.KeepSpare(Variable("HUTCH_BASE_ID"), Variable("HUTCH_RUNTIME_ID"));
   std::fprintf(stderr, "listening at %s\n", paths.agent_socket.c_str());
   loop.Run();

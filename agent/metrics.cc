@@ -125,22 +125,11 @@ const char* StatusOf(Ending ending) {
 }
 
 const char* LimitOf(Ending ending) {
-  switch (ending) {
-    case Ending::kLimitTime:
-      return "time";
-    case Ending::kLimitCpuTime:
-      return "cpu_time";
-    case Ending::kLimitMemory:
-      return "memory";
-    case Ending::kLimitPids:
-      return "pids";
-    case Ending::kLimitDisk:
-      return "disk";
-    case Ending::kLimitResult:
-      return "result";
-    default:
-      return "";
+  if (ending == Ending::kLimitResult) return "result";
+  for (uint32_t limit = kLimitTime; limit <= kLimitDisk; ++limit) {
+    if (EndingOfLimit(limit) == ending) return NameOfLimit(limit);
   }
+  return "";
 }
 
 uint64_t PoolMetrics::calls() const {

@@ -47,63 +47,45 @@ std::string GetText(const py::dict& from, const char* name) {
   return from.contains(name) ? from[name].cast<std::string>() : std::string();
 }
 
-std::vector<MountSpec> GetMounts(const py::dict& from, const char* name) {
-  std::vector<MountSpec> mounts;
+void Read(const py::dict& from, const char* name, IndexSettings& index) {
+  const auto d = Get<py::dict>(from, name);
+  index = {GetText(d, "index_url"),  GetText(d, "extra_index_urls"),
+           GetText(d, "http_proxy"), GetText(d, "https_proxy"),
+           GetText(d, "no_proxy"),   GetText(d, "ca_bundle"),
+           GetText(d, "find_links"), GetText(d, "netrc")};
+}
+
+void Read(const py::dict& from, const char* name, std::vector<MountSpec>& mounts) {
   for (const auto& d : Get<std::vector<py::dict>>(from, name)) {
     mounts.push_back({Get<std::string>(d, "source"), Get<std::string>(d, "destination"),
                       Get<bool>(d, "writable"), Get<bool>(d, "as_caller"),
                       Get<std::string>(d, "copy"), Get<uint64_t>(d, "device"),
                       Get<uint64_t>(d, "inode")});
   }
-  return mounts;
+}
+
+void Read(const py::dict& from, const char* name, std::vector<SecretRule>& secrets) {
+  for (const auto& d : Get<std::vector<py::dict>>(from, name)) {
+    secrets.push_back({Get<std::string>(d, "host"), Get<std::string>(d, "header"),
+                       Get<std::string>(d, "value"), Get<std::vector<std::string>>(d, "paths"),
+                       Get<std::vector<std::string>>(d, "methods")});
+  }
+}
+
+void Read(const py::dict& from, const char* name, Isolation& isolation) {
+  const auto found = IsolationFrom(Get<std::string>(from, name));
+  if (!found) throw py::value_error(std::string("wrong value of field: ") + name);
+  isolation = *found;
+}
+
+template <class T>
+void Read(const py::dict& from, const char* name, T& value) {
+  value = Get<T>(from, name);
 }
 
 PoolSpec SpecFrom(const py::dict& d) {
   PoolSpec spec;
-  spec.requirements = Get<std::vector<std::string>>(d, "requirements");
-  spec.python_version = Get<std::string>(d, "python_version");
-  spec.platform = Get<std::string>(d, "platform");
-  spec.base_id = Get<std::string>(d, "base_id");
-  spec.base = Get<std::string>(d, "base");
-  spec.runtime_id = Get<std::string>(d, "runtime_id");
-  const auto index = Get<py::dict>(d, "index");
-  spec.index = {GetText(index, "index_url"),  GetText(index, "extra_index_urls"),
-                GetText(index, "http_proxy"), GetText(index, "https_proxy"),
-                GetText(index, "no_proxy"),   GetText(index, "ca_bundle"),
-                GetText(index, "find_links"), GetText(index, "netrc")};
-  spec.allow_sdists = Get<bool>(d, "allow_sdists");
-  spec.allow_urls = Get<bool>(d, "allow_urls");
-  spec.constraints = Get<std::vector<std::string>>(d, "constraints");
-  spec.lock = Get<std::string>(d, "lock");
-  spec.links = GetMounts(d, "links");
-  spec.venv = GetMounts(d, "venv");
-  spec.mounts = GetMounts(d, "mounts");
-  const py::object preload = d["preload"];
-  spec.preload_given = !preload.is_none();
-  if (spec.preload_given) spec.preload = preload.cast<std::vector<std::string>>();
-  spec.nonce = Get<std::string>(d, "nonce");
-  spec.setup = Get<std::string>(d, "setup");
-  spec.modules = Get<std::map<std::string, std::string>>(d, "modules");
-  spec.memory_mb = Get<uint64_t>(d, "memory_mb");
-  spec.disk_mb = Get<uint64_t>(d, "disk_mb");
-  spec.pids = Get<uint64_t>(d, "pids");
-  spec.cpus = Get<double>(d, "cpus");
-  spec.env = Get<std::map<std::string, std::string>>(d, "env");
-  spec.labels = Get<std::map<std::string, std::string>>(d, "labels");
-  spec.max_calls = Get<uint64_t>(d, "max_calls");
-  spec.max_age_sec = Get<double>(d, "max_age_sec");
-  spec.warm = Get<int64_t>(d, "warm");
-  spec.max_cells = Get<uint64_t>(d, "max_cells");
-  spec.idle_sec = Get<double>(d, "idle_sec");
-  spec.isolation = Get<std::string>(d, "isolation");
-  spec.allow_network = Get<std::vector<std::string>>(d, "allow_network");
-  for (const py::handle item : Get<py::list>(d, "secrets")) {
-    const auto secret = py::cast<py::dict>(item);
-    spec.secrets.push_back({Get<std::string>(secret, "host"), Get<std::string>(secret, "header"),
-                            Get<std::string>(secret, "value"),
-                            Get<std::vector<std::string>>(secret, "paths"),
-                            Get<std::vector<std::string>>(secret, "methods")});
-  }
+  ForEachField(spec, [&](const char* name, auto& member) { Read(d, name, member); });
   return spec;
 }
 

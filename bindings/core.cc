@@ -38,6 +38,7 @@ py::dict PathsDict() {
 
 PYBIND11_MODULE(_core, m) {
   using namespace hutch;
+  m.attr("VERSION") = kHutchVersion;
   m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
   CoreError() = py::reinterpret_steal<py::object>(
       PyErr_NewException("hutch._core.Error", PyExc_Exception, nullptr));

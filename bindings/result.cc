@@ -6,23 +6,6 @@
 namespace hutch {
 namespace {
 
-const char* LimitName(uint32_t limit) {
-  switch (limit) {
-    case kLimitTime:
-      return "time";
-    case kLimitCpuTime:
-      return "cpu_time";
-    case kLimitMemory:
-      return "memory";
-    case kLimitPids:
-      return "pids";
-    case kLimitDisk:
-      return "disk";
-    default:
-      return "";
-  }
-}
-
 // False when the agent had to speak for a warden that is gone.
 bool FromWarden(const CallRecord& record) {
   return record.report && record.report->memory_limit_kb != 0;
@@ -33,7 +16,7 @@ void SetEnded(CallResult& result, const CallRecord& record) {
   const CellReport report = record.report.value_or(CellReport{});
   if (report.limit != kNoLimit) {
     result.status = "limit";
-    result.limit = LimitName(report.limit);
+    result.limit = NameOfLimit(report.limit);
   } else if (report.signal != 0) {
     result.status = "died";
     result.signal = py::int_(report.signal);
@@ -210,7 +193,7 @@ CallResult MakeResult(CallRecord record) {
   }
   if (outcome.status == CallStatus::kRaised && outcome.usage.limit != kNoLimit) {
     result.status = "limit";
-    result.limit = LimitName(outcome.usage.limit);
+    result.limit = NameOfLimit(outcome.usage.limit);
   }
   if (outcome.payload) result.payload = py::cast(PyPayload{std::move(outcome.payload)});
   result.record = std::move(record);

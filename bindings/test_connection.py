@@ -11,7 +11,7 @@ import pytest
 
 import hutch
 from hutch import _connection, _core, _echo, _index, _launcher, _run
-from hutch._policy import NORMAL
+from hutch._options import NORMAL
 from hutch._progress import Progress
 from hutch._target import TextTarget
 

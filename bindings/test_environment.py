@@ -12,7 +12,7 @@ import pytest
 import hutch
 from hutch import Environment, RequirementError, _packages
 from hutch._functions import FunctionBytes, require_function
-from hutch._policy import NORMAL
+from hutch._options import NORMAL
 from hutch._target import _installed
 
 HASH = "a" * 64

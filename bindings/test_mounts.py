@@ -14,7 +14,7 @@ import pytest
 
 import hutch
 from hutch import Mount, Policy, _core, _mounts, _tree
-from hutch._policy import NORMAL
+from hutch._options import NORMAL
 
 
 def mounts(value: Any) -> Any:

@@ -13,8 +13,8 @@ import pytest
 import hutch
 from hutch import NetworkDenied, Policy, SandboxError, SandboxStartupError, Secret
 from hutch._network import deny, records, revealed
+from hutch._options import NORMAL
 from hutch._outcome import ErrorInfo, Outcome
-from hutch._policy import NORMAL
 
 
 def allowed(value: Any) -> tuple[str, ...]:

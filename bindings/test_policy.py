@@ -1,191 +1,290 @@
-"""Each bad keyword is refused when it is given, by an error that names it."""
+"""Policy, presets, TOML, `policy=`: what is given is what holds, or it is refused by name."""
 
 from __future__ import annotations
 
 import math
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import hutch
-from hutch import Executor, function, sandbox
-from hutch._policy import NORMAL
+from hutch import Policy, sandbox
+from hutch._options import NORMAL, POLICY_FIELDS
+from hutch._policy import Policy as SamePolicy
 
 
-def test_the_defaults_are_those_of_the_preset_normal() -> None:
-    assert (NORMAL.timeout_sec, NORMAL.cpu_sec, NORMAL.queue_sec, NORMAL.build_sec) == (
-        30,
-        None,
-        60,
-        600,
+def options_of(function: Any) -> Any:
+    return function._resolved().options
+
+
+def limits(policy: Policy) -> tuple[Any, ...]:
+    names = "timeout_sec cpu_sec memory_mb disk_mb pids result_mb".split()
+    return tuple(getattr(policy, name) for name in names)
+
+
+def test_the_presets_are_as_their_table_says() -> None:
+    assert limits(Policy.strict()) == (5, 5, 256, 64, 16, 16)
+    assert limits(Policy.normal()) == (30, None, 1024, 256, 64, 512)
+    assert limits(Policy.permissive()) == (300, None, 4096, 2048, 512, 2048)
+    assert Policy.strict().hard_limits and Policy.strict().refuse_secrets
+    assert Policy.permissive().allow_sdists and not Policy.strict().allow_sdists
+    assert not Policy.normal().hard_limits and Policy() == Policy.normal()
+
+
+def test_a_policy_is_a_frozen_value() -> None:
+    policy = Policy(timeout_sec=5, memory_mb=512)
+    assert policy == Policy(memory_mb=512.0, timeout_sec=5.0) != Policy()  # type: ignore[typeddict-item]
+    assert hash(policy) == hash(Policy(memory_mb=512, timeout_sec=5))
+    assert repr(policy) == "Policy(timeout_sec=5.0, memory_mb=512)"
+    assert pickle.loads(pickle.dumps(policy)) == policy
+    with pytest.raises(AttributeError, match=r"replace\(memory_mb=...\)"):
+        policy.memory_mb = 1024
+    assert policy.memory_mb == 512
+    assert policy.replace(memory_mb=64).memory_mb == 64 and policy.memory_mb == 512
+    assert hutch.Policy is SamePolicy
+
+
+def test_scratch_follows_memory_unless_both_are_given() -> None:
+    assert Policy(memory_mb=64).disk_mb == 64
+    assert Policy.strict().replace(memory_mb=32).disk_mb == 32
+    with pytest.raises(ValueError, match="disk_mb=65 is more than memory_mb=64"):
+        Policy(memory_mb=64, disk_mb=65)
+    with pytest.raises(ValueError, match="disk_mb=512 is more than memory_mb=256"):
+        Policy.strict().replace(disk_mb=512)
+
+
+NUMBERS = "timeout_sec cpu_sec memory_mb cpus pids disk_mb result_mb max_calls max_age_sec".split()
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("bad", [0, -1, 10**30, 10**400, math.nan, math.inf, "5", "5s", True, [1]])
+def test_a_bad_limit_is_refused_and_named(name: str, bad: Any) -> None:
+    for make in (Policy, Policy.strict().replace, lambda **k: sandbox(**k)(len)):
+        with pytest.raises((ValueError, TypeError), match=name):
+            make(**{name: bad})
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("timeout", "'timeout_sec', in seconds"),
+        ("timeout_ms", "'timeout_sec', in seconds"),
+        ("timeout_seconds", "'timeout_sec', in seconds"),
+        ("timeot_sec", "'timeout_sec', in seconds"),
+        ("memory", "'memory_mb', in MiB"),
+        ("memory_gb", "'memory_mb', in MiB"),
+        ("max_memory_bytes", "'memory_mb', in MiB"),
+        ("disk_gb", "'disk_mb', in MiB"),
+        ("cpu_ms", "'cpu_sec', in seconds"),
+        ("cpu", "'cpu_sec', in seconds"),
+        ("cpu_count", "'cpus'"),
+        ("max_pids", "'pids'"),
+        ("processes", "'pids'"),
+        ("result_bytes", "'result_mb', in MiB"),
+        ("network", "'allow_network'"),
+        ("max_age", "'max_age_sec', in seconds"),
+        ("hard_limit", "'hard_limits'"),
+    ],
+)
+def test_an_unknown_field_is_told_what_was_meant(given: str, meant: str, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=f"unknown field '{given}'; did you mean {meant}"):
+        Policy(**{given: 5})  # type: ignore[misc]
+    path = tmp_path / "policy.toml"
+    path.write_text(f"memory_mb = 64\n{given} = 5\n")
+    with pytest.raises(ValueError, match=f"policy.toml: unknown field '{given}'; did you mean"):
+        Policy.from_toml(path)
+    if given != "hard_limit":
+        with pytest.raises(TypeError, match=f"unknown keyword '{given}'; did you mean {meant}"):
+            sandbox(**{given: 5})  # type: ignore[call-overload]
+
+
+def test_what_is_no_part_of_a_policy_is_refused() -> None:
+    for name in ("dependencies", "labels", "policy", "setup"):
+        with pytest.raises(TypeError, match=f"unknown field '{name}'"):
+            Policy(**{name: ()})  # type: ignore[misc]
+
+
+# ---- policy=
+
+
+def test_a_preset_gives_every_limit_and_keywords_override_it() -> None:
+    function = sandbox(lambda: 1, policy="strict", timeout_sec=60, env={"A": "b"})
+    assert limits(options_of(function)) == (60, 5, 256, 64, 16, 16)
+    assert options_of(function).env == (("A", "b"),)
+    assert options_of(function).hard_limits
+
+
+def test_the_order_of_keywords_makes_no_difference() -> None:
+    one = NORMAL.changed({"timeout_sec": 60, "policy": "strict"})
+    assert one == NORMAL.changed({"policy": "strict", "timeout_sec": 60})
+
+
+def test_a_policy_replaces_the_one_before_and_leaves_the_rest() -> None:
+    function = sandbox(lambda: 1, memory_mb=64, labels={"a": "b"}, queue_sec=3)
+    for policy in ("permissive", Policy.permissive()):
+        changed = options_of(function.options(policy=policy))
+        assert limits(changed) == limits(Policy.permissive())
+        assert changed.labels == (("a", "b"),) and changed.queue_sec == 60
+    assert options_of(function.options(policy=None)) == options_of(function)
+    assert options_of(function.options(policy="normal")).memory_mb == 1024
+
+
+def test_an_isolation_of_a_policy_brings_its_rotation() -> None:
+    shared = Policy(isolation="shared")
+    assert shared.max_calls == 100 and options_of(sandbox(len_, policy=shared)).max_calls == 100
+    assert options_of(sandbox(len_, policy=shared, isolation="cell")).max_calls == 10_000
+
+
+def len_() -> int:
+    return 0
+
+
+def test_an_environment_says_itself_whether_it_builds_from_source() -> None:
+    assert options_of(sandbox(len_, policy="permissive")).allow_sdists
+    environment = hutch.Environment(["docopt"])
+    assert not options_of(sandbox(len_, policy="permissive", environment=environment)).allow_sdists
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ("stirct", "no preset.*did you mean 'strict'"),
+        ("", "no preset"),
+        (5, "not int"),
+        ({"timeout_sec": 5}, "not dict"),
+        (["strict"], "not list"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused(bad: Any, words: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"policy.*{words}"):
+        sandbox(policy=bad)
+
+
+# ---- TOML
+
+
+def test_a_file_is_a_policy(tmp_path: Path) -> None:
+    path = tmp_path / "untrusted.toml"
+    path.write_text(
+        'preset = "strict"\ntimeout_sec = 2.5\ncpu_sec = "unlimited"\n[env]\nLANG = "C.UTF-8"\n'
     )
-    assert (NORMAL.memory_mb, NORMAL.disk_mb, NORMAL.pids, NORMAL.cpus) == (1024, 256, 64, 1)
-    assert (NORMAL.output_mb, NORMAL.result_mb) == (1, 512)
-    assert (NORMAL.max_calls, NORMAL.max_age_sec) == (10_000, 3600)
+    wanted = Policy.strict().replace(timeout_sec=2.5, cpu_sec=None, env={"LANG": "C.UTF-8"})
+    for place in (path, str(path)):
+        assert Policy.from_toml(place) == wanted
+        assert options_of(sandbox(len_, policy=place)).timeout_sec == 2.5
+    assert wanted.env == {"LANG": "C.UTF-8"}
 
 
-NUMBERS = "timeout_sec queue_sec build_sec cpu_sec memory_mb cpus pids disk_mb output_mb result_mb"
-
-
-@pytest.mark.parametrize("name", [*NUMBERS.split(), "max_calls", "max_age_sec"])
-@pytest.mark.parametrize("bad", [-1, -0.5, math.nan, math.inf, "5", True, [1], 1e300, {}])
-def test_a_bad_number_is_refused_and_named(name: str, bad: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=name):
-        NORMAL.changed({name: bad})
-
-
-@pytest.mark.parametrize("name", ["timeout_sec", "cpu_sec", "memory_mb", "pids", "disk_mb", "cpus"])
-def test_zero_is_no_limit_that_can_be_meant(name: str) -> None:
-    with pytest.raises(ValueError, match="too small"):
-        NORMAL.changed({name: 0})
-
-
-def test_none_means_unlimited_where_that_can_be() -> None:
-    options = NORMAL.changed({"timeout_sec": None, "cpu_sec": None})
-    assert options.timeout_sec is None and options.cpu_sec is None
-    for name in ("memory_mb", "pids", "queue_sec", "max_age_sec"):
-        with pytest.raises(TypeError, match=name):
-            NORMAL.changed({name: None})
-
-
-def test_infinity_is_told_how_to_say_it() -> None:
-    with pytest.raises(ValueError, match="timeout_sec=None"):
-        NORMAL.changed({"timeout_sec": math.inf})
-
-
-def test_a_whole_number_may_be_a_float_or_numpys() -> None:
-    numpy = pytest.importorskip("numpy")
-    options = NORMAL.changed({"memory_mb": 512.0, "pids": numpy.int64(8)})
-    assert (options.memory_mb, options.pids) == (512, 8)
-    with pytest.raises(ValueError, match="whole"):
-        NORMAL.changed({"pids": 1.5})
-
-
-def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
-    with pytest.raises(ValueError, match="memory_mb"):
-        NORMAL.changed({"disk_mb": 2048})
-    assert NORMAL.changed({"memory_mb": 64}).disk_mb == 64
+def test_an_empty_file_is_the_normal_policy(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text("")
+    assert Policy.from_toml(path) == Policy()
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("text", "words"),
     [
-        ("tools", [print]),
-        ("client", object()),
+        ("timeout_sec = ", "is not valid TOML"),
+        ("memory_mb = 64\nmemory_mb = 65", "is not valid TOML"),
+        ("a = '\xff'", "is not valid TOML"),
+        ('memory_mb = "512"', "memory_mb takes a whole number"),
+        ("memory_mb = 0", "memory_mb=0 is too small"),
+        ("timeout_sec = nan", "timeout_sec is NaN"),
+        ("timeout_sec = inf", "timeout_sec"),
+        ("hard_limits = 1", "hard_limits takes True or False"),
+        ('preset = "stric"', "preset is one of strict, normal, permissive"),
+        ("memory_mb = 64\ndisk_mb = 128", "disk_mb=128 is more than memory_mb=64"),
+        ('memory_mb = "unlimited"', "memory_mb takes a whole number"),
+        ("[limits]\nmemory_mb = 64", "unknown field 'limits'"),
+        ("dependencies = ['a']", "unknown field 'dependencies'"),
     ],
 )
-def test_what_is_not_there_yet_is_refused_and_never_dropped(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name}=.* not supported yet"):
-        NORMAL.changed({name: value})
+def test_a_bad_file_is_refused_by_its_name(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"bad\.toml.*{words}"):
+        Policy.from_toml(path)
 
 
-def test_a_shared_cell_is_replaced_sooner_than_a_worker_unless_that_is_said() -> None:
-    shared = NORMAL.changed({"isolation": "shared"})
-    assert (shared.isolation, shared.max_calls) == ("shared", 100)
-    assert shared.changed({"isolation": "cell"}) == NORMAL
-    assert NORMAL.changed({"isolation": "shared", "max_calls": 7}).max_calls == 7
-    for bad in ("Shared", "", None, 1, ["shared"]):
-        with pytest.raises(ValueError, match=r'isolation=.*"gvisor" or "shared"'):
-            NORMAL.changed({"isolation": bad})
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.toml"):
+        sandbox(policy=str(tmp_path / "absent.toml"))
 
 
-def test_a_container_serves_one_call_and_no_other_number() -> None:
-    container = NORMAL.changed({"isolation": "container"})
-    assert (container.isolation, container.max_calls) == ("container", 1)
-    assert container.changed({"isolation": "cell"}) == NORMAL
-    assert NORMAL.changed({"isolation": "container", "max_calls": 1}) == container
-    for number in (2, 10_000):
-        for isolation in ("container", "gvisor"):
-            with pytest.raises(ValueError, match=f"max_calls={number}: .*{isolation}.*one call"):
-                NORMAL.changed({"isolation": isolation, "max_calls": number})
-
-
-def test_gvisor_takes_no_mounts() -> None:
-    with pytest.raises(ValueError, match=r"mounts=.*gvisor"):
-        NORMAL.changed({"isolation": "gvisor", "mounts": {"/data": "."}})
-
-
-def test_gvisor_has_no_network() -> None:
-    with pytest.raises(ValueError, match=r"allow_network= .*gvisor"):
-        NORMAL.changed({"isolation": "gvisor", "allow_network": ["example.org"]})
-
-
-def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:
-    nothing: dict[str, Any] = {"allow_network": (), "mounts": {}, "secrets": {}, "tools": ()}
-    assert NORMAL.changed({**nothing, "isolation": "cell", "policy": "normal"}) == NORMAL
-    assert NORMAL.changed({"allow_network": set(), "tools": frozenset()}) == NORMAL
-
-
-def test_inline_dependencies_are_for_text_alone() -> None:
-    for make in (
-        lambda: sandbox(dependencies="inline")(lambda: 1),
-        lambda: sandbox(lambda: 1).options(dependencies="inline"),
-        lambda: Executor(dependencies="inline"),
-    ):
-        with pytest.raises(ValueError, match="inline"):
-            make()
-    text = function("# /// script\n# dependencies = ['a']\n# ///\ndef f(): ...\n", "f")
-    assert text.options(dependencies="inline")._resolved().options.dependencies == ("a",)
-
-
-def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant() -> None:
-    with pytest.raises(TypeError, match="did you mean 'timeout_sec'"):
-        sandbox(timeout_secs=3)  # type: ignore[call-overload]
-
-
-@pytest.mark.parametrize(
-    "keywords",
-    [
-        {"env": {"A": 1}},
-        {"env": {"A=B": "x"}},
-        {"env": {"": "x"}},
-        {"env": {"A": "x\0"}},
-        {"env": "A=B"},
-        {"labels": ["x"]},
-        {"preload": ["not a module"]},
-        {"preload": [3]},
-        {"setup": 3},
-        {"modules": [3]},
-        {"pool": 5},
-        {"disable_cache": "yes"},
-        {"echo": 1},
-        {"on_stdout": "print"},
-        {"key": 3},
-        {"dependencies": {"pandas": 2}},
-        {"dependencies": [3]},
-    ],
+NAMES = st.text(min_size=1).filter(lambda name: "=" not in name and "\0" not in name)
+VALUES = st.text().filter(lambda value: "\0" not in value)
+POLICIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "timeout_sec": st.none() | st.floats(0.001, 1e6),
+        "cpu_sec": st.none() | st.integers(1, 10**6),
+        "memory_mb": st.integers(16, 1 << 20),
+        "cpus": st.floats(0.01, 4096),
+        "pids": st.integers(1, 1 << 15),
+        "output_mb": st.floats(0, 4096),
+        "isolation": st.sampled_from(["cell", "shared"]),
+        "hard_limits": st.booleans(),
+        "env": st.dictionaries(NAMES, VALUES, max_size=4),
+    },
 )
-def test_a_value_of_another_kind_is_refused(keywords: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError), match=next(iter(keywords)) + "|requirement"):
-        NORMAL.changed(keywords)
 
 
-def test_a_bare_text_is_one_item() -> None:
-    options = NORMAL.changed({"dependencies": "Pandas >= 2", "preload": "json"})
-    assert options.dependencies == ("pandas>=2",)
-    assert options.preload == ("json",)
+@settings(deadline=None, max_examples=50)
+@given(POLICIES)
+def test_what_is_written_is_read_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, fields: dict[str, Any]
+) -> None:
+    policy = Policy(**fields)
+    path = tmp_path_factory.getbasetemp() / "round.toml"
+    path.write_text(policy.to_toml(), "utf-8")
+    assert Policy.from_toml(path) == policy
 
 
-@pytest.mark.parametrize(
-    "keywords", [{"warm": -1}, {"max_cells": 0}, {"idle_sec": math.nan}, {"warm": "many"}]
-)
-def test_a_pool_checks_its_numbers(keywords: dict[str, Any]) -> None:
-    with pytest.raises((ValueError, TypeError), match="Pool"):
-        hutch.Pool(**keywords)
+def test_all_fields_are_written() -> None:
+    text = Policy.strict().replace(env={"A": "b"}, mounts={"/data": __file__}).to_toml()
+    assert all(name in text for name in POLICY_FIELDS)
 
 
-def test_pools_are_values() -> None:
-    assert hutch.Pool(warm=2) == hutch.Pool(warm=2, idle_sec=300.0) != hutch.Pool()
-    assert len({hutch.Pool(), hutch.Pool()}) == 1
+# ---- strict
 
 
-def test_bad_keywords_are_refused_when_decorating() -> None:
-    with pytest.raises(ValueError, match="timeout_sec"):
+def test_strict_refuses_a_function_that_carries_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    token = "s3cr3t-of-the-host"
+    monkeypatch.setenv("SERVICE_TOKEN", token)
 
-        @sandbox(timeout_sec=-1)
-        def f() -> None: ...
+    @sandbox(policy=Policy(refuse_secrets=True))
+    def f() -> int:
+        return len(token)
 
-    with pytest.raises(hutch.RequirementError):
+    with pytest.raises(hutch.SerializationError, match="SERVICE_TOKEN") as caught:
+        f()
+    assert token not in str(caught.value)
+    assert "SERVICE_TOKEN" in next(item for item in f.carries() if item.name == "token").warning
 
-        @sandbox(dependencies=["-r requirements.txt"])
-        def g() -> None: ...
+
+def test_what_is_no_secret_is_carried_under_strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "s3cr3t-of-the-host")
+    word = "something-else"
+
+    @sandbox(policy="strict")
+    def f() -> int:
+        return len(word)
+
+    assert f._resolved().code().sha256  # type: ignore[union-attr]
+
+
+def test_strict_finds_a_secret_in_plain_data_and_in_setup(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "s3cr3t-of-the-host")
+    settings_ = {"api": [{"token": b"s3cr3t-of-the-host"}]}
+    policy = Policy(refuse_secrets=True)
+
+    def f() -> int:
+        return len(settings_)
+
+    with pytest.raises(hutch.SerializationError, match=r"settings_ holds the value of .*SERVICE"):
+        sandbox(f, policy=policy)()
+    with pytest.raises(hutch.SerializationError, match="setup= would carry a secret"):
+        sandbox(len_, policy=policy, setup=f)._resolved()._setup()

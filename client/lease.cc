@@ -289,7 +289,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   }
   std::memcpy(&header, buffer, sizeof header);
   if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id_) {
-    throw Error(Code::kProtocol, "the cell sent a frame that is no answer to its call", "", true);
+    throw Error(Code::kProtocol, "the cell sent a frame that does not answer its call", "", true);
   }
   const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
   const uint64_t limit =

@@ -90,7 +90,7 @@ std::string HintOf(const std::string& said) {
     return "write the registry in front, as docker.io/library/python:3.12-slim";
   if (has({"no space left"})) return "free some space where Podman keeps images";
   if (has({"x509", "certificate"}))
-    return "the registry's certificate is none that this host knows: add its CA to the host's";
+    return "this host does not trust the registry's certificate: add its CA to the host's";
   if (has({"manifest unknown", "name unknown", "StatusCode: 404", "not found", "denied",
            "unauthorized"}))
     return "check its name and tag; for a private one say `hutch podman login` first";
@@ -134,7 +134,7 @@ BaseImage ReadInterpreter(const std::string& text, const EnvironmentSpec& spec) 
                "; programs given as text may say Environment(base=..., python=\"" + has + "\")");
   }
   if (Text(said, "implementation") != "cpython")
-    Refuse(spec, "has a Python that is no CPython", "name an image with CPython " + wanted);
+    Refuse(spec, "has a Python that is not CPython", "name an image with CPython " + wanted);
   if ("linux_" + Text(said, "machine") != spec.platform) {
     Refuse(spec,
            "is for " + Printable(Text(said, "machine"), 40) + ", and this host is " + spec.platform,
@@ -218,7 +218,7 @@ ImageInfo BaseImages::Find(const EnvironmentSpec& spec, Clock::time_point deadli
                 HintOf(error.what()));
   }
   if (auto info = podman_.InspectImage(spec.base)) return *info;
-  throw Error(Code::kPodman, "the base " + spec.base + " was pulled and is not there");
+  throw Error(Code::kPodman, "the base " + spec.base + " was pulled, but cannot be found");
 }
 
 std::string BaseImages::Look(const EnvironmentSpec& spec, const std::string& image,

@@ -81,7 +81,7 @@ TEST(BaseImage, ThatCannotRunAWorkerIsRefusedWithTheReason) {
   EXPECT_TRUE(Has(refused(Said(R"(,"cell":"GLIBC_2.34 not found")")), "GLIBC_2.34"));
   EXPECT_TRUE(Has(refused(Said(R"(,"machine":"aarch64")")), "aarch64"));
   EXPECT_TRUE(Has(refused(Said(R"(,"libc":"")")), "no glibc"));
-  EXPECT_TRUE(Has(refused(Said(R"(,"implementation":"pypy")")), "no CPython"));
+  EXPECT_TRUE(Has(refused(Said(R"(,"implementation":"pypy")")), "not CPython"));
   EXPECT_TRUE(Has(refused(Said("", "2.7.18")), "does not run"));
   EXPECT_TRUE(Has(refused(""), "does not run"));
   EXPECT_TRUE(Has(refused("[]"), "does not run"));

@@ -331,7 +331,7 @@ void Builder::RunStep(const std::string& step, const std::vector<std::string>& c
                       const std::function<bool(const std::string&)>& line) {
   const auto stop_if_cancelled = [this] {
     if (cancelled_())
-      throw Error(Code::kCancelled, "the build was given up: nobody waits for it any more");
+      throw Error(Code::kCancelled, "the build was cancelled: no caller waits for it");
   };
   stop_if_cancelled();
   const std::string id = StartStep(step, command, mounts_json);

@@ -102,7 +102,7 @@ Cgroups::~Cgroups() { Sweep(); }
 void Cgroups::Prove() {
   if (!root_) return;
   if (!GivesOpenersRights()) {
-    why_ = "Linux before 5.16 lets nobody enter a cgroup that another user opened";
+    why_ = "Linux before 5.16 does not let a process enter a cgroup that another user opened";
     return;
   }
   if (DIR* directory = ::fdopendir(::openat(root_.get(), ".", O_RDONLY | O_CLOEXEC))) {

@@ -154,7 +154,7 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   try {
     add("HUTCH_ENV", json(env).dump());
   } catch (const json::exception&) {
-    throw Error(Code::kInvalidArgument, "a variable of env= is no UTF-8");
+    throw Error(Code::kInvalidArgument, "a variable of env= is not valid UTF-8");
   }
   if (launch.bare) add("HUTCH_BARE", "1");
   if (launch.gvisor) add("HUTCH_GVISOR", "1");

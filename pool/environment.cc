@@ -272,7 +272,7 @@ Environment EnvironmentStore::GetOn(const BaseImage& base, const EnvironmentSpec
   if (failure) throw *failure;
   auto environment = Load(spec, digest);
   if (!environment)
-    throw Error(Code::kInternal, "the environment " + digest + " was built and is not there");
+    throw Error(Code::kInternal, "the environment " + digest + " was built, but cannot be found");
   environment->built_now = true;
   environment->build_sec = build->seconds;
   return *environment;

@@ -116,7 +116,7 @@ void CheckReference(const std::string& reference) {
       R"([a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*)*)"
       R"((?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?)");
   if (reference.size() <= kMaxReference && std::regex_match(reference, kReference)) return;
-  throw Error(Code::kInvalidArgument, Quoted(reference) + " is no image's name",
+  throw Error(Code::kInvalidArgument, Quoted(reference) + " is not the name of an image",
               "write one such as docker.io/library/python:3.12-slim");
 }
 

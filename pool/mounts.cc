@@ -44,7 +44,7 @@ bool IsPlain(const std::string& path, size_t most) {
 [[noreturn]] void Refuse(const std::string& what) { throw Error(Code::kInvalidArgument, what); }
 
 void CheckSource(const MountSpec& mount) {
-  if (!IsPlain(mount.source, kMaxSource)) Refuse("the source of a mount is no plain path");
+  if (!IsPlain(mount.source, kMaxSource)) Refuse("the source of a mount is not a plain path");
   if (mount.copy.empty()) return;
   const auto hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   if (mount.copy.size() != kCopyName || !std::all_of(mount.copy.begin(), mount.copy.end(), hex))
@@ -65,7 +65,7 @@ void CheckMounts(const PoolSpec& spec) {
     const std::string& to = mount.destination;
     // An overlay's options end at a comma or colon.
     if (!IsPlain(to, kMaxDestination) || to.find_first_of(":,\\\"") != std::string::npos)
-      Refuse("the destination of a mount is no plain path");
+      Refuse("the destination of a mount is not a plain path");
     for (const std::string_view taken : kTaken) {
       if (Within(to, taken) || Within(taken, to))
         Refuse("nothing can be mounted at " + to + ": " + std::string(taken) + " is Hutch's own");

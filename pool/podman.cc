@@ -194,7 +194,7 @@ bool IsHalfRemoved(const Reply& reply) {
 Json Parse(const std::string& what, const Reply& reply) {
   if (!reply.ok()) Refuse(what, reply);
   Json body = Json::parse(reply.body, nullptr, false);
-  if (body.is_discarded()) throw Error(Code::kPodman, what + ": Podman's answer is no JSON");
+  if (body.is_discarded()) throw Error(Code::kPodman, what + ": Podman's answer is not valid JSON");
   return body;
 }
 
@@ -348,7 +348,7 @@ struct Podman::Impl {
         throw Error(Code::kPodman, what + ": " + e.what());
       }
     }
-    if (stopped) throw Error(Code::kCancelled, what + ": nobody waits for it any more");
+    if (stopped) throw Error(Code::kCancelled, what + ": cancelled, no caller waits for it");
     if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
     if (error == httplib::Error::Success) return reply;
     // A service that is killed cuts off its answers. Where nothing is changed, to ask again is

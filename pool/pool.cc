@@ -37,8 +37,8 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       key_(std::move(key)),
       spec_(std::move(spec)),
       environment_(std::move(environment)),
-      single_use_(spec_.isolation != "cell"),
-      bare_(spec_.isolation == "gvisor"),
+      single_use_(spec_.isolation != Isolation::kCell),
+      bare_(spec_.isolation == Isolation::kGvisor),
       rotation_{single_use_ ? 1 : spec_.max_calls,
                 std::chrono::duration<double>(spec_.max_age_sec)},
       sizing_(single_use_ ? ResolveStock(spec_.warm, spec_.max_cells, AvailableMemoryKb())
@@ -294,7 +294,7 @@ void Pool::StartWorker() {
       if (!launch.base.id.empty()) launch.image = launch.base.id;
       if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
       launch.bare = bare_;
-      launch.gvisor = spec_.isolation == "gvisor";
+      launch.gvisor = spec_.isolation == Isolation::kGvisor;
       launch.scratch_mb = spec_.disk_mb;
       worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
                                         context_.paths, std::move(launch), spec_.modules);
@@ -419,7 +419,7 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
       if (network)
         hint = "allow_network= and secrets= need them, for a network of the call's own; ";
       if (!spec_.mounts.empty()) hint = "mounts= needs them, to show no socket of the host's; ";
-      hint += "`hutch doctor` says what would mend it";
+      hint += "`hutch doctor` says what would fix it";
     }
     StartFailed(Error(code, "a worker could not be started: " + why, hint));
   } else {

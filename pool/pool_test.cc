@@ -683,7 +683,7 @@ TEST_F(PoolTest, SurvivesWardensThatTalkNonsense) {
 
 class SingleUseTest : public PoolTest {
  protected:
-  SingleUseTest() { spec_.isolation = "container"; }
+  SingleUseTest() { spec_.isolation = Isolation::kContainer; }
 };
 
 TEST_F(SingleUseTest, NoWorkerServesTwoCalls) {

@@ -357,7 +357,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       return listener_->OnSlotsChanged(*this);
     }
     case FrameKind::kPong:
-      if (!heart_.Answered()) return Die("an answer that nobody asked for");
+      if (!heart_.Answered()) return Die("an answer to no question");
       return;
     case FrameKind::kZygoteDied:
       return Die("the zygote died: " + Printable(payload, kMaxWords));

@@ -189,6 +189,10 @@ enum CellLimit : uint32_t {
   kLimitPids = 4,
   kLimitDisk = 5,
 };
+inline constexpr const char* kCellLimitNames[] = {"", "time", "cpu_time", "memory", "pids", "disk"};
+constexpr const char* NameOfLimit(uint32_t cell_limit) {
+  return cell_limit < sizeof kCellLimitNames / sizeof *kCellLimitNames ? kCellLimitNames[cell_limit] : "";
+}
 
 // What a cell is made of, in the order in which the warden tries it.
 enum NamespaceStep : uint64_t {

@@ -113,7 +113,7 @@ Fd ListenAt(const std::string& path, int backlog, unsigned mode) {
   struct stat status;
   if (::lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode)) {
-      throw Error(Code::kPlatform, path + " exists and is no socket", "remove it: rm " + path);
+      throw Error(Code::kPlatform, path + " exists and is not a socket", "remove it: rm " + path);
     }
     ::unlink(path.c_str());
   }

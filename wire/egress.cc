@@ -152,13 +152,13 @@ EgressRule ParseEgressRule(std::string_view text) {
     return rule;
   }
   if (host.find('/') != std::string_view::npos)
-    Refuse(text, "is no network, and a host has no path");
+    Refuse(text, "is not a network, and a host has no path");
   if (host.starts_with("*.")) {
     rule.kind = EgressRule::Kind::kWildcard;
     host.remove_prefix(2);
   }
   const auto name = NormalHost(host);
-  if (!name) Refuse(text, "is no name of a host");
+  if (!name) Refuse(text, "is not a valid hostname");
   rule.text = *name;
   return rule;
 }
@@ -236,8 +236,8 @@ void CheckEgress(const PoolSpec& spec) {
     refuse("allow_network and secrets name more than 512 hosts and ports in all");
   for (const SecretRule& secret : spec.secrets) {
     if (NormalHost(secret.host) != secret.host)
-      refuse("secrets: '" + secret.host.substr(0, 100) + "' is no name of a host");
-    if (!IsToken(secret.header)) refuse("secrets: a header's name is no name of a header");
+      refuse("secrets: '" + secret.host.substr(0, 100) + "' is not a valid hostname");
+    if (!IsToken(secret.header)) refuse("secrets: the header is not a valid header name");
     if (!IsHeaderValue(secret.value))
       refuse("secrets: the value for " + secret.header + " of " + secret.host +
              " is empty, too long, or holds control characters");

@@ -39,7 +39,7 @@ struct EgressRule {
   bool operator==(const EgressRule&) const = default;
 };
 
-// `name` in normal form; std::nullopt when it is no name of a host (an address among others).
+// `name` in normal form; std::nullopt when it is not a valid hostname (an address among others).
 std::optional<std::string> NormalHost(std::string_view name);
 
 // Throws kInvalidArgument with what is wrong with it, and a hint.

@@ -127,11 +127,20 @@ void serialize(A& a, CallLimits& m) {
 }
 template <class A>
 void serialize(A& a, PoolSpec& m) {
-  a(m.requirements, m.python_version, m.platform, m.base_id, m.base, m.runtime_id, m.index,
-    Flag{m.allow_sdists}, Flag{m.allow_urls}, m.constraints, m.lock, m.links, m.venv, m.mounts,
-    Flag{m.preload_given}, m.preload, m.nonce, m.setup, m.modules, m.memory_mb, m.disk_mb, m.pids,
-    m.cpus, m.env, m.labels, m.max_calls, m.max_age_sec, m.warm, m.max_cells, m.idle_sec,
-    m.isolation, m.allow_network, m.secrets);
+  ForEachField(m, [&](const char*, auto& member) {
+    using Member = std::remove_cvref_t<decltype(member)>;
+    if constexpr (std::is_same_v<Member, bool>) {
+      a(Flag{member});
+    } else if constexpr (std::is_same_v<Member, Isolation>) {
+      auto byte = static_cast<uint8_t>(member);
+      a(byte);
+      if (byte >= kIsolationNames.size())
+        throw Error(Code::kProtocol, "the isolation is not a known one");
+      member = static_cast<Isolation>(byte);
+    } else {
+      a(member);
+    }
+  });
 }
 template <class A>
 void serialize(A& a, CellReport& m) {
@@ -168,7 +177,7 @@ void serialize(A& a, CallNote& m) {
   a(ending, m.queue_us, m.send_us, m.run_us, m.receive_us, m.call_id, m.policy, m.function[0],
     m.function[1], m.calls);
   if (ending > static_cast<uint8_t>(Ending::kUntold))
-    throw Error(Code::kProtocol, "a call cannot end so");
+    throw Error(Code::kProtocol, "the ending of a call is not a known one");
   m.ending = static_cast<Ending>(ending);
 }
 template <class A>

@@ -51,7 +51,7 @@ PoolSpec FullSpec() {
   spec.labels = {{"team", "red"}};
   spec.warm = 3;
   spec.max_cells = 9;
-  spec.isolation = "container";
+  spec.isolation = Isolation::kContainer;
   spec.allow_network = {"*.example.org:8443"};
   spec.secrets = {{"api.example.org", "Authorization", "Bearer x", {"/v1"}, {"GET"}}};
   return spec;
@@ -76,7 +76,7 @@ TEST(Message, EveryFieldOfAPoolSpecArrives) {
   EXPECT_EQ(prepare.spec.labels, spec.labels);
   EXPECT_EQ(prepare.spec.cpus, spec.cpus);
   EXPECT_EQ(prepare.spec.warm, 3);
-  EXPECT_EQ(prepare.spec.isolation, "container");
+  EXPECT_EQ(prepare.spec.isolation, Isolation::kContainer);
   EXPECT_EQ(prepare.spec.allow_network, spec.allow_network);
   EXPECT_EQ(prepare.spec.secrets, spec.secrets);
 }

@@ -16,6 +16,7 @@
 namespace hutch {
 
 const uint32_t kWireVersion = HUTCH_WIRE_VERSION;
+const char* const kHutchVersion = HUTCH_VERSION;
 
 namespace {
 
@@ -194,7 +195,7 @@ Paths Paths::FromText(std::string_view text) {
     char* end = nullptr;
     const unsigned long parsed = std::strtoul(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || parsed > UINT32_MAX) {
-      throw Error(Code::kInvalidArgument, std::string("paths: ") + key + " is no number");
+      throw Error(Code::kInvalidArgument, std::string("paths: ") + key + " is not a number");
     }
     return static_cast<uint32_t>(parsed);
   };

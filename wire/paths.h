@@ -20,6 +20,7 @@ namespace hutch {
 
 // Of the frames and messages that this build speaks: a hash of them, made by CMakeLists.txt.
 extern const uint32_t kWireVersion;
+extern const char* const kHutchVersion;  // of Hutch: "0.1.0"; CMakeLists.txt has it
 inline constexpr char kServiceUser[] = "hutch";
 inline constexpr char kServiceHome[] = "/var/lib/hutch";
 inline constexpr char kServiceRuntimeDir[] = "/run/hutch";

@@ -1,12 +1,30 @@
 // Values that cross a socket of ours: plain, copyable, comparable; no behaviour.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hutch {
+
+// How far a call is walled off, from the weakest to the strongest.
+enum class Isolation : uint8_t { kShared, kCell, kContainer, kGvisor };
+inline constexpr std::array<const char*, 4> kIsolationNames = {"shared", "cell", "container",
+                                                               "gvisor"};
+
+constexpr const char* NameOf(Isolation isolation) {
+  return kIsolationNames[static_cast<size_t>(isolation)];
+}
+constexpr std::optional<Isolation> IsolationFrom(std::string_view name) {
+  for (size_t i = 0; i < kIsolationNames.size(); ++i) {
+    if (name == kIsolationNames[i]) return static_cast<Isolation>(i);
+  }
+  return std::nullopt;
+}
 
 // What one call may use; 0 means no limit.
 struct CallLimits {
@@ -105,9 +123,47 @@ struct PoolSpec {
   int64_t warm = -1;       // cells kept ready, -1: the pool decides
   uint64_t max_cells = 0;  // 0: the pool decides
   double idle_sec = 300;
-  std::string isolation = "cell";          // or "container", "gvisor": a worker for each call
+  Isolation isolation = Isolation::kCell;  // but kCell: a worker for each call
   std::vector<std::string> allow_network;  // entries in normal form (egress.h), sorted
   std::vector<SecretRule> secrets;
 };
+
+// Calls visit(name, member) for each field: what is read from Python and sent to the agent.
+template <class Spec, class Visit>
+void ForEachField(Spec& spec, Visit visit) {
+  visit("requirements", spec.requirements);
+  visit("python_version", spec.python_version);
+  visit("platform", spec.platform);
+  visit("base_id", spec.base_id);
+  visit("base", spec.base);
+  visit("runtime_id", spec.runtime_id);
+  visit("index", spec.index);
+  visit("allow_sdists", spec.allow_sdists);
+  visit("allow_urls", spec.allow_urls);
+  visit("constraints", spec.constraints);
+  visit("lock", spec.lock);
+  visit("links", spec.links);
+  visit("venv", spec.venv);
+  visit("mounts", spec.mounts);
+  visit("preload_given", spec.preload_given);
+  visit("preload", spec.preload);
+  visit("nonce", spec.nonce);
+  visit("setup", spec.setup);
+  visit("modules", spec.modules);
+  visit("memory_mb", spec.memory_mb);
+  visit("disk_mb", spec.disk_mb);
+  visit("pids", spec.pids);
+  visit("cpus", spec.cpus);
+  visit("env", spec.env);
+  visit("labels", spec.labels);
+  visit("max_calls", spec.max_calls);
+  visit("max_age_sec", spec.max_age_sec);
+  visit("warm", spec.warm);
+  visit("max_cells", spec.max_cells);
+  visit("idle_sec", spec.idle_sec);
+  visit("isolation", spec.isolation);
+  visit("allow_network", spec.allow_network);
+  visit("secrets", spec.secrets);
+}
 
 }  // namespace hutch

@@ -18,7 +18,7 @@ constexpr size_t kMaxText = 16u << 20;
 template <class T>
 T Number(const json& number) {
   if (!number.is_number_unsigned() || number.get<uint64_t>() > std::numeric_limits<T>::max())
-    throw Error(Code::kProtocol, "a number that is none of its kind");
+    throw Error(Code::kProtocol, "a number is out of range");
   return number.get<T>();
 }
 
@@ -132,7 +132,7 @@ std::optional<ReceivedEgress> ReceiveEgress(int fd) {
   if (got.status == ReceiveStatus::kClosed)
     throw Error(Code::kUnavailable, "the egress process is gone");
   if (got.status != ReceiveStatus::kData || got.size != 1 || mark[0] != 'J' || descriptors.empty())
-    throw Error(Code::kProtocol, "this is no message of the egress process");
+    throw Error(Code::kProtocol, "this is not a message of the egress process");
   const std::string text = ReadSealedMemfd(descriptors[0].get(), kMaxText);
   ReceivedEgress received;
   try {

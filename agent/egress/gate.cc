@@ -78,7 +78,7 @@ void CheckOneMeaning(const RequestHead& head) {
   if (method == "connect" || method == "pri")
     ThrowRefusal({405, "the method " + head.method + " asks for something other than this host"});
   if (head.target == "*" && head.method != "OPTIONS")
-    ThrowRefusal({400, "the request's target is no path"});
+    ThrowRefusal({400, "the request's target is not a path"});
   for (const auto& [name, value] : head.headers) {
     if (NormalName(name) == "http2-settings")
       ThrowRefusal({400, "HTTP/2 is not spoken here: its requests could name another host"});
@@ -172,7 +172,7 @@ void Gate::FeedRequests(std::string_view in, std::string* out) {
     if (!reader_.Feed(in)) return;
     RequestHead head = reader_.Take();
     if (!head.target.starts_with('/') && head.target != "*")
-      ThrowRefusal({400, "the request's target is no path"});
+      ThrowRefusal({400, "the request's target is not a path"});
     const std::string* host = head.Find("host");
     if (host == nullptr || !HostIs(*host, options_.host, options_.port)) {
       const auto named = host == nullptr ? std::nullopt : ParseAuthority(*host, options_.port);

@@ -51,7 +51,7 @@ void ReadRequestLine(std::string_view line, RequestHead* head) {
   head->method = line.substr(0, first);
   head->target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
-  if (!IsToken(head->method) || head->method.size() > kMaxMethod) Bad("the method is no word");
+  if (!IsToken(head->method) || head->method.size() > kMaxMethod) Bad("the method is not a token");
   const auto visible = [](char c) { return c > 0x20 && c < 0x7f; };
   if (head->target.empty() || !std::ranges::all_of(head->target, visible))
     Bad("the request's target holds what no target may");
@@ -64,7 +64,7 @@ void ReadHeader(std::string_view line, RequestHead* head) {
   if (head->headers.size() == kMaxHeaders) ThrowRefusal({431, "too many headers"});
   if (line.front() == ' ' || line.front() == '\t') Bad("a header goes on in another line");
   const size_t colon = line.find(':');
-  if (colon == line.npos || !IsToken(line.substr(0, colon))) Bad("a header's name is no word");
+  if (colon == line.npos || !IsToken(line.substr(0, colon))) Bad("a header's name is not a token");
   const std::string_view value = Trim(line.substr(colon + 1));
   for (const char c : value) {
     if (static_cast<unsigned char>(c) < 0x20 ? c != '\t' : c == 0x7f)
@@ -87,7 +87,7 @@ void ReadFraming(RequestHead* head) {
     if (SameName(name, "content-length")) {
       ++lengths;
       if (value.empty() || value.size() > 18 || !std::ranges::all_of(value, IsDigit))
-        Bad("Content-Length is no number");
+        Bad("Content-Length is not a number");
       head->length = std::stoull(value);
       head->body = RequestHead::Body::kLength;
     }
@@ -100,7 +100,7 @@ void ReadFraming(RequestHead* head) {
   if (hosts > 1 || (hosts == 0 && head->minor_version == 1)) Bad("there is not one Host");
   if (lengths > 1 || encodings > 1 || lengths + encodings > 1 ||
       (encodings == 1 && head->minor_version == 0))
-    Bad("the body's length is told in two ways");
+    Bad("the body's length is given in two ways");
   if (head->body == RequestHead::Body::kLength && head->length == 0)
     head->body = RequestHead::Body::kNone;
 }
@@ -213,7 +213,7 @@ size_t BodyReader::Feed(std::string_view in) {
           state_ = State::kSizeEnd;
           break;
         }
-        if (!IsDigit(c) && !(c >= 'a' && c <= 'f')) Bad("a chunk's size is no number");
+        if (!IsDigit(c) && !(c >= 'a' && c <= 'f')) Bad("a chunk's size is not a number");
         if (++digits_ > kMaxChunkDigits) Bad("a chunk's size is too long");
         left_ = left_ * 16 + static_cast<uint64_t>(IsDigit(c) ? c - '0' : c - 'a' + 10);
         break;

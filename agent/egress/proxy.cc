@@ -75,7 +75,7 @@ std::optional<ProxyRequest> ProxyReader::FeedSocks(std::string_view& in, std::st
       kind_ = Kind::kSocksRequest;
       continue;
     }
-    if (text_[0] != kSocks5) ThrowRefusal({0, "this is no SOCKS5"});
+    if (text_[0] != kSocks5) ThrowRefusal({0, "this is not SOCKS5"});
     if (size < 5) continue;
     const char command = text_[1];
     const char type = text_[3];
@@ -106,7 +106,7 @@ std::optional<ProxyRequest> ProxyReader::FeedSocks(std::string_view& in, std::st
     const unsigned port = Byte(text_[4 + address]) * 256u + Byte(text_[5 + address]);
     text_.clear();
     const auto to = ParseAuthority(host.append(1, ':').append(std::to_string(port)));
-    if (!to) ThrowRefusal({400, "SOCKS was given no name of a host"});
+    if (!to) ThrowRefusal({400, "SOCKS was not given a hostname"});
     return ProxyRequest{*to, std::nullopt};
   }
   return std::nullopt;

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from hutch._future import Executor as Executor, SandboxFuture as SandboxFuture
     from hutch._mounts import Mount as Mount
     from hutch._network import NetworkRecord as NetworkRecord, Secret as Secret
+    from hutch._options import Pool as Pool
     from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
-    from hutch._policies import Policy as Policy
-    from hutch._policy import Pool as Pool
+    from hutch._policy import Policy as Policy
     from hutch._program import (
         Program as Program,
         function as function,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         status_aio as status_aio,
     )
 
-__version__ = "0.1.0"
+__version__: str  # CMakeLists.txt has it
 
 _PLACES = {
     "_cancelled": "SandboxCancelled",
@@ -85,8 +85,8 @@ _PLACES = {
     "_mounts": "Mount",
     "_network": "NetworkRecord Secret",
     "_outcome": "ErrorInfo Outcome Usage",
-    "_policies": "Policy",
-    "_policy": "Pool",
+    "_policy": "Policy",
+    "_options": "Pool",
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_status": "PoolStatus Status close close_aio doctor doctor_aio metrics metrics_aio status "
@@ -154,6 +154,8 @@ def __getattr__(name: str) -> Any:
 
     if name == "agent":
         return importlib.import_module("hutch.agent")
+    if name == "__version__":
+        return importlib.import_module("hutch._core").VERSION
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module 'hutch' has no attribute {name!r}")

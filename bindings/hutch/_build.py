@@ -91,7 +91,7 @@ def _timezone(offset: Any, name: Any) -> datetime.timezone:
 
 def zone_key(key: Any) -> str:
     if not _ZONE_KEY.fullmatch(want(key, str)):
-        raise ValueError(f"{key[:80]!r} is no key of the tz database")
+        raise ValueError(f"{key[:80]!r} is not a key of the tz database")
     return str(key)
 
 
@@ -145,7 +145,7 @@ def _find(types: dict[str, type], name: Any, base: type, what: str) -> Any:
             "its annotation does not name: annotate what it returns with that class"
         )
     if not issubclass(found, base):
-        raise ValueError(f"{name[:200]!r} is no {what} here")
+        raise ValueError(f"{name[:200]!r} is not a {what} here")
     return found
 
 
@@ -218,7 +218,7 @@ def _forget(known: dict[Any, Any], held: list[Any]) -> None:
 def _dataclass(types: dict[str, type], name: Any, values: Any) -> Any:
     kind: Any = _find(types, name, object, "dataclass")
     if not isinstance(kind, type) or not dataclasses.is_dataclass(kind):
-        raise ValueError(f"{name[:200]!r} is no dataclass here")
+        raise ValueError(f"{name[:200]!r} is not a dataclass here")
     expected = {field.name for field in dataclasses.fields(kind) if field.init}
     _check_fields(kind, want(values, dict), expected)
     seen = _may_validate(kind)
@@ -328,7 +328,7 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
     for key, value in _with_paths(values, seen).items():
         alias = fields[key].validation_alias if key in fields else None
         if alias is not None and not isinstance(alias, str):
-            raise ValueError(f"{kind.__qualname__}.{key} has an alias that is no plain name")
+            raise ValueError(f"{kind.__qualname__}.{key} has an alias that is not a plain name")
         by_name = kind.model_config.get("populate_by_name") or alias is None
         by_input[key if by_name else alias] = value
     # A model of one root takes what it stores as it is.

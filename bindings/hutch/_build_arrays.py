@@ -55,7 +55,7 @@ def _pandas() -> Any:
 
 def _dtype(np: Any, name: Any) -> Any:
     if not _DTYPE.fullmatch(want(name, str)):
-        raise ValueError(f"{name[:80]!r} is no dtype that travels")
+        raise ValueError(f"{name[:80]!r} is not a dtype that can be returned")
     kind = np.dtype(name)
     if kind.itemsize == 0:  # numpy would make it one byte, or one character, for each item
         raise ValueError(f"{name!r} is a dtype of no bytes")
@@ -69,7 +69,7 @@ def _checked(np: Any, array: Any) -> Any:
     if array.size and array.dtype.kind == "U":
         points = array.view(array.dtype.str[0] + "u4")
         if points.max() > 0x10FFFF:
-            raise ValueError("a text array holds what is no character")
+            raise ValueError("a text array holds a value that is not a character")
     return array
 
 
@@ -155,7 +155,7 @@ def _zone(pd: Any, tz: Any) -> Any:
 
 def _time_unit(unit: Any) -> str:
     if want(unit, str) not in ("s", "ms", "us", "ns"):
-        raise ValueError(f"{unit[:20]!r} is no unit of time of pandas")
+        raise ValueError(f"{unit[:20]!r} is not a unit of time of pandas")
     return str(unit)
 
 
@@ -381,7 +381,7 @@ def image(
 ) -> Any:
     module = need("PIL.Image", "an image")
     if want(mode, str) not in _PIXEL_BITS:
-        raise ValueError(f"{mode[:20]!r} is no image mode that travels")
+        raise ValueError(f"{mode[:20]!r} is not an image mode that can be returned")
     want(pixels, bytes, memoryview)
     if not (0 <= want(width, int) < 1 << 31 and 0 <= want(height, int) < 1 << 31):
         raise ValueError("an image's size is out of range")

@@ -45,7 +45,7 @@ def _type(pa: Any, spec: Any) -> Any:
         name, _, unit = spec.rstrip("]").partition("[")
         if name != "timestamp" and unit in _UNITS.get(name, ()):
             return getattr(pa, name)(unit)
-        raise ValueError(f"{spec[:60]!r} is no Arrow type that travels")
+        raise ValueError(f"{spec[:60]!r} is not an Arrow type that can be returned")
     match want(spec, list):
         case ["timestamp", str(unit), (None | str()) as tz] if unit in _UNITS["timestamp"]:
             return pa.timestamp(unit, tz)

@@ -18,7 +18,7 @@ _SIZES |= {f"float{8 * n}": n for n in (2, 4, 8)}
 def tensor(dtype: Any, shape: Any, raw: Any) -> Any:
     size = _SIZES.get(want(dtype, str))
     if size is None:
-        raise ValueError(f"{dtype[:80]!r} is no dtype of a tensor that travels")
+        raise ValueError(f"{dtype[:80]!r} is not a dtype of a tensor that can be returned")
     items, slots = items_of(shape, 64)
     if items * size != len(want(raw, bytes, memoryview)):
         raise ValueError("a tensor's bytes do not fit its shape")

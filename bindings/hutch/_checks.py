@@ -46,7 +46,7 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
         value = int(value)
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         if isinstance(value, float):
-            raise ValueError(f"{name}={value!r} is no whole number")
+            raise ValueError(f"{name}={value!r} is not a whole number")
         raise TypeError(f"{name} takes a whole number, not {type(value).__name__}: {_shown(value)}")
     number = value.__index__()
     if number < low:
@@ -91,7 +91,7 @@ def _pairs(name: str, value: Any) -> tuple[tuple[str, str], ...]:
     for key, item in value.items():
         key = _text(f"a name in {name}", key)
         if not key or "=" in key:
-            raise ValueError(f"{name} has the name {key!r}: a name is not empty and holds no '='")
+            raise ValueError(f"{name} has the name {key!r}: a name is not empty and has no '='")
         pairs.append((key, _text(f"{name}[{key!r}]", item)))
     return tuple(sorted(pairs))
 

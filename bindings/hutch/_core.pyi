@@ -5,6 +5,7 @@ the result decoder.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+VERSION: str
 FRAME_VERSION: int
 
 class Error(Exception):
@@ -79,7 +80,8 @@ class PoolSpec(PackageSpec):
     links: Sequence[MountSpec]
     venv: Sequence[MountSpec]
     mounts: Sequence[MountSpec]
-    preload: Sequence[str] | None  # None: the direct requirements
+    preload_given: bool  # False: the direct requirements
+    preload: Sequence[str]
     nonce: str  # disable_cache: a fresh value builds afresh
     setup: bytes  # cloudpickle of the setup function, b"": none
     modules: Mapping[str, bytes]  # the caller's `modules=`: relative path to content

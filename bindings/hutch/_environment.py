@@ -113,7 +113,7 @@ class Environment:
         if not os.path.exists(place):
             raise FileNotFoundError(f"environment={os.fspath(path)!r}: there is no such path")
         raise ValueError(
-            f"environment={os.fspath(path)!r} is no requirements.txt, pylock.toml or virtual "
+            f"environment={os.fspath(path)!r} is not a requirements.txt, pylock.toml or virtual "
             "environment"
         )
 
@@ -195,7 +195,7 @@ def _reference(value: Any) -> str:
     hint = "write one such as docker.io/library/python:3.12-slim"
     if re.match(r"[a-z-]+:(//|/)|(oci|dir|docker-archive|oci-archive):", text):
         hint = "leave out what stands before the registry; a file is brought by `hutch podman load`"
-    raise ValueError(f"Environment(base={value!r:.80}) is no image's name: {hint}")
+    raise ValueError(f"Environment(base={value!r:.80}) is not the name of an image: {hint}")
 
 
 def _check_python(python: Any, base: str) -> None:
@@ -221,7 +221,7 @@ def _url(name: str, value: Any) -> str:
         raise TypeError(f"{name} takes a URL, not {type(value).__name__}")
     text = value.strip()
     if not re.fullmatch(r"https?://[^\s\"'\\`<>]+", text) or not text.isascii():
-        raise ValueError(f"{name}={_public(text)!r:.120} is no URL that begins with https://")
+        raise ValueError(f"{name}={_public(text)!r:.120} is not a URL that begins with https://")
     return text
 
 

@@ -90,7 +90,7 @@ def _hint_of_errno(
         if re.search(r"\b(openpty|forkpty)\b", line):
             return _NO_TERMINALS
         if where in _STARTING and re.fullmatch(r"[\w.+-]{1,100}", name):
-            return f"there is no program {name} inside: a package of dependencies= may bring it"
+            return f"the sandbox has no program {name}: a package of dependencies= may bring it"
         return "no file of the host is inside: pass its content as an argument, or by files="
     if number == errno.EPERM:
         return "it takes a privilege that no sandboxed code has"
@@ -110,8 +110,8 @@ def _hint_of_errno(
     return ""
 
 
-_NO_NETWORK = "there is no network inside: fetch the data outside and pass it as an argument"
-_NO_TERMINALS = "there are no pseudo-terminals inside: use pipes"
+_NO_NETWORK = "the sandbox has no network: fetch the data outside and pass it as an argument"
+_NO_TERMINALS = "the sandbox has no pseudo-terminals: use pipes"
 _TOO_MANY = "more processes or threads than pids= allows"
 _NO_ROOM = "there was no room for it: raise disk_mb= if it was written to the scratch"
 # What looks up a name says where nobody answers.

@@ -269,7 +269,7 @@ def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...] | 
             continue
         if top == "hutch":
             raise SerializationError(
-                f"the function uses {found_under} of Hutch, which is not inside the sandbox",
+                f"the function uses {found_under} of Hutch, which is not installed in the sandbox",
                 hint="call sandboxed functions from outside, and pass data between them",
                 path=found_under,
                 type_name="module",

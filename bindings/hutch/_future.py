@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch._flights import Flight, Parcel
-    from hutch._policy import Keywords
+    from hutch._options import Keywords
     from hutch._sandbox import SandboxedFunction
     from hutch._target import Target
 
@@ -245,7 +245,7 @@ class Executor(_Executor):
 
     def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
         from hutch._checks import _whole
-        from hutch._policy import NORMAL
+        from hutch._options import NORMAL
 
         if max_workers is None:
             max_workers = min(THREADS, 2 * (os.cpu_count() or 1))

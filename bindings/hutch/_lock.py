@@ -77,7 +77,7 @@ def packages_of_pylock(text: str, name: str) -> list[str]:
     except (ValueError, RecursionError) as error:
         raise refuse(f"no TOML: {error}") from None
     if str(lock.get("lock-version", "")).split(".")[0] != "1":
-        raise refuse(f"lock-version {lock.get('lock-version')!r} is none that is known")
+        raise refuse(f"lock-version {lock.get('lock-version')!r} is not a known version")
     packages = lock.get("packages")
     if not isinstance(packages, list) or not packages:
         raise refuse("it locks nothing")
@@ -91,7 +91,7 @@ def _package(item: Any, refuse: Any) -> str:
     for source in ("vcs", "directory", "archive"):
         if source in item:
             raise refuse(
-                f"{package} comes from a {source}, which is not taken",
+                f"{package} comes from a {source}, which is not supported",
                 "lock a release of an index",
             )
     files = [*item.get("wheels", []), *([item["sdist"]] if "sdist" in item else [])]
@@ -103,7 +103,7 @@ def _package(item: Any, refuse: Any) -> str:
             raise refuse(f"a file of {package} has no SHA-2 hash")
         url = str(file.get("url", ""))
         if "path" in file or not re.match(r"https?://", url):
-            raise refuse(f"a file of {package} is no address that begins with https://")
+            raise refuse(f"a file of {package} is not an address that begins with https://")
         if re.match(r"https?://[^/]*@", url):
             raise refuse(
                 f"the address of a file of {package} holds a user or password",

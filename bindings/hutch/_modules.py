@@ -88,7 +88,7 @@ def _place_of_name(name: str) -> str:
         except (ImportError, ValueError):
             spec = None
         if spec is None:
-            raise ValueError(f"modules= has {name!r}, and there is no such module")
+            raise ValueError(f"modules= has {name!r}, but there is no such module")
         file, paths = spec.origin, list(spec.submodule_search_locations or ())
     if paths:
         return os.path.abspath(paths[0])

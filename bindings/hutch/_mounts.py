@@ -162,7 +162,7 @@ def _source(value: Any) -> str:
     if not isinstance(text, str):
         raise TypeError("a mount's source is text, not bytes")
     if not text or "\0" in text:
-        raise ValueError(f"cannot mount {text!r}: it is no path")
+        raise ValueError(f"cannot mount {text!r}: it is not a path")
     path = os.path.realpath(os.path.expanduser(text))
     shown = text if path == text else f"{text} ({path})"
     if any(ord(c) < 32 or ord(c) == 127 for c in path):

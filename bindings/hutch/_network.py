@@ -32,7 +32,7 @@ def allow_network(name: str, value: Any) -> tuple[str, ...]:
         except _core.Error as error:
             raise ValueError(f"{name}={_shown(item)}: {error.args[1]}; {_WAYS}") from None
         except UnicodeError:
-            raise ValueError(f"{name}={_shown(item)} is no name of a host; {_WAYS}") from None
+            raise ValueError(f"{name}={_shown(item)} is not a valid hostname; {_WAYS}") from None
     return tuple(sorted(entries))
 
 
@@ -86,7 +86,7 @@ class Secret:
         secret = cls.__new__(cls)
         secret._env, secret._value = _text("Secret.from_env", name), ""
         if not name or "=" in name:
-            raise ValueError(f"Secret.from_env({name!r}): that is no name of a variable")
+            raise ValueError(f"Secret.from_env({name!r}): that is not the name of a variable")
         secret._limit(prefix, paths, methods)
         return secret
 

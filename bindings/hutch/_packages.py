@@ -15,7 +15,7 @@ from hutch import _index
 
 if TYPE_CHECKING:
     from hutch import _core
-    from hutch._policy import Options
+    from hutch._options import Options
 
 
 _ADDRESSES = ("index_url", "extra_index_urls", "find_links")

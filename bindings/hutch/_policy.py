@@ -1,371 +1,205 @@
-"""Options: what the keywords of `@sandbox` and of programs mean, checked once, as a frozen value.
+"""Policy: what one call may use and reach, as a value of its own; the presets; its TOML.
 
-Each bad value is refused when it is given, by an error that names the keyword, the value and what
-is allowed: ValueError, or TypeError for what is no value of its kind. Nothing is dropped silently:
-a keyword that is not there yet is refused too. Immutable; safe on any thread.
+Immutable; safe on any thread.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
-from hutch._checks import (
-    _TIB,
-    _YEAR,
-    _flag,
-    _items,
-    _number,
-    _optional_sec,
-    _pairs,
-    _sec,
-    _shown,
-    _text,
-    _wait_sec,
-    _whole,
-    unknown,
-)
+from hutch._checks import _shown, nearest, unknown
+from hutch._options import FIELDS, NORMAL, POLICY_FIELDS, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from types import ModuleType
-    from typing import Literal, TypedDict
+    from typing_extensions import Unpack
 
-    from hutch._environment import Environment
-    from hutch._mounts import Mount
-    from hutch._network import Secret, Secrets
-    from hutch._policies import Policy
+    from hutch._options import PolicyKeywords
 
-    class Keywords(TypedDict, total=False):
-        """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
+    class PolicyFields(PolicyKeywords, total=False):
+        """What a `Policy` takes."""
 
-        dependencies: Iterable[str] | str
-        allow_private_index: bool
-        environment: Environment | str | os.PathLike[str] | None
-        modules: Iterable[ModuleType | str | os.PathLike[str]] | ModuleType | str
-        preload: Iterable[str] | str | None
-        setup: Callable[[], object] | None
-        timeout_sec: float | None
-        queue_sec: float
-        build_sec: float
-        cpu_sec: float | None
-        memory_mb: int
-        cpus: float
-        pids: int
-        disk_mb: int
-        output_mb: float
-        result_mb: float
-        check_result: bool
-        allow_network: Iterable[str] | str | None
-        env: Mapping[str, str]
-        mounts: Mapping[str, str | os.PathLike[str] | Mount]
-        secrets: Mapping[str, Mapping[str, Secret]] | None
-        isolation: Literal["cell", "container", "gvisor", "shared"]
-        max_calls: int
-        max_age_sec: float
-        pool: Pool
-        disable_cache: bool
-        policy: Policy | str | os.PathLike[str] | None
-        labels: Mapping[str, str]
-        echo: bool | None
-        on_stdout: Callable[[str], object] | None
-        on_stderr: Callable[[str], object] | None
-        key: str | None
+        allow_sdists: bool
+        hard_limits: bool
+        refuse_secrets: bool
 
 
-_MAX_CALLS = {"cell": 10_000, "container": 1, "gvisor": 1, "shared": 100}  # the defaults
+_PRESETS: dict[str, dict[str, Any]] = {
+    "strict": {
+        "timeout_sec": 5,
+        "cpu_sec": 5,
+        "memory_mb": 256,
+        "disk_mb": 64,
+        "pids": 16,
+        "result_mb": 16,
+        "hard_limits": True,
+        "refuse_secrets": True,
+        "check_result": True,
+    },
+    "normal": {},
+    "permissive": {
+        "timeout_sec": 300,
+        "memory_mb": 4096,
+        "disk_mb": 2048,
+        "pids": 512,
+        "result_mb": 2048,
+        "allow_sdists": True,
+    },
+}
 
 
-class Pool:
-    """How many cells are kept. `warm`: ready ahead of calls ("auto": by demand); `max_cells`: at
-    once (None: what the host bears); `idle_sec`: how long an unused worker stays.
+class Policy:
+    """What one call may use and reach. Frozen; what is not given is as in the preset "normal".
+
+        untrusted = Policy.strict().replace(timeout_sec=2, hard_limits=False)
+
+        @sandbox(policy=untrusted)
+        def f(x): ...
+
+    Seconds: `timeout_sec` (default 30; None: unlimited), `cpu_sec` (None), `queue_sec` (60),
+    `build_sec` (600), `max_age_sec` (3600). MiB: `memory_mb` (1024), `disk_mb` (256, part of
+    memory_mb), `output_mb` (1), `result_mb` (512). Numbers: `cpus` (1), `pids` (64), `max_calls`
+    (10_000). `check_result` (False): a result that is not as annotated is an error. Then
+    `isolation` ("cell"), `allow_network` (()), `env` ({}), `secrets` ({}), and three that are no
+    keywords of @sandbox: `allow_sdists` (False): packages without a wheel may be built from source;
+    `hard_limits` (False): refuse a host that cannot enforce each limit hard; `refuse_secrets`
+    (False): refuse a function that carries the value of an environment variable of this process.
+
+    Raises ValueError or TypeError, naming the field, the value and what is allowed; an unknown
+    field with the one that was meant.
     """
 
-    __slots__ = ("warm", "max_cells", "idle_sec")
+    __slots__ = ("_options",)
+    _options: Options
 
-    def __init__(
-        self,
-        warm: int | Literal["auto"] = "auto",
-        max_cells: int | None = None,
-        idle_sec: float = 300,
-    ) -> None:
-        if warm != "auto":
-            warm = _whole("Pool(warm=)", warm, 0, 10_000)
-        if max_cells is not None:
-            max_cells = _whole("Pool(max_cells=)", max_cells, 1, 100_000)
-        self.warm: int | Literal["auto"] = warm
-        self.max_cells = max_cells
-        self.idle_sec = _number("Pool(idle_sec=)", idle_sec, 0, _YEAR, zero=True)
+    def __init__(self, **fields: Unpack[PolicyFields]) -> None:
+        object.__setattr__(self, "_options", _changed(NORMAL, fields))
+
+    @classmethod
+    def strict(cls) -> Policy:
+        """For code of strangers: 5 s, 256 MiB, 16 processes; refuses what cannot be held hard."""
+        return cls._preset("strict")
+
+    @classmethod
+    def normal(cls) -> Policy:
+        """The defaults of every keyword."""
+        return cls._preset("normal")
+
+    @classmethod
+    def permissive(cls) -> Policy:
+        """For heavy work: 300 s, 4096 MiB, 512 processes, source builds. No network either."""
+        return cls._preset("permissive")
+
+    @classmethod
+    def _preset(cls, name: str) -> Policy:
+        return cls(**cast(Any, _PRESETS[name]))
+
+    @classmethod
+    def of(cls, value: Policy | str | os.PathLike[str]) -> Policy:
+        """What `policy=` takes: a Policy, a preset's name, or the path of a TOML file."""
+        if isinstance(value, Policy):
+            return value
+        if isinstance(value, str) and value in _PRESETS:
+            return cls._preset(value)
+        if not isinstance(value, (str, os.PathLike)):
+            raise TypeError(
+                f"policy takes a preset's name, a hutch.Policy or the path of a TOML file, not "
+                f"{type(value).__name__}: {_shown(value)}"
+            )
+        if isinstance(value, str) and os.sep not in value and not value.endswith(".toml"):
+            meant = nearest(value, _PRESETS)
+            raise ValueError(
+                f"policy={value!r} is not a preset ({', '.join(_PRESETS)}) or a path of a TOML file"
+                + (f"; did you mean {meant!r}?" if meant else "")
+            )
+        return cls.from_toml(value)
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Policy:
+        """Reads a file of fields, as `memory_mb = 512`. `preset = "strict"` says what holds for
+        those that are missing (default "normal"); "unlimited" stands for None.
+
+        Raises OSError where it cannot be read; ValueError, with the file's name, for what is no
+        TOML, an unknown field (with the one that was meant) and a bad value.
+        """
+        from hutch import _policy_toml
+
+        fields = _policy_toml.read(path)
+        preset = fields.pop("preset", "normal")
+        try:
+            if not isinstance(preset, str) or preset not in _PRESETS:
+                raise ValueError(f"preset is one of {', '.join(_PRESETS)}, not {_shown(preset)}")
+            return cls(**{**_PRESETS[preset], **fields})
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{os.fspath(path)}: {error}") from None
+
+    def to_toml(self) -> str:
+        """All its fields as TOML, which `from_toml` reads back as an equal policy."""
+        from hutch import _policy_toml
+
+        return _policy_toml.written(self.fields())
+
+    def replace(self, **fields: Unpack[PolicyFields]) -> Policy:
+        """The same with these fields in place of its own, checked."""
+        changed = object.__new__(type(self))
+        object.__setattr__(changed, "_options", _changed(self._options, fields))
+        return changed
+
+    def fields(self) -> dict[str, Any]:
+        """Its fields by name, as they are kept: pairs for dicts, tuples for lists."""
+        return {name: getattr(self._options, name) for name in POLICY_FIELDS}
+
+    def __getattr__(self, name: str) -> Any:
+        if name in POLICY_FIELDS:
+            value = getattr(self._options, name)
+            return dict(value) if name in ("env", "mounts", "secrets") else value
+        raise AttributeError(f"Policy has no field {name!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a Policy is frozen: policy.replace({name}=...) gives a changed one")
+
+    def __delattr__(self, name: str) -> None:
+        self.__setattr__(name, None)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *POLICY_FIELDS})
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Pool):
+        if not isinstance(other, Policy):
             return NotImplemented
-        return self._key() == other._key()
+        return self.fields() == other.fields()
 
     def __hash__(self) -> int:
-        return hash(self._key())
-
-    def _key(self) -> tuple[Any, ...]:
-        return (self.warm, self.max_cells, self.idle_sec)
+        return hash(tuple(self.fields().values()))
 
     def __repr__(self) -> str:
-        return f"Pool(warm={self.warm!r}, max_cells={self.max_cells}, idle_sec={self.idle_sec:g})"
-
-
-class Options(NamedTuple):
-    """Checked keywords; the defaults are the preset "normal"."""
-
-    dependencies: tuple[str, ...] | None = ()  # normalized; None: "inline", to be read by a program
-    allow_private_index: bool = False  # for dependencies that a program names itself
-    allow_sdists: bool = False
-    environment: Environment | None = None  # where dependencies do not say it all
-    modules: tuple[Any, ...] = ()
-    preload: tuple[str, ...] | None = None
-    setup: Callable[[], object] | None = None
-    timeout_sec: float | None = 30.0
-    queue_sec: float = 60.0
-    build_sec: float = 600.0
-    cpu_sec: float | None = None
-    memory_mb: int = 1024
-    cpus: float = 1.0
-    pids: int = 64
-    disk_mb: int = 256
-    output_mb: float = 1.0
-    result_mb: float = 512.0
-    check_result: bool = False  # a result that is not as annotated is an error, not a warning
-    allow_network: tuple[str, ...] = ()  # normal forms
-    env: tuple[tuple[str, str], ...] = ()
-    mounts: tuple[tuple[str, Any], ...] = ()  # destinations with their Mounts
-    secrets: Secrets = ()
-    isolation: str = "cell"
-    max_calls: int = 10_000  # of a worker; of a shared cell 100; of a container 1
-    max_age_sec: float = 3600.0
-    hard_limits: bool = False  # refuse a host that cannot enforce each limit hard
-    refuse_secrets: bool = False  # to carry the value of an environment variable
-    pool: Pool = Pool()
-    disable_cache: bool = False
-    labels: tuple[tuple[str, str], ...] = ()
-    echo: bool | None = None
-    on_stdout: Callable[[str], object] | None = None
-    on_stderr: Callable[[str], object] | None = None
-    key: str | None = None
-
-    def changed(self, keywords: Mapping[str, Any]) -> Options:
-        """These options with the keywords, checked, in place of some; `policy` comes first."""
-        if not keywords:
-            return self
-        given: dict[str, Any] = {}
-        for name, value in keywords.items():
-            if name in ("environment", "policy"):
-                continue
-            if name in _LATER:
-                _refuse_later(name, value)
-            elif name in _CHECKS:
-                given[name] = _CHECKS[name](name, value)
-            else:
-                raise TypeError(unknown("keyword", name, KEYWORDS))
-        if "environment" in keywords:
-            given.update(_environment(keywords["environment"], keywords))
-        elif "dependencies" in given:
-            given["environment"] = None
-        return self._before(keywords.get("policy"))._with(given)
-
-    def _before(self, policy: Any) -> Options:
-        """What the keywords then override."""
-        if policy is None:
-            return self
-        if policy == "normal":
-            return self._replace(**{name: getattr(NORMAL, name) for name in POLICY_FIELDS})
-        from hutch._policies import Policy
-
-        return self._replace(**Policy.of(policy).fields())
-
-    def _with(self, given: Mapping[str, Any]) -> Options:
-        """These with checked values in place of some. What goes with a value that is changed, and
-        is not given itself, follows.
-        """
-        options = self._replace(**given)
-        if options.isolation != self.isolation and "max_calls" not in given:
-            if self.max_calls == _MAX_CALLS[self.isolation]:
-                options = options._replace(max_calls=_MAX_CALLS[options.isolation])
-        if options.isolation == "gvisor" and options.mounts:
-            raise ValueError(
-                'mounts= with isolation="gvisor" is not supported: what is mounted cannot be '
-                "vetted on gVisor's kernel; pass content as arguments or files="
-            )
-        if options.isolation == "gvisor" and (options.allow_network or options.secrets):
-            raise ValueError(
-                'allow_network= and secrets= with isolation="gvisor" are not supported: nothing '
-                'can be forwarded out of gVisor\'s kernel; isolation="container" has a network'
-            )
-        if options.isolation in ("container", "gvisor") and options.max_calls != 1:
-            raise ValueError(
-                f'max_calls={options.max_calls}: with isolation="{options.isolation}" each worker '
-                "serves one call; leave max_calls= out"
-            )
-        if options.isolation == "shared" and (options.allow_network or options.secrets):
-            raise ValueError(
-                'allow_network= and secrets= do not go with isolation="shared": its process serves '
-                "many calls, and what each of them reached could not be told; leave isolation= out"
-            )
-        if options.disk_mb > options.memory_mb:
-            if "disk_mb" in given:
-                raise ValueError(
-                    f"disk_mb={options.disk_mb} is more than memory_mb={options.memory_mb}: "
-                    "scratch lies in memory and is part of it; raise memory_mb= too"
-                )
-            options = options._replace(disk_mb=options.memory_mb)
-        return options
-
-
-# Of the options those that a policy decides, as far as they are there: limits, network, mounts,
-# isolation; in the order of its TOML.
-POLICY_NAMES = (
-    "timeout_sec queue_sec build_sec cpu_sec memory_mb cpus pids disk_mb output_mb result_mb "
-    "check_result isolation max_calls max_age_sec allow_sdists hard_limits refuse_secrets "
-    "allow_network env mounts secrets"
-).split()
-POLICY_FIELDS = tuple(name for name in POLICY_NAMES if name in Options._fields)
-
-
-def _dependencies(name: str, value: Any) -> tuple[str, ...] | None:
-    items = _items(name, value)
-    if not items:
-        return ()
-    if items == ("inline",):
-        return None
-    from hutch._requirements import normalize
-
-    return normalize(items)
-
-
-def _mounts(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
-    if not value and value is not False:
-        return ()
-    from hutch._mounts import checked
-
-    return checked(name, value)
-
-
-def _modules(name: str, value: Any) -> tuple[Any, ...]:
-    import types
-
-    items = _items(name, value)
-    for item in items:
-        if not isinstance(item, (str, os.PathLike, types.ModuleType)):
-            raise TypeError(
-                f"{name} takes modules, their names or their paths, not {type(item).__name__}"
-            )
-    return items
-
-
-def _preload(name: str, value: Any) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    items = _items(name, value)
-    for item in items:
-        if not all(part.isidentifier() for part in _text(name, item).split(".")):
-            raise ValueError(f"{name} takes names of modules, and {_shown(item)} is none")
-    return items
-
-
-def _callable(name: str, value: Any) -> Any:
-    if value is not None and not callable(value):
-        raise TypeError(f"{name} takes a function, not {type(value).__name__}")
-    return value
-
-
-def _isolation(name: str, value: Any) -> str:
-    if isinstance(value, str) and value in _MAX_CALLS:
-        return value
-    raise ValueError(f'{name}={_shown(value)}: it is "cell", "container", "gvisor" or "shared"')
-
-
-def _pool(name: str, value: Any) -> Pool:
-    if not isinstance(value, Pool):
-        raise TypeError(f"{name} takes a hutch.Pool, not {type(value).__name__}")
-    return value
-
-
-def _network() -> ModuleType:
-    from hutch import _network
-
-    return _network
-
-
-def _mb(low: int) -> Callable[[str, Any], int]:
-    return lambda name, value: _whole(name, value, low, _TIB)
-
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "dependencies": _dependencies,
-    "allow_private_index": _flag,
-    "modules": _modules,
-    "preload": _preload,
-    "setup": _callable,
-    "timeout_sec": _optional_sec,
-    "queue_sec": _wait_sec,
-    "build_sec": _sec,
-    "cpu_sec": _optional_sec,
-    "memory_mb": _mb(16),  # less does not hold an interpreter
-    "cpus": lambda name, value: _number(name, value, 0, 4096),
-    "pids": lambda name, value: _whole(name, value, 1, 1 << 15),
-    "disk_mb": _mb(1),
-    "output_mb": lambda name, value: _number(name, value, 0, 4096, zero=True),
-    "result_mb": lambda name, value: _number(name, value, 0, 65536),
-    "check_result": _flag,
-    "allow_network": lambda name, value: _network().allow_network(name, value),
-    "env": _pairs,
-    "mounts": _mounts,
-    "secrets": lambda name, value: _network().secrets(name, value),
-    "isolation": _isolation,
-    "max_calls": lambda name, value: _whole(name, value, 1, 1 << 40),
-    "max_age_sec": _sec,
-    "pool": _pool,
-    "disable_cache": _flag,
-    "labels": _pairs,
-    "echo": lambda name, value: None if value is None else _flag(name, value),
-    "on_stdout": _callable,
-    "on_stderr": _callable,
-    "key": lambda name, value: None if value is None else _text(name, value),
-}
-
-# Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
-_LATER: dict[str, tuple[tuple[object, ...], str]] = {
-    "tools": (
-        ((), [], set(), frozenset(), None),
-        "a call cannot call back: pass data in, and results out",
-    ),
-    "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
-}
-
-
-def _environment(value: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    if value is None:
-        return {}
-    from hutch._environment import Environment
-
-    if isinstance(value, (str, os.PathLike)):
-        value = Environment.from_path(value)
-    if not isinstance(value, Environment):
-        raise TypeError(
-            f"environment= takes an Environment(...) or the path of a requirements.txt, a "
-            f"pylock.toml or a virtual environment, not {type(value).__name__}"
+        """What differs from "normal"."""
+        told = (
+            f"{name}={getattr(self, name)!r}"
+            for name in POLICY_FIELDS
+            if getattr(self._options, name) != getattr(NORMAL, name)
         )
-    if keywords.get("dependencies"):
-        raise ValueError("give either dependencies= or environment=, not both")
-    return {
-        "dependencies": value.dependencies,
-        "allow_sdists": value.allow_sdists,
-        "environment": value,
+        return f"Policy({', '.join(told)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restored, (self.fields(),))
+
+
+def _changed(options: Options, fields: Mapping[str, Any]) -> Options:
+    for name in fields:
+        if name not in POLICY_FIELDS:
+            raise TypeError(unknown("field", name, POLICY_FIELDS))
+    checked = {
+        name: FIELDS[name].check(name, value)
+        for name, value in fields.items()
+        if not FIELDS[name].keyword
     }
+    keywords = {name: value for name, value in fields.items() if FIELDS[name].keyword}
+    return options.changed(keywords)._replace(**checked)
 
 
-def _refuse_later(name: str, value: object) -> None:
-    nothing, instead = _LATER[name]
-    if not any(type(value) is type(item) and value == item for item in nothing):
-        raise ValueError(f"{name}={_shown(value)} is not supported yet: {instead}")
-
-
-NORMAL = Options()
-KEYWORDS = (*_CHECKS, *_LATER, "environment", "policy")
+def _restored(fields: dict[str, Any]) -> Policy:
+    policy = object.__new__(Policy)
+    object.__setattr__(policy, "_options", NORMAL._replace(**fields))
+    return policy

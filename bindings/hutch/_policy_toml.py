@@ -11,8 +11,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+from hutch._options import UNLIMITED
+
 _UNLIMITED = "unlimited"
-_UNLIMITED_FIELDS = ("timeout_sec", "cpu_sec")
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -21,8 +22,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         try:
             fields: dict[str, Any] = tomllib.load(file)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{os.fspath(path)} is no TOML: {error}") from None
-    for name in _UNLIMITED_FIELDS:
+            raise ValueError(f"{os.fspath(path)} is not valid TOML: {error}") from None
+    for name in UNLIMITED:
         if fields.get(name) == _UNLIMITED:
             fields[name] = None
     return fields

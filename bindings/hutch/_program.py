@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from hutch._checks import _shown
-from hutch._policy import NORMAL, Options
+from hutch._options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hutch import _core
     from hutch._flights import Parcel
     from hutch._future import SandboxFuture
+    from hutch._options import Keywords
     from hutch._outcome import Outcome
-    from hutch._policy import Keywords
     from hutch._sandbox import SandboxedFunction
     from hutch._target import ProgramTarget, Target
 
@@ -252,7 +252,7 @@ def function(
     """
     _checked_source(source, "python")
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"{_shown(name)} is no name of a function")
+        raise ValueError(f"{_shown(name)} is not the name of a function")
     from hutch._sandbox import SandboxedFunction
 
     def make_target(options: Options, nonce: str) -> Target:

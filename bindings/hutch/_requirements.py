@@ -149,7 +149,7 @@ def _refuse(given: str, text: str) -> None:
 
 def _refusal(text: str, kind: str, instead: str) -> RequirementError:
     return RequirementError(
-        f"the requirement {text!r} is {kind}, which is not taken as a dependency",
+        f"the requirement {text!r} is {kind}, which is not accepted as a dependency",
         hint=instead,
         requirement=text,
     )
@@ -196,12 +196,12 @@ def inline_metadata(source: str) -> dict[str, Any] | None:
     found: dict[str, Any] = {}
     dependencies = metadata.get("dependencies", [])
     if not isinstance(dependencies, list) or not all(isinstance(x, str) for x in dependencies):
-        raise RequirementError("`dependencies` in the script's metadata is no list of strings")
+        raise RequirementError("`dependencies` in the script's metadata is not a list of strings")
     found["dependencies"] = dependencies
     python = metadata.get("requires-python")
     if python is not None:
         if not isinstance(python, str) or len(python) > _LENGTH:
-            raise RequirementError("`requires-python` in the script's metadata is no short string")
+            raise RequirementError("`requires-python` in the script's metadata is not a string")
         found["requires-python"] = python
     return found
 
@@ -216,7 +216,7 @@ def _toml(text: str) -> dict[str, Any]:
         try:
             return tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # also of numbers of many digits
-            raise RequirementError(f"the script's metadata is no TOML: {error}") from None
+            raise RequirementError(f"the script's metadata is not valid TOML: {error}") from None
     return _two_keys(text)
 
 
@@ -249,11 +249,11 @@ def _two_keys(text: str) -> dict[str, Any]:
             continue
         value = re.compile(r"(?ms)\[.*?\]\s*$|\"[^\"\n]*\"|'[^'\n]*'").match(text, name.end())
         if value is None:
-            raise RequirementError(f"`{key}` in the script's metadata is no list or no string")
+            raise RequirementError(f"`{key}` in the script's metadata is not a list or a string")
         try:
             found[key] = ast.literal_eval("\n".join(map(_uncommented, value[0].split("\n"))))
         except (ValueError, SyntaxError, RecursionError, MemoryError):
-            raise RequirementError("the script's metadata is no TOML") from None
+            raise RequirementError("the script's metadata is not valid TOML") from None
     return found
 
 

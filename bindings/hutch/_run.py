@@ -29,6 +29,7 @@ from hutch._errors import (
     from_core,
 )
 from hutch._explain import hint_for
+from hutch._options import FIELDS, LIMITS
 from hutch._outcome import STAGES, ErrorInfo, Outcome, Status, Usage
 from hutch._target import Target
 
@@ -301,7 +302,7 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
         return not_data(
             outcome,
             SerializationError(
-                f"{path} is {article} {type_name}, which is no data that can leave the sandbox",
+                f"{path} is {article} {type_name}, which cannot be returned from the sandbox",
                 hint=_str(told, "hint"),
                 path=path,
                 type_name=type_name,
@@ -357,7 +358,7 @@ def _not_decoded(error: _core.DecodeError) -> SerializationError:
             "dicts and tuples, or raise result_mb, of which twice may be taken"
         )
     return SerializationError(
-        f"what came back is no data that can be taken: {error}",
+        f"the result cannot be decoded: {error}",
         hint=hint,
         path=str(getattr(error, "path", "result")),
         type_name=getattr(error.__cause__, "type_name", ""),
@@ -444,14 +445,9 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
         outcome.error = error_info(told, target, limit)
     kind: type[LimitExceeded] = LimitExceeded
     amount: float | None = None
-    keyword, unit, allowed = {
-        "time": ("timeout_sec", "s", options.timeout_sec),
-        "cpu_time": ("cpu_sec", "s of CPU time", options.cpu_sec),
-        "memory": ("memory_mb", "MiB", options.memory_mb),
-        "pids": ("pids", "processes and threads", options.pids),
-        "disk": ("disk_mb", "MiB of scratch", options.disk_mb),
-        "result": ("result_mb", "MiB", options.result_mb),
-    }.get(limit, (limit, "", None))
+    keyword = LIMITS.get(limit, "")
+    unit = FIELDS[keyword].unit if keyword else ""
+    allowed = getattr(options, keyword) if keyword else None
     if limit == "time":
         kind, amount = SandboxTimeoutError, used.get("wall_sec")
     elif limit == "cpu_time":

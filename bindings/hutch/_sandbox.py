@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from hutch._policy import NORMAL, Options
+from hutch._options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from hutch._functions import Carried
     from hutch._future import CallThreads, SandboxFuture
+    from hutch._options import Keywords
     from hutch._outcome import Outcome
-    from hutch._policy import Keywords
     from hutch._target import FunctionTarget, Target
 
     P = ParamSpec("P")

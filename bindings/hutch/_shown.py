@@ -21,7 +21,7 @@ from hutch._errors import SandboxStartupError
 from hutch._mounts import Mount
 
 if TYPE_CHECKING:
-    from hutch._policy import Options
+    from hutch._options import Options
 
 _CHEAP = 0.02  # seconds: a look that takes no longer is made for every call
 _PAUSE = 10  # another one again after so many times as long as it took

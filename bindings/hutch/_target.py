@@ -22,7 +22,7 @@ from hutch._functions import (
     function_bytes,
     refuse_carried_secrets,
 )
-from hutch._policy import POLICY_FIELDS, Options
+from hutch._options import POLICY_FIELDS, Options
 from hutch._survey import Survey, Watch
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ class Target:
             "links": [one.spec for one in shown if one.kind == "links"],
             "venv": [one.spec for one in shown if one.kind == "venv"],
             "mounts": [one.spec for one in shown if one.kind == "mounts"],
-            "preload": None if options.preload is None else list(options.preload),
+            "preload_given": options.preload is not None,
+            "preload": list(options.preload or ()),
             "nonce": self.nonce + "".join(one.digest[:16] for one in shown if one.kind != "mounts"),
             "setup": self._setup(),
             "modules": _modules.files_of(options.modules),

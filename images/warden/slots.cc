@@ -145,7 +145,7 @@ void Warden::OnSlotMessage(int number, Message* message) {
     return Report(About(FrameKind::kSlotReady, number, 0));
   }
   if (cell.state == CellState::kNone || header.id != cell.id)
-    Doom("a slot spoke of a cell that it has not");
+    Doom("a slot named a cell that it does not have");
   if (bare_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
     TakeBare(&cell);
   if (header.kind == kCellMade) {

@@ -76,7 +76,7 @@ _close = os.close
 _pwrite = os.pwrite
 _loads = pickle.loads
 _statvfs = os.statvfs
-_errno_of = OSError.errno.__get__  # type: ignore[attr-defined]
+_errno_of: Any = vars(OSError)["errno"].__get__
 _builtins = vars(builtins)
 
 
@@ -335,7 +335,7 @@ class Worker:
             raise error
         sources = meta_of(meta).get("sources") or {}
         results = [*(("ok", value) for value in values), ("error", describe(error, sources))]
-        pairs = [(args, {}) for args in calls]
+        pairs: list[tuple[Any, dict[str, Any]]] = [(args, {}) for args in calls]
         return "each", self.run_chunk(function, pairs, sources, results)[1]
 
     def prepare_program(self, call: Call) -> Callable[[], None]:
@@ -676,7 +676,7 @@ def write_program(filename: str) -> None:
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "x", encoding="utf-8", newline="") as file:
-            file.write("".join(linecache.cache[filename][2]))
+            file.write("".join(linecache.getlines(filename)))
     except OSError:
         pass  # there is one, or no room: as a program whose file was deleted
 
@@ -799,7 +799,8 @@ def feed_stdin(content: Any, anew: bool) -> None:
     os.lseek(fd, 0, os.SEEK_SET)
     os.dup2(fd, 0)
     _close(fd)
-    if anew or sys.stdin is not sys.__stdin__ or sys.stdin.closed:
+    now = vars(sys)["stdin"]
+    if anew or now is not vars(sys)["__stdin__"] or now.closed:
         raw = io.BufferedReader(io.FileIO(0, closefd=False))
         sys.stdin = io.TextIOWrapper(raw, encoding="utf-8")
 

@@ -275,8 +275,9 @@ class Worker:
     def ready(self) -> dict[str, Any]:
         frame = self.expect(ZYGOTE_READY, ZYGOTE_DIED, timeout=60)
         assert frame.kind == ZYGOTE_READY, frame
-        self.notes: dict[str, Any] = json.loads(frame.payload)
-        return self.notes
+        notes: dict[str, Any] = json.loads(frame.payload)
+        self.notes = notes
+        return notes
 
     def slot(self, number: int = 0) -> int:
         self.tell(Frame(MAKE_SLOT, a=number))
@@ -407,7 +408,9 @@ class Cell:
         return self.reply()
 
     def program(self, source: str, **meta: Any) -> Reply | None:
-        given = {name: meta.pop(name) for name in ("args", "stdin", "files") if name in meta}
+        given: dict[str, Any] = {
+            name: meta.pop(name) for name in ("args", "stdin", "files") if name in meta
+        }
         self.send_call(source.encode(), {"mode": "program", **meta}, given=given)
         return self.reply()
 

@@ -319,7 +319,7 @@ def traces() -> tuple[Any, ...]:
     descriptors = sorted(os.listdir("/proc/self/fd"))
     with open("/proc/thread-self/children") as file:
         children = file.read()
-    return descriptors, handlers, atexit._ncallbacks(), children  # type: ignore[attr-defined]
+    return descriptors, handlers, atexit._ncallbacks(), children
 
 
 @contextlib.contextmanager

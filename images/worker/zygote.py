@@ -135,7 +135,7 @@ class ForkHooks:
         self.parent: tuple[Any, ...] = ()
         self.child: tuple[Any, ...] = ()
         self._register = os.register_at_fork
-        os.register_at_fork = self.register  # type: ignore[assignment]
+        os.register_at_fork = self.register
 
     def register(self, **hooks: Any) -> None:
         self._register(**hooks)
@@ -170,7 +170,7 @@ class ExitHandlers:
     def __init__(self) -> None:
         self._register = atexit.register
         self._others: list[Any] = []
-        atexit.register = self.register  # type: ignore[assignment]
+        atexit.register = self.register
 
     def register(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         # An extension has no frame of its own: then this is importlib's.

@@ -406,7 +406,7 @@ def test_what_a_registry_does_not_have_is_said(registry: str) -> None:
 
 def test_progress_is_told(registry: str) -> None:
     from hutch._connection import current
-    from hutch._policy import NORMAL
+    from hutch._options import NORMAL
     from hutch._target import TextTarget
 
     name = f"{registry}/team/present:2"

@@ -51,7 +51,7 @@ def doctor(options: argparse.Namespace) -> int:
         shown = f"\x1b[{code}m{mark}\x1b[0m" if colour else mark
         print(f"{shown} {escape(str(check['name']))}: {escape(str(check['detail']))}")
         if not check["ok"] and check.get("fix"):
-            print(f"     mend it: {escape(str(check['fix']))}")
+            print(f"     fix: {escape(str(check['fix']))}")
     return 0 if report["ok"] else 1
 
 
@@ -95,9 +95,9 @@ def _decoded(content: bytes) -> str:
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except SyntaxError as error:
-        raise ValueError(f"the script is no Python source: {error}") from None
+        raise ValueError(f"the script is not Python source: {error}") from None
     if codecs.lookup(encoding).name in ("idna", "punycode"):  # which take quadratic time
-        raise ValueError(f"the script is no Python source: encoding: {encoding}")
+        raise ValueError(f"the script is not Python source: encoding: {encoding}")
     return content.decode(encoding)
 
 

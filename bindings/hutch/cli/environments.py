@@ -26,7 +26,7 @@ def wanted(options: argparse.Namespace, dependencies: Iterable[str]) -> Environm
 def lock(options: argparse.Namespace) -> int:
     """Requirements with versions and hashes, built and seen to load, on stdout or in a file."""
     from hutch._connection import on_pool
-    from hutch._policy import NORMAL
+    from hutch._options import NORMAL
     from hutch._target import TextTarget
 
     if bool(options.environment) == bool(options.digest):
