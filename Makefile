@@ -1,6 +1,7 @@
 # Everything a contributor types. The steps themselves are in scripts/ and CMakeLists.txt.
 PYTHON := .venv/bin/python
-SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client pool agent images bindings -type f \
+SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop podman environments pool launcher agent images \
+             bindings -type f \
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
 CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
                  -DHUTCH_PYTHON=OFF

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "agent/config.h"
-#include "pool/background.h"
-#include "pool/loop.h"
+#include "loop/background.h"
+#include "loop/loop.h"
 #include "wire/message.h"
 
 namespace hutch {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "agent/limits.h"
-#include "pool/mounts.h"
+#include "podman/mounts.h"
 #include "wire/channel.h"
 #include "wire/egress.h"
 #include "wire/heartbeat.h"
@@ -128,7 +128,7 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
                std::string generation, std::function<unsigned()> worker_uid, uint64_t most_workers)
     : loop_(loop),
       podman_(podman),
-      gvisor_podman_(GvisorSocket(paths)),
+      gvisor_podman_(paths.gvisor_socket()),
       store_(store),
       paths_(paths),
       generation_(std::move(generation)),

@@ -23,7 +23,7 @@
 #include <tuple>
 
 #include "agent/server.h"
-#include "pool/descriptors.h"
+#include "loop/descriptors.h"
 #include "tests/faults/fake_warden.h"
 #include "tests/faults/scarce.h"
 #include "wire/channel.h"

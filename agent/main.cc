@@ -28,9 +28,9 @@
 #include "agent/broker.h"
 #include "agent/config.h"
 #include "agent/egress/server.h"
-#include "agent/launch.h"
 #include "agent/server.h"
-#include "pool/descriptors.h"
+#include "launcher/launch.h"
+#include "loop/descriptors.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 
@@ -141,8 +141,10 @@ int Main(const std::vector<std::string>& args) {
     flags[args[i]] = args[i + 1];
   }
   const LaunchOptions options{
-      flags["--package"], flags["--python"],     flags["--cloudpickle"],    flags["--uv"],
-      flags["--base-id"], flags["--runtime-id"], flags["--gvisor"] == "yes"};
+      flags["--package"], flags["--python"], flags["--cloudpickle"], flags["--uv"],
+      flags["--base-id"], flags["--runtime-id"], flags["--gvisor"] == "yes",
+      // A mistake in it is reported to the caller, not only to the agent's log.
+      [](const Paths& paths) { LoadConfig(ConfigFile(paths)); }};
   if (verb == "--serve") return Serve();
   if (verb == "--foreground") Foreground(options);
   if (verb == "--egress")

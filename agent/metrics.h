@@ -10,7 +10,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "pool/loop.h"
+#include "loop/loop.h"
 #include "wire/message.h"
 
 namespace hutch {

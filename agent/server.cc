@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "pool/descriptors.h"
+#include "loop/descriptors.h"
 #include "wire/channel.h"
 #include "wire/memfd.h"
 

@@ -12,7 +12,7 @@
 #include <unordered_map>
 
 #include "agent/broker.h"
-#include "pool/loop.h"
+#include "loop/loop.h"
 #include "wire/fd.h"
 
 namespace hutch {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "pool/descriptors.h"
+#include "loop/descriptors.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 

@@ -1,11 +1,11 @@
 // The kernel's own limits for slots, where the host delegates cgroup v2 to us: one cgroup for each
 // slot, with memory.max, no swap, pids.max and cpu.max.
 //
-// The agent owns the directory (the launcher had it delegated, agent/cells.h) and is the only one
-// that sees it. A slot is given the open `cgroup.procs` of its own cgroup and writes "0" to it:
-// since Linux 5.16 it is the rights of who opened the file that count. Nothing is believed because
-// a file is there: Prove() has a child of ours run into each limit first, and a slot is in its
-// cgroup when the kernel says that somebody is.
+// The agent owns the directory (the launcher had it delegated, launcher/cell_cgroups.h) and is the
+// only one that sees it. A slot is given the open `cgroup.procs` of its own cgroup and writes "0"
+// to it: since Linux 5.16 it is the rights of who opened the file that count. Nothing is believed
+// because a file is there: Prove() has a child of ours run into each limit first, and a slot is in
+// its cgroup when the kernel says that somebody is.
 //
 // Thread contract: Cgroups and what it makes belong to one thread, the loop's. It outlives them.
 #pragma once

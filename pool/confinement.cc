@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "pool/mounts.h"
+#include "podman/mounts.h"
 #include "wire/cell_frame.h"
 #include "wire/egress.h"
 #include "wire/error.h"
@@ -122,12 +122,6 @@ std::string Joined(const std::vector<std::string>& paths) {
 }
 
 }  // namespace
-
-std::string GvisorSocket(const Paths& paths) { return paths.run_dir + "/podman/gvisor.sock"; }
-
-bool IsOnGvisor(const std::map<std::string, std::string>& labels) {
-  return labels.contains("hutch.gvisor");
-}
 
 std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   std::string config;
@@ -255,7 +249,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   }
   // Before anything of the host. A cell's slot sees to that itself.
   if (launch.bare) spec["oom_score_adj"] = 800;
-  if (launch.gvisor) spec["labels"]["hutch.gvisor"] = "1";
+  if (launch.gvisor) spec["labels"][kGvisorLabel] = "1";
   return spec.dump();
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "pool/base_image.h"
+#include "environments/base_image.h"
 #include "wire/paths.h"
 #include "wire/values.h"
 
@@ -20,11 +20,6 @@ inline constexpr char kModulesName[] = "modules";     // likewise a directory
 inline constexpr char kNoPackages[] = "none";         // likewise, and empty
 
 inline constexpr unsigned kCallerUid = 1000;  // inside, of a worker that has the caller's own uid
-
-// Of the Podman service whose containers run on gVisor (agent/service.h); such a container can only
-// be removed by that one, and says so in its labels.
-std::string GvisorSocket(const Paths& paths);
-bool IsOnGvisor(const std::map<std::string, std::string>& labels);
 
 struct WorkerLaunch {
   std::string name;         // of the container: unique for each worker

@@ -124,5 +124,24 @@ TEST(Confinement, OnesOnGvisorSaySo) {
   EXPECT_FALSE(IsOnGvisor(Spec(true)["labels"].get<std::map<std::string, std::string>>()));
 }
 
+TEST(WorkerSpec, MountsAreReadOnlyAndQuietInTheContainer) {
+  WorkerLaunch launch;
+  launch.mounts = {{.source = "/srv/data", .destination = "/data"},
+                   {.source = "/srv/data", .destination = "/out", .writable = true}};
+  launch.as_caller = true;
+  launch.uid = kCallerUid;
+  const std::string spec = WorkerContainerSpec({}, launch);
+  EXPECT_NE(
+      spec.find(R"("destination":"/data","options":["bind","private","nosuid","nodev","ro"])"),
+      std::string::npos);
+  EXPECT_NE(
+      spec.find(
+          R"("destination":"/out","options":["bind","private","nosuid","nodev","rw","noexec"])"),
+      std::string::npos);
+  EXPECT_NE(spec.find(R"({"container_id":1000,"host_id":0,"size":1})"), std::string::npos);
+  launch.as_caller = false;
+  EXPECT_EQ(WorkerContainerSpec({}, launch).find("idmappings"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace hutch

@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <random>
 
-#include "pool/descriptors.h"
-#include "pool/mounts.h"
+#include "loop/descriptors.h"
+#include "podman/mounts.h"
 #include "pool/pressure.h"
 #include "wire/egress.h"
 

@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "pool/environment.h"
+#include "environments/environment.h"
 #include "pool/queue.h"
 #include "pool/rotation.h"
 #include "pool/sizing.h"

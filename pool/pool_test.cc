@@ -16,7 +16,7 @@
 #include <set>
 #include <thread>
 
-#include "pool/descriptors.h"
+#include "loop/descriptors.h"
 #include "tests/faults/fake_warden.h"
 #include "tests/faults/scarce.h"
 

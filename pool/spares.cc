@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "pool/environment.h"
+#include "environments/environment.h"
 #include "pool/pressure.h"
 #include "pool/rotation.h"
 

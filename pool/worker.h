@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "pool/background.h"
+#include "loop/background.h"
+#include "loop/loop.h"
+#include "podman/podman.h"
 #include "pool/cell_channels.h"
 #include "pool/cgroups.h"
 #include "pool/confinement.h"
-#include "pool/loop.h"
-#include "pool/podman.h"
 #include "wire/cell_frame.h"
 #include "wire/error.h"
 #include "wire/fd.h"

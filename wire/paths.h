@@ -39,6 +39,8 @@ struct Paths {
   std::string agent_socket;
   std::string agent_socket_dir() const { return agent_socket.substr(0, agent_socket.rfind('/')); }
   std::string podman_socket() const { return run_dir + "/podman/podman.sock"; }
+  // Of the Podman service whose containers run on gVisor (launcher/podman_service.h).
+  std::string gvisor_socket() const { return run_dir + "/podman/gvisor.sock"; }
   std::string worker_dir() const { return run_dir + "/workers"; }  // one directory for each worker
   std::string runtime_dir(const std::string& id) const { return state_dir + "/runtime/" + id; }
   std::string store_dir() const {

@@ -12,7 +12,7 @@
 #include <random>
 
 #include "agent/egress/control.h"
-#include "pool/background.h"
+#include "loop/background.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "pool/loop.h"
-#include "pool/podman.h"
+#include "loop/loop.h"
+#include "podman/podman.h"
 #include "wire/fd.h"
 #include "wire/paths.h"
 #include "wire/values.h"

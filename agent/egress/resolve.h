@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "agent/egress/vet.h"
-#include "pool/loop.h"
+#include "loop/loop.h"
 
 namespace hutch {
 

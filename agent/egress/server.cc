@@ -7,7 +7,7 @@
 
 #include <cstdio>
 
-#include "pool/descriptors.h"
+#include "loop/descriptors.h"
 #include "wire/channel.h"
 
 namespace hutch {

@@ -23,7 +23,7 @@
 #include "agent/egress/proxy.h"
 #include "agent/egress/resolve.h"
 #include "agent/egress/tls.h"
-#include "pool/loop.h"
+#include "loop/loop.h"
 #include "wire/egress.h"
 #include "wire/fd.h"
 #include "wire/values.h"

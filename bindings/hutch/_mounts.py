@@ -14,7 +14,7 @@ from typing import Any
 MOST = 32  # mounts of one call
 _LENGTH = 200  # characters of a destination
 
-# As pool/mounts.cc has them, which checks again: a mount there would hide, or be hidden by, what is
+# As podman/mounts.cc has them, which checks again: a mount there would hide, or be hidden by, what is
 # Hutch's or the system's.
 _TAKEN = (
     "/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /opt/env /opt/hutch /opt/modules /opt/python "

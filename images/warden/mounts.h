@@ -7,7 +7,7 @@
 
 namespace hutch {
 
-// `lines` as pool/mounts.h makes them.
+// `lines` as podman/mounts.h makes them.
 bool MountsAreVetted(const char* lines);
 
 }  // namespace hutch

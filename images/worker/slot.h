@@ -21,7 +21,7 @@ struct SlotOptions {
   uint64_t disk_kb = 0;
   uint64_t pids = 0;
   uint64_t nofile = 0;
-  // Of the caller's files, lines as pool/mounts.h makes them: shown where the container has them,
+  // Of the caller's files, lines as podman/mounts.h makes them: shown where the container has them,
   // each directory that is read-only by an overlay too. There a socket or FIFO of the host's is no
   // more than a name: the overlay's inodes are its own.
   const char* mounts = "";

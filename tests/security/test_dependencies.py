@@ -208,7 +208,7 @@ def test_workers_are_pinned_by_the_images_id() -> None:
     assert re.search(r"launch\.image = \*image;\s+podman\.Start\(podman\.Create\(", worker)
     pulling = [
         path.name
-        for folder in ("pool", "agent", "client", "bindings")
+        for folder in ("podman", "environments", "pool", "launcher", "agent", "client", "bindings")
         for path in (ROOT / folder).rglob("*.cc")
         if re.search(r"\bPullImage\(|images/pull", path.read_text())
     ]

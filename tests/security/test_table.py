@@ -71,7 +71,7 @@ def test_every_named_test_exists(page: str) -> None:
 def test_a_name_that_is_no_test_is_found_out() -> None:
     assert not exists("tests/security/test_table.py", "test_of_nothing")
     assert not exists("tests/security/test_nothing.py", "")
-    assert not exists("pool/podman_test.cc", "Podman.IsNothing")
+    assert not exists("podman/podman_test.cc", "Podman.IsNothing")
 
 
 def test_every_file_of_attacks_is_in_the_table() -> None:

@@ -14,7 +14,7 @@ import pytest
 from hutch import sandbox
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDERS = ("wire", "client", "pool", "agent", "images", "bindings")
+FOLDERS = "wire client loop podman environments pool launcher agent images bindings".split()
 # A clock that can be set. time.time() of Python, the system clock of C++, the kernel's own names.
 SETTABLE = re.compile(r"\bsystem_clock\b|\bCLOCK_REALTIME\b|\btime\.time\(|\bgettimeofday\b")
 # Where the time of day itself is said: a line of a log, the age of a file.

@@ -1,0 +1,597 @@
+#include "environments/builder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+
+#include "environments/install_error.h"
+#include "podman/files.h"
+#include "podman/mounts.h"
+#include "wire/error.h"
+#include "wire/fd.h"
+
+namespace hutch {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr uint64_t kMaxBytes =
+    24ull << 30;  // of one environment: the largest honest ones (CUDA) have about 10 GiB
+constexpr uint64_t kMaxFiles = 500'000;
+constexpr uint64_t kMaxAnswer = 16u << 20;       // bytes that the import step may write, anywhere
+constexpr uint64_t kMaxReport = 4 * kMaxAnswer;  // bytes that are read of what a step writes
+constexpr size_t kMaxValues = 200'000;           // of a line's JSON that are kept
+constexpr size_t kMaxLog = 64u << 10;
+constexpr size_t kMaxPackage = 256;
+constexpr uint64_t kReserve = 256ull << 20;  // bytes of disk that no build may take
+constexpr size_t kMaxSourceFiles = 50'000;
+constexpr int kImportSeconds = 30;  // for each module
+constexpr milliseconds kPoll(10);
+constexpr milliseconds kInspect(500);
+// By itself pasta gives a container the host's own address, which then leads back into the
+// container: an index that this host serves would refuse each connection. This one (RFC 7335) is no
+// network's; slirp4netns has another one of its own anyway.
+constexpr const char* kPastaNetwork[] = {"-a", "192.0.0.2", "-n", "29", "-g", "192.0.0.1"};
+constexpr char kAnswer[] =
+    "/store/answer";  // where import and compile find the file they answer in
+constexpr char kScripts[] = "/opt/hutch/environment/";
+
+double Seconds(Clock::time_point since) {
+  return std::chrono::duration<double>(Clock::now() - since).count();
+}
+
+Json Bind(const std::string& from, const std::string& to, bool writable) {
+  return {{"type", "bind"},
+          {"source", from},
+          {"destination", to},
+          {"options", {"rbind", "nosuid", "nodev", writable ? "rw" : "ro"}}};
+}
+
+void WriteFile(const std::string& path, const std::string& text, mode_t mode) {
+  const Fd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode));
+  if (!fd || ::fchmod(fd.get(), mode) != 0) ThrowErrno("create " + path, Code::kPlatform);
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t n = ::write(fd.get(), text.data() + at, text.size() - at);
+    if (n < 0 && errno != EINTR) ThrowErrno("write " + path, Code::kPlatform);
+    if (n > 0) at += static_cast<size_t>(n);
+  }
+}
+
+// A link in this place would have us mount, move or read whatever it points to.
+void CheckKind(const std::string& path, mode_t kind) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind) return;
+  throw Error(Code::kInstallFailed,
+              "the installer left " + path + " as something else than it should be");
+}
+
+// Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it
+// recurses far; and what comes after kMaxValues, since each takes more memory than it has bytes.
+Json ParseShallow(const std::string& text, int depth) {
+  const auto keep = [depth, left = kMaxValues](int at, Json::parse_event_t event, Json&) mutable {
+    const bool counts = event == Json::parse_event_t::value || event == Json::parse_event_t::key ||
+                        event == Json::parse_event_t::object_start ||
+                        event == Json::parse_event_t::array_start;
+    if (counts && left > 0) --left;
+    return at <= depth && (left > 0 || !counts);
+  };
+  return Json::parse(text, keep, false);
+}
+
+template <typename T>
+T Member(const Json& object, const char* key, T otherwise) {
+  if (!object.is_object()) return otherwise;
+  const auto found = object.find(key);
+  if (found == object.end()) return otherwise;
+  if constexpr (std::is_same_v<T, std::string>) {
+    return found->is_string() ? found->template get<std::string>() : otherwise;
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return found->is_boolean() ? found->template get<bool>() : otherwise;
+  } else if constexpr (std::is_same_v<T, uint64_t>) {  // a double may be larger than any
+    return found->is_number_unsigned() ? found->template get<T>() : otherwise;
+  } else {
+    return found->is_number() ? found->template get<T>() : otherwise;
+  }
+}
+
+// Where the fetch step finds a directory of wheels.
+std::string LinksAt(size_t i) { return "/links/" + std::to_string(i); }
+
+std::vector<std::string> Strings(const Json& object, const char* key, size_t max) {
+  std::vector<std::string> strings;
+  if (!object.is_object() || !object.contains(key) || !object[key].is_array()) return strings;
+  for (const Json& item : object[key]) {
+    if (strings.size() == max) break;
+    if (item.is_string()) strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
+Error Failure(const Json& item) {
+  return InstallError(Member(item, "failed", std::string()),
+                      Member(item, "log", std::string()).substr(0, kMaxLog));
+}
+
+// One line for a person: no control characters that a terminal would obey.
+std::string Printable(std::string_view text, size_t max) {
+  std::string out;
+  for (const char c : text.substr(0, max)) {
+    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\x9b' ? ' ' : c;
+  }
+  return out;
+}
+
+// Of the end of the fetch step's report; false: `item` is something else.
+bool TakeEnd(const Json& item, BuildResult* result, std::vector<std::string>* modules,
+             std::vector<std::string>* uncompiled) {
+  if (!item.is_object() || !item.contains("packages")) return false;
+  result->packages.clear();
+  for (const std::string& package : Strings(item, "packages", 10'000))
+    result->packages.push_back(Printable(package, kMaxPackage));
+  result->bytes = Member<uint64_t>(item, "bytes", 0);
+  result->files = Member<uint64_t>(item, "files", 0);
+  *modules = Strings(item, "modules", 4096);
+  *uncompiled = Strings(item, "uncompiled", 4096);
+  for (auto* names : {modules, uncompiled})
+    std::erase_if(*names, [](const std::string& module) { return !IsModule(module); });
+  return true;
+}
+
+std::string FirstOf(const std::vector<std::string>& modules) {
+  if (modules.empty()) return {};
+  return Printable(modules.front(), 100) + (modules.size() > 1 ? ", ..." : "");
+}
+
+// What a resolver writes, and nothing that a terminal would obey.
+bool IsLock(const std::string& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t'; });
+}
+
+struct Free {
+  uint64_t bytes, files;
+};
+
+Free FreeAt(const std::string& directory) {
+  struct statvfs status;
+  if (::statvfs(directory.c_str(), &status) != 0) return {UINT64_MAX, UINT64_MAX};
+  const bool counted = status.f_files != 0;  // some file systems make inodes as they are wanted
+  return {static_cast<uint64_t>(status.f_bavail) * status.f_frsize,
+          counted ? static_cast<uint64_t>(status.f_favail) : UINT64_MAX};
+}
+
+uint64_t Less(uint64_t from, uint64_t amount) { return from > amount ? from - amount : 0; }
+
+bool IsPlainSourcePath(const std::string& path) {
+  if (path.size() > 512 || !path.ends_with(".py") || path.starts_with('/')) return false;
+  if (path.find('\0') != std::string::npos) return false;
+  for (const auto& part : std::filesystem::path(path)) {
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked) {
+  ProbeAnswer answer;
+  const Json body = ParseShallow(text, 4);
+  std::set<std::string> seen;
+  if (body.is_object() && body.contains("modules") && body["modules"].is_array()) {
+    for (const Json& item : body["modules"]) {
+      const std::string module = Member(item, "module", std::string());
+      const bool known = std::find(asked.begin(), asked.end(), module) != asked.end();
+      if (!known || !seen.insert(module).second) continue;
+      if (!Member(item, "ok", false)) {
+        answer.notes.push_back(module + " is not loaded ahead: importing it failed: " +
+                               Printable(Member(item, "error", std::string()), 400));
+      } else if (const double threads = Member(item, "threads", 0.0); threads != 0) {
+        answer.notes.push_back(module + " is not loaded ahead: importing it starts threads");
+      } else {
+        answer.preload.push_back(module);
+      }
+    }
+  }
+  for (const std::string& module : asked) {
+    if (!seen.contains(module))
+      answer.notes.push_back(module + " is not loaded ahead: importing it did not end");
+  }
+  for (std::string& path : Strings(body, "files", kMaxSourceFiles)) {
+    if (IsPlainSourcePath(path)) answer.files.push_back(std::move(path));
+  }
+  return answer;
+}
+
+Builder::Builder(Podman& podman, const Paths& paths, std::string name,
+                 std::function<void(BuildProgress)> progress, std::function<bool()> cancelled)
+    : podman_(podman),
+      paths_(paths),
+      name_(std::move(name)),
+      directory_(paths.store_dir() + "/build/" + name_),
+      progress_(std::move(progress)),
+      cancelled_(std::move(cancelled)) {}
+
+Builder::~Builder() { RemoveContainers(); }
+
+void Builder::RemoveContainers() noexcept {
+  for (const std::string& id : containers_) {
+    try {
+      podman_.Remove(id);
+    } catch (const std::exception&) {
+      // The next sweep finds it by its label.
+    }
+  }
+  containers_.clear();
+}
+
+std::string Builder::ContainerSpec(const std::string& step, const std::vector<std::string>& command,
+                                   const std::string& mounts_json) const {
+  // What runs packages' code, or an image's, is the stranger here; the other two run ours and the
+  // installer.
+  const bool base = step == "base";
+  const bool import = step == "import" || base;
+  const bool network = step == "fetch";
+  const Base& on = (network && !isolated_) || step == "check" ? derived_ : base_;
+  Json mounts = Json::parse(mounts_json);
+  mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
+  mounts.push_back(
+      {{"type", "tmpfs"},
+       {"source", "tmpfs"},
+       {"destination", "/tmp"},
+       {"options", {"nosuid", "nodev", network ? "size=2g" : "size=256m", "mode=1777"}}});
+  // The same as a worker's zygote sets: with one thread each, these libraries start none at import.
+  Json env = {{"HOME", "/tmp"},
+              {"LANG", "C.UTF-8"},
+              {"TMPDIR", "/tmp"},
+              {"OMP_NUM_THREADS", "1"},
+              {"OPENBLAS_NUM_THREADS", "1"},
+              {"MKL_NUM_THREADS", "1"},
+              {"NUMEXPR_NUM_THREADS", "1"},
+              {"MPLCONFIGDIR", "/tmp"}};
+  if (!base) env["PATH"] = on.path;
+  Json limits = {{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}};
+  if (import) limits.push_back({{"type", "FSIZE"}, {"hard", kMaxAnswer}, {"soft", kMaxAnswer}});
+  Json spec = {
+      {"name", "hutch-builder-" + name_ + "-" + step},
+      {"image", on.image},
+      {"entrypoint", {base ? "python3" : on.python, "-I", "-S"}},
+      {"command", command},
+      {"work_dir", "/"},
+      {"image_volume_mode", "ignore"},  // a writable place that no limit counts
+      {"healthconfig", {{"Test", {"NONE"}}}},
+      {"env", env},
+      {"labels",
+       {{"hutch.instance", paths_.instance_label()},
+        {"hutch.role", "builder"},
+        {"hutch.build", name_}}},
+      {"mounts", mounts},
+      // Container root without a capability is the host's own unprivileged user: what it writes is
+      // ours to remove.
+      {"user", import ? "1000:1000" : "0:0"},
+      {"cap_drop", {"ALL"}},
+      {"no_new_privileges", true},
+      {"read_only_filesystem", true},
+      {"netns", {{"nsmode", network ? network_ : "none"}}},
+      {"pidns", {{"nsmode", "private"}}},
+      {"ipcns", {{"nsmode", "private"}}},
+      {"utsns", {{"nsmode", "private"}}},
+      {"hostname", "builder"},
+      {"log_configuration", {{"driver", "none"}}},
+      {"r_limits", limits},
+      {"stop_timeout", 0},
+      {"sdnotifyMode", "ignore"},
+      {"volatile", true},
+  };
+  if (network && network_ == "pasta") spec["network_options"]["pasta"] = kPastaNetwork;
+  // The installer and the bytecode compiler need no more than the packages' own code.
+  const std::string own =
+      runtime_dir_ + (import ? "/seccomp-worker.json" : "/seccomp-builder.json");
+  if (::access(own.c_str(), R_OK) == 0) spec["seccomp_profile_path"] = own;
+  return spec.dump();
+}
+
+std::string Builder::StartStep(const std::string& step, const std::vector<std::string>& command,
+                               const std::string& mounts_json) {
+  const std::string name = "hutch-builder-" + name_ + "-" + step;
+  containers_.push_back(name);  // so that a lost answer leaves nothing behind
+  try {
+    const std::string id = podman_.Create(ContainerSpec(step, command, mounts_json));
+    podman_.Start(id);
+    return id;
+  } catch (const Error& error) {
+    if (step != "fetch" || error.code() != Code::kPodman) throw;
+    // The network helper was a guess.
+    const std::string found = podman_.NetworkHelper();
+    if (found.empty()) {
+      throw Error(Code::kPlatform,
+                  "Podman finds neither slirp4netns nor pasta: no dependency can be installed",
+                  "hutch doctor");
+    }
+    if (std::exchange(network_, found) == found) throw;
+  }
+  podman_.Remove(name);
+  return StartStep(step, command, mounts_json);
+}
+
+void Builder::RunStep(const std::string& step, const std::vector<std::string>& command,
+                      const std::string& mounts_json, const std::string& report, seconds limit,
+                      const std::function<bool(const std::string&)>& line) {
+  const auto stop_if_cancelled = [this] {
+    if (cancelled_())
+      throw Error(Code::kCancelled, "the build was cancelled: no caller waits for it");
+  };
+  stop_if_cancelled();
+  const std::string id = StartStep(step, command, mounts_json);
+
+  Fd fd;
+  std::string rest;
+  uint64_t received = 0;
+  bool ended = false;
+  // The fetch step watches the disk, too, but what it runs may have stopped it.
+  const Free before = FreeAt(directory_);
+  const Free least = {std::max(kReserve, Less(before.bytes, kMaxBytes)),
+                      Less(before.files, 4 * kMaxFiles)};
+  const auto deadline = Clock::now() + limit;
+  auto inspect_at = Clock::now() + kInspect;
+  for (;;) {
+    if (!fd) fd.reset(::open(report.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    char buffer[65536];
+    ssize_t n = 0;
+    while (fd && (n = ::read(fd.get(), buffer, sizeof buffer)) > 0) {
+      rest.append(buffer, static_cast<size_t>(n));
+      received += static_cast<uint64_t>(n);
+      if (received > kMaxReport || rest.size() > kMaxAnswer)
+        throw Error(Code::kProtocol, "the " + step + " step's report is too long");
+    }
+    size_t begin = 0;
+    for (size_t end; (end = rest.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      if (line(rest.substr(begin, end - begin))) return;
+    }
+    rest.erase(0, begin);
+    if (ended) return;  // read once more after the end was seen
+    stop_if_cancelled();
+    if (Clock::now() > deadline) {
+      throw Error(Code::kInstallFailed,
+                  "the " + step + " step took longer than " + std::to_string(limit.count()) + " s");
+    }
+    if (Clock::now() > inspect_at) {
+      const Free now = FreeAt(directory_);
+      if (now.bytes < least.bytes || now.files < least.files) {
+        throw Error(Code::kPlatform,
+                    "the disk is full: the " + step + " step takes more than it may",
+                    "free some space; `hutch env` lists what Hutch keeps");
+      }
+      const auto info = podman_.Inspect(id);
+      ended = !info || info->state == "exited" || info->state == "stopped";
+      inspect_at = Clock::now() + kInspect;
+    } else {
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+}
+
+// What the installer is to choose wheels for, where that is not the interpreter that it runs by: a
+// version, and a platform by one of uv's names.
+std::vector<std::string> Builder::Target(const std::string& platform) const {
+  if (isolated_ || !named()) return {};
+  const int minor = std::clamp(std::atoi(base_.libc.c_str() + 2), 28, 40);
+  const std::string libc = std::to_string(minor < 31 ? 28 : minor);
+  return {base_.version, platform.substr(platform.find('_') + 1) + "-manylinux_2_" + libc};
+}
+
+void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
+  Json proxies = Json::object();
+  if (!spec.index.http_proxy.empty()) proxies["HTTP_PROXY"] = spec.index.http_proxy;
+  if (!spec.index.https_proxy.empty()) proxies["HTTPS_PROXY"] = spec.index.https_proxy;
+  if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
+  const Json extra = Words(spec.index.extra_index_urls);
+  const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
+  // All that build scripts may write to: in the directory above nothing is theirs.
+  const std::string made = directory_ + (isolated_ ? "/fetched" : "");
+  if (isolated_ && ::mkdir(made.c_str(), 0755) != 0) ThrowErrno("create " + made, Code::kPlatform);
+  Json links = Json::array();
+  for (const std::string& url : Words(spec.index.find_links)) links.push_back(url);
+  for (size_t i = 0; i < spec.links.size(); ++i) links.push_back(LinksAt(i));
+  const Json settings = {{"requirements", spec.requirements},
+                         {"constraints", spec.constraints},
+                         {"lock", spec.lock},
+                         {"find_links", links},
+                         {"netrc", spec.index.netrc},
+                         {"allow_sdists", spec.allow_sdists},
+                         {"index_url", spec.index.index_url},
+                         {"extra_index_urls", extra},
+                         {"target", Target(spec.platform)},
+                         {"link_mode", named() ? "copy" : "hardlink"},
+                         {"proxies", proxies},
+                         {"ca_bundle", spec.index.ca_bundle},
+                         {"cache", "/store/cache"},
+                         {"max_bytes", kMaxBytes},
+                         {"max_files", kMaxFiles}};
+  // In a file, not in arguments or the environment: `podman inspect` shows those.
+  WriteFile(made + "/fetch.json", settings.dump(), 0600);
+  // One mount for cache and tree: a hard link does not cross mounts.
+  Json mounts = {Bind(isolated_ ? made : paths_.store_dir(), "/store", true)};
+  for (size_t i = 0; i < spec.links.size(); ++i)
+    mounts.push_back(Bind(ShownPath(paths_, spec.links[i]), LinksAt(i), false));
+  const std::string script = std::string(kScripts) + "fetch.py";
+
+  std::optional<Error> failure;
+  bool done = false;
+  const auto read = [&](const std::string& line) {
+    const Json item = ParseShallow(line, 3);
+    if (item.is_object() && item.contains("failed")) {
+      failure = Failure(item);
+      return true;
+    }
+    const std::string stage = Member(item, "stage", std::string());
+    if (stage == "resolve" || stage == "download" || stage == "install") {
+      progress_({stage, ScrubCredentials(Member(item, "text", std::string()).substr(0, 1000)),
+                 Member(item, "done", 0.0), Member(item, "total", 0.0)});
+    }
+    return done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
+  };
+  RunStep("fetch", {script, inside}, mounts.dump(), made + "/report.jsonl", seconds(3600), read);
+  // Build scripts of source packages may have left processes, and links for us to follow: first
+  // they die, then we look.
+  if (isolated_) {
+    for (const std::string& id : containers_) podman_.Remove(id);
+  }
+  if (failure) throw *failure;
+  if (!done) throw Error(Code::kInstallFailed, "the dependency installer ended without an answer");
+  CheckKind(made + "/tree", S_IFDIR);
+  if (isolated_) {
+    std::filesystem::rename(made + "/tree", directory_ + "/tree");
+    Check(spec, result);
+  }
+  if (!spec.lock.empty()) {
+    result->lock = spec.lock;
+    return;
+  }
+  std::optional<std::string> lock = ReadRegularFile(made + "/lock.txt", kMaxLock);
+  if (!lock || !IsLock(*lock)) {
+    throw Error(Code::kInstallFailed,
+                "the installer left no lock.txt of plain text and at most " +
+                    std::to_string(kMaxLock >> 20) + " MiB",
+                isolated_ ? "a package's build script may have written to it: leave out "
+                            "allow_sdists=, or the package"
+                          : "");
+  }
+  result->lock = *std::move(lock);
+}
+
+void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
+  const Json settings = {{"requirements", spec.requirements},
+                         {"lock", spec.lock},
+                         {"cache", "/store/cache"},
+                         {"max_bytes", kMaxBytes},
+                         {"max_files", kMaxFiles}};
+  WriteFile(directory_ + "/check.json", settings.dump(), 0600);
+  const Json mounts = {Bind(directory_, "/store", true)};
+  std::optional<Error> failure;
+  bool done = false;
+  RunStep("check", {std::string(kScripts) + "fetch.py", "--check", "/store"}, mounts.dump(),
+          directory_ + "/checked.jsonl", seconds(600), [&](const std::string& line) {
+            const Json item = ParseShallow(line, 3);
+            if (item.is_object() && item.contains("failed")) failure = Failure(item);
+            done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
+            return done || failure.has_value();
+          });
+  if (failure) throw *failure;
+  if (!done) throw Error(Code::kInstallFailed, "what was installed could not be looked at");
+}
+
+std::vector<std::string> Builder::Import(BuildResult* result) {
+  if (installed_.modules.empty()) return {};
+  progress_({"import", "importing " + FirstOf(installed_.modules), 0, 0});
+  // One file, made by us, is all of the host that packages' code may write, and its size is
+  // limited.
+  const std::string out = directory_ + "/import.json";
+  WriteFile(out, "", 0666);
+  const Json mounts = {Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)};
+  std::vector<std::string> command = {std::string(kScripts) + "probe.py", kAnswer,
+                                      std::to_string(kImportSeconds)};
+  command.insert(command.end(), installed_.modules.begin(), installed_.modules.end());
+  std::string text;
+  const int modules = static_cast<int>(installed_.modules.size());
+  const auto limit = seconds(kImportSeconds) * modules + seconds(30);
+  try {
+    RunStep("import", command, mounts.dump(), out, limit, [&](const std::string& line) {
+      text = line;
+      return true;
+    });
+  } catch (const Error& error) {
+    // Packages that do not load are still installed: the caller's own import says why. Their word
+    // decides nothing here.
+    if (error.code() != Code::kInstallFailed && error.code() != Code::kProtocol) throw;
+  }
+  ProbeAnswer answer = ReadProbeAnswer(text, installed_.modules);
+  result->preload = std::move(answer.preload);
+  result->notes = std::move(answer.notes);
+  return std::move(answer.files);
+}
+
+void Builder::Compile(const std::string& step, const char* kind,
+                      const std::vector<std::string>& names, const std::string& text) {
+  if (names.empty()) return;
+  progress_({"compile", "compiling " + text, 0, 0});
+  const std::string list = directory_ + "/" + step + ".json";
+  const std::string report = directory_ + "/" + step + ".done.json";
+  WriteFile(list, Json{{kind, names}}.dump(-1, ' ', false, Json::error_handler_t::replace), 0644);
+  // The same mount as the fetch step's: bytecode is hard-linked into the cache, and no code of
+  // packages runs here. A named base's Python is a stranger.
+  const std::string inside = isolated_ || named() ? "/store" : "/store/build/" + name_;
+  Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  if (named()) {
+    WriteFile(report, "", 0644);
+    mounts = {Bind(directory_ + "/tree", "/store/tree", true),
+              Bind(list, "/store/" + step + ".json", false),
+              Bind(report, "/store/" + step + ".done.json", true)};
+  }
+  const std::vector<std::string> command = {std::string(kScripts) + "compile.py", inside + "/tree",
+                                            inside + "/" + step + ".json",
+                                            inside + "/" + step + ".done.json", "/store/cache"};
+  RunStep(step, command, mounts.dump(), report, seconds(600),
+          [](const std::string&) { return true; });
+}
+
+std::string Builder::Look(const std::string& image, const std::string& runtime_id, seconds limit) {
+  runtime_dir_ = paths_.runtime_dir(runtime_id);
+  base_.image = image;
+  const std::string out = directory_ + "/interpreter.json";
+  WriteFile(out, "", 0666);
+  const Json mounts = {Bind(out, kAnswer, true)};
+  const std::vector<std::string> command = {std::string(kScripts) + "interpreter.py", kAnswer};
+  std::string text;
+  RunStep("base", command, mounts.dump(), out, limit, [&](const std::string& line) {
+    text = line;
+    return true;
+  });
+  return text;
+}
+
+BuildResult Builder::Run(const EnvironmentSpec& spec) {
+  runtime_dir_ = paths_.runtime_dir(spec.runtime_id);
+  isolated_ = spec.allow_sdists;
+  if (::access((runtime_dir_ + "/environment/fetch.py").c_str(), R_OK) != 0) {
+    throw Error(Code::kMissingRuntime,
+                "the worker files " + spec.runtime_id + " are not installed");
+  }
+  const auto image = podman_.ImageId(BaseReference(spec.base_id));
+  if (!image) throw Error(Code::kMissingBase, "the base image " + spec.base_id + " is not there");
+  derived_.image = *image;
+  if (base_.image.empty()) base_ = derived_;
+  network_ = podman_.UsualNetworkHelper();
+
+  BuildResult result;
+  auto start = Clock::now();
+  const auto lap = [&start](double* seconds) {
+    *seconds += Seconds(start);
+    start = Clock::now();
+  };
+  Fetch(spec, &result);
+  lap(&result.fetch_sec);
+  // First what the sources say that they import, on every core, so that the import finds bytecode;
+  // then what it found without.
+  Compile("compile", "modules", installed_.uncompiled, FirstOf(installed_.uncompiled));
+  lap(&result.compile_sec);
+  const std::vector<std::string> files = Import(&result);
+  lap(&result.import_sec);
+  Compile("compile-rest", "files", files, std::to_string(files.size()) + " modules");
+  lap(&result.compile_sec);
+  return result;
+}
+
+}  // namespace hutch

@@ -1,0 +1,610 @@
+#include "launcher/podman_service.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <pwd.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "launcher/mount_view.h"
+#include "podman/host.h"
+#include "podman/podman.h"
+#include "wire/error.h"
+
+namespace hutch {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kSafePath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+// One that ends is noticed at once, so only one that hangs is waited for so long. On an emulated
+// processor a first start took more than 20 s.
+constexpr milliseconds kServiceStart(60000);
+
+std::string Variable(const char* name) {
+  const char* value = ::secure_getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::string ReadText(const std::string& path) {
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text
+      << file.rdbuf();  // an iterator would throw where reading fails, as of a process that is gone
+  return text.str();
+}
+
+std::string Tail(const std::string& text, size_t bytes) {
+  return text.size() > bytes ? text.substr(text.size() - bytes) : text;
+}
+
+// One process of `podman system service`. There are two where gVisor is used: which runtime a
+// container gets, a service decides once for all of its own (before Podman 6, the REST API takes no
+// runtime with a container). Both have the same containers.
+struct Endpoint {
+  std::string socket;
+  std::string log;
+  std::string unit;                  // of systemd's
+  std::vector<std::string> options;  // of podman's, before the verb
+
+  std::string url() const { return "unix://" + socket; }
+};
+
+std::string Unit(const Paths& paths, const char* suffix) {
+  return std::string("hutch-podman") + suffix +
+         (paths.instance.empty() ? "" : "-" + paths.instance);
+}
+std::string GvisorProgram(const Paths& paths) { return paths.state_dir + "/gvisor/runsc"; }
+Endpoint MainEndpoint(const Paths& paths) {
+  return {paths.podman_socket(), paths.run_dir + "/podman/service.log", Unit(paths, ""), {}};
+}
+Endpoint GvisorEndpoint(const Paths& paths) {
+  return {paths.gvisor_socket(),
+          paths.run_dir + "/podman/gvisor.log",
+          Unit(paths, "-gvisor"),
+          {"--runtime", GvisorProgram(paths)}};
+}
+
+std::string FindProgram(const std::string& name, const std::string& search) {
+  size_t begin = 0;
+  while (begin <= search.size()) {
+    size_t end = search.find(':', begin);
+    if (end == std::string::npos) end = search.size();
+    const std::string path = search.substr(begin, end - begin) + "/" + name;
+    if (path[0] == '/' && ::access(path.c_str(), X_OK) == 0) return path;
+    begin = end + 1;
+  }
+  return {};
+}
+
+std::string SearchPath() {
+  const std::string own = ::geteuid() == 0 ? "" : Variable("PATH");
+  return own.empty() ? kSafePath : own + ":" + kSafePath;
+}
+
+// Writes `text` as Podman's user, under another name first: a reader never sees half of it.
+void WriteFile(const Paths& paths, const std::string& path, const std::string& text,
+               mode_t mode = 0600) {
+  const AsUser user(paths);
+  if (ReadText(path) == text) return;
+  const std::string part = path + "." + std::to_string(::getpid());
+  Fd fd(::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd || ::fchmod(fd.get(), mode) != 0) ThrowErrno("create " + part, Code::kPlatform);
+  if (::write(fd.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    ThrowErrno("write " + part);
+  if (::rename(part.c_str(), path.c_str()) != 0) ThrowErrno("rename " + part);
+}
+
+// Podman's settings for the service user: before the first podman command, or it falls back to the
+// vfs driver, which copies the whole base image for each container.
+void WriteSettings(const Paths& paths) {
+  const std::string config = paths.home + "/.config";
+  EnsureDirectory(paths, config);
+  EnsureDirectory(paths, config + "/containers");
+  WriteFile(paths, config + "/containers/storage.conf",
+            "[storage]\ndriver = \"overlay\"\ngraphroot = \"" + paths.home +
+                "/containers\"\nrunroot = \"" + paths.xdg_runtime_dir + "/containers\"\n");
+  // No event is read by us: none is written. No limit by default: one without its controller would
+  // be an error.
+  WriteFile(
+      paths, config + "/containers/containers.conf",
+      "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\nruntime = \"crun\"\n"
+      "[containers]\nlog_driver = \"k8s-file\"\npids_limit = 0\n");
+}
+
+struct Service {
+  pid_t pid = 0;
+  bool outer =
+      false;  // in our own user namespace: the one whose mount namespace is the private view
+};
+
+// Processes of Podman's user with exactly the command line of a podman service; of ours only, or of
+// anybody's. Podman re-executes itself into its user namespace, so one service is two processes;
+// with a pause process there already, it joins that one's namespaces instead.
+std::vector<Service> FindServices(const Paths& paths, bool ours) {
+  std::vector<Service> found;
+  const std::string wanted[] = {MainEndpoint(paths).url(), GvisorEndpoint(paths).url()};
+  struct stat own{};
+  ::stat("/proc/self/ns/user", &own);
+  DIR* proc = ::opendir("/proc");
+  if (proc == nullptr) return found;
+  while (const dirent* entry = ::readdir(proc)) {
+    const pid_t pid = static_cast<pid_t>(std::atoi(entry->d_name));
+    if (pid <= 1) continue;
+    const std::string dir = "/proc/" + std::to_string(pid);
+    const std::string status = ReadText(dir + "/status");
+    const size_t at = status.find("\nUid:\t");
+    if (at == std::string::npos || std::strtoul(status.c_str() + at + 6, nullptr, 10) != paths.uid)
+      continue;
+    const std::string words = ReadText(dir + "/cmdline");
+    const std::string service = std::string("\0system\0service\0", 16);
+    if (words.find(service) == std::string::npos) continue;
+    const bool its_ours = std::ranges::any_of(wanted, [&](const std::string& url) {
+      return words.find(std::string(1, '\0') + url + std::string(1, '\0')) != std::string::npos;
+    });
+    if (ours && !its_ours) continue;
+    struct stat theirs{};
+    const bool outer =
+        ::stat((dir + "/ns/user").c_str(), &theirs) == 0 && theirs.st_ino == own.st_ino;
+    found.push_back({pid, outer});
+  }
+  ::closedir(proc);
+  return found;
+}
+
+// One that is stopped never will answer.
+bool IsStopped(const Service& service) {
+  const std::string stat = ReadText("/proc/" + std::to_string(service.pid) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.substr(name_end, 3) == ") T";
+}
+
+bool Answers(const Paths& paths, const Endpoint& endpoint) {
+  const auto pings = [&](milliseconds patience) {
+    const AsUser user(paths);
+    return Podman(endpoint.socket).Ping(patience);
+  };
+  if (pings(milliseconds(2000))) return true;
+  // One that only waits for a busy processor is not to be replaced: it may be at work for others.
+  const std::vector<Service> services = FindServices(paths, true);
+  if (services.empty() || std::ranges::any_of(services, IsStopped)) return false;
+  return pings(milliseconds(10000));
+}
+
+// One whose database was removed (`podman system reset`) answers a ping, and nothing else.
+bool Works(const Paths& paths, const Endpoint& endpoint) {
+  if (!Answers(paths, endpoint)) return false;
+  const AsUser user(paths);
+  try {
+    Podman(endpoint.socket).List("hutch.instance=" + paths.instance_label());
+    return true;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "hutch: Podman's service is started anew: %s\n", error.what());
+    return false;
+  }
+}
+
+// `child`: ours, to be reaped; -1: a unit's, which is looked for among all processes.
+void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
+  const auto deadline = Clock::now() + kServiceStart;
+  auto look = Clock::now() + milliseconds(500);
+  for (;;) {
+    if (Answers(paths, endpoint)) return;
+    const auto now = Clock::now();
+    int status = 0;
+    bool died = child > 0 && ::waitpid(child, &status, WNOHANG) == child;
+    if (child < 0 && now >= look) {
+      died = FindServices(paths, true).empty();
+      look = now + milliseconds(500);
+    }
+    if (died || now >= deadline) {
+      const AsUser user(paths);
+      throw Error(Code::kPlatform,
+                  std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
+                      (child < 0 ? "journalctl --user -u " + endpoint.unit + " says why"
+                                 : Tail(ReadText(endpoint.log), 2000)),
+                  "hutch doctor");
+    }
+    std::this_thread::sleep_for(milliseconds(15));
+  }
+}
+
+// Whether this user has a Podman at work, or a conmon, which watches over a container.
+bool AnyPodman(const Paths& paths) {
+  DIR* proc = ::opendir("/proc");
+  if (proc == nullptr) return true;
+  bool found = false;
+  while (const dirent* entry = ::readdir(proc)) {
+    const std::string dir = std::string("/proc/") + entry->d_name;
+    struct stat st{};
+    if (std::atoi(entry->d_name) <= 1 || ::stat(dir.c_str(), &st) != 0) continue;
+    const std::string program = ReadText(dir + "/cmdline").c_str();  // a zombie has none
+    found = found || (st.st_uid == paths.uid &&
+                      (program.ends_with("conmon") || program.ends_with("podman")));
+  }
+  ::closedir(proc);
+  return found;
+}
+
+// Ends the pause process, and sets Podman's books right where they name containers whose processes
+// are gone.
+void Migrate(const Paths& paths) {
+  Command migrate;
+  migrate.argv = {FindPodman(), "system", "migrate"};
+  migrate.environment = PodmanEnvironment(paths);
+  migrate.private_view = paths.service_user;
+  Run(paths, migrate);
+}
+
+// Every process was killed and the run directory stayed, as when a machine's container is
+// restarted: Podman's books name processes that are gone, and it asks for a migration. That gives
+// up at the first container that it cannot stop, after five seconds. Where nothing lives, what a
+// reboot removes is removed instead, and Podman counts all containers as ended.
+void CorrectBooks(const Paths& paths) {
+  if (AnyPodman(paths)) return Migrate(paths);
+  const AsUser user(paths);
+  ::unlink((paths.xdg_runtime_dir + "/libpod/tmp/pause.pid").c_str());
+  ::unlink(("/dev/shm/libpod_rootless_lock_" + std::to_string(paths.uid)).c_str());
+  ::unlink((paths.xdg_runtime_dir + "/libpod/tmp/alive").c_str());
+}
+
+void LaunchService(const Paths& paths, const Endpoint& endpoint) {
+  Fd log;
+  {
+    const AsUser user(paths);
+    // Nobody listens there: a stale file would make Podman fail.
+    ::unlink(endpoint.socket.c_str());
+    log = Fd(
+        ::open(endpoint.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!log) ThrowErrno("create " + endpoint.log, Code::kPlatform);
+  }
+  Command command;
+  command.argv = {FindPodman()};
+  command.argv.insert(command.argv.end(), endpoint.options.begin(), endpoint.options.end());
+  for (const std::string& word : {std::string("system"), std::string("service"), std::string("-t"),
+                                  std::string("0"), endpoint.url()}) {
+    command.argv.push_back(word);
+  }
+  command.environment = PodmanEnvironment(paths);
+  command.out = command.err = log.get();
+  if (HasUserManager(paths)) {
+    // `env -i`: the manager's own environment may hold what the caller imported into it.
+    Command run = command;
+    run.argv = {FindTool("systemd-run"),   "--user",        "--collect", "--quiet",
+                "--service-type=exec",  // it has become what we look for once this returns
+                "--unit=" + endpoint.unit, FindTool("env"), "-i"};
+    run.argv.insert(run.argv.end(), command.environment.begin(), command.environment.end());
+    run.argv.insert(run.argv.end(), command.argv.begin(), command.argv.end());
+    if (Run(paths, run) == 0) {
+      WaitForService(paths, endpoint, -1);
+      return;
+    }
+  }
+  command.detach = true;
+  command.private_view = paths.service_user;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return WaitForService(paths, endpoint, Spawn(paths, command));
+    } catch (const Error& error) {
+      const bool stale = std::string_view(error.what()).find("system migrate") != std::string::npos;
+      if (!stale || attempt == 3) throw;
+      CorrectBooks(paths);
+    }
+  }
+}
+
+void SignalServices(const Paths& paths, int signal) {
+  const AsUser user(paths);  // as the user: a pid that was reused by anybody else cannot be hit
+  for (const Service& service : FindServices(paths, true)) ::kill(service.pid, signal);
+}
+
+bool WaitForEnd(const Paths& paths, milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  for (;;) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (FindServices(paths, true).empty()) return true;
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+}
+
+void KillPause(const Paths& paths) {
+  const AsUser user(paths);
+  const std::string file = paths.xdg_runtime_dir + "/libpod/tmp/pause.pid";
+  const pid_t pid = static_cast<pid_t>(std::atoi(ReadText(file).c_str()));
+  if (pid <= 1) return;
+  const std::string name = ReadText("/proc/" + std::to_string(pid) + "/comm");
+  if (name.starts_with("podman") || name.starts_with("catatonit")) ::kill(pid, SIGKILL);
+  ::unlink(file.c_str());
+}
+
+}  // namespace
+
+std::string FindTool(const std::string& name) { return FindProgram(name, SearchPath()); }
+
+bool HasUserManager(const Paths& paths) {
+  if (paths.service_user) return false;
+  return ::access((paths.xdg_runtime_dir + "/systemd/private").c_str(), R_OK) == 0 &&
+         !FindTool("systemd-run").empty();
+}
+
+std::string FindPodman() {
+  const std::string path = FindProgram("podman", SearchPath());
+  if (path.empty()) {
+    throw Error(
+        Code::kPodmanMissing, "Podman is not installed",
+        "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
+        "aardvark-dns catatonit");
+  }
+  return path;
+}
+
+std::vector<std::string> PodmanEnvironment(const Paths& paths) {
+  std::vector<std::string> environment = {
+      "HOME=" + paths.home,
+      "XDG_RUNTIME_DIR=" + paths.xdg_runtime_dir,
+      "PATH=" + SearchPath(),
+      "LANG=C.UTF-8",
+  };
+  if (paths.service_user) {
+    environment.push_back("USER=" + std::string(kServiceUser));
+    environment.push_back("CONTAINERS_CONF=" + paths.home + "/.config/containers/containers.conf");
+  } else {
+    // Podman's own settings of this user, where they moved them; the bus is how their systemd makes
+    // cgroups.
+    for (const char* name : {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "CONTAINERS_CONF",
+                             "CONTAINERS_STORAGE_CONF", "DBUS_SESSION_BUS_ADDRESS"}) {
+      if (const std::string value = Variable(name); !value.empty()) {
+        environment.push_back(std::string(name) + "=" + value);
+      }
+    }
+  }
+  return environment;
+}
+
+void EnsureServiceUser() {
+  if (::geteuid() != 0) return;
+  if (::getpwnam(kServiceUser) != nullptr) return;
+  Fd lock(::open("/run/hutch-user.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock || ::flock(lock.get(), LOCK_EX) != 0)
+    ThrowErrno("lock /run/hutch-user.lock", Code::kPlatform);
+  if (::getpwnam(kServiceUser) != nullptr) return;
+  const std::string useradd = FindProgram("useradd", kSafePath);
+  const std::vector<std::string> words = {
+      "--create-home",  "--home-dir", kServiceHome,        "--skel",       "/dev/null", "--key",
+      "HOME_MODE=0700", "--shell",    "/usr/sbin/nologin", "--user-group", kServiceUser};
+  std::string text = "useradd";
+  for (const std::string& word : words) text += " " + word;
+  if (useradd.empty()) throw Error(Code::kPlatform, "there is no useradd on this host", text);
+  std::fprintf(stderr, "hutch: making the user that containers run as: %s\n", text.c_str());
+  Command command;
+  command.argv = {useradd};
+  command.argv.insert(command.argv.end(), words.begin(), words.end());
+  command.environment = {std::string("PATH=") + kSafePath, "LANG=C.UTF-8"};
+  command.err = 2;
+  if (Run(Paths{}, command) != 0)
+    throw Error(Code::kPlatform, "could not make the service user", text);
+}
+
+void CheckSubIds(const Paths& paths) {
+  const struct passwd* entry = ::getpwuid(paths.uid);
+  const std::string name = entry == nullptr ? std::to_string(paths.uid) : entry->pw_name;
+  const std::string id = std::to_string(paths.uid);
+  for (const char* file : {"/etc/subuid", "/etc/subgid"}) {
+    std::ifstream lines(file);
+    bool found = false;
+    for (std::string line; std::getline(lines, line);) {
+      found = found || line.starts_with(name + ":") || line.starts_with(id + ":");
+    }
+    if (found) continue;
+    throw Error(Code::kPlatform, std::string(file) + " has no range for " + name,
+                SubIdCommand(name));
+  }
+}
+
+Fd EnsureDirectory(const Paths& paths, const std::string& path) {
+  const auto open = [&path] {
+    return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  };
+  Fd dir;
+  {
+    const AsUser user(paths);
+    if (::mkdir(path.c_str(), 0700) != 0 && errno == ENOENT) {
+      const std::string parent = path.substr(0, path.rfind('/'));
+      if (parent.empty()) ThrowErrno("make " + path, Code::kPlatform);
+      EnsureDirectory(paths, parent);
+      ::mkdir(path.c_str(), 0700);
+    }
+    dir = open();
+  }
+  if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
+    // A parent that only root may write to (as /run): made by root, then given away.
+    const bool fresh = ::mkdir(path.c_str(), 0700) == 0;
+    if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
+    const Fd made = open();
+    struct stat st{};
+    // Also one that a launcher left half done; anything else is not ours to give away.
+    if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
+      if (::fchown(made.get(), paths.uid, paths.gid) != 0)
+        ThrowErrno("chown " + path, Code::kPlatform);
+    }
+    {
+      const AsUser user(paths);
+      dir = open();
+    }
+    if (!dir && fresh) ::rmdir(path.c_str());
+  }
+  if (!dir) {
+    throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
+                "set HUTCH_HOME to a directory whose parents that user may enter, such as "
+                "/var/lib/hutch/other");
+  }
+  struct stat st{};
+  if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
+  if (st.st_uid != paths.uid) {
+    throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) +
+                                     ", not to " + std::to_string(paths.uid) +
+                                     ": remove it or set HUTCH_HOME");
+  }
+  return dir;
+}
+
+namespace {
+
+// One of ours, not a parent of it: nobody else may look in.
+void EnsurePrivate(const Paths& paths, const std::string& path) {
+  const Fd dir = EnsureDirectory(paths, path);
+  struct stat st{};
+  if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
+  if ((st.st_mode & 0022) != 0) {
+    throw Error(Code::kPlatform,
+                path + " can be written to by others: remove it, or: chmod 700 " + path);
+  }
+  if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0) ThrowErrno("chmod " + path);
+}
+
+// Whether the service finds cgroup v2 where it looks. Podman's own answer comes with the versions
+// of all that it uses, for which it asks Debian's package manager: a third of a second.
+bool SeesCgroup2(const Paths& paths) {
+  for (const Service& service : FindServices(paths, true)) {
+    if (service.outer) continue;
+    struct statfs found{};
+    const std::string place = "/proc/" + std::to_string(service.pid) + "/root/sys/fs/cgroup";
+    if (::statfs(place.c_str(), &found) == 0) return found.f_type == CGROUP2_SUPER_MAGIC;
+  }
+  const AsUser user(paths);
+  return Podman(paths.podman_socket()).Version().cgroup_version == "v2";
+}
+
+}  // namespace
+
+Fd LockStart(const Paths& paths) {
+  if (paths.service_user) {
+    EnsurePrivate(paths, paths.xdg_runtime_dir);
+    EnsurePrivate(paths, paths.home);
+  }
+  for (const std::string& path :
+       {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
+        paths.state_dir + "/runtime", paths.store_dir(), paths.agent_socket_dir()}) {
+    EnsurePrivate(paths, path);
+  }
+  const AsUser user(paths);
+  const std::string path = paths.run_dir + "/start.lock";
+  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock) ThrowErrno("open " + path, Code::kPlatform);
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) ThrowErrno("lock " + path, Code::kPlatform);
+  }
+  return lock;
+}
+
+void EnsureService(const Paths& paths) {
+  const Endpoint endpoint = MainEndpoint(paths);
+  if (Works(paths, endpoint)) return;
+  FindPodman();
+  CheckSubIds(paths);
+  if (paths.service_user) WriteSettings(paths);
+  // One that hangs is replaced; containers do not depend on it.
+  if (!FindServices(paths, true).empty()) {
+    SignalServices(paths, SIGKILL);
+    WaitForEnd(paths, milliseconds(2000));
+  }
+  LaunchService(paths, endpoint);
+  if (!paths.service_user) return;
+  if (SeesCgroup2(paths)) return;
+  // A pause process made elsewhere pins another view of the mounts.
+  StopService(paths, true);
+  Migrate(paths);
+  LaunchService(paths, endpoint);
+}
+
+void EnsureGvisor(const Paths& paths) {
+  const Endpoint endpoint = GvisorEndpoint(paths);
+  if (Answers(paths, endpoint)) return;
+  const std::string runsc = FindProgram("runsc", SearchPath());
+  if (runsc.empty()) {
+    throw Error(Code::kPlatform,
+                "isolation=\"gvisor\" needs gVisor's runsc, which is not installed",
+                "sudo apt-get install --no-install-recommends runsc");
+  }
+  EnsureDirectory(paths, paths.state_dir + "/gvisor");
+  // No cgroup: an ordinary user has none that runsc could make others in. No network but loopback.
+  // The agent's socket is in a mount, and is only connected to.
+  WriteFile(paths, GvisorProgram(paths),
+            "#!/bin/sh\nexec " + runsc +
+                " --ignore-cgroups --network=none --host-uds=open --oci-seccomp \"$@\"\n",
+            0700);
+  LaunchService(paths, endpoint);
+}
+
+void StopService(const Paths& paths, bool keep_pause) {
+  const Endpoint endpoints[] = {MainEndpoint(paths), GvisorEndpoint(paths)};
+  if (HasUserManager(paths)) {
+    Command stop;
+    stop.argv = {FindTool("systemctl"), "--user", "stop", endpoints[0].unit, endpoints[1].unit};
+    stop.environment = PodmanEnvironment(paths);
+    Run(paths, stop);
+  }
+  SignalServices(paths, SIGTERM);
+  if (!WaitForEnd(paths, milliseconds(3000))) {
+    SignalServices(paths, SIGKILL);
+    WaitForEnd(paths, milliseconds(2000));
+  }
+  {
+    const AsUser user(paths);
+    for (const Endpoint& endpoint : endpoints) ::unlink(endpoint.socket.c_str());
+  }
+  if (!paths.service_user || keep_pause || !FindServices(paths, false).empty()) return;
+  KillPause(paths);
+  RemoveCgroup(paths);
+}
+
+void ExecPodman(const Paths& paths, const std::vector<std::string>& args) {
+  const std::string podman = FindPodman();
+  std::vector<std::string> environment = PodmanEnvironment(paths);
+  for (const char* name : {"TERM", "COLUMNS", "LINES"}) {
+    if (const std::string value = Variable(name); !value.empty()) {
+      environment.push_back(std::string(name) + "=" + value);
+    }
+  }
+  if (paths.service_user) {
+    // A restarted service has no outer process: it joined the pause process, and so will the
+    // command.
+    for (const Service& service : FindServices(paths, true)) {
+      if (!service.outer) continue;
+      const Fd view(::open(("/proc/" + std::to_string(service.pid) + "/ns/mnt").c_str(),
+                           O_RDONLY | O_CLOEXEC));
+      if (view && ::setns(view.get(), CLONE_NEWNS) == 0) break;
+    }
+    BecomeUser(paths);
+    if (::chdir("/") != 0) ThrowErrno("chdir /");
+  }
+  std::vector<char*> argv = {const_cast<char*>("podman")};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  std::vector<char*> envp;
+  for (const std::string& word : environment) envp.push_back(const_cast<char*>(word.c_str()));
+  envp.push_back(nullptr);
+  ::execve(podman.c_str(), argv.data(), envp.data());
+  ThrowErrno("execute " + podman, Code::kPlatform);
+}
+
+}  // namespace hutch

@@ -1,0 +1,140 @@
+#include "podman/host.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace hutch {
+namespace {
+
+HostFacts Good() {
+  HostFacts facts;
+  facts.user = "ada";
+  facts.kernel = "6.1.0";
+  facts.podman_path = "/usr/bin/podman";
+  facts.podman_version = "4.3.1";
+  facts.oci_runtime = "crun";
+  facts.network_helper = "slirp4netns";
+  facts.gvisor = facts.uid_helpers = true;
+  facts.subuids = facts.subgids = 65536;
+  facts.overlay = true;
+  facts.cgroups = CgroupLayout::kV2;
+  facts.controllers = {"cpu", "memory", "pids"};
+  facts.systemd_user = facts.tun_exists = facts.tun_usable = true;
+  return facts;
+}
+
+HostCheck Find(const HostFacts& facts, const std::string& name) {
+  for (const HostCheck& check : CheckHost(facts)) {
+    if (check.name == name) return check;
+  }
+  ADD_FAILURE() << "no check named " << name;
+  return {};
+}
+
+bool AllRequired(const HostFacts& facts) {
+  return nlohmann::json::parse(ChecksToJson(CheckHost(facts)))["ok"].get<bool>();
+}
+
+TEST(Host, IsFineWhenNothingIsMissing) {
+  for (const HostCheck& check : CheckHost(Good()))
+    EXPECT_TRUE(check.ok) << check.name << ": " << check.detail;
+  EXPECT_TRUE(AllRequired(Good()));
+}
+
+TEST(Host, NamesTheCommandThatGivesSubIds) {
+  HostFacts facts = Good();
+  facts.subgids = 0;
+  const HostCheck check = Find(facts, "sub-ids");
+  EXPECT_FALSE(check.ok);
+  EXPECT_TRUE(check.fix.starts_with("sudo usermod --add-subuids ")) << check.fix;
+  EXPECT_TRUE(check.fix.ends_with(" ada")) << check.fix;
+  EXPECT_FALSE(AllRequired(facts));
+}
+
+TEST(Host, SaysWhichLimitsTheKernelWillNotEnforce) {
+  HostFacts facts = Good();
+  facts.controllers = {"memory"};
+  const HostCheck check = Find(facts, "cgroup limits");
+  EXPECT_FALSE(check.ok);
+  EXPECT_NE(check.detail.find("pids, cpu"), std::string::npos) << check.detail;
+  EXPECT_TRUE(AllRequired(facts)) << "Hutch works without them";
+}
+
+TEST(Host, WorksWithoutGvisorAndSaysSo) {
+  HostFacts facts = Good();
+  facts.gvisor = false;
+  EXPECT_NE(Find(facts, "gvisor").fix.find("runsc"), std::string::npos);
+  EXPECT_TRUE(AllRequired(facts));
+}
+
+TEST(Host, RefusesAHybridLayoutToAnOrdinaryUserOnly) {
+  HostFacts facts = Good();
+  facts.cgroups = CgroupLayout::kHybrid;
+  EXPECT_FALSE(AllRequired(facts));
+  EXPECT_NE(Find(facts, "cgroup layout").fix, "");
+  facts.root = true;
+  EXPECT_TRUE(AllRequired(facts));
+}
+
+TEST(Host, TellsAMissingPodmanFromABrokenOne) {
+  HostFacts facts = Good();
+  facts.podman_version.clear();
+  EXPECT_NE(Find(facts, "podman").detail.find("does not run"), std::string::npos);
+  facts.podman_path.clear();
+  EXPECT_NE(Find(facts, "podman").detail.find("not installed"), std::string::npos);
+  EXPECT_FALSE(Find(facts, "podman").fix.empty());
+}
+
+TEST(Host, TakesAMissingServiceUserAsSomethingItCanMake) {
+  HostFacts facts = Good();
+  facts.root = true;
+  facts.user.clear();
+  EXPECT_FALSE(Find(facts, "user").ok);
+  EXPECT_TRUE(AllRequired(facts));
+}
+
+TEST(Host, PassesOnWhyThereIsNoPlaceForSockets) {
+  HostFacts facts = Good();
+  facts.place_error = "XDG_RUNTIME_DIR is not set";
+  facts.place_fix = "sudo loginctl enable-linger 1000";
+  const HostCheck check = Find(facts, "user");
+  EXPECT_FALSE(check.ok);
+  EXPECT_EQ(check.detail, facts.place_error);
+  EXPECT_EQ(check.fix, facts.place_fix);
+  EXPECT_FALSE(AllRequired(facts));
+}
+
+TEST(Host, IsReadWithoutAnAgentOrAService) {
+  const HostFacts facts = InspectHost(std::nullopt, std::nullopt);
+  EXPECT_EQ(facts.root, ::geteuid() == 0);
+  EXPECT_FALSE(facts.kernel.empty());
+  EXPECT_EQ(facts.graph_driver, "");
+}
+
+TEST(Host, BelievesTheServiceAboutWhatItHas) {
+  PodmanVersion version;
+  version.podman = "4.9.0";
+  version.cgroup_controllers = {"pids"};
+  version.graph_driver = "vfs";
+  version.network_helper = "pasta";
+  const HostFacts facts = InspectHost(std::nullopt, version);
+  EXPECT_EQ(facts.podman_version, "4.9.0");
+  EXPECT_EQ(facts.controllers, std::vector<std::string>{"pids"});
+  EXPECT_FALSE(Find(facts, "overlay").ok);
+  EXPECT_EQ(Find(facts, "network helper").detail, "pasta");
+}
+
+TEST(Host, PrintsOneJsonObjectWithEveryCheck) {
+  const auto json = nlohmann::json::parse(ChecksToJson({{"a\xff", false, true, "detail", "fix"}}));
+  ASSERT_EQ(json["checks"].size(), 1u);
+  for (const char* key : {"name", "ok", "required", "detail", "fix"})
+    EXPECT_TRUE(json["checks"][0].contains(key)) << key;
+  EXPECT_FALSE(json["ok"].get<bool>());
+}
+
+}  // namespace
+}  // namespace hutch
