@@ -258,3 +258,28 @@ def test_dependencies_take_the_place_of_an_environment() -> None:
     before = options(Environment(["a"], constraints="a<2"))
     assert before.changed({"dependencies": ["b"]}).environment is None
     assert before.changed({"timeout_sec": 3}).environment == before.environment
+
+
+def test_links_of_a_package_bring_nothing_from_elsewhere(tmp_path: Path) -> None:
+    """Whoever wrote the package might have the caller's files read so."""
+    from hutch import _modules
+
+    package = tmp_path / "package"
+    package.mkdir()
+    for path in (package / "__init__.py", package / "data", package / ".env", tmp_path / "key"):
+        path.write_text("text")
+    (tmp_path / "shared.py").write_text("x = 1")
+    targets = {
+        "outside": tmp_path / "key",
+        "disguised.py": tmp_path / "key",
+        "hidden": package / ".env",
+        "inside": package / "data",
+        "source.py": tmp_path / "shared.py",
+    }
+    for name, target in targets.items():
+        (package / name).symlink_to(target)
+    (tmp_path / "linked").symlink_to(package)
+    own = ["__init__.py", "data", "inside", "source.py"]
+    for place in ("package", "linked"):
+        found = _modules.files_of([tmp_path / place])
+        assert sorted(found) == [f"{place}/{name}" for name in own]

@@ -50,8 +50,18 @@ def _walk(place: str) -> Iterable[tuple[str, str]]:
             path = os.path.join(directory, name)
             if name.startswith(_SKIPPED) or name.endswith((".pyc", ".pyo")):
                 continue
-            if os.path.isfile(path):
+            if os.path.isfile(path) and not (os.path.islink(path) and _leads_away(path, place)):
                 yield path, os.path.join(top, os.path.relpath(path, place))
+
+
+def _leads_away(link: str, place: str) -> bool:
+    """Whether a package's link is to what does not travel by itself: a hidden file, or another than
+    source outside of the package. Who wrote the package may not read what the caller may."""
+    target = os.path.realpath(link)
+    if target.endswith(".py"):
+        return False
+    relative = os.path.relpath(target, os.path.realpath(place))
+    return any(part.startswith(".") for part in relative.split(os.sep))
 
 
 def _place(item: Any) -> str:

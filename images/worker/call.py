@@ -8,6 +8,7 @@ thread.
 
 from __future__ import annotations
 
+import _io
 import atexit
 import builtins
 import errno
@@ -77,6 +78,8 @@ _pwrite = os.pwrite
 _loads = pickle.loads
 _statvfs = os.statvfs
 _errno_of: Any = vars(OSError)["errno"].__get__
+_mro = type.__dict__["__mro__"].__get__
+_space = type.__dict__["__dict__"].__get__
 _builtins = vars(builtins)
 
 
@@ -347,7 +350,7 @@ class Worker:
         if given.get("files"):
             write_files(given["files"])
         if text.is_looked_for:
-            write_program(filename)
+            write_program(filename, given.get("files") or {})
         sys.argv = [filename, *given.get("args", ())]
         sys.path.insert(0, os.getcwd())
         if given.get("stdin") is not None:
@@ -387,11 +390,8 @@ class Worker:
                     trace = trace.tb_next
                 sys.excepthook(type(error), error, trace)
         except BaseException:
-            traceback.print_exc()
-        try:
-            self.finish_program()
-        except BaseException:
-            traceback.print_exc()
+            complain()
+        self.finish_program()
 
     # ---- replying ----
 
@@ -524,7 +524,7 @@ def limit_of(error: BaseException, cell: Any) -> int:
     """
     if isinstance(error, MemoryError):
         return LIMIT_MEMORY if is_out_of_memory(error) else 0
-    number = _errno_of(error) if isinstance(error, OSError) else None
+    number = _errno_of(error) if issubclass(type(error), OSError) else None
     no_thread = isinstance(error, RuntimeError) and error.args == ("can't start new thread",)
     if number not in LIMIT_ERRORS and not no_thread:
         return 0
@@ -668,14 +668,24 @@ def define(source: str, meta: dict[str, Any]) -> Any:
         raise NameError(f"the source defines no {meta['name']!r}") from None
 
 
-def write_program(filename: str) -> None:
-    """Writes the program to the file of its name in the working directory, unless there is one."""
+_written: set[str] = set()  # the files of programs that ran in this process
+
+
+def write_program(filename: str, given: dict[str, Any]) -> None:
+    """Writes the program to the file of its name in the working directory, unless there is one. An
+    earlier program's, in a shared cell, is none. `given`: the caller's files."""
     path = os.path.abspath(filename)
     if not path.startswith(os.getcwd() + os.sep):
         return
     try:
+        if path in _written and path not in map(os.path.abspath, given):
+            os.unlink(path)
+    except OSError:
+        pass  # it is gone
+    try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "x", encoding="utf-8", newline="") as file:
+            _written.add(path)
             file.write("".join(linecache.getlines(filename)))
     except OSError:
         pass  # there is one, or no room: as a program whose file was deleted
@@ -833,20 +843,41 @@ def tell_multiprocessing() -> None:
 
 def end_interpreter(keep: bool) -> None:
     """What a program can observe of the interpreter's end: threads are waited for, exit functions
-    run, objects finalized. `keep`: another program follows in this process.
+    run, objects finalized. `keep`: another program follows in this process. What raises here is
+    told, and changes neither what became of the program nor what is still to be done.
 
     That of logging comes last, as it was registered first; where there is no handler but its own it
     would do nothing, at the cost of a third of a short program."""
     threading = sys.modules.get("threading")
-    if threading is not None and (len(threading._active) > 1 or threading._threading_atexits):
-        if keep:
-            wait_for_threads(threading)
-        else:
-            threading._shutdown()
-    atexit._run_exitfuncs()
-    if len(logging._handlerList) > 1:  # type: ignore[attr-defined]
-        logging.shutdown()
-    finalize_objects(keep)
+    try:
+        if threading is not None and (len(threading._active) > 1 or threading._threading_atexits):
+            if keep:
+                wait_for_threads(threading)
+            else:
+                threading._shutdown()
+    except BaseException:
+        complain()
+    try:
+        atexit._run_exitfuncs()
+    except BaseException:
+        complain()
+    try:
+        if len(logging._handlerList) > 1:  # type: ignore[attr-defined]
+            logging.shutdown()
+    except BaseException:
+        complain()
+    try:
+        finalize_objects(keep)
+    except BaseException:
+        complain()
+
+
+def complain() -> None:
+    """Prints the error at hand, where that is possible."""
+    try:
+        traceback.print_exc()
+    except BaseException:
+        pass
 
 
 def wait_for_threads(threading: Any) -> None:
@@ -867,51 +898,89 @@ def wait_for_threads(threading: Any) -> None:
                 waiting = True
 
 
+_kept: list[Any] = []  # until this process ends
+
+
 def finalize_objects(keep: bool) -> None:
     """Calls `__del__` of what the program leaves, and writes what its files hold back. Objects of
     the zygote are not looked at: they are frozen. Nothing is destroyed: the process ends, or with
-    `keep` destroys them later, which calls `__del__` then."""
+    `keep` destroys them later, which calls `__del__` then. Classes are told apart by their places,
+    and looked into past their metaclasses, which may refuse, or lie."""
     try:
-        found = [value for generation in (2, 1, 0) for value in gc.get_objects(generation)]
-        kinds = set(map(type, found))
+        young, middle = gc.get_objects(0), gc.get_objects(1)
+        found = gc.get_objects(2)  # one list of them: there may be little memory left
+        found += middle
+        found += young
+        kinds = {id(kind): kind for kind in map(type, found)}
         if not keep:
-            ends = {kind: getattr(kind, "__del__", None) for kind in kinds}
-            ended = {kind for kind, end in ends.items() if type(end) is types.FunctionType}
+            ends = {place: end_of(kind) for place, kind in kinds.items()}
+            ended = {place: end for place, end in ends.items() if end is not None}
+            _kept.append(found)  # what others still referred to is not ended again when they let go
             for value in found if ended else ():
-                if type(value) in ended and not gc.is_finalized(value):
-                    finalize(value)
-        text = {kind for kind in kinds if issubclass(kind, io.TextIOBase)}
-        packed = {kind for kind in kinds if kind.__module__ in PACKED}
-        others = {kind for kind in kinds if issubclass(kind, io.IOBase)} - text - packed
-        for kinds in (text, packed, others):  # as each writes to the next
-            for value in found if kinds else ():
-                if type(value) in kinds:
-                    write_out(value, kinds is packed)
+                if id(type(value)) in ended and not gc.is_finalized(value):
+                    finalize(value, ended[id(type(value))])
+        text = {place for place, kind in kinds.items() if is_derived(kind, _io._TextIOBase)}
+        packed = {place for place, kind in kinds.items() if is_packed(kind)}
+        files = {place for place, kind in kinds.items() if is_derived(kind, _io._IOBase)}
+        for places in (text, packed, files - text - packed):  # as each writes to the next
+            for value in found if places else ():
+                if id(type(value)) in places:
+                    write_out(value, places is packed)
     except MemoryError:
         pass
 
 
-def finalize(value: Any) -> None:
-    function = type(value).__del__
+def end_of(kind: type) -> Any:
+    """Its `__del__`, where that is a function."""
+    for base in _mro(kind):
+        space = _space(base)
+        if "__del__" in space:
+            end = space["__del__"]
+            return end if type(end) is types.FunctionType else None
+    return None
+
+
+def is_derived(kind: type, base: type) -> bool:
+    return any(one is base for one in _mro(kind))
+
+
+def is_packed(kind: type) -> bool:
+    module = _space(kind).get("__module__")
+    return type(module) is str and module in PACKED
+
+
+def finalize(value: Any, function: Any) -> None:
     try:
         function(value)
     except BaseException:
-        print(f"Exception ignored in: {function!r}", file=sys.stderr)
-        traceback.print_exc()
+        try:
+            print(f"Exception ignored in: {function!r}", file=sys.stderr)
+        except BaseException:
+            pass
+        complain()
 
 
 def write_out(file: Any, close: bool) -> None:
     try:
         file.close() if close else file.flush()
-    except Exception:
+    except BaseException:
         pass  # it is closed, or there is no room
 
 
 def exit_unless_zero(code: Any) -> None:
-    if code is None or code == 0:
+    """As the interpreter does: what is neither None nor an int is a message, though it equals 0."""
+    if code is None:
         return
-    if not isinstance(code, int):
-        print(code, file=sys.stderr)
+    if issubclass(type(code), int):
+        code = int.__int__(code)
+        if code == 0:
+            return
+        code = code if -(1 << 63) <= code < 1 << 63 else -1
+    else:
+        try:
+            print(code, file=sys.stderr)
+        except BaseException:
+            pass
         code = 1
     flush_streams()
     leave(code)

@@ -74,6 +74,19 @@ def test_what_is_printed_after_exec_is_kept(isolation: Any) -> None:
 
 
 @pytest.mark.parametrize("isolation", RUNGS)
+@pytest.mark.parametrize("end", ["", "raise SystemExit(3)"])
+def test_a_child_that_outlives_its_program_keeps_nobody_waiting(isolation: Any, end: str) -> None:
+    text = """
+        import subprocess
+        subprocess.Popen(["sleep", "60"], start_new_session=True)
+        subprocess.run(["echo", "waited for"])
+    """
+    outcome = hutch.run(textwrap.dedent(text) + end, isolation=isolation, timeout_sec=30)
+    assert (outcome.limit, outcome.exit_code) == (None, 3 if end else 0), outcome
+    assert outcome.stdout == "waited for\n"
+
+
+@pytest.mark.parametrize("isolation", RUNGS)
 def test_interfaces_are_listed(isolation: Any) -> None:
     text = """
         import psutil, socket

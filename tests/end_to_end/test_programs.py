@@ -310,3 +310,102 @@ threading.Thread(target=lambda: (time.sleep(0.1), print("a thread's last line"))
     program = hutch.Program(source, isolation="shared", labels={"test": "ends"})
     lines = ["a pool's last line", "a thread's last line"]
     assert [sorted(program.run().stdout.splitlines()) for _ in range(4)] == [lines] * 4
+
+
+# Each of what a program leaves or does at its end, which no plain interpreter fails for.
+UNWILLING = {
+    "classes without a hash": """
+class Meta(type):
+    def __eq__(self, other): return self is other
+class Kind(metaclass=Meta): pass
+""",
+    "classes without attributes": """
+class Meta(type):
+    def __getattribute__(self, name): raise RuntimeError(name)
+    @property
+    def __module__(self): raise RuntimeError("no module")
+class Kind(metaclass=Meta): pass
+""",
+    "modules that do not compare": """
+class Name:
+    def __eq__(self, other): raise RuntimeError
+class Kind: pass
+Kind.__module__ = Name()
+""",
+    "handlers that fail": """
+import logging
+class Kind(logging.Handler):
+    def flush(self): raise RuntimeError
+""",
+    "pools that fail": """
+import threading
+def Kind(): raise RuntimeError
+threading._register_atexit(Kind)
+""",
+    "streams that fail": """
+import io, sys
+class Kind(io.StringIO):
+    def flush(self): sys.exit(3)
+""",
+}
+
+
+@pytest.mark.parametrize("stdin", ["", "given"])
+@pytest.mark.parametrize("what", UNWILLING)
+def test_what_a_program_leaves_does_not_change_what_became_of_it(what: str, stdin: str) -> None:
+    made = "held = [Kind]\n" if what.startswith("pools") else "held = [Kind, Kind()]\n"
+    source = UNWILLING[what] + made + 'last = open("/dev/stdout", "w"); last.write("written")\n'
+    outcome = hutch.run(source, stdin=stdin)
+    assert outcome.ok and outcome.stdout == "written", str(outcome)
+    outcome = hutch.run(source + "raise KeyError(1)", stdin=stdin)
+    assert outcome.error is not None and outcome.error.type == "KeyError"
+    assert outcome.stdout == "written"
+    assert hutch.run(source + "raise SystemExit(3)", stdin=stdin).exit_code == 3
+
+
+def test_an_object_is_finalized_once_though_another_lets_go_of_it() -> None:
+    source = """
+class Inner:
+    def __del__(self): print("inner")
+class Outer:
+    def __init__(self): self.inner = Inner()
+    def __del__(self): self.inner = None; print("outer")
+outer = Outer()
+def fall(depth):
+    try:
+        fall(depth - 1) if depth else 1 / 0
+    except Exception as error:  # what is told of it has the collector run
+        raise ValueError from error
+fall(60)
+"""
+    assert sorted(hutch.run(source).stdout.splitlines()) == ["inner", "outer"]
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("0.0", 1),
+        ("type('Zero', (), {'__eq__': lambda *_: True})()", 1),
+        ("type('Wrong', (), {'__str__': lambda _: 1 / 0})()", 1),
+        ("1 << 70", 255),
+        ("-1", 255),
+        ("''", 1),
+    ],
+)
+def test_an_exit_code_fails_as_in_the_interpreter(code: str, exit_code: int) -> None:
+    for _ in range(3):
+        outcome = hutch.run(f"import sys; sys.exit({code})")
+        assert (outcome.status, outcome.exit_code) == ("died", exit_code), str(outcome)
+    assert hutch.run("import sys; sys.exit(False)").ok
+
+
+def test_a_program_of_a_shared_cell_finds_its_own_file() -> None:
+    programs = [
+        hutch.Program(f"print({name!r}, open(__file__).read()[:10])", isolation="shared")
+        for name in ("one", "two")
+    ]
+    for _ in range(2):
+        told = [program.run().stdout for program in programs]
+        assert told == ["one print('one\n", "two print('two\n"]
+    given = programs[0].run(files={"program.py": "the caller's"}).stdout
+    assert given == "one the caller\n"
