@@ -867,9 +867,9 @@ def wait_for_threads(threading: Any) -> None:
 
 
 def finalize_objects(keep: bool) -> None:
-    """Calls `__del__` of what the program leaves, and writes what its files hold back. Objects of
-    the zygote are not looked at: they are frozen. Nothing is destroyed: the process ends, or with
-    `keep` destroys them later, which calls `__del__` then."""
+    """Calls `__del__` of what the program leaves, closes its generators, and writes what its files
+    hold back. Objects of the zygote are not looked at: they are frozen. Nothing is destroyed: the
+    process ends, or with `keep` destroys them later, which calls `__del__` and closes then."""
     try:
         found = [value for generation in (2, 1, 0) for value in gc.get_objects(generation)]
         kinds = set(map(type, found))
@@ -878,6 +878,9 @@ def finalize_objects(keep: bool) -> None:
             ended = {kind for kind, end in ends.items() if type(end) is types.FunctionType}
             for value in found if ended else ():
                 if type(value) in ended and not gc.is_finalized(value):
+                    finalize(value)
+            for value in found if types.GeneratorType in kinds else ():
+                if type(value) is types.GeneratorType and not value.gi_running:
                     finalize(value)
         text = {kind for kind in kinds if issubclass(kind, io.TextIOBase)}
         packed = {kind for kind in kinds if kind.__module__ in PACKED}
@@ -891,11 +894,13 @@ def finalize_objects(keep: bool) -> None:
 
 
 def finalize(value: Any) -> None:
-    function = type(value).__del__
+    generator = type(value) is types.GeneratorType
+    function = types.GeneratorType.close if generator else type(value).__del__
     try:
         function(value)
     except BaseException:
-        print(f"Exception ignored in: {function!r}", file=sys.stderr)
+        what = value if generator else function
+        print(f"Exception ignored in: {what!r}", file=sys.stderr)
         traceback.print_exc()
 
 
