@@ -14,6 +14,7 @@ back afterwards) a lock is held.
 from __future__ import annotations
 
 import functools
+import gc
 import io
 import marshal
 import operator
@@ -21,8 +22,9 @@ import os
 import pickle
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
@@ -150,7 +152,7 @@ def portable_function(function: FunctionType) -> FunctionType:
     twin.__qualname__ = function.__qualname__
     twin.__module__ = function.__module__
     twin.__dict__.update(function.__dict__)
-    twin.__doc__ = None
+    twin.__doc__ = function.__doc__
     return twin
 
 
@@ -225,6 +227,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
                 return _with_empty_cache(obj)
         elif kind is functools.cached_property:  # before Python 3.12 it holds a lock
             return kind, (obj.func,), {"attrname": obj.attrname}
+        elif kind is MappingProxyType:  # with the next one: functools.singledispatch has both
+            return kind, (gc.get_referents(obj)[0],)
+        elif kind is weakref.WeakKeyDictionary:
+            return kind, (), None, None, iter(list(obj.items()))
         elif isinstance(obj, io.TextIOWrapper):
             # cloudpickle would send the content of a file that is open for reading.
             raise pickle.PicklingError("an open file does not travel: pass its content")

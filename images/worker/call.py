@@ -902,10 +902,10 @@ _kept: list[Any] = []  # until this process ends
 
 
 def finalize_objects(keep: bool) -> None:
-    """Calls `__del__` of what the program leaves, and writes what its files hold back. Objects of
-    the zygote are not looked at: they are frozen. Nothing is destroyed: the process ends, or with
-    `keep` destroys them later, which calls `__del__` then. Classes are told apart by their places,
-    and looked into past their metaclasses, which may refuse, or lie."""
+    """Calls `__del__` of what the program leaves, closes its generators, and writes what its files
+    hold back. Objects of the zygote are not looked at: they are frozen. Nothing is destroyed: the
+    process ends, or with `keep` destroys them later, which ends them then. Classes are told apart
+    by their addresses, and looked into past their metaclasses, which may refuse, or lie."""
     try:
         young, middle = gc.get_objects(0), gc.get_objects(1)
         found = gc.get_objects(2)  # one list of them: there may be little memory left
@@ -931,13 +931,20 @@ def finalize_objects(keep: bool) -> None:
 
 
 def end_of(kind: type) -> Any:
-    """Its `__del__`, where that is a function."""
+    """Its `__del__`, where that is a function; what closes a generator."""
+    if kind is types.GeneratorType:
+        return close_generator
     for base in _mro(kind):
         space = _space(base)
         if "__del__" in space:
             end = space["__del__"]
             return end if type(end) is types.FunctionType else None
     return None
+
+
+def close_generator(value: Any) -> None:
+    if not value.gi_running:
+        value.close()
 
 
 def is_derived(kind: type, base: type) -> bool:
@@ -954,7 +961,8 @@ def finalize(value: Any, function: Any) -> None:
         function(value)
     except BaseException:
         try:
-            print(f"Exception ignored in: {function!r}", file=sys.stderr)
+            what = value if function is close_generator else function
+            print(f"Exception ignored in: {what!r}", file=sys.stderr)
         except BaseException:
             pass
         complain()

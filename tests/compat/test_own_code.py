@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,27 @@ def test_what_the_file_defines_can_be_pickled_inside(isolation: Any) -> None:
 
     for _ in range(3):
         assert pickled("a") == ["A", "double"]
+
+
+@functools.singledispatch
+def length(value: object) -> int:
+    """How long it is, with what it holds."""
+    return 1
+
+
+@length.register(list)
+def length_of_list(value: list[object]) -> int:
+    return sum(length(x) for x in value)
+
+
+def test_a_function_that_chooses_by_type_travels() -> None:
+    length([1])  # fills its cache
+
+    @hutch.sandbox
+    def called() -> tuple[int, list[str], str | None]:
+        return length([1, [2, "x"]]), [kind.__name__ for kind in length.registry], length.__doc__
+
+    assert called() == (3, ["object", "list"], "How long it is, with what it holds.")
 
 
 @pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])

@@ -288,6 +288,10 @@ gone = Held("third"); del gone
 class Failing:
     def __del__(self): sys.exit(3)
 failing = Failing()
+def lines():
+    try: yield
+    finally: print("end of lines")
+suspended = lines(); next(suspended)
 """
 
 
@@ -296,6 +300,7 @@ failing = Failing()
 def test_objects_that_a_program_leaves_are_finalized(end: str, stdin: str) -> None:
     outcome = hutch.run(OBJECTS + end, stdin=stdin)
     lines = ["end of THIRD", "an exit function", "end of FIRST", "end of SECOND"]
+    lines.append("end of lines")
     assert outcome.stdout.splitlines() == lines
     assert outcome.ok is (end == "") and "Exception ignored in: <function Failing" in outcome.stderr
 
