@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every test relies on."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The audit log: one JSON object a line for each call, and one for each policy when it is first
 // used, in files that are rotated by size. Never an argument, a result, or what was printed.
 //

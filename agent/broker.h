@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who gets which cell: the pools by key, the leases by cell, the environments being built, and what
 // clients ask.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The broker's side of agent.toml and of the audit log: what callers may ask for, how many cells
 // they may hold, and what is written down of each call.
 #include <algorithm>

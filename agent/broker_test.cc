@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The Broker with a Server on a real socket and with peers of the test's own, over pools whose
 // workers are scripted wardens.
 #include "agent/broker.h"

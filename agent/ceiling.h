@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a caller asks for, held against what it may have: pure decisions, before anything is built.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "agent/config.h"
 
 #include <toml++/toml.h>
@@ -11,6 +13,7 @@
 #include <iterator>
 #include <set>
 
+#include "agent/limits.h"
 #include "wire/egress.h"
 #include "wire/error.h"
 
@@ -148,10 +151,12 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
   Section section(table, title, file);
   Ceiling ceiling;
   for (const LimitField& limit : kLimitFields) {
-    ceiling.*limit.ceiling = limit.whole
-                                 ? section.Whole(limit.name, static_cast<int64_t>(limit.least),
-                                                 static_cast<int64_t>(limit.most))
-                                 : section.Number(limit.name, limit.most);
+    if (limit.whole) {
+      ceiling.*limit.ceiling = section.Whole(limit.name, static_cast<int64_t>(limit.least),
+                                             static_cast<int64_t>(limit.most));
+    } else {
+      ceiling.*limit.ceiling = section.Number(limit.name, limit.most);
+    }
   }
   ceiling.allow_network = section.List("allow_network");
   ceiling.mounts = section.List("mounts");
@@ -175,7 +180,8 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
   if (ceiling.mounts) {
     for (const std::string& root : *ceiling.mounts) {
       if (!IsAbsolute(root))
-        section.Refuse(section.At("mounts"), "mounts has \"" + root + "\", which is not an absolute path");
+        section.Refuse(section.At("mounts"),
+                       "mounts has \"" + root + "\", which is not an absolute path");
     }
   }
   return ceiling;
@@ -238,8 +244,9 @@ AgentConfig ParseConfig(std::string_view text, const std::string& name) {
   try {
     parsed = toml::parse(text, std::string_view(name));
   } catch (const toml::parse_error& error) {
-    throw Error(Code::kInvalidArgument, name + ":" + std::to_string(error.source().begin.line) +
-                                            ": it is not valid TOML: " + std::string(error.description()));
+    throw Error(Code::kInvalidArgument,
+                name + ":" + std::to_string(error.source().begin.line) +
+                    ": it is not valid TOML: " + std::string(error.description()));
   }
   Section section(parsed, "", name);
   AgentConfig config;

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // agent.toml: what whoever runs the agent lets its callers have. It lies in the state directory,
 // and is read when the agent starts and when it is told to (SIGHUP, `hutch agent reload`).
 //

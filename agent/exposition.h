@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the agent tells of itself when it is asked: its state as JSON, and its metrics as JSON or as
 // Prometheus reads them (text format 0.0.4).
 //

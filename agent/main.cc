@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // hutch-agent: the agent itself (--serve, --foreground) and the launcher's verbs that make it be
 // there.
 //

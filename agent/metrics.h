@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the agent counts: calls by how they ended, where their time went, and how fast they come.
 //
 // Plain values that belong to the loop's thread; time comes in as an argument. Adding a call

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The agent's socket: accepts clients of our own user, reads their messages, and gives them to the
 // broker.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How many cells and how much memory callers hold, in all and of each tenant, and who may have one
 // more. Pure; belongs to one thread.
 #pragma once

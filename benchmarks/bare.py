@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floors of a first result: one container by Podman's API that does nothing, and a bare import."""
 
 from __future__ import annotations

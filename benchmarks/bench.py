@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What calls cost here, each beside its floor and its target, and beside what one would pick
 instead: one table, and with `--json` one file of the same figures.
 

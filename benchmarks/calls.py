@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of warm calls: paced, in bursts, back to back, on all cores, many to a cell, whole programs.
 
 How calls are spaced decides the figure. Paced and burst calls find a cell that is made already;

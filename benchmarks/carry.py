@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floors of a value's way: its bytes between this process and one that waits, and nothing else."""
 
 from __future__ import annotations

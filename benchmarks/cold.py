@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of first results: from an agent without a worker, from nothing but Podman's service, and of
 environments that are yet to be built.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A row of one caller that behaves, beside a hundred hostile calls at once.
 
 Its floor is what the kernel's scheduler does to a caller of parked forks beside a few processes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of large arguments and results, beside what brings the same bytes to another process.
 
 An argument that is lent in shared memory is copied once, and one that was born there not at all:

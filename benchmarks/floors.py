@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The floor of a fresh process for each call: forks made ahead, without one wall.
 
 An echo says what a call costs in a process that is there already. This says what a process of its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What this machine is and how busy it was: without it no figure means anything."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of many calls at once: a long map, 1,000 awaited calls, 64 threads; who waits longest."""
 
 from __future__ import annotations

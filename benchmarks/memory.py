@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of memory, by /proc: an agent, a zygote, a slot with its parked cell; and of importing."""
 
 from __future__ import annotations

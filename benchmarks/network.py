@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of what an allowed host costs: a request, and many bytes, by the egress process.
 
 Beside the same done by a plain process of this host. The server is this process's own, on loopback.

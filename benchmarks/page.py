@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the measured part of docs/benchmarks.md, and docs/benchmarks.svg."""
 
 from __future__ import annotations

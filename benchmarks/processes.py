@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes and containers of this instance of Hutch, as Podman and /proc tell them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user would pick instead, at the same trivial call, and what each of them does not isolate.
 
 Each is measured as its own documentation says to call it. Published packages are installed only

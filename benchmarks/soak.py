@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many calls, and what is more after them than before: memory of the agent, warden, zygote and
 client, descriptors, processes, containers, files. As root, who may look everywhere.
 """

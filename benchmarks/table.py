@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of figures: as a table for people, as JSON, as Markdown."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The client, as Python calls it. Every wait releases the GIL and takes it back only to run the
 // caller's callbacks and signal handlers. Thread contract: everything here needs the GIL.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Module _core: the client and the result decoder, as thin as it can be. What a user reads is the
 // typed package on top; _core.pyi is this file's interface.
 
@@ -33,6 +35,21 @@ py::dict PathsDict() {
   }
 }
 
+// Names for what an Error is made of, in order.
+py::dict FieldsOfError() {
+  py::dict fields;
+  const py::object property = py::module_::import("builtins").attr("property");
+  size_t place = 0;
+  for (const char* name : {"code", "message", "hint", "may_have_run", "figures"}) {
+    fields[name] = property(py::cpp_function([place](const py::object& self) -> py::object {
+      const py::tuple args = self.attr("args");
+      return place < args.size() ? py::object(args[place]) : py::object(py::dict());
+    }));
+    ++place;
+  }
+  return fields;
+}
+
 }  // namespace
 }  // namespace hutch
 
@@ -41,7 +58,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("VERSION") = kHutchVersion;
   m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
   CoreError() = py::reinterpret_steal<py::object>(
-      PyErr_NewException("hutch._core.Error", PyExc_Exception, nullptr));
+      PyErr_NewException("hutch._core.Error", PyExc_Exception, FieldsOfError().ptr()));
   m.attr("Error") = CoreError();
   // By value, as pybind11 asks. NOLINTNEXTLINE(performance-unnecessary-value-param)
   py::register_exception_translator([](std::exception_ptr pointer) {

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The reader of the format that decode.h specifies. Iterative: msgpack-cxx's parser calls the
 // visitor below, which keeps finished values on one stack and open arrays and maps on another; an
 // array or map is built when its last item is there.
@@ -67,7 +69,8 @@ constexpr uint64_t kFreeParts = 4;
 // And what builders make besides their fields.
 uint64_t BuiltBytes(uint8_t kind) {
   if (kind == kNdarray) return 640;
-  if (kind >= kFirstTabular && kind <= kLastTabular) return 3072;
+  // Four times what they take: building one is slow, and this bounds how many there are.
+  if (kind >= kFirstTabular && kind <= kLastTabular) return 12288;
   if (kind == kTensor) return 1152;
   if (kind >= kArrowArray) return 768;  // images, too
   return kBuiltBytes;

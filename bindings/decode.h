@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell returns, as data: the byte format, and the one decoder that reads it.
 //
 // The writer is images/worker/encode.py, inside the cell, where hostile code may have replaced any

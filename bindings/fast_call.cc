@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "bindings/fast_call.h"
 
 #include <string_view>

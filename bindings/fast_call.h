@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The whole of a warm call behind one entry from Python: what it would take the package some forty
 // functions to do is most of a warm call's time where the caches have been used by others since.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "bindings/plain_arguments.h"
 
 #include <marshal.h>

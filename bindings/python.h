@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // pybind11, for every file of this folder alike: the same conversions wherever a value crosses.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What became of a call, and what Hutch failed at, as Python sees them. Thread contract: everything
 // here needs the GIL.
 #pragma once

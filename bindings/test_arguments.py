@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments as bytes, and what cannot be: refused by name, before anything is sent."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a pool is prepared, what is repeated and what never is: with an agent that is made up."""
 
 from __future__ import annotations

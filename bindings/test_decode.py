@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Results as data: what the cell's encoder writes, the decoder builds again, equal; all else is
 refused, and nothing runs.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """numpy, pandas, Arrow and PIL as results: equal with dtype, index, missing values and timezones;
 hostile forms refused.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """polars' frames and columns as results: equal with their types; hostile forms refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's tensors as arguments and results: equal with dtype and shape; hostile forms refused."""
 
 from __future__ import annotations

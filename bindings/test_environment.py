@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Environment` and the files that make one: what is taken, and what is refused in one sentence."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors that a caller catches: by Hutch's class or by the builtin one, here and after a pickle."""
 
 from __future__ import annotations

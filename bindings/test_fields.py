@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What must be written in more than one place about an option is the same in each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What travels with a function: loaded in another process that has neither this file nor Hutch, as
 a cell does, and with nothing of this host in it.
 """

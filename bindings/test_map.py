@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many calls, bounded in flight: the logic of map with calls that are made up."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mounts: which ones are refused, by name and with a reason, and what a look finds."""
 
 from __future__ import annotations

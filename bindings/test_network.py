@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `allow_network` and `secrets` take, and what a record of the proxy makes of an Outcome."""
 
 from __future__ import annotations

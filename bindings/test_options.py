@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each bad keyword is refused when it is given, by an error that names it."""
 
 from __future__ import annotations

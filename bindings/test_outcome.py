@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outcomes as values: shown, pickled, turned into JSON; and what a traceback explains."""
 
 from __future__ import annotations

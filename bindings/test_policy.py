@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policy, presets, TOML, `policy=`: what is given is what holds, or it is refused by name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One set however it is spelled; what is no name with a version is refused in a sentence."""
 
 from __future__ import annotations

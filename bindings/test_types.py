@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The closed set of names that annotations and arguments give, and return annotations as promises
 that are kept.
 """

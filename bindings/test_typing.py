@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a type checker says of a user's program: what is right passes, what is wrong does not."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One process's connection to one agent: prepares pools, keeps cells leased ahead, runs calls on
 // them.
 //

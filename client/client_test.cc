@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A Client against a scripted agent: a thread that listens on a real socket and speaks the messages
 // of wire/message.h.
 #include "client/client.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Calls that nobody waits for one by one: any number under way, driven by one thread.
 //
 // Start and Cancel are for any thread and never wait. Next is for one thread at a time: it sends

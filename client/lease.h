@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One call on one leased cell: sends it, polls its socket and its output with the deadline, and
 // decides what became of it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A Lease against scripted cells: threads that hold the other ends of a real socket and two real
 // pipes.
 #include "client/lease.h"

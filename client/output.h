@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a call printed: at most `limit` bytes of both streams together are kept, the beginning and
 // the end; all are counted.
 #pragma once

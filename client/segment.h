@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shared memory that carries large arguments into cells, and is used again.
 //
 // Filling pages that are fresh costs several times the copy itself, so a segment keeps its memfd

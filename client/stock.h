@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The leases of one pool that no call of this process uses now, and how many to ask for ahead.
 //
 // A cell that was loaded ahead is for calls of one identity and for no other, to which it would

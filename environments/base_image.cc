@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "environments/base_image.h"
 
 #include <sys/stat.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Base images that callers name: an OCI image whose Python a call runs on, in place of the one
 // derived from the caller's own interpreter.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Base images: what is believed of one, and what a caller hears of one that cannot be had.
 #include "environments/base_image.h"
 

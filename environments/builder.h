@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Builds one environment in containers that are thrown away: fetch, import, compile, one after
 // another.
 //

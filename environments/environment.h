@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The store of environments: read-only directories with a digest's packages installed, built once
 // and then shared.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Builds real environments with a real Podman and a real package index.
 //
 // Needs a Podman service of our own user and what the launcher installs, so it asks for them:

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What an environment is made of, and the digest that names it. Values and pure functions.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // From the installer's log to what a user should read: its own sentence, and what to do. Pure
 // functions.
 #pragma once

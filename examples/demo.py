@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `make demo` shows: a real analysis, a program's error explained, latency, three attacks.
 
 The data set is scikit-learn's breast-cancer table. This host need not have scikit-learn: the table

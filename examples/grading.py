@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grades untrusted solutions: an answer leaves one call as data and is checked in a second one.
 
 Code under test can forge whatever its own cell says of itself, also a passed test. So the checker

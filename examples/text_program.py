@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs programs given as text, for example by a model: the text is never compiled on this host."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "launcher/cell_cgroups.h"
 
 #include <linux/magic.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The cgroup below which each slot gets one of its own: a directory that is delegated to Podman's
 // user for good, with its own controllers.
 //

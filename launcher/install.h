@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Puts on the host what containers are made of: the base image in Podman's store, the runtime in
 // the state directory.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The launcher: makes the agent be there, and not be there. `hutch-agent
 // --start`, `--install`, `--stop`, `--doctor`, `--podman`.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "launcher/mount_view.h"
 
 #include <dirent.h>

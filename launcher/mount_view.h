@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The private view of the mounts that the service user's Podman runs in, and the cgroup that it
 // owns.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The podman service that Hutch runs for itself, and the user it belongs to.
 //
 // An ordinary user's service is `podman system service` at Paths::podman_socket(), kept by their

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "launcher/podman_service.h"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who the launcher acts as, and the programs that it starts.
 //
 // REQUIRES a single-threaded process: these functions fork, and switch the calling thread's user.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A few threads for what blocks: libpod and environment builds. Results go back to the event loop
 // by Loop::Post.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How near this process is to its limit of open files, and what is given up first.
 //
 // The kernel hands out the lowest free number: a descriptor numbered n says that n others are open.

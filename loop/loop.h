@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The agent's one event loop: descriptors, timers, and work posted from other threads.
 //
 // Everything but Post() and Stop() belongs to the thread that calls Run(). Callbacks run on that

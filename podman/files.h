@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Files and directories that a stranger may have written, such as what a build leaves. Any thread.
 #pragma once
 

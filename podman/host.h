@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What this host is and can enforce, as data, and what is to be mended where it falls short.
 //
 // Facts are read (InspectHost), judged apart from that (CheckHost, pure) and printed

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a worker is shown of its caller's files: checks, what the container is made with, what its
 // warden is told, and the end of copies that nobody uses. Pure but for SweepCopies.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "podman/podman.h"
 
 // The one user of cpp-httplib. Podman's reply is parsed as data of a stranger: bounded in bytes and

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libpod over its REST API: the only part of Hutch that speaks HTTP.
 //
 // One Podman is one client of one service socket. Thread-safe: each call makes a connection of its

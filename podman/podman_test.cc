@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Podman against a small server that misbehaves on purpose, and once against a real one where it
 // runs.
 #include "podman/podman.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The channels of one cell: its socket, its two output pipes and, where it has a network, the
 // egress channel, both ends of each, made by the host. Movable values without threads.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The kernel's own limits for slots, where the host delegates cgroup v2 to us: one cgroup for each
 // slot, with memory.max, no swap, pids.max and cpu.max.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the kernel does with a real delegated cgroup is tried in tests/host: most machines that
 // build this have none to give. Where this one has, Prove() is tried here too.
 #include "pool/cgroups.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How a worker's container is walled off: the libpod spec, as text. Each restriction names its
 // reason beside it. And what its warden is told of the calls that will run there.
 #pragma once

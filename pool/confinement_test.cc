@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "pool/confinement.h"
 
 #include <gtest/gtest.h>
@@ -126,8 +128,10 @@ TEST(Confinement, OnesOnGvisorSaySo) {
 
 TEST(WorkerSpec, MountsAreReadOnlyAndQuietInTheContainer) {
   WorkerLaunch launch;
-  launch.mounts = {{.source = "/srv/data", .destination = "/data"},
-                   {.source = "/srv/data", .destination = "/out", .writable = true}};
+  launch.mounts.resize(2);
+  launch.mounts[0].destination = "/data";
+  launch.mounts[1].destination = "/out";
+  launch.mounts[1].writable = true;
   launch.as_caller = true;
   launch.uid = kCallerUid;
   const std::string spec = WorkerContainerSpec({}, launch);

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warm workers of one environment under one policy, and those who wait for a cell of theirs.
 //
 // Belongs to the loop's thread. A Pool owns its workers; who holds which leased cell is the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A Pool and its Workers against a fake libpod whose containers are scripted wardens on real
 // sockets.
 #include "pool/pool.h"

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How hard the host is pressed, as one number from 0 (idle) to 1 (others wait for it all the time):
 // from the kernel's pressure stall information where it has it (PSI, Linux 4.20), else from the
 // load average and the memory that is left.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Who waits for a cell of one pool, and whose turn it is.
 //
 // First come, first served within a caller; callers in turn; those who only look ahead after

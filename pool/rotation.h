@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // When a worker is due for replacement: pure decisions over numbers; time comes in as an argument.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A pool whose workers serve one call each: a stock of workers with one parked cell, refilled
 // behind the calls. The queue, the leases and what a caller sees are those of any pool.
 #include <algorithm>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How many cells a pool keeps parked, when it makes more, and when it is idle: pure decisions over
 // numbers and times that come in.
 //

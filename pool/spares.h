@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Workers that are started ahead of the pool they will serve: container, warden and interpreter are
 // there, the worker files are loaded, and nobody's code has run. A pool takes one and configures
 // it, and has its first cell in the time of its imports and a fork or two instead of a container's

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Spares, and a Pool that takes them, against a fake libpod whose containers are scripted wardens.
 #include "pool/spares.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One warm container of one environment under one policy: starts it, talks to its warden, keeps the
 // books of its slots and cells, and removes it.
 //

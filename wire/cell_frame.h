@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The fixed little-endian frames spoken with a worker: client <-> cell, and agent <-> warden <->
 // zygote and slots.
 //
@@ -191,7 +193,8 @@ enum CellLimit : uint32_t {
 };
 inline constexpr const char* kCellLimitNames[] = {"", "time", "cpu_time", "memory", "pids", "disk"};
 constexpr const char* NameOfLimit(uint32_t cell_limit) {
-  return cell_limit < sizeof kCellLimitNames / sizeof *kCellLimitNames ? kCellLimitNames[cell_limit] : "";
+  return cell_limit < sizeof kCellLimitNames / sizeof *kCellLimitNames ? kCellLimitNames[cell_limit]
+                                                                       : "";
 }
 
 // What a cell is made of, in the order in which the warden tries it.

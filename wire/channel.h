@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Datagrams and descriptors over a Unix SEQPACKET socket. Nothing here blocks: the caller polls.
 //
 // Stateless functions; safe from any thread, but two threads that read one socket share its

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a pool's cells may reach: the rules of `allow_network`, read and answered by one parser for
 // client, agent and egress process alike, and the listeners that follow from them.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The one exception type of Hutch's own code, and its closed set of codes.
 //
 // An Error says what *Hutch* failed at. What the user's function did is a value (Outcome), absence

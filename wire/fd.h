@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A move-only file descriptor: closes what it owns when it is dropped.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether one who is asked about once a second still answers: pure decisions over numbers.
 //
 // A process that is stopped, or hangs, keeps its connection, so only its silence tells. Silence is

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Shared memory made by us and handed to a peer: every memfd of Hutch is made on the host and
 // sealed before it is sent.
 #pragma once

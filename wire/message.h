@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Requests and replies between client and agent, both ours and of one user: cereal inside, one
 // datagram each.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "wire/paths.h"
 
 #include <pwd.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Where Hutch keeps its things on this host. Values; made once from the environment and handed
 // down.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // SHA-256 (FIPS 180-4) of bytes at hand: what names a set of packages and everything made from it.
 // Pure functions.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Values that cross a socket of ours: plain, copyable, comparable; no behaviour.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One cell in the egress process: its channel to the forwarder, its streams, what it used up, and
 // the records of what was decided for it.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What agent and egress process tell each other, over one SEQPACKET socket: JSON, and descriptors
 // beside it. Both ends are ours; the egress process's answers are bounded and read as text only,
 // for its parsers face strangers.

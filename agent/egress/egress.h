@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The broker's face to the egress process: gives it the cells that have a network, and gets back
 // what it decided for each.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The broker's face, against a libpod that keeps names only: where a container is started, the
 // test connects as its process would.
 #include "agent/egress/egress.h"

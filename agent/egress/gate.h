@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell says on one connection, checked before any of it goes on to the server: that TLS
 // names the host it was opened for, that HTTP requests do, and, for a host with a secret, the
 // requests with its header added.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // HTTP/1.1 requests as strictly as they can be read: what two readers could take in two ways is
 // refused, so that what we checked is what the server sees. Bytes of a stranger; all is bounded.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What one cell may take of the proxy, and the proxy of its host. Values.
 #pragma once
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The one port on which the cell's proxy-aware programs ask for hosts: HTTP CONNECT, HTTP requests
 // in absolute form, and SOCKS5 with names, told apart by the first byte. One reader for each, and
 // one for all of their names (ParseAuthority).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Names to addresses, off the loop's thread.
 //
 // Belongs to the loop's thread; each lookup runs on a thread of its own, for getaddrinfo cannot be

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The egress process itself: `hutch-agent --egress`. Serves the agent at whose socket it called
 // until that connection closes.
 //

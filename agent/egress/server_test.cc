@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The egress process as a whole, in this process: a forwarder's and an agent's end, an egress
 // server on a loop of its own, and real servers on loopback. Names are looked up in a table.
 #include "agent/egress/server.h"

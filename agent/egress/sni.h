@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The server's name in the first bytes of a TLS connection. Reads bytes of a stranger: bounded, and
 // no length in them is believed beyond what is there.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "agent/egress/stream.h"
 
 #include <netinet/in.h>

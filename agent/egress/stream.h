@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // One connection of a cell through the proxy: asked for, decided, resolved, vetted, dialled,
 // checked, relayed.
 //

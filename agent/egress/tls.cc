@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "agent/egress/tls.h"
 
 #include <openssl/err.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // TLS to a host with a secret, from our end. OpenSSL is behind this header, and in tls.cc only.
 //
 // A context may be shared; a client belongs to one thread. Nothing blocks: the socket is

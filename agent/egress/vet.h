@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Which addresses may be dialled: one table of special ranges, and the user's CIDRs that open parts
 // of it.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hutch runs Python that you do not trust, on your own machine, in warm rootless containers.
 
     from hutch import sandbox

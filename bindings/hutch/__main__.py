@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`python -m hutch`: the command line."""
 
 from hutch.cli import main

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What becomes of a result that is not what the function's return annotation says.
 
 Plain Python ignores an annotation. So plain data arrive as they are, with one `AnnotationWarning`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call's arguments as bytes: pickle protocol 5, large buffers out of band, and marshal for the
 plainest (wire/cell_frame.h).
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocking iterators on an event loop: each step waits in a thread."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the values that the decoder does not build itself, one function for each kind of
 bindings/decode.h.
 

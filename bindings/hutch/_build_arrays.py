@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builders for numpy, pandas and PIL (see _build.py, whose rules hold here).
 
 Arrays refer to the payload where it is writable and private to this result, else they get bytes of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builders for Arrow (see _build.py, whose rules hold here).
 
 An array is put together from its buffers and then validated in full: offsets in bounds and rising,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builders for polars (see _build.py, whose rules hold here): from an Arrow table that was
 validated in full, of the types only that polars itself gives out.
 """

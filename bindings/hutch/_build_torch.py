@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builder for tensors of torch (see _build.py, whose rules hold here).
 
 As arrays do, a tensor refers to the payload where that is writable and private to the result.

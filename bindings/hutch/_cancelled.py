@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SandboxCancelled, apart from the other errors: its base makes concurrent.futures be imported."""
 
 from __future__ import annotations

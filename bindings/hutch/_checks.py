@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of one value of a keyword, and the name that was meant by one that there is not.
 
 Each returns the value as it is kept, or raises ValueError, or TypeError for what is no value of its

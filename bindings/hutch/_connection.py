@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This process's connection to the agent: finds or starts it, and prepares pools on it.
 
 One Connection a process, shared by its threads; a forked child makes its own. What a pool is called
@@ -113,7 +114,7 @@ class Connection:
                     _heed(pool.notes, request.spec)
                     return pool
                 except _core.Error as error:
-                    if error.args[0] not in _MENDED_BY_INSTALL or attempt == 2:
+                    if error.code not in _MENDED_BY_INSTALL or attempt == 2:
                         raise
                     progress.close()
                     _install(request)
@@ -198,7 +199,7 @@ def on_existing(work: Callable[[_core.Client], T]) -> T | None:
         try:
             return work(client)
         except _core.Error as error:
-            if error.args[0] not in ("unavailable", "protocol"):
+            if error.code not in ("unavailable", "protocol"):
                 raise from_core(error) from None
         found = _current
         if found is not None and found.client is client:
@@ -243,7 +244,7 @@ def connect(start: bool) -> _core.Client:
         return _connect(_core.paths())
     except _core.Error as error:
         # "platform": a place is missing that the launcher makes, such as root's service user.
-        if not start or error.args[0] not in ("unavailable", "platform"):
+        if not start or error.code not in ("unavailable", "platform"):
             raise
     from hutch import _launcher
 
@@ -293,7 +294,7 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
             building = False
             return work(connection, pool)
         except _core.Error as error:
-            code, may_have_run = error.args[0], bool(error.args[3])
+            code, may_have_run = error.code, error.may_have_run
             if code in ("unavailable", "protocol"):
                 drop(connection)
             elif code in _MENDED_BY_INSTALL and attempt == 0:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the C++ side offers to the package. Thin on purpose: a connection to the agent, calls, and
 the result decoder.
 """
@@ -9,9 +10,15 @@ VERSION: str
 FRAME_VERSION: int
 
 class Error(Exception):
-    """What Hutch failed at. `args == (code, message, hint, may_have_run, figures)`; `code` is one
-    of wire/error.h's names.
+    """What Hutch failed at; made of these, in this order. `code` is one of wire/error.h's names;
+    `figures` are {} where they are not given.
     """
+
+    code: str
+    message: str
+    hint: str
+    may_have_run: bool
+    figures: dict[str, float]
 
 class DecodeError(ValueError):
     """Bytes from a cell that are not the data they claim to be: `args == (message, path)`."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call prints, on its way to the caller: to callbacks, and shown live.
 
 Text of a cell is hostile: what is echoed has its control characters escaped, so that it cannot talk

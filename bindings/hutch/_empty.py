@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`hutch.empty`: arrays that are born in shared memory, so that passing one copies nothing.
 
 numpy is imported at the first call.
@@ -66,5 +67,5 @@ def empty(
     try:
         memory = _core.SharedMemory(size)
     except _core.Error as error:
-        raise MemoryError(f"no room for an array of {size} bytes: {error.args[1]}") from None
+        raise MemoryError(f"no room for an array of {size} bytes: {error.message}") from None
     return np.frombuffer(memoryview(memory), np.uint8).view(kind).reshape(extents)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Environment`: what a sandbox has installed, where a list of requirements does not say it all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Hutch raises. Every class can be pickled; every one has `.hint` (what to do, or "") and
 `.outcome` (where the call got far enough to have one).
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from hutch import _core
     from hutch._outcome import ErrorInfo, Outcome
 
 
@@ -294,14 +296,12 @@ for _kind in _EXPORTED:
     _kind.__module__ = "hutch"  # what tracebacks show, and where users import them from
 
 
-def from_core(error: Exception, *, pool: Any = None, building: bool = False) -> SandboxError:
+def from_core(error: _core.Error, *, pool: Any = None, building: bool = False) -> SandboxError:
     """An error of `_core` as the class that a caller catches. `building`: it came while the
     environment was prepared. `pool`: the requirements, where known.
     """
-    code, message, hint, may_have_run = (*error.args, "", "", False)[:4]
-    figures: dict[str, float] = error.args[4] if len(error.args) > 4 else {}
-    given: dict[str, Any] = {"hint": str(hint)}
-    text = str(message)
+    code, text, figures = error.code, error.message, error.figures
+    given: dict[str, Any] = {"hint": error.hint}
     if code == "install_failed":
         return DependencyInstallError(text, log=text, requirement=_named(text, pool), **given)
     if code == "timeout" and building:
@@ -323,9 +323,10 @@ def from_core(error: Exception, *, pool: Any = None, building: bool = False) -> 
         given["queued"] = int(figures["queued"])
         given["capacity"] = int(figures["capacity"])
         given["waited_sec"] = figures["waited_sec"]
-    if may_have_run and not given["hint"]:
+    if error.may_have_run and not given["hint"]:
         given["hint"] = "the call may have run: repeat it only if that does no harm"
-    return kinds.get(str(code), SandboxStartupError)(text, may_have_run=bool(may_have_run), **given)
+    kind = kinds.get(code, SandboxStartupError)
+    return kind(text, may_have_run=error.may_have_run, **given)
 
 
 def _named(text: str, requirements: Any) -> str | None:

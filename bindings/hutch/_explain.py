@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What to do about an error that happened inside a sandbox, from what is told of it alone.
 
 Pure functions over text; the text may be hostile and is never evaluated.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fast path of a warm, waited-for call: made after a first one, see bindings/fast_call.h.
 
 What a target keeps of it is the state that _core.FastCall asks for. Safe on any thread.
@@ -88,10 +89,10 @@ def _failed(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    code = error.args[0]
+    code = error.code
     connection = _connection.ready()
     if code in ("unavailable", "protocol") and connection is not None:
         _connection.drop(connection)
-    if code in NOTHING_HAPPENED and not error.args[3]:
+    if code in NOTHING_HAPPENED and not error.may_have_run:
         return again(target, args, kwargs)
     raise _run.failure(error, target, begun) from None

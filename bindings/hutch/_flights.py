@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that nobody waits for one by one: submitted, awaited, mapped. One thread for all of them.
 
 `fly` starts a call where nothing has to be waited for first: its pool is known, its bytes are made
@@ -93,7 +94,7 @@ class Flight:
     def fail(self, error: BaseException) -> None:
         if not isinstance(error, _core.Error):
             self.failed(error)
-        elif error.args[0] in _connection.NOTHING_HAPPENED and not error.args[3]:
+        elif error.code in _connection.NOTHING_HAPPENED and not error.may_have_run:
             self.aground()
         else:
             self.failed(_run.failure(error, self.parcel.target, self.parcel.begun))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A function's bytes: made when first wanted, made anew when what it captured was replaced or is
 mutable; and what of it would be missing inside.
 

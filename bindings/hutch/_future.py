@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls that nobody waits for: SandboxFuture, the threads that wait in its place, and Executor.
 
 A call flies where it can (_flights.py: one thread for all of them). Where not, it holds a thread

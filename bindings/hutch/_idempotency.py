@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`key=`: the same key gives the stored Outcome, and never a second run.
 
 A key names one call: whoever comes with it again, with whatever arguments, gets that call's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where packages come from: the caller's own pip and uv settings, for builds only.
 
 Read from the environment and the configuration files of both; the environment wins, and uv's names

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the installed `hutch-agent` program: its verbs that start, install, stop and check.
 
 Each is a process of its own whose last line on stdout is one JSON object; its progress lines go to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Locks: every package with its version and hashes, as a pylock.toml (PEP 751) or as requirements.
 
 Only what a build takes passes: an index's files with hashes, no path, directory or repository.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """map and starmap: many calls, bounded in flight.
 
 Items are taken from the iterables only as calls come free, so an endless one works. Results come in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `hutch bench` and benchmarks/ measure with: timed actions, and the floors beside them.
 
 A floor is what this machine asks for less than a call: an echo over a Unix socket, or a bare fork

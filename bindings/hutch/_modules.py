@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The caller's own packages for `modules=`: names and files, as they will be importable inside.
 
 Pure reading; nothing is imported but what is named as a module that is not loaded yet.

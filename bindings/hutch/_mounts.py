@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Mount`: a file or directory of the host that a sandbox sees, and which ones are refused.
 
 A mount is checked twice: its path when it is declared, so that a mistake is an error in the line
@@ -14,8 +15,8 @@ from typing import Any
 MOST = 32  # mounts of one call
 _LENGTH = 200  # characters of a destination
 
-# As podman/mounts.cc has them, which checks again: a mount there would hide, or be hidden by, what is
-# Hutch's or the system's.
+# As podman/mounts.cc has them, which checks again: a mount there would hide what is Hutch's or the
+# system's, or be hidden by it.
 _TAKEN = (
     "/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /opt/env /opt/hutch /opt/modules /opt/python "
     "/proc /run /sbin /sys /tmp /usr /var/hutch /var/run /var/tmp /work"

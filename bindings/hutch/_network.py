@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call may reach: entries of `allow_network`, secrets, and what the proxy recorded.
 
 Entries are read by the parser that the proxy decides with (`_core.egress_rule`). Values; safe on
@@ -30,7 +31,7 @@ def allow_network(name: str, value: Any) -> tuple[str, ...]:
         try:
             entries.add(_core.egress_rule(_ascii(item)))
         except _core.Error as error:
-            raise ValueError(f"{name}={_shown(item)}: {error.args[1]}; {_WAYS}") from None
+            raise ValueError(f"{name}={_shown(item)}: {error.message}; {_WAYS}") from None
         except UnicodeError:
             raise ValueError(f"{name}={_shown(item)} is not a valid hostname; {_WAYS}") from None
     return tuple(sorted(entries))

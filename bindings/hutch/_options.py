@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options: what the keywords of `@sandbox` and of programs mean, checked once, as a frozen value.
 
 Each bad value is refused when it is given, by an error that names the keyword, the value and what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outcome: what became of a call. Values; safe on any thread.
 
 `status` is "returned" or "raised" where the cell replied (and so can be forged by what ran there);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the agent is told of the packages that a sandbox has, and where they come from.
 
 Credentials in the addresses of indexes become a netrc, which the step that downloads sees alone: no

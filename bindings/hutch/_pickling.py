@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pickling for a sandbox: what belongs to the caller's own project goes by value, the rest by name.
 
 Pickle protocol 5, read only inside a cell. On top of cloudpickle: modules that are neither standard

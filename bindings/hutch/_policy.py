@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policy: what one call may use and reach, as a value of its own; the presets; its TOML.
 
 Immutable; safe on any thread.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A policy's TOML: reading it, and writing it. Pure but for the one file that is read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs and functions given as text. The host never compiles the text; it is sent once, by hash.
 
 `run` and `Program` give an Outcome for whatever the program does. An exit code of 0 is "returned",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user sees while something takes long: a bar on a terminal, plain lines in a pipe.
 
 Nothing is shown of what is over within half a second, and nothing at all with HUTCH_LOG=off. Text

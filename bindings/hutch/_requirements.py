@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requirements: a dependency set however it is spelled, as one sorted tuple of strings.
 
 Only names with versions, extras and markers (PEP 508) pass. Whatever would make the installer read

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requirements files: the lines that pip takes, as an `Environment`.
 
 Taken: requirements, hashes, `-r` and `-c` of files in the same directory or below it,

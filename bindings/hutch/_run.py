@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place where a call becomes an Outcome.
 
 `call` makes the bytes, prepares the pool, sends, decodes, and says what `unwrap` would raise. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`@sandbox` and what it makes: SandboxedFunction, a function that runs in a fresh cell.
 
 Light to import: what pickles, packages and connects is imported at the first call. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What of the host's files a pool shows: looked through, and copied where the agent cannot reach
 them.
 

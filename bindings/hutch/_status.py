@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What there is and whether it works: status, metrics, doctor, close.
 
 Dicts as JSON would have them. `status`, `metrics` and `doctor(prove=False)` start and change

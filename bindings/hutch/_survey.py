@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What travels with a function: a walk over everything that goes by value.
 
 From the function over globals, closure, defaults, helpers, classes and modules of the caller's own.

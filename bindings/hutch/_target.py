@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Target: what a call calls, with its options: a function, a function given as text, or a program.
 
 It has the bytes that are sent once, the meta data of each call, the pool that serves it, and what

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A look through a file or directory that is to be shown inside, and a copy of it.
 
 Everything is opened from the descriptor of the directory that it is in, and no symbolic link is

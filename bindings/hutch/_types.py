@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the caller's annotations say of a result: which classes it may hold, and whether it is what
 was promised.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A virtual environment of the caller's as an environment: its directory of packages, as it is.
 
 Only what is installed in it travels: what an editable install points to, or the system's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent of this user, by hand: it starts by itself on a first call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytecode for the worker files, made once when they are installed.
 
     python3 -I -S bytecode.py OUT PLACE=DIRECTORY...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams the base image of the worker containers to standard output, as a tar.
 
 Run by the interpreter whose twin the sandbox shall have: `python -I -S derive.py`. What goes in is
@@ -55,7 +56,7 @@ COREUTILS = """
 # What programs that were written for any Linux call. Some are scripts for sh.
 TOOLS = """
     awk bash bunzip2 bzip2 cmp diff diff3 egrep fgrep find free getconf getopt grep gunzip gzip
-    hostname iconv kill ldd less more patch pgrep pkill ps rev sdiff sed setsid tar top uptime
+    flock hostname iconv kill ldd less more patch pgrep pkill ps rev sdiff sed setsid tar top uptime
     watch which xargs xz unxz xzcat zcat zgrep column hexdump
 """.split()
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands in for a worker's source files: bytecode that is taken without a look at them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base image's tar, derived from the interpreter that runs the tests."""
 
 from __future__ import annotations

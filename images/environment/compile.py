@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compile steps of an environment's build: bytecode for the source files that importing reads.
 
     python3 -I -S compile.py TREE LIST REPORT [CACHE]

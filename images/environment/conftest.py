@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scripts of this folder run in containers, by path: tests load them the same way."""
 
 from __future__ import annotations

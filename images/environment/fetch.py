@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fetch step of an environment's build: resolve, download, install. Runs as PID 1 of a builder
 container.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The look at a base image: what its Python is, and whether what a worker needs works on it.
 
     python3 -I -S interpreter.py OUT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The import step of an environment's build: which modules load, how long they take, which start
 threads.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compile steps: a list from packages' code, of which only plain files of the tree count; and
 what the sources say that they import.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the fetch step decides by itself: import names, progress, and what it refuses in an
 installed tree."""
 

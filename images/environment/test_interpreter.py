@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The look at a base image, by the interpreter that runs the tests."""
 
 from __future__ import annotations

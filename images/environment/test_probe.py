@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The import step, on modules that do what a package should not."""
 
 from __future__ import annotations

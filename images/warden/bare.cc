@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warden's one cell where none can be made: the zygote, with the whole container to itself.
 #include "images/warden/bare.h"
 

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether cells can be made here at all. Asked once, before anything but the warden runs in the
 // container: what a package says of it later would be a package's word.
 #pragma once

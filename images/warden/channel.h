@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Frames over SOCK_SEQPACKET, as the warden sends and receives them: never blocking, never
 // believing a length.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The clock that all deadlines of the warden are read from.
 #pragma once
 

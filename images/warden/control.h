@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The frames that stay inside a worker: warden <-> zygote, and warden <-> slots. They have the form
 // of wire/cell_frame.h and kinds that neither agent nor client knows.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The packages of a worker that was started ahead of the environment it will serve.
 //
 // Its container has the directory of every environment, read-only. No code but the warden's ever

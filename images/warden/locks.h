@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Locks on what every process of the host opens as the same inode, whichever worker it is in: the
 // devices, and the namespace of time where cells have none of their own. Calls could meet there, of
 // other workers and of other users too: one locks, another sees that it cannot.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // hutch-warden: PID 1 of a worker's container. Static, because it runs in whatever image the worker
 // has.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Whether what the container shows of its caller's files is what the caller's client looked at.
 //
 // Between that look and the mount somebody may have put a symbolic link, or another directory, in

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A thread that looks at one cell's processes exactly, so that whoever keeps it waiting keeps
 // nobody else: the warden's own thread asks, goes on, and is told by an eventfd of the answer.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warden's readers: which cell one is sent to, what becomes of its answer, and of a call that
 // keeps one waiting.
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warden's slots and cells.
 #include <errno.h>
 #include <signal.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "images/warden/spent.h"
 
 #include <algorithm>

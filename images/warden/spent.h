@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The processor time of a cell: that of its living processes, of those that they waited for, and of
 // those that nobody waited for. The kernel adds the time of a process to its parent's when it is
 // waited for; where a parent has SIGCHLD ignored it adds it to nobody's.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warden: PID 1 of a worker. It starts the zygote, is the parent of every slot and cell, and is
 // the only one that the agent speaks to. It times, measures, kills, reaps and reports; it makes
 // nothing itself.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Measures the processes of a cell, or of the worker, through the root of a /proc. Reads only;
 // allocates nothing.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writing a setting of the kernel's.
 #pragma once
 

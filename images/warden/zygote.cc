@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The warden's zygote: starting it, and starting it again without a module that it could not
 // import.
 #include <errno.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The one cell of a worker whose kernel gives it no namespaces (a host that forbids them, gVisor):
 // the zygote itself, which becomes the user process of the call that its container is for.
 //

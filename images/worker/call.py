@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a call in the user process of a cell takes beyond the plainest one, which serving.cc does.
 
 The frames are those of wire/cell_frame.h. The other side believes nothing of what is sent here,

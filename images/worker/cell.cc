@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The extension module _hutch_cell: what zygote.py and call.py need of the kernel. CPython's
 // limited API of 3.10, so that one file serves every interpreter.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes a cell: PID 1 of new namespaces, and the user process in them.
 //
 // Theory of operation. The slot blocks every signal and calls MakeCell(). It clones PID 1 of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Podman, base image and worker files of the agent that runs here are what the tests use."""
 
 from __future__ import annotations

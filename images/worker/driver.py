@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plays agent and client for one real worker, started with `podman run`.
 
 `HUTCH_TEST_PODMAN`: the command that runs Podman (default `podman`); `HUTCH_TEST_RUNTIME`: a

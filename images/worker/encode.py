@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes what a call returned as data, inside the cell.
 
 The byte format is specified in bindings/decode.h, the one authority. Nothing here is trusted: code

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of the encoder for numpy, pandas, Arrow, polars, torch and PIL (see encode.py).
 
 `handler(kind)` gives the function that writes values of exactly that class, or None. Nothing is

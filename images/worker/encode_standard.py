@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of the encoder for the standard library's types and for classes of the user's own (see
 encode.py).
 

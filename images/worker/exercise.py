@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is commonly used of well-known packages, used in the zygote, so that calls find made what a
 first use makes: tables, caches, modules that load late, specialized bytecode. Afterwards a fork
 does what most calls begin with once more, to tell which pages of memory that takes (footprint.h).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The pages of memory that a piece of work touches, told ahead of it: a fork of the zygote does the
 // work (exercise.py) and looks which pages became its own or came to be mapped; a cell that waits
 // copies and maps the same ones, which the call then need not.

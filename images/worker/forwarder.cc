@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // hutch-forwarder: carries the connections of one cell to the egress process.
 //
 //     hutch-forwarder CHANNEL FD:NUMBER,FD:NUMBER,…

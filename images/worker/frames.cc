@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "images/worker/frames.h"
 
 #include <errno.h>

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Frames of wire/cell_frame.h as Python sees them, and what a cell measures of the call that it
 // serves: everything that each call needs is done here, since the first run of Python code in a
 // fresh process costs a page fault for every few objects that it meets.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The memory of the host's in which large arguments of a call come: sealed memfds, mapped here so
 // that what is written to them stays in this process.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The slot's network namespace, where nothing but loopback is. It is kept from cell to cell, for a
 // new one costs a millisecond of CPU, unless a cell used it: ports, connections that wait to end
 // and counters would tell the next one of that.

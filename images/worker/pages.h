@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Big pages for what the zygote imports. A fork copies a page table entry for each page: of 4 KiB
 // they are thousands with a library like pandas, and the copy is most of what making a cell costs.
 //

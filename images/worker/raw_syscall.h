@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // System calls without libc: for PID 1 of a cell, which shares memory and thread-local storage
 // (errno) with the slot. Returns what the kernel returns: negative errno on failure. Touches
 // nothing but registers and the memory it is given.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the two filters of seccomp.json: the container's profile, and what each cell adds.
 
     python3 images/worker/seccomp.py          writes seccomp-worker.json, the same for gVisor, and

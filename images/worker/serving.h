@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Serves calls in the user process of a cell: what a plain call passes is done here, everything
 // else by call.py's Worker. A fresh process pays a page fault for every few objects that Python
 // code meets for the first time, so that the long way costs several times what the call itself

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A slot: a fork of the zygote with user, mount, UTS, network, cgroup and time namespaces of its
 // own, in which one cell at a time is made.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A client that breaks the protocol against a cell: one clear end, and the worker is unharmed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is used of packages ahead of calls: nothing of it is seen, and nothing of it can break."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """hutch-forwarder by itself: it asks for a stream for each connection, and relays bytes.
 
 The test plays slot, cell and egress process, on loopback addresses of this machine.

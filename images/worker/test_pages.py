@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The zygote's memory is what it was after it was put into big pages, and so is a fork's."""
 
 from __future__ import annotations

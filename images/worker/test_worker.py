@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 (programs as text)
 """A real worker in a real container: every attack hits its wall, and its honest twin works.
 

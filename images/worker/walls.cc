@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "images/worker/walls.h"
 
 #include <errno.h>
@@ -68,11 +70,17 @@ const char* ApplyLimits(const Limits& limits) {
   set(RLIMIT_NPROC, limits.pids + 1, "RLIMIT_NPROC");  // of this user namespace; PID 1 counts too
   set(RLIMIT_NOFILE, limits.nofile, "RLIMIT_NOFILE");  // a socket pair holds 176 KB in the kernel
   set(RLIMIT_CORE, 0, "RLIMIT_CORE");  // the host's core_pattern may be a pipe to a program
-  set(RLIMIT_STACK, kStackBytes, "RLIMIT_STACK");
   set(RLIMIT_MEMLOCK, 0, "RLIMIT_MEMLOCK");
   set(RLIMIT_MSGQUEUE, 0, "RLIMIT_MSGQUEUE");         // kernel memory that no watch sees
   set(RLIMIT_SIGPENDING, 1024, "RLIMIT_SIGPENDING");  // likewise, and of POSIX timers
   set(RLIMIT_NICE, 0, "RLIMIT_NICE");
+  // The hard limit stays as it is: programs raise theirs to recurse deeply. What a stack holds is
+  // memory of the call as any other.
+  rlimit stack{};
+  if (getrlimit(RLIMIT_STACK, &stack) == 0 && stack.rlim_cur > kStackBytes) {
+    stack.rlim_cur = kStackBytes;
+    setrlimit(RLIMIT_STACK, &stack);
+  }
   set(RLIMIT_RTPRIO, 0, "RLIMIT_RTPRIO");
   return failed;
 }

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What a cell's user process may do: limits, capabilities, system calls. Applied by that process to
 // itself, once, before it has seen anything of a call. Single-threaded; async-signal-safe but for
 // errno.

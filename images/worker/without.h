@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The switch of `make security-control`: takes one wall down, to see that the attacks on it succeed
 // without it. It exists only where HUTCH_CONTROL is defined, which is so in files that are built
 // for that run and installed nowhere; elsewhere Without() is a constant, and nothing of it is left.

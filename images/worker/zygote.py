@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The zygote, started by the warden: imports what calls need, and makes slots, which make cells.
 
     python3 -I -S -B zygote.py          control socket: descriptor 3 (images/warden/control.h)

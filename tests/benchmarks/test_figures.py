@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The benchmarks themselves: what they measure with, and what they write. No time is asserted."""
 
 from __future__ import annotations

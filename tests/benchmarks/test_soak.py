@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls leave nothing behind: memory, descriptors, threads, processes, containers, files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Child interpreters see what the program sees: packages, scripts, modules, the program's file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a program learns about the processors agrees with `cpus=`."""
 
 from __future__ import annotations

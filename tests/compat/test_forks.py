@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that a program forks is a process of its own: the reply is its parent's."""
 
 from __future__ import annotations

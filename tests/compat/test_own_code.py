@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a function's file defines stands inside under its own name."""
 
 from __future__ import annotations

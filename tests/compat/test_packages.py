@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program for each of many packages prints inside what it prints in a virtual environment."""
 
 from __future__ import annotations

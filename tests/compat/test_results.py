@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values of packages that come back as what they are."""
 
 from __future__ import annotations

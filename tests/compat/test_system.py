@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What programs ask of the system: files, devices, interfaces, memory that is only reserved."""
 
 from __future__ import annotations
@@ -190,3 +191,16 @@ du -b a.txt; wc -c a.txt
         "6\ta.txt",
         "6 a.txt",
     ]
+
+
+@pytest.mark.parametrize("isolation", RUNGS)
+def test_the_stack_can_be_made_larger(isolation: Any) -> None:
+    text = """
+import resource, subprocess, sys
+resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+sys.setrecursionlimit(10**6)
+def depth(n): return 0 if n == 0 else 1 + depth(n - 1)
+print(depth(50_000), subprocess.run(["sh", "-c", "ulimit -s"], capture_output=True).stdout)
+"""
+    outcome = hutch.run(text, isolation=isolation, labels={"test": "stack"})
+    assert outcome.stdout == "50000 b'unlimited\\n'\n"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What packages' own tests pass in a plain environment they pass in a cell, or it is explained."""
 
 from __future__ import annotations

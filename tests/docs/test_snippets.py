@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every Python snippet of the documentation does what it says, against the real thing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Environment(base=…)` with real images: made here, named, pulled from a registry on this machine.
 
 Real images: twins of the derived one, with something added, so that nothing comes from elsewhere.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`hutch-agent --egress` as a process of its own: this file plays its agent and its forwarder.
 
 Each test runs in a network namespace that it makes, with a hosts file of its own, so that names,

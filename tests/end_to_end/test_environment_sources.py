@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environments from files, locks, virtual environments, and indexes with a password: against an
 index of the test's own on this machine."""
 

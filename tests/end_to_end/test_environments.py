@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environments against the real installer: built once, refused clearly, and arrays both ways."""
 
 from __future__ import annotations

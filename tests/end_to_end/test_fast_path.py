@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A warm call goes another way than the first one: nothing may show it."""
 
 from __future__ import annotations

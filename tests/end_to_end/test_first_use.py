@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a worker does ahead of calls with well-known packages is not seen in them."""
 
 from __future__ import annotations

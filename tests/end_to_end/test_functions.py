@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`@sandbox` against the real thing: values, errors, output, both ways of calling, many calls."""
 
 from __future__ import annotations

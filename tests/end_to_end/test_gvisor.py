@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """isolation="gvisor": each call in a container on a kernel of its own, without a relay between."""
 
 from __future__ import annotations

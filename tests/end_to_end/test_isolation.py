@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """isolation="container": each call in a container of its own, out of a stock."""
 
 from __future__ import annotations

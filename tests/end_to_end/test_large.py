@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Large arguments and results: the values, whose memory they are, and that none of it piles up."""
 
 from __future__ import annotations

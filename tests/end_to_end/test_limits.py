@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad ends: each limit bites and says so, each death is told, and the next call works."""
 
 from __future__ import annotations

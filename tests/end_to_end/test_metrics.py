@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the agent counts adds up to the calls that were made, and says so in every form."""
 
 from __future__ import annotations

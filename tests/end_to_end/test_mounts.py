@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mounts: files of the host that a call sees, and that stay the host's."""
 
 from __future__ import annotations

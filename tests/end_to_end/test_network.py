@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """allow_network with the real thing: programs that know nothing of proxies reach what is allowed.
 
 The servers are this test's own, on loopback; a name resolves there only because 127.0.0.0/8 is in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 (programs as text)
 """A host that lets no container make namespaces: cells are refused with the reason, and
 isolation="container" serves without them. Made here by worker files whose system call filter knows

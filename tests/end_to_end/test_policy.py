@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Policies, agent.toml and the audit log, with a real agent: what is asked is what is held."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs and functions as text, against the real thing."""
 
 from __future__ import annotations

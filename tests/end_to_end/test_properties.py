@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is encoded inside is equal outside, whatever it is: values made at random, of every kind.
 
 Most go through encoder and decoder in this process, the real ones; some through a real cell.

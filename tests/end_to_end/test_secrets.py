@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A secret's header through a whole cell: what the server gets, and that nobody else has the value.
 
 The servers are this test's own, on loopback, with a certificate authority of its own that

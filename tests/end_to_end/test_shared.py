@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """isolation="shared": one cell for many calls; what is shared then, and what never is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The stages of an Outcome add up to what its caller waited, however the call was made or ended."""
 
 from __future__ import annotations

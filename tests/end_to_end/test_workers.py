@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What differs between the workers of one pool."""
 
 from __future__ import annotations

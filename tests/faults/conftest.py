@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults are made for real: processes are killed, containers removed, in the agent under test."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 #include "tests/faults/fake_podman.h"
 
 #include <poll.h>

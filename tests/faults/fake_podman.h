@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // A libpod service for tests: one that answers each request as it is told, and on top of it one
 // that keeps containers.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Wardens for tests: threads that connect to a worker's socket and speak its frames, honestly or
 // not, each started when the container of its worker is.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Takes this process's descriptors away, for tests of what happens then. One thread.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Three callers of a storm, a thread each: `storm_caller.py NAME SEED SECONDS WITNESS`.
 
 A line of JSON for each call when it begins and when it ends. What runs inside calls itself by the

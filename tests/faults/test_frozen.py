@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is frozen, not dead: nothing hangs for longer than its caller allowed, and all goes on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host lacks something, is full, or holds what others left: a clear error, or it just works."""
 
 from __future__ import annotations

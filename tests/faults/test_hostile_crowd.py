@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A hundred hostile calls at once, beside one that behaves: each meets its own limit, and the agent
 neither grows nor loses anybody's answer.
 """

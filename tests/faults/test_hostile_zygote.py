@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A zygote that speaks the protocol and lies: packages run in it, so it may be anybody's.
 
 What it can end is its own worker. The agent's memory and descriptors stay as they were, and calls

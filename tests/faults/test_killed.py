@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Something of ours dies while a call runs: one clear error that says whether it may have run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leases and places in the queue when clients die, crowd, or descriptors run out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What Podman knows is lost, stale or used up: a call works all the same, or says what is wrong.
 
 Each test has a machine of its own: namespaces for processes and mounts in which Podman's user has a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Things that happen at the worst moment: cancelled as the answer comes, killed in the middle.
 
 `HUTCH_TEST_MANY` (default 1) multiplies the rounds.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every process of ours is killed at once, and the files stay: as when a container restarts."""
 
 from __future__ import annotations

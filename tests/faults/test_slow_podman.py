@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Between the agent and Podman something is slow, cuts replies to pieces, or cuts them off."""
 
 from __future__ import annotations

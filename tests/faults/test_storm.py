@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A storm: what is Hutch's own is killed, ended and stopped at random under six callers.
 
 No call is lost, run twice or answered wrongly, and each says honestly whether it may have run. Each

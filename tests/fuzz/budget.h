@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What one input may take: processor time of its thread, and memory that is held at once, by its
 // size. An input that takes more ends the run as a crash does.
 //

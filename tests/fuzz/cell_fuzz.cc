@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over one cell's channel in the egress process, whose forwarder may be hostile: frames,
 // and bytes on the streams that it is given. Nothing is looked up or dialled here: what is asked
 // for is decided, and the decision is in the records; no descriptor is left over.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over the two receivers of frames with descriptors, the agent's and the warden's: every
 // datagram gives a frame or a refusal, and no descriptor is left over.
 //

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // What the mutators that know a form share: choices that one seed makes, libFuzzer's own changes,
 // which know none, and the way back into its buffer. One thread.
 #pragma once

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over what the egress process tells the agent, which may be hostile, for its parsers
 // face strangers: a message or an error of the protocol.
 //

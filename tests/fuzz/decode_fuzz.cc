@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over the decoder of results, in an interpreter of its own: whatever the payload is, it
 // becomes a value or a DecodeError, without a leak, and without an allocation that its size does
 // not explain (the runner sets libFuzzer's limits).

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over the gate that a cell's bytes pass before they go to a server, read again on its
 // other side as the server reads them: every request there is for the host that was allowed, a
 // secret's header has the secret's value and goes where its paths and methods say, and TLS names

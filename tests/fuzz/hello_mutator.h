@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mutations of a TLS hello that know its form: names, extensions and the other fields are changed,
 // doubled, exchanged and left out as wholes, and every length is written anew, so that most mutants
 // are still hellos. Stateless.

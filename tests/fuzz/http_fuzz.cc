@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over the reader of HTTP requests: whatever a cell sends, it is requests with bodies or
 // a Refusal, the same in whatever pieces it comes; and a head that was taken means the same when it
 // is written and read again, which is what the server does.

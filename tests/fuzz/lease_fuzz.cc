@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over what a hostile cell may send: each input is a run of datagrams, put on a real
 // socket before its end closes; the lease must end the call with an outcome or an error of the
 // protocol.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the seed corpora, `corpus/<name>/`, anew: valid results and honest runs of frames.
 
 Run by hand when the format changes: `.venv/bin/python tests/fuzz/make_corpus.py`. What the fuzzers

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over the messages between client and agent. Both are ours, but the agent outlives many
 // clients: bytes that are no message are an error, never an allocation of what they claim.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Classes of a caller's own that the fuzzed results name, and values of every kind.
 
 For the corpus and for decode_fuzz, which both import this module by this name.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mutations of a result's payload (bindings/decode.h) that know its form: values are exchanged,
 // wrapped, doubled and left out as wholes, with the counts around them mended, so that most mutants
 // are still results and the fuzzer gets behind the parser. Stateless.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over what proxy-aware programs of a cell ask for: HTTP CONNECT, absolute form and
 // SOCKS5 give a host in normal form with a port, or a Refusal that can be told, the same in
 // whatever pieces they come.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Mutations of what is asked of a proxy that know its three forms, CONNECT, absolute and SOCKS5:
 // hosts, ports, paths and headers are changed, and added and left out as wholes, so that most
 // mutants still name a host. Stateless.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the fuzz targets of build/fuzz over their corpora: for a while, or so many times.
 
     run.py --seconds 60            in all, two targets at a time

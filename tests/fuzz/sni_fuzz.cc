@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over the reader of TLS hellos, with OpenSSL as a second reader of the same bytes: where
 // ours lets a hello through, a server that runs OpenSSL sees the very name that was checked, or
 // none where none was said.

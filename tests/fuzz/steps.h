@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Inputs that are a run of steps, `u8 how, u16 length, bytes` each, and frames in them.
 #pragma once
 

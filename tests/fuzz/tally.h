@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // How many inputs of a run were good ones, told at the end: a fuzzer whose inputs are all turned
 // away at the door tests the door. One thread.
 #pragma once

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fuzzers' seeds are what they are meant to be: results, as the decoder is now."""
 
 from __future__ import annotations

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // libFuzzer over what a hostile worker may say to the agent: each input is a run of frames from a
 // warden that has shown the right token, with the pool's own wishes between them. The worker must
 // believe none that does not fit, keep its books, and at worst be given up.

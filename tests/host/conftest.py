@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the machine stand here; those of guest/ run inside it, not here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stock Debian with an ordinary user, systemd and delegated cgroups, in qemu on this machine.
 
 What is to be tested comes on a second disk, made anew for each boot in seconds: Hutch as it is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make test`: the three limits of a delegated cgroup, on a Debian 12 that is booted for them.
 
 Its disk is made where it is missing and this host has what that takes; otherwise each test says

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`make test-host`: Hutch on stock systems, as an ordinary user. Each test of the machine is one
 here; the machine's console is shown where it said nothing.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker's driver plays agent and client here too."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What `import hutch` loads: a promise of its start-up time that no clock can break."""
 
 from __future__ import annotations

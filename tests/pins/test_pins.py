@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts of a warm call. They hold on any machine, however loaded, so they tell a regression of
 the hot path where a clock cannot. Lower them as it gets better; raise one only with its reason.
 """

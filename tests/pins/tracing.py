@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """System calls between two marks, by strace. A mark is a `getppid()`, which nothing else makes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks on the walls, each with its honest twin.
 
 Probes are texts in probes/: functions named `probe_*`, run in one cell each file, after

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The agent's socket: who may speak to it, and what happens to nonsense."""
 
 from __future__ import annotations

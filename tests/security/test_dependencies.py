@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dependencies: what is no requirement is refused before any process starts."""
 
 from __future__ import annotations

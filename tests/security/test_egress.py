@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network, where some is allowed: what is named is reached, and nothing else by any trick.
 
 On the whole thing; the parsers by themselves are tried in agent/egress. The servers are this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The file system: nothing of the host in it, nothing of it to change, nothing that leads out."""
 
 from __future__ import annotations

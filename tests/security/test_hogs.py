@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hogs: what eats processors, memory or the host's patience, and who is served beside it."""
 
 from __future__ import annotations

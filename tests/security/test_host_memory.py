@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory by what the host loses: what no size of a process shows, and its kernel pays for.
 
 The figures are the host's own (/proc/meminfo, /proc/net/sockstat), taken while the attack holds

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Information: what a call can learn of the host, of its user, and of other calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel's surface: what a call may ask of it, and what it may not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 (programs as text)
 """The main attacks on every rung: a cell, a container of its own, such a container where the host
 lets nobody make namespaces ("bare"), gVisor. What a rung answers may differ; that it holds may not.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that carries large arguments: a cell reads what it was lent, and nothing else of it.
 
 The attack runs while the call is loaded: then the descriptors are still there, before the

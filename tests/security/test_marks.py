@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Marks: what a call does to all that it reaches is found by no other call, nor on the host.
 
 What there is to reach is listed at run time, inside: devices, descriptors, namespaces, files of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Meetings: two cells share nothing by which one could reach, signal, lock or count the other."""
 
 from __future__ import annotations

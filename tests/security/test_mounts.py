@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mounts: nothing in one leads out of it, nothing of it can be changed, and what was looked at is
 what is shown."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network, where none is allowed: nothing but a loopback of the cell's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The supervisor and other processes: signals, tracing, execution, disguise."""
 
 from __future__ import annotations

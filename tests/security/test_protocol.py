@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker's protocol: whatever a cell sends, or does not, is an answer or a clear error."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resources and time: every limit bites, says so, and leaves the next caller alone."""
 
 from __future__ import annotations
@@ -446,3 +447,14 @@ def test_a_sandboxed_function_inside_a_sandbox_is_the_plain_function() -> None:
         return inner(x) * 2
 
     assert outer(1) == 4
+
+
+def test_a_stack_without_a_limit_is_memory_of_the_call() -> None:
+    text = """
+import resource, subprocess, sys
+resource.setrlimit(resource.RLIMIT_STACK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+deep = "import sys; sys.setrecursionlimit(10**9)\\ndef f(): return eval('f()', {'f': f})\\nf()"
+print(subprocess.run([sys.executable, "-c", deep]).returncode)
+"""
+    outcome = hutch.run(text, memory_mb=256)
+    assert outcome.limit == "memory" or "RecursionError" in outcome.stderr, outcome

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two filters of system calls: each rule of images/worker/seccomp.json is tried by its name.
 
 The rule's calls are made with arguments that would get past nothing but it: another errno than the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A worker that was started ahead, with every environment in its container: it shows one of them.
 
 What a package does when it is imported runs in the zygote, where a function of `setup=` runs too.

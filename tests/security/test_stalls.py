@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that hold the kernel's locks on themselves, and so whoever looks at them, for long.
 
 What tells the share that a process has of memory waits for the lock on its mappings. A process that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """State: no call sees what another one changed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of claims: README.md beside this file, and SECURITY.md. They name tests that exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Thieves: after every kind of call, hostile ones look through all that is theirs for its bytes.
 
 A marker is two random halves with a colon between them. A thief is told the halves apart, so that

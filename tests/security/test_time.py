@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time: deadlines that user code cannot move, and clocks that do not jump."""
 
 from __future__ import annotations

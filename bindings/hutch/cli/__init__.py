@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `hutch` command. Exit codes: 0 well, 1 what was asked for failed, 2 asked wrongly, 3 Hutch or
 the host failed, 130 interrupted. `hutch run` ends with the program's own exit code (124 at its time
 limit, 137 at another one, 128 + n when signal n killed it).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`hutch bench`: what calls cost on this host, beside its floors; about ten seconds."""
 
 from __future__ import annotations

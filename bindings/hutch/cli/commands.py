@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What each `hutch` command does. Each returns its exit code; what Hutch fails at is raised."""
 
 from __future__ import annotations

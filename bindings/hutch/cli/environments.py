@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`hutch env lock` and `hutch env export`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`hutch logs`: the agent's own log; `--audit`: one line for each call that it served."""
 
 from __future__ import annotations

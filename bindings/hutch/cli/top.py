@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`hutch status` and `hutch top`: pools, their cells and their calls, once or every second.
 
 A table that renews itself on a terminal, plain lines in a pipe, one JSON value a line with --json.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pytest plugin: a package index of the machine's own, which reaches no other, as the user's
 settings name one. Two packages are in it, of one module each.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pytest plugin: what an emulated processor needs of time, in one place. A limit that a test is
 about it gives itself; how long a call may wait for its cell is none of those.
 """

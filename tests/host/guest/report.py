@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pytest plugin: one line for each test, to the machine's second serial port, and a deadline for
 each, so that one that hangs is known by its name.
 """

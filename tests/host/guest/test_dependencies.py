@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A dependency is installed by a container with a network of its own: slirp4netns or pasta,
 whichever this system's Podman has.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three limits that a delegated cgroup puts on each call, as the kernel tells of them."""
 
 from __future__ import annotations

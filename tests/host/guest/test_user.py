@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An ordinary user with systemd: what they type first."""
 
 from __future__ import annotations

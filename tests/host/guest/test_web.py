@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A call that may reach one host: the proxy is another container of the user's."""
 
 from __future__ import annotations

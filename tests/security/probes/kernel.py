@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F821
 def probe_refused_calls():
     """System calls that no honest call needs, by name; in a child, as some of them may kill."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F821
 def probe_interfaces():
     return [name for _, name in socket.if_nameindex()] if hasattr(socket, "if_nameindex") else []

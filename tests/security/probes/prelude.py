@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F401
 """Put before each file of probes. Runs inside a cell: only the standard library."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F821
 def probe_visible():
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: F821
 def probe_sweep():
     """Every system call number with zeros for arguments, each in a child: those not refused.
