@@ -31,7 +31,7 @@ _ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
 _DIGITS = re.compile(r"[0-9]{0,100000}")
 _MAX_EXPONENT = 999_999  # beyond it, writing out a Decimal takes memory without bound
 _FRACTION_BITS = 32_768  # of each part; the time to find a common divisor grows with their square
-_MOST_COMBINATIONS = 1024  # of the flags of one class, alive at once, of which results told
+_MOST_COMBINATIONS = 1024  # of the flags of one class, alive at once, of which results reported
 _MOST_ERRORS = 100  # of one model that are spelled out
 
 
@@ -163,7 +163,7 @@ _combined: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionar
 
 def _flag(types: dict[str, type], name: Any, value: Any) -> Any:
     """A class keeps each combination of its flags that it ever made, so that it is the same one
-    wherever it is met. Those that only results told of are taken back once nobody holds them.
+    wherever it is met. Those that only results named are dropped once nobody holds them.
     """
     kind = _find(types, name, enum.Flag, "flag")
     known: dict[Any, Any] = kind._value2member_map_

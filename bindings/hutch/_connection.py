@@ -35,15 +35,15 @@ class Prepared:
         "worker_sec",
     )
 
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        self.key: str = told["key"]
-        self.enforcement = str(told.get("enforcement", ""))
-        self.digest = str(told.get("digest", ""))
-        self.lock = told.get("lock", "")
-        self.notes = told.get("notes", [])
-        self.built = bool(told.get("built", False))
-        self.build_sec = float(told.get("build_sec", 0.0))
-        self.worker_sec = float(told.get("worker_sec", 0.0))
+    def __init__(self, reply: Mapping[str, Any]) -> None:
+        self.key: str = reply["key"]
+        self.enforcement = str(reply.get("enforcement", ""))
+        self.digest = str(reply.get("digest", ""))
+        self.lock = reply.get("lock", "")
+        self.notes = reply.get("notes", [])
+        self.built = bool(reply.get("built", False))
+        self.build_sec = float(reply.get("build_sec", 0.0))
+        self.worker_sec = float(reply.get("worker_sec", 0.0))
 
 
 class PoolRequest:
@@ -138,17 +138,17 @@ def _heed(notes: Any, spec: _core.PoolSpec) -> None:
 
     for note in notes:
         try:
-            told = json.loads(note)
+            reply = json.loads(note)
         except ValueError:
             continue  # a sentence about the environment
-        if type(told) is not dict:
+        if type(reply) is not dict:
             continue
-        if spec["setup"] and isinstance(told.get("setup"), str):
+        if spec["setup"] and isinstance(reply.get("setup"), str):
             raise SandboxStartupError(
-                f"setup= failed: {told['setup']}",
+                f"setup= failed: {reply['setup']}",
                 hint="it runs inside, once for each worker, with what dependencies= brings",
             )
-        skipped = told.get("skipped")
+        skipped = reply.get("skipped")
         for name in spec["preload"] or ():
             reason = skipped.get(name) if type(skipped) is dict else None
             if isinstance(reason, str):

@@ -154,13 +154,13 @@ class Environment:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __repr__(self) -> str:
-        told = [repr(list(self.dependencies))] if self.dependencies else []
+        parts = [repr(list(self.dependencies))] if self.dependencies else []
         for name in self.__slots__[1:]:
             value = getattr(self, name)
             if value:
                 shown = f"<{len(value)} characters>" if name == "lock" else repr(_public(value))
-                told.append(f"{name}={shown}")
-        return f"Environment({', '.join(told)})"
+                parts.append(f"{name}={shown}")
+        return f"Environment({', '.join(parts)})"
 
 
 def _items(value: Any) -> list[Any]:

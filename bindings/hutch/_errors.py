@@ -63,7 +63,7 @@ class SandboxError(Exception):
 
 
 class SandboxExecutionError(SandboxError):
-    """The function raised. `error`: what the cell told of it; so forgeable by what ran there."""
+    """The function raised. `error`: what the cell reported; so forgeable by what ran there."""
 
     error: ErrorInfo
 
@@ -217,14 +217,14 @@ _MOST_BASES = 32
 _execution_classes: dict[str, type[SandboxExecutionError]] = {}
 
 
-def builtin_names(told: Any) -> tuple[str, ...]:
+def builtin_names(info: Any) -> tuple[str, ...]:
     """Of what a cell tells as the bases of an error: the names of builtin exception classes."""
-    if type(told) is not list:
+    if type(info) is not list:
         return ()
     known = vars(builtins)
     return tuple(
         name
-        for name in told[:_MOST_BASES]
+        for name in info[:_MOST_BASES]
         if type(name) is str
         and isinstance(known.get(name), type)
         and issubclass(known[name], BaseException)
@@ -266,10 +266,10 @@ def _rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
 
 
 def _rebuilt_execution(state: dict[str, Any]) -> SandboxError:
-    told: ErrorInfo | None = state.get("error")
-    error = _rebuilt(execution_error_class(told.bases if told else ()), state)
-    if told and told.traceback:
-        error.__cause__ = RemoteTraceback(told.traceback)
+    info: ErrorInfo | None = state.get("error")
+    error = _rebuilt(execution_error_class(info.bases if info else ()), state)
+    if info and info.traceback:
+        error.__cause__ = RemoteTraceback(info.traceback)
     return error
 
 

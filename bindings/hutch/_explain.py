@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about an error that happened inside a sandbox, from what is told of it alone.
+"""What to do about an error that happened inside a sandbox, from what is reported of it alone.
 
 Pure functions over text; the text may be hostile and is never evaluated.
 """
@@ -158,7 +158,7 @@ def _errno_in(message: str) -> int:
 
 
 def _last_frame(traceback: str) -> tuple[str, str]:
-    """The function that raised it, and its line, where they are told."""
+    """The function that raised it, and its line, where they are known."""
     where, line = "", ""
     for found in _LAST_FRAME.finditer(traceback[-_TEXT_LIMIT:]):
         where, line = found.group(1), found.group(2).strip()

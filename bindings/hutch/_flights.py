@@ -170,7 +170,7 @@ class Driver:
             flight.streams.feed(kind, what)
 
     def _conclude(self, flight: Flight, what: _core.OpenCall) -> None:
-        """What a limit, a death or a cancellation measured is still to be told."""
+        """What a limit, a death or a cancellation measured has still to be reported."""
         try:
             result = self._client.conclude(what)
         except BaseException as error:
@@ -224,5 +224,5 @@ def fly(
         flight = Flight(parcel, pool, driver_of(connection), landed, failed, aground)
         flight.driver.start(flight)
     except Exception:
-        return None  # the other way it is told as any call's failure
+        return None  # the other way it is reported as any call's failure
     return flight

@@ -46,19 +46,19 @@ def run(verb: str, *more: str) -> dict[str, Any]:
             _progress.say(line.rstrip("\n"))
         output = process.stdout.read()
     try:
-        told = json.loads(output.strip().splitlines()[-1])
-        ok = bool(told["ok"])
+        reply = json.loads(output.strip().splitlines()[-1])
+        ok = bool(reply["ok"])
     except (IndexError, KeyError, TypeError, ValueError):
         last = "; ".join(lines[-3:]) or f"exit code {process.returncode}"
         raise _core.Error("internal", f"hutch-agent {verb} failed: {last}", "", False) from None
     if not ok:
         raise _core.Error(
-            str(told.get("code", "internal")),
-            str(told.get("message", "")),
-            str(told.get("hint", "")),
+            str(reply.get("code", "internal")),
+            str(reply.get("message", "")),
+            str(reply.get("hint", "")),
             False,
         )
-    return dict(told)
+    return dict(reply)
 
 
 def capture(verb: str) -> str:

@@ -221,9 +221,9 @@ def zygote_modules(dependencies: Sequence[str]) -> tuple[list[str], list[str]]:
     from hutch import _connection, _core, _launcher
     from hutch._program import function
 
-    told = function(_MODULES, "modules", dependencies=list(dependencies))
-    names = [name for name in told() if not name.startswith(("_hutch", "__main__"))]
-    digest = _connection.ensure_current().pool(told._resolved().request).digest
+    list_modules = function(_MODULES, "modules", dependencies=list(dependencies))
+    names = [name for name in list_modules() if not name.startswith(("_hutch", "__main__"))]
+    digest = _connection.ensure_current().pool(list_modules._resolved().request).digest
     state = _core.paths()["state_dir"]
     # Not this interpreter's own packages: pandas imports more where there is more.
     return names, [

@@ -200,7 +200,7 @@ def _from_fields(fields: Mapping[str, Any]) -> Secret:
 
 
 def revealed(given: Secrets) -> list[dict[str, Any]]:
-    """As the agent is told of them."""
+    """As the agent is sent them."""
     return [
         {
             "host": host,
@@ -230,16 +230,16 @@ class NetworkRecord(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-def records(told: Sequence[tuple[Any, ...]]) -> list[NetworkRecord]:
+def records(rows: Sequence[tuple[Any, ...]]) -> list[NetworkRecord]:
     names = "host port allowed reason suggestion bytes_sent bytes_received count lost".split()
-    found = [NetworkRecord(zip(names, record)) for record in told]
+    found = [NetworkRecord(zip(names, record)) for record in rows]
     for record in found:
         record["bytes"] = record["bytes_sent"] + record["bytes_received"]
     return found
 
 
 def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
-    """Where a call failed that was refused a host, that is what its caller is told. By the proxy's
+    """Where a call failed that was refused a host, that is what its caller gets to know. By the proxy's
     record alone: what the cell said decides nothing here.
     """
     if outcome.network_lost:

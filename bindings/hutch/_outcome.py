@@ -49,7 +49,7 @@ class _Record:
 
 class ErrorInfo(_Record):
     """An exception as data. `line`: in the user's own source, where known. `bases`: the names of
-    the builtin classes that it is an instance of, nearest first, as the cell told them.
+    the builtin classes that it is an instance of, nearest first, as the cell fields them.
     """
 
     __slots__ = ("type", "message", "traceback", "line", "hint", "bases")
@@ -72,7 +72,7 @@ class ErrorInfo(_Record):
 
     @property
     def builtin(self) -> str:
-        """The nearest builtin class of it, as "FileNotFoundError"; "" where the cell told none."""
+        """The nearest builtin class of it, as "FileNotFoundError"; "" where there is none."""
         return self.bases[0] if self.bases else ""
 
     def is_a(self, kind: type[BaseException]) -> bool:
@@ -89,7 +89,7 @@ class ErrorInfo(_Record):
 
 
 class Usage(_Record):
-    """What a call took. `source`: "warden" (measured outside) or "cell" (told by it).
+    """What a call took. `source`: "warden" (measured outside) or "cell" (reported by it).
 
     A cell tells the CPU time of its process and of those that it waited for, and the peak of the
     largest of them; the audit log has what the warden measured.
@@ -277,15 +277,15 @@ class Outcome(_Record, Generic[R]):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything of it that JSON can say; a value that JSON cannot is there as its repr."""
-        told: dict[str, Any] = {"status": self.status, "ok": self.ok, "value": _plain(self.value)}
+        fields: dict[str, Any] = {"status": self.status, "ok": self.ok, "value": _plain(self.value)}
         for name in self.__slots__[2:-1]:
             found = getattr(self, name)
             if name == "network":
                 found = [dict(record) for record in found]
-            told[name] = _plain(found.__getstate__() if isinstance(found, _Record) else found)
-        told["safe_to_retry"] = self.safe_to_retry
-        told["network_lost"] = self.network_lost
-        return told
+            fields[name] = _plain(found.__getstate__() if isinstance(found, _Record) else found)
+        fields["safe_to_retry"] = self.safe_to_retry
+        fields["network_lost"] = self.network_lost
+        return fields
 
     def __repr__(self) -> str:
         parts: list[str] = [self.status]
@@ -358,7 +358,7 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-_JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is told to
+_JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is asked to
 
 
 _BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is told of the packages that a sandbox has, and where they come from.
+"""What the agent is sent of the packages that a sandbox has, and where they come from.
 
 Credentials in the addresses of indexes become a netrc, which the step that downloads sees alone: no
 digest, log or message has them. Pure but for the caller's settings that are read.

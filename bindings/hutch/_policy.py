@@ -176,12 +176,12 @@ class Policy:
 
     def __repr__(self) -> str:
         """What differs from "normal"."""
-        told = (
+        parts = (
             f"{name}={getattr(self, name)!r}"
             for name in POLICY_FIELDS
             if getattr(self._options, name) != getattr(NORMAL, name)
         )
-        return f"Policy({', '.join(told)})"
+        return f"Policy({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_restored, (self.fields(),))

@@ -293,18 +293,18 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     """Gives the Outcome of a call that did not return its error."""
     status = result.status
     if status == "raised":
-        told = _error_map(result)
-        return raised(outcome, told, target)
+        fields = _error_map(result)
+        return raised(outcome, fields, target)
     if status == "unencodable":
-        told = _error_map(result)
-        path = _str(told, "path", _MOST_OF_NAME) or "result"
-        type_name = _str(told, "type", _MOST_OF_NAME) or "value"
+        fields = _error_map(result)
+        path = _str(fields, "path", _MOST_OF_NAME) or "result"
+        type_name = _str(fields, "type", _MOST_OF_NAME) or "value"
         article = "an" if type_name[0] in "aeiouAEIOU" else "a"
         return not_data(
             outcome,
             SerializationError(
                 f"{path} is {article} {type_name}, which cannot be returned from the sandbox",
-                hint=_str(told, "hint"),
+                hint=_str(fields, "hint"),
                 path=path,
                 type_name=type_name,
             ),
@@ -376,10 +376,10 @@ def not_data(outcome: Outcome[Any], error: SerializationError) -> Outcome[Any]:
 
 
 def raised(
-    outcome: Outcome[Any], told: dict[str, Any], target: Target | None = None
+    outcome: Outcome[Any], fields: dict[str, Any], target: Target | None = None
 ) -> Outcome[Any]:
     outcome.status = "raised"
-    outcome.error = error_info(told, target)
+    outcome.error = error_info(fields, target)
     if target is not None and target.is_program:
         outcome.exit_code = 1
     return outcome.fail(execution_error(outcome.error))
@@ -392,27 +392,27 @@ _MOST_OF_NAME = 1_000
 _MOST_LINES = 1 << 31
 
 
-def error_info(told: dict[str, Any], target: Target | None = None, limit: str = "") -> ErrorInfo:
+def error_info(fields: dict[str, Any], target: Target | None = None, limit: str = "") -> ErrorInfo:
     """An error map of a cell, every field of which may be anything. `limit`: what it is of."""
-    kind = _str(told, "type", _MOST_OF_NAME) or "Exception"
-    message = _str(told, "message")
-    traceback = _str(told, "traceback", _MOST_OF_TRACEBACK)
+    kind = _str(fields, "type", _MOST_OF_NAME) or "Exception"
+    message = _str(fields, "message")
+    traceback = _str(fields, "traceback", _MOST_OF_TRACEBACK)
     options = None if target is None else target.options
     has_network = options is not None and bool(options.allow_network or options.secrets)
-    line, bases = told.get("line"), told.get("bases")
+    line, bases = fields.get("line"), fields.get("bases")
     return ErrorInfo(
         kind,
         message,
         traceback,
         line if type(line) is int and 0 <= line < _MOST_LINES else None,
-        _str(told, "hint")
+        _str(fields, "hint")
         or hint_for(kind, message, traceback, has_network=has_network, limit=limit),
         builtin_names(bases),
     )
 
 
-def _str(told: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
-    value = told.get(name)
+def _str(fields: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
+    value = fields.get(name)
     if type(value) is not str:
         return ""
     if len(value) <= most:
@@ -426,11 +426,11 @@ def _str(told: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
 def _error_map(result: _core.CallResult) -> dict[str, Any]:
     if result.payload is not None:
         try:
-            told = _core.decode(result.payload, result.payload.body_size, {})
+            fields = _core.decode(result.payload, result.payload.body_size, {})
         except _core.DecodeError:
-            told = None
-        if type(told) is dict:
-            return told
+            fields = None
+        if type(fields) is dict:
+            return fields
     return {"type": "Exception", "message": "(the cell's report of it cannot be read)"}
 
 
@@ -441,9 +441,9 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     if result.payload is not None and limit == "result":
         place = _str(_error_map(result), "path", _MOST_OF_NAME)
     elif result.payload is not None:
-        told = _error_map(result)
-        no_files = no_files and told.get("no_files") is True
-        outcome.error = error_info(told, target, limit)
+        fields = _error_map(result)
+        no_files = no_files and fields.get("no_files") is True
+        outcome.error = error_info(fields, target, limit)
     kind: type[LimitExceeded] = LimitExceeded
     amount: float | None = None
     keyword = LIMITS.get(limit, "")

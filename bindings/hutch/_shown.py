@@ -39,7 +39,7 @@ mv -T "$part" "$1/$2" 2>/dev/null || test -e "$1/$2/content"
 
 
 class Shown:
-    """One source, as the agent is told of it: `spec`. `kind`: "mounts", or what an environment is
+    """One source, as the agent is sent it: `spec`. `kind`: "mounts", or what an environment is
     made of: "links", "venv". Raises ValueError for what may not be shown, naming it.
     """
 

@@ -129,10 +129,10 @@ def environments() -> list[dict[str, Any]]:
     from hutch import _connection
 
     try:
-        told = json.loads(_connection.ensure_current().client.environments())
+        answer = json.loads(_connection.ensure_current().client.environments())
     except _core.Error as error:
         raise from_core(error) from None
-    found = told.get("environments", []) if isinstance(told, dict) else told
+    found = answer.get("environments", []) if isinstance(answer, dict) else answer
     return [item for item in found if isinstance(item, dict)]
 
 
@@ -217,11 +217,11 @@ def _prove_memory_limit() -> dict[str, Any]:
 
 def _enforcement() -> dict[str, Any]:
     """What the agent saw when it ran into each limit itself, as it started."""
-    told = status()
-    hard = told.get("enforcement") == "cgroup"
+    answer = status()
+    hard = answer.get("enforcement") == "cgroup"
     detail = "memory, processes and CPU share are the kernel's own, each tried"
     if not hard:
-        detail = f"the warden watches every 20 ms: {told.get('enforcement_note', '')}"
+        detail = f"the warden watches every 20 ms: {answer.get('enforcement_note', '')}"
     check = _proof("limits of a call", hard, detail)
     return {**check, "required": False}
 

@@ -350,8 +350,8 @@ def _policy_hash(options: Options) -> int:
     """
     import hashlib
 
-    told = repr([(name, getattr(options, name)) for name in POLICY_FIELDS if name != "env"])
-    return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big")
+    text = repr([(name, getattr(options, name)) for name in POLICY_FIELDS if name != "env"])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
 def _title(options: Options) -> str:

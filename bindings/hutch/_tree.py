@@ -108,7 +108,7 @@ def examine(root: str, most_sec: float | None = MOST_SECONDS) -> Findings:
     be reached.
     """
     found = Findings()
-    told = hashlib.sha256(root.encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(root.encode("utf-8", "surrogateescape"))
     begun = time.monotonic()
     for entry in walk(root):
         status = entry.status
@@ -121,7 +121,7 @@ def examine(root: str, most_sec: float | None = MOST_SECONDS) -> Findings:
         mode = status.st_mode
         if stat.S_ISREG(mode):
             found.size += status.st_size
-        told.update(
+        digest.update(
             f"\0{entry.path}\0{mode}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ino}".encode(
                 "utf-8", "surrogateescape"
             )
@@ -133,7 +133,7 @@ def examine(root: str, most_sec: float | None = MOST_SECONDS) -> Findings:
             found.credentials.append(entry.path)
         elif not is_open(mode):
             found.private.append(entry.path)
-    found.digest = told.hexdigest()
+    found.digest = digest.hexdigest()
     return found
 
 

@@ -415,12 +415,12 @@ def check(value: Any, annotation: Any, path: str = "result", raw_enums: bool = F
     """
     fault = _Judge(raw_enums).fault(value, annotation)
     if fault is not None:
-        raise fault.told(path)
+        raise fault.error_at(path)
 
 
 class _Fault:
     """A value that is not what was promised: made for every choice of a union that does not fit, so
-    put into words only for the one that is told.
+    put into words only for the one that is raised.
     """
 
     __slots__ = ("value", "expected", "got", "steps")
@@ -431,7 +431,7 @@ class _Fault:
         self.got = got
         self.steps: list[tuple[str, Any, int]] = []  # how to come to it, the innermost first
 
-    def told(self, path: str) -> AnnotationMismatch:
+    def error_at(self, path: str) -> AnnotationMismatch:
         path += "".join(_step(*step) for step in reversed(self.steps))
         name = type(self.value).__name__
         expected = _shown(self.expected)
@@ -536,7 +536,7 @@ class _Judge:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return self._items(value, arguments[0], "item", value)
         if arguments == ((),):
-            arguments = ()  # how tuple[()] is told before Python 3.11
+            arguments = ()  # how tuple[()] is written before Python 3.11
         unpack = getattr(typing, "Unpack", None)
         if any(typing.get_origin(hint) is unpack for hint in arguments if hint is not None):
             return None

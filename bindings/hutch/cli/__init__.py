@@ -54,8 +54,8 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
         if as_json:
             import json
 
-            told = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
-            print(json.dumps(told))
+            fields = {"error": type(error).__name__, "message": error.message, "hint": error.hint}
+            print(json.dumps(fields))
         else:
             print(f"hutch: {error}", file=sys.stderr)
         return BROKEN

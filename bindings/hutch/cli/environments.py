@@ -76,11 +76,11 @@ def export(options: argparse.Namespace) -> int:
     finally:
         _podman("rm", "--force", "--ignore", container, check=False)
         _podman("rmi", "--force", image, check=False)
-    told = {"image": image, "file": options.output, "bytes": os.path.getsize(options.output)}
+    fields = {"image": image, "file": options.output, "bytes": os.path.getsize(options.output)}
     if options.json:
-        print(json.dumps(told))
+        print(json.dumps(fields))
     else:
-        print(f"{options.output}: {image}, {told['bytes'] / 1e6:.1f} MB; podman load -i it")
+        print(f"{options.output}: {image}, {fields['bytes'] / 1e6:.1f} MB; podman load -i it")
     return 0
 
 
