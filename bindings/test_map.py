@@ -28,11 +28,11 @@ def plan(**changed: Any) -> Plan:
     return Plan(**settings)
 
 
-def each(function: Callable[..., Any]) -> _map.Way:
+def each(function: Callable[..., Any]) -> _map.ChunkRunner:
     def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         return [Outcome("returned", function(*item)) for item in items]
 
-    return _map.Way(run_chunk)
+    return _map.ChunkRunner(run_chunk)
 
 
 def items(values: Any) -> Iterator[Item]:
@@ -88,7 +88,7 @@ def test_chunks_hold_every_item_once(count: int, size: int) -> None:
         chunks.append(len(chunk))
         return [Outcome("returned", item[0]) for item in chunk]
 
-    found = list(_map.run(plan(chunksize=size), items(range(count)), _map.Way(run_chunk)))
+    found = list(_map.run(plan(chunksize=size), items(range(count)), _map.ChunkRunner(run_chunk)))
     assert found == list(range(count)) and all(n <= size for n in chunks)
 
 
@@ -102,11 +102,13 @@ def test_the_first_failure_is_raised_or_yielded() -> None:
     def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         return [fails(*item) for item in chunk]
 
-    found = _map.run(plan(), items(range(3)), _map.Way(run_chunk))
+    found = _map.run(plan(), items(range(3)), _map.ChunkRunner(run_chunk))
     assert next(found) == 0
     with pytest.raises(hutch.SandboxDied):
         next(found)
-    outcomes = list(_map.run(plan(on_error="outcome"), items(range(3)), _map.Way(run_chunk)))
+    outcomes = list(
+        _map.run(plan(on_error="outcome"), items(range(3)), _map.ChunkRunner(run_chunk))
+    )
     assert [outcome.status for outcome in outcomes] == ["returned", "died", "returned"]
 
 
@@ -123,7 +125,7 @@ def test_only_what_certainly_did_not_run_is_repeated() -> None:
         return [Outcome("returned", x)]
 
     found = list(
-        _map.run(plan(retries=2, on_error="outcome"), items(range(3)), _map.Way(run_chunk))
+        _map.run(plan(retries=2, on_error="outcome"), items(range(3)), _map.ChunkRunner(run_chunk))
     )
     assert [outcome.status for outcome in found] == ["returned", "fault", "returned"]
     assert found[1].may_have_run and not found[1].safe_to_retry
@@ -135,7 +137,7 @@ def test_without_retries_a_fault_is_raised() -> None:
         raise hutch.SandboxBusy("full")
 
     with pytest.raises(hutch.SandboxBusy):
-        list(_map.run(plan(), items([1]), _map.Way(run_chunk)))
+        list(_map.run(plan(), items([1]), _map.ChunkRunner(run_chunk)))
 
 
 def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
@@ -148,13 +150,13 @@ def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
             raise hutch.SandboxBusy("full")
         return [Outcome("returned", x)]
 
-    assert list(_map.run(plan(concurrency=None), items([7]), _map.Way(run_chunk))) == [7]
+    assert list(_map.run(plan(concurrency=None), items([7]), _map.ChunkRunner(run_chunk))) == [7]
 
     def never(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         raise hutch.SandboxBusy("full")
 
     with pytest.raises(hutch.SandboxBusy):
-        list(_map.run(plan(concurrency=None), items([7]), _map.Way(never)))
+        list(_map.run(plan(concurrency=None), items([7]), _map.ChunkRunner(never)))
 
 
 def test_on_a_pressed_host_fewer_are_in_flight_until_the_least() -> None:
@@ -181,7 +183,7 @@ def test_a_bug_is_raised_whatever_on_error_says() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(_map.run(plan(on_error="outcome"), items([1]), _map.Way(run_chunk)))
+        list(_map.run(plan(on_error="outcome"), items([1]), _map.ChunkRunner(run_chunk)))
 
 
 def test_leaving_early_cancels_what_is_in_flight() -> None:
@@ -194,7 +196,7 @@ def test_leaving_early_cancels_what_is_in_flight() -> None:
             assert release.wait(10)
         return [Outcome("returned", 0)]
 
-    found = _map.run(plan(), items(range(100)), _map.Way(run_chunk))
+    found = _map.run(plan(), items(range(100)), _map.ChunkRunner(run_chunk))
     next(found)
     while len(tokens) < 2:
         pass

@@ -111,10 +111,10 @@ class Connection:
                 try:
                     request.make_ready(progress)
                     pool = Prepared(self.client.prepare(request.spec, timeout_ms, progress))
-                    _heed(pool.notes, request.spec)
+                    _report_preload(pool.notes, request.spec)
                     return pool
                 except _core.Error as error:
-                    if error.code not in _MENDED_BY_INSTALL or attempt == 2:
+                    if error.code not in _FIXED_BY_INSTALL or attempt == 2:
                         raise
                     progress.close()
                     _install(request)
@@ -127,7 +127,7 @@ class Connection:
         self.client.close()
 
 
-def _heed(notes: Any, spec: _core.PoolSpec) -> None:
+def _report_preload(notes: Any, spec: _core.PoolSpec) -> None:
     """What a worker says of its start, as far as the caller asked for it: raises where `setup=`
     failed, and warns of a module of `preload=` that does not load. The text is a sandbox's own.
     """
@@ -278,8 +278,8 @@ def _install(request: PoolRequest) -> None:
     _launcher.run("--install", *(("--gvisor", "yes") if gvisor else ()))
 
 
-_MENDED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
-NOTHING_HAPPENED = ("unavailable", "unknown_pool", "worker_failed", *_MENDED_BY_INSTALL)
+_FIXED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
+SAFE_TO_REPEAT = ("unavailable", "unknown_pool", "worker_failed", *_FIXED_BY_INSTALL)
 
 
 def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> T:
@@ -297,12 +297,12 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> 
             code, may_have_run = error.code, error.may_have_run
             if code in ("unavailable", "protocol"):
                 drop(connection)
-            elif code in _MENDED_BY_INSTALL and attempt == 0:
+            elif code in _FIXED_BY_INSTALL and attempt == 0:
                 connection.forget(request)  # its base may have to be pulled again
                 _install(request)
             elif code == "unknown_pool":
                 connection.forget(request)
-            again = code in NOTHING_HAPPENED and not may_have_run
+            again = code in SAFE_TO_REPEAT and not may_have_run
             if attempt == 1 or not again or (building and code == "worker_failed"):
                 failure: SandboxError = from_core(
                     error, pool=request.spec["requirements"], building=building

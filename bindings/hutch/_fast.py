@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hutch import _connection, _core, _run
 from hutch._annotation import check
-from hutch._connection import NOTHING_HAPPENED, PoolRequest, Prepared
+from hutch._connection import SAFE_TO_REPEAT, PoolRequest, Prepared
 from hutch._echo import Streams
 from hutch._errors import SerializationError
 from hutch._outcome import Outcome, Usage
@@ -93,6 +93,6 @@ def _failed(
     connection = _connection.ready()
     if code in ("unavailable", "protocol") and connection is not None:
         _connection.drop(connection)
-    if code in NOTHING_HAPPENED and not error.may_have_run:
+    if code in SAFE_TO_REPEAT and not error.may_have_run:
         return again(target, args, kwargs)
     raise _run.failure(error, target, begun) from None

@@ -27,7 +27,7 @@ _IDLE_SEC = 10.0
 Finish = Callable[[_core.CallResult, Prepared], Any]
 
 
-class Parcel:
+class PreparedCall:
     """A call's bytes, made. `begun`: when that began, by time.monotonic."""
 
     __slots__ = ("target", "code", "meta", "arguments", "buffers", "echo", "begun", "finish")
@@ -52,30 +52,30 @@ class Parcel:
 
 
 class Flight:
-    """A Parcel on its way. Exactly one of `landed`, `failed` and `aground` is called, on the thread
-    of all flights; `aground`: it certainly did not run, and may be repeated.
+    """A call in flight. One of `done`, `failed` and `retry` is called, once, on the thread
+    of all flights; `retry`: it certainly did not run, and may be repeated.
     """
 
-    __slots__ = ("parcel", "pool", "driver", "id", "streams", "landed", "failed", "aground")
+    __slots__ = ("prepared", "pool", "driver", "id", "streams", "done", "failed", "retry")
 
     def __init__(
         self,
-        parcel: Parcel,
+        prepared: PreparedCall,
         pool: Prepared,
         driver: Driver,
-        landed: Callable[[Any], None],
+        done: Callable[[Any], None],
         failed: Callable[[BaseException], None],
-        aground: Callable[[], None],
+        retry: Callable[[], None],
     ) -> None:
-        self.parcel = parcel
+        self.prepared = prepared
         self.pool = pool
         self.driver = driver
-        self.landed = landed
+        self.done = done
         self.failed = failed
-        self.aground = aground
+        self.retry = retry
         self.id = 0
-        options = parcel.target.options
-        echo = parcel.echo if options.echo is None else options.echo
+        options = prepared.target.options
+        echo = prepared.echo if options.echo is None else options.echo
         self.streams = Streams(options, echo) if echo else None
 
     def cancel(self) -> None:
@@ -85,19 +85,19 @@ class Flight:
         try:
             if self.streams is not None:
                 self.streams.finish()
-            outcome = self.parcel.finish(result, self.pool)
+            outcome = self.prepared.finish(result, self.pool)
         except BaseException as error:
             self.failed(error)
             return
-        self.landed(outcome)
+        self.done(outcome)
 
     def fail(self, error: BaseException) -> None:
         if not isinstance(error, _core.Error):
             self.failed(error)
-        elif error.code in _connection.NOTHING_HAPPENED and not error.may_have_run:
-            self.aground()
+        elif error.code in _connection.SAFE_TO_REPEAT and not error.may_have_run:
+            self.retry()
         else:
-            self.failed(_run.failure(error, self.parcel.target, self.parcel.begun))
+            self.failed(_run.failure(error, self.prepared.target, self.prepared.begun))
 
 
 class Driver:
@@ -111,17 +111,17 @@ class Driver:
         _drivers.add(self)
 
     def start(self, flight: Flight) -> None:
-        parcel = flight.parcel
+        prepared = flight.prepared
         with self._lock:
             flight.id = self._client.start(
                 flight.pool.key,
-                parcel.meta,
-                parcel.code,
-                parcel.arguments,
-                parcel.buffers,
-                parcel.target.terms,
+                prepared.meta,
+                prepared.code,
+                prepared.arguments,
+                prepared.buffers,
+                prepared.target.terms,
                 flight.streams is not None,
-                parcel.begun,
+                prepared.begun,
             )
             self._flights[flight.id] = flight
             if self._thread is None:
@@ -201,11 +201,11 @@ def driver_of(connection: Connection) -> Driver:
 
 
 def fly(
-    make: Callable[[], Parcel],
+    make: Callable[[], PreparedCall],
     target: Target,
-    landed: Callable[[Any], None],
+    done: Callable[[Any], None],
     failed: Callable[[BaseException], None],
-    aground: Callable[[], None],
+    retry: Callable[[], None],
 ) -> Flight | None:
     """None: it has to go the other way, whatever the reason."""
     options = target.options
@@ -218,10 +218,10 @@ def fly(
     if pool is None:
         return None
     try:
-        parcel = make()
-        if sum(memoryview(buffer).nbytes for buffer in parcel.buffers) > _LARGE:
+        prepared = make()
+        if sum(memoryview(buffer).nbytes for buffer in prepared.buffers) > _LARGE:
             return None
-        flight = Flight(parcel, pool, driver_of(connection), landed, failed, aground)
+        flight = Flight(prepared, pool, driver_of(connection), done, failed, retry)
         flight.driver.start(flight)
     except Exception:
         return None  # the other way it is reported as any call's failure

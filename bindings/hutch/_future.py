@@ -28,7 +28,7 @@ from hutch._outcome import Outcome
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from hutch._flights import Flight, Parcel
+    from hutch._flights import Flight, PreparedCall
     from hutch._options import Keywords
     from hutch._sandbox import SandboxedFunction
     from hutch._target import Target
@@ -195,9 +195,9 @@ def submit(
     unwrap: bool = True,
     threads: CallThreads | None = None,
     target: Target | None = None,
-    parcel: Callable[[], Parcel] | None = None,
+    prepare: Callable[[], PreparedCall] | None = None,
 ) -> SandboxFuture[R]:
-    """`run`: the call as a thread of `threads` makes it. `parcel`: the same call, made to fly.
+    """`run`: the call as a thread of `threads` makes it. `prepare`: the same call, made to fly.
     `unwrap=False`: the future's result is the Outcome itself.
     """
     future: SandboxFuture[R] = SandboxFuture()
@@ -206,11 +206,11 @@ def submit(
     def on_a_thread() -> None:
         (threads or shared_threads()).start(lambda: future._work(run, unwrap))
 
-    if target is not None and parcel is not None:
+    if target is not None and prepare is not None:
         from hutch._flights import fly
 
-        def made() -> Parcel:
-            ready = parcel()
+        def made() -> PreparedCall:
+            ready = prepare()
             future.set_running_or_notify_cancel()
             return ready
 
@@ -229,12 +229,12 @@ def submit(
 
 
 async def awaited(
-    run: Callable[[_core.Cancel], Outcome[R]], target: Target, parcel: Callable[[], Parcel]
+    run: Callable[[_core.Cancel], Outcome[R]], target: Target, prepare: Callable[[], PreparedCall]
 ) -> Outcome[R]:
     """The Outcome, without blocking the event loop. Cancelling the task kills the cell."""
     import asyncio
 
-    future: SandboxFuture[Any] = submit(run, unwrap=False, target=target, parcel=parcel)
+    future: SandboxFuture[Any] = submit(run, unwrap=False, target=target, prepare=prepare)
     return cast("Outcome[R]", await asyncio.wrap_future(future))
 
 

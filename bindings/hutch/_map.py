@@ -26,19 +26,19 @@ from hutch._target import Target
 
 if TYPE_CHECKING:
     from hutch._connection import Prepared
-    from hutch._flights import Parcel
+    from hutch._flights import PreparedCall
 
 Item = tuple[Any, ...]
 # What runs one chunk and gives an Outcome for each of its items; raises SandboxError on a fault.
 RunChunk = Callable[[list[Item], _core.Cancel], list[Outcome[Any]]]
 
 
-class Way(NamedTuple):
+class ChunkRunner(NamedTuple):
     """How a chunk is run: on a thread, or made to fly."""
 
     on_a_thread: RunChunk
     target: Target | None = None
-    parcel: Callable[[list[Item]], Parcel] | None = None
+    prepare: Callable[[list[Item]], PreparedCall] | None = None
 
 
 _MOST = 10_000
@@ -76,7 +76,7 @@ class Plan:
 
 
 class _Flight:
-    """One chunk on its way."""
+    """One chunk that runs."""
 
     __slots__ = ("items", "future", "repeats")
 
@@ -86,7 +86,7 @@ class _Flight:
         self.repeats = repeats
 
 
-def run(plan: Plan, items: Iterable[Item], way: Way) -> Iterator[Any]:
+def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]:
     """Yields values, or Outcomes with on_error="outcome"."""
     threads = CallThreads(plan.concurrency)
     source = iter(items)
@@ -94,13 +94,13 @@ def run(plan: Plan, items: Iterable[Item], way: Way) -> Iterator[Any]:
     window = plan.least
 
     def start(chunk: list[Item], repeats: int = 0) -> _Flight:
-        make = way.parcel
+        make = runner.prepare
         future: SandboxFuture[Any] = submit(
-            lambda token: way.on_a_thread(chunk, token),  # type: ignore[arg-type,return-value]
+            lambda token: runner.on_a_thread(chunk, token),  # type: ignore[arg-type,return-value]
             unwrap=False,
             threads=threads,
-            target=way.target,
-            parcel=None if make is None else lambda: make(chunk),
+            target=runner.target,
+            prepare=None if make is None else lambda: make(chunk),
         )
         return _Flight(chunk, future, repeats)
 
@@ -198,13 +198,13 @@ class _Values(list[Any]):
     timings: dict[str, float]
 
 
-def way_of(target: Target, echo: bool, values: bool = False) -> Way:
+def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
     """`values`: of each item that returned in a chunk, only the value is wanted."""
 
     def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         if len(items) == 1:
             return [_run.call(target, items[0], echo=echo, cancel=token)]
-        made = parcel(items)
+        made = prepare(items)
         result, pool = _run.send(
             target,
             made.code,
@@ -218,17 +218,17 @@ def way_of(target: Target, echo: bool, values: bool = False) -> Way:
         )
         return _outcomes_of_chunk(target, items, result, pool, values)
 
-    def parcel(items: list[Item]) -> Parcel:
-        from hutch._flights import Parcel
+    def prepare(items: list[Item]) -> PreparedCall:
+        from hutch._flights import PreparedCall
 
         begun = time.monotonic()
         if len(items) == 1:
-            made = _run.parcel(target, items[0], {}, echo, begun)
+            made = _run.prepare(target, items[0], {}, echo, begun)
             finish = made.finish
             made.finish = lambda result, pool: [finish(result, pool)]
             return made
         code = target.code()
-        return Parcel(
+        return PreparedCall(
             target,
             code,
             target.meta(code, "chunk"),
@@ -238,14 +238,14 @@ def way_of(target: Target, echo: bool, values: bool = False) -> Way:
             lambda result, pool: _outcomes_of_chunk(target, items, result, pool, values),
         )
 
-    return Way(run_chunk, target, parcel)
+    return ChunkRunner(run_chunk, target, prepare)
 
 
 def _outcomes_of_chunk(
     target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
 ) -> list[Any]:
     """Several items in one cell: what ends the cell is the Outcome of all of them."""
-    outcomes = _unclocked(target, items, result, pool, values)
+    outcomes = _without_receive_time(target, items, result, pool, values)
     receive = time.monotonic() - result.ended
     if type(outcomes) is _Values:
         outcomes.timings["receive"] = receive
@@ -255,7 +255,7 @@ def _outcomes_of_chunk(
     return outcomes
 
 
-def _unclocked(
+def _without_receive_time(
     target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
 ) -> list[Any]:
     first = _run.measured(target, result, pool)
@@ -280,7 +280,7 @@ def _unclocked(
 
 
 def _item(target: Target, first: Outcome[Any], reply: Any) -> Outcome[Any]:
-    outcome = first.twin()
+    outcome = first.copy()
     if type(reply) in (tuple, list) and len(reply) == 2:
         kind, value = reply
         if kind == "ok":

@@ -239,7 +239,7 @@ def records(rows: Sequence[tuple[Any, ...]]) -> list[NetworkRecord]:
 
 
 def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
-    """Where a call failed that was refused a host, that is what its caller gets to know. By the proxy's
+    """Where a call failed that was refused a host, that is what its caller learns. By the proxy's
     record alone: what the cell said decides nothing here.
     """
     if outcome.network_lost:

@@ -163,8 +163,8 @@ class Options(NamedTuple):
         for name, value in keywords.items():
             if name in ("environment", "policy"):
                 continue
-            if name in _LATER:
-                _refuse_later(name, value)
+            if name in _NOT_YET_SUPPORTED:
+                _refuse_unsupported(name, value)
             elif name in FIELDS and FIELDS[name].keyword:
                 given[name] = FIELDS[name].check(name, value)
             else:
@@ -351,7 +351,7 @@ LIMITS = {field.limit: name for name, field in FIELDS.items() if field.limit}
 UNLIMITED = tuple(name for name, field in FIELDS.items() if field.check is _optional_sec)
 
 # Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
-_LATER: dict[str, tuple[tuple[object, ...], str]] = {
+_NOT_YET_SUPPORTED: dict[str, tuple[tuple[object, ...], str]] = {
     "tools": (
         ((), [], set(), frozenset(), None),
         "a call cannot call back: pass data in, and results out",
@@ -381,8 +381,8 @@ def _environment(value: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_later(name: str, value: object) -> None:
-    nothing, instead = _LATER[name]
+def _refuse_unsupported(name: str, value: object) -> None:
+    nothing, instead = _NOT_YET_SUPPORTED[name]
     if not any(type(value) is type(item) and value == item for item in nothing):
         raise ValueError(f"{name}={_shown(value)} is not supported yet: {instead}")
 
@@ -390,7 +390,7 @@ def _refuse_later(name: str, value: object) -> None:
 NORMAL = Options()
 KEYWORDS = (
     *(name for name, field in FIELDS.items() if field.keyword),
-    *_LATER,
+    *_NOT_YET_SUPPORTED,
     "environment",
     "policy",
 )

@@ -211,16 +211,16 @@ class Outcome(_Record, Generic[R]):
         self.may_have_run = may_have_run
         self._failure: SandboxError | None = None
 
-    def twin(self) -> Outcome[R]:
-        """An equal one of its own."""
-        twin: Outcome[R] = Outcome.__new__(Outcome)
+    def copy(self) -> Outcome[R]:
+        """Another that is equal, and shares nothing that can be changed."""
+        same: Outcome[R] = Outcome.__new__(Outcome)
         for name in Outcome.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin.usage = Usage(*[getattr(self.usage, name) for name in Usage.__slots__])
-        twin.usage.suggested = dict(self.usage.suggested)
-        twin.timings = dict(self.timings)
-        twin.network, twin.display = list(self.network), list(self.display)
-        return twin
+            setattr(same, name, getattr(self, name))
+        same.usage = Usage(*[getattr(self.usage, name) for name in Usage.__slots__])
+        same.usage.suggested = dict(self.usage.suggested)
+        same.timings = dict(self.timings)
+        same.network, same.display = list(self.network), list(self.display)
+        return same
 
     @property
     def ok(self) -> bool:

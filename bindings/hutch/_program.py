@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch import _core
-    from hutch._flights import Parcel
+    from hutch._flights import PreparedCall
     from hutch._future import SandboxFuture
     from hutch._options import Keywords
     from hutch._outcome import Outcome
@@ -92,7 +92,7 @@ class Program:
             lambda token: self._call(given, token, asked),
             unwrap=False,
             target=self._resolved(),
-            parcel=lambda: self._parcel(given, asked),
+            prepare=lambda: self._parcel(given, asked),
         )
         return future
 
@@ -115,11 +115,11 @@ class Program:
         def run_chunk(items: list[tuple[Any, ...]], token: _core.Cancel) -> list[Outcome[Any]]:
             return [self._call(_given(args, items[0][0], files), token)]
 
-        def parcel(items: list[tuple[Any, ...]]) -> Parcel:
+        def prepare(items: list[tuple[Any, ...]]) -> PreparedCall:
             return self._parcel(_given(args, items[0][0], files), time.monotonic(), listed=True)
 
-        way = _map.Way(run_chunk, self._resolved(), parcel)
-        return _map.run(plan, ((stdin,) for stdin in stdins), way)
+        runner = _map.ChunkRunner(run_chunk, self._resolved(), prepare)
+        return _map.run(plan, ((stdin,) for stdin in stdins), runner)
 
     async def map_aio(
         self, stdins: Iterable[str | bytes], **settings: Any
@@ -167,20 +167,20 @@ class Program:
         given: dict[str, Any],
         asked: float,
         listed: bool = False,
-    ) -> Parcel:
+    ) -> PreparedCall:
         from hutch import _run
 
         target = self._resolved()
-        parcel = _run.parcel(target, (), given, False, asked)
-        finish = parcel.finish
+        prepare = _run.prepare(target, (), given, False, asked)
+        finish = prepare.finish
 
         def finished(result: _core.CallResult, pool: Any) -> Any:
             outcome = finish(result, pool)
             _hint_at_metadata(outcome, self._source)
             return [outcome] if listed else outcome
 
-        parcel.finish = finished
-        return parcel
+        prepare.finish = finished
+        return prepare
 
     def _resolved(self) -> ProgramTarget:
         if self._target is None:

@@ -35,7 +35,7 @@ from hutch._outcome import STAGES, ErrorInfo, Outcome, Status, Usage
 from hutch._target import Target
 
 if TYPE_CHECKING:
-    from hutch._flights import Parcel
+    from hutch._flights import PreparedCall
 
 _MIB = 1 << 20
 
@@ -101,19 +101,19 @@ def concluded(
     return outcome_of(target, result, pool, args, kwargs).unwrap()
 
 
-def parcel(
+def prepare(
     target: Target,
     args: Sequence[Any],
     kwargs: dict[str, Any],
     echo: bool,
     asked: float,
-) -> Parcel:
+) -> PreparedCall:
     """The same call, to fly. `asked`: since when its time counts."""
-    from hutch._flights import Parcel
+    from hutch._flights import PreparedCall
 
     code = target.code()
     pickled = target.pickle(args, kwargs)
-    return Parcel(
+    return PreparedCall(
         target,
         code,
         target.meta(code),
@@ -255,12 +255,12 @@ def outcome_of(
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Outcome[Any]:
-    outcome = _unclocked(target, result, pool, args, kwargs)
+    outcome = _without_receive_time(target, result, pool, args, kwargs)
     outcome.timings["receive"] = time.monotonic() - result.ended
     return outcome
 
 
-def _unclocked(
+def _without_receive_time(
     target: Target,
     result: _core.CallResult,
     pool: Prepared,

@@ -36,7 +36,7 @@ else:
 R = TypeVar("R")
 T = TypeVar("T")
 _INLINE = 'dependencies="inline" is for programs given as text'
-_OF_ITS_BYTES = (
+_OF_THE_BYTES = (
     "dependencies",
     "environment",
     "modules",
@@ -202,10 +202,10 @@ class SandboxedFunction(Generic[P, R]):
 
         cells = self._options.pool.max_cells
         plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
-        way = _map.way_of(self._resolved(), echo=plan.raises, values=plan.raises)
+        runner = _map.runner_for(self._resolved(), echo=plan.raises, values=plan.raises)
         bound = self._bound
         items = ((*bound, *item) for item in tuples) if bound else map(tuple, tuples)
-        return _map.run(plan, items, way)
+        return _map.run(plan, items, runner)
 
     @overload
     def map_aio(
@@ -363,7 +363,7 @@ class SandboxedFunction(Generic[P, R]):
                 target, arguments, kwargs, echo=echo, cancel=token, asked=asked
             ),
             target,
-            lambda: _run.parcel(target, arguments, kwargs, echo, asked),
+            lambda: _run.prepare(target, arguments, kwargs, echo, asked),
         )
 
     def _submit(
@@ -380,7 +380,7 @@ class SandboxedFunction(Generic[P, R]):
             ),
             threads=threads,
             target=target if threads is None else None,
-            parcel=lambda: _run.parcel(target, arguments, kwargs, True, asked),
+            prepare=lambda: _run.prepare(target, arguments, kwargs, True, asked),
         )
 
 
@@ -468,7 +468,7 @@ def make(
         data = None  # the bytes are shared while what they depend on is the same
         if shared:
             first = shared[0].options
-            if all(getattr(first, name) == getattr(changed, name) for name in _OF_ITS_BYTES):
+            if all(getattr(first, name) == getattr(changed, name) for name in _OF_THE_BYTES):
                 data = shared[0].data
         target = FunctionTarget(plain, changed, nonce, local_names, data)
         if not shared:
