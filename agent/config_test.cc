@@ -110,7 +110,7 @@ TEST(Config, AMistakeIsNamedWithItsLineAndWhatWasMeant) {
       {"[ceiling]\nallow_network = [\"http://a.org/\"]", "agent.toml:2: [ceiling]"},
       {"[ceiling]\nallow_network = [1]", "allow_network is a list of texts"},
       {"[ceiling]\nmounts = [\"data\"]", "mounts has \"data\", which is not an absolute path"},
-      {"[ceiling]\nmounts = [\"/a/../b\"]", "no absolute path"},
+      {"[ceiling]\nmounts = [\"/a/../b\"]", "which is not an absolute path"},
       {"[ceiling]\nisolation = \"vm\"", "isolation is \"shared\", \"cell\""},
       {"[ceiling]\nallow_sdists = 1", "allow_sdists is true or false"},
       {"ceiling = 5", "ceiling is a table"},

@@ -315,7 +315,7 @@ def test_a_field_of_the_wrong_type_never_reaches_the_constructor() -> None:
     assert "Point.x" in refused(mark(0x23, _types.wire_name(Point), ["one", 2.0]), types=NAMED)
     assert "fields" in refused(mark(0x23, _types.wire_name(Point), [1, 2.0, 3]), types=NAMED)
     assert "no member" in refused(mark(0x20, _types.wire_name(Colour), "mro"), types=NAMED)
-    assert "no enum" in refused(mark(0x20, _types.wire_name(Row), "RED"), types=NAMED)
+    assert "not an enum" in refused(mark(0x20, _types.wire_name(Row), "RED"), types=NAMED)
     assert "not a dataclass" in refused(mark(0x22, _types.wire_name(Colour), {}), types=NAMED)
     assert "annotation does not name" in refused(
         mark(0x22, "os.system", {"command": "id"}), types=NAMED

@@ -48,15 +48,15 @@ def test_it_is_a_value() -> None:
         ({"python": "2.7"}, "write a version"),
         ({"python": "3.2"}, "the sandbox has Python"),
         ({"python": 3}, "write a version"),
-        ({"index_url": "ftp://h/"}, "no URL"),
-        ({"index_url": "https://h/ x"}, "no URL"),
-        ({"extra_index_urls": ["file:///x"]}, "no URL"),
+        ({"index_url": "ftp://h/"}, "not a URL"),
+        ({"index_url": "https://h/ x"}, "not a URL"),
+        ({"extra_index_urls": ["file:///x"]}, "not a URL"),
         ({"find_links": "/no/such/place"}, "no such directory"),
         ({"base": "docker://docker.io/library/python:3.12"}, "leave out what stands before"),
-        ({"base": "Python:3.12 slim"}, "no image's name: write one such as docker.io"),
-        ({"base": ""}, "no image's name"),
-        ({"base": "x" * 600}, "no image's name"),
-        ({"base": "../x"}, "no image's name"),
+        ({"base": "Python:3.12 slim"}, "not the name of an image: write one such as docker.io"),
+        ({"base": ""}, "not the name of an image"),
+        ({"base": "x" * 600}, "not the name of an image"),
+        ({"base": "../x"}, "not the name of an image"),
         ({"base": "r/x", "python": "3"}, "write it as '3.12'"),
         ({"base": "r/x", "python": "latest"}, "write a version"),
         ({"constraints": ["-r x"]}, "option|not taken"),
@@ -249,7 +249,7 @@ def test_other_paths_and_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         options(str(tmp_path / "none.txt"))
     (tmp_path / "x.cfg").write_text("")
-    with pytest.raises(ValueError, match="no requirements"):
+    with pytest.raises(ValueError, match="not a requirements"):
         options(tmp_path / "x.cfg")
     with pytest.raises(TypeError, match="environment="):
         options(3)

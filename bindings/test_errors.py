@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _errors
+from hutch import _core, _errors
 from hutch._errors import execution_error, execution_error_class, from_core
 from hutch._outcome import ErrorInfo, Outcome
 
@@ -172,21 +172,21 @@ def test_the_tree(kind: type, base: type) -> None:
     ],
 )
 def test_each_code_has_its_class(code: str, kind: type[hutch.SandboxError]) -> None:
-    error = from_core(Exception(code, "what happened", "what to do", False))
+    error = from_core(_core.Error(code, "what happened", "what to do", False))
     assert type(error) is kind
     assert "what happened" in str(error) and error.hint == "what to do"
 
 
 def test_a_fault_says_whether_the_call_may_have_run() -> None:
-    lost = from_core(Exception("worker_failed", "lost", "", True))
+    lost = from_core(_core.Error("worker_failed", "lost", "", True))
     assert isinstance(lost, hutch.SandboxStartupError)
     assert lost.may_have_run and not lost.safe_to_retry and "may have run" in lost.hint
-    busy = from_core(Exception("busy", "full", "", False))
+    busy = from_core(_core.Error("busy", "full", "", False))
     assert isinstance(busy, hutch.SandboxBusy) and busy.safe_to_retry
 
 
 def test_an_install_error_names_the_requirement() -> None:
     text = "because pandsa was not found in the package registry"
-    error = from_core(Exception("install_failed", text, "", False), pool=["pandsa>=1", "rich"])
+    error = from_core(_core.Error("install_failed", text, "", False), pool=["pandsa>=1", "rich"])
     assert isinstance(error, hutch.DependencyInstallError)
     assert error.requirement == "pandsa>=1" and error.log == text

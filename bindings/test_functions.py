@@ -249,7 +249,7 @@ def test_hutch_itself_is_not_inside() -> None:
     def f() -> Any:
         return hutch.run("1")
 
-    with pytest.raises(hutch.SerializationError, match="not inside"):
+    with pytest.raises(hutch.SerializationError, match="not installed in the sandbox"):
         FunctionBytes(require_function(f)).current()
 
 

@@ -78,7 +78,7 @@ def test_mounts_in_each_other_are_refused(tmp_path: Path) -> None:
         ("/run/user", "sockets"),
         ("/var", "storage|sockets"),
         ("/var/lib/containers/storage", "storage"),
-        ("", "no path"),
+        ("", "not a path"),
     ],
 )
 def test_what_is_the_hosts_own_is_refused_with_the_reason(source: str, reason: str) -> None:

@@ -152,8 +152,8 @@ def test_an_environment_says_itself_whether_it_builds_from_source() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ("stirct", "no preset.*did you mean 'strict'"),
-        ("", "no preset"),
+        ("stirct", "not a preset.*did you mean 'strict'"),
+        ("", "not a preset"),
         (5, "not int"),
         ({"timeout_sec": 5}, "not dict"),
         (["strict"], "not list"),

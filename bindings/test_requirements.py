@@ -146,7 +146,7 @@ def test_the_reader_for_old_pythons_reads_the_same() -> None:
     ("source", "says"),
     [
         ("print()", "no `# /// script` block"),
-        ("# /// script\n# dependencies = 3\n# ///", "no list"),
+        ("# /// script\n# dependencies = 3\n# ///", "not a list"),
         ("# /// script\n# dependencies = ['-r x']\n# ///", "option"),
         ("# /// script\n# requires-python = '>=99'\n# ///", "requires Python"),
         (

@@ -73,6 +73,7 @@ std::string Unit(const Paths& paths, const char* suffix) {
   return std::string("hutch-podman") + suffix +
          (paths.instance.empty() ? "" : "-" + paths.instance);
 }
+constexpr uint64_t kGvisorKernelKb = 512 << 10;
 std::string GvisorProgram(const Paths& paths) { return paths.state_dir + "/gvisor/runsc"; }
 Endpoint MainEndpoint(const Paths& paths) {
   return {paths.podman_socket(), paths.run_dir + "/podman/service.log", Unit(paths, ""), {}};
@@ -550,8 +551,9 @@ void EnsureGvisor(const Paths& paths) {
   EnsureDirectory(paths, paths.state_dir + "/gvisor");
   // No cgroup: an ordinary user has none that runsc could make others in. No network but loopback.
   // The agent's socket is in a mount, and is only connected to.
+  // gVisor's kernel has no limit of files and counts no memory of its own, so its process has one.
   WriteFile(paths, GvisorProgram(paths),
-            "#!/bin/sh\nexec " + runsc +
+            "#!/bin/sh\nulimit -d " + std::to_string(kGvisorKernelKb) + "\nexec " + runsc +
                 " --ignore-cgroups --network=none --host-uds=open --oci-seccomp \"$@\"\n",
             0700);
   LaunchService(paths, endpoint);

@@ -140,13 +140,14 @@ class UnknownClass(ValueError):
 
 def _find(types: dict[str, type], name: Any, base: type, what: str) -> Any:
     found = types.get(want(name, str))
+    article = "an" if what == "enum" else "a"
     if found is None:
         raise UnknownClass(
-            f"the function returned {'an' if what == 'enum' else 'a'} {what}, {name[:200]!r}, that "
+            f"the function returned {article} {what}, {name[:200]!r}, that "
             "its annotation does not name: annotate what it returns with that class"
         )
     if not issubclass(found, base):
-        raise ValueError(f"{name[:200]!r} is not a {what} here")
+        raise ValueError(f"{name[:200]!r} is not {article} {what} here")
     return found
 
 

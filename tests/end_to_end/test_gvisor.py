@@ -51,3 +51,17 @@ def test_a_call_that_ends_its_process_is_told_as_it_was() -> None:
     assert hutch.run("import sys; sys.exit(3)", isolation="gvisor").exit_code == 3
     died = hutch.run("import os; os.abort()", isolation="gvisor")
     assert (died.status, died.signal) == ("died", 6)
+
+
+def test_what_its_kernel_keeps_for_a_call_is_bounded() -> None:
+    """Names without content: gVisor's file system has no limit of their number."""
+    source = """
+import os
+n = 0
+while True:
+    os.symlink("x" * 4000, f"/tmp/{n}")
+    n += 1
+"""
+    with pytest.raises(hutch.SandboxStartupError, match="lost") as raised:
+        hutch.run(source, isolation="gvisor", timeout_sec=240)
+    assert raised.value.may_have_run
