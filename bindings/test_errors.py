@@ -13,7 +13,8 @@ import pytest
 
 import hutch
 from hutch import _core, _errors
-from hutch._errors import execution_error, execution_error_class, from_core
+from hutch._errors import execution_error, execution_error_class
+from hutch._faults import from_core
 from hutch._outcome import ErrorInfo, Outcome
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _launcher, _run
+from hutch import _launcher, _outcomes
 from hutch._outcome import ErrorInfo, Outcome, Usage
 
 
@@ -260,7 +260,7 @@ def test_what_a_cell_says_of_an_error_is_capped_and_told() -> None:
         "line": HUGE,
         "bases": ["ValueError"] * 10**6,
     }
-    outcome: Outcome[Any] = _run.raised(Outcome("raised"), told)
+    outcome: Outcome[Any] = _outcomes.raised(Outcome("raised"), told)
     error = outcome.error
     assert error is not None and error.line is None
     assert len(error.message) < 66_000 and "39,934,464 more characters" in error.message
@@ -271,5 +271,5 @@ def test_what_a_cell_says_of_an_error_is_capped_and_told() -> None:
     assert len(str(outcome.exception())) < 10**6 and len(repr(outcome)) < 1000
     assert json.dumps(outcome.to_dict())
     honest = {"type": "ValueError", "message": "no", "traceback": "Traceback…", "line": 3}
-    assert _run.error_info(honest) == ErrorInfo("ValueError", "no", "Traceback…", 3, "")
-    assert _run.error_info({"line": True, "type": 5, "message": None}).type == "Exception"
+    assert _outcomes.error_info(honest) == ErrorInfo("ValueError", "no", "Traceback…", 3, "")
+    assert _outcomes.error_info({"line": True, "type": 5, "message": None}).type == "Exception"

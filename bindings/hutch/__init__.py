@@ -37,9 +37,10 @@ if TYPE_CHECKING:
         SandboxTimeoutError as SandboxTimeoutError,
         SerializationError as SerializationError,
     )
+    from hutch._executor import Executor as Executor
     from hutch._explain import explain as explain
     from hutch._functions import Carried as Carried
-    from hutch._future import Executor as Executor, SandboxFuture as SandboxFuture
+    from hutch._future import SandboxFuture as SandboxFuture
     from hutch._mounts import Mount as Mount
     from hutch._network import NetworkRecord as NetworkRecord, Secret as Secret
     from hutch._options import Pool as Pool
@@ -82,7 +83,8 @@ _PLACES = {
     "_environment": "Environment",
     "_explain": "explain",
     "_functions": "Carried",
-    "_future": "Executor SandboxFuture",
+    "_executor": "Executor",
+    "_future": "SandboxFuture",
     "_mounts": "Mount",
     "_network": "NetworkRecord Secret",
     "_outcome": "ErrorInfo Outcome Usage",

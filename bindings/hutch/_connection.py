@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from hutch import _core
 from hutch._echo import escape
-from hutch._errors import SandboxError, SandboxStartupError, from_core
+from hutch._errors import SandboxError, SandboxStartupError
+from hutch._faults import from_core
 
 T = TypeVar("T")
 

@@ -110,7 +110,7 @@ class Environment:
         if name.endswith((".txt", ".in", ".lock")):
             from hutch._requirements_file import read
 
-            return read(place)
+            return read(place, cls)
         if not os.path.exists(place):
             raise FileNotFoundError(f"environment={os.fspath(path)!r}: there is no such path")
         raise ValueError(

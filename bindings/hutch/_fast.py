@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from hutch import _connection, _core, _run
+from hutch import _connection, _core, _outcomes
 from hutch._annotation import check
 from hutch._connection import SAFE_TO_REPEAT, PoolRequest, Prepared
 from hutch._echo import Streams
@@ -25,10 +25,15 @@ _MIB = 1 << 20
 
 
 def make(
-    target: Target, code: _core.Function, meta: bytes, pool: Prepared, as_outcome: bool
+    target: Target,
+    code: _core.Function,
+    meta: bytes,
+    pool: Prepared,
+    as_outcome: bool,
+    again: Callable[..., Any],
 ) -> None:
     """Lets the target's next call take the fast path, where it may. `as_outcome`: its calls that
-    give an Outcome, else those that give the value.
+    give an Outcome, else those that give the value. `again`: makes a call the other way.
     """
     target.fast[as_outcome], target.made_fast[as_outcome] = None, (code, pool)
     watch = target.watch(code)
@@ -46,7 +51,7 @@ def make(
         annotation = ...  # no value's type: it is checked
     options = target.options
     call = _core.FastCall(
-        hooks=_hooks(as_outcome),
+        hooks=_hooks(as_outcome, again),
         what=(connection, connection.pools, name, pool),
         client=connection.client,
         key=pool.key,
@@ -66,13 +71,13 @@ def make(
 
 
 @lru_cache(None)
-def _hooks(as_outcome: bool) -> _core.FastHooks:
+def _hooks(as_outcome: bool, again: Callable[..., Any]) -> _core.FastHooks:
     return _core.FastHooks(
         home=vars(_connection),
         streams=lambda target: Streams(target.options, _is_shown(target, as_outcome)),
         check=check,
-        conclude=_run.outcome_of if as_outcome else _run.concluded,
-        failed=partial(_failed, _run.call if as_outcome else _run.value),
+        conclude=_outcomes.outcome_of if as_outcome else _outcomes.concluded,
+        failed=partial(_failed, again),
         not_as_said=SerializationError,
     )
 
@@ -95,4 +100,4 @@ def _failed(
         _connection.drop(connection)
     if code in SAFE_TO_REPEAT and not error.may_have_run:
         return again(target, args, kwargs)
-    raise _run.failure(error, target, begun) from None
+    raise _outcomes.failure(error, target, begun) from None

@@ -12,43 +12,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from hutch import _connection, _core, _run
+from hutch import _connection, _core, _outcomes
 from hutch._connection import Connection, Prepared
 from hutch._echo import Streams
+from hutch._prepared_call import PreparedCall
 from hutch._target import Target
 
 _LARGE = 1 << 20  # bytes of arguments: placing more would keep the others waiting
 _IDLE_SEC = 10.0
-
-# From what came back to what the future gets: an Outcome, or a list of them.
-Finish = Callable[[_core.CallResult, Prepared], Any]
-
-
-class PreparedCall:
-    """A call's bytes, made. `begun`: when that began, by time.monotonic."""
-
-    __slots__ = ("target", "code", "meta", "arguments", "buffers", "echo", "begun", "finish")
-
-    def __init__(
-        self,
-        target: Target,
-        code: _core.Function,
-        meta: bytes,
-        pickled: tuple[bytes, Sequence[Any]],
-        echo: bool,
-        begun: float,
-        finish: Finish,
-    ) -> None:
-        self.target = target
-        self.code = code
-        self.meta = meta
-        self.arguments, self.buffers = pickled
-        self.echo = echo
-        self.begun = begun
-        self.finish = finish
 
 
 class Flight:
@@ -97,7 +71,7 @@ class Flight:
         elif error.code in _connection.SAFE_TO_REPEAT and not error.may_have_run:
             self.retry()
         else:
-            self.failed(_run.failure(error, self.prepared.target, self.prepared.begun))
+            self.failed(_outcomes.failure(error, self.prepared.target, self.prepared.begun))
 
 
 class Driver:
@@ -161,7 +135,7 @@ class Driver:
         if kind == 2:
             flight.finish(what)
         elif kind == 3:
-            from hutch._future import shared_threads
+            from hutch._threads import shared_threads
 
             shared_threads().start(lambda: self._conclude(flight, what))
         elif kind == 4:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that nobody waits for: SandboxFuture, the threads that wait in its place, and Executor.
+"""SandboxFuture: a call that its caller does not wait for.
 
-A call flies where it can (_flights.py: one thread for all of them). Where not, it holds a thread
-(without the GIL), from a bounded pool that is made when first used. Threads are daemons: when the
-interpreter exits, calls in flight are cancelled, and their cells die. After a fork the child has
-threads of its own.
+It shares one thread with others where it can (_flights.py). Where not, it holds a thread (without
+the GIL) of a bounded number (_threads.py). Threads are daemons: when the interpreter exits, calls
+in flight are cancelled, and their cells die.
 """
 
 from __future__ import annotations
@@ -12,81 +11,33 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Executor as _Executor, Future
+from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hutch import _core
 from hutch._cancelled import SandboxCancelled
 from hutch._errors import SandboxError
 from hutch._outcome import Outcome
+from hutch._threads import CallThreads, shared_threads
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
-    from hutch._flights import Flight, PreparedCall
-    from hutch._options import Keywords
-    from hutch._sandbox import SandboxedFunction
+    from hutch._flights import Flight
+    from hutch._prepared_call import PreparedCall
     from hutch._target import Target
 
 R = TypeVar("R")
 
-THREADS = 64
-_IDLE_SEC = 10.0
 _EXIT_SEC = 5.0
 
 
-class CallThreads:
-    """Runs pieces of work on at most `limit` threads, in order; more wait in a queue."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._changed = threading.Condition()
-        self._queue: deque[Callable[[], None]] = deque()
-        self._idle = 0
-        self._count = 0
-
-    def start(self, work: Callable[[], None]) -> None:
-        with self._changed:
-            self._queue.append(work)
-            if self._idle >= len(self._queue) or self._count >= self.limit:
-                self._changed.notify()
-                return
-            self._count += 1
-        threading.Thread(target=self._serve, name="hutch-call", daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            with self._changed:
-                self._idle += 1
-                arrived = self._changed.wait_for(lambda: self._queue, _IDLE_SEC)
-                self._idle -= 1
-                if not arrived:
-                    self._count -= 1
-                    return
-                work = self._queue.popleft()
-            work()
-            del work
-
-
-_shared: CallThreads | None = None
 _in_flight: weakref.WeakSet[SandboxFuture[Any]] = weakref.WeakSet()
 
 
-def shared_threads() -> CallThreads:
-    global _shared
-    if _shared is None:
-        _shared = CallThreads(THREADS)
-    return _shared
-
-
 def _after_fork() -> None:
-    global _shared, _in_flight
-    _shared = None
+    global _in_flight
     _in_flight = weakref.WeakSet()
 
 
@@ -236,62 +187,3 @@ async def awaited(
 
     future: SandboxFuture[Any] = submit(run, unwrap=False, target=target, prepare=prepare)
     return cast("Outcome[R]", await asyncio.wrap_future(future))
-
-
-class Executor(_Executor):
-    """A concurrent.futures.Executor whose calls run in the sandbox.
-
-    `max_workers`: calls in flight at once; more wait their turn here.
-    """
-
-    def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
-        from hutch._checks import _whole
-        from hutch._options import NORMAL
-
-        if max_workers is None:
-            max_workers = min(THREADS, 2 * (os.cpu_count() or 1))
-        self._threads = CallThreads(_whole("max_workers", max_workers, 1, 10_000))
-        self._options = NORMAL.changed(keywords)
-        if self._options.dependencies is None:
-            raise ValueError('dependencies="inline" is for programs given as text')
-        self._lock = threading.Lock()
-        self._functions: dict[Any, SandboxedFunction[..., Any]] = {}
-        self._futures: set[SandboxFuture[Any]] = set()
-        self._is_shut_down = False
-
-    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> SandboxFuture[R]:
-        with self._lock:
-            if self._is_shut_down:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            sandboxed = self._sandboxed(fn)
-            future: SandboxFuture[R] = sandboxed._submit(args, kwargs, self._threads)
-            self._futures.add(future)
-        future.add_done_callback(self._forget)
-        return future
-
-    def _sandboxed(self, fn: Callable[..., Any]) -> SandboxedFunction[..., Any]:
-        from hutch._sandbox import SandboxedFunction, make
-
-        if isinstance(fn, SandboxedFunction):
-            return fn
-        found = self._functions.get(fn)
-        if found is None:
-            found = self._functions[fn] = make(fn, self._options)
-        return found
-
-    def _forget(self, future: Future[Any]) -> None:
-        with self._lock:
-            self._futures.discard(cast("SandboxFuture[Any]", future))
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        with self._lock:
-            self._is_shut_down = True
-            futures = list(self._futures)
-        if cancel_futures:
-            for future in futures:
-                if not future.running():
-                    future.cancel()
-        if wait:
-            from concurrent.futures import wait as wait_for
-
-            wait_for(futures)

@@ -8,10 +8,12 @@ win over pip's. Credentials in an address travel to the build's fetch step and n
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
+_HOST = re.compile(r"https?://([A-Za-z0-9.-]+)")
 _PUBLIC = "https://pypi.org/simple"  # the installer's own default
 
 
@@ -63,10 +65,8 @@ def refuse_private(environ: Mapping[str, str] | None = None) -> None:
 
 
 def _has_login(url: str) -> bool:
-    from hutch._packages import _add_own
-
     credentials: dict[str, tuple[str, str]] = {}
-    _add_own(url, credentials)
+    add_own(url, credentials)
     return bool(credentials)
 
 
@@ -149,3 +149,20 @@ def _uv_keys(config: dict[str, Any]) -> dict[str, str]:
     if extras:
         found["extra-index-url"] = " ".join(extras)
     return found
+
+
+def add_own(text: str, credentials: dict[str, tuple[str, str]]) -> None:
+    """What the caller's own netrc has for the hosts of the addresses in the text."""
+    path = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
+    if "://" not in text or not os.path.isfile(path):
+        return
+    import netrc
+
+    try:
+        known = netrc.netrc(path)
+    except (OSError, netrc.NetrcParseError):
+        return
+    for host in sorted({match[1].lower() for match in re.finditer(_HOST, text)}):
+        found = known.hosts.get(host)
+        if found and host not in credentials:
+            credentials[host] = (found[0], found[2] or "")

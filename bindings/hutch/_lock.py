@@ -28,8 +28,6 @@ def checked(text: str, name: str) -> str:
     if is_pylock(text):
         packages_of_pylock(text, name)
         return text
-    from hutch._requirements_file import lines_of
-
     lines = []
     for line in lines_of(text):
         if line.startswith("-"):
@@ -118,3 +116,18 @@ def names_of(text: str) -> list[str]:
     if is_pylock(text):
         return packages_of_pylock(text, "the lock")
     return [_HASH.sub("", line).split(";")[0].strip() for line in text.splitlines() if line]
+
+
+def lines_of(text: str) -> list[str]:
+    """Without comments, and with lines that end in a backslash joined to the next."""
+    joined = re.sub(r"\\\r?\n", " ", text)
+    lines = (_uncommented(line).strip() for line in joined.splitlines())
+    return [line for line in lines if line]
+
+
+def _uncommented(line: str) -> str:
+    """A comment starts the line, or follows a space: a URL may hold a `#`."""
+    start = line.find("#")
+    while start > 0 and not line[start - 1].isspace():
+        start = line.find("#", start + 1)
+    return line if start < 0 else line[:start]

@@ -16,17 +16,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hutch import _arguments, _core, _run
+from hutch import _arguments, _core, _outcomes, _run
 from hutch._annotation import check
 from hutch._checks import _shown, _whole
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
-from hutch._future import CallThreads, SandboxFuture, submit
+from hutch._future import SandboxFuture, submit
 from hutch._outcome import Outcome
 from hutch._target import Target
+from hutch._threads import CallThreads
 
 if TYPE_CHECKING:
     from hutch._connection import Prepared
-    from hutch._flights import PreparedCall
+    from hutch._prepared_call import PreparedCall
 
 Item = tuple[Any, ...]
 # What runs one chunk and gives an Outcome for each of its items; raises SandboxError on a fault.
@@ -114,7 +115,7 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
             if not flights:
                 return
             flight = flights[0] if plan.ordered else _first_done(flights)
-            outcomes, busy = _outcomes(flight, plan, plan.follows_pressure and window > 1)
+            outcomes, busy = _outcomes_of(flight, plan, plan.follows_pressure and window > 1)
             place = flights.index(flight)
             if outcomes is None:
                 if busy and plan.follows_pressure:
@@ -164,7 +165,7 @@ def _first_done(flights: Iterable[_Flight]) -> _Flight:
     return next(flight for flight in flights if flight.future in done)
 
 
-def _outcomes(
+def _outcomes_of(
     flight: _Flight, plan: Plan, may_shrink: bool
 ) -> tuple[list[Outcome[Any]] | None, bool]:
     """None: to be repeated; and whether for want of a cell. `may_shrink`: that want may be of our
@@ -187,7 +188,7 @@ def fault(error: SandboxError) -> Outcome[Any]:
     if error.outcome is not None:
         return error.outcome
     if isinstance(error, SerializationError):
-        return _run.not_data(Outcome[Any]("raised", may_have_run=False), error)
+        return _outcomes.not_data(Outcome[Any]("raised", may_have_run=False), error)
     ran = isinstance(error, SandboxStartupError) and error.may_have_run
     return Outcome[Any]("fault", may_have_run=ran).fail(error)
 
@@ -219,7 +220,7 @@ def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
         return _outcomes_of_chunk(target, items, result, pool, values)
 
     def prepare(items: list[Item]) -> PreparedCall:
-        from hutch._flights import PreparedCall
+        from hutch._prepared_call import PreparedCall
 
         begun = time.monotonic()
         if len(items) == 1:
@@ -258,16 +259,16 @@ def _outcomes_of_chunk(
 def _without_receive_time(
     target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
 ) -> list[Any]:
-    first = _run.measured(target, result, pool)
+    first = _outcomes.measured(target, result, pool)
     if result.status != "returned":
-        return [_run.denied(_run.conclude(target, result, first), target)] * len(items)
+        return [_outcomes.denied(_outcomes.conclude(target, result, first), target)] * len(items)
     try:
-        reply = _run.decoded(result, target, (items, {}))
+        reply = _outcomes.decoded(result, target, (items, {}))
         kind, replies = reply if type(reply) is tuple and len(reply) == 2 else ("", None)
         if type(replies) is not list or len(replies) != len(items):
             raise SerializationError("the cell answered another number of items", path="result")
     except SerializationError as error:
-        return [_run.not_data(first, error)] * len(items)
+        return [_outcomes.not_data(first, error)] * len(items)
     annotation = target.annotation
     if kind == "ok":
         if values and (annotation is Any or all(type(one) is annotation for one in replies)):
@@ -288,10 +289,12 @@ def _item(target: Target, first: Outcome[Any], reply: Any) -> Outcome[Any]:
                 outcome.value = value
                 check(value, target)
             except SerializationError as error:
-                return _run.not_data(outcome, error)
+                return _outcomes.not_data(outcome, error)
             return outcome
         if kind == "error" and type(value) is dict:
-            outcome = _run.raised(outcome, value, target)
+            outcome = _outcomes.raised(outcome, value, target)
             # What was refused may have been another item's; what was lost was lost for all.
-            return _run.denied(outcome, target) if outcome.network_lost else outcome
-    return _run.not_data(outcome, SerializationError("the cell's answer for an item is malformed"))
+            return _outcomes.denied(outcome, target) if outcome.network_lost else outcome
+    return _outcomes.not_data(
+        outcome, SerializationError("the cell's answer for an item is malformed")
+    )

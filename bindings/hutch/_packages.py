@@ -7,8 +7,6 @@ digest, log or message has them. Pure but for the caller's settings that are rea
 
 from __future__ import annotations
 
-import os
-import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 
 _ADDRESSES = ("index_url", "extra_index_urls", "find_links")
-_HOST = re.compile(r"https?://([A-Za-z0-9.-]+)")
 
 
 def fields(options: Options) -> _core.PackageSpec:
@@ -43,7 +40,7 @@ def fields(options: Options) -> _core.PackageSpec:
             index[name] = " ".join(_bare(url, credentials) for url in index[name].split())
     sdists = options.allow_sdists and fetched
     if not sdists:
-        _add_own(
+        _index.add_own(
             " ".join([*(index.get(name, "") for name in _ADDRESSES), *dependencies, lock]),
             credentials,
         )
@@ -76,23 +73,6 @@ def _bare(url: str, credentials: dict[str, tuple[str, str]]) -> str:
     if known != (unquote(login), unquote(password)):
         raise ValueError(f"two addresses of {parts.hostname} have different credentials")
     return urlunsplit(parts._replace(netloc=host))
-
-
-def _add_own(text: str, credentials: dict[str, tuple[str, str]]) -> None:
-    """What the caller's own netrc has for the hosts of the addresses in the text."""
-    path = os.environ.get("NETRC") or os.path.expanduser("~/.netrc")
-    if "://" not in text or not os.path.isfile(path):
-        return
-    import netrc
-
-    try:
-        known = netrc.netrc(path)
-    except (OSError, netrc.NetrcParseError):
-        return
-    for host in sorted({match[1].lower() for match in re.finditer(_HOST, text)}):
-        found = known.hosts.get(host)
-        if found and host not in credentials:
-            credentials[host] = (found[0], found[2] or "")
 
 
 def _netrc(credentials: dict[str, tuple[str, str]]) -> str:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch import _core
-    from hutch._flights import PreparedCall
     from hutch._future import SandboxFuture
     from hutch._options import Keywords
     from hutch._outcome import Outcome
+    from hutch._prepared_call import PreparedCall
     from hutch._sandbox import SandboxedFunction
     from hutch._target import ProgramTarget, Target
 

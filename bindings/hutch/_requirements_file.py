@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hutch._environment import Environment
 from hutch._errors import RequirementError
+from hutch._lock import lines_of, of_lines
 from hutch._requirements import normalize
+
+if TYPE_CHECKING:
+    from hutch._environment import Environment
 
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 50
@@ -34,9 +37,9 @@ class _Found(NamedTuple):
     files: list[str]
 
 
-def read(path: str) -> Environment:
-    """The environment that a file asks for. With hashes it is a lock. Raises RequirementError,
-    OSError.
+def read(path: str, kind: type[Environment]) -> Environment:
+    """The environment, a `kind`, that a file asks for. With hashes it is a lock. Raises OSError,
+    RequirementError.
     """
     found = _Found([], [], [], [], [], [])
     place = os.path.realpath(path)
@@ -47,12 +50,10 @@ def read(path: str) -> Environment:
         "find_links": found.find_links,
     }
     if any("--hash" in line for line in found.requirements):
-        from hutch._lock import of_lines
-
-        environment = Environment(**sources)  # type: ignore[arg-type]
+        environment = kind(**sources)  # type: ignore[arg-type]
         environment.lock = of_lines(found.requirements, path)
         return environment
-    return Environment(
+    return kind(
         found.requirements,
         constraints=found.constraints,
         **sources,  # type: ignore[arg-type]
@@ -65,21 +66,6 @@ def constraints_of(path: str) -> tuple[str, ...]:
     place = os.path.realpath(os.path.expanduser(path))
     _read(place, os.path.dirname(place), found, found.requirements)
     return normalize([line.split(" --hash")[0] for line in found.requirements])
-
-
-def lines_of(text: str) -> list[str]:
-    """Without comments, and with lines that end in a backslash joined to the next."""
-    joined = re.sub(r"\\\r?\n", " ", text)
-    lines = (_uncommented(line).strip() for line in joined.splitlines())
-    return [line for line in lines if line]
-
-
-def _uncommented(line: str) -> str:
-    """A comment starts the line, or follows a space: a URL may hold a `#`."""
-    start = line.find("#")
-    while start > 0 and not line[start - 1].isspace():
-        start = line.find("#", start + 1)
-    return line if start < 0 else line[:start]
 
 
 def _read(path: str, root: str, found: _Found, into: list[str]) -> None:

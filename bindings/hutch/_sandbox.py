@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch._functions import Carried
-    from hutch._future import CallThreads, SandboxFuture
+    from hutch._future import SandboxFuture
     from hutch._options import Keywords
     from hutch._outcome import Outcome
     from hutch._target import FunctionTarget, Target
+    from hutch._threads import CallThreads
 
     P = ParamSpec("P")
     Q = ParamSpec("Q")

@@ -11,7 +11,8 @@ import json
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from hutch import _core
-from hutch._errors import SandboxError, from_core
+from hutch._errors import SandboxError
+from hutch._faults import from_core
 
 if TYPE_CHECKING:
     from collections.abc import Callable

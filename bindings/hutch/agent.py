@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from hutch import _core
-from hutch._errors import from_core
+from hutch._faults import from_core
 
 
 def start() -> None:

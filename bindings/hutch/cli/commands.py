@@ -235,7 +235,7 @@ def env(options: argparse.Namespace) -> int:
             raise ValueError("hutch env remove DIGEST ...: which?")
         known = [str(item.get("digest", "")) for item in _status.environments()]
         removed = {
-            digest: _status.remove_environment(_whole_digest(digest, known))
+            digest: _status.remove_environment(environments.whole_digest(digest, known))
             for digest in options.digest
         }
         if options.json:
@@ -252,12 +252,6 @@ def env(options: argparse.Namespace) -> int:
     else:
         _print_table(found, ["digest", "requirements", "packages", "python", "bytes", "created"])
     return 0
-
-
-def _whole_digest(start: str, known: list[str]) -> str:
-    """The one that begins so."""
-    found = [digest for digest in known if digest.startswith(start)]
-    return found[0] if len(found) == 1 else start
 
 
 def agent(options: argparse.Namespace) -> int:

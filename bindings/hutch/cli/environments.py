@@ -49,12 +49,11 @@ def lock(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     """An OCI image of base and packages, for other machines: an archive for `podman load`."""
     from hutch import _core, _status
-    from hutch.cli.commands import _whole_digest
 
     if len(options.digest) != 1 or not options.output:
         raise ValueError("hutch env export DIGEST --output FILE: which, and where to?")
     known = {str(item.get("digest", "")): item for item in _status.environments()}
-    digest = _whole_digest(options.digest[0], list(known))
+    digest = whole_digest(options.digest[0], list(known))
     if digest not in known:
         raise ValueError(
             f"no environment begins with {options.digest[0]!r}; `hutch env` lists them"
@@ -97,3 +96,9 @@ def _podman(*arguments: str, out: Any = subprocess.DEVNULL, check: bool = True) 
     if check and done.returncode != 0:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise OSError(f"podman {arguments[0]} failed: {said[-1] if said else done.returncode}")
+
+
+def whole_digest(start: str, known: list[str]) -> str:
+    """The one that begins so."""
+    found = [digest for digest in known if digest.startswith(start)]
+    return found[0] if len(found) == 1 else start

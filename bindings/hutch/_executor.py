@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A concurrent.futures.Executor over the sandbox."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor as _Executor, Future
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from hutch._checks import _whole
+from hutch._future import SandboxFuture
+from hutch._options import NORMAL
+from hutch._sandbox import SandboxedFunction, make
+from hutch._threads import THREADS, CallThreads
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hutch._options import Keywords
+
+R = TypeVar("R")
+
+
+class Executor(_Executor):
+    """A concurrent.futures.Executor whose calls run in the sandbox.
+
+    `max_workers`: calls in flight at once; more wait their turn here.
+    """
+
+    def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
+        if max_workers is None:
+            max_workers = min(THREADS, 2 * (os.cpu_count() or 1))
+        self._threads = CallThreads(_whole("max_workers", max_workers, 1, 10_000))
+        self._options = NORMAL.changed(keywords)
+        if self._options.dependencies is None:
+            raise ValueError('dependencies="inline" is for programs given as text')
+        self._lock = threading.Lock()
+        self._functions: dict[Any, SandboxedFunction[..., Any]] = {}
+        self._futures: set[SandboxFuture[Any]] = set()
+        self._is_shut_down = False
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> SandboxFuture[R]:
+        with self._lock:
+            if self._is_shut_down:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            sandboxed = self._sandboxed(fn)
+            future: SandboxFuture[R] = sandboxed._submit(args, kwargs, self._threads)
+            self._futures.add(future)
+        future.add_done_callback(self._forget)
+        return future
+
+    def _sandboxed(self, fn: Callable[..., Any]) -> SandboxedFunction[..., Any]:
+        if isinstance(fn, SandboxedFunction):
+            return fn
+        found = self._functions.get(fn)
+        if found is None:
+            found = self._functions[fn] = make(fn, self._options)
+        return found
+
+    def _forget(self, future: Future[Any]) -> None:
+        with self._lock:
+            self._futures.discard(cast("SandboxFuture[Any]", future))
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        with self._lock:
+            self._is_shut_down = True
+            futures = list(self._futures)
+        if cancel_futures:
+            for future in futures:
+                if not future.running():
+                    future.cancel()
+        if wait:
+            from concurrent.futures import wait as wait_for
+
+            wait_for(futures)

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that wait for calls, a bounded number of them, made when first used. After a fork the
+child has threads of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+THREADS = 64
+_IDLE_SEC = 10.0
+
+
+class CallThreads:
+    """Runs pieces of work on at most `limit` threads, in order; more wait in a queue."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._changed = threading.Condition()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._idle = 0
+        self._count = 0
+
+    def start(self, work: Callable[[], None]) -> None:
+        with self._changed:
+            self._queue.append(work)
+            if self._idle >= len(self._queue) or self._count >= self.limit:
+                self._changed.notify()
+                return
+            self._count += 1
+        threading.Thread(target=self._serve, name="hutch-call", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._idle += 1
+                arrived = self._changed.wait_for(lambda: self._queue, _IDLE_SEC)
+                self._idle -= 1
+                if not arrived:
+                    self._count -= 1
+                    return
+                work = self._queue.popleft()
+            work()
+            del work
+
+
+_shared: CallThreads | None = None
+
+
+def shared_threads() -> CallThreads:
+    global _shared
+    if _shared is None:
+        _shared = CallThreads(THREADS)
+    return _shared
+
+
+def _after_fork() -> None:
+    global _shared
+    _shared = None
+
+
+os.register_at_fork(after_in_child=_after_fork)
