@@ -2,15 +2,12 @@
 
 #include "agent/ceiling.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "agent/limits.h"
+#include "wire/network.h"
 
 namespace hutch {
 namespace {
@@ -51,31 +48,10 @@ std::string Quoted(const std::string& text) {
   return quoted.append(text).append("\"");
 }
 
-// Of networks in canonical form, "10.0.0.0/8".
+// Of networks as text.
 bool Contains(const std::string& outer, const std::string& inner) {
-  struct Network {
-    std::array<unsigned char, 16> bytes{};
-    int family = AF_UNSPEC;
-    unsigned bits = 0;
-  };
-  const auto parse = [](const std::string& text) {
-    Network network;
-    const size_t slash = text.find('/');
-    if (slash == std::string::npos) return network;
-    const std::string address = text.substr(0, slash);
-    for (const int family : {AF_INET, AF_INET6}) {
-      if (::inet_pton(family, address.c_str(), network.bytes.data()) == 1) network.family = family;
-    }
-    network.bits = static_cast<unsigned>(std::strtoul(text.c_str() + slash + 1, nullptr, 10));
-    return network;
-  };
-  const Network a = parse(outer), b = parse(inner);
-  if (a.family == AF_UNSPEC || a.family != b.family || a.bits > b.bits) return false;
-  for (unsigned bit = 0; bit < a.bits; ++bit) {
-    const unsigned mask = 0x80u >> (bit % 8);
-    if (((a.bytes[bit / 8] ^ b.bytes[bit / 8]) & mask) != 0) return false;
-  }
-  return true;
+  const std::optional<Cidr> a = ParseCidr(outer), b = ParseCidr(inner);
+  return a && b && Contains(*a, *b);
 }
 
 // A secret's host is reachable though no rule names it.

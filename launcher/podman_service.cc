@@ -553,7 +553,7 @@ void EnsureGvisor(const Paths& paths) {
   // The agent's socket is in a mount, and is only connected to.
   // gVisor's kernel has no limit of files and counts no memory of its own, so its process has one.
   WriteFile(paths, GvisorProgram(paths),
-            "#!/bin/sh\nulimit -d " + std::to_string(kGvisorKernelKb) + "\nexec " + runsc +
+            "#!/bin/sh\nulimit -d " + std::to_string(kGvisorKernelKb) + " || :\nexec " + runsc +
                 " --ignore-cgroups --network=none --host-uds=open --oci-seccomp \"$@\"\n",
             0700);
   LaunchService(paths, endpoint);

@@ -2,13 +2,13 @@
 
 #include "wire/egress.h"
 
-#include <arpa/inet.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 
 #include "wire/error.h"
+#include "wire/network.h"
 
 namespace hutch {
 namespace {
@@ -47,30 +47,10 @@ std::optional<uint16_t> ParsePort(std::string_view text) {
   return static_cast<uint16_t>(port);
 }
 
-// "10.1.2.3/8" as "10.0.0.0/8"; std::nullopt: neither a network nor an address.
+// std::nullopt: neither a network nor an address.
 std::optional<std::string> CanonicalNetwork(std::string_view text) {
-  const size_t slash = text.find('/');
-  const std::string address(text.substr(0, slash));
-  std::array<unsigned char, 16> bytes{};
-  int family = AF_INET;
-  if (::inet_pton(AF_INET, address.c_str(), bytes.data()) != 1) {
-    family = AF_INET6;
-    if (::inet_pton(AF_INET6, address.c_str(), bytes.data()) != 1) return std::nullopt;
-  }
-  const unsigned most = family == AF_INET ? 32 : 128;
-  unsigned prefix = most;
-  if (slash != std::string_view::npos) {
-    const std::string_view digits = text.substr(slash + 1);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), prefix);
-    if (error != std::errc() || end != digits.data() + digits.size() || digits.size() > 3 ||
-        prefix > most)
-      return std::nullopt;
-  }
-  for (unsigned bit = prefix; bit < most; ++bit)
-    bytes[bit / 8] = static_cast<unsigned char>(bytes[bit / 8] & ~(0x80u >> bit % 8));
-  std::array<char, INET6_ADDRSTRLEN> name{};
-  ::inet_ntop(family, bytes.data(), name.data(), name.size());
-  return std::string(name.data()) + "/" + std::to_string(prefix);
+  const std::optional<Cidr> cidr = ParseCidr(text);
+  return cidr ? std::optional(Canonical(*cidr)) : std::nullopt;
 }
 
 // The i-th host's own loopback address.

@@ -2,13 +2,11 @@
 
 #include "agent/egress/vet.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <vector>
 
@@ -83,46 +81,6 @@ bool GlobalUnicast(const IpAddress& address) {
 }
 
 }  // namespace
-
-std::string IpAddress::ToText() const {
-  char text[INET6_ADDRSTRLEN] = {};
-  ::inet_ntop(v6 ? AF_INET6 : AF_INET, bytes.data(), text, sizeof text);
-  return text;
-}
-
-std::optional<IpAddress> ParseIp(std::string_view text) {
-  if (text.empty() || text.size() >= INET6_ADDRSTRLEN || text.find('\0') != text.npos) return {};
-  const std::string copy(text);
-  IpAddress address;
-  address.v6 = text.find(':') != text.npos;
-  if (::inet_pton(address.v6 ? AF_INET6 : AF_INET, copy.c_str(), address.bytes.data()) != 1)
-    return {};
-  return address;
-}
-
-std::optional<Cidr> ParseCidr(std::string_view text) {
-  const size_t slash = text.find('/');
-  const std::optional<IpAddress> base = ParseIp(text.substr(0, slash));
-  if (!base) return {};
-  const int most = base->v6 ? 128 : 32;
-  if (slash == text.npos) return Cidr{*base, most};
-  const std::string_view digits = text.substr(slash + 1);
-  int bits = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
-  if (error != std::errc() || end != digits.data() + digits.size() || bits < 0 || bits > most)
-    return {};
-  return Cidr{*base, bits};
-}
-
-bool Contains(const Cidr& cidr, const IpAddress& address) {
-  if (cidr.base.v6 != address.v6) return false;
-  const auto whole = static_cast<size_t>(cidr.bits / 8);
-  if (!std::equal(cidr.base.bytes.begin(), cidr.base.bytes.begin() + static_cast<long>(whole),
-                  address.bytes.begin()))
-    return false;
-  const int rest = cidr.bits % 8;
-  return rest == 0 || (cidr.base.bytes[whole] ^ address.bytes[whole]) >> (8 - rest) == 0;
-}
 
 std::optional<std::string> Vet(const IpAddress& address, std::span<const Cidr> named) {
   for (const Range& range : Ranges()) {
