@@ -2,7 +2,6 @@
 
 #include "wire/egress.h"
 
-
 #include <algorithm>
 #include <array>
 #include <charconv>
