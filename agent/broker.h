@@ -134,7 +134,7 @@ class Broker {
   void OnCellGone(uint64_t cell, const CellReport& report);
   // Whether its lease table has a slot left, and there is room in the shares.
   bool MayLease(uint64_t peer, const std::string& pool);
-  void Outdate();
+  void InvalidatePools();
   void TakeBackForShares();
   void ServeWaiters();
   void FactsOf(const std::string& key, const Pool& pool);

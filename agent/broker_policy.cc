@@ -22,7 +22,7 @@ constexpr auto kLoadUnwatched = std::chrono::milliseconds(5);
 }  // namespace
 
 void Broker::Configure(const AgentConfig& config) {
-  if (!(config == config_)) Outdate();
+  if (!(config == config_)) InvalidatePools();
   config_ = config;
   shares_.Configure(config);
   queues_.capacity = config.host.queue != 0 ? config.host.queue : kMaxQueuedInAll;
@@ -34,7 +34,7 @@ void Broker::Configure(const AgentConfig& config) {
 
 // Who has a pool, a cell ahead or a place in a queue asks again, and is refused where it may have
 // it no more. Calls that run go on.
-void Broker::Outdate() {
+void Broker::InvalidatePools() {
   for (auto& [key, facts] : facts_) facts.stale = true;
   std::vector<uint64_t> ahead;  // a worker that is gone takes its leases with it
   for (const auto& [cell, lease] : leases_) {

@@ -112,7 +112,7 @@ auto Wait(const std::shared_ptr<Client>& client, Pending& pending, const Work& w
 }
 
 // (id, 0 or 1, what it printed), (id, 2, its CallResult), (id, 3, OpenCall), (id, 4, an Error).
-py::tuple Told(FlightEvent& event) {
+py::tuple ToTuple(FlightEvent& event) {
   if (event.stream >= 0) return py::make_tuple(event.id, event.stream, py::bytes(event.text));
   if (event.open) return py::make_tuple(event.id, 3, std::move(event.open));
   try {
@@ -262,7 +262,7 @@ py::list PyClient::Next(double patience_sec) {
     events = client->flights().Next(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
   }
-  for (FlightEvent& event : events) told.append(Told(event));
+  for (FlightEvent& event : events) told.append(ToTuple(event));
   return told;
 }
 

@@ -500,7 +500,7 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
   return text;
 }
 
-void Client::CatchUp(const std::string& key, const Sha256Digest& identity) {
+void Client::WhileCallRuns(const std::string& key, const Sha256Digest& identity) {
   std::optional<HeldLease> spent;  // closed after the lock is free
   const std::lock_guard lock(mutex_);
   spent = std::exchange(spent_, std::nullopt);
@@ -508,7 +508,7 @@ void Client::CatchUp(const std::string& key, const Sha256Digest& identity) {
   if (!reading_) DrainLocked([&] { return stock.Has(false, identity); });
 }
 
-void Client::Bury(HeldLease held) {
+void Client::DeferClose(HeldLease held) {
   if (held.lease.holds_result()) return;
   std::optional<HeldLease> last(std::move(held));
   const std::lock_guard lock(mutex_);
@@ -741,7 +741,7 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record = RecordOf(held, request, begun);
-  if (!request.shared()) CatchUp(key, request.identity);
+  if (!request.shared()) WhileCallRuns(key, request.identity);
   try {
     record.outcome = held.lease.Await(
         request, hooks, [&] { TellStarted(held, request); },
@@ -764,7 +764,7 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   const bool load_again = !request.shared() && IsSimple(record.outcome);
   record = Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network,
                     load_again ? &request : nullptr);
-  Bury(std::move(held));
+  DeferClose(std::move(held));
   return record;
 }
 

@@ -107,9 +107,10 @@ class Client {
     std::optional<Sha256Digest> loaded;
   };
 
-  // In the time that a call takes: what is left of the last one, and what the agent gave since.
-  void CatchUp(const std::string& key, const Sha256Digest& identity);
-  void Bury(HeldLease held);
+  // Runs while the call is in its cell: closes the previous lease, and reads leases that have
+  // arrived.
+  void WhileCallRuns(const std::string& key, const Sha256Digest& identity);
+  void DeferClose(HeldLease held);
   std::optional<HeldLease> TakeHeld(const std::string& key, const CallRequest& request);
   // After a call was, or was not, given a lease of the stock.
   void GiveBackUnwanted(const std::string& key);

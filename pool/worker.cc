@@ -337,7 +337,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
         EndSlot(its_slot);
         return listener_->OnCellGone(*this, header.id, report);
       }
-      if (!cell->second.ready && Barren()) return Die("its cells end before they are ready");
+      if (!cell->second.ready && GivesNoCells()) return Die("its cells end before they are ready");
       const auto gone = cells_.extract(cell);
       Put(its_slot, SlotState::kFree);
       return listener_->OnCellGone(*this, header.id, report);
@@ -354,7 +354,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       }
       tainted_ = true;
       // A worker that can no longer make a single slot is of no use to anybody.
-      if (slots_.size() == 1 || Barren()) return Die("a cell could not be made: " + words);
+      if (slots_.size() == 1 || GivesNoCells()) return Die("a cell could not be made: " + words);
       ForgetSlot(header.a);
       return listener_->OnSlotsChanged(*this);
     }
@@ -380,7 +380,7 @@ void Worker::RefuseNamespaces(uint64_t step, uint64_t error) {
       std::strerror(static_cast<int>(std::min<uint64_t>(error, 4095))) + ")");
 }
 
-bool Worker::Barren() { return ++barren_ >= kMaxBarren; }
+bool Worker::GivesNoCells() { return ++barren_ >= kMaxBarren; }
 
 bool Worker::RanOutOfMemory(uint32_t slot) {
   const auto group = groups_.find(slot);

@@ -142,8 +142,8 @@ class Worker {
   bool RanOutOfMemory(uint32_t slot);  // by the kernel's own word
   uint64_t in(SlotState state) const { return in_state_[static_cast<size_t>(state)]; }
   void Put(uint32_t slot, SlotState state);  // into this state, from whatever it was in
-  bool Barren();  // one more cell came to nothing; true when that is so many in a row that the
-                  // worker is of no use
+  bool GivesNoCells();  // one more cell came to nothing; true when that is so many in a row that
+                        // the worker is of no use
 
   // The container as the background threads know it: a removal never overtakes the start, nor a
   // start the removal.

@@ -63,7 +63,7 @@ class EgressFace : public ::testing::Test {
     ASSERT_TRUE(is_done);
   }
   // What the process was told next.
-  ReceivedEgress Told() {
+  ReceivedEgress Received() {
     std::optional<ReceivedEgress> received;
     RunUntil([&] {
       const std::lock_guard lock(mutex_);
@@ -102,29 +102,29 @@ TEST_F(EgressFace, StartsItsContainerWithTheFirstCellAndGivesItThePolicyOnce) {
   pool_.secrets = {{"a.test", "X-Key", std::string("v\xff", 2), {"/v1"}, {"GET"}}};
   const Fd one = AddCell(egress, 1);
   const Fd two = AddCell(egress, 2);
-  const auto policy = std::get<SetPolicy>(Told().message);
+  const auto policy = std::get<SetPolicy>(Received().message);
   EXPECT_EQ(policy.allow_network, pool_.allow_network);
   EXPECT_EQ(policy.secrets, pool_.secrets);
-  const ReceivedEgress first = Told();
+  const ReceivedEgress first = Received();
   EXPECT_EQ(std::get<hutch::AddCell>(first.message).cell, 1u);
   EXPECT_TRUE(first.descriptor);
-  EXPECT_EQ(std::get<hutch::AddCell>(Told().message).cell, 2u);
+  EXPECT_EQ(std::get<hutch::AddCell>(Received().message).cell, 2u);
   EXPECT_EQ(podman_.created(), 1u);
   EXPECT_FALSE(Closed(one));
 
   std::vector<NetworkRecord> records;
   egress.CloseCell(1, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
-  EXPECT_EQ(std::get<hutch::CloseCell>(Told().message).cell, 1u);
+  EXPECT_EQ(std::get<hutch::CloseCell>(Received().message).cell, 1u);
   SendEgress(process_.get(), CellClosed{1, {{"a.test", 443, true, "", "", 5, 6, 7}}});
   RunUntil([&] { return !records.empty(); });
   EXPECT_EQ(records[0], (NetworkRecord{"a.test", 443, true, "", "", 5, 6, 7}));
 
   bool closed = false;
   egress.CloseCell(2, [&](std::vector<NetworkRecord>) { closed = true; });
-  Told();
+  Received();
   SendEgress(process_.get(), CellClosed{2, {}});
   RunUntil([&] { return closed; });
-  EXPECT_EQ(std::get<ForgetPolicy>(Told().message).id, policy.id);
+  EXPECT_EQ(std::get<ForgetPolicy>(Received().message).id, policy.id);
 }
 
 TEST_F(EgressFace, GivesTheContainerNothingButItsSocket) {
@@ -151,10 +151,10 @@ TEST_F(EgressFace, FailsClosedWhenItsProcessDies) {
   egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
   const Fd one = AddCell(egress, 1);
   const Fd two = AddCell(egress, 2);
-  Told();
+  Received();
   {
-    const ReceivedEgress first = Told();
-    Told();
+    const ReceivedEgress first = Received();
+    Received();
   }
   std::vector<NetworkRecord> records;
   egress.CloseCell(1, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
@@ -169,7 +169,7 @@ TEST_F(EgressFace, FailsClosedWhenItsProcessDies) {
   ASSERT_EQ(records.size(), 1u);
   // The next cell has another process, which is told the policy anew.
   const Fd three = AddCell(egress, 3);
-  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
+  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Received().message));
   EXPECT_EQ(podman_.created(), 2u);
 }
 
@@ -214,16 +214,16 @@ TEST_F(EgressFace, SaysThatAForwarderEndedDuringACall) {
   egress.OnLost([&](uint64_t cell) { lost.push_back(cell); });
   const Fd one = AddCell(egress, 1);
   const Fd two = AddCell(egress, 2);
-  for (int i = 0; i < 3; ++i) Told();
+  for (int i = 0; i < 3; ++i) Received();
   SendEgress(process_.get(), ForwarderGone{1});
   RunUntil([&] { return !lost.empty(); });
   EXPECT_EQ(lost, std::vector<uint64_t>{1});
   for (const uint64_t cell : {1u, 2u}) {
     egress.CallIsOver(cell);
-    EXPECT_EQ(std::get<CallOver>(Told().message).cell, cell);
+    EXPECT_EQ(std::get<CallOver>(Received().message).cell, cell);
     std::optional<std::vector<NetworkRecord>> records;
     egress.CloseCell(cell, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
-    EXPECT_EQ(std::get<hutch::CloseCell>(Told().message).cell, cell);
+    EXPECT_EQ(std::get<hutch::CloseCell>(Received().message).cell, cell);
     SendEgress(process_.get(), CellClosed{cell, {{"a.test", 443, true, "", "", 5, 6, 7}}});
     RunUntil([&] { return records.has_value(); });
     EXPECT_EQ(std::ranges::any_of(*records, &NetworkRecord::lost), cell == 1);
@@ -248,7 +248,7 @@ TEST_F(EgressFace, SaysWhyThereIsNoProcess) {
 TEST_F(EgressFace, ReplacesTheProcessWhereAnotherFileSaysWhomToTrust) {
   Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", "/old.pem"});
   const Fd one = AddCell(egress, 1);
-  Told();
+  Received();
   egress.Trust("/old.pem");
   EXPECT_FALSE(Closed(one));
   std::vector<uint64_t> lost;
@@ -258,7 +258,7 @@ TEST_F(EgressFace, ReplacesTheProcessWhereAnotherFileSaysWhomToTrust) {
   process_.reset();  // as it ends when its agent hangs up
   EXPECT_TRUE(Closed(one));
   const Fd two = AddCell(egress, 2);
-  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
+  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Received().message));
   EXPECT_EQ(podman_.created(), 2u);
   EXPECT_EQ(spec_["mounts"].back()["source"], "/new.pem");
   EXPECT_EQ(spec_["command"].back(), spec_["mounts"].back()["destination"]);
@@ -312,7 +312,7 @@ TEST_F(EgressFace, ListensToTheProcessThatItStartedOnly) {
   wrong_first_ = true;
   Egress egress(loop_, libpod_, paths_, {"base", "runtime", "g1", ""});
   const Fd one = AddCell(egress, 1);
-  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Told().message));
+  EXPECT_TRUE(std::holds_alternative<SetPolicy>(Received().message));
 }
 
 }  // namespace

@@ -225,7 +225,7 @@ class Egress : public ::testing::Test {
     return std::move(ours);
   }
   // What the agent is told next.
-  EgressMessage Told() {
+  EgressMessage Received() {
     for (;;) {
       if (!Readable(agent_.get())) return EgressHello{"nothing"};
       if (auto received = ReceiveEgress(agent_.get())) return std::move(received->message);
@@ -534,11 +534,11 @@ TEST_F(Egress, ForgetsTheLookupsOfACellThatIsGone) {
 TEST_F(Egress, AnswersThatItLivesAndSaysWhichForwardersEnded) {
   Add({"a.test:80"});
   SendEgress(agent_.get(), EgressPing{});
-  EXPECT_TRUE(std::holds_alternative<EgressPing>(Told()));
+  EXPECT_TRUE(std::holds_alternative<EgressPing>(Received()));
   forwarder_.reset();
-  EXPECT_EQ(std::get<ForwarderGone>(Told()).cell, 7u);
+  EXPECT_EQ(std::get<ForwarderGone>(Received()).cell, 7u);
   SendEgress(agent_.get(), CloseCell{7});
-  EXPECT_EQ(std::get<CellClosed>(Told()).cell, 7u);
+  EXPECT_EQ(std::get<CellClosed>(Received()).cell, 7u);
   // One that ends with its call is none of these.
   {
     const Fd other = AddAnother(8);
@@ -546,9 +546,9 @@ TEST_F(Egress, AnswersThatItLivesAndSaysWhichForwardersEnded) {
   }
   const Fd last = AddAnother(9);
   SendEgress(agent_.get(), CloseCell{9});
-  EXPECT_EQ(std::get<CellClosed>(Told()).cell, 9u);
+  EXPECT_EQ(std::get<CellClosed>(Received()).cell, 9u);
   SendEgress(agent_.get(), CloseCell{8});
-  EXPECT_EQ(std::get<CellClosed>(Told()).cell, 8u);
+  EXPECT_EQ(std::get<CellClosed>(Received()).cell, 8u);
 }
 
 class CrowdedEgress : public Egress {
@@ -580,7 +580,7 @@ TEST_F(CrowdedEgress, LeavesConnectionsForOthersHoweverManyTakeAllTheyCan) {
   EXPECT_GE(had.back(), 4u);
   EXPECT_LT(streams.size(), kStreams);
   SendEgress(agent_.get(), CloseCell{108});
-  const auto closed = std::get<CellClosed>(Told());
+  const auto closed = std::get<CellClosed>(Received());
   ASSERT_EQ(closed.records.size(), 1u);
   EXPECT_FALSE(closed.records[0].allowed);
   EXPECT_NE(closed.records[0].reason.find("share"), std::string::npos);
@@ -592,7 +592,7 @@ TEST_F(CrowdedEgress, LeavesConnectionsForOthersHoweverManyTakeAllTheyCan) {
   // What one gives back, another one may have.
   for (uint64_t hog = 100; hog < 108; ++hog) {
     SendEgress(agent_.get(), CloseCell{hog});
-    EXPECT_EQ(std::get<CellClosed>(Told()).cell, hog);
+    EXPECT_EQ(std::get<CellClosed>(Received()).cell, hog);
   }
   for (int i = 0; i < 50; ++i) {
     streams.push_back(Open(kProxyListener));

@@ -59,8 +59,8 @@ def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     result, pool = send(target, code, arguments, buffers, meta, True, None, begun, None)
     if result.status == "returned":
         try:
-            value = decoded(result, target, (args, kwargs))
-            check(value, target)
+            returned = decoded(result, target, (args, kwargs))
+            check(returned, target)
         except SerializationError:
             pass
         else:
@@ -68,7 +68,7 @@ def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
                 from hutch import _fast
 
                 _fast.make(target, code, meta, pool, False, value)
-            return value
+            return returned
     return concluded(target, result, pool, args, kwargs)
 
 

@@ -13,8 +13,8 @@
 #include <initializer_list>
 
 #include "images/warden/write_file.h"
+#include "images/worker/wall_switch.h"
 #include "images/worker/walls.h"
-#include "images/worker/without.h"
 
 namespace hutch {
 namespace {
@@ -50,7 +50,7 @@ const char* Environments::Hold() {
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return "private mounts";
   directory_ = open(kAll, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (directory_ < 0) return kAll;
-  if (!Without("cover") && mount(kOne, kAll, nullptr, MS_BIND, nullptr) != 0) return "the cover";
+  if (!WallIsDown("cover") && mount(kOne, kAll, nullptr, MS_BIND, nullptr) != 0) return "the cover";
   if (mount(nullptr, kOne, nullptr, MS_SHARED, nullptr) != 0) return kOne;
   held_ = true;
   return nullptr;

@@ -11,7 +11,7 @@
 
 #include "images/warden/clock.h"
 #include "images/warden/warden.h"
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -25,7 +25,7 @@ constexpr uint32_t kTooLongWait = 100;
 
 void Warden::StartReaders() {
   told_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (told_ < 0 || !readers_[0].Start(&LookExactly, told_)) Doom("a thread could not be made");
+  if (told_ < 0 || !readers_[0].Start(&LookExactly, told_)) Fatal("a thread could not be made");
   Watch(told_, kReaderEvent);
 }
 
@@ -120,7 +120,8 @@ void Warden::WatchReaders(int64_t now) {
     if (++reader_waits_[i] < kLongWait) continue;
     const Reader::Job& job = readers_[i].job();
     if (job.owner == kWorker) {
-      if (reader_waits_[i] > kTooLongWait) Doom("the worker's packages hide what memory they take");
+      if (reader_waits_[i] > kTooLongWait)
+        Fatal("the worker's packages hide what memory they take");
       continue;
     }
     Cell* const cell = &slots_[job.owner].cell;
@@ -137,7 +138,7 @@ void Warden::WatchReaders(int64_t now) {
     const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
     cell->exact_if_grown_us = now + 2 * (NowUs() - begun_us);
     const bool too_long = all_wait && wanted && reader_waits_[i] > kTooLongWait;
-    if ((most_kb <= watch_kb_ && !too_long) || Without("watch")) continue;
+    if ((most_kb <= watch_kb_ && !too_long) || WallIsDown("watch")) continue;
     cell->peak_kb = std::max(cell->peak_kb, most_kb);
     Kill(cell, kKilled, kLimitMemory);
   }

@@ -117,7 +117,7 @@ void Warden::OnSlot(int number) {
   while (slot.state != SlotState::kFree && slot.control >= 0) {
     const Receiving got = Receive(slot.control, &message);
     if (got == Receiving::kNothing) return;
-    if (got == Receiving::kMalformed) Doom("a slot sent no frame");
+    if (got == Receiving::kMalformed) Fatal("a slot sent no frame");
     if (got == Receiving::kGone && bare_ && slot.cell.state == CellState::kReady) {
       close(slot.control);  // user code runs there, and has no way to us
       slot.control = -1;
@@ -141,17 +141,17 @@ void Warden::OnSlotMessage(int number, Message* message) {
   }
   if (header.kind == FrameKind::kSlotReady) {
     const bool its_own = bare_ ? message->sender == zygote_ : IsNewChild(message->sender);
-    if (slot.state != SlotState::kStarting || !its_own) Doom("a slot is not what it says");
+    if (slot.state != SlotState::kStarting || !its_own) Fatal("a slot is not what it says");
     if (!bare_) slot.pid = message->sender;
     slot.state = SlotState::kServing;
     return Report(About(FrameKind::kSlotReady, number, 0));
   }
   if (cell.state == CellState::kNone || header.id != cell.id)
-    Doom("a slot named a cell that it does not have");
+    Fatal("a slot named a cell that it does not have");
   if (bare_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
     TakeBare(&cell);
   if (header.kind == kCellMade) {
-    if (!TakeCell(&slot, message)) Doom("a cell is not what it says");
+    if (!TakeCell(&slot, message)) Fatal("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
     cell.state = CellState::kReady;
     FrameHeader ready = About(FrameKind::kCellReady, number, cell.id);
@@ -166,7 +166,7 @@ void Warden::OnSlotMessage(int number, Message* message) {
     cell.ended = true;
     cell.status = static_cast<int>(header.a);
   } else {
-    Doom("a slot spoke out of turn");
+    Fatal("a slot spoke out of turn");
   }
 }
 

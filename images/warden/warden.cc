@@ -22,7 +22,7 @@
 #include "images/warden/locks.h"
 #include "images/warden/mounts.h"
 #include "images/warden/watch.h"
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -66,7 +66,7 @@ int Warden::Run() {
     usleep(50'000);
   }
   if (settings_.any_environment && settings_.namespaces.error == 0) {
-    if (const char* failed = environments_.Hold()) Doom(failed);
+    if (const char* failed = environments_.Hold()) Fatal(failed);
   }
   proc_ = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   StartZygote();
@@ -113,7 +113,7 @@ void Warden::Watch(int fd, uint32_t what) {
 
 void Warden::WatchZygote() { Watch(zygote_control_, kZygoteEvent); }
 
-void Warden::Doom(const char* text) {
+void Warden::Fatal(const char* text) {
   FrameHeader header;
   header.kind = FrameKind::kZygoteDied;
   header.a = 0;
@@ -248,18 +248,18 @@ void Warden::OnConfigure(const Message& message) {
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
   // Before any code of a stranger's runs.
-  if (!Without("vetting") && !MountsAreVetted(Text("HUTCH_MOUNTS"))) {
-    Doom("what a mount shows is not what was looked at: it was replaced meanwhile");
+  if (!WallIsDown("vetting") && !MountsAreVetted(Text("HUTCH_MOUNTS"))) {
+    Fatal("what a mount shows is not what was looked at: it was replaced meanwhile");
   }
   // gVisor's kernel is the container's alone, and its devices are.
-  if (const char* locked = gvisor_ || Without("locks") ? nullptr : HoldSharedLocks()) {
+  if (const char* locked = gvisor_ || WallIsDown("locks") ? nullptr : HoldSharedLocks()) {
     char text[128];
     snprintf(text, sizeof text, "%s is locked by another process of this host: end that first",
              locked);
-    Doom(text);
+    Fatal(text);
   }
   if (environments_.held()) {
-    if (const char* failed = environments_.Choose(Text("HUTCH_ENVIRONMENT"))) Doom(failed);
+    if (const char* failed = environments_.Choose(Text("HUTCH_ENVIRONMENT"))) Fatal(failed);
   }
   if (!gvisor_) StartReaders();  // each has the capabilities that are left now
   ConfigureZygote();
@@ -435,7 +435,7 @@ Usage Warden::LookAt(int number, int64_t now) {
     std::copy_n(table.one, table.count, before[number].one);
     before[number].count = table.count;
   }
-  const uint64_t used = usage.cpu_us + (Without("lost_time") ? 0 : cell.spent.lost_us());
+  const uint64_t used = usage.cpu_us + (WallIsDown("lost_time") ? 0 : cell.spent.lost_us());
   cell.cpu_us = std::max(cell.cpu_us, used - std::min(used, cell.base_cpu_us));
   return usage;
 }
@@ -484,7 +484,7 @@ void Warden::TakeMemory(Cell* cell, uint64_t exact_kb, uint64_t resident_kb) {
   cell->exact_kb = exact_kb;
   cell->resident_kb = resident_kb;
   cell->peak_kb = std::max(cell->peak_kb, exact_kb);
-  if (exact_kb > watch_kb_ && !Without("watch")) Kill(cell, kKilled, kLimitMemory);
+  if (exact_kb > watch_kb_ && !WallIsDown("watch")) Kill(cell, kKilled, kLimitMemory);
 }
 
 void Warden::WatchCell(int number, int64_t now) {
@@ -495,12 +495,12 @@ void Warden::WatchCell(int number, int64_t now) {
   cell->quiet = cell->loading && cell->looked_us != 0 && cell->cpu_us == cell->seen_cpu_us;
   cell->looked_us = now;
   cell->seen_cpu_us = cell->cpu_us;
-  if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !Without("cpu"))
+  if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !WallIsDown("cpu"))
     return Kill(cell, kKilled, kLimitCpuTime);
   if (gvisor_ && usage.processes > pids_)  // it counts none for RLIMIT_NPROC
     return Kill(cell, kKilled, kLimitPids);
   if (files_ != 0 && scratch.files > files_) return Kill(cell, kKilled, kLimitDisk);
-  const bool lost = !gvisor_ && HostLostMemory(cell) && !Without("objects");
+  const bool lost = !gvisor_ && HostLostMemory(cell) && !WallIsDown("objects");
   const uint64_t resident_kb =
       usage.memory_kb + scratch.used_kb + SocketKb(cell->proc) + cell->kernel_kb + cell->result_kb;
   const bool suspect = lost || resident_kb > watch_kb_ + cell->base_kb;
@@ -560,7 +560,7 @@ void Warden::WatchWorker() {
   }
   const Usage seen = MeasureProcesses(proc_, 1, Counting::kResident);
   if (seen.processes > processes) {
-    Doom("the worker's packages or setup function made more processes than a worker may");
+    Fatal("the worker's packages or setup function made more processes than a worker may");
   }
   worker_allowed_kb_ = allowed;
   if (seen.memory_kb <= allowed || own_reader_ != nullptr) return;
@@ -575,7 +575,7 @@ void Warden::JudgeWorker(uint64_t total_kb) {
     if (slot.state == SlotState::kServing) counted_twice += zygote_kb_;
   }
   if (total_kb > counted_twice && total_kb - counted_twice > worker_allowed_kb_) {
-    Doom("the worker's packages or setup function took more memory than a worker may");
+    Fatal("the worker's packages or setup function took more memory than a worker may");
   }
 }
 

@@ -182,7 +182,7 @@ class Warden {
   void Watch(int fd, uint32_t what);  // in the epoll loop
   void WatchZygote();
 
-  [[noreturn]] void Doom(const char* text);
+  [[noreturn]] void Fatal(const char* text);
 
   const Settings settings_;
   Environments environments_;

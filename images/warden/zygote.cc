@@ -17,7 +17,7 @@
 #include "images/warden/clock.h"
 #include "images/warden/warden.h"
 #include "images/warden/watch.h"
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -49,7 +49,7 @@ constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
   char* environment[] = {path, language, home, bytecode, nullptr};
   const char* arguments[] = {"python3", "-I", "-S", "-B", "-X", "utf8=1", settings.zygote, nullptr};
   execve(settings.python, const_cast<char**>(arguments),
-         Without("environment") ? environ : environment);
+         WallIsDown("environment") ? environ : environment);
   fprintf(stderr, "hutch-warden: %s: %s\n", settings.python, strerror(errno));
   _exit(127);
 }
@@ -60,12 +60,12 @@ void Warden::StartZygote() {
   int pair[2];
   if (++zygote_starts_ > kMaxStarts ||
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) {
-    Doom("the zygote could not be started");
+    Fatal("the zygote could not be started");
   }
   const pid_t pid = fork();
   if (pid == 0) Execute(settings_, environments_, pair[1]);
   close(pair[1]);
-  if (pid < 0) Doom("the zygote could not be started");
+  if (pid < 0) Fatal("the zygote could not be started");
   if (zygote_control_ >= 0) close(zygote_control_);
   zygote_control_ = pair[0];
   zygote_ = pid;
@@ -93,7 +93,7 @@ void Warden::OnZygote() {
   while (zygote_control_ >= 0) {
     const Receiving got = Receive(zygote_control_, &message);
     if (got == Receiving::kNothing) return;
-    if (got == Receiving::kMalformed) Doom("the zygote sent no frame");
+    if (got == Receiving::kMalformed) Fatal("the zygote sent no frame");
     if (got == Receiving::kGone) {
       close(zygote_control_);
       zygote_control_ = -1;
@@ -109,7 +109,7 @@ void Warden::OnZygote() {
                  message.size);
       }
     } else if (zygote_ready_) {  // NOLINT(bugprone-branch-clone): it has nothing more to say
-      Doom("the zygote spoke out of turn");
+      Fatal("the zygote spoke out of turn");
     } else if (header.kind == kImporting) {
       const size_t size = std::min(message.size, sizeof importing_ - 1);
       memcpy(importing_, message.payload, size);
@@ -130,7 +130,7 @@ void Warden::OnZygote() {
       ready.a = 0;
       Report(ready, notes_, notes_size_);
     } else {
-      Doom("the zygote spoke out of turn");
+      Fatal("the zygote spoke out of turn");
     }
   }
 }

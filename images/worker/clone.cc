@@ -18,7 +18,7 @@
 
 #include "images/warden/control.h"
 #include "images/worker/raw_syscall.h"
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -103,13 +103,13 @@ long MountScratch(const char* options) {
 long MountProc(const CellPlan& plan) {
   // No user namespace below this one: it would hand out capabilities again. The cell's filter
   // refuses them too. Written where the container's /proc still is.
-  if (!Without("namespaces")) WriteText("/proc/sys/user/max_user_namespaces", "0");
-  const unsigned long flags = kQuiet | MS_NOEXEC | (Without("proc-writes") ? 0 : MS_RDONLY);
+  if (!WallIsDown("namespaces")) WriteText("/proc/sys/user/max_user_namespaces", "0");
+  const unsigned long flags = kQuiet | MS_NOEXEC | (WallIsDown("proc-writes") ? 0 : MS_RDONLY);
   // The first is the warden's alone, and covered at once: to look something up in a directory waits
   // for those that list it or make something there, which is the call in its own.
-  if (!Without("proc")) Mount("proc", "/proc", "proc", flags, nullptr);
+  if (!WallIsDown("proc")) Mount("proc", "/proc", "proc", flags, nullptr);
   const long root = OpenDirectory("/proc");
-  if (!Without("proc")) Mount("proc", "/proc", "proc", flags, nullptr);
+  if (!WallIsDown("proc")) Mount("proc", "/proc", "proc", flags, nullptr);
   for (int i = 0; i < plan.masks; ++i)
     Mount(plan.mask_by[i], plan.mask[i], nullptr, MS_BIND, nullptr);
   return root;
@@ -154,7 +154,7 @@ int CellInit(void*) {
   Tell(kCellMade, 0, shown, 2);
   // From here on this memory is nobody's to look into. The user process makes its own copy dumpable
   // again.
-  if (!Without("dumpable")) Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
+  if (!WallIsDown("dumpable")) Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
 
   // libc caches the thread id: the kernel writes the new one where the old one was (a stale one
   // turns abort() into SIGSEGV).
@@ -198,7 +198,7 @@ void RestoreThread() {
 
 const char* PlaceDescriptors(const int (&descriptors)[3]) {
   // Opened anew: locks, flags and owners belong to an open file, which the slot's is for all cells.
-  if (!Without("stdin")) {
+  if (!WallIsDown("stdin")) {
     const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return "stdin";
     close(null);
@@ -207,7 +207,7 @@ const char* PlaceDescriptors(const int (&descriptors)[3]) {
   if (dup2(descriptors[2], STDERR_FILENO) < 0) return "stderr";
   if (descriptors[0] != kCallFd && dup3(descriptors[0], kCallFd, O_CLOEXEC) < 0)
     return "call socket";
-  if (Without("descriptors")) return nullptr;
+  if (WallIsDown("descriptors")) return nullptr;
   return syscall(SYS_close_range, kControlFd + 1, kLastFd, 0) == 0 ? nullptr : "close_range";
 }
 
@@ -280,7 +280,7 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   if (pid > 0) [[maybe_unused]]
     const ssize_t size = TEMP_FAILURE_RETRY(read(done[0], &byte, 1));
   close(done[0]);
-  if (!Without("dumpable")) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+  if (!WallIsDown("dumpable")) prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
   if (pid > 0 && birth.failed_step == nullptr) return 1;
   *step = pid > 0 ? birth.failed_step : "clone";
   return pid > 0 ? -birth.failed_errno : -error;

@@ -55,7 +55,7 @@ void MeasureEnd() {
   measured.ended = true;
 }
 
-CallUsage Told() {
+CallUsage MeasuredUsage() {
   if (!measured.ended) MeasureEnd();
   CallUsage usage{};
   usage.load_us = measured.load_ns / 1000;
@@ -302,7 +302,7 @@ bool SendFrame(int fd, FrameHeader header, std::string_view payload) {
 }
 
 bool SendReply(int fd, FrameHeader header, iovec body) {
-  CallUsage usage = Told();
+  CallUsage usage = MeasuredUsage();
   iovec parts[3] = {{&header, sizeof header}, {&usage, sizeof usage}, body};
   return SendParts(fd, parts, 3);
 }

@@ -20,7 +20,7 @@
 
 #include "images/warden/control.h"
 #include "images/warden/write_file.h"
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -144,7 +144,7 @@ const char* RaiseLoopback() {
 // What waits in sockets is in no map of a process, and all TCP of the host has one budget: the most
 // that each socket of this network may hold. The warden counts a socket as that much (watch.cc).
 const char* BoundSocketMemory() {
-  if (Without("tcp_memory")) return nullptr;
+  if (WallIsDown("tcp_memory")) return nullptr;
   const struct {
     const char* path;
     const char* text;
@@ -231,7 +231,7 @@ void WatchNetwork() {
 }
 
 const char* RenewNetwork() {
-  if (!NetworkWasUsed() || Without("renewal")) return nullptr;
+  if (!NetworkWasUsed() || WallIsDown("renewal")) return nullptr;
   if (unshare(CLONE_NEWNET) != 0) return "a network namespace";
   if (const char* failed = PrepareNetwork()) return failed;
   WatchNetwork();

@@ -21,7 +21,7 @@
 #include "images/warden/control.h"
 #include "images/worker/network.h"
 #include "images/worker/raw_syscall.h"
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -140,7 +140,7 @@ const char* Show(const char* path, bool* locks_shared) {
   }
   if (!S_ISDIR(info.st_mode) || IsEmpty(path)) return nullptr;
   MakeDirectories(path);
-  if (!Without("overlays") && MountOverlay(path, full.text)) return nullptr;
+  if (!WallIsDown("overlays") && MountOverlay(path, full.text)) return nullptr;
   *locks_shared = true;
   if (mount(path, full.text, nullptr, MS_BIND, nullptr) != 0) return path;
   return mount(nullptr, full.text, nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY | kQuiet, nullptr) == 0
@@ -154,7 +154,7 @@ const char* BindDevice(const char* path) {
   if (WriteFile(full.text, "", O_CREAT) != 0) return path;
   if (mount(path, full.text, nullptr, MS_BIND, nullptr) != 0) return path;
   struct statvfs info;
-  if (Without("devices")) return nullptr;
+  if (WallIsDown("devices")) return nullptr;
   if (statvfs(full.text, &info) != 0) return path;
   unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID;
   if ((info.f_flag & ST_NOEXEC) != 0) flags |= MS_NOEXEC;  // of the container's mount, and locked
@@ -214,7 +214,7 @@ const char* ShowMount(const char* path, bool writable, bool* locks_shared) {
   RootPath full(path);
   if (S_ISDIR(info.st_mode)) {
     MakeDirectories(path);
-    if (!writable && !Without("overlays") && MountOverlay(path, full.text)) return nullptr;
+    if (!writable && !WallIsDown("overlays") && MountOverlay(path, full.text)) return nullptr;
     *locks_shared |= !writable;
   } else {
     MakeParents(full.text);
@@ -255,7 +255,7 @@ const char* BuildRoot(const char* hosts, const char* mounts, bool* locks_shared)
     if (const char* failed = Show(path, locks_shared)) return failed;
   }
   if (const char* failed = ShowMounts(mounts, locks_shared)) return failed;
-  if (Without("root")) {
+  if (WallIsDown("root")) {
     if (const char* failed = Show("/run/hutch", locks_shared)) return failed;
   }
   for (const char* path : kDevices) {
@@ -295,9 +295,9 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
       std::clamp<unsigned long long>(options.disk_kb / 8, 1024, 65536);
   snprintf(
       plan->scratch_options, sizeof plan->scratch_options, "size=%lluk,nr_inodes=%llu,mode=0755",
-      static_cast<unsigned long long>(options.disk_kb) * (Without("scratch") ? 16 : 1), inodes);
+      static_cast<unsigned long long>(options.disk_kb) * (WallIsDown("scratch") ? 16 : 1), inodes);
   for (const Mask& mask : kMasks) {
-    if (Without("masks")) break;
+    if (WallIsDown("masks")) break;
     if (access(mask.path, R_OK) != 0 && access(mask.path, W_OK) != 0)
       continue;  // the host's own ownership guards it
     plan->mask[plan->masks] = mask.path;
@@ -357,8 +357,8 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   if (options.cgroup >= 0 && write(options.cgroup, "0", 1) != 1) return "cgroup";
   FillPlan(options, plan);
   int namespaces = SlotNamespaces();
-  if (Without("network")) namespaces &= ~CLONE_NEWNET;
-  if (Without("locks")) namespaces &= ~(CLONE_NEWCGROUP | CLONE_NEWTIME);
+  if (WallIsDown("network")) namespaces &= ~CLONE_NEWNET;
+  if (WallIsDown("locks")) namespaces &= ~(CLONE_NEWCGROUP | CLONE_NEWTIME);
   const bool network = (namespaces & CLONE_NEWNET) != 0;
   if (unshare(namespaces) != 0) return "unshare";
   if (WriteFile("/proc/self/setgroups", "deny") != 0) return "setgroups";

@@ -17,7 +17,7 @@
 
 #include <algorithm>
 
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 namespace hutch {
 namespace {
@@ -40,7 +40,7 @@ sock_filter kDelta[] = {
 };
 
 const char* Set(__rlimit_resource resource, rlim_t value, const char* name, rlim_t most = 0) {
-  if (Without(name)) return nullptr;
+  if (WallIsDown(name)) return nullptr;
   const rlimit limit{value, std::max(value, most)};
   return setrlimit(resource, &limit) == 0 ? nullptr : name;
 }
@@ -87,7 +87,7 @@ const char* ApplyLimits(const Limits& limits) {
 
 const char* DropCapabilities() {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return "no_new_privs";
-  if (Without("capabilities")) return nullptr;
+  if (WallIsDown("capabilities")) return nullptr;
   int capability = 0;
   while (prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0) ++capability;
   // In a container's own user namespace nobody may drop any; there are none to be dropped.
@@ -102,7 +102,7 @@ const char* DropCapabilities() {
 }
 
 const char* EnterDomain() {
-  if (Without("landlock")) return nullptr;
+  if (WallIsDown("landlock")) return nullptr;
   // As of ABI 6. Headers may be older than the kernel: it takes the size that its ABI knows.
   constexpr uint64_t kRefer = 1 << 13;  // renaming and linking between directories, of ABI 2
   struct {
@@ -125,7 +125,7 @@ const char* EnterDomain() {
 }
 
 const char* InstallFilter() {
-  if (Without("filter")) return nullptr;
+  if (WallIsDown("filter")) return nullptr;
   const sock_fprog program{sizeof kDelta / sizeof kDelta[0], kDelta};
   return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) == 0 ? nullptr : "seccomp";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "images/worker/without.h"
+#include "images/worker/wall_switch.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -14,7 +14,7 @@ bool known = false;
 
 }  // namespace
 
-bool Without(const char* wall) {
+bool WallIsDown(const char* wall) {
   if (!known) {
     const int fd = open("/opt/hutch/without", O_RDONLY | O_CLOEXEC);
     const ssize_t size = fd < 0 ? 0 : read(fd, words + 1, sizeof words - 3);
