@@ -32,7 +32,8 @@ LIBRARY = f"/opt/python/{sys.platlibdir}/python{OWN}"
 
 def podman(*arguments: str, **more: Any) -> str:
     command = [_launcher.PROGRAM, "--podman", "--", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, **more)
+    done = subprocess.run(command, capture_output=True, **more)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout.decode().strip()
 
 
