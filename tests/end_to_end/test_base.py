@@ -38,13 +38,15 @@ def podman(*arguments: str, **more: Any) -> str:
 
 
 def tar_of(files: dict[str, str], mode: int = 0o755) -> bytes:
+    """An archive without padding: `podman cp` stops reading at the end marker."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path, text in files.items():
             info = tarfile.TarInfo(path)
             info.size, info.mode = len(text), mode
             tar.addfile(info, io.BytesIO(text.encode()))
-    return buffer.getvalue()
+        end = tar.offset + 2 * tarfile.BLOCKSIZE
+    return buffer.getvalue()[:end]
 
 
 class Images:
