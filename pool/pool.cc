@@ -479,7 +479,7 @@ void Pool::Serve() {
     if (queue_.waiting() == 0 && (!warm_watchers_.empty() || IsLast())) break;
     const auto served = queue_.Next(Clock::now(), context_.may_take);
     if (!served) break;
-    Grant grant;
+    LeasedCell grant;
     grant.cell = member->ready.front();
     member->ready.pop_front();
     grant.worker = member->worker->name();

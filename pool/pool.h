@@ -25,7 +25,7 @@
 namespace hutch {
 
 // What a caller gets: a cell that is its own until it is released.
-struct Grant {
+struct LeasedCell {
   uint64_t cell = 0;
   std::string worker;
   CellChannels channels;
@@ -57,7 +57,7 @@ class Pool final : public Worker::Listener {
     std::function<double()> pressure = nullptr;  // of the host, see pressure.h; nullptr: none
     Cgroups* cgroups = nullptr;                  // where slots get theirs; nullptr: nowhere
   };
-  using Granted = std::function<void(Grant)>;
+  using Granted = std::function<void(LeasedCell)>;
   using Refused = std::function<void(const Error&)>;
 
   Pool(Context context, std::string key, PoolSpec spec, Environment environment);
