@@ -502,7 +502,7 @@ void Pool::Serve() {
   });
   serving_ = false;
   const bool low = !waiters_.empty() || 2 * ReadyCells() < Depth(Clock::now());
-  for (Member& member : workers_) member.worker->Hurry(low && !single_use_);
+  for (Member& member : workers_) member.worker->SkipWarmUp(low && !single_use_);
   Resize();
 }
 

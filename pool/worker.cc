@@ -461,8 +461,9 @@ void Worker::MakeCell(uint32_t slot) {
     return;
   }
   const uint64_t id = NextCellId();
-  if (!Send({.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = hurried_ ? kHurried : 0}, {},
-            channels->theirs())) {
+  if (!Send(
+          {.kind = FrameKind::kMakeCell, .a = slot, .id = id, .c = skip_warm_up_ ? kSkipWarmUp : 0},
+          {}, channels->theirs())) {
     starved_ = true;
     return;
   }

@@ -114,8 +114,8 @@ class Worker {
   // About once a second, see heartbeat.h: ends a worker whose warden is silent, OnWorkerDead
   // follows. What runs there is watched by nobody.
   void Look(unsigned worth);
-  // While the stock is low, cells do not rehearse a call before they are ready.
-  void Hurry(bool low) { hurried_ = low; }
+  // While few cells are parked, new ones skip the warm-up call that precedes kCellReady.
+  void SkipWarmUp(bool skip) { skip_warm_up_ = skip; }
 
  private:
   enum class State { kStarting, kReady, kDead };
@@ -187,7 +187,7 @@ class Worker {
   bool tainted_ = false;
   bool starved_ = false;
   bool refill_ = true;
-  bool hurried_ = false;
+  bool skip_warm_up_ = false;
   std::shared_ptr<bool>
       alive_;  // false once destroyed: for results that come back from the background
 };
