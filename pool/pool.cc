@@ -401,7 +401,7 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
                        worker.failure() == Code::kMissingBase ||
                        worker.failure() == Code::kPlatform;
   const Code code = telling ? worker.failure() : Code::kWorkerFailed;
-  graveyard_.push_back(std::move(found->worker));
+  dead_workers_.push_back(std::move(found->worker));
   workers_.erase(found);
   SweepRetired();
   const bool network = !spec_.allow_network.empty() || !spec_.secrets.empty();
@@ -447,13 +447,13 @@ void Pool::SweepRetired() {
     if (!*alive) return;
     for (auto it = workers_.begin(); it != workers_.end();) {
       if (it->retiring && it->leased == 0) {
-        graveyard_.push_back(std::move(it->worker));
+        dead_workers_.push_back(std::move(it->worker));
         it = workers_.erase(it);
       } else {
         ++it;
       }
     }
-    graveyard_.clear();
+    dead_workers_.clear();
   });
 }
 

@@ -180,7 +180,7 @@ class Pool final : public Worker::Listener {
   TimerId refill_timer_ = 0;
   std::list<Member> workers_;
   std::vector<std::unique_ptr<Worker>>
-      graveyard_;  // dead ones, destroyed on the next turn of the loop
+      dead_workers_;  // dead ones, destroyed on the next turn of the loop
   Queue queue_;
   std::unordered_map<uint64_t, Waiter> waiters_;  // by ticket, for each place of the queue
   TimerId deadline_timer_ = 0;
