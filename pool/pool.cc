@@ -218,7 +218,7 @@ void Pool::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
 }
 
 void Pool::Release(uint64_t cell) {
-  touched_ = last_use_ = Clock::now();
+  last_cell_change_ = last_use_ = Clock::now();
   TakeBack(cell);
 }
 
@@ -490,8 +490,8 @@ void Pool::Serve() {
     }
     ++member->leased;
     ++calls_;
-    touched_ = Clock::now();
-    rate_.Note(touched_);
+    last_cell_change_ = Clock::now();
+    rate_.Note(last_cell_change_);
     leased_[grant.cell] = &*member;
     TakeWaiter(served->ticket).granted(std::move(grant));
   }
@@ -530,7 +530,7 @@ void Pool::Resize() {
   }
   const CellCounts counts = Count(*current);
   const Clock::time_point now = Clock::now();
-  const bool quiet = now - touched_ >= kQuiet;
+  const bool quiet = now - last_cell_change_ >= kQuiet;
   // The first cell of a worker is somebody's first result: nothing else is made beside it.
   const uint64_t most = MakingAtOnce(context_.cores, context_.pressure ? context_.pressure() : 0);
   const uint64_t at_once = current->proven ? most : std::clamp<uint64_t>(waiting, 1, most);
@@ -540,7 +540,7 @@ void Pool::Resize() {
   current->worker->MakeCells(refill.cells);
   for (uint64_t i = 0; i < refill.slots; ++i) current->worker->AddSlot();
   if (refill.later && !quiet && refill_timer_ == 0) {
-    refill_timer_ = context_.loop.After(kQuiet - (now - touched_), [this] {
+    refill_timer_ = context_.loop.After(kQuiet - (now - last_cell_change_), [this] {
       refill_timer_ = 0;
       Resize();
     });

@@ -176,7 +176,7 @@ class Pool final : public Worker::Listener {
   Rotation rotation_;
   SizingLimits sizing_;
   ArrivalRate rate_;
-  Clock::time_point touched_;  // when a cell was last given or taken back
+  Clock::time_point last_cell_change_;  // when a cell was last given or taken back
   TimerId refill_timer_ = 0;
   std::list<Member> workers_;
   std::vector<std::unique_ptr<Worker>>

@@ -35,12 +35,12 @@ void Pool::Restock() {
                           .ready = ReadyCells(),
                           .waiting = std::max<uint64_t>(waiting, wanted && Alive() == 0 ? 1 : 0)};
   const Clock::time_point now = Clock::now();
-  const bool quiet = now - touched_ >= kQuiet;
+  const bool quiet = now - last_cell_change_ >= kQuiet;
   const Refill refill =
       PlanRefill(sizing_, counts, Depth(now), quiet, StartingAtOnce(context_.cores));
   for (uint64_t i = 0; i < refill.slots; ++i) StartWorker();
   if (refill.later && !quiet && refill_timer_ == 0) {
-    refill_timer_ = context_.loop.After(kQuiet - (now - touched_), [this] {
+    refill_timer_ = context_.loop.After(kQuiet - (now - last_cell_change_), [this] {
       refill_timer_ = 0;
       Resize();
     });
