@@ -31,9 +31,10 @@ constexpr int kRemovals = 3;
 constexpr auto kKillDeadline = std::chrono::seconds(5);
 // From its container's start until the warden is heard: a gVisor has to boot.
 constexpr unsigned kUnheard = 20 * kWholeLook;
-// Cells that end, or cannot be made, in a row: without an end to it a hostile package keeps us
-// forking.
-constexpr unsigned kMaxBarren = 16;
+// So many cells may fail in a row, by ending before they are ready or because they cannot be made:
+// without a bound, a hostile package would keep the worker
+// forking for ever.
+constexpr unsigned kMaxFailedCells = 16;
 // Frames taken in a row: one that never stops talking keeps the agent from nobody else.
 constexpr int kFramesAtOnce = 64;
 // In a slot's cgroup beside a call's own: the slot, and the cell's PID 1. A forwarder, where there
@@ -316,7 +317,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kCellReady:
       if (cell == cells_.end() || cell->second.ready) return Die("an unexpected cell");
       cell->second.ready = true;
-      barren_ = 0;
+      failed_cells_ = 0;
       Put(cell->second.slot, SlotState::kHasCell);
       if (cell->second.unwanted) return Kill(header.id);
       return listener_->OnCellReady(*this, header.id);
@@ -337,7 +338,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
         EndSlot(its_slot);
         return listener_->OnCellGone(*this, header.id, report);
       }
-      if (!cell->second.ready && GivesNoCells()) return Die("its cells end before they are ready");
+      if (!cell->second.ready && CountFailedCell())
+        return Die("its cells end before they are ready");
       const auto gone = cells_.extract(cell);
       Put(its_slot, SlotState::kFree);
       return listener_->OnCellGone(*this, header.id, report);
@@ -354,7 +356,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       }
       tainted_ = true;
       // A worker that can no longer make a single slot is of no use to anybody.
-      if (slots_.size() == 1 || GivesNoCells()) return Die("a cell could not be made: " + words);
+      if (slots_.size() == 1 || CountFailedCell()) return Die("a cell could not be made: " + words);
       ForgetSlot(header.a);
       return listener_->OnSlotsChanged(*this);
     }
@@ -380,7 +382,7 @@ void Worker::RefuseNamespaces(uint64_t step, uint64_t error) {
       std::strerror(static_cast<int>(std::min<uint64_t>(error, 4095))) + ")");
 }
 
-bool Worker::GivesNoCells() { return ++barren_ >= kMaxBarren; }
+bool Worker::CountFailedCell() { return ++failed_cells_ >= kMaxFailedCells; }
 
 bool Worker::RanOutOfMemory(uint32_t slot) {
   const auto group = groups_.find(slot);

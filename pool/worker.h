@@ -142,8 +142,8 @@ class Worker {
   bool RanOutOfMemory(uint32_t slot);  // by the kernel's own word
   uint64_t in(SlotState state) const { return in_state_[static_cast<size_t>(state)]; }
   void Put(uint32_t slot, SlotState state);  // into this state, from whatever it was in
-  bool GivesNoCells();  // one more cell came to nothing; true when that is so many in a row that
-                        // the worker is of no use
+  bool CountFailedCell();                    // True if so many failed in a row that
+                                             // the worker is given up.
 
   // The container as the background threads know it: a removal never overtakes the start, nor a
   // start the removal.
@@ -174,7 +174,7 @@ class Worker {
   uint64_t in_state_[5] = {};           // how many slots are in each
   std::map<uint64_t, Cell> cells_;
   uint64_t calls_ = 0;
-  unsigned barren_ = 0;  // cells and slots that came to nothing since one was ready
+  unsigned failed_cells_ = 0;  // cells and slots that failed since a cell was last ready
   std::shared_ptr<Container> container_;
   Code failure_ = Code::kWorkerFailed;
   bool proved_ = false;   // the warden has shown its token
