@@ -152,7 +152,7 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   } catch (const json::exception&) {
     throw Error(Code::kInvalidArgument, "a variable of env= is not valid UTF-8");
   }
-  if (launch.bare) add("HUTCH_BARE", "1");
+  if (launch.single_cell) add("HUTCH_BARE", "1");
   if (launch.gvisor) add("HUTCH_GVISOR", "1");
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
@@ -184,7 +184,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
     mounts.push_back(Bind(launch.socket_dir + "/" + kModulesName, "/opt/modules", false));
   for (const MountSpec& mount : launch.mounts)
     mounts.push_back(BindShown(ShownPath(paths, mount), mount));
-  if (launch.bare) {
+  if (launch.single_cell) {
     for (const char* path : {"/work", "/tmp", "/dev/shm"})
       mounts.push_back(Scratch(path, launch.scratch_mb));
     if (!launch.gvisor) mounts.push_back(ReadOnlyProc());
@@ -226,7 +226,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"ipcns", {{"nsmode", "private"}}},
       {"utsns", {{"nsmode", "private"}}},
       {"cgroupns", {{"nsmode", "private"}}},
-      {"hostname", launch.bare ? "cell" : "worker"},
+      {"hostname", launch.single_cell ? "cell" : "worker"},
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
       {"healthconfig", {{"Test", {"NONE"}}}},  // whatever the image says
@@ -242,15 +242,15 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   }
   // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts of
   // the outer one are masked. The cell masks them again.
-  if (!launch.bare) spec["unmask"] = {"ALL"};
+  if (!launch.single_cell) spec["unmask"] = {"ALL"};
   // What else of the host a cell would have masked (images/worker/slot.cc); Podman has the rest.
-  if (launch.bare && !launch.gvisor) {
+  if (launch.single_cell && !launch.gvisor) {
     spec["mask"] = {"/proc/cmdline",  "/proc/config.gz",  "/proc/kallsyms",   "/proc/key-users",
                     "/proc/kmsg",     "/proc/kpagecount", "/proc/kpageflags", "/proc/locks",
                     "/proc/pressure", "/proc/vmallocinfo"};
   }
   // Before anything of the host. A cell's slot sees to that itself.
-  if (launch.bare) spec["oom_score_adj"] = 800;
+  if (launch.single_cell) spec["oom_score_adj"] = 800;
   if (launch.gvisor) spec["labels"][kGvisorLabel] = "1";
   return spec.dump();
 }

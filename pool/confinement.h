@@ -42,10 +42,11 @@ struct WorkerLaunch {
   bool as_caller = false;         // its uid inside is the caller's own outside
   BaseImage base;                 // that the caller named; `image` is its id then
   bool cgroups = false;           // the kernel limits each slot: the warden only stands behind it
-  // It makes no cells: the container is the one cell, and has the scratch of its call.
-  bool bare = false;
+  // The container itself is the one cell, because no cell can be made in it: the host forbids the
+  // namespaces, or it runs on gVisor. It has `scratch_mb` of scratch.
+  bool single_cell = false;
   uint64_t scratch_mb = 0;
-  bool gvisor = false;  // and it is on a kernel that is not the host's
+  bool gvisor = false;  // it runs on a kernel that is not the host's; implies single_cell
 };
 
 std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch);

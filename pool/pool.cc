@@ -40,7 +40,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       spec_(std::move(spec)),
       environment_(std::move(environment)),
       single_use_(spec_.isolation != Isolation::kCell),
-      bare_(spec_.isolation == Isolation::kGvisor),
+      single_cell_(spec_.isolation == Isolation::kGvisor),
       rotation_{single_use_ ? 1 : spec_.max_calls,
                 std::chrono::duration<double>(spec_.max_age_sec)},
       sizing_(single_use_ ? ResolveStock(spec_.warm, spec_.max_cells, AvailableMemoryKb())
@@ -283,7 +283,7 @@ void Pool::StartWorker() {
                         context_.paths.environment_dir() + "/" + environment_.digest + "/tree";
     const bool plain =
         (!HasPackages(spec_) || stored) && spec_.mounts.empty() && spec_.base.empty();
-    if (context_.spare && plain && !bare_ && !own_only_) worker = context_.spare(spec_);
+    if (context_.spare && plain && !single_cell_ && !own_only_) worker = context_.spare(spec_);
     const bool spare = worker != nullptr;
     if (!spare) {
       const bool as_caller = AsCaller(spec_);
@@ -295,7 +295,7 @@ void Pool::StartWorker() {
       launch.base = environment_.base;
       if (!launch.base.id.empty()) launch.image = launch.base.id;
       if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
-      launch.bare = bare_;
+      launch.single_cell = single_cell_;
       launch.gvisor = spec_.isolation == Isolation::kGvisor;
       launch.scratch_mb = spec_.disk_mb;
       worker = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
@@ -407,7 +407,7 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   const bool network = !spec_.allow_network.empty() || !spec_.secrets.empty();
   const bool plain = spec_.mounts.empty() && !network;
   if (failed && code == Code::kPlatform && single_use_ && plain) {
-    bare_ = true;
+    single_cell_ = true;
     Serve();
   } else if (failed && spare && !telling) {
     // What befell it may be no fault of this pool's: one that is made for it has the last word.

@@ -169,10 +169,10 @@ class Pool final : public Worker::Listener {
   std::string key_;
   PoolSpec spec_;
   Environment environment_;
-  const bool single_use_;  // each worker serves one call
-  bool stocked_ = false;   // single use: it is in use, so a stock is kept
-  bool bare_ = false;      // single use: this host lets no cell be made
-  bool own_only_ = false;  // a spare was of no use: the next worker is one of its own
+  const bool single_use_;     // each worker serves one call
+  bool stocked_ = false;      // single use: it is in use, so a stock is kept
+  bool single_cell_ = false;  // no cell can be made: the container itself is the one cell
+  bool own_only_ = false;     // a spare was of no use: the next worker is one of its own
   Rotation rotation_;
   SizingLimits sizing_;
   ArrivalRate rate_;

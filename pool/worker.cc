@@ -206,8 +206,9 @@ void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::stri
     launch_.modules = !pool.modules.empty();
     WriteModules(launch_.socket_dir, pool.modules);
   }
-  // A bare worker has no slot to put into one: its warden watches, as where there are no cgroups.
-  if (cgroups != nullptr && cgroups->usable() && !launch_.bare) cgroups_ = cgroups;
+  // The single cell has no slot that could enter a cgroup: its warden measures it, as it does where
+  // there are no cgroups.
+  if (cgroups != nullptr && cgroups->usable() && !launch_.single_cell) cgroups_ = cgroups;
   launch_.cgroups = cgroups_ != nullptr;
   cgroup_limits_ = {.memory_kb = pool.memory_mb * 1024,
                     .pids = pool.pids + kOwnProcesses + (pool.allow_network.empty() ? 0 : 1),
@@ -280,8 +281,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       if (proved_) return Die("the warden said twice who it is");
       if (payload != launch_.token) return Die("the warden has the wrong token");
       proved_ = true;
-      if (header.b != 0 && !launch_.bare) return RefuseNamespaces(header.c, header.b);
-      if (launch_.bare) {  // what runs there finds no way to us
+      if (header.b != 0 && !launch_.single_cell) return RefuseNamespaces(header.c, header.b);
+      if (launch_.single_cell) {  // what runs there finds no way to us
         loop_.Remove(listener_fd_.get());
         listener_fd_.reset();
         std::error_code ignored;
