@@ -101,8 +101,9 @@ Error Pool::Busy(const std::string& text, const std::string& hint, Clock::durati
 // Cells in use bring none back: their descriptors are their callers'.
 bool Pool::Starved() {
   const Member* current = Current();
-  return current != nullptr && ReadyCells() + current->worker->cells_coming() == 0 &&
-         (current->worker->starved() || NoDescriptorForCells());
+  return current != nullptr &&
+         ReadyCells() + current->worker->cells().slots().making_cells() == 0 &&
+         (current->worker->cells().starved() || NoDescriptorForCells());
 }
 
 Error Pool::NoDescriptors(Clock::duration waited) const {
@@ -152,8 +153,8 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
   }
   // Where nothing is to be had, whether one more cell can be made is known before anybody waits.
   if (Member* current = Current();
-      current != nullptr && ReadyCells() + current->worker->cells_coming() == 0)
-    current->worker->TryAgain();
+      current != nullptr && ReadyCells() + current->worker->cells().slots().making_cells() == 0)
+    current->worker->cells().TryAgain();
   if (const auto why = WhyNotWait(caller, ahead, patience)) {
     refused(*why);
     return ticket;
@@ -187,7 +188,7 @@ void Pool::RefuseLate() {
         static_cast<unsigned long long>(sizing_.max_cells),
         static_cast<unsigned long long>(queue_.waiting()));
     const Member* current = Current();
-    const bool starved = current != nullptr && current->worker->starved();
+    const bool starved = current != nullptr && current->worker->cells().starved();
     TakeWaiter(place.ticket)
         .refused(
             Busy(starved ? std::string(text) + "; the agent has no descriptors for one more" : text,
@@ -210,11 +211,12 @@ void Pool::WatchDeadlines() {
 }
 
 void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb) {
-  if (Member* member = MemberOfCell(cell)) member->worker->Arm(cell, timeout_ms, cpu_ms, result_kb);
+  if (Member* member = MemberOfCell(cell))
+    member->worker->cells().Arm(cell, timeout_ms, cpu_ms, result_kb);
 }
 
 void Pool::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
-  if (Member* member = MemberOfCell(cell)) member->worker->ArmLoading(cell, cpu_ms);
+  if (Member* member = MemberOfCell(cell)) member->worker->cells().ArmLoading(cell, cpu_ms);
 }
 
 void Pool::Release(uint64_t cell) {
@@ -223,13 +225,13 @@ void Pool::Release(uint64_t cell) {
 }
 
 void Pool::TakeBack(uint64_t cell) {
-  if (Member* member = MemberOfCell(cell)) member->worker->Kill(cell);
+  if (Member* member = MemberOfCell(cell)) member->worker->cells().Kill(cell);
 }
 
 void Pool::Discard(uint64_t cell) {
   for (Member& member : workers_) {
     std::erase(member.ready, cell);
-    member.worker->Discard(cell);
+    member.worker->cells().Discard(cell);
   }
 }
 
@@ -302,10 +304,10 @@ void Pool::StartWorker() {
                                         context_.paths, std::move(launch), spec_.modules);
     }
     if (HasNetwork(spec_) && context_.open_network) {
-      worker->UseNetworks({[this](uint64_t cell, Fd channel) {
-                             context_.open_network(cell, spec_, std::move(channel));
-                           },
-                           context_.close_network});
+      worker->cells().UseNetworks({[this](uint64_t cell, Fd channel) {
+                                     context_.open_network(cell, spec_, std::move(channel));
+                                   },
+                                   context_.close_network});
     }
     worker->Configure(*this, spec_,
                       Joined(spec_.preload_given ? spec_.preload : environment_.preload),
@@ -346,7 +348,7 @@ void Pool::FailWaiters(const Error& error) {
 }
 
 void Pool::OnWorkerReady(Worker& worker) {
-  if (single_use_) worker.AddSlot();
+  if (single_use_) worker.cells().AddSlot();
   // The replacement is there: the ones before it may go.
   for (Member& member : workers_) {
     if (!single_use_ && member.worker.get() != &worker && !member.retiring) {
@@ -365,8 +367,8 @@ void Pool::OnCellReady(Worker& worker, uint64_t cell) {
   own_only_ = false;
   failures_ = 0;
   ++cells_made_;
-  if (member->retiring) return worker.Kill(cell);
-  if (single_use_) worker.StopRefilling();
+  if (member->retiring) return worker.cells().Kill(cell);
+  if (single_use_) worker.cells().StopRefilling();
   member->ready.push_back(cell);
   Serve();
 }
@@ -385,7 +387,7 @@ void Pool::OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) {
 }
 
 void Pool::OnSlotsChanged(Worker& worker) {
-  if (worker.tainted()) Tick();
+  if (worker.cells().tainted()) Tick();
   Serve();
 }
 
@@ -435,7 +437,7 @@ void Pool::RetireMember(Member& member, std::string_view why) {
                static_cast<int>(why.size()), why.data());
   member.retiring = true;
   member.ready.clear();
-  member.worker->StopRefilling();
+  member.worker->cells().StopRefilling();
   const std::string name = member.worker->name();
   while (context_.reclaim(*this, &name)) {
   }
@@ -463,7 +465,7 @@ bool Pool::IsLast() {
   if (single_use_) return leased_.size() >= 2 && ReadyCells() < 2 && Alive() >= sizing_.max_cells;
   const Member* current = Current();
   return current != nullptr && leased_.size() >= 2 && ReadyCells() < 2 &&
-         current->worker->slots() >= sizing_.max_cells;
+         current->worker->cells().slots().alive() >= sizing_.max_cells;
 }
 
 void Pool::Serve() {
@@ -473,7 +475,7 @@ void Pool::Serve() {
   while (!queue_.empty()) {
     const auto member = std::ranges::find_if(workers_, [&](const Member& m) {
       return !m.retiring && m.worker->ready() && !m.ready.empty() &&
-             m.worker->calls() < rotation_.max_calls;
+             m.worker->cells().calls() < rotation_.max_calls;
     });
     if (member == workers_.end()) break;
     if (queue_.waiting() == 0 && (!warm_watchers_.empty() || IsLast())) break;
@@ -483,7 +485,7 @@ void Pool::Serve() {
     grant.cell = member->ready.front();
     member->ready.pop_front();
     grant.worker = member->worker->name();
-    grant.channels = member->worker->Take(grant.cell);
+    grant.channels = member->worker->cells().Take(grant.cell);
     grant.waited = Clock::now() - served->since;
     if (member->worker->ready_since() > served->since) {
       grant.worker_start = member->worker->ready_since() - served->since;
@@ -502,7 +504,7 @@ void Pool::Serve() {
   });
   serving_ = false;
   const bool low = !waiters_.empty() || 2 * ReadyCells() < Depth(Clock::now());
-  for (Member& member : workers_) member.worker->SkipWarmUp(low && !single_use_);
+  for (Member& member : workers_) member.worker->cells().SkipWarmUp(low && !single_use_);
   Resize();
 }
 
@@ -514,8 +516,9 @@ uint64_t Pool::Depth(Clock::time_point now) const {
 
 CellCounts Pool::Count(const Member& member) const {
   const Worker& worker = *member.worker;
-  return {worker.slots(),        worker.slots_making(), worker.slots_free(),
-          worker.cells_coming(), member.ready.size(),   queue_.waiting()};
+  const SlotTable& slots = worker.cells().slots();
+  return {slots.alive(),        slots.making(),      slots.free(),
+          slots.making_cells(), member.ready.size(), queue_.waiting()};
 }
 
 void Pool::Resize() {
@@ -534,11 +537,11 @@ void Pool::Resize() {
   // The first cell of a worker is somebody's first result: nothing else is made beside it.
   const uint64_t most = MakingAtOnce(context_.cores, context_.pressure ? context_.pressure() : 0);
   const uint64_t at_once = current->proven ? most : std::clamp<uint64_t>(waiting, 1, most);
-  const Refill refill = current->worker->starved()
+  const Refill refill = current->worker->cells().starved()
                             ? Refill{}
                             : PlanRefill(sizing_, counts, Depth(now), quiet, at_once);
-  current->worker->MakeCells(refill.cells);
-  for (uint64_t i = 0; i < refill.slots; ++i) current->worker->AddSlot();
+  current->worker->cells().MakeCells(refill.cells);
+  for (uint64_t i = 0; i < refill.slots; ++i) current->worker->cells().AddSlot();
   if (refill.later && !quiet && refill_timer_ == 0) {
     refill_timer_ = context_.loop.After(kQuiet - (now - last_cell_change_), [this] {
       refill_timer_ = 0;
@@ -550,7 +553,7 @@ void Pool::Resize() {
       (fills ? 0 : counts.ready) + counts.coming + counts.making == 0) {
     context_.reclaim(*this, nullptr);
   }
-  if (waiting > 0 && current->worker->calls() >= rotation_.max_calls) Tick();
+  if (waiting > 0 && current->worker->cells().calls() >= rotation_.max_calls) Tick();
 }
 
 void Pool::Look(unsigned worth) {
@@ -562,7 +565,7 @@ void Pool::Look(unsigned worth) {
 void Pool::Tick() {
   if (retired_) return;
   for (Member& member : workers_) {
-    if (member.worker->starved()) member.worker->TryAgain();
+    if (member.worker->cells().starved()) member.worker->cells().TryAgain();
   }
   const Clock::time_point now = Clock::now();
   if (PoolIsIdle(now - last_use_, spec_.idle_sec, 0, queue_.waiting() + queue_.ahead())) {
@@ -580,8 +583,9 @@ void Pool::Tick() {
   const Worker& worker = *current->worker;
   // A little before its last call the replacement is begun, so that nobody waits for it.
   const uint64_t margin = std::min<uint64_t>(rotation_.max_calls / 10, 32);
-  const auto why = DueForRotation(rotation_, {worker.calls() + margin, now - worker.ready_since(),
-                                              worker.tainted(), current->jitter});
+  const auto why =
+      DueForRotation(rotation_, {worker.cells().calls() + margin, now - worker.ready_since(),
+                                 worker.cells().tainted(), current->jitter});
   if (!why.empty()) StartWorker();
 }
 
@@ -604,11 +608,11 @@ bool Pool::EndUnused(std::string_view why) {
 void Pool::EndSurplus(Member& member, Clock::time_point now) {
   const uint64_t depth = Depth(now);
   const uint64_t surplus = SurplusSlots(Count(member), member.leased, depth);
-  const uint64_t free = std::min(surplus, member.worker->slots_free());
-  member.worker->EndFreeSlots(free);
+  const uint64_t free = std::min(surplus, member.worker->cells().slots().free());
+  member.worker->cells().EndFreeSlots(free);
   // Their slots are free at the next look.
   for (uint64_t i = free; i < surplus && member.ready.size() > depth; ++i) {
-    member.worker->Kill(member.ready.front());
+    member.worker->cells().Kill(member.ready.front());
     member.ready.pop_front();
   }
 }
@@ -623,7 +627,7 @@ Pool::Stats Pool::GetStats() const {
   Stats stats;
   for (const Member& member : workers_) {
     ++stats.workers;
-    stats.slots += member.worker->slots();
+    stats.slots += member.worker->cells().slots().alive();
     stats.ready += member.ready.size();
     stats.worker_names.push_back(member.worker->name());
     if (!member.worker->notes().empty()) stats.notes = member.worker->notes();

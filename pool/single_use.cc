@@ -56,7 +56,7 @@ void Pool::TickStock() {
   for (Member& member : workers_) {
     if (member.retiring || member.ready.empty()) continue;
     const auto why = DueForRotation(rotation_, {0, now - member.worker->ready_since(),
-                                                member.worker->tainted(), member.jitter});
+                                                member.worker->cells().tainted(), member.jitter});
     if (surplus == 0 && why.empty()) continue;
     if (surplus > 0) --surplus;
     RetireMember(member, why.empty() ? "no more calls come" : why);

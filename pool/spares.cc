@@ -83,7 +83,7 @@ void Spares::Make() {
                                     base_id_, runtime_id_, "spare");
     launch.any_environment = true;
     spare_ = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
-                                      context_.paths, std::move(launch), Worker::Modules{});
+                                      context_.paths, std::move(launch), Modules{});
   } catch (const std::exception& error) {  // the disk is full: pools will say so, and to whom
     std::fprintf(stderr, "no spare worker: %s\n", error.what());
     ++failures_;
