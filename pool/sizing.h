@@ -55,19 +55,21 @@ inline constexpr double kWorkersShare = 0.25;  // of the host's memory
 
 // The same where each cell has a worker of its own, which serves one call: to make one is to start
 // a container, and one that is parked costs an interpreter and its packages.
-inline constexpr uint64_t kLeastStock = 2;
-inline constexpr uint64_t kMostStock = 16;
-inline constexpr uint64_t kMostSingleUse = 32;
-constexpr SizingLimits ResolveStock(int64_t warm, uint64_t max_cells, uint64_t free_kb) {
+inline constexpr uint64_t kLeastParkedWorkers = 2;
+inline constexpr uint64_t kMostParkedWorkers = 16;
+inline constexpr uint64_t kMostSingleUseWorkers = 32;
+constexpr SizingLimits ResolveSingleUse(int64_t warm, uint64_t max_cells, uint64_t free_kb) {
   const auto affordable = [free_kb](double share, uint64_t least, uint64_t most) {
     if (free_kb == 0) return least;
     const auto workers = static_cast<uint64_t>(static_cast<double>(free_kb) * share) / kWorkerKb;
     return std::clamp(workers, least, most);
   };
   SizingLimits limits{.cover_sec = 1};
-  limits.max_cells = max_cells != 0 ? max_cells : affordable(kWorkersShare, 4, kMostSingleUse);
-  limits.least = warm >= 0 ? static_cast<uint64_t>(warm) : kLeastStock;
-  limits.most = warm >= 0 ? limits.least : affordable(2 * kWarmShare, kLeastStock, kMostStock);
+  limits.max_cells =
+      max_cells != 0 ? max_cells : affordable(kWorkersShare, 4, kMostSingleUseWorkers);
+  limits.least = warm >= 0 ? static_cast<uint64_t>(warm) : kLeastParkedWorkers;
+  limits.most = warm >= 0 ? limits.least
+                          : affordable(2 * kWarmShare, kLeastParkedWorkers, kMostParkedWorkers);
   limits.least = std::min(limits.least, limits.max_cells);
   limits.most = std::min(limits.most, limits.max_cells);
   return limits;
@@ -113,6 +115,39 @@ constexpr uint64_t MakingAtOnce(unsigned cores, double pressure) {
 // calls for less.
 inline constexpr auto kQuiet = std::chrono::microseconds(1500);
 
+// How the cells of one pool are used, and how many are to be parked for that.
+class CellUse {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  explicit CellUse(const SizingLimits& limits) : limits_(limits) {}
+  const SizingLimits& limits() const { return limits_; }
+  // At least `cells` are kept parked from now on.
+  void KeepAtLeast(uint64_t cells) {
+    limits_.least = std::max(limits_.least, cells);
+    limits_.most = std::max(limits_.most, cells);
+  }
+  void NoteLease(Time now) {
+    last_change_ = now;
+    rate_.Note(now);
+  }
+  void NoteRelease(Time now) { last_change_ = now; }
+
+  // Cells to be parked, and at least `cells` of them.
+  uint64_t Depth(Time now, uint64_t cells) const {
+    return std::min(std::max(WantedDepth(limits_, rate_.PerSecond(now)), cells), limits_.max_cells);
+  }
+  // Not positive: it is quiet.
+  std::chrono::steady_clock::duration UntilQuiet(Time now) const {
+    return kQuiet - (now - last_change_);
+  }
+
+ private:
+  SizingLimits limits_;
+  ArrivalRate rate_;
+  Time last_change_;  // when a cell was last leased or released
+};
+
 struct CellCounts {
   uint64_t slots = 0;    // alive or being made
   uint64_t making = 0;   // slots being made
@@ -122,7 +157,7 @@ struct CellCounts {
   uint64_t waiting = 0;  // callers in the queue
 };
 
-struct Refill {
+struct RefillPlan {
   uint64_t cells = 0;  // to make now, in free slots
   uint64_t slots = 0;  // to add now
   bool later = false;  // more is wanted when it is quiet
@@ -130,22 +165,22 @@ struct Refill {
 
 // What to make now to come to `depth` parked cells beyond those that callers wait for. `quiet`:
 // nobody took or gave back a cell for a moment.
-constexpr Refill PlanRefill(const SizingLimits& limits, const CellCounts& counts, uint64_t depth,
-                            bool quiet, uint64_t at_once) {
+constexpr RefillPlan PlanRefill(const SizingLimits& limits, const CellCounts& counts,
+                                uint64_t depth, bool quiet, uint64_t at_once) {
   const uint64_t have = counts.ready + counts.coming + counts.making;
   const uint64_t wanted = counts.waiting + depth;
   const uint64_t low = counts.waiting + (depth + 1) / 2;
-  Refill refill;
-  if (have >= wanted) return refill;
+  RefillPlan plan;
+  if (have >= wanted) return plan;
   const uint64_t missing = (quiet ? wanted : low) > have ? (quiet ? wanted : low) - have : 0;
   const uint64_t busy = counts.making + counts.coming;
   const uint64_t now = std::min(missing, at_once > busy ? at_once - busy : 0);
   const uint64_t room = limits.max_cells > counts.slots ? limits.max_cells - counts.slots : 0;
-  refill.cells = std::min(now, counts.free);
-  refill.slots = std::min(now - refill.cells, room);
-  refill.later = have + refill.cells + refill.slots < wanted &&
-                 (counts.free > refill.cells || room > refill.slots);
-  return refill;
+  plan.cells = std::min(now, counts.free);
+  plan.slots = std::min(now - plan.cells, room);
+  plan.later =
+      have + plan.cells + plan.slots < wanted && (counts.free > plan.cells || room > plan.slots);
+  return plan;
 }
 
 // Slots that neither a call, nor a caller who waits, nor the wanted depth has a use for. Some more
