@@ -2,6 +2,8 @@
 
 #include "pool/slot_table.h"
 
+#include <utility>
+
 namespace hutch {
 
 uint32_t SlotTable::Add() {
@@ -64,13 +66,27 @@ std::vector<uint32_t> SlotTable::HighestFree(uint64_t count) const {
   return highest;
 }
 
-void SlotTable::Confine(uint32_t slot, std::unique_ptr<Cgroups::Group> group) {
+void SlotTable::UseCgroups(Cgroups* cgroups, const CgroupLimits& limits) {
+  cgroups_ = cgroups;
+  limits_ = limits;
+}
+
+bool SlotTable::Confine(uint32_t slot) {
+  if (cgroups_ == nullptr) return true;
+  auto group = cgroups_->Make(limits_);
+  if (group == nullptr) return false;
   groups_.insert_or_assign(slot, std::move(group));
+  return true;
 }
 
 const Cgroups::Group* SlotTable::GroupOf(uint32_t slot) const {
   const auto group = groups_.find(slot);
   return group == groups_.end() ? nullptr : group->second.get();
+}
+
+bool SlotTable::RanOutOfMemory(uint32_t slot) const {
+  const Cgroups::Group* group = GroupOf(slot);
+  return group != nullptr && group->out_of_memory();
 }
 
 void SlotTable::KillGroups() const {

@@ -47,16 +47,22 @@ class SlotTable {
   // Free slots, highest number first, at most `count`.
   std::vector<uint32_t> HighestFree(uint64_t count) const;
 
-  void Confine(uint32_t slot, std::unique_ptr<Cgroups::Group> group);
+  // From now on every slot gets one of `cgroups`, which outlives the table; nullptr: none does.
+  void UseCgroups(Cgroups* cgroups, const CgroupLimits& limits);
+  const CgroupLimits& limits() const { return limits_; }
+  bool Confine(uint32_t slot);  // False: its cgroup could not be made.
   // nullptr: the slot has no cgroup.
   const Cgroups::Group* GroupOf(uint32_t slot) const;
-  void KillGroups() const;  // every process in any of them
+  bool RanOutOfMemory(uint32_t slot) const;  // according to the kernel
+  void KillGroups() const;                   // every process in any of them
 
  private:
   uint64_t Count(SlotState state) const { return counts_[static_cast<size_t>(state)]; }
   void Uncount(SlotState state) { --counts_[static_cast<size_t>(state)]; }
 
   std::map<uint32_t, SlotState> slots_;
+  Cgroups* cgroups_ = nullptr;
+  CgroupLimits limits_;
   std::map<uint32_t, std::unique_ptr<Cgroups::Group>> groups_;
   uint32_t next_number_ = 0;            // the lowest number that was never used
   std::vector<uint32_t> free_numbers_;  // of released slots

@@ -76,7 +76,7 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
 Worker::~Worker() {
   loop_.Cancel(start_timer_);
   link_.Send({.kind = FrameKind::kRetire});
-  cells_.KillGroups();  // whatever the warden does about kRetire
+  cells_.slots().KillGroups();  // whatever the warden does about kRetire
   link_.Close();
 }
 

@@ -33,26 +33,20 @@ WorkerCells::WorkerCells(Loop& loop, Owner& owner, Send send, std::string worker
 
 WorkerCells::~WorkerCells() { *alive_ = false; }
 
-void WorkerCells::UseCgroups(Cgroups* cgroups, const CgroupLimits& limits) {
-  cgroups_ = cgroups;
-  limits_ = limits;
-}
-
 // ---- what is ordered
 
 void WorkerCells::AddSlot() {
   const uint32_t slot = slots_.Add();
-  auto group = cgroups_ == nullptr ? nullptr : cgroups_->Make(limits_);
-  if (cgroups_ != nullptr && group == nullptr) {
-    // The warden of this worker relies on them. The next worker is configured without.
+  if (!slots_.Confine(slot)) {
+    // The warden of this worker relies on cgroups. The next worker is configured without.
     loop_.Post([this, alive = alive_] {
       if (*alive) owner_.GiveUp("a cgroup could not be made");
     });
     return;
   }
+  const Cgroups::Group* group = slots_.GroupOf(slot);
   const int descriptor[] = {group == nullptr ? -1 : group->procs()};
   const std::span<const int> descriptors(descriptor, group == nullptr ? 0 : 1);
-  if (group != nullptr) slots_.Confine(slot, std::move(group));
   send_({.kind = FrameKind::kMakeSlot, .a = slot}, descriptors);
 }
 
@@ -163,13 +157,13 @@ void WorkerCells::OnCellExit(uint64_t id, std::string_view payload) {
   CellReport report;
   std::memcpy(&report, payload.data(), sizeof report);
   const uint32_t slot = cell->second.slot;
-  if (RanOutOfMemory(slot)) {
+  if (slots_.RanOutOfMemory(slot)) {
     // The kernel killed the slot together with the cell, so the warden knows no reason.
     report.end = kKilled;
     report.limit = kLimitMemory;
     const uint64_t peak_kb = slots_.GroupOf(slot)->peak_kb();
     if (peak_kb != 0) report.peak_kb = peak_kb;
-    report.memory_limit_kb = limits_.memory_kb;
+    report.memory_limit_kb = slots_.limits().memory_kb;
     cells_.erase(cell);
     EndSlot(slot);
     return owner_.OnCellGone(id, report);
@@ -187,7 +181,7 @@ void WorkerCells::OnFailed(uint32_t slot, uint64_t cell, const std::string& reas
   const auto state = slots_.StateOf(slot);
   if (!state) return owner_.GiveUp("the warden reported a failure of an unknown slot");
   if (*state == SlotState::kEnding) return;  // kSlotGone follows
-  if (RanOutOfMemory(slot)) {                // A call did that; nothing is wrong with the worker.
+  if (slots_.RanOutOfMemory(slot)) {         // A call did that; nothing is wrong with the worker.
     EndSlot(slot);
     return owner_.OnSlotsChanged();
   }
@@ -208,11 +202,6 @@ void WorkerCells::Drop() {
 }
 
 bool WorkerCells::CountFailedCell() { return ++failed_cells_ >= kMaxFailedCells; }
-
-bool WorkerCells::RanOutOfMemory(uint32_t slot) const {
-  const Cgroups::Group* group = slots_.GroupOf(slot);
-  return group != nullptr && group->out_of_memory();
-}
 
 void WorkerCells::EndSlot(uint32_t slot) {
   slots_.Move(slot, SlotState::kEnding);

@@ -54,7 +54,9 @@ class WorkerCells {
 
   // REQUIRES, for these three: before the first slot.
   void UseNetworks(Networks networks) { networks_ = std::move(networks); }
-  void UseCgroups(Cgroups* cgroups, const CgroupLimits& limits);  // one of them for each slot
+  void UseCgroups(Cgroups* cgroups, const CgroupLimits& limits) {  // see SlotTable
+    slots_.UseCgroups(cgroups, limits);
+  }
   // The worker is given up if its warden does not end a cell in time. Needed where the warden does
   // not run on the host's kernel: there it can be held up.
   void EndCellsInTime() { ends_in_time_ = true; }
@@ -87,7 +89,6 @@ class WorkerCells {
   void OnFailed(uint32_t slot, uint64_t cell, const std::string& reason);
 
   void Drop();  // Reports every cell as lost, and forgets slots and cells.
-  void KillGroups() const { slots_.KillGroups(); }
 
  private:
   struct Cell {
@@ -103,7 +104,6 @@ class WorkerCells {
   std::map<uint64_t, Cell>::iterator CellOf(uint32_t slot);
   // The cell of that slot, if there is one, is gone, and the warden will not report it.
   void LoseCellOf(uint32_t slot);
-  bool RanOutOfMemory(uint32_t slot) const;  // according to the kernel
   bool CountFailedCell();  // True if so many failed in a row that the worker is given up.
 
   Loop& loop_;
@@ -111,8 +111,6 @@ class WorkerCells {
   Send send_;
   const std::string worker_;
   Networks networks_;
-  Cgroups* cgroups_ = nullptr;
-  CgroupLimits limits_;
   SlotTable slots_;
   std::map<uint64_t, Cell> cells_;
   uint64_t calls_ = 0;
