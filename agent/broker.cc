@@ -384,7 +384,7 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const Load& load) {
   const uint64_t ticket = pool->Acquire(
       id, Milliseconds(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
-       load](Grant grant) {
+       load](LeasedCell grant) {
         const uint64_t cell = grant.cell;
         if (!load.frame.empty()) GiveAhead(grant.channels.socket.get(), load.frame);
         OnGranted(id, request, key, ahead, std::move(grant));
@@ -402,7 +402,7 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const Load& load) {
 }
 
 void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, bool ahead,
-                       Grant grant) {
+                       LeasedCell grant) {
   PeerState& state = peers_.at(id);  // whoever is gone waits no more
   Lease& lease = leases_[grant.cell];
   lease = {.pool = pool,

@@ -128,7 +128,8 @@ class Broker {
     uint64_t cpu_ms = 0;  // 0: no limit
   };
   void OnAcquire(Peer& peer, const Acquire& acquire, const Load& load);
-  void OnGranted(uint64_t peer, uint64_t request, const std::string& pool, bool ahead, Grant grant);
+  void OnGranted(uint64_t peer, uint64_t request, const std::string& pool, bool ahead,
+                 LeasedCell grant);
   void OnDone(PeerState& state, const Done& done);
   void OnAsk(Peer& peer, const Ask& ask);
   void OnCellGone(uint64_t cell, const CellReport& report);

@@ -19,14 +19,14 @@ std::optional<NewCellChannels> MakeCellChannels(bool network) {
     std::tie(made.ours.socket, made.socket) = MakeSocketPair();
     std::tie(made.ours.out, made.out) = MakePipe();
     std::tie(made.ours.err, made.err) = MakePipe();
-    // A cell runs as another user, and programs open "/dev/stdout": to write, never to read.
+    // A cell runs as another user, and programs in it open "/dev/stdout": it may write, never read.
     ::fchmod(made.out.get(), 0622);
     ::fchmod(made.err.get(), 0622);
     if (network) std::tie(made.egress, made.forwarder) = MakeSocketPair();
     const int highest = std::max(
         {made.ours.socket.get(), made.ours.out.get(), made.ours.err.get(), made.egress.get()});
     if (highest < CellsBelow(DescriptorLimit())) return made;
-  } catch (const Error&) {  // there is none left at all
+  } catch (const Error&) {  // no descriptor is left at all
   }
   return std::nullopt;
 }

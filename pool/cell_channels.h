@@ -27,7 +27,7 @@ struct NewCellChannels {
   }
 };
 
-// std::nullopt: the process is too near its limit of descriptors (descriptors.h).
+// std::nullopt: the process is too near its limit of open files (descriptors.h).
 std::optional<NewCellChannels> MakeCellChannels(bool network = false);
 
 }  // namespace hutch

@@ -53,8 +53,8 @@ bool GivesOpenersRights() {
          (major > 5 || (major == 5 && minor >= 16));
 }
 
-// ---- what a child of ours does in a test group; only async-signal-safe calls. 0: nothing stopped
-// it. It need not be told from outside what it ran into: the group's own count says so.
+// ---- what a child process does in a test group; only async-signal-safe calls. 0: nothing stopped
+// it. Whether it ran into the limit is read from the group's own counters.
 
 int TakeMemory(int) {
   const size_t size = 4 * kTestKb * 1024;
@@ -91,7 +91,7 @@ int Spin(int) {
 
 Cgroups::Cgroups(const std::string& root) {
   if (root.empty()) {
-    why_ = "no cgroup is delegated to us";
+    why_ = "no cgroup is delegated to the agent";
     return;
   }
   root_ = Fd(::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -124,14 +124,14 @@ void Cgroups::Prove() {
     why_ += (why_.empty() ? "" : "; ") + failed;
   }
   if (!usable_) return;
-  // The kernel notices at a clock tick, and three milliseconds may pass between two.
+  // The kernel throttles at a clock tick, and three milliseconds may pass between two.
   for (int attempt = 0; attempt < 8; ++attempt) {
     why_ = Prove("cpu", limits, Spin, "cpu.stat", "nr_throttled");
     if (why_.empty()) return;
   }
 }
 
-// "" or what did not bite.
+// "", or why the limit is not enforced.
 std::string Cgroups::Prove(const char* limit, const CgroupLimits& limits, int (*child)(int),
                            const char* file, const char* event) {
   const std::unique_ptr<Group> group = Make(limits);
@@ -146,11 +146,11 @@ std::string Cgroups::Prove(const char* limit, const CgroupLimits& limits, int (*
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
-  const std::string told = Read(group->directory_.get(), file);
+  const std::string events = Read(group->directory_.get(), file);
   group->Kill();
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
-    return "a process cannot enter a cgroup of ours";
-  if (Field(told, event) == 0) return std::string("the limit of ") + limit + " did not bite";
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) return "a process cannot enter its cgroup";
+  if (Field(events, event) == 0)
+    return std::string("the limit of ") + limit + " did not take effect";
   return {};
 }
 
@@ -161,7 +161,7 @@ std::unique_ptr<Cgroups::Group> Cgroups::Make(const CgroupLimits& limits) {
   const auto refuse = [&](const char* what) -> std::unique_ptr<Group> {
     std::fprintf(stderr, "no cgroup for a slot: %s: %s\n", what, std::strerror(errno));
     ::unlinkat(root_.get(), name.c_str(), AT_REMOVEDIR);
-    usable_ = false;  // somebody has taken it from us: from now on it is the warden's affair
+    usable_ = false;  // the delegation was taken away: wardens enforce the limits from now on
     why_ = std::string("no cgroup could be made for a slot: ") + what;
     return nullptr;
   };
@@ -171,13 +171,13 @@ std::unique_ptr<Cgroups::Group> Cgroups::Make(const CgroupLimits& limits) {
   const int at = directory.get();
   if (!Write(at, "memory.max", std::to_string(limits.memory_kb * 1024)))
     return refuse("memory.max");
-  // What is swapped out would be beyond the limit, and slow for everybody. (No file: no swap.)
+  // Memory that is swapped out would not count, and would slow down the host. (No file: no swap.)
   if (!Write(at, "memory.swap.max", "0") && errno != ENOENT) return refuse("memory.swap.max");
-  // One process of a call killed, the others left: no call goes on in such a state.
+  // All processes of a call are killed together: it must not go on with some of them missing.
   if (!Write(at, "memory.oom.group", "1")) return refuse("memory.oom.group");
   if (!Write(at, "pids.max", std::to_string(limits.pids))) return refuse("pids.max");
   const auto quota = static_cast<uint64_t>(std::ceil(limits.cpus * kPeriodUs));
-  // Not delegated by every systemd: Prove() has told of it.
+  // Not every systemd delegates it; Prove() has reported that.
   const std::string share =
       std::to_string(std::max<uint64_t>(quota, 1000)) + " " + std::to_string(kPeriodUs);
   if (!Write(at, "cpu.max", share) && errno != ENOENT) return refuse("cpu.max");

@@ -3,13 +3,13 @@
 // The kernel's own limits for slots, where the host delegates cgroup v2 to us: one cgroup for each
 // slot, with memory.max, no swap, pids.max and cpu.max.
 //
-// The agent owns the directory (the launcher had it delegated, launcher/cell_cgroups.h) and is the
-// only one that sees it. A slot is given the open `cgroup.procs` of its own cgroup and writes "0"
-// to it: since Linux 5.16 it is the rights of who opened the file that count. Nothing is believed
-// because a file is there: Prove() has a child of ours run into each limit first, and a slot is in
-// its cgroup when the kernel says that somebody is.
+// The agent owns the directory (the launcher had it delegated, launcher/cell_cgroups.h), and no
+// container sees it. A slot is given the open `cgroup.procs` of its own cgroup and writes "0" to
+// it: since Linux 5.16 the rights of the process that opened the file count. That a file is there
+// proves nothing: Prove() first lets a child process run into each limit, and a slot counts as
+// being in its cgroup when the kernel says that the cgroup has a process.
 //
-// Thread contract: Cgroups and what it makes belong to one thread, the loop's. It outlives them.
+// Cgroups and its groups belong to one thread, the loop's. It outlives them.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace hutch {
 
-// Of one slot: of its cell, and of what of ours lives beside it.
+// For one slot: the processes of its cell, and our own beside them.
 struct CgroupLimits {
   uint64_t memory_kb = 0;
   uint64_t pids = 0;
@@ -30,7 +30,7 @@ struct CgroupLimits {
 
 class Cgroups {
  public:
-  // Removed with it: what still lives there then keeps it until the next Sweep().
+  // One cgroup. It is removed with this object or, if a process is in it then, by a later Sweep().
   class Group {
    public:
     ~Group();
@@ -38,11 +38,11 @@ class Cgroups {
     Group& operator=(const Group&) = delete;
 
     int procs() const { return procs_.get(); }  // its cgroup.procs, for writing
-    bool populated() const;                     // somebody lives in it
-    // The kernel has killed everybody in it for its memory (memory.oom.group).
+    bool populated() const;                     // it has a process
+    // The kernel has killed all its processes for want of memory (memory.oom.group).
     bool out_of_memory() const;
-    uint64_t peak_kb() const;  // of its memory, ever; 0 where the kernel keeps no such figure
-    void Kill() const;         // everybody in it, where the kernel has cgroup.kill
+    uint64_t peak_kb() const;  // the most memory that it had; 0 where the kernel does not say
+    void Kill() const;         // all its processes, where the kernel has cgroup.kill
 
    private:
     friend class Cgroups;
@@ -64,16 +64,16 @@ class Cgroups {
   // before anything else.
   void Prove();
 
-  // Memory and processes were seen to be limited. Without it Make() gives nothing.
+  // The limits of memory and processes were seen to hold. False: Make() returns nullptr.
   bool usable() const { return usable_; }
-  // "cgroup": memory, processes and the CPU share, all three by the kernel. "watchdog": not so, and
-  // `why` says what is lacking.
+  // "cgroup": the kernel enforces memory, processes and the CPU share. "watchdog": it does not
+  // enforce all three, and why() says what is missing.
   const char* enforcement() const { return usable_ && why_.empty() ? "cgroup" : "watchdog"; }
   const std::string& why() const { return why_; }
 
-  // nullptr, with a line in the log, where it cannot be made; nothing is usable from then on.
+  // nullptr, with a line in the log, if it cannot be made; usable() is false from then on.
   std::unique_ptr<Group> Make(const CgroupLimits& limits);
-  void Sweep();  // removes what is empty by now
+  void Sweep();  // removes groups that have become empty
 
  private:
   std::string Prove(const char* limit, const CgroupLimits& limits, int (*child)(int procs),
@@ -84,7 +84,7 @@ class Cgroups {
   std::string why_;
   uint64_t next_ = 0;
   std::string prefix_;             // of our own groups' names
-  std::vector<std::string> left_;  // groups that were not empty when they should have gone
+  std::vector<std::string> left_;  // groups that were not empty when they were to be removed
 };
 
 }  // namespace hutch

@@ -21,9 +21,9 @@ namespace {
 
 constexpr unsigned kNoFile =
     1024;  // open files for each process of a cell: bounds kernel memory in sockets and pipes
-// Of warden, zygote and slots. The kernel counts the descriptors that are on their way in sockets
-// for a whole uid, and lets a process send more only while they are fewer than its own limit:
-// cells, stopped at theirs, must not keep the warden from making others.
+// Open files of the warden, the zygote and slots. The kernel counts the descriptors that lie unread
+// in sockets for a whole uid, and lets a process send more only while they are fewer than its own
+// limit: cells, which have a lower limit, must not keep the warden from making others.
 constexpr unsigned kWorkerNoFile = 4096;
 
 json Bind(const std::string& from, const std::string& to, bool writable) {
@@ -31,8 +31,8 @@ json Bind(const std::string& from, const std::string& to, bool writable) {
   return {{"type", "bind"}, {"source", from}, {"destination", to}, {"options", options}};
 }
 
-// Of the caller's files: that directory alone, without what else is mounted below it, for "ro"
-// would not hold there. Nothing that is written there is executed.
+// Binds a directory of the caller's files alone, without other file systems mounted below it, where
+// "ro" would not hold. Files that are written there cannot be executed.
 json BindShown(const std::string& from, const MountSpec& mount) {
   json options = {"bind", "private", "nosuid", "nodev", mount.writable ? "rw" : "ro"};
   if (mount.writable) options.push_back("noexec");
@@ -40,16 +40,16 @@ json BindShown(const std::string& from, const MountSpec& mount) {
       {"type", "bind"}, {"source", from}, {"destination", mount.destination}, {"options", options}};
 }
 
-// `uid` inside is the user whose Podman it is, 0 where Podman is; the ids below it come from that
-// user's subordinate ones, and there are no others.
+// Maps `uid` in the container to the user who runs Podman, who is 0 in Podman's own namespace. The
+// ids below it are mapped to that user's subordinate ids; no others are mapped.
 json MapCaller(unsigned uid) {
   const json ids = {{{"container_id", 0}, {"host_id", 1}, {"size", uid}},
                     {{"container_id", uid}, {"host_id", 0}, {"size", 1}}};
   return {{"UIDMap", ids}, {"GIDMap", ids}, {"HostUIDMapping", false}, {"HostGIDMapping", false}};
 }
 
-// Nothing of a process can be written there: what makes a call go first when the host's memory is
-// short stays.
+// Read-only, so that a call cannot change its own oom_score_adj, by which it is killed first when
+// the host's memory is short.
 json ReadOnlyProc() {
   const json options = {"nosuid", "nodev", "noexec", "ro"};
   return {{"type", "proc"}, {"source", "proc"}, {"destination", "/proc"}, {"options", options}};
@@ -66,18 +66,18 @@ json Limit(const char* type, uint64_t value) {
   return {{"type", type}, {"hard", value}, {"soft", value}};
 }
 
-// Processes of a worker's uid. The cells' own limit is their policy's; this one bounds a worker
-// whose packages fork. More than the user may have themselves cannot be asked for: on a small host
-// that is less.
+// The limit of processes for a worker's uid. It bounds a worker whose packages fork; cells have the
+// limit of their policy. It cannot exceed the limit of the user, which is lower on a small host.
 uint64_t MostProcesses() {
   rlimit own{};
   const bool known = ::getrlimit(RLIMIT_NPROC, &own) == 0;
   return std::min<uint64_t>(32768, known ? own.rlim_max : 4096);
 }
 
-// Programs that heed them reach wildcards, networks and "*" by the proxy, as those that speak
-// SOCKS5 on the same port can. By HTTP for every kind: a client that is told of SOCKS and has no
-// library for it (httpx) refuses to start at all. What `env` says stands.
+// Sets the variables by which programs reach wildcards, networks and "*" through the proxy.
+// Programs that speak SOCKS5 can do so on the same port, but the variables name HTTP for every
+// scheme: a client that reads of SOCKS and has no library for it (httpx) does not start. Variables
+// that `env` has already are kept.
 void AddProxy(const EgressPlan& plan, const PoolSpec& pool,
               std::map<std::string, std::string>* env) {
   const std::string proxy =
@@ -94,7 +94,7 @@ void AddProxy(const EgressPlan& plan, const PoolSpec& pool,
   }
 }
 
-// The lines that a slot makes its listeners and its /etc/hosts of (images/worker/network.h).
+// The lines from which a slot makes its listeners and its /etc/hosts (images/worker/network.h).
 std::string ListenerLines(const EgressPlan& plan) {
   std::string lines;
   const auto add = [&lines](uint64_t number, const std::string& address, uint16_t port,
@@ -110,7 +110,7 @@ std::string ListenerLines(const EgressPlan& plan) {
   return lines;
 }
 
-// As MountLines(), for directories of the image itself.
+// As MountLines(), for directories of the image.
 std::string ShownLines(const std::vector<std::string>& paths) {
   std::string lines;
   for (const std::string& path : paths) lines += "ro\t0\t0\t" + path + "\n";
@@ -131,8 +131,8 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
     config.append(key).append("=").append(value).push_back('\0');
   };
   add("HUTCH_MEMORY_KB", std::to_string(pool.memory_mb * 1024));
-  // The kernel counts other things than the warden (page tables and sockets, not the zygote's
-  // pages): where it does, the warden must not be the stricter one of the two.
+  // The kernel counts other memory than the warden does (page tables and sockets, not the zygote's
+  // pages). Where the kernel limits, the warden must not be the stricter of the two.
   if (launch.cgroups)
     add("HUTCH_WATCH_KB", std::to_string(pool.memory_mb * 1024 * 5 / 4 + 32 * 1024));
   add("HUTCH_DISK_KB", std::to_string(pool.disk_mb * 1024));
@@ -152,7 +152,7 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   } catch (const json::exception&) {
     throw Error(Code::kInvalidArgument, "a variable of env= is not valid UTF-8");
   }
-  if (launch.bare) add("HUTCH_BARE", "1");
+  if (launch.single_cell) add("HUTCH_BARE", "1");
   if (launch.gvisor) add("HUTCH_GVISOR", "1");
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));
@@ -175,7 +175,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
   if (!launch.environment_dir.empty())
     mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
   if (launch.any_environment) {
-    // The warden alone ever sees the first, and mounts one tree of it over the second
+    // Only the warden sees the first; it mounts one tree of it over the second
     // (images/warden/environments.h).
     mounts.push_back(Bind(paths.environment_dir(), "/opt/environments", false));
     mounts.push_back(Bind(launch.socket_dir + "/" + kNoPackages, "/opt/env", false));
@@ -184,7 +184,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
     mounts.push_back(Bind(launch.socket_dir + "/" + kModulesName, "/opt/modules", false));
   for (const MountSpec& mount : launch.mounts)
     mounts.push_back(BindShown(ShownPath(paths, mount), mount));
-  if (launch.bare) {
+  if (launch.single_cell) {
     for (const char* path : {"/work", "/tmp", "/dev/shm"})
       mounts.push_back(Scratch(path, launch.scratch_mb));
     if (!launch.gvisor) mounts.push_back(ReadOnlyProc());
@@ -205,20 +205,20 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"entrypoint", {"/opt/hutch/hutch-warden"}},
       {"command", json::array()},
       {"work_dir", "/"},
-      {"image_volume_mode", "ignore"},  // a writable place that no limit counts
+      {"image_volume_mode", "ignore"},  // volumes are writable, and no limit counts them
       {"env", env},
       {"labels",
        {{"hutch.instance", paths.instance_label()},
         {"hutch.role", "worker"},
         {"hutch.generation", launch.generation}}},
       {"mounts", mounts},
-      // Any uid but 0: a process mapped to the container's root may not make a user namespace of
-      // its own.
+      // Any uid but 0: a process that is mapped to the container's root may not make a user
+      // namespace.
       {"user", user + ":" + user},
       {"cap_drop", {"ALL"}},
       {"no_new_privileges", true},
       {"read_only_filesystem", true},
-      // Default-deny; what it lets through is what the warden, slots and cells need.
+      // Denies by default; allows what the warden, slots and cells need.
       {"seccomp_profile_path",
        launch.runtime_dir + (launch.gvisor ? "/seccomp-gvisor.json" : "/seccomp-worker.json")},
       {"netns", {{"nsmode", "none"}}},
@@ -226,10 +226,10 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"ipcns", {{"nsmode", "private"}}},
       {"utsns", {{"nsmode", "private"}}},
       {"cgroupns", {{"nsmode", "private"}}},
-      {"hostname", launch.bare ? "cell" : "worker"},
+      {"hostname", launch.single_cell ? "cell" : "worker"},
       {"use_image_hosts", true},
       {"log_configuration", {{"driver", "none"}}},
-      {"healthconfig", {{"Test", {"NONE"}}}},  // whatever the image says
+      {"healthconfig", {{"Test", {"NONE"}}}},  // even if the image has a check
       {"r_limits",
        {Limit("core", 0), Limit("nofile", kWorkerNoFile), Limit("nproc", MostProcesses())}},
       {"stop_timeout", 0},
@@ -240,17 +240,17 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
     spec["userns"] = {{"nsmode", "private"}};
     spec["idmappings"] = MapCaller(launch.uid);
   }
-  // A cell mounts a fresh /proc in its own PID namespace, which the kernel refuses while parts of
-  // the outer one are masked. The cell masks them again.
-  if (!launch.bare) spec["unmask"] = {"ALL"};
-  // What else of the host a cell would have masked (images/worker/slot.cc); Podman has the rest.
-  if (launch.bare && !launch.gvisor) {
+  // A cell mounts a fresh /proc in its own PID namespace. The kernel refuses that while parts of
+  // the outer /proc are masked, so they are not; the cell masks them in its own.
+  if (!launch.single_cell) spec["unmask"] = {"ALL"};
+  // What a cell masks beside Podman's own list (images/worker/slot.cc).
+  if (launch.single_cell && !launch.gvisor) {
     spec["mask"] = {"/proc/cmdline",  "/proc/config.gz",  "/proc/kallsyms",   "/proc/key-users",
                     "/proc/kmsg",     "/proc/kpagecount", "/proc/kpageflags", "/proc/locks",
                     "/proc/pressure", "/proc/vmallocinfo"};
   }
-  // Before anything of the host. A cell's slot sees to that itself.
-  if (launch.bare) spec["oom_score_adj"] = 800;
+  // It is killed before any process of the host when memory is short. Slots set that for cells.
+  if (launch.single_cell) spec["oom_score_adj"] = 800;
   if (launch.gvisor) spec["labels"][kGvisorLabel] = "1";
   return spec.dump();
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How a worker's container is walled off: the libpod spec, as text. Each restriction names its
-// reason beside it. And what its warden is told of the calls that will run there.
+// How a worker's container is confined: the libpod spec, as text, with the reason of each
+// restriction beside it; and the configuration of the calls that will run there, for its warden.
+//
+// Pure functions; safe on any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +27,14 @@ inline constexpr unsigned kCallerUid = 1000;  // inside, of a worker that has th
 
 struct WorkerLaunch {
   std::string name;         // of the container: unique for each worker
-  std::string token;        // the warden proves itself with it
+  std::string token;        // by which the warden proves who it is
   unsigned uid = 1000;      // inside: a uid of its own for each worker, so that per-uid quotas and
                             // keyrings are separate
-  std::string image;        // a reference; made an id before the container is, and never pulled
+  std::string image;        // a reference; resolved to an id before the start, and never pulled
   std::string runtime_dir;  // on the host
   std::string environment_dir;    // on the host, "": no packages
-  bool any_environment = false;   // instead of that: it is started ahead, and told of its own later
-  std::string environment;        // the digest that it is told then, "": no packages
+  bool any_environment = false;   // instead: it is started ahead, and configured with one later
+  std::string environment;        // the digest of that one, "": no packages
   std::string socket_dir;         // on the host
   std::string generation;         // of the agent that starts it
   std::string preload;            // module names separated by commas
@@ -40,19 +42,20 @@ struct WorkerLaunch {
   bool modules = false;           // socket_dir holds modules/, mounted at /opt/modules
   std::vector<MountSpec> mounts;  // of the caller's files
   bool as_caller = false;         // its uid inside is the caller's own outside
-  BaseImage base;                 // that the caller named; `image` is its id then
-  bool cgroups = false;           // the kernel limits each slot: the warden only stands behind it
-  // It makes no cells: the container is the one cell, and has the scratch of its call.
-  bool bare = false;
+  BaseImage base;                 // the caller's own base image; `image` is its id then
+  bool cgroups = false;           // the kernel limits each slot: the warden is the second line
+  // The container itself is the one cell, because no cell can be made in it: the host forbids the
+  // namespaces, or it runs on gVisor. It has `scratch_mb` of scratch.
+  bool single_cell = false;
   uint64_t scratch_mb = 0;
-  bool gvisor = false;  // and it is on a kernel that is not the host's
+  bool gvisor = false;  // it runs on a kernel that is not the host's; implies single_cell
 };
 
 std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch);
 
-// What the warden is told of the calls it will have (kConfigure): the container is the same for all
-// of them, so one that was started ahead serves whatever pool comes. Throws kInvalidArgument when
-// `pool.env` is too large, or no text.
+// The configuration of the calls, for the warden (kConfigure). The container is the same for all
+// pools, so that one that was started ahead can serve any of them. Throws kInvalidArgument if
+// `pool.env` is too large or is not valid UTF-8.
 std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch);
 
 }  // namespace hutch

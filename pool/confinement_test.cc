@@ -69,9 +69,9 @@ TEST(WorkerConfig, HoldsNoSecret) {
 
 using nlohmann::json;
 
-json Spec(bool bare = false, bool gvisor = false) {
+json Spec(bool single_cell = false, bool gvisor = false) {
   WorkerLaunch launch;
-  launch.bare = bare;
+  launch.single_cell = single_cell;
   launch.gvisor = gvisor;
   launch.scratch_mb = 7;
   return json::parse(WorkerContainerSpec(Paths{}, launch));
@@ -86,8 +86,8 @@ std::set<std::string> Writable(const json& spec) {
 }
 
 TEST(Confinement, EveryWorkerHasTheWalls) {
-  for (const bool bare : {false, true}) {
-    const json spec = Spec(bare);
+  for (const bool single_cell : {false, true}) {
+    const json spec = Spec(single_cell);
     EXPECT_EQ(spec["cap_drop"], json({"ALL"}));
     EXPECT_TRUE(spec["no_new_privileges"] && spec["read_only_filesystem"]);
     EXPECT_EQ(spec["netns"]["nsmode"], "none");
@@ -98,23 +98,23 @@ TEST(Confinement, EveryWorkerHasTheWalls) {
 
 TEST(Confinement, OnlyAWorkerThatMakesCellsSeesTheWholeOfProc) {
   EXPECT_TRUE(Spec()["unmask"] == json({"ALL"}) && !Spec().contains("mask"));
-  const json bare = Spec(true);
-  EXPECT_FALSE(bare.contains("unmask"));
-  EXPECT_TRUE(bare["mask"].size() > 5);
+  const json single = Spec(true);
+  EXPECT_FALSE(single.contains("unmask"));
+  EXPECT_TRUE(single["mask"].size() > 5);
 }
 
-TEST(Confinement, ABareWorkerHasTheScratchOfItsCall) {
+TEST(Confinement, AWorkerOfASingleCellHasTheScratchOfItsCall) {
   EXPECT_EQ(Writable(Spec()), std::set<std::string>{"/tmp"});
-  const json bare = Spec(true);
-  EXPECT_EQ(Writable(bare), (std::set<std::string>{"/work", "/tmp", "/dev/shm"}));
-  EXPECT_TRUE(bare.dump().find("size=7m") != std::string::npos);
+  const json single = Spec(true);
+  EXPECT_EQ(Writable(single), (std::set<std::string>{"/work", "/tmp", "/dev/shm"}));
+  EXPECT_TRUE(single.dump().find("size=7m") != std::string::npos);
 }
 
-TEST(Confinement, ACallOfABareWorkerCannotUndoThatItGoesFirst) {
-  const json bare = Spec(true);
-  EXPECT_EQ(bare["oom_score_adj"], 800);
+TEST(Confinement, ACallOfAWorkerOfASingleCellCannotUndoThatItGoesFirst) {
+  const json single = Spec(true);
+  EXPECT_EQ(single["oom_score_adj"], 800);
   json proc;
-  for (const json& mount : bare["mounts"]) {
+  for (const json& mount : single["mounts"]) {
     if (mount["destination"] == "/proc") proc = mount["options"];
   }
   EXPECT_EQ(std::count(proc.begin(), proc.end(), "ro"), 1);

@@ -107,7 +107,7 @@ class PoolTest : public ::testing::Test {
   uint64_t Ask(bool ahead = false, Clock::duration patience = hours(1), uint64_t caller = 1) {
     return pool_->Acquire(
         caller, patience, ahead,
-        [this, ahead, caller](Grant grant) {
+        [this, ahead, caller](LeasedCell grant) {
           served_.push_back(caller);
           workers_.insert(grant.worker);
           ++calls_[grant.worker];
@@ -116,7 +116,7 @@ class PoolTest : public ::testing::Test {
         },
         [this](const Error& error) { refusals_.push_back(error); });
   }
-  Grant* Await() {
+  LeasedCell* Await() {
     const size_t before = grants_.size();
     Ask();
     RunUntil([&] { return grants_.size() > before || !refusals_.empty(); });
@@ -135,7 +135,7 @@ class PoolTest : public ::testing::Test {
   std::function<void(uint64_t cell)> open_network_;
   std::set<uint64_t> full_callers_;
   std::vector<uint64_t> served_;  // callers, in the order in which they got a cell
-  std::deque<Grant> grants_;
+  std::deque<LeasedCell> grants_;
   std::vector<Error> refusals_;
   std::set<std::string> workers_;
   std::map<std::string, uint64_t> calls_;
@@ -146,7 +146,7 @@ class PoolTest : public ::testing::Test {
 
 TEST_F(PoolTest, GivesACellOfAWorkerThatItStarts) {
   MakePool();
-  Grant* grant = Await();
+  LeasedCell* grant = Await();
   ASSERT_NE(grant, nullptr);
   EXPECT_TRUE(grant->channels.socket && grant->channels.out && grant->channels.err);
   EXPECT_TRUE(grant->worker.starts_with("hutch-worker-01234567-"));
@@ -167,7 +167,7 @@ TEST_F(PoolTest, AReleasedCellDiesAndAnotherTakesItsPlace) {
 TEST_F(PoolTest, ReplacesAWorkerWhoseWardenIsSilent) {
   wardens_.Behave(WardenWay::kDeaf);
   MakePool();
-  const Grant* held = Await();
+  const LeasedCell* held = Await();
   ASSERT_NE(held, nullptr);
   const std::string frozen = held->worker;
   const uint64_t cell = held->cell;
@@ -318,7 +318,7 @@ TEST_F(PoolTest, ServesOthersWhileACallerCanHoldNoMore) {
 TEST_F(PoolTest, ShortOfDescriptorsItRefusesAndKeepsItsWorker) {
   spec_.max_cells = 1;
   MakePool();
-  const Grant* grant = Await();
+  const LeasedCell* grant = Await();
   const std::string worker = grant->worker;
   ScarceDescriptors scarce(256);
   scarce.TakeBelow(CellsBelow(256));
@@ -376,7 +376,7 @@ TEST_F(PoolTest, NobodyGetsACellThatWasDiscardedBeforeOrAfterItWasReady) {
     if (opened.size() == 1) pool_->Discard(cell);  // it is just being made
   };
   MakePool();
-  const Grant* grant = Await();
+  const LeasedCell* grant = Await();
   ASSERT_NE(grant, nullptr);
   EXPECT_NE(grant->cell, opened[0]);
   RunUntil([&] { return pool_->GetStats().ready == 2; });
@@ -485,12 +485,12 @@ TEST_F(PoolTest, CellsThatEndBeforeTheyAreReadyAreAFailureAndNoLoop) {
 
 TEST_F(PoolTest, AWorkerThatDiesTakesItsCellsAndIsReplaced) {
   MakePool();
-  const Grant* grant = Await();
+  const LeasedCell* grant = Await();
   const uint64_t cell = grant->cell;
   const std::string worker = grant->worker;
   wardens_.KillAll();
   RunUntil([&] { return gone_.contains(cell); });
-  const Grant* next = Await();
+  const LeasedCell* next = Await();
   ASSERT_NE(next, nullptr);
   EXPECT_NE(next->worker, worker);
 }
@@ -499,7 +499,7 @@ TEST_F(PoolTest, NoWorkerServesMoreCallsThanItMay) {
   spec_.max_calls = 3;
   MakePool();
   for (int i = 0; i < 12; ++i) {
-    const Grant* grant = Await();
+    const LeasedCell* grant = Await();
     ASSERT_NE(grant, nullptr);
     pool_->Release(grant->cell);
     pool_->Tick();
@@ -581,7 +581,7 @@ TEST_F(PoolTest, SlotsThatABurstLeavesOverAreEnded) {
   for (int i = 0; i < 30; ++i) Ask();
   RunUntil([&] { return grants_.size() == 30; });
   EXPECT_GE(pool_->GetStats().slots, 30u);
-  for (const Grant& grant : grants_) pool_->Release(grant.cell);
+  for (const LeasedCell& grant : grants_) pool_->Release(grant.cell);
   RunUntil([&] {
     pool_->Tick();
     const Pool::Stats stats = pool_->GetStats();
@@ -701,7 +701,7 @@ TEST_F(SingleUseTest, NoWorkerServesTwoCalls) {
 
 TEST_F(SingleUseTest, AUsedWorkerIsRemovedAndTheStockRefilled) {
   MakePool();
-  Grant* grant = Await();
+  LeasedCell* grant = Await();
   RunUntil([&] { return pool_->GetStats().ready == 1; });
   pool_->Release(grant->cell);
   RunUntil([&] { return gone_.contains(grant->cell) && wardens_.containers().count() == 1; });
@@ -749,7 +749,7 @@ TEST_F(SingleUseTest, AnIdlePoolEndsItsStockAndMakesNoOther) {
 TEST_F(SingleUseTest, WhereNoCellCanBeMadeItServesWithoutOne) {
   wardens_.Behave(WardenWay::kNoNamespaces);
   MakePool();
-  Grant* grant = Await();
+  LeasedCell* grant = Await();
   ASSERT_NE(grant, nullptr);
   EXPECT_EQ(pool_->GetStats().start_failures, 0u);
   EXPECT_FALSE(std::filesystem::exists(paths_.worker_dir() + "/" + grant->worker + "/warden.sock"))

@@ -12,8 +12,8 @@
 namespace hutch {
 namespace {
 
-// A machine whose processors are all at work has somebody wait now and then, and nobody suffers;
-// memory that is waited for is felt at once.
+// Where all processors are busy, some process waits now and then without harm; waiting for memory
+// is felt at once.
 constexpr double kCpuEasy = 40, kCpuHard = 90;        // percent
 constexpr double kMemoryEasy = 1, kMemoryHard = 20;   // percent
 constexpr double kLoadEasy = 1.5, kLoadHard = 4;      // runnable tasks for each processor
@@ -27,12 +27,11 @@ double Ramp(double value, double easy, double hard) {
 std::string ReadText(const char* path) {
   const std::ifstream file(path);
   std::ostringstream text;
-  text
-      << file.rdbuf();  // an iterator would throw where reading fails, as of a process that is gone
+  text << file.rdbuf();  // an iterator would throw where reading fails
   return text.str();
 }
 
-// The number behind `key` and blanks.
+// The number after `key` and blanks.
 template <typename Number>
 std::optional<Number> After(std::string_view text, std::string_view key) {
   size_t at = text.find(key);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How hard the host is pressed, as one number from 0 (idle) to 1 (others wait for it all the time):
-// from the kernel's pressure stall information where it has it (PSI, Linux 4.20), else from the
-// load average and the memory that is left.
+// The pressure on the host, as one number from 0 (idle) to 1 (processes wait all the time): from
+// the kernel's pressure stall information where there is some (PSI, Linux 4.20), else from the load
+// average and the available memory.
 //
 // The functions are pure; a Pressure belongs to one thread.
 #pragma once
@@ -20,17 +20,17 @@ std::optional<double> StalledPercent(std::string_view pressure_file);
 struct PressureFacts {
   std::optional<double> cpu_percent = std::nullopt;     // StalledPercent of /proc/pressure/cpu
   std::optional<double> memory_percent = std::nullopt;  // and of /proc/pressure/memory
-  double load_per_core = 0;                             // looked at where the first is not there
-  double memory_left = 1;  // share of all memory; where the second is not there
+  double load_per_core = 0;                             // used without cpu_percent
+  double memory_left = 1;  // available share of all memory; used without memory_percent
 };
 double PressureOf(const PressureFacts& facts);
 
-uint64_t AvailableMemoryKb();  // the host's; 0: not known
+uint64_t AvailableMemoryKb();  // of the host; 0: not known
 uint64_t TotalMemoryKb();
 
 class Pressure {
  public:
-  // As read at most kPeriod ago.
+  // PressureOf() the host; the files are read again after kPeriod.
   double At(std::chrono::steady_clock::time_point now);
 
  private:

@@ -7,7 +7,7 @@
 namespace hutch {
 namespace {
 
-constexpr uint64_t kServedToTell = 32;  // fewer say nothing about the pace
+constexpr uint64_t kServedForPace = 32;  // with fewer, the pace is not known
 
 }  // namespace
 
@@ -36,8 +36,9 @@ void Queue::Uncount(uint64_t caller) {
 }
 
 std::optional<Queue::Duration> Queue::Outlook(uint64_t caller) const {
-  if (served_ < kServedToTell || waiting() == 0) return std::nullopt;
-  // In turn, as many of every other caller as of this one, itself included, come before it.
+  if (served_ < kServedForPace || waiting() == 0) return std::nullopt;
+  // Callers take turns: before the new call come all of this caller's, and of each other caller as
+  // many as that makes turns.
   const size_t turns = LineOf(caller, false) + 1;
   size_t before = turns - 1;
   for (const auto& [other, line] : lines_[false]) {

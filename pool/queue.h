@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Who waits for a cell of one pool, and whose turn it is.
+// The queue for the cells of one pool, and whose turn it is.
 //
-// First come, first served within a caller; callers in turn; those who only look ahead after
-// everybody who waits for a call. So a caller with a thousand waiting calls delays one with a
-// single call by one cell. A full queue has one place left for each caller who has none in it, and
-// where all queues together are full, for each who has none in any: so no caller can shut out
-// another, and the number of callers bounds what that adds.
+// Calls of one caller are served in their order, and callers in turn, so that a caller with a
+// thousand waiting calls delays one with a single call by one cell. Those who ask for a cell ahead
+// of a call come after everybody who has a call.
+//
+// A full queue has one place left for each caller who has none in it; where all queues together are
+// full, for each caller who has none in any of them. So no caller can shut out another, and the
+// number of callers bounds what the extra places add.
 //
 // A pure data structure: tickets, callers and time come in as numbers. One thread.
 #pragma once
@@ -20,12 +22,12 @@
 
 namespace hutch {
 
-// How many may wait. A place costs about half a kilobyte; what the numbers keep short is the time
-// that a hopeless call waits for its answer.
-inline constexpr size_t kMinQueue = 2048;        // of a pool, at the least
-inline constexpr size_t kQueuedPerCell = 16;     // of a pool, for each cell that it may have
-inline constexpr size_t kMaxQueuedInAll = 8192;  // of all pools of an agent together
-inline constexpr size_t kMaxAhead = 256;         // who look ahead, of one caller in one pool
+// Bounds of the queues. A place costs about half a kilobyte; the bounds are there so that a call
+// which has no chance is refused soon.
+inline constexpr size_t kMinQueue = 2048;        // places in a pool, at least
+inline constexpr size_t kQueuedPerCell = 16;     // places in a pool for each cell that it may have
+inline constexpr size_t kMaxQueuedInAll = 8192;  // places in all pools of an agent together
+inline constexpr size_t kMaxAhead = 256;  // places ahead of calls, for one caller in one pool
 
 constexpr size_t QueueCapacity(uint64_t max_cells) {
   return max_cells * kQueuedPerCell > kMinQueue ? max_cells * kQueuedPerCell : kMinQueue;
@@ -35,7 +37,7 @@ constexpr size_t QueueCapacity(uint64_t max_cells) {
 struct QueuesInAll {
   size_t capacity = kMaxQueuedInAll;
   size_t waiting = 0;
-  std::map<uint64_t, size_t> by_caller{};  // of those who have a place
+  std::map<uint64_t, size_t> by_caller{};  // places of each caller that has any
 };
 
 class Queue {
@@ -62,11 +64,12 @@ class Queue {
   bool empty() const { return places_.empty(); }
   bool Contains(uint64_t ticket) const { return places_.contains(ticket); }
 
-  enum class Full { kNo, kQueue, kAgent };  // kQueue of who looks ahead: it does so enough
+  // For a caller that asks ahead, kQueue says that it has kMaxAhead places.
+  enum class Full { kNo, kQueue, kAgent };
   Full IsFull(uint64_t caller, bool ahead) const;
 
-  // How long a newcomer of `caller` would wait at the pace at which cells have come since somebody
-  // last began to wait; std::nullopt while too few came to tell.
+  // How long one more call of `caller` would wait, at the pace at which calls were served since the
+  // queue was last empty; std::nullopt while too few were served to say.
   std::optional<Duration> Outlook(uint64_t caller) const;
 
   // REQUIRES: IsFull() said kNo; a ticket larger than every one before.
@@ -99,7 +102,7 @@ class Queue {
   void Count(uint64_t caller);
   void Uncount(uint64_t caller);
   void NoteServed(Time now);
-  size_t LineOf(uint64_t caller, bool ahead) const;  // how many places it has
+  size_t LineOf(uint64_t caller, bool ahead) const;  // number of its places
 
   size_t capacity_;
   QueuesInAll& in_all_;

@@ -21,8 +21,8 @@ struct WorkerAge {
   double jitter = 0;     // 0 to 1, fixed for each worker: a cohort does not rotate at once
 };
 
-// "" while the worker may go on, else why it is due: "taint", "calls" or "age". Jitter only ever
-// shortens a life: no worker passes a limit.
+// "" while the worker may go on, else why it is due: "taint", "calls" or "age". Jitter only
+// shortens a worker's life: none passes a limit.
 constexpr std::string_view DueForRotation(const Rotation& rotation, const WorkerAge& worker) {
   if (worker.tainted) return "taint";
   if (worker.calls >= rotation.max_calls) return "calls";

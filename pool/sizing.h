@@ -3,11 +3,11 @@
 // How many cells a pool keeps parked, when it makes more, and when it is idle: pure decisions over
 // numbers and times that come in.
 //
-// Theory. A parked cell is what a call finds: too few and a burst waits for forks, too many and
-// memory lies idle. So the depth that is wanted follows the rate of calls, and a stock is kept
-// between two water marks. Below the low one cells are made at once. Between them they are made
-// only when nobody has taken or given back a cell for a moment: on few cores the making of a cell
-// between a call and its reply is what the call waits for.
+// Theory. A call takes a parked cell. With too few of them a burst waits for forks, with too many
+// memory lies idle. So the wanted depth follows the rate of calls, and the number of parked cells
+// is kept between two marks, half the depth and the depth. Below the low mark cells are made at
+// once. Between the marks they are made only when no cell was leased or released for a moment: on
+// few cores, a cell that is made between a call and its reply delays the reply.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +18,21 @@
 namespace hutch {
 
 struct SizingLimits {
-  uint64_t least = 4;       // cells kept parked, whatever the rate
-  uint64_t most = 64;       // and at the highest
-  uint64_t max_cells = 64;  // slots at the most
-  double cover_sec = 0.05;  // of calls at the present rate are kept parked: as long as it takes to
-                            // make some
+  uint64_t least = 4;       // cells kept parked at any rate of calls
+  uint64_t most = 64;       // cells kept parked at the highest rate
+  uint64_t max_cells = 64;  // cells at most, parked or in use
+  // Cells are kept parked for the calls of so many seconds at the present rate: about the time that
+  // it takes to make them.
+  double cover_sec = 0.05;
 };
 
 inline constexpr uint64_t kLeastWarm = 4;
 inline constexpr uint64_t kMostWarm = 64;
-inline constexpr double kWarmShare = 0.05;       // of the memory that is free, for parked cells
-inline constexpr uint64_t kParkedKb = 2 * 1024;  // private to a parked cell and its slot, or less
+inline constexpr double kWarmShare = 0.05;       // of the available memory, for parked cells
+inline constexpr uint64_t kParkedKb = 2 * 1024;  // private memory of a parked cell, at most
 
-// The caller's wishes (-1 and 0: decide) made into limits for a host with `cores` and `free_kb` of
-// memory (0: not known).
+// The limits for a caller's `warm` and `max_cells` (-1 and 0: to be decided here) on a host with
+// `cores` and `free_kb` of available memory (0: not known).
 constexpr SizingLimits ResolveSizing(int64_t warm, uint64_t max_cells, unsigned cores,
                                      uint64_t free_kb) {
   SizingLimits limits;
@@ -49,34 +50,36 @@ constexpr SizingLimits ResolveSizing(int64_t warm, uint64_t max_cells, unsigned 
   return limits;
 }
 
-// A worker: with packages it has 50 MB and more of its own.
+// The memory of one worker: with packages it has 50 MB and more.
 inline constexpr uint64_t kWorkerKb = 64 * 1024;
 inline constexpr double kWorkersShare = 0.25;  // of the host's memory
 
-// The same where each cell has a worker of its own, which serves one call: to make one is to start
-// a container, and one that is parked costs an interpreter and its packages.
-inline constexpr uint64_t kLeastStock = 2;
-inline constexpr uint64_t kMostStock = 16;
-inline constexpr uint64_t kMostSingleUse = 32;
-constexpr SizingLimits ResolveStock(int64_t warm, uint64_t max_cells, uint64_t free_kb) {
+// The limits where each cell has a worker of its own, which serves one call: to make a cell is to
+// start a container, and a parked one costs the memory of an interpreter and its packages.
+inline constexpr uint64_t kLeastParkedWorkers = 2;
+inline constexpr uint64_t kMostParkedWorkers = 16;
+inline constexpr uint64_t kMostSingleUseWorkers = 32;
+constexpr SizingLimits ResolveSingleUse(int64_t warm, uint64_t max_cells, uint64_t free_kb) {
   const auto affordable = [free_kb](double share, uint64_t least, uint64_t most) {
     if (free_kb == 0) return least;
     const auto workers = static_cast<uint64_t>(static_cast<double>(free_kb) * share) / kWorkerKb;
     return std::clamp(workers, least, most);
   };
   SizingLimits limits{.cover_sec = 1};
-  limits.max_cells = max_cells != 0 ? max_cells : affordable(kWorkersShare, 4, kMostSingleUse);
-  limits.least = warm >= 0 ? static_cast<uint64_t>(warm) : kLeastStock;
-  limits.most = warm >= 0 ? limits.least : affordable(2 * kWarmShare, kLeastStock, kMostStock);
+  limits.max_cells =
+      max_cells != 0 ? max_cells : affordable(kWorkersShare, 4, kMostSingleUseWorkers);
+  limits.least = warm >= 0 ? static_cast<uint64_t>(warm) : kLeastParkedWorkers;
+  limits.most = warm >= 0 ? limits.least
+                          : affordable(2 * kWarmShare, kLeastParkedWorkers, kMostParkedWorkers);
   limits.least = std::min(limits.least, limits.max_cells);
   limits.most = std::min(limits.most, limits.max_cells);
   return limits;
 }
 
-// How many of those may be starting at once: each is a container's start and an interpreter's.
+// How many of those workers may start at once: each starts a container and an interpreter.
 constexpr uint64_t StartingAtOnce(unsigned cores) { return std::max(2u, cores); }
 
-// Calls a second, those of the last seconds counting most: an exponentially weighted window.
+// Calls a second, in an exponentially weighted window of some seconds.
 class ArrivalRate {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -95,23 +98,56 @@ class ArrivalRate {
   Time noted_{};
 };
 
-// How many cells to keep parked at this rate: what comes in the time that making some takes.
+// How many cells to keep parked at this rate.
 inline uint64_t WantedDepth(const SizingLimits& limits, double calls_per_sec) {
   const auto more = static_cast<uint64_t>(std::min(calls_per_sec, 1e6) * limits.cover_sec);
   return std::clamp(limits.least + more, limits.least, std::max(limits.least, limits.most));
 }
 
-// How many slots and cells may be in the making at once: a burst is no storm of forks, and on a
-// pressed host (0 to 1, see pressure.h) fewer are made before its callers feel it.
+// How many slots and cells may be made at once: a burst of calls must not become a storm of forks,
+// and the more `pressure` there is on the host (0 to 1, see pressure.h), the fewer are made.
 constexpr uint64_t MakingAtOnce(unsigned cores, double pressure) {
   const double most = std::max(4u, 3u * cores);
   const double least = std::max(1u, cores);
   return static_cast<uint64_t>(most - std::clamp(pressure, 0.0, 1.0) * (most - least));
 }
 
-// Nobody took or gave back a cell for so long: a caller that calls again and again is between two
-// calls for less.
+// A pool is quiet when no cell was leased or released for this time. A caller that calls again and
+// again spends less between two calls.
 inline constexpr auto kQuiet = std::chrono::microseconds(1500);
+
+// How the cells of one pool are used, and how many are to be parked for that.
+class CellUse {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  explicit CellUse(const SizingLimits& limits) : limits_(limits) {}
+  const SizingLimits& limits() const { return limits_; }
+  // At least `cells` are kept parked from now on.
+  void KeepAtLeast(uint64_t cells) {
+    limits_.least = std::max(limits_.least, cells);
+    limits_.most = std::max(limits_.most, cells);
+  }
+  void NoteLease(Time now) {
+    last_change_ = now;
+    rate_.Note(now);
+  }
+  void NoteRelease(Time now) { last_change_ = now; }
+
+  // Cells to be parked, and at least `cells` of them.
+  uint64_t Depth(Time now, uint64_t cells) const {
+    return std::min(std::max(WantedDepth(limits_, rate_.PerSecond(now)), cells), limits_.max_cells);
+  }
+  // Not positive: it is quiet.
+  std::chrono::steady_clock::duration UntilQuiet(Time now) const {
+    return kQuiet - (now - last_change_);
+  }
+
+ private:
+  SizingLimits limits_;
+  ArrivalRate rate_;
+  Time last_change_;  // when a cell was last leased or released
+};
 
 struct CellCounts {
   uint64_t slots = 0;    // alive or being made
@@ -122,34 +158,34 @@ struct CellCounts {
   uint64_t waiting = 0;  // callers in the queue
 };
 
-struct Refill {
+struct RefillPlan {
   uint64_t cells = 0;  // to make now, in free slots
   uint64_t slots = 0;  // to add now
-  bool later = false;  // more is wanted when it is quiet
+  bool later = false;  // more is to be made when it is quiet
 };
 
-// What to make now to come to `depth` parked cells beyond those that callers wait for. `quiet`:
-// nobody took or gave back a cell for a moment.
-constexpr Refill PlanRefill(const SizingLimits& limits, const CellCounts& counts, uint64_t depth,
-                            bool quiet, uint64_t at_once) {
+// What to make now, so that `depth` cells are parked beside those that callers wait for. `quiet`:
+// no cell was leased or released for kQuiet.
+constexpr RefillPlan PlanRefill(const SizingLimits& limits, const CellCounts& counts,
+                                uint64_t depth, bool quiet, uint64_t at_once) {
   const uint64_t have = counts.ready + counts.coming + counts.making;
   const uint64_t wanted = counts.waiting + depth;
   const uint64_t low = counts.waiting + (depth + 1) / 2;
-  Refill refill;
-  if (have >= wanted) return refill;
+  RefillPlan plan;
+  if (have >= wanted) return plan;
   const uint64_t missing = (quiet ? wanted : low) > have ? (quiet ? wanted : low) - have : 0;
   const uint64_t busy = counts.making + counts.coming;
   const uint64_t now = std::min(missing, at_once > busy ? at_once - busy : 0);
   const uint64_t room = limits.max_cells > counts.slots ? limits.max_cells - counts.slots : 0;
-  refill.cells = std::min(now, counts.free);
-  refill.slots = std::min(now - refill.cells, room);
-  refill.later = have + refill.cells + refill.slots < wanted &&
-                 (counts.free > refill.cells || room > refill.slots);
-  return refill;
+  plan.cells = std::min(now, counts.free);
+  plan.slots = std::min(now - plan.cells, room);
+  plan.later =
+      have + plan.cells + plan.slots < wanted && (counts.free > plan.cells || room > plan.slots);
+  return plan;
 }
 
-// Slots that neither a call, nor a caller who waits, nor the wanted depth has a use for. Some more
-// than wanted are left alone, so that a rate that goes up and down makes and ends none.
+// Slots that are needed neither by calls, nor by callers who wait, nor for the depth. A quarter of
+// the depth more is left alone, so that a rate that goes up and down does not make and end slots.
 constexpr uint64_t SurplusSlots(const CellCounts& counts, uint64_t leased, uint64_t depth) {
   const uint64_t useful = leased + counts.waiting + depth + depth / 4;
   return counts.slots > useful ? counts.slots - useful : 0;
@@ -160,8 +196,8 @@ constexpr bool PoolIsIdle(std::chrono::duration<double> since_last_call, double 
   return leased == 0 && waiting == 0 && since_last_call.count() >= idle_sec;
 }
 
-// How many workers all pools of an agent may have before the one that was used the longest ago is
-// ended.
+// How many workers all pools of an agent may have before the pool that was used the longest ago
+// loses its workers.
 constexpr uint64_t MostWorkers(uint64_t total_kb) {
   const auto share = static_cast<uint64_t>(static_cast<double>(total_kb) * kWorkersShare);
   return std::clamp<uint64_t>(share / kWorkerKb, 4, 128);

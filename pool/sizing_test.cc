@@ -75,9 +75,9 @@ TEST(Sizing, MakesTheWantedDepthAndNoMore) {
 }
 
 TEST(Sizing, WhoWaitsIsServedWithoutQuiet) {
-  const Refill refill = PlanRefill(kLimits, {.slots = 3, .free = 2, .waiting = 5}, 0, false, 8);
-  EXPECT_EQ(refill.cells, 2u);
-  EXPECT_EQ(refill.slots, 3u);
+  const RefillPlan plan = PlanRefill(kLimits, {.slots = 3, .free = 2, .waiting = 5}, 0, false, 8);
+  EXPECT_EQ(plan.cells, 2u);
+  EXPECT_EQ(plan.slots, 3u);
 }
 
 TEST(Sizing, NeverPassesTheMostCells) {
@@ -88,9 +88,9 @@ TEST(Sizing, NeverPassesTheMostCells) {
 }
 
 TEST(Sizing, ABurstIsNoStormOfForks) {
-  const Refill refill =
+  const RefillPlan plan =
       PlanRefill({4, 64, 1000}, {.slots = 5, .free = 5, .waiting = 500}, 4, true, 8);
-  EXPECT_EQ(refill.cells + refill.slots, 8u);
+  EXPECT_EQ(plan.cells + plan.slots, 8u);
   EXPECT_EQ(
       PlanRefill({4, 64, 1000}, {.slots = 9, .making = 5, .coming = 3, .waiting = 500}, 4, true, 8)
           .slots,
@@ -120,22 +120,58 @@ TEST(Sizing, APoolIsIdleOnlyWhenNobodyUsesOrWantsIt) {
   EXPECT_FALSE(PoolIsIdle(duration<double>(999), 300, 0, 1));
 }
 
-TEST(Sizing, AStockOfWorkersIsSmallerThanOneOfCells) {
-  const SizingLimits limits = ResolveStock(-1, 0, kPlenty);
+TEST(Sizing, FewerWorkersThanCellsAreParked) {
+  const SizingLimits limits = ResolveSingleUse(-1, 0, kPlenty);
   EXPECT_EQ(limits.least, 2u);
   EXPECT_EQ(limits.most, 16u);
   EXPECT_EQ(limits.max_cells, 32u);
   EXPECT_EQ(WantedDepth(limits, 5), 7u) << "what comes in a second is kept";
-  EXPECT_EQ(ResolveStock(-1, 0, 1 << 20).most, 2u) << "on a small host none is kept for the rate";
-  EXPECT_EQ(ResolveStock(-1, 0, 1 << 20).max_cells, 4u);
-  EXPECT_EQ(ResolveStock(0, 0, kPlenty).most, 0u);
-  EXPECT_EQ(ResolveStock(9, 5, kPlenty).least, 5u);
+  EXPECT_EQ(ResolveSingleUse(-1, 0, 1 << 20).most, 2u)
+      << "on a small host none is kept for the rate";
+  EXPECT_EQ(ResolveSingleUse(-1, 0, 1 << 20).max_cells, 4u);
+  EXPECT_EQ(ResolveSingleUse(0, 0, kPlenty).most, 0u);
+  EXPECT_EQ(ResolveSingleUse(9, 5, kPlenty).least, 5u);
 }
 
 TEST(Sizing, WorkersHaveAShareOfTheHostsMemory) {
   EXPECT_EQ(MostWorkers(24u << 20), 96u);
   EXPECT_EQ(MostWorkers(512 << 10), 4u);
   EXPECT_EQ(MostWorkers(uint64_t{1} << 40), 128u);
+}
+
+TEST(CellUse, KeepsWhatWasAskedForWhateverTheRate) {
+  CellUse use({2, 8, 16});
+  const Time now{std::chrono::hours(1)};
+  EXPECT_EQ(use.Depth(now, 0), 2u);
+  EXPECT_EQ(use.Depth(now, 5), 5u);
+  EXPECT_EQ(use.Depth(now, 99), 16u) << "there can be no more cells";
+  use.KeepAtLeast(12);
+  EXPECT_EQ(use.Depth(now, 0), 12u);
+  use.KeepAtLeast(1);
+  EXPECT_EQ(use.Depth(now, 0), 12u);
+}
+
+TEST(CellUse, IsQuietAMomentAfterTheLastLeaseOrRelease) {
+  CellUse use({2, 64, 64});
+  Time now{std::chrono::hours(1)};
+  EXPECT_LE(use.UntilQuiet(now), Time::duration::zero());
+  use.NoteLease(now);
+  EXPECT_EQ(use.UntilQuiet(now), kQuiet);
+  use.NoteRelease(now += milliseconds(1));
+  EXPECT_EQ(use.UntilQuiet(now), kQuiet);
+  EXPECT_LE(use.UntilQuiet(now + kQuiet), Time::duration::zero());
+}
+
+TEST(CellUse, LeasesRaiseTheDepthAndReleasesDoNot) {
+  CellUse leases({4, 64, 64});
+  CellUse releases({4, 64, 64});
+  Time now{std::chrono::hours(1)};
+  for (int i = 0; i < 2000; ++i) {
+    leases.NoteLease(now += milliseconds(1));
+    releases.NoteRelease(now);
+  }
+  EXPECT_GT(leases.Depth(now, 0), 10u);
+  EXPECT_EQ(releases.Depth(now, 0), 4u);
 }
 
 }  // namespace

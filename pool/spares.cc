@@ -16,9 +16,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// After one was taken: the first call of its taker is not disturbed by the next one's start.
+// From the taking of a spare to the start of the next one, which would disturb the taker's first
+// call.
 constexpr auto kRefill = std::chrono::milliseconds(300);
-// A spare is a convenience of some 20 MB: on a host with less to give there is none.
+// A spare takes some 20 MB: on a host with less available memory than this there is none.
 constexpr uint64_t kWantedMemoryKb = 512 * 1024;
 constexpr auto kLookAgain = std::chrono::seconds(30);
 
@@ -40,7 +41,7 @@ std::unique_ptr<Worker> Spares::Take(const std::string& base_id, const std::stri
   if (base_id != base_id_ || runtime_id != runtime_id_ || spare_ == nullptr) return nullptr;
   failures_ = 0;
   MakeLater(kRefill);
-  // Its warden is to find the environment; a launcher of an earlier version closes the directory.
+  // Its warden must be able to enter the directory, which launchers of earlier versions close.
   std::error_code ignored;
   fs::permissions(context_.paths.environment_dir(), kFindable, ignored);
   return std::move(spare_);
@@ -60,10 +61,10 @@ void Spares::Retire() {
 void Spares::OnWorkerDead(Worker& worker, const std::string& why) {
   std::fprintf(stderr, "spare worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
   ++failures_;
-  const bool in_vain = worker.failure() == Code::kPlatform;
-  // Not inside the worker's own call.
+  const bool host_forbids = worker.failure() == Code::kPlatform;
+  // On the next turn: this is a call of the worker's.
   context_.loop.Post([dead = std::shared_ptr<Worker>(std::move(spare_))] {});
-  if (in_vain) return;  // a pool finds out again, and says so
+  if (host_forbids) return;  // A pool that starts a worker of its own reports it.
   MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));
 }
 
@@ -83,8 +84,8 @@ void Spares::Make() {
                                     base_id_, runtime_id_, "spare");
     launch.any_environment = true;
     spare_ = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
-                                      context_.paths, std::move(launch), Worker::Modules{});
-  } catch (const std::exception& error) {  // the disk is full: pools will say so, and to whom
+                                      context_.paths, std::move(launch), Modules{});
+  } catch (const std::exception& error) {  // The disk is full; a pool will report that to a caller.
     std::fprintf(stderr, "no spare worker: %s\n", error.what());
     ++failures_;
     MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));

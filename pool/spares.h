@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Workers that are started ahead of the pool they will serve: container, warden and interpreter are
-// there, the worker files are loaded, and nobody's code has run. A pool takes one and configures
-// it, and has its first cell in the time of its imports and a fork or two instead of a container's
-// start. Whatever its environment is: the warden alone can reach them all until then, and shows the
-// pool's own to what it starts (images/warden/environments.h). Not for a pool with mounts of the
-// caller's files, nor one whose packages are a directory of the caller's: those a container has
-// from its start.
+// Workers that are started ahead of the pool they will serve: container, warden and interpreter
+// run, the worker files are loaded, and no caller's code has run. A pool takes one and configures
+// it, and has its first cell after its imports and a fork or two instead of a container's start.
+//
+// A spare serves a pool of any environment: until it is configured, the warden alone can reach all
+// of them, and it shows the pool's own to what it starts (images/warden/environments.h). A spare
+// cannot serve a pool with mounts of the caller's files, or one whose packages are a directory of
+// the caller's, since a container has those from its start.
 //
 // Belongs to the loop's thread.
 #pragma once
@@ -32,15 +33,14 @@ class Spares final : public Worker::Listener {
   explicit Spares(Context context);
   ~Spares();
 
-  // Begins to keep a spare of this base image and these worker files. The kind that was wanted last
-  // is kept, no other.
+  // Begins to keep a spare of this base image and these worker files, and stops keeping any other.
   void Keep(const std::string& base_id, const std::string& runtime_id);
 
-  // The spare, when it is of this kind; it may still be starting. Another one is begun a little
-  // later, when the taker's first call is done. nullptr: none is there.
+  // The spare, if it is of this kind; it may still be starting. The next one is started a little
+  // later, when the first call of the taker is done. nullptr: there is none.
   std::unique_ptr<Worker> Take(const std::string& base_id, const std::string& runtime_id);
 
-  void Retire();              // keeps none any more
+  void Retire();              // keeps no spare from now on
   void Look(unsigned worth);  // as Worker::Look
   std::string name() const { return spare_ == nullptr ? "" : spare_->name(); }
   size_t size() const { return spare_ == nullptr ? 0 : 1; }

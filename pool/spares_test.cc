@@ -75,7 +75,7 @@ class SparesTest : public ::testing::Test {
   std::string WorkerOfACall() {
     std::string worker;
     pool_->Acquire(
-        1, std::chrono::hours(1), false, [&](Grant grant) { worker = grant.worker; },
+        1, std::chrono::hours(1), false, [&](LeasedCell grant) { worker = grant.worker; },
         [&](const Error& error) { worker = error.what(); });
     RunUntil([&] { return !worker.empty(); });
     return worker;

@@ -62,7 +62,7 @@
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
 // kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends), and of
 //              a pool with a network a fourth: the forwarder's end of the egress channel;
-//              c = kHurried: the stock is low, so it prepares nothing for the sake of speed
+//              c = kSkipWarmUp: few cells are parked, so this one is ready sooner: it runs no call to warm up first
 // kEndSlot     a = slot number, of a slot with no cell: it goes; kSlotGone follows
 // kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
 //              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory. a = KiB of
@@ -102,7 +102,7 @@ namespace hutch {
 inline constexpr uint16_t kFrameMagic = 0x4348;
 // Of the frame itself. What frames mean is in kWireVersion (paths.h).
 inline constexpr uint8_t kFrameVersion = 3;
-inline constexpr uint64_t kHurried = 1;
+inline constexpr uint64_t kSkipWarmUp = 1;
 inline constexpr uint32_t kLoading = 0xffffffffu;
 inline constexpr uint64_t kQuickUs = 200;
 inline constexpr size_t kMaxPayload = 64 * 1024;

@@ -62,7 +62,7 @@ const char* ProtectWarden() {
 }  // namespace
 
 const char* EnterBare(const SlotOptions& options, int control, uint32_t slot, bool gvisor,
-                      uint64_t* id, bool* hurried) {
+                      uint64_t* id, bool* skip_warm_up) {
   Limits limits = LimitsOf(options);
   limits.host_kernel = !gvisor;
   if (const char* failed = PlaceControl(control)) return failed;
@@ -76,7 +76,7 @@ const char* EnterBare(const SlotOptions& options, int control, uint32_t slot, bo
   if (received.size < 0) _exit(0);
   if (frame->header.kind != FrameKind::kMakeCell || received.count != 3) _exit(70);
   *id = frame->header.id;
-  *hurried = frame->header.c == kHurried;
+  *skip_warm_up = frame->header.c == kSkipWarmUp;
   const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
                               received.descriptors[2]};
   if (const char* failed = gvisor ? ProtectWarden() : nullptr) return failed;

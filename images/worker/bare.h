@@ -19,6 +19,6 @@ namespace hutch {
 // Tells the warden that `slot` is there, waits to be told of its cell, and becomes it. `control`
 // becomes kControlFd. nullptr, or the step that failed, with errno set.
 const char* EnterBare(const SlotOptions& options, int control, uint32_t slot, bool gvisor,
-                      uint64_t* id, bool* hurried);
+                      uint64_t* id, bool* skip_warm_up);
 
 }  // namespace hutch

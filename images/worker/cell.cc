@@ -121,13 +121,13 @@ PyObject* Serve(PyObject*, PyObject* args) {
     const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
                                 received.descriptors[2]};
     const uint64_t id = frame->header.id;
-    const bool hurried = frame->header.c == kHurried;
+    const bool skip_warm_up = frame->header.c == kSkipWarmUp;
     const char* step = "";
     CallAll(before);
     const long made = MakeNetworkAndCell(received, id, descriptors, &step);
     if (made == 0) {
       CallAll(child);
-      ServeCell(reseed, id, hurried);
+      ServeCell(reseed, id, skip_warm_up);
     }
     CallAll(parent);
     CloseAll(&received);
@@ -158,11 +158,11 @@ PyObject* EnterBareCell(PyObject*, PyObject* args) {
     return nullptr;
   }
   uint64_t id = 0;
-  bool hurried = false;
+  bool skip_warm_up = false;
   const SlotOptions options{memory_kb, disk_kb, pids, nofile};
-  if (const char* step = EnterBare(options, control, slot, gvisor != 0, &id, &hurried))
+  if (const char* step = EnterBare(options, control, slot, gvisor != 0, &id, &skip_warm_up))
     return Failed(step);
-  ServeCell(reseed, id, hurried);
+  ServeCell(reseed, id, skip_warm_up);
 }
 
 // Whether one more process may be made now: tells EAGAIN of the process limit from any other.

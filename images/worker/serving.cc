@@ -506,7 +506,7 @@ bool IsForUs(FrameKind kind, std::string_view identity) {
 enum class Served { kGone, kOther, kCall, kFailed };
 
 // One frame. kFailed: an exception is set. `rehearsed`: nobody's call, and never the last one.
-Served ServeOne(int fd, int cpus, bool hurried, bool rehearsed) {
+Served ServeOne(int fd, int cpus, bool skip_warm_up, bool rehearsed) {
   Received received;
   const Frame* const frame = ReceiveUnlocked(fd, &received);
   if (frame == nullptr) return RaiseErrno(), Served::kFailed;
@@ -534,7 +534,7 @@ Served ServeOne(int fd, int cpus, bool hurried, bool rehearsed) {
       done = loaded != nullptr;
       Py_XDECREF(loaded);
     }
-    if (cpu >= 0 && !hurried) StayOn(cpus, cpu);  // when the call comes
+    if (cpu >= 0 && !skip_warm_up) StayOn(cpus, cpu);  // when the call comes
   } else if (!call.any_in_descriptor() && IsServedHere(entry, call)) {
     Py_XINCREF(entry);
     done = ServePlain(fd, id, key, entry, call, received);
@@ -647,26 +647,27 @@ PyObject* ServeOneOf(PyObject*, PyObject* args) {
 
 }  // namespace
 
-void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
-  if (!CallEach(reseed) || (!hurried && !Rehearse())) FailCell(id);
+void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up) {
+  if (!CallEach(reseed) || (!skip_warm_up && !Rehearse())) FailCell(id);
   SendFrame(kControlFd, {.kind = FrameKind::kCellReady, .id = id});
   close(kControlFd);
   PyGC_Enable();
   MindForks();
   for (;;) {
-    if ((hurried || HasFootprint()) && !Comes(kCallFd, kIdleMs)) {  // nobody waits for this cell
-      if (hurried && !Rehearse()) PyErr_Print();
+    if ((skip_warm_up || HasFootprint()) &&
+        !Comes(kCallFd, kIdleMs)) {  // nobody waits for this cell
+      if (skip_warm_up && !Rehearse()) PyErr_Print();
       TakeFootprint();
-      hurried = false;
+      skip_warm_up = false;
     }
-    const Served served = ServeOne(kCallFd, own.cpus, hurried, false);
+    const Served served = ServeOne(kCallFd, own.cpus, skip_warm_up, false);
     if (served == Served::kGone) _exit(0);
     if (served == Served::kFailed) {
       PyErr_Print();
       _exit(1);
     }
     if (served != Served::kCall) continue;
-    hurried = false;
+    skip_warm_up = false;
     // After its last call a cell sleeps until it is killed: that its socket closes would only wake
     // it to compete with whoever has the result.
     if (!KeepsOn()) SleepForEver();

@@ -17,8 +17,9 @@ namespace hutch {
 
 // Makes the calling process's state its own (`reseed`: a tuple of functions to be called), says
 // that the cell is ready, and serves: one call, or as many as come while the worker says `keep`.
-// `hurried`: nothing is rehearsed before; it is once nothing comes for a while.
-[[noreturn]] void ServeCell(PyObject* reseed, uint64_t id, bool hurried);
+// `skip_warm_up`: the cell is ready without a warm-up, which follows once no call comes for a
+// while.
+[[noreturn]] void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up);
 
 // For a table of methods; ends with an empty entry.
 extern PyMethodDef serving_methods[];

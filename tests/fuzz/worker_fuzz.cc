@@ -33,7 +33,7 @@ class Books : public Worker::Listener {
   void OnWorkerReady(Worker& worker) override {
     if (ready || dead) std::abort();
     ready = true;
-    worker.AddSlot();
+    worker.cells().AddSlot();
   }
   void OnCellReady(Worker&, uint64_t cell) override {
     if (dead || !cells.emplace(cell, true).second) std::abort();
@@ -73,7 +73,7 @@ class Run {
       : podman_(Place::dir + "/no.sock"),
         background_(0),
         worker_(std::make_unique<Worker>(loop_, podman_, background_, books_, paths_, Launch(),
-                                         Worker::Modules{})),
+                                         Modules{})),
         warden_(ConnectTo(Place::dir + "/worker/" + kSocket)) {
     if (!warden_) std::abort();
     worker_->Configure(books_, PoolSpec{}, "");
@@ -125,20 +125,20 @@ class Run {
     if (!books_.ready || books_.dead) return;
     switch (what % 6) {
       case 0:
-        if (worker_->slots() < 8) worker_->AddSlot();
+        if (worker_->cells().slots().alive() < 8) worker_->cells().AddSlot();
         return;
       case 1:
-        return worker_->EndFreeSlots(1);
+        return worker_->cells().EndFreeSlots(1);
       case 2:
-        if (!books_.cells.empty()) worker_->Kill(books_.cells.begin()->first);
+        if (!books_.cells.empty()) worker_->cells().Kill(books_.cells.begin()->first);
         return;
       case 3:
-        if (!books_.cells.empty()) worker_->Arm(books_.cells.begin()->first, 100, 0);
+        if (!books_.cells.empty()) worker_->cells().Arm(books_.cells.begin()->first, 100, 0, 0);
         return;
       case 4:
-        return worker_->MakeCells(4);
+        return worker_->cells().MakeCells(4);
       default:
-        if (!books_.cells.empty()) worker_->Take(books_.cells.begin()->first);
+        if (!books_.cells.empty()) worker_->cells().Take(books_.cells.begin()->first);
         return;
     }
   }
