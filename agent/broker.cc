@@ -374,8 +374,8 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const Load& load) {
     return Fail(id, acquire.request,
                 Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
   }
-  // Where shares are short a cell that nobody waits for is not taken away from who does.
-  if (acquire.ahead && !shares_.MayTake(facts_[acquire.key].holding))
+  // Where quotas are short a cell that nobody waits for is not taken away from who does.
+  if (acquire.ahead && !quotas_.MayTake(facts_[acquire.key].reservation))
     return Fail(id, acquire.request, Error(Code::kBusy, "no cell can be kept ahead now"));
   PeerState& state = peers_.at(id);
   // Until Acquire() returns the ticket is not known; 0 stands for it.
@@ -411,9 +411,9 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
            .worker = grant.worker,
            .ahead = ahead,
            .held_ahead = ahead,
-           .holding = facts_[pool].holding,
+           .reservation = facts_[pool].reservation,
            .caller = state.peer->caller()};
-  shares_.Take(lease.holding);
+  quotas_.Take(lease.reservation);
   state.waiting.erase(request);
   state.leases.insert(grant.cell);
   state.free_slots.pop_back();
@@ -446,9 +446,9 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
 bool Broker::MayLease(uint64_t peer, const std::string& pool) {
   const auto found = peers_.find(peer);
   if (found == peers_.end() || found->second.free_slots.empty()) return false;
-  if (shares_.MayTake(facts_[pool].holding)) return true;
+  if (quotas_.MayTake(facts_[pool].reservation)) return true;
   // Not inside the pool that asks.
-  if (!std::exchange(taking_back_, true)) loop_.Post([this] { TakeBackForShares(); });
+  if (!std::exchange(taking_back_, true)) loop_.Post([this] { TakeBackForQuotas(); });
   return false;
 }
 
@@ -530,8 +530,8 @@ void Broker::Conclude(uint64_t cell, const CellReport& report, std::vector<Netwo
   AuditEntry entry = EntryOf(lease);
   entry.report = report;
   if (lease.told) Audit(entry, *lease.told);
-  const bool was_full = !shares_.MayTake(lease.holding);
-  shares_.Give(lease.holding);
+  const bool was_full = !quotas_.MayTake(lease.reservation);
+  quotas_.Release(lease.reservation);
   if (was_full && !std::exchange(serving_, true)) loop_.Post([this] { ServeWaiters(); });
   PeerState* state = StateOf(lease.peer);
   if (state == nullptr) {

@@ -24,7 +24,7 @@
 #include "agent/egress/egress.h"
 #include "agent/exposition.h"
 #include "agent/metrics.h"
-#include "agent/shares.h"
+#include "agent/quotas.h"
 #include "environments/environment.h"
 #include "loop/background.h"
 #include "loop/loop.h"
@@ -93,7 +93,7 @@ class Broker {
     std::optional<CallNote> told{};  // of its call; once
     bool armed = false;              // the warden has the limits of its call
     bool kept = false;               // for more calls than one: its client tells of each
-    Holding holding{};
+    Reservation reservation{};
     AuditCaller caller{};
     std::vector<NetworkRecord> network{};  // what the proxy decided for its cell
   };
@@ -107,7 +107,7 @@ class Broker {
   // What is the same for all leases of a pool.
   struct PoolFacts {
     std::shared_ptr<const AuditPool> audit;
-    Holding holding;
+    Reservation reservation;
     bool stale = false;  // made under another configuration: to be prepared again
   };
   struct PeerState {
@@ -132,10 +132,10 @@ class Broker {
   void OnDone(PeerState& state, const Done& done);
   void OnAsk(Peer& peer, const Ask& ask);
   void OnCellGone(uint64_t cell, const CellReport& report);
-  // Whether its lease table has a slot left, and there is room in the shares.
+  // Whether its lease table has a slot left, and there is room in the quotas.
   bool MayLease(uint64_t peer, const std::string& pool);
   void InvalidatePools();
-  void TakeBackForShares();
+  void TakeBackForQuotas();
   void ServeWaiters();
   void FactsOf(const std::string& key, const Pool& pool);
   void Arm(Lease& lease, const Started& started);
@@ -199,7 +199,7 @@ class Broker {
   AgentConfig config_;
   std::string config_file_;
   AuditLog* audit_ = nullptr;
-  Shares shares_;
+  Quotas quotas_;
   std::unordered_map<std::string, PoolFacts> facts_;  // by pool key
   struct Loading {
     Clock::time_point due;

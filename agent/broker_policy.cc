@@ -24,7 +24,7 @@ constexpr auto kLoadUnwatched = std::chrono::milliseconds(5);
 void Broker::Configure(const AgentConfig& config) {
   if (!(config == config_)) InvalidatePools();
   config_ = config;
-  shares_.Configure(config);
+  quotas_.Configure(config);
   queues_.capacity = config.host.queue != 0 ? config.host.queue : kMaxQueuedInAll;
   if (audit_ != nullptr) audit_->Configure(config.audit);
   if (egress_ != nullptr) egress_->Trust(config.host.ca_bundle);
@@ -64,17 +64,17 @@ std::optional<Error> Broker::WhyRefuse(const Prepare& prepare) const {
     if (auto why = NotHard(Enforcement())) return why;
   }
   if (auto why = AboveCeiling(config_.ceiling, prepare, "[ceiling]")) return why;
-  const auto share = [&](uint64_t memory_mb, const std::string& whose) {
+  const auto quota = [&](uint64_t memory_mb, const std::string& whose) {
     Ceiling whole;
     if (memory_mb != 0) whole.memory_mb = memory_mb;
     return AboveCeiling(whole, prepare, whose);
   };
-  if (auto why = share(config_.host.memory_mb, "[host]")) return why;
+  if (auto why = quota(config_.host.memory_mb, "[host]")) return why;
   const Tenant* tenant = hutch::TenantOf(config_, prepare.spec);
   if (tenant == nullptr) return std::nullopt;
   if (auto why = AboveCeiling(tenant->ceiling, prepare, "[tenants." + tenant->name + ".ceiling]"))
     return why;
-  return share(tenant->memory_mb, "[tenants." + tenant->name + "]");
+  return quota(tenant->memory_mb, "[tenants." + tenant->name + "]");
 }
 
 void Broker::FactsOf(const std::string& key, const Pool& pool) {
@@ -84,21 +84,21 @@ void Broker::FactsOf(const std::string& key, const Pool& pool) {
   const std::string name = tenant == nullptr ? "" : tenant->name;
   facts.audit = std::make_shared<const AuditPool>(
       AuditPool{key, pool.environment().digest, pool.spec().labels, name});
-  facts.holding = {name, pool.spec().memory_mb};
+  facts.reservation = {name, pool.spec().memory_mb};
   facts.stale = false;
 }
 
-// Somebody waits, and there is no room in a share: a cell that was leased ahead and is not used
+// Somebody waits, and there is no room in a quota: a cell that was leased ahead and is not used
 // makes some.
-void Broker::TakeBackForShares() {
+void Broker::TakeBackForQuotas() {
   taking_back_ = false;
   std::set<std::string> full;  // tenants
   bool host_full = false;
   for (const auto& [key, pool] : pools_) {
     if (pool->GetStats().waiting == 0) continue;
-    const Holding& wanted = facts_[key].holding;
-    if (shares_.MayTake(wanted)) continue;
-    if (shares_.TenantIsFull(wanted)) {
+    const Reservation& wanted = facts_[key].reservation;
+    if (quotas_.MayTake(wanted)) continue;
+    if (quotas_.TenantIsFull(wanted)) {
       full.insert(wanted.tenant);
     } else {
       host_full = true;
@@ -106,7 +106,7 @@ void Broker::TakeBackForShares() {
   }
   for (auto& [cell, lease] : leases_) {
     if (!lease.ahead || lease.releasing) continue;
-    if (!host_full && !full.contains(lease.holding.tenant)) continue;
+    if (!host_full && !full.contains(lease.reservation.tenant)) continue;
     if (TakeBack(cell, lease)) return;
   }
 }
@@ -119,8 +119,8 @@ void Broker::ServeWaiters() {
     if (pool->GetStats().waiting > 0) waiting.push_back(pool.get());
   }
   const auto held = [this](const Pool* pool) {
-    const std::string& tenant = facts_[pool->key()].holding.tenant;
-    return std::pair(tenant.empty() ? uint64_t{0} : shares_.cells(tenant), pool->last_use());
+    const std::string& tenant = facts_[pool->key()].reservation.tenant;
+    return std::pair(tenant.empty() ? uint64_t{0} : quotas_.cells(tenant), pool->last_use());
   };
   std::ranges::sort(waiting, {}, held);
   for (Pool* pool : waiting) pool->Serve();

@@ -642,7 +642,7 @@ TEST_F(BrokerTest, AHostThatCannotHoldEachLimitHardIsRefusedWhereThatIsWanted) {
   EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kPlatform));
 }
 
-TEST_F(BrokerTest, AMemoryThatNoShareHoldsIsRefusedAtOnce) {
+TEST_F(BrokerTest, AMemoryThatNoQuotaHoldsIsRefusedAtOnce) {
   AgentConfig config;
   config.host.memory_mb = 1000;
   broker_->Configure(config);
@@ -652,7 +652,7 @@ TEST_F(BrokerTest, AMemoryThatNoShareHoldsIsRefusedAtOnce) {
   EXPECT_NE(peer.All<Failed>()[0].hint.find("[host]"), std::string::npos);
 }
 
-TEST_F(BrokerTest, CallersWaitForTheHostsShareAndGetItWhenItComesFree) {
+TEST_F(BrokerTest, CallersWaitForTheHostsQuotaAndGetItWhenItComesFree) {
   AgentConfig config;
   config.host.cells = 1;
   broker_->Configure(config);
@@ -678,7 +678,7 @@ TEST_F(BrokerTest, ACellHeldAheadMakesRoomForACallThatWaits) {
   AcquireFor(two, key);
   EXPECT_EQ(one.mark(ahead), MarkOf(ahead.lease, kLeaseReclaimed));
   broker_->Handle(one, Acquire{8, key, 60'000, true});
-  ASSERT_EQ(one.Count<Failed>(), 1u) << "nobody waits for it, and the share is full";
+  ASSERT_EQ(one.Count<Failed>(), 1u) << "nobody waits for it, and the quota is full";
 }
 
 TEST_F(BrokerTest, ATenantWithAllItsCellsKeepsNobodyElseWaiting) {

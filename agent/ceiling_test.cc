@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "agent/shares.h"
-
 namespace hutch {
 namespace {
 
@@ -210,48 +208,6 @@ TEST(Ceiling, ATenantIsWhoHasAllOfItsLabels) {
   EXPECT_EQ(TenantOf(config, spec)->name, "live");
   spec.labels["team"] = "other";
   EXPECT_EQ(TenantOf(config, spec), nullptr);
-}
-
-AgentConfig SharesOf(uint64_t cells, uint64_t memory_mb, uint64_t tenant_cells) {
-  AgentConfig config;
-  config.host.cells = cells;
-  config.host.memory_mb = memory_mb;
-  config.tenants = {{.name = "a", .labels = {{"t", "a"}}, .cells = tenant_cells, .ceiling = {}}};
-  return config;
-}
-
-TEST(Shares, NobodyIsBoundedWithoutASetting) {
-  Shares shares;
-  shares.Configure({});
-  for (int i = 0; i < 1000; ++i) shares.Take({"", 1 << 20});
-  EXPECT_TRUE(shares.MayTake({"", 1 << 20}));
-}
-
-TEST(Shares, CellsAndMemoryAreCountedInAll) {
-  Shares shares;
-  shares.Configure(SharesOf(3, 1000, 0));
-  shares.Take({"", 400});
-  shares.Take({"a", 400});
-  EXPECT_FALSE(shares.MayTake({"", 400}));  // memory
-  EXPECT_TRUE(shares.MayTake({"", 200}));
-  shares.Take({"", 200});
-  EXPECT_FALSE(shares.MayTake({"", 0}));  // cells
-  shares.Give({"a", 400});
-  EXPECT_TRUE(shares.MayTake({"", 400}));
-}
-
-TEST(Shares, ATenantTakesNoMoreThanItsOwnAndOthersGoOn) {
-  Shares shares;
-  shares.Configure(SharesOf(10, 0, 2));
-  shares.Take({"a", 1});
-  shares.Take({"a", 1});
-  EXPECT_FALSE(shares.MayTake({"a", 1}));
-  EXPECT_TRUE(shares.TenantIsFull({"a", 1}));
-  EXPECT_TRUE(shares.MayTake({"", 1}));
-  EXPECT_TRUE(shares.MayTake({"b", 1}));
-  EXPECT_EQ(shares.cells("a"), 2u);
-  shares.Give({"a", 1});
-  EXPECT_TRUE(shares.MayTake({"a", 1}));
 }
 
 }  // namespace

@@ -189,9 +189,9 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
 
 constexpr int64_t kMostHostMb = 1 << 26;
 
-HostShare HostOf(const toml::table& table, const std::string& file) {
+HostQuotas HostOf(const toml::table& table, const std::string& file) {
   Section section(table, "host", file);
-  HostShare host;
+  HostQuotas host;
   host.cells = section.Whole("cells", 1, 65536).value_or(0);
   host.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);

@@ -38,7 +38,7 @@ struct Ceiling {
 };
 
 // What all calls together may have. 0: as much as the host bears.
-struct HostShare {
+struct HostQuotas {
   uint64_t cells = 0;      // leased at once
   uint64_t memory_mb = 0;  // the memory_mb of those, added up
   uint64_t queue = 0;      // calls that wait, in all pools
@@ -47,7 +47,7 @@ struct HostShare {
   // base image does.
   std::string ca_bundle{};
 
-  bool operator==(const HostShare&) const = default;
+  bool operator==(const HostQuotas&) const = default;
 };
 
 // The callers whose `labels=` hold all of these; the first such tenant of the file is theirs.
@@ -73,7 +73,7 @@ struct AuditSettings {
 
 struct AgentConfig {
   Ceiling ceiling{};
-  HostShare host{};
+  HostQuotas host{};
   std::vector<Tenant> tenants{};  // in the file's order
   AuditSettings audit{};
 

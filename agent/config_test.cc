@@ -74,7 +74,7 @@ ceiling = { memory_mb = 256, allow_network = [] }
   EXPECT_EQ(config.ceiling.mounts, std::vector<std::string>{"/srv/data"});
   EXPECT_EQ(config.ceiling.isolation, Isolation::kCell);
   EXPECT_EQ(config.ceiling.allow_sdists, false);
-  EXPECT_EQ(config.host, (HostShare{32, 8192, 100, 4096, "/etc/company.pem"}));
+  EXPECT_EQ(config.host, (HostQuotas{32, 8192, 100, 4096, "/etc/company.pem"}));
   EXPECT_EQ(config.audit, (AuditSettings{.enabled = false, .file_mb = 2, .files = 3}));
   ASSERT_EQ(config.tenants.size(), 2u);
   EXPECT_EQ(config.tenants[0].name, "web");  // in the file's order
