@@ -18,7 +18,7 @@
 
 namespace hutch {
 
-class EgressCell : public Stream::Door {
+class EgressCell : public Stream::Owner {
  public:
   // `forwarder_gone` is called when the forwarder ends before CallIsOver() and Close().
   EgressCell(EgressShared& shared, std::shared_ptr<const EgressPolicy> policy, Fd channel,

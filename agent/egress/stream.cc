@@ -62,8 +62,8 @@ bool EgressPolicy::NamesOwnAddress(const IpAddress& address) const {
       named, [&](const Cidr& cidr) { return cidr.bits > 0 && Contains(cidr, address); });
 }
 
-Stream::Stream(EgressShared& shared, Door& door, uint64_t id)
-    : shared_(shared), door_(door), id_(id), begun_(Clock::now()), active_(begun_) {
+Stream::Stream(EgressShared& shared, Owner& owner, uint64_t id)
+    : shared_(shared), owner_(owner), id_(id), begun_(Clock::now()), active_(begun_) {
   ++shared_.streams;
 }
 
@@ -79,16 +79,16 @@ void Stream::Close() {
   tls_.reset();
   cell_.reset();
   server_.reset();
-  if (recorded_) door_.Note(record_);
+  if (recorded_) owner_.Note(record_);
   recorded_ = false;
 }
 
 void Stream::Finish() {
   const auto keep = shared_from_this();
   if (state_ == State::kClosed) return;
-  if (!handed_over_) door_.Reject(id_);
+  if (!handed_over_) owner_.Reject(id_);
   Close();
-  door_.Ended(id_);
+  owner_.Ended(id_);
 }
 
 // One end of a fresh pair for the forwarder.
@@ -106,7 +106,7 @@ bool Stream::HandOver() {
   const int size = StreamBuffer(shared_.streams);
   ::setsockopt(cell_.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   ::setsockopt(theirs.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
-  handed_over_ = door_.HandOver(id_, std::move(theirs));
+  handed_over_ = owner_.HandOver(id_, std::move(theirs));
   return handed_over_;
 }
 
@@ -167,8 +167,8 @@ void Stream::Decide(Authority to) {
   record_.port = to_.port;
   record_.suggestion.clear();
   with_secret_ =
-      to_.port == kHttpPort && !to_.literal && !door_.policy().SecretsOf(to_.host).empty();
-  if (!door_.policy().MayAsk(to_)) {
+      to_.port == kHttpPort && !to_.literal && !owner_.policy().SecretsOf(to_.host).empty();
+  if (!owner_.policy().MayAsk(to_)) {
     record_.suggestion = HostPort(to_.host, to_.port);
     return Refuse({403, HostPort(to_.host, to_.port) + " is not in allow_network"}, true);
   }
@@ -183,9 +183,9 @@ void Stream::StartLookup() {
   Watch();
   if (to_.literal) return OnResolved({{ParseIp(to_.host).value()}, {}});
   const EgressLimits& limits = shared_.limits;
-  if (door_.lookups()->asked() >= limits.lookups_asked)
+  if (owner_.lookups()->asked() >= limits.lookups_asked)
     return Refuse({429, "too many names are being resolved"}, false);
-  shared_.resolver.Start(door_.lookups(), to_.host, limits.lookups,
+  shared_.resolver.Start(owner_.lookups(), to_.host, limits.lookups,
                          [self = weak_from_this()](Resolved resolved) {
                            const auto stream = self.lock();
                            if (stream && stream->state_ == State::kResolving)
@@ -198,8 +198,8 @@ void Stream::OnResolved(Resolved resolved) {
   std::string why;
   std::string refused;
   for (const IpAddress& address : resolved.addresses) {
-    std::optional<std::string> bad = Vet(address, door_.policy().named);
-    if (!bad && IsOwnAddress(address) && !door_.policy().NamesOwnAddress(address))
+    std::optional<std::string> bad = Vet(address, owner_.policy().named);
+    if (!bad && IsOwnAddress(address) && !owner_.policy().NamesOwnAddress(address))
       bad = "this host's own address";
     if (!bad) {
       addresses_.push_back(address);
@@ -279,14 +279,14 @@ void Stream::BeginRelay() {
   options.port = to_.port;
   options.literal = to_.literal;
   options.one_request = head_.has_value();
-  if (with_secret_) options.secrets = door_.policy().SecretsOf(to_.host);
+  if (with_secret_) options.secrets = owner_.policy().SecretsOf(to_.host);
   options.kind = with_secret_ || head_ || (to_.port == kHttpPort && !to_.literal)
                      ? GateOptions::Kind::kHttp
                  : to_.port == kHttpsPort ? GateOptions::Kind::kTls
                                           : GateOptions::Kind::kEither;
   options.allows = [this](const std::string& name) {
     const auto normal = NormalHost(name);
-    return normal && Allows(door_.policy().rules, *normal, to_.port);
+    return normal && Allows(owner_.policy().rules, *normal, to_.port);
   };
   gate_.emplace(std::move(options));
   if (proxy_ && !head_) to_cell_ = proxy_->Granted();
@@ -329,7 +329,7 @@ void Stream::OnCellEvent(uint32_t) {
   for (unsigned i = 0; i < kReadsInARow; ++i) {
     const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
     if (n == 0 || (n < 0 && errno != EAGAIN)) return Finish();
-    if (n < 0 || !door_.Spend(static_cast<uint64_t>(n))) return;
+    if (n < 0 || !owner_.Spend(static_cast<uint64_t>(n))) return;
   }
 }
 
@@ -342,7 +342,7 @@ void Stream::ReadRequest() {
   std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
   std::string reply;
   try {
-    if (!door_.Spend(static_cast<uint64_t>(n)))
+    if (!owner_.Spend(static_cast<uint64_t>(n)))
       ThrowRefusal({429, "the call has used up its bytes"});
     std::optional<ProxyRequest> request = proxy_->Feed(in, &reply);
     SendAll(cell_.get(), reply);
@@ -396,7 +396,7 @@ bool Stream::PumpToServer() {
     active_ = Clock::now();
     record_.bytes_sent += static_cast<uint64_t>(n);
     try {
-      if (!door_.Spend(static_cast<uint64_t>(n)))
+      if (!owner_.Spend(static_cast<uint64_t>(n)))
         ThrowRefusal({429, "the call has used up its bytes"});
       const std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
       if (gate_->open() && !tls_) {
@@ -462,7 +462,7 @@ bool Stream::PumpToCell() {
     record_.bytes_received += static_cast<uint64_t>(n);
     const std::string_view in(to, static_cast<size_t>(n));
     try {
-      if (!door_.Spend(static_cast<uint64_t>(n)))
+      if (!owner_.Spend(static_cast<uint64_t>(n)))
         ThrowRefusal({429, "the call has used up its bytes"});
       if (gate_->awaits_answer()) gate_->FeedAnswer(in, &to_server_);
     } catch (const Error& error) {

@@ -3,7 +3,7 @@
 // One connection of a cell through the proxy: asked for, decided, resolved, vetted, dialled,
 // checked, relayed.
 //
-// Belongs to the loop's thread. A Stream is owned by its Door, and gone once it called Ended.
+// Belongs to the loop's thread. A Stream is owned by its Owner, and gone once it called Ended.
 //
 // Theory of operation. `cell` is our end of a Unix stream socket whose other end the forwarder
 // relays; `server` is the TCP connection, with TLS of ours on it for a host with a secret. A
@@ -69,9 +69,9 @@ struct EgressShared {
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   // The cell that a stream belongs to.
-  class Door {
+  class Owner {
    public:
-    virtual ~Door() = default;
+    virtual ~Owner() = default;
     virtual const EgressPolicy& policy() const = 0;
     virtual bool HandOver(uint64_t stream, Fd end) = 0;  // false: the cell is closing
     virtual void Reject(uint64_t stream) = 0;
@@ -82,7 +82,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     virtual void Ended(uint64_t stream) = 0;  // destroys it, unless it is in use
   };
 
-  Stream(EgressShared& shared, Door& door, uint64_t id);
+  Stream(EgressShared& shared, Owner& owner, uint64_t id);
   ~Stream();
 
   void OpenTarget(const EgressTarget& target);
@@ -115,7 +115,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void Finish();
 
   EgressShared& shared_;
-  Door& door_;
+  Owner& owner_;
   const uint64_t id_;
   State state_ = State::kAsking;
   Fd cell_;
