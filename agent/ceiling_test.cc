@@ -35,7 +35,7 @@ TEST(Ceiling, EachKeywordIsHeldAgainstItsOwn) {
       {{.timeout_sec = 10},
        With([](Prepare& p) { p.limits.timeout_ms = 10'002; }),
        With([](Prepare& p) { p.limits.timeout_ms = 10'000; }),
-       "timeout_sec=10.002 is above what this agent allows: timeout_sec=10 at the most"},
+       "timeout_sec=10.002 is above what this agent allows: at most timeout_sec=10"},
       {{.timeout_sec = 10},
        With([](Prepare& p) { p.limits.timeout_ms = 0; }),
        With([](Prepare& p) { p.limits.timeout_ms = 1; }),
@@ -47,7 +47,7 @@ TEST(Ceiling, EachKeywordIsHeldAgainstItsOwn) {
       {{.memory_mb = 512},
        With([](Prepare& p) { p.spec.memory_mb = 513; }),
        With([](Prepare& p) { p.spec.memory_mb = 512; }),
-       "memory_mb=513 is above what this agent allows: memory_mb=512 at the most"},
+       "memory_mb=513 is above what this agent allows: at most memory_mb=512"},
       {{.disk_mb = 64},
        With([](Prepare& p) { p.spec.disk_mb = 65; }),
        With([](Prepare& p) { p.spec.disk_mb = 64; }),
@@ -71,7 +71,7 @@ TEST(Ceiling, EachKeywordIsHeldAgainstItsOwn) {
       {{.isolation = Isolation::kContainer},
        With([](Prepare& p) { p.spec.isolation = Isolation::kCell; }),
        With([](Prepare& p) { p.spec.isolation = Isolation::kGvisor; }),
-       "isolation=\"cell\" is above what this agent allows: \"container\" at the least"},
+       "isolation=\"cell\" is above what this agent allows: at least \"container\""},
       {{.isolation = Isolation::kCell},
        With([](Prepare& p) { p.shared = true; }),
        With([](Prepare& p) { p.shared = false; }),
@@ -149,10 +149,10 @@ TEST(Ceiling, WhatIsShownOfTheHostLiesInItsRoots) {
   EXPECT_EQ(WhyNot(ceiling, prepare), "");
   prepare.spec.mounts[0].source = "/srv/database";
   EXPECT_EQ(WhyNot(ceiling, prepare),
-            "mounts=\"/srv/database\" is above what this agent allows: what lies in /srv/data");
+            "mounts=\"/srv/database\" is above what this agent allows: files in /srv/data");
   prepare.spec.venv = std::exchange(prepare.spec.mounts, {});
   EXPECT_NE(WhyNot(ceiling, prepare).find("environment=\"/srv/database\""), std::string::npos);
-  EXPECT_NE(WhyNot({.mounts = {{}}}, prepare).find("nothing of the host"), std::string::npos);
+  EXPECT_NE(WhyNot({.mounts = {{}}}, prepare).find("no files of the host"), std::string::npos);
   EXPECT_EQ(WhyNot({}, prepare), "");
 }
 
