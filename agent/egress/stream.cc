@@ -16,7 +16,7 @@
 namespace hutch {
 namespace {
 
-// A short answer or nothing: a reader that takes none of it gets none.
+// Sends a short answer, without waiting: a reader whose buffer is full does not get it.
 void SendAll(int fd, const std::string& text) {
   if (!text.empty() && ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
     return;
@@ -91,7 +91,7 @@ void Stream::Finish() {
   owner_.Ended(id_);
 }
 
-// One end of a fresh pair for the forwarder.
+// Gives the forwarder one end of a new pair.
 bool Stream::HandOver() {
   if (handed_over_) return true;
   int ends[2];
@@ -121,7 +121,7 @@ void Stream::OpenProxy() {
   Watch();
 }
 
-// Ends it with a word to the client, where it can be told one, and in the record.
+// Ends the stream, with an answer to the client where the protocol has one, and in the record.
 void Stream::Refuse(const Refusal& refusal, bool denied, std::string host) {
   const auto keep = shared_from_this();
   if (denied) {
@@ -147,8 +147,8 @@ void Stream::Refuse(const Refusal& refusal, bool denied, std::string host) {
   Answer(text);
 }
 
-// Says it and closes when the client has closed, or soon: bytes of it that nobody read would
-// otherwise make the kernel throw our answer away.
+// Sends the answer, and closes when the client has closed or after a while: if its bytes were left
+// unread, the kernel would discard our answer.
 void Stream::Answer(const std::string& text) {
   if (text.empty()) return Finish();
   SendAll(cell_.get(), text);
@@ -173,7 +173,7 @@ void Stream::Decide(Authority to) {
     return Refuse({403, HostPort(to_.host, to_.port) + " is not in allow_network"}, true);
   }
   if (with_secret_ && shared_.tls == nullptr)
-    return Refuse({502, "TLS cannot be spoken: " + shared_.tls_error}, false);
+    return Refuse({502, "TLS is not available: " + shared_.tls_error}, false);
   StartLookup();
 }
 
@@ -193,7 +193,7 @@ void Stream::StartLookup() {
                          });
 }
 
-// The one place where addresses are vetted; only what passes here is ever dialled.
+// The only place where addresses are vetted; no other address is ever dialled.
 void Stream::OnResolved(Resolved resolved) {
   std::string why;
   std::string refused;
@@ -246,7 +246,7 @@ void Stream::Dial() {
 }
 
 void Stream::OnConnected() {
-  // What we are connected to is what was vetted.
+  // The connection must lead to the address that was vetted.
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
   const bool known = ::getpeername(server_.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
@@ -357,12 +357,12 @@ void Stream::ReadRequest() {
   }
 }
 
-// Both ways, as far as it goes without waiting.
+// Relays in both directions, as far as possible without waiting.
 void Stream::Pump() {
   const auto keep = shared_from_this();
-  if (!PumpToServer() || !PumpToCell()) return;  // it is over, and was said
+  if (!PumpToServer() || !PumpToCell()) return;  // the stream has ended
   if (state_ != State::kRelay) return;
-  // The answer may have let held-back bytes go.
+  // The server's answer may have released bytes that were held back.
   if (!to_server_.empty() && !FlushToServer()) return Finish();
   if (cell_eof_ && to_server_.empty() && !server_shut_) {
     server_shut_ = true;
@@ -508,8 +508,8 @@ bool Stream::FlushToCell() {
   return true;
 }
 
-// What is waited for follows from the state. A side of which nothing is wanted is not in the loop
-// at all: a hang-up there would be told again and again.
+// The events to wait for follow from the state. A side from which nothing is expected is not in the
+// loop at all: epoll would report a hang-up there again and again.
 void Stream::Watch() {
   uint32_t cell = 0;
   uint32_t server = 0;
@@ -561,9 +561,9 @@ void Stream::Tick(Clock::time_point now) {
     case State::kAsking:
     case State::kRelay:
       if (unfinished_since_ && now - *unfinished_since_ >= limits.head)
-        return Refuse({408, "a request did not come to its end in time"}, true);
+        return Refuse({408, "a request did not end in time"}, true);
       if (now - active_ >= limits.idle) {
-        record_.reason = "nothing was said for too long";
+        record_.reason = "nothing was sent for too long";
         return Finish();
       }
       return;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One connection of a cell through the proxy: asked for, decided, resolved, vetted, dialled,
-// checked, relayed.
+// One connection of a cell through the proxy: it is asked for, decided, resolved, vetted, dialled,
+// checked and relayed.
 //
-// Belongs to the loop's thread. A Stream is owned by its Owner, and gone once it called Ended.
+// Belongs to the loop's thread. A Stream belongs to its Owner, which drops it in Ended().
 //
 // Theory of operation. `cell` is our end of a Unix stream socket whose other end the forwarder
-// relays; `server` is the TCP connection, with TLS of ours on it for a host with a secret. A
-// connection to a named host is handed to the forwarder once the server is connected, so that what
-// fails before is a refused connection to the program inside; one to the proxy's port, or to a
-// secret's host, is handed over at once, for there the program can be told in HTTP or SOCKS. Bytes
-// go through one buffer that all streams share; only what a slow reader leaves is kept, at most one
-// buffer each way, and while it is, nothing more is read.
+// relays; `server` is the TCP connection, with TLS of our own on it for a host with a secret. A
+// connection to a named host is handed to the forwarder once the server is connected, so that the
+// program inside sees an earlier failure as a refused connection. One to the proxy's port, or to a
+// secret's host, is handed over at once: there a failure can be reported in HTTP or SOCKS. Bytes go
+// through one buffer that all streams share. Only what a slow reader leaves is kept, at most one
+// buffer in each direction, and nothing more is read meanwhile.
 #pragma once
 
 #include <functional>
@@ -41,7 +41,7 @@ struct EgressPolicy {
   // Throws kInvalidArgument.
   EgressPolicy(const std::vector<std::string>& allow_network, std::vector<SecretRule> secrets);
   std::vector<SecretRule> SecretsOf(const std::string& host) const;
-  // Whether the user let a cell ask for this at all; nothing is resolved before.
+  // Whether the policy allows the cell to ask for this. Decided before anything is resolved.
   bool MayAsk(const Authority& to) const;
   bool NamesOwnAddress(const IpAddress& address) const;
 };
@@ -50,10 +50,10 @@ struct EgressPolicy {
 struct EgressShared {
   Loop& loop;
   Resolver& resolver;
-  const TlsContext* tls = nullptr;  // null: there are no certificates; `tls_error` says why
+  const TlsContext* tls = nullptr;  // nullptr: there are no certificates; `tls_error` says why
   std::string tls_error;
   EgressLimits limits;
-  uint16_t tls_port = kHttpsPort;  // of hosts with a secret; another one in tests only
+  uint16_t tls_port = kHttpsPort;  // for hosts with a secret; another one only in tests
   std::vector<char> buffer = std::vector<char>(kRelayBuffer);
   size_t descriptors = kMostDescriptors;  // the limit of this process
   size_t cells = 0;                       // each is a channel
@@ -68,7 +68,7 @@ struct EgressShared {
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  // The cell that a stream belongs to.
+  // The cell that has the stream.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -77,7 +77,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
     virtual void Reject(uint64_t stream) = 0;
     virtual void Note(NetworkRecord record) = 0;
     virtual bool Spend(uint64_t bytes) = 0;  // false: the cell has used up its bytes
-    // The cell's lookups, whatever became of the streams that asked.
+    // The cell's lookups, also those of streams that are gone.
     virtual const std::shared_ptr<Resolver::Asker>& lookups() = 0;
     virtual void Ended(uint64_t stream) = 0;  // destroys it, unless it is in use
   };
@@ -88,7 +88,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void OpenTarget(const EgressTarget& target);
   void OpenProxy();
   void Tick(Clock::time_point now);
-  void Close();  // tells nobody but the record; Ended is not called
+  void Close();  // notes the record, and does not call Ended()
 
  private:
   enum class State { kAsking, kResolving, kConnecting, kHandshake, kRelay, kAnswering, kClosed };
@@ -134,7 +134,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   std::optional<ProxyReader> proxy_;
   std::optional<RequestHead> head_;
-  std::string early_;  // came behind what the proxy was asked
+  std::string early_;  // what followed the request to the proxy
   Authority to_;
   bool with_secret_ = false;
   std::vector<IpAddress> addresses_;
@@ -145,7 +145,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::string to_cell_;
 
   NetworkRecord record_;
-  bool recorded_ = false;  // record_ is to be noted when the stream ends
+  bool recorded_ = false;  // record_ has to be noted when the stream ends
   Clock::time_point begun_;
   Clock::time_point attempt_begun_;
   Clock::time_point active_;
