@@ -18,6 +18,7 @@
 #include "agent/limits.h"
 #include "agent/metrics.h"
 #include "wire/fd.h"
+#include "wire/json_text.h"
 
 namespace hutch {
 namespace {
@@ -25,11 +26,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr auto kWriteAfter = std::chrono::milliseconds(200);
-constexpr size_t kMostPolicies = 4096;  // that are remembered as noted
-
-std::string Dump(const ordered_json& value) {
-  return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
+constexpr size_t kMostPolicies = 4096;  // of which it is remembered that they were written
 
 std::string Hex(uint64_t value) {
   char text[17];
@@ -45,7 +42,7 @@ double Now() {
 
 double Sec(uint64_t us) { return static_cast<double>(us) / 1e6; }
 
-// Where a secret goes, and in which header: never what it is.
+// The host that a secret goes to and the header it goes in; never its value.
 std::vector<std::string> SecretNames(const PoolSpec& spec) {
   std::vector<std::string> names;
   for (const SecretRule& secret : spec.secrets) names.push_back(secret.host + " " + secret.header);
@@ -90,7 +87,7 @@ std::string AuditLine(const AuditEntry& entry) {
   };
   if (entry.report && entry.report->memory_limit_kb != 0) {
     usage["cpu_sec"] = Sec(entry.report->cpu_us);
-    if (entry.report->peak_kb != 0)  // 0: it ended before the first look
+    if (entry.report->peak_kb != 0)  // 0: it ended before it was first measured
       usage["peak_memory_bytes"] = entry.report->peak_kb * 1024;
     if (note.ending == Ending::kDied) {
       line["signal"] = entry.report->signal;
@@ -100,16 +97,16 @@ std::string AuditLine(const AuditEntry& entry) {
   line["usage"] = std::move(usage);
   ordered_json network = ordered_json::array();
   for (const NetworkRecord& one : entry.network) {
-    ordered_json told = {{"host", one.host},
-                         {"port", one.port},
-                         {"allowed", one.allowed},
-                         {"bytes", one.bytes_sent + one.bytes_received},
-                         {"count", one.count}};
-    if (!one.allowed) told["reason"] = one.reason;
-    network.push_back(std::move(told));
+    ordered_json fields = {{"host", one.host},
+                           {"port", one.port},
+                           {"allowed", one.allowed},
+                           {"bytes", one.bytes_sent + one.bytes_received},
+                           {"count", one.count}};
+    if (!one.allowed) fields["reason"] = one.reason;
+    network.push_back(std::move(fields));
   }
   line["network"] = std::move(network);
-  return Dump(line);
+  return JsonText(line);
 }
 
 std::string PolicyLine(const Prepare& prepare) {
@@ -131,16 +128,16 @@ std::string PolicyLine(const Prepare& prepare) {
   line["mounts"] = MountsOf(spec);
   line["allow_sdists"] = spec.allow_sdists;
   line["hard_limits"] = prepare.hard_limits;
-  return Dump(line);
+  return JsonText(line);
 }
 
-// Opened, written and rotated by one thread at a time.
+// The files of the log. One thread at a time opens, writes and rotates them.
 struct AuditLog::Files {
   std::string dir;
-  std::atomic<bool> done = false;  // with the last batch
+  std::atomic<bool> done = false;  // the last batch was written, or could not be
   Fd file;
   uint64_t size = 0;
-  bool told = false;  // that it cannot be written
+  bool complained = false;  // since it was last written
 
   std::string Name(uint64_t number) const {
     std::string name = dir + "/audit.jsonl";
@@ -166,7 +163,7 @@ struct AuditLog::Files {
     for (uint64_t n = files - 1; n > 0; --n) ::rename(Name(n - 1).c_str(), Name(n).c_str());
   }
 
-  // False: `text`, whole lines, was not written.
+  // `text` is whole lines. False: none of it was written.
   bool Write(const std::string& text, const AuditSettings& settings) {
     if (!Open()) return Complain();
     if (size != 0 && size + text.size() > settings.file_mb << 20) {
@@ -184,12 +181,12 @@ struct AuditLog::Files {
       written += static_cast<size_t>(n);
     }
     size += text.size();
-    told = false;
+    complained = false;
     return true;
   }
 
   bool Complain() {
-    if (!std::exchange(told, true)) {
+    if (!std::exchange(complained, true)) {
       std::fprintf(stderr, "the audit log cannot be written to %s: %s\n", Name(0).c_str(),
                    std::strerror(errno));
     }
@@ -202,7 +199,8 @@ std::string AuditLog::Batch::Text() const {
   for (const std::string& line : lines) text += line + "\n";
   for (const AuditEntry& entry : entries) text += AuditLine(entry) + "\n";
   if (dropped != 0)
-    text += Dump({{"event", "dropped"}, {"time", Now()}, {"calls", dropped}}) + "\n";
+    text +=
+        JsonText(ordered_json{{"event", "dropped"}, {"time", Now()}, {"calls", dropped}}) + "\n";
   return text;
 }
 
@@ -214,7 +212,7 @@ AuditLog::AuditLog(Loop& loop, std::string dir, AuditSettings settings)
 AuditLog::~AuditLog() {
   *alive_ = false;
   loop_.Cancel(timer_);
-  thread_.reset();  // what it was writing is written, or was not begun
+  thread_.reset();  // finishes the batch that it has begun
   std::string text;
   if (writing_ && !files_->done) text += writing_->Text();
   text += waiting_.Text();

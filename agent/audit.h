@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The audit log: one JSON object a line for each call, and one for each policy when it is first
-// used, in files that are rotated by size. Never an argument, a result, or what was printed.
+// used, in files that are rotated by size. It never holds an argument, a result, or output.
 //
 // Belongs to the loop's thread, which only puts entries into a list: they are formatted and written
-// by a thread of the log's own, a fraction of a second later. What the disk does not take in time
-// is dropped, counted, and said in the log. The files hold nothing that is not written here, and
-// are only their owner's to read. Nothing is synced: a power failure loses the last seconds.
+// by a thread of the log's own, a fraction of a second later. Entries that the disk does not take
+// in time are dropped and counted, and the log says how many. Only their owner can read the files.
+// Nothing is synced: a power failure loses the last seconds.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +24,26 @@
 
 namespace hutch {
 
-// Who called, as their client says: it is of the agent's own user.
+// The caller, as its client says: clients are of the agent's own user.
 struct AuditCaller {
   uint32_t uid = 0;
   int32_t pid = 0;
 };
 
-// What is the same for every call of a pool.
+// The part of an entry that is the same for every call of a pool.
 struct AuditPool {
-  std::string key{};     // its name
+  std::string key{};
   std::string digest{};  // of its environment
   std::map<std::string, std::string> labels{};
-  std::string tenant{};  // "": nobody's
+  std::string tenant{};  // its name; "": none
 };
 
 struct AuditEntry {
   std::shared_ptr<const AuditPool> pool{};
   AuditCaller caller{};
-  CallNote note{};  // with how it ended
+  CallNote note{};  // its ending is known: not kUntold
   std::string worker{};
-  std::optional<CellReport> report{};  // the warden's, of the cell; not of a cell that is kept
+  std::optional<CellReport> report{};  // the warden's, of a cell that served this call alone
   std::vector<NetworkRecord> network{};
   double time_sec = 0;  // since 1970; 0: now
 };
@@ -57,17 +57,17 @@ class AuditLog {
   void Configure(const AuditSettings& settings) { settings_ = settings; }
 
   void Append(AuditEntry entry);
-  // Once for each `prepare.policy`: what that number stands for.
+  // Writes the policy that the number `prepare.policy` stands for, the first time it is seen.
   void NotePolicy(const Prepare& prepare);
 
   uint64_t dropped() const { return dropped_in_all_; }
 
  private:
-  struct Files;  // the writing side, on the other thread
+  struct Files;  // used by the other thread
   struct Batch {
     std::vector<std::string> lines;
     std::vector<AuditEntry> entries;
-    uint64_t dropped = 0;  // before these
+    uint64_t dropped = 0;  // entries, before these
     std::string Text() const;
   };
 
@@ -86,7 +86,7 @@ class AuditLog {
   std::unique_ptr<Background> thread_;  // made with the first entry
 };
 
-// One line of it, without a line's end.
+// One line of the log, without its newline.
 std::string AuditLine(const AuditEntry& entry);
 std::string PolicyLine(const Prepare& prepare);
 

@@ -256,8 +256,8 @@ TEST_F(BrokerTest, AClientThatNamesTheDigestOfAnotherSetGetsItsOwn) {
   // There is one of that name, and a worker started ahead that could show it.
   const std::string theirs(64, 'd');
   std::filesystem::create_directories(paths_.environment_dir() + "/" + theirs + "/tree");
-  const std::string told = "HUTCH_ENVIRONMENT=" + theirs;
-  const std::string line = std::string(1, '\0') + told;
+  const std::string variable = "HUTCH_ENVIRONMENT=" + theirs;
+  const std::string line = std::string(1, '\0') + variable;
   uint64_t id = 1;
   const auto mine = [&](const std::function<void(PoolSpec&)>& name) {
     broker_->KeepSpare(spec_.base_id, spec_.runtime_id);
@@ -309,20 +309,20 @@ TEST_F(BrokerTest, CountsEachCallOnce) {
   peer.Use(simple);
   broker_->Handle(peer, Done{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
   broker_->Handle(peer, Done{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
-  EXPECT_EQ(state()["calls"], 1) << "also of one that is told of twice";
+  EXPECT_EQ(state()["calls"], 1) << "also when it is reported twice";
 
   const Leased unused = AcquireFor(peer, key, true);
   broker_->Handle(peer, Done{unused.lease, false, {}});
   EXPECT_EQ(state()["calls"], 1) << "a lease that served no call is none";
 
-  // The warden speaks first of one, and second of the other: both died, and are told of once.
+  // A cell that died is counted once, whether the warden or the client reports it first.
   const Leased untold = AcquireFor(peer, key, true);
   peer.Use(untold);
   broker_->Handle(peer, Done{untold.lease, true, {Ending::kUntold, 0, 0, 1, 0}});
   RunUntil([&] { return peer.Count<Report>() == 1; });
-  const json told = state();
-  EXPECT_EQ(told["calls"], 2);
-  const json& pool = told["pools"][0];
+  const json status = state();
+  EXPECT_EQ(status["calls"], 2);
+  const json& pool = status["pools"][0];
   EXPECT_EQ(pool["outcomes"]["returned"], 1);
   EXPECT_EQ(pool["calls"], 2);
   EXPECT_EQ(pool["hit_rate"], 0.5) << "one was leased ahead of its call";
@@ -642,7 +642,7 @@ TEST_F(BrokerTest, AHostThatCannotHoldEachLimitHardIsRefusedWhereThatIsWanted) {
   EXPECT_EQ(peer.All<Failed>()[0].code, static_cast<int32_t>(Code::kPlatform));
 }
 
-TEST_F(BrokerTest, AMemoryThatNoShareHoldsIsRefusedAtOnce) {
+TEST_F(BrokerTest, AMemoryThatNoQuotaHoldsIsRefusedAtOnce) {
   AgentConfig config;
   config.host.memory_mb = 1000;
   broker_->Configure(config);
@@ -652,7 +652,7 @@ TEST_F(BrokerTest, AMemoryThatNoShareHoldsIsRefusedAtOnce) {
   EXPECT_NE(peer.All<Failed>()[0].hint.find("[host]"), std::string::npos);
 }
 
-TEST_F(BrokerTest, CallersWaitForTheHostsShareAndGetItWhenItComesFree) {
+TEST_F(BrokerTest, CallersWaitForTheHostsQuotaAndGetItWhenItComesFree) {
   AgentConfig config;
   config.host.cells = 1;
   broker_->Configure(config);
@@ -678,7 +678,7 @@ TEST_F(BrokerTest, ACellHeldAheadMakesRoomForACallThatWaits) {
   AcquireFor(two, key);
   EXPECT_EQ(one.mark(ahead), MarkOf(ahead.lease, kLeaseReclaimed));
   broker_->Handle(one, Acquire{8, key, 60'000, true});
-  ASSERT_EQ(one.Count<Failed>(), 1u) << "nobody waits for it, and the share is full";
+  ASSERT_EQ(one.Count<Failed>(), 1u) << "nobody waits for it, and the quota is full";
 }
 
 TEST_F(BrokerTest, ATenantWithAllItsCellsKeepsNobodyElseWaiting) {

@@ -25,16 +25,16 @@ class Check {
   void Limit(const LimitField& limit, double asked, std::optional<double> allowed) {
     if (error_ || !allowed) return;
     const bool none = limit.can_be_none && asked == 0;
-    // Whole milliseconds and bytes, rounded up, stand for what was asked.
+    // A request arrives rounded up to whole milliseconds and bytes.
     if (!none && asked <= *allowed * (1 + 1e-9) + 0.001) return;
     Refuse(limit.name, none ? "None (unlimited)" : Number(asked),
-           std::string(limit.name) + "=" + Number(*allowed) + " at the most");
+           "at most " + std::string(limit.name) + "=" + Number(*allowed));
   }
   void Refuse(const std::string& keyword, const std::string& asked, const std::string& allowed) {
     if (error_) return;
     error_ = Error(Code::kInvalidArgument,
                    keyword + "=" + asked + " is above what this agent allows: " + allowed,
-                   std::string(whose_) + " in its agent.toml says so");
+                   "the limit is in " + std::string(whose_) + " of its agent.toml");
   }
   std::optional<Error> Result() { return std::move(error_); }
 
@@ -48,39 +48,39 @@ std::string Quoted(const std::string& text) {
   return quoted.append(text).append("\"");
 }
 
-// Of networks as text.
+// Whether the network `outer` holds all of `inner`.
 bool Contains(const std::string& outer, const std::string& inner) {
   const std::optional<Cidr> a = ParseCidr(outer), b = ParseCidr(inner);
   return a && b && Contains(*a, *b);
 }
 
-// A secret's host is reachable though no rule names it.
+// A secret makes its host reachable without a rule.
 void CheckNetwork(Check& check, const std::vector<std::string>& ceiling, const PoolSpec& spec) {
   std::vector<EgressRule> allowed;
-  std::string shown;
+  std::string names;
   for (const std::string& text : ceiling) {
     allowed.push_back(ParseEgressRule(text));
-    shown.append(shown.empty() ? "" : ", ").append(Quoted(text));
+    names.append(names.empty() ? "" : ", ").append(Quoted(text));
   }
-  const auto look = [&](const std::string& text) {
+  const auto check_one = [&](const std::string& text) {
     const EgressRule asked = ParseEgressRule(text);
     if (std::ranges::any_of(allowed, [&](const EgressRule& one) { return Covers(one, asked); }))
       return;
-    check.Refuse("allow_network", Quoted(text), shown.empty() ? "no network" : shown);
+    check.Refuse("allow_network", Quoted(text), names.empty() ? "no network" : names);
   };
-  for (const std::string& text : spec.allow_network) look(text);
-  for (const SecretRule& secret : spec.secrets) look(secret.host + ":443");
+  for (const std::string& text : spec.allow_network) check_one(text);
+  for (const SecretRule& secret : spec.secrets) check_one(secret.host + ":443");
 }
 
-// By name: there is no symbolic link in a source (see MountSpec), as its client has seen to.
+// Compares names: a source has no symbolic links (see MountSpec), its client resolved them.
 void CheckRoots(Check& check, const char* keyword, const std::vector<std::string>& roots,
                 const std::vector<MountSpec>& mounts) {
   std::string shown;
   for (const std::string& root : roots)
-    shown.append(shown.empty() ? "what lies in " : ", ").append(root);
+    shown.append(shown.empty() ? "files in " : ", ").append(root);
   for (const MountSpec& mount : mounts) {
     if (!LiesIn(mount.source, roots))
-      check.Refuse(keyword, Quoted(mount.source), shown.empty() ? "nothing of the host" : shown);
+      check.Refuse(keyword, Quoted(mount.source), shown.empty() ? "no files of the host" : shown);
   }
 }
 
@@ -116,7 +116,7 @@ std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare
   const Isolation isolation = IsolationOf(prepare);
   if (ceiling.isolation && isolation < *ceiling.isolation) {
     check.Refuse("isolation", Quoted(NameOf(isolation)),
-                 Quoted(NameOf(*ceiling.isolation)) + " at the least");
+                 "at least " + Quoted(NameOf(*ceiling.isolation)));
   }
   if (ceiling.allow_network) CheckNetwork(check, *ceiling.allow_network, spec);
   if (ceiling.mounts) {
@@ -127,10 +127,10 @@ std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare
   return check.Result();
 }
 
-uint64_t Bounded(uint64_t told_ms, const std::optional<double>& ceiling_sec) {
-  if (!ceiling_sec) return told_ms;
+uint64_t Bounded(uint64_t asked_ms, const std::optional<double>& ceiling_sec) {
+  if (!ceiling_sec) return asked_ms;
   const auto most = std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(*ceiling_sec * 1000)));
-  return told_ms == 0 ? most : std::min(told_ms, most);
+  return asked_ms == 0 ? most : std::min(asked_ms, most);
 }
 
 bool LiesIn(std::string_view path, const std::vector<std::string>& roots) {
@@ -146,11 +146,11 @@ bool LiesIn(std::string_view path, const std::vector<std::string>& roots) {
 std::optional<Error> NotHard(std::string_view enforcement) {
   if (enforcement == "cgroup") return std::nullopt;
   return Error(Code::kPlatform,
-               "this host cannot enforce each limit hard, as the policy wants: memory_mb is "
-               "watched every 20 ms and may be passed for as long, cpus is a share by priority "
-               "and no bound; both for want of a delegated cgroup v2 (timeout_sec, cpu_sec, pids, "
+               "this host cannot enforce every limit hard, as the policy requires: without a "
+               "delegated cgroup v2, memory_mb is checked every 20 ms and may be exceeded in "
+               "between, and cpus is a share by priority, not a bound (timeout_sec, cpu_sec, pids, "
                "disk_mb, output_mb and result_mb are hard)",
-               "run as a user with a systemd session and cgroup v2 (hutch doctor), or say "
+               "run as a user with a systemd session and cgroup v2 (hutch doctor), or use "
                "Policy.strict().replace(hard_limits=False)");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a caller asks for, held against what it may have: pure decisions, before anything is built.
+// Compares what a caller asks for with what it may have, before anything is built. Pure functions.
 #pragma once
 
 #include <optional>
@@ -14,28 +14,28 @@
 
 namespace hutch {
 
-// The first keyword that asks for more than the ceiling allows, as kInvalidArgument with what was
-// asked and what is allowed. `whose`: the table of agent.toml, for the hint.
+// kInvalidArgument that names the first keyword above the ceiling, what was asked and what is
+// allowed; nullopt: all are within it. `whose`: the table of agent.toml, for the hint.
 std::optional<Error> AboveCeiling(const Ceiling& ceiling, const Prepare& prepare,
                                   std::string_view whose);
 
 Isolation IsolationOf(const Prepare& prepare);
 
-// Whether whatever `asked` lets a call reach, `allowed` lets it reach.
+// Whether `allowed` covers every destination that `asked` does.
 bool Covers(const EgressRule& allowed, const EgressRule& asked);
 
-// The smaller of a limit that a client tells and of the ceiling's. 0: none.
-uint64_t Bounded(uint64_t told_ms, const std::optional<double>& ceiling_sec);
+// The smaller of the limit that a client asks for and the ceiling's. 0: no limit.
+uint64_t Bounded(uint64_t asked_ms, const std::optional<double>& ceiling_sec);
 
-// Whether a path lies in one of these directories, by name. REQUIRES: an absolute path; one with
-// ".." lies nowhere.
+// Whether a path lies in one of these directories, by name. False for a path that is not absolute
+// or has "..".
 bool LiesIn(std::string_view path, const std::vector<std::string>& roots);
 
-// kPlatform with the limits that this host does not enforce hard, where a caller wants all of them
-// hard. `enforcement`: as in Prepared.
+// kPlatform that names the limits this host does not enforce hard; nullopt: it enforces all.
+// `enforcement`: as in Prepared.
 std::optional<Error> NotHard(std::string_view enforcement);
 
-// The tenant whose calls these are; nullptr: nobody's.
+// The first tenant whose labels the spec has; nullptr: none.
 const Tenant* TenantOf(const AgentConfig& config, const PoolSpec& spec);
 
 }  // namespace hutch

@@ -8,8 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "agent/shares.h"
-
 namespace hutch {
 namespace {
 
@@ -37,7 +35,7 @@ TEST(Ceiling, EachKeywordIsHeldAgainstItsOwn) {
       {{.timeout_sec = 10},
        With([](Prepare& p) { p.limits.timeout_ms = 10'002; }),
        With([](Prepare& p) { p.limits.timeout_ms = 10'000; }),
-       "timeout_sec=10.002 is above what this agent allows: timeout_sec=10 at the most"},
+       "timeout_sec=10.002 is above what this agent allows: at most timeout_sec=10"},
       {{.timeout_sec = 10},
        With([](Prepare& p) { p.limits.timeout_ms = 0; }),
        With([](Prepare& p) { p.limits.timeout_ms = 1; }),
@@ -49,7 +47,7 @@ TEST(Ceiling, EachKeywordIsHeldAgainstItsOwn) {
       {{.memory_mb = 512},
        With([](Prepare& p) { p.spec.memory_mb = 513; }),
        With([](Prepare& p) { p.spec.memory_mb = 512; }),
-       "memory_mb=513 is above what this agent allows: memory_mb=512 at the most"},
+       "memory_mb=513 is above what this agent allows: at most memory_mb=512"},
       {{.disk_mb = 64},
        With([](Prepare& p) { p.spec.disk_mb = 65; }),
        With([](Prepare& p) { p.spec.disk_mb = 64; }),
@@ -73,7 +71,7 @@ TEST(Ceiling, EachKeywordIsHeldAgainstItsOwn) {
       {{.isolation = Isolation::kContainer},
        With([](Prepare& p) { p.spec.isolation = Isolation::kCell; }),
        With([](Prepare& p) { p.spec.isolation = Isolation::kGvisor; }),
-       "isolation=\"cell\" is above what this agent allows: \"container\" at the least"},
+       "isolation=\"cell\" is above what this agent allows: at least \"container\""},
       {{.isolation = Isolation::kCell},
        With([](Prepare& p) { p.shared = true; }),
        With([](Prepare& p) { p.shared = false; }),
@@ -151,10 +149,10 @@ TEST(Ceiling, WhatIsShownOfTheHostLiesInItsRoots) {
   EXPECT_EQ(WhyNot(ceiling, prepare), "");
   prepare.spec.mounts[0].source = "/srv/database";
   EXPECT_EQ(WhyNot(ceiling, prepare),
-            "mounts=\"/srv/database\" is above what this agent allows: what lies in /srv/data");
+            "mounts=\"/srv/database\" is above what this agent allows: files in /srv/data");
   prepare.spec.venv = std::exchange(prepare.spec.mounts, {});
   EXPECT_NE(WhyNot(ceiling, prepare).find("environment=\"/srv/database\""), std::string::npos);
-  EXPECT_NE(WhyNot({.mounts = {{}}}, prepare).find("nothing of the host"), std::string::npos);
+  EXPECT_NE(WhyNot({.mounts = {{}}}, prepare).find("no files of the host"), std::string::npos);
   EXPECT_EQ(WhyNot({}, prepare), "");
 }
 
@@ -210,48 +208,6 @@ TEST(Ceiling, ATenantIsWhoHasAllOfItsLabels) {
   EXPECT_EQ(TenantOf(config, spec)->name, "live");
   spec.labels["team"] = "other";
   EXPECT_EQ(TenantOf(config, spec), nullptr);
-}
-
-AgentConfig SharesOf(uint64_t cells, uint64_t memory_mb, uint64_t tenant_cells) {
-  AgentConfig config;
-  config.host.cells = cells;
-  config.host.memory_mb = memory_mb;
-  config.tenants = {{.name = "a", .labels = {{"t", "a"}}, .cells = tenant_cells, .ceiling = {}}};
-  return config;
-}
-
-TEST(Shares, NobodyIsBoundedWithoutASetting) {
-  Shares shares;
-  shares.Configure({});
-  for (int i = 0; i < 1000; ++i) shares.Take({"", 1 << 20});
-  EXPECT_TRUE(shares.MayTake({"", 1 << 20}));
-}
-
-TEST(Shares, CellsAndMemoryAreCountedInAll) {
-  Shares shares;
-  shares.Configure(SharesOf(3, 1000, 0));
-  shares.Take({"", 400});
-  shares.Take({"a", 400});
-  EXPECT_FALSE(shares.MayTake({"", 400}));  // memory
-  EXPECT_TRUE(shares.MayTake({"", 200}));
-  shares.Take({"", 200});
-  EXPECT_FALSE(shares.MayTake({"", 0}));  // cells
-  shares.Give({"a", 400});
-  EXPECT_TRUE(shares.MayTake({"", 400}));
-}
-
-TEST(Shares, ATenantTakesNoMoreThanItsOwnAndOthersGoOn) {
-  Shares shares;
-  shares.Configure(SharesOf(10, 0, 2));
-  shares.Take({"a", 1});
-  shares.Take({"a", 1});
-  EXPECT_FALSE(shares.MayTake({"a", 1}));
-  EXPECT_TRUE(shares.TenantIsFull({"a", 1}));
-  EXPECT_TRUE(shares.MayTake({"", 1}));
-  EXPECT_TRUE(shares.MayTake({"b", 1}));
-  EXPECT_EQ(shares.cells("a"), 2u);
-  shares.Give({"a", 1});
-  EXPECT_TRUE(shares.MayTake({"a", 1}));
 }
 
 }  // namespace

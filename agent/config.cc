@@ -40,7 +40,7 @@ std::string_view Stem(std::string_view name) { return name.substr(0, name.rfind(
 
 std::string Nearest(std::string_view name, const std::set<std::string>& known) {
   std::string best;
-  size_t least = 3;  // further off is no typo
+  size_t least = 3;  // a name that differs by more is not a typo
   for (const std::string& one : known) {
     if (Stem(one) == name || Stem(one) == Stem(name)) return one;
     if (const size_t d = Distance(name, one); d < least) {
@@ -51,7 +51,7 @@ std::string Nearest(std::string_view name, const std::set<std::string>& known) {
   return best;
 }
 
-// One table of the file. Each key is taken once; what nobody took is an error.
+// One table of the file. Each key is taken once; Finish() reports a key that was not taken.
 class Section {
  public:
   Section(const toml::table& table, std::string title, const std::string& file)
@@ -68,7 +68,7 @@ class Section {
     if (node == nullptr) return std::nullopt;
     const auto value = node->value_exact<int64_t>();
     if (!value || *value < least || *value > most) {
-      Refuse(*node, key + " is a whole number from " + std::to_string(least) + " to " +
+      Refuse(*node, key + " must be a whole number from " + std::to_string(least) + " to " +
                         std::to_string(most));
     }
     return static_cast<uint64_t>(*value);
@@ -80,7 +80,7 @@ class Section {
     if (!value || !(*value > 0 && *value <= most)) {
       char text[32];
       std::snprintf(text, sizeof text, "%g", most);
-      Refuse(*node, key + " is a number above 0 and at most " + text);
+      Refuse(*node, key + " must be a number above 0 and at most " + text);
     }
     return value;
   }
@@ -88,7 +88,7 @@ class Section {
     const toml::node* node = Take(key);
     if (node == nullptr) return std::nullopt;
     const auto value = node->value_exact<bool>();
-    if (!value) Refuse(*node, key + " is true or false");
+    if (!value) Refuse(*node, key + " must be true or false");
     return value;
   }
   std::optional<std::vector<std::string>> List(const std::string& key) {
@@ -96,10 +96,10 @@ class Section {
     if (node == nullptr) return std::nullopt;
     const toml::array* array = node->as_array();
     std::vector<std::string> list;
-    if (array == nullptr) Refuse(*node, key + " is a list of texts");
+    if (array == nullptr) Refuse(*node, key + " must be a list of strings");
     for (const toml::node& item : *array) {
       const auto text = item.value_exact<std::string>();
-      if (!text || text->empty()) Refuse(item, key + " is a list of texts");
+      if (!text || text->empty()) Refuse(item, key + " must be a list of strings");
       list.push_back(*text);
     }
     return list;
@@ -108,14 +108,14 @@ class Section {
     const toml::node* node = Take(key);
     if (node == nullptr) return std::nullopt;
     const auto value = node->value_exact<std::string>();
-    if (!value) Refuse(*node, key + " is a text");
+    if (!value) Refuse(*node, key + " must be a string");
     return value;
   }
-  // nullptr: it is not there.
+  // nullptr: the key is missing.
   const toml::table* Table(const std::string& key) {
     const toml::node* node = Take(key);
     if (node == nullptr) return nullptr;
-    if (node->as_table() == nullptr) Refuse(*node, key + " is a table");
+    if (node->as_table() == nullptr) Refuse(*node, key + " must be a table");
     return node->as_table();
   }
   const toml::node& At(const std::string& key) const { return *table_.get(key); }
@@ -142,7 +142,7 @@ class Section {
   std::set<std::string> known_;
 };
 
-// And names what it seems to name.
+// And without "..", so that the path is what it seems to be.
 bool IsAbsolute(const std::string& path) {
   return path.starts_with('/') && (path + "/").find("/../") == std::string::npos;
 }
@@ -166,8 +166,8 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
   if (isolation) ceiling.isolation = IsolationFrom(*isolation);
   if (isolation && !ceiling.isolation)
     section.Refuse(section.At("isolation"),
-                   "isolation is \"shared\", \"cell\", \"container\" or \"gvisor\": the weakest "
-                   "that callers may ask for");
+                   "isolation must be \"shared\", \"cell\", \"container\" or \"gvisor\": the "
+                   "weakest that callers may ask for");
   if (ceiling.allow_network) {
     for (const std::string& entry : *ceiling.allow_network) {
       try {
@@ -189,9 +189,9 @@ Ceiling CeilingOf(const toml::table& table, const std::string& title, const std:
 
 constexpr int64_t kMostHostMb = 1 << 26;
 
-HostShare HostOf(const toml::table& table, const std::string& file) {
+HostQuotas HostOf(const toml::table& table, const std::string& file) {
   Section section(table, "host", file);
-  HostShare host;
+  HostQuotas host;
   host.cells = section.Whole("cells", 1, 65536).value_or(0);
   host.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
@@ -200,7 +200,7 @@ HostShare HostOf(const toml::table& table, const std::string& file) {
   section.Finish();
   if (table.contains("ca_bundle") && !IsAbsolute(host.ca_bundle))
     section.Refuse(section.At("ca_bundle"),
-                   "ca_bundle is the absolute path of a PEM file on this host");
+                   "ca_bundle must be the absolute path of a PEM file on this host");
   return host;
 }
 
@@ -211,7 +211,7 @@ Tenant TenantOf(const toml::table& table, const std::string& name, const std::st
   if (const toml::table* labels = section.Table("labels")) {
     for (const auto& [key, node] : *labels) {
       const auto value = node.value_exact<std::string>();
-      if (!value) section.Refuse(node, "labels are texts");
+      if (!value) section.Refuse(node, "labels must be strings");
       tenant.labels[std::string(key.str())] = *value;
     }
   }
@@ -221,7 +221,8 @@ Tenant TenantOf(const toml::table& table, const std::string& name, const std::st
     tenant.ceiling = CeilingOf(*ceiling, "tenants." + name + ".ceiling", file);
   section.Finish();
   if (tenant.labels.empty())
-    section.Refuse(table, "labels is missing: it says whose calls are meant, as {team = \"x\"}");
+    section.Refuse(table,
+                   "labels is missing: it selects the tenant's calls, for example {team = \"x\"}");
   return tenant;
 }
 
@@ -246,7 +247,7 @@ AgentConfig ParseConfig(std::string_view text, const std::string& name) {
   } catch (const toml::parse_error& error) {
     throw Error(Code::kInvalidArgument,
                 name + ":" + std::to_string(error.source().begin.line) +
-                    ": it is not valid TOML: " + std::string(error.description()));
+                    ": not valid TOML: " + std::string(error.description()));
   }
   Section section(parsed, "", name);
   AgentConfig config;
@@ -257,10 +258,11 @@ AgentConfig ParseConfig(std::string_view text, const std::string& name) {
   if (const toml::table* table = section.Table("tenants")) {
     for (const auto& [key, node] : *table) {
       const std::string tenant(key.str());
-      if (node.as_table() == nullptr) section.Refuse(node, "tenants." + tenant + " is a table");
+      if (node.as_table() == nullptr)
+        section.Refuse(node, "tenants." + tenant + " must be a table");
       config.tenants.push_back(TenantOf(*node.as_table(), tenant, name));
     }
-    // The library keeps tables by name; whose calls they are goes by their order in the file.
+    // The library sorts tables by name, but the first tenant in the file counts.
     std::ranges::sort(config.tenants, {},
                       [&](const Tenant& one) { return table->get(one.name)->source().begin.line; });
   }
@@ -275,7 +277,7 @@ AgentConfig LoadConfig(const std::string& file) {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) {
     throw Error(Code::kInvalidArgument, file + " cannot be read: " + std::strerror(errno),
-                "it belongs to the user that the agent runs as");
+                "make it readable for the user that the agent runs as");
   }
   return ParseConfig(text, file);
 }

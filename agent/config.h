@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// agent.toml: what whoever runs the agent lets its callers have. It lies in the state directory,
-// and is read when the agent starts and when it is told to (SIGHUP, `hutch agent reload`).
+// agent.toml: what the operator of the agent lets its callers have. It lies in the state directory,
+// and is read when the agent starts, on SIGHUP, and by `hutch agent reload`.
 //
-// Values; the parser is a pure function. Everything in the file is optional: what is not there sets
-// no bound. docs/policy.md has the keys.
+// Values; the parser is a pure function. Everything in the file is optional: a missing key sets no
+// bound. docs/policy.md lists the keys.
 #pragma once
 
 #include <cstdint>
@@ -29,34 +29,36 @@ struct Ceiling {
   std::optional<double> cpus{};
   std::optional<double> output_mb{};
   std::optional<double> result_mb{};
-  std::optional<std::vector<std::string>> allow_network{};  // what callers may name; empty: nothing
-  std::optional<std::vector<std::string>> mounts{};  // directories that sources lie in; empty: none
-  std::optional<Isolation> isolation{};              // the weakest there may be
+  std::optional<std::vector<std::string>>
+      allow_network{};  // entries that callers may use; empty: none
+  std::optional<std::vector<std::string>>
+      mounts{};                          // directories that sources must lie in; empty: none
+  std::optional<Isolation> isolation{};  // the weakest that is allowed
   std::optional<bool> allow_sdists{};
 
   bool operator==(const Ceiling&) const = default;
 };
 
-// What all calls together may have. 0: as much as the host bears.
-struct HostShare {
+// What all calls together may have. 0: no bound but the host's own.
+struct HostQuotas {
   uint64_t cells = 0;      // leased at once
   uint64_t memory_mb = 0;  // the memory_mb of those, added up
   uint64_t queue = 0;      // calls that wait, in all pools
   uint64_t environment_disk_mb = 0;
-  // PEM file of the host: whom the egress process trusts where it speaks TLS itself. "": whom the
-  // base image does.
+  // PEM file on the host with the certificates that the egress process trusts where it speaks TLS
+  // itself. "": those of the base image.
   std::string ca_bundle{};
 
-  bool operator==(const HostShare&) const = default;
+  bool operator==(const HostQuotas&) const = default;
 };
 
-// The callers whose `labels=` hold all of these; the first such tenant of the file is theirs.
+// The callers whose `labels=` hold all of these. The first such tenant in the file counts.
 struct Tenant {
   std::string name{};
   std::map<std::string, std::string> labels{};
   uint64_t cells = 0;
   uint64_t memory_mb = 0;
-  Ceiling ceiling{};  // beside the one that holds for everybody
+  Ceiling ceiling{};  // in addition to the one for everybody
 
   bool operator==(const Tenant&) const = default;
 };
@@ -73,7 +75,7 @@ struct AuditSettings {
 
 struct AgentConfig {
   Ceiling ceiling{};
-  HostShare host{};
+  HostQuotas host{};
   std::vector<Tenant> tenants{};  // in the file's order
   AuditSettings audit{};
 
@@ -82,11 +84,11 @@ struct AgentConfig {
 
 std::string ConfigFile(const Paths& paths);
 
-// Throws kInvalidArgument: one sentence with the place, what is wrong and what is meant. `name`: of
-// the file.
+// Throws kInvalidArgument: one sentence with the place, what is wrong and what is expected. `name`:
+// the file's, for that sentence.
 AgentConfig ParseConfig(std::string_view text, const std::string& name);
 
-// No file there: nothing is bounded. Throws kInvalidArgument also where it cannot be read.
+// Without the file nothing is bounded. Throws kInvalidArgument also when it cannot be read.
 AgentConfig LoadConfig(const std::string& file);
 
 }  // namespace hutch

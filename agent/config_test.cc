@@ -74,7 +74,7 @@ ceiling = { memory_mb = 256, allow_network = [] }
   EXPECT_EQ(config.ceiling.mounts, std::vector<std::string>{"/srv/data"});
   EXPECT_EQ(config.ceiling.isolation, Isolation::kCell);
   EXPECT_EQ(config.ceiling.allow_sdists, false);
-  EXPECT_EQ(config.host, (HostShare{32, 8192, 100, 4096, "/etc/company.pem"}));
+  EXPECT_EQ(config.host, (HostQuotas{32, 8192, 100, 4096, "/etc/company.pem"}));
   EXPECT_EQ(config.audit, (AuditSettings{.enabled = false, .file_mb = 2, .files = 3}));
   ASSERT_EQ(config.tenants.size(), 2u);
   EXPECT_EQ(config.tenants[0].name, "web");  // in the file's order
@@ -97,36 +97,36 @@ TEST(Config, AMistakeIsNamedWithItsLineAndWhatWasMeant) {
        "agent.toml:3: [ceiling] unknown key \"timeout_ms\"; did you"},
       {"[cieling]\nx = 1", "unknown key \"cieling\"; did you mean \"ceiling\"?"},
       {"memory_mb = 1", "unknown key \"memory_mb\""},
-      {"[ceiling]\nmemory_mb = 0", "memory_mb is a whole number from 16"},
-      {"[ceiling]\nmemory_mb = -1", "memory_mb is a whole number from 16"},
-      {"[ceiling]\nmemory_mb = 1.5", "memory_mb is a whole number from 16"},
-      {"[ceiling]\nmemory_mb = \"1\"", "memory_mb is a whole number from 16"},
-      {"[ceiling]\nmemory_mb = 99999999999999", "memory_mb is a whole number from 16"},
-      {"[ceiling]\ntimeout_sec = nan", "timeout_sec is a number above 0"},
-      {"[ceiling]\ntimeout_sec = inf", "timeout_sec is a number above 0"},
-      {"[ceiling]\ntimeout_sec = 0", "timeout_sec is a number above 0"},
-      {"[ceiling]\ntimeout_sec = true", "timeout_sec is a number above 0"},
-      {"[ceiling]\nallow_network = \"*\"", "allow_network is a list of texts"},
+      {"[ceiling]\nmemory_mb = 0", "memory_mb must be a whole number from 16"},
+      {"[ceiling]\nmemory_mb = -1", "memory_mb must be a whole number from 16"},
+      {"[ceiling]\nmemory_mb = 1.5", "memory_mb must be a whole number from 16"},
+      {"[ceiling]\nmemory_mb = \"1\"", "memory_mb must be a whole number from 16"},
+      {"[ceiling]\nmemory_mb = 99999999999999", "memory_mb must be a whole number from 16"},
+      {"[ceiling]\ntimeout_sec = nan", "timeout_sec must be a number above 0"},
+      {"[ceiling]\ntimeout_sec = inf", "timeout_sec must be a number above 0"},
+      {"[ceiling]\ntimeout_sec = 0", "timeout_sec must be a number above 0"},
+      {"[ceiling]\ntimeout_sec = true", "timeout_sec must be a number above 0"},
+      {"[ceiling]\nallow_network = \"*\"", "allow_network must be a list of strings"},
       {"[ceiling]\nallow_network = [\"http://a.org/\"]", "agent.toml:2: [ceiling]"},
-      {"[ceiling]\nallow_network = [1]", "allow_network is a list of texts"},
+      {"[ceiling]\nallow_network = [1]", "allow_network must be a list of strings"},
       {"[ceiling]\nmounts = [\"data\"]", "mounts has \"data\", which is not an absolute path"},
       {"[ceiling]\nmounts = [\"/a/../b\"]", "which is not an absolute path"},
-      {"[ceiling]\nisolation = \"vm\"", "isolation is \"shared\", \"cell\""},
-      {"[ceiling]\nallow_sdists = 1", "allow_sdists is true or false"},
-      {"ceiling = 5", "ceiling is a table"},
-      {"[host]\ncells = 0", "[host] cells is a whole number from 1"},
+      {"[ceiling]\nisolation = \"vm\"", "isolation must be \"shared\", \"cell\""},
+      {"[ceiling]\nallow_sdists = 1", "allow_sdists must be true or false"},
+      {"ceiling = 5", "ceiling must be a table"},
+      {"[host]\ncells = 0", "[host] cells must be a whole number from 1"},
       {"[host]\ncels = 3", "did you mean \"cells\"?"},
       {"[host]\nca_bundle = \"ca.pem\"", "[host] ca_bundle is the absolute path of a PEM file"},
       {"[host]\nca_bundle = \"\"", "[host] ca_bundle is the absolute path of a PEM file"},
       {"[tenants.a]\ncells = 1", "[tenants.a] labels is missing"},
-      {"[tenants.a]\nlabels = {team = 1}", "[tenants.a] labels are texts"},
+      {"[tenants.a]\nlabels = {team = 1}", "[tenants.a] labels must be strings"},
       {"[tenants.a]\nlabels = {t = \"x\"}\nceiling = {pid = 1}",
        "[tenants.a.ceiling] unknown key \"pid\"; did you mean \"pids\"?"},
-      {"[tenants]\na = 5", "tenants.a is a table"},
-      {"[audit]\nfiles = 0", "[audit] files is a whole number from 1"},
-      {"[ceiling\n", "agent.toml:1: it is not valid TOML"},
-      {"a = \xff", "it is not valid TOML"},
-      {"a = 1\na = 2", "agent.toml:2: it is not valid TOML"},
+      {"[tenants]\na = 5", "tenants.a must be a table"},
+      {"[audit]\nfiles = 0", "[audit] files must be a whole number from 1"},
+      {"[ceiling\n", "agent.toml:1: not valid TOML"},
+      {"a = \xff", "not valid TOML"},
+      {"a = 1\na = 2", "agent.toml:2: not valid TOML"},
   };
   for (const auto& [text, words] : mistakes)
     EXPECT_NE(WhyNot(text).find(words), std::string::npos) << text << "\n" << WhyNot(text);

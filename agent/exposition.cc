@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "wire/json_text.h"
 #include "wire/paths.h"
 
 namespace hutch {
@@ -23,15 +24,13 @@ using nlohmann::json;
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 constexpr size_t kShort = 12;        // hex digits of a key or a digest: enough to tell them apart
-constexpr size_t kMaxNames = 120;    // bytes of requirement names in a label
+constexpr size_t kMaxNames = 120;    // length of the requirement names in a label, in bytes
 constexpr unsigned kFirstBound = 5;  // 2^5 us = 32 us ...
 constexpr unsigned kLastBound = 27;  // ... to 2^27 us = 134 s
 
-// Whatever is in it: a label or a worker's last words may be no UTF-8.
-std::string Dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+std::string Utf8(const std::string& text) {
+  return json::parse(JsonText(json(text))).get<std::string>();
 }
-std::string Utf8(const std::string& text) { return json::parse(Dump(text)).get<std::string>(); }
 
 json Milliseconds(const std::optional<double>& us) { return us ? json(*us / 1000) : json(nullptr); }
 
@@ -115,7 +114,7 @@ class Collector {
   std::vector<hutch::Family> families_;
 };
 
-// A user's label as a name that Prometheus takes.
+// A user's label as a valid Prometheus label name.
 std::string LabelName(const std::string& name) {
   std::string taken = "label_" + name;
   for (char& c : taken) {
@@ -129,7 +128,7 @@ Labels InfoOf(const PoolState& pool, Labels labels) {
   std::set<std::string> taken;
   for (const auto& [name, value] : pool.labels) {
     const std::string label = LabelName(name);
-    if (taken.insert(label).second) labels.emplace_back(label, value);  // the first one stands
+    if (taken.insert(label).second) labels.emplace_back(label, value);  // the first one is kept
   }
   return labels;
 }
@@ -140,23 +139,24 @@ Labels With(Labels labels, std::string name, std::string value) {
 }
 
 void CollectAgent(Collector& c, const AgentState& agent) {
-  c.Family("hutch_agent_info", "gauge", "1, and which agent this is.");
+  c.Family("hutch_agent_info", "gauge", "Always 1; its labels say which agent this is.");
   c.Sample({{"version", kHutchVersion},
             {"wire_version", std::to_string(kWireVersion)},
             {"generation", agent.generation}},
            uint64_t{1});
   const auto number = [](uint64_t n) { return static_cast<double>(n); };
-  c.One("hutch_clients", "gauge", "Processes that are connected.", number(agent.clients));
+  c.One("hutch_clients", "gauge", "Connected client processes.", number(agent.clients));
   c.One("hutch_leases", "gauge", "Cells that clients hold, in use or ahead of a call.",
         number(agent.leases));
-  c.One("hutch_spare_workers", "gauge", "Workers started ahead for no pool yet.",
+  c.One("hutch_spare_workers", "gauge", "Workers started ahead that belong to no pool yet.",
         number(agent.spares));
-  c.Family("hutch_builds_total", "counter", "Environments built, or not, since the agent began.");
+  c.Family("hutch_builds_total", "counter",
+           "Environment builds since the agent started, by result.");
   c.Sample({{"result", "ok"}}, agent.builds);
   c.Sample({{"result", "failed"}}, agent.builds_failed);
-  c.One("hutch_build_seconds_total", "counter", "Time that the builds took which went well.",
+  c.One("hutch_build_seconds_total", "counter", "Time spent on builds that succeeded.",
         agent.build_sec);
-  c.One("process_start_time_seconds", "gauge", "When the agent began, in seconds since 1970.",
+  c.One("process_start_time_seconds", "gauge", "When the agent started, in seconds since 1970.",
         agent.started_sec);
   c.One("process_cpu_seconds_total", "counter", "CPU time of the agent's own process.",
         agent.process.cpu_sec);
@@ -190,7 +190,7 @@ ProcessState ReadProcessState() {
     state.resident_bytes = resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   std::error_code error;
   const std::filesystem::directory_iterator open("/proc/self/fd", error);
-  if (!error)  // but the one that looks
+  if (!error)  // without the one of this iterator
     state.open_descriptors = static_cast<uint64_t>(std::distance(begin(open), end(open))) - 1;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) state.max_descriptors = limit.rlim_cur;
@@ -207,24 +207,38 @@ ProcessState ReadProcessState() {
 std::string StatusJson(const AgentState& agent) {
   json pools = json::array();
   for (const PoolState& pool : agent.pools) pools.push_back(PoolJson(pool));
-  return Dump({{"version", kHutchVersion},
-               {"wire_version", kWireVersion},
-               {"generation", agent.generation},
-               {"pid", ::getpid()},
-               {"uptime_sec", agent.uptime_sec},
-               {"calls", agent.calls},
-               {"clients", agent.clients},
-               {"leases", agent.leases},
-               {"spares", agent.spares},
-               {"pressure", agent.pressure},
-               {"builds", agent.builds},
-               {"builds_failed", agent.builds_failed},
-               {"memory_bytes", agent.process.resident_bytes},
-               {"descriptors", agent.process.open_descriptors},
-               {"enforcement", agent.enforcement},
-               {"enforcement_note", agent.enforcement_note},
-               {"stopping", agent.stopping},
-               {"pools", pools}});
+  return JsonText(json{{"version", kHutchVersion},
+                       {"wire_version", kWireVersion},
+                       {"generation", agent.generation},
+                       {"pid", ::getpid()},
+                       {"uptime_sec", agent.uptime_sec},
+                       {"calls", agent.calls},
+                       {"clients", agent.clients},
+                       {"leases", agent.leases},
+                       {"spares", agent.spares},
+                       {"pressure", agent.pressure},
+                       {"builds", agent.builds},
+                       {"builds_failed", agent.builds_failed},
+                       {"memory_bytes", agent.process.resident_bytes},
+                       {"descriptors", agent.process.open_descriptors},
+                       {"enforcement", agent.enforcement},
+                       {"enforcement_note", agent.enforcement_note},
+                       {"stopping", agent.stopping},
+                       {"pools", pools}});
+}
+
+std::string EnvironmentsJson(const std::vector<EnvironmentInfo>& environments) {
+  json list = json::array();
+  for (const EnvironmentInfo& info : environments) {
+    list.push_back({{"digest", info.digest},
+                    {"requirements", info.requirements},
+                    {"bytes", info.bytes},
+                    {"packages", info.packages},
+                    {"python", info.python_version},
+                    {"base", info.base_id},
+                    {"created", info.created_sec}});
+  }
+  return JsonText(list);
 }
 
 std::vector<Family> FamiliesOf(const AgentState& agent) {
@@ -243,11 +257,11 @@ std::vector<Family> FamiliesOf(const AgentState& agent) {
     each([&](const PoolState& pool, const Labels& labels) { c.Sample(labels, get(pool)); });
   };
   c.Family("hutch_pool_info", "gauge",
-           "1, and what the pool is for, with the labels= of its calls.");
+           "Always 1; its labels say what the pool is for, with the labels= of its calls.");
   each([&](const PoolState& pool, const Labels& labels) {
     c.Sample(InfoOf(pool, labels), uint64_t{1});
   });
-  c.Family("hutch_calls_total", "counter", "Calls that ended, by how, and by which limit.");
+  c.Family("hutch_calls_total", "counter", "Calls that ended, by status and limit.");
   each([&](const PoolState& pool, const Labels& labels) {
     for (size_t i = 1; i < kEndings; ++i) {
       const auto ending = static_cast<Ending>(i);
@@ -255,8 +269,9 @@ std::vector<Family> FamiliesOf(const AgentState& agent) {
                pool.metrics.endings[i]);
     }
   });
-  c.Family("hutch_call_leases_total", "counter",
-           "Calls by whether their client held a cell already (ahead) or had to ask (asked).");
+  c.Family(
+      "hutch_call_leases_total", "counter",
+      "Calls by whether their client already held a cell (ahead) or had to ask for one (asked).");
   each([&](const PoolState& pool, const Labels& labels) {
     c.Sample(With(labels, "lease", "ahead"), pool.metrics.hits);
     c.Sample(With(labels, "lease", "asked"), pool.metrics.misses);
@@ -264,14 +279,14 @@ std::vector<Family> FamiliesOf(const AgentState& agent) {
   c.Family("hutch_call_seconds", "histogram", "Whole calls, as their clients saw them.");
   each([&](const PoolState& pool, const Labels& labels) { c.Buckets(labels, pool.metrics.total); });
   c.Family("hutch_call_stage_seconds", "histogram",
-           "The stages of calls: queue (until there is a cell), send, run, receive.");
+           "The stages of calls: queue (until the call has a cell), send, run, receive.");
   each([&](const PoolState& pool, const Labels& labels) {
     c.Buckets(With(labels, "stage", "queue"), pool.metrics.queue);
     c.Buckets(With(labels, "stage", "send"), pool.metrics.send);
     c.Buckets(With(labels, "stage", "run"), pool.metrics.run);
     c.Buckets(With(labels, "stage", "receive"), pool.metrics.receive);
   });
-  numbers("hutch_refused_total", "counter", "Calls for which no cell came free in time.",
+  numbers("hutch_refused_total", "counter", "Calls that got no cell in time.",
           [](const PoolState& pool) { return pool.metrics.refused; });
   numbers("hutch_cells_made_total", "counter", "Cells made ahead of calls.",
           [](const PoolState& pool) { return pool.stats.cells_made; });
@@ -287,7 +302,8 @@ std::vector<Family> FamiliesOf(const AgentState& agent) {
           [](const PoolState& pool) { return pool.stats.slots; });
   numbers("hutch_queue_length", "gauge", "Calls that wait for a cell.",
           [](const PoolState& pool) { return pool.stats.waiting; });
-  c.Family("hutch_cells", "gauge", "Cells: parked ones wait for a caller, leased ones have one.");
+  c.Family("hutch_cells", "gauge",
+           "Cells by state: parked cells wait for a client, leased cells have one.");
   each([&](const PoolState& pool, const Labels& labels) {
     c.Sample(With(labels, "state", "parked"), pool.stats.ready);
     c.Sample(With(labels, "state", "leased"), pool.stats.leased);
@@ -347,7 +363,7 @@ std::string MetricsJson(const std::vector<Family>& families) {
                    {"help", family.help},
                    {"samples", samples}});
   }
-  return Dump(all);
+  return JsonText(all);
 }
 
 }  // namespace hutch

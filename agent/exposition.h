@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What the agent tells of itself when it is asked: its state as JSON, and its metrics as JSON or as
-// Prometheus reads them (text format 0.0.4).
+// What the agent reports about itself: its state as JSON, and its metrics as JSON or in
+// Prometheus' text format 0.0.4.
 //
-// Pure functions of what the broker gathered. Everything here may hold text of callers' (names of
-// requirements, labels), so it is escaped, and what is no UTF-8 is replaced.
+// Pure functions of what the broker gathered. Callers' text (names of requirements, labels) may be
+// anywhere in it, so it is escaped, and bytes that are not UTF-8 are replaced.
 #pragma once
 
 #include <functional>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "agent/metrics.h"
+#include "environments/environment.h"
 #include "pool/pool.h"
 
 namespace hutch {
@@ -28,10 +29,10 @@ struct PoolState {
   Pool::Stats stats;
   PoolMetrics metrics;
   double calls_per_sec = 0;
-  Histogram recent;  // of whole calls, see RecentHistogram
+  Histogram recent;  // durations of whole calls, see RecentHistogram
 };
 
-// What /proc says of the agent's own process.
+// The agent's own process, according to /proc.
 struct ProcessState {
   uint64_t resident_bytes = 0;
   uint64_t open_descriptors = 0;
@@ -49,8 +50,8 @@ struct AgentState {
   uint64_t leases = 0;
   uint64_t spares = 0;
   double pressure = 0;                   // of the host, 0 to 1
-  std::string enforcement = "watchdog";  // of limits, as Cgroups has it
-  std::string enforcement_note = {};     // what keeps it from being "cgroup"
+  std::string enforcement = "watchdog";  // of limits, see Cgroups
+  std::string enforcement_note = {};     // why it is not "cgroup"
   uint64_t builds = 0;
   uint64_t builds_failed = 0;
   double build_sec = 0;
@@ -60,8 +61,9 @@ struct AgentState {
 };
 
 std::string StatusJson(const AgentState& agent);
+std::string EnvironmentsJson(const std::vector<EnvironmentInfo>& environments);
 
-// The metrics under one name.
+// The samples under one metric name.
 struct Family {
   struct Sample {
     std::string suffix;  // after the family's name: "", "_bucket", "_sum", "_count"
@@ -77,7 +79,7 @@ std::vector<Family> FamiliesOf(const AgentState& agent);
 std::string PrometheusText(const std::vector<Family>& families);
 std::string MetricsJson(const std::vector<Family>& families);
 
-// The names alone: "pandas" of "pandas>=2; python_version > '3'".
+// Only the names: "pandas" for "pandas>=2; python_version > '3'".
 std::string NamesOf(const std::vector<std::string>& requirements);
 
 }  // namespace hutch

@@ -65,9 +65,9 @@ TEST(Exposition, EscapesWhatCallersWrote) {
 
 TEST(Exposition, SaysTheSameAsJson) {
   const std::vector<Family> families = FamiliesOf(SomeState());
-  const json told = json::parse(MetricsJson(families));
-  ASSERT_EQ(told.size(), families.size());
-  for (const json& family : told) {
+  const json exposed = json::parse(MetricsJson(families));
+  ASSERT_EQ(exposed.size(), families.size());
+  for (const json& family : exposed) {
     if (family["name"] != "hutch_call_leases_total") continue;
     EXPECT_EQ(family["samples"][0]["labels"]["lease"], "ahead");
     EXPECT_EQ(family["samples"][0]["value"], 1);

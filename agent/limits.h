@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The limits of a call, each declared once: its name, its bounds, and where a request and a ceiling
-// hold it. What the agent reads from agent.toml, checks, writes to the audit log and holds against
-// a ceiling follows from this table. A caller's side is bindings/hutch/_options.py;
+// The limits of a call, each declared once: its name, its bounds, and its place in a request and in
+// a ceiling. The agent reads agent.toml, checks requests, compares them with a ceiling and writes
+// the audit log by this table. A caller's side is bindings/hutch/_options.py;
 // bindings/test_fields.py compares the two.
 #pragma once
 
@@ -15,8 +15,8 @@
 namespace hutch {
 
 struct LimitField {
-  const char* name;  // which ends with its unit
-  double least;      // of whole numbers; a number is above it
+  const char* name;  // ends with its unit
+  double least;      // allowed for a whole number; any other must be above it
   double most;
   bool whole;
   bool can_be_none;                 // 0 in a request: no limit

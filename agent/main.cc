@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// hutch-agent: the agent itself (--serve, --foreground) and the launcher's verbs that make it be
-// there.
+// hutch-agent: the agent itself (--serve, --foreground), its egress process (--egress), and the
+// launcher's commands, which start, stop and examine it.
 //
 // Theory of operation. `--start`, run by a client, brings up Podman's service, the base image and
 // the worker files, and creates the container `hutch-agent`, in which this same program runs with
 // `--serve`: one thread with an event loop that owns everything (connections, leases, pools,
-// workers), and a few threads beside it for what blocks (libpod, builds). It holds no capability,
+// workers), and a few more threads for what blocks (libpod, builds). It holds no capability,
 // has no network, and reaches the host only through its run and state directories, where Podman's
 // socket is. `--foreground` is the same without a container.
 #include <fcntl.h>
@@ -35,6 +35,7 @@
 #include "loop/descriptors.h"
 #include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/json_text.h"
 
 namespace hutch {
 namespace {
@@ -45,11 +46,22 @@ constexpr int kBacklog = 256;
 constexpr auto kDrainOnSignal = std::chrono::seconds(5);
 
 constexpr char kUsage[] =
-    "usage: hutch-agent --serve | --foreground\n"
-    "       hutch-agent --start | --install --package DIR --python EXE --cloudpickle DIR --uv EXE\n"
-    "                   --base-id HEX --runtime-id HEX [--gvisor yes]\n"
-    "       hutch-agent --stop | --doctor | --podman -- ARGS\n"
-    "       hutch-agent --egress --socket PATH --ca PEM\n";
+    "usage: hutch-agent COMMAND [OPTIONS]\n"
+    "\n"
+    "The agent of Hutch. `hutch` and the package start it; nobody has to run it by hand.\n"
+    "\n"
+    "  --serve                  run the agent in this process, inside its container\n"
+    "  --foreground LAUNCH      the same without a container\n"
+    "  --start LAUNCH           start the agent in its container, unless it runs\n"
+    "  --install LAUNCH         only prepare what --start needs\n"
+    "  --stop [--force yes]     stop the agent\n"
+    "  --doctor                 check this host, and print the result as JSON\n"
+    "  --podman -- ARGS         run podman on the agent's storage\n"
+    "  --egress --socket PATH --ca PEM\n"
+    "                           run the egress process, inside its container\n"
+    "\n"
+    "LAUNCH: --package DIR --python EXE --cloudpickle DIR --uv EXE --base-id HEX\n"
+    "        --runtime-id HEX [--gvisor yes]\n";
 
 std::string Generation() {
   timespec now;
@@ -66,8 +78,7 @@ std::string Variable(const char* name) {
 }
 
 int Serve() {
-  // Before any thread is made: each inherits the mask, so the signals are read here and nowhere
-  // else.
+  // Before any thread is made: threads inherit the mask, so the signals are read here only.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -76,8 +87,7 @@ int Serve() {
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_DUMPABLE, 0);
   ::setvbuf(stderr, nullptr, _IOLBF, 0);
-  // Nobody reads it where conmon is stopped: a line that is lost is better than an agent that
-  // waits.
+  // When conmon is stopped nobody reads the log. Losing a line is better than blocking the agent.
   struct stat log{};
   if (::fstat(STDERR_FILENO, &log) == 0 && S_ISFIFO(log.st_mode))
     ::fcntl(STDERR_FILENO, F_SETFL, ::fcntl(STDERR_FILENO, F_GETFL) | O_NONBLOCK);
@@ -85,7 +95,7 @@ int Serve() {
   RaiseDescriptorLimit();
   const Paths paths = FindPaths();
   Cgroups cgroups(Variable("HUTCH_CELLS"));
-  cgroups.Prove();  // it forks: while there is one thread
+  cgroups.Prove();  // forks, so it runs while there is one thread
   std::fprintf(stderr, "limits are enforced by: %s %s\n", cgroups.enforcement(),
                cgroups.why().c_str());
   const AgentConfig config = LoadConfig(ConfigFile(paths));
@@ -127,7 +137,7 @@ int Serve() {
 }
 
 int PrintResult(const json& result) {
-  std::puts(result.dump(-1, ' ', false, json::error_handler_t::replace).c_str());
+  std::puts(JsonText(result).c_str());
   return result.value("ok", false) ? 0 : 1;
 }
 
@@ -139,13 +149,13 @@ int Main(const std::vector<std::string>& args) {
   }
   std::map<std::string, std::string> flags;
   for (size_t i = 1; i < args.size(); i += 2) {
-    if (i + 1 == args.size()) throw Error(Code::kInvalidArgument, args[i] + " wants a value");
+    if (i + 1 == args.size()) throw Error(Code::kInvalidArgument, args[i] + " needs a value");
     flags[args[i]] = args[i + 1];
   }
   const LaunchOptions options{
       flags["--package"], flags["--python"], flags["--cloudpickle"], flags["--uv"],
       flags["--base-id"], flags["--runtime-id"], flags["--gvisor"] == "yes",
-      // A mistake in it is reported to the caller, not only to the agent's log.
+      // Reports a mistake in agent.toml to the caller, not only to the agent's log.
       [](const Paths& paths) { LoadConfig(ConfigFile(paths)); }};
   if (verb == "--serve") return Serve();
   if (verb == "--foreground") Foreground(options);
@@ -164,8 +174,9 @@ int Main(const std::vector<std::string>& args) {
     std::puts(Doctor().c_str());
     return 0;
   }
-  std::fputs(kUsage, stderr);
-  return 2;
+  const bool asked = verb == "--help";
+  std::fputs(kUsage, asked ? stdout : stderr);
+  return asked ? 0 : 2;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kPerOctave = 4;
 
-// Bucket 0 holds 0 and 1, bucket 3 holds 4; from there on each power of two has kPerOctave.
+// Bucket 0 holds 0 and 1, bucket 3 holds 4; above that each power of two has kPerOctave buckets.
 size_t BucketOf(uint64_t us) {
   const uint64_t below = us == 0 ? 0 : us - 1;  // upper bounds are inclusive
   if (below < kPerOctave) return below;

@@ -3,7 +3,7 @@
 // What the agent counts: calls by how they ended, where their time went, and how fast they come.
 //
 // Plain values that belong to the loop's thread; time comes in as an argument. Adding a call
-// allocates nothing. Everything starts at nothing with the agent.
+// allocates nothing. All counts start at zero with the agent.
 #pragma once
 
 #include <array>
@@ -18,8 +18,8 @@
 namespace hutch {
 
 // Counts of durations in microseconds, in buckets that grow by a quarter of a power of two: from
-// 1 us to 38 hours, and no bound is off by more than a quarter. Powers of two are bounds of
-// buckets, inclusive ones, as Prometheus wants them.
+// 1 us to 38 hours, so a quantile is at most a quarter off. Each power of two is the inclusive
+// upper bound of a bucket, as Prometheus expects.
 class Histogram {
  public:
   static constexpr size_t kBuckets = 144;
@@ -27,9 +27,9 @@ class Histogram {
   void Add(uint64_t us);
   uint64_t count() const { return count_; }
   uint64_t sum_us() const { return sum_us_; }
-  // How many took at most 2^exponent microseconds. REQUIRES: exponent <= 36.
+  // The number of durations of at most 2^exponent microseconds. REQUIRES: exponent <= 36.
   uint64_t CountUpTo(unsigned exponent) const;
-  // In microseconds; at most a quarter off. std::nullopt: of nothing. REQUIRES: 0 <= q <= 1.
+  // In microseconds; at most a quarter off. nullopt: there are none. REQUIRES: 0 <= q <= 1.
   std::optional<double> Quantile(double q) const;
   Histogram& operator+=(const Histogram& other);
 
@@ -39,7 +39,7 @@ class Histogram {
   uint64_t sum_us_ = 0;
 };
 
-// A histogram that forgets: it holds what was added in the last kSpan to 2 * kSpan.
+// A histogram of what was added in the last kSpan to 2 * kSpan.
 class RecentHistogram {
  public:
   static constexpr auto kSpan = std::chrono::minutes(5);
@@ -54,7 +54,7 @@ class RecentHistogram {
   Clock::time_point since_{};
 };
 
-// How many happen a second, over the last kSeconds whole ones.
+// Events per second, over the last kSeconds whole seconds.
 class Rate {
  public:
   static constexpr int64_t kSeconds = 10;
@@ -65,28 +65,28 @@ class Rate {
  private:
   void Turn(int64_t second);
 
-  std::array<uint64_t, kSeconds + 1> counts_{};  // by second, the one that runs included
-  int64_t second_ = 0;                           // the one that runs
+  std::array<uint64_t, kSeconds + 1> counts_{};  // by second, with the current one
+  int64_t second_ = 0;                           // the current one
 };
 
 inline constexpr size_t kEndings = static_cast<size_t>(Ending::kUntold);
 const char* StatusOf(Ending ending);  // "returned" "raised" "limit" "died" "cancelled" "fault"
 const char* LimitOf(Ending ending);   // "time" "cpu_time" ...; "": no limit ended it
 
-// Of one pool.
+// The metrics of one pool.
 struct PoolMetrics {
-  std::array<uint64_t, kEndings> endings{};  // by Ending; nothing is counted under kNoCall
-  uint64_t hits = 0;                         // calls on a cell that their client held already
-  uint64_t misses = 0;                       // calls that had to ask for one
-  uint64_t refused = 0;  // calls for which there was no cell in time, or no room in the queue
-  Histogram queue, send, run, receive, total;  // as clients tell of each call
-  RecentHistogram recent;                      // of `total`
+  std::array<uint64_t, kEndings> endings{};  // by Ending; kNoCall stays 0
+  uint64_t hits = 0;                         // calls on a cell that their client already held
+  uint64_t misses = 0;                       // calls that had to ask for a cell
+  uint64_t refused = 0;  // calls that got no cell in time, or no place in the queue
+  Histogram queue, send, run, receive, total;  // as the clients report each call
+  RecentHistogram recent;                      // of whole calls, like `total`
   Rate rate;
 
   uint64_t calls() const;
   // `ahead`: the cell was leased before the call wanted it.
   void Add(const CallNote& note, bool ahead, Clock::time_point now);
-  // A call whose client is gone: nobody told how long it took.
+  // A call whose client is gone: how long it took is not known.
   void AddAbandoned(bool ahead, Clock::time_point now);
 };
 
@@ -98,7 +98,7 @@ struct Metrics {
   double build_sec = 0;
 };
 
-// How a call ended that its client could not tell: by what its cell's warden says.
+// How a call ended whose client could not tell, by the warden's report of its cell.
 Ending EndingOf(const CellReport& report);
 
 }  // namespace hutch

@@ -104,7 +104,7 @@ TEST(PoolMetrics, CountEachCallOnce) {
   EXPECT_EQ(metrics.calls(), 3u);
   EXPECT_EQ(metrics.hits, 2u);
   EXPECT_EQ(metrics.misses, 1u);
-  EXPECT_EQ(metrics.total.count(), 2u) << "nobody told how long the abandoned one took";
+  EXPECT_EQ(metrics.total.count(), 2u) << "how long the abandoned one took is not known";
   EXPECT_EQ(metrics.total.sum_us(), 4321u + 100u);
   EXPECT_EQ(metrics.queue.sum_us() + metrics.send.sum_us() + metrics.run.sum_us() +
                 metrics.receive.sum_us(),

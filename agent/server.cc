@@ -18,7 +18,7 @@ namespace hutch {
 namespace {
 
 constexpr size_t kMaxConnections = 1024;
-constexpr size_t kMaxRefused = 16;    // clients being told that there is no room for them
+constexpr size_t kMaxRefused = 16;    // clients being turned away at once
 constexpr size_t kMaxBacklog = 4096;  // messages queued for a client that does not read
 constexpr auto kGreeting = std::chrono::seconds(10);        // until a client has said hello
 constexpr auto kRefusedGreeting = std::chrono::seconds(1);  // one that is then turned away
@@ -29,7 +29,7 @@ constexpr auto kFlushAgain = std::chrono::milliseconds(10);
 
 class Server::Connection final : public Peer {
  public:
-  // `refusal`: what it is told in answer to its hello, and dropped.
+  // With `refusal` the client gets that in answer to its hello, and is dropped.
   Connection(Server& server, Fd socket, uint64_t id, std::optional<Error> refusal)
       : server_(server), socket_(std::move(socket)), id_(id), refusal_(std::move(refusal)) {
     server_.loop_.Add(socket_.get(), EPOLLIN, [this](uint32_t events) { OnReady(events); });
@@ -82,7 +82,7 @@ class Server::Connection final : public Peer {
   void OnReady(uint32_t events) {
     try {
       if (events & EPOLLOUT) Flush();
-      // A few messages each turn: one busy client does not keep the others waiting.
+      // A few messages at a time, so that one busy client does not keep the others waiting.
       for (int i = 0; i < 16 && !dropping_; ++i) {
         const auto received = ReceiveMessage(socket_.get());
         if (!received) return;
@@ -91,7 +91,7 @@ class Server::Connection final : public Peer {
     } catch (const Error& error) {
       if (error.code() != Code::kUnavailable) Complain(error);
       DropSoon();
-    } catch (const std::exception& error) {  // one client's message never ends the agent
+    } catch (const std::exception& error) {  // one client's message must not end the agent
       Complain(error);
       DropSoon();
     }
@@ -106,13 +106,12 @@ class Server::Connection final : public Peer {
     const auto* hello = std::get_if<Hello>(&message);
     if (hello == nullptr) throw Error(Code::kProtocol, "a client did not say hello");
     if (hello->wire_version != kWireVersion) {
-      Send(
-          Failed{0, static_cast<int32_t>(Code::kVersionMismatch),
-                 "this agent speaks wire version " + std::to_string(kWireVersion) +
-                     ", the client version " + std::to_string(hello->wire_version),
-                 "`hutch agent stop` ends it; the next call starts one of the client's own version",
-                 false},
-          {});
+      Send(Failed{0, static_cast<int32_t>(Code::kVersionMismatch),
+                  "this agent speaks wire version " + std::to_string(kWireVersion) +
+                      ", the client version " + std::to_string(hello->wire_version),
+                  "run `hutch agent stop`; the next call starts an agent of the client's version",
+                  false},
+           {});
       return;
     }
     caller_ = {hello->uid, hello->pid};
@@ -133,7 +132,7 @@ class Server::Connection final : public Peer {
     Send(Welcome{kWireVersion, server_.agent_name_}, {&descriptor, 1});
   }
 
-  // False: not now. Throws nothing: short of descriptors, a message that wants one waits.
+  // False: the message cannot be sent now, for example for want of descriptors. Never throws.
   bool TrySend(const Message& message, std::span<const int> descriptors) {
     try {
       return SendMessage(socket_.get(), message, descriptors);
@@ -149,8 +148,8 @@ class Server::Connection final : public Peer {
       for (const Fd& fd : backlog_.front().descriptors) descriptors.push_back(fd.get());
       if (!TrySend(backlog_.front().message, descriptors)) {
         if (sent || dropping_) return;
-        // The socket takes more, but no descriptors: too many lie unread elsewhere. It would go on
-        // saying that it is ready.
+        // The socket has room, but the kernel takes no more descriptors: too many are unread in
+        // other sockets. epoll would report the socket as ready all the time.
         server_.loop_.Change(socket_.get(), EPOLLIN);
         flush_again_ = server_.loop_.After(
             kFlushAgain, [this] { server_.loop_.Change(socket_.get(), EPOLLIN | EPOLLOUT); });
@@ -192,41 +191,41 @@ void Server::Listen() {
   loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnAccept(); });
 }
 
-// Numbers are the lowest free ones, so that of `socket` tells how many descriptors are open.
+// The kernel gives out the lowest free number, so `socket` says how many descriptors are open.
 std::optional<Error> Server::WhyRefuse(int socket) const {
   const size_t connected = connections_.size() - refused_;
   const int limit = DescriptorLimit();
   std::string why;
-  if (connected >= kMaxConnections) why = "as many as there may be";
+  if (connected >= kMaxConnections) why = "which is the most it takes";
   if (socket >= ConnectionsBelow(limit)) {
-    why = "and of the " + std::to_string(limit) +
-          " descriptors it may have open the rest is kept "
-          "for cells";
+    why = "and the rest of the " + std::to_string(limit) +
+          " descriptors that it may have open is kept for cells";
   }
   if (why.empty()) return std::nullopt;
-  return Error(Code::kBusy,
-               "the agent takes no more clients now: " + std::to_string(connected) +
-                   " are connected, " + why,
-               "end what holds connections to the agent (each process has one), or raise the limit "
-               "of open files",
-               false,
-               {{"queued", static_cast<double>(connected)},
-                {"capacity", static_cast<double>(kMaxConnections)},
-                {"waited_sec", 0}});
+  return Error(
+      Code::kBusy,
+      "the agent takes no more clients at present: " + std::to_string(connected) +
+          " are connected, " + why,
+      "close processes that are connected to the agent (each has one connection), or raise "
+      "the limit of open files",
+      false,
+      {{"queued", static_cast<double>(connected)},
+       {"capacity", static_cast<double>(kMaxConnections)},
+       {"waited_sec", 0}});
 }
 
 void Server::OnAccept() {
   Fd peer(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!peer) {
-    // Who wants to connect waits, and the loop is not called for it again and again.
+    // New clients wait, and epoll does not report the socket again and again.
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       loop_.Remove(listener_.get());
       listen_again_ = loop_.After(kListenAgain, [this] { Listen(); });
     }
     return;
   }
-  // The directory is 0700 already; the uid is checked all the same. Never by pid: a pid can be
-  // another's by now.
+  // The directory is 0700 already, and the uid is checked as well. Never the pid: it may belong to
+  // another process by now.
   if (PeerOf(peer.get()).uid != ::getuid()) return;
   std::optional<Error> refusal = WhyRefuse(peer.get());
   if (refusal && refused_ >= kMaxRefused) return;
@@ -236,7 +235,7 @@ void Server::OnAccept() {
   try {
     connections_.emplace(
         id, std::make_unique<Connection>(*this, std::move(peer), id, std::move(refusal)));
-  } catch (const Error& error) {  // the kernel watches no more sockets: this client is turned away
+  } catch (const Error& error) {  // epoll takes no more sockets
     std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id), error.what());
   }
 }

@@ -3,9 +3,9 @@
 // The agent's socket: accepts clients of our own user, reads their messages, and gives them to the
 // broker.
 //
-// Belongs to the loop's thread. A client that sends nonsense, or does not read what it is sent, is
-// dropped, and every cell it held dies. One that comes while the agent has no room is told so with
-// the numbers, and nobody else notices.
+// Belongs to the loop's thread. A client that breaks the protocol, or does not read what it is
+// sent, is dropped, and every cell it held ends. A client that connects while the agent has no room
+// gets an error with the numbers; the other clients are not affected.
 #pragma once
 
 #include <deque>
@@ -34,11 +34,11 @@ class Server {
   Loop& loop_;
   Broker& broker_;
   Fd listener_;
-  TimerId listen_again_ = 0;  // while descriptors are short it does not listen: accept() would spin
+  TimerId listen_again_ = 0;  // set while it does not listen: accept() would fail again and again
   std::string agent_name_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
-  size_t refused_ = 0;  // of those: being told so
+  size_t refused_ = 0;  // of those: clients that are being turned away
 };
 
 }  // namespace hutch

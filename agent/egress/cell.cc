@@ -44,7 +44,7 @@ std::vector<NetworkRecord> EgressCell::Close() {
   std::vector<NetworkRecord> records = std::exchange(records_, {});
   if (dropped_records_ > 0) {
     NetworkRecord more;
-    more.reason = "these and further connections were not kept one by one";
+    more.reason = "further connections, which are only counted";
     more.allowed = true;
     more.count = std::exchange(dropped_records_, 0);
     records.push_back(more);
@@ -52,7 +52,7 @@ std::vector<NetworkRecord> EgressCell::Close() {
   return records;
 }
 
-// The forwarder broke the protocol, or is gone.
+// The forwarder broke the protocol (`why`) or is gone ("").
 void EgressCell::Drop(const std::string& why) {
   if (!channel_) return;
   shared_.loop.Remove(channel_.get());
@@ -61,7 +61,7 @@ void EgressCell::Drop(const std::string& why) {
   for (const auto& [id, stream] : std::exchange(streams_, {})) stream->Close();
   lookups_->waiting.clear();
   if (why.empty()) {
-    if (const auto tell = std::exchange(forwarder_gone_, nullptr)) tell();
+    if (const auto gone = std::exchange(forwarder_gone_, nullptr)) gone();
     return;
   }
   NetworkRecord record;
@@ -97,7 +97,7 @@ void EgressCell::Open(uint32_t listener, uint64_t id) {
   if (streams_.size() >= shared_.limits.connections)
     why = std::to_string(shared_.limits.connections) + " connections are open at once";
   if (const size_t share = ShareOf(shared_.FreeStreams()); streams_.size() >= share)
-    why = "the call has as many connections as are its share while so many are open";
+    why = "the call has its share of the connections while so many are open";
   if (++opened_ > shared_.limits.all_connections)
     why = "the call has opened " + std::to_string(shared_.limits.all_connections) + " connections";
   if (spent_ >= shared_.limits.bytes) why = "the call has used up its bytes";

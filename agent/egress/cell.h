@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// One cell in the egress process: its channel to the forwarder, its streams, what it used up, and
-// the records of what was decided for it.
+// One cell in the egress process: its channel to the forwarder, its streams, the bytes it used up,
+// and the records of what was decided for it.
 //
 // Belongs to the loop's thread. The channel's other end may be hostile: a frame that is not exactly
-// what the protocol says ends the channel and everything of the cell.
+// what the protocol says ends the channel and all streams of the cell.
 #pragma once
 
 #include <deque>
@@ -18,7 +18,7 @@
 
 namespace hutch {
 
-class EgressCell : public Stream::Door {
+class EgressCell : public Stream::Owner {
  public:
   // `forwarder_gone` is called when the forwarder ends before CallIsOver() and Close().
   EgressCell(EgressShared& shared, std::shared_ptr<const EgressPolicy> policy, Fd channel,
@@ -27,7 +27,7 @@ class EgressCell : public Stream::Door {
 
   void Tick(Clock::time_point now);
   void CallIsOver() { forwarder_gone_ = nullptr; }
-  // Closes everything; what was decided. The first ones are kept where there are too many.
+  // Closes everything, and returns what was decided: the first records where there were too many.
   std::vector<NetworkRecord> Close();
   size_t streams() const { return streams_.size(); }
 
@@ -57,7 +57,7 @@ class EgressCell : public Stream::Door {
   Fd channel_;
   std::function<void()> forwarder_gone_;
   std::map<uint64_t, std::shared_ptr<Stream>> streams_;
-  std::deque<Pending> replies_;  // that the forwarder has not room for; meanwhile it is not read
+  std::deque<Pending> replies_;  // that the socket has no room for; meanwhile it is not read
   uint64_t last_id_ = 0;
   uint64_t opened_ = 0;
   uint64_t spent_ = 0;

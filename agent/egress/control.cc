@@ -7,6 +7,7 @@
 
 #include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/json_text.h"
 #include "wire/memfd.h"
 
 namespace hutch {
@@ -16,7 +17,7 @@ using nlohmann::json;
 
 constexpr size_t kMaxText = 16u << 20;
 
-// The conversion of any other number loses some of it, or is undefined.
+// Converting any other number would lose some of it, or be undefined.
 template <class T>
 T Number(const json& number) {
   if (!number.is_number_unsigned() || number.get<uint64_t>() > std::numeric_limits<T>::max())
@@ -24,7 +25,7 @@ T Number(const json& number) {
   return number.get<T>();
 }
 
-// A secret's value may be no UTF-8; what is JSON must be.
+// As numbers: a secret's value may not be UTF-8, which JSON must be.
 json Bytes(const std::string& text) {
   json::array_t bytes;
   for (const char c : text) bytes.emplace_back(static_cast<unsigned char>(c));
@@ -105,11 +106,10 @@ EgressMessage FromJson(const json& j) {
 
 }  // namespace
 
-// The text travels in a sealed memfd: it may be longer than a datagram, and a secret in it is in
-// no socket's buffer.
+// The text travels in a sealed memfd: it may be longer than a datagram, and a secret in it never
+// lies in a socket's buffer.
 bool SendEgress(int fd, const EgressMessage& message, int descriptor) {
-  const std::string text = std::visit([](const auto& m) { return ToJson(m); }, message)
-                               .dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = JsonText(std::visit([](const auto& m) { return ToJson(m); }, message));
   const Fd memfd = MakeSealedMemfd("hutch-egress", text.data(), text.size());
   const int both[] = {memfd.get(), descriptor};
   char mark = 'J';

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What agent and egress process tell each other, over one SEQPACKET socket: JSON, and descriptors
-// beside it. Both ends are ours; the egress process's answers are bounded and read as text only,
-// for its parsers face strangers.
+// The messages between agent and egress process, over one SEQPACKET socket: JSON, with descriptors
+// beside it. Both ends are ours, but the egress process may have been taken over by what it reads:
+// its messages are bounded and hold text only.
 //
 // Stateless functions; safe from any thread.
 #pragma once
@@ -18,9 +18,9 @@
 
 namespace hutch {
 
-// egress process -> agent, first of all
+// egress process -> agent, as the first message
 struct EgressHello {
-  std::string token;  // that it was started with
+  std::string token;  // the one that it was started with
 };
 // agent -> egress process
 struct SetPolicy {
@@ -35,20 +35,20 @@ struct AddCell {  // with one descriptor: our end of its egress channel
   uint64_t cell = 0;
   uint64_t policy = 0;
 };
-struct CallOver {  // its forwarder may end from now on: we end what it is in
+struct CallOver {  // its forwarder may end from now on: the agent ends its container
   uint64_t cell = 0;
 };
 struct CloseCell {
   uint64_t cell = 0;
 };
-struct EgressPing {};  // answered at once, by the same
+struct EgressPing {};  // answered at once, with the same message
 // egress process -> agent, once for each CloseCell
 struct CellClosed {
   uint64_t cell = 0;
   std::vector<NetworkRecord> records;
 };
 
-// egress process -> agent: before CallOver and CloseCell of that cell
+// egress process -> agent, unless CallOver or CloseCell of that cell came before
 struct ForwarderGone {
   uint64_t cell = 0;
 };
@@ -63,8 +63,8 @@ struct ReceivedEgress {
   EgressMessage message;
   Fd descriptor;  // of an AddCell
 };
-// std::nullopt: nothing is there. Throws kUnavailable when it is closed, kProtocol on anything else
-// than a message.
+// nullopt: no message has arrived. Throws kUnavailable when the socket is closed, kProtocol on
+// anything that is not a message.
 std::optional<ReceivedEgress> ReceiveEgress(int fd);
 
 }  // namespace hutch

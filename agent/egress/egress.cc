@@ -26,15 +26,15 @@ namespace fs = std::filesystem;
 
 constexpr auto kStart = std::chrono::seconds(20);
 constexpr auto kClose = std::chrono::seconds(2);
-// It is asked whether it lives at every beat. Beats are counted, and not time: one that the agent
-// itself slept through is no silence.
+// The process is pinged at every beat. Beats are counted instead of time: time during which the
+// agent itself was suspended must not count as silence.
 constexpr std::chrono::milliseconds kBeat{500};
 constexpr int kMostBeats = 10;
-// After a start that failed: the cells that come meanwhile have no network, and say why.
+// After a failed start. Cells that are added meanwhile have no network, and their records say why.
 constexpr auto kPause = std::chrono::seconds(2);
-constexpr char kUser[] = "999:999";  // no worker's (those begin at 1000), and not the agent's
+constexpr char kUser[] = "999:999";  // neither a worker's (those begin at 1000) nor the agent's
 constexpr char kSocketName[] = "egress.sock";
-constexpr char kSocketDir[] = "/run/hutch";  // inside
+constexpr char kSocketDir[] = "/run/hutch";  // in the container
 constexpr char kCaFile[] = "/opt/hutch-ca.pem";
 constexpr char kImageCaFile[] = "/etc/ssl/certs/ca-certificates.crt";
 constexpr char kRole[] = "egress";
@@ -96,7 +96,7 @@ std::string EgressContainerSpec(const Paths& paths, const EgressLaunch& launch,
       {"use_image_hosts", false},
       {"use_image_resolve_conf", false},
       {"selinux_opts", {"disable"}},
-      // Of open files it gets what Podman may give; the process lowers that by itself.
+      // No limit of open files here: it gets what Podman may give, and lowers that itself.
       {"r_limits", {{{"type", "core"}, {"soft", 0}, {"hard", 0}}}},
       {"log_configuration", {{"driver", "k8s-file"}, {"size", 1 << 20}}},
       {"image_volume_mode", "ignore"},
@@ -120,9 +120,9 @@ struct Egress::Impl {
   struct Cell {
     uint64_t policy = 0;
     Fd channel;         // until it is sent
-    std::string fault;  // its process is gone, or never was
-    std::string lost;   // its process lives, but nothing of the cell reaches it
-    Closed closed;      // who waits for its end
+    std::string fault;  // why it has no process; "": it has one, or waits for one
+    std::string lost;   // why it does not reach its process, which runs
+    Closed closed;      // set by CloseCell()
     TimerId timer = 0;
   };
   struct Outgoing {
@@ -139,7 +139,7 @@ struct Egress::Impl {
   void OnConnection(uint32_t events);
   void Lost(const std::string& why);
   void Beat();
-  void TellOfLost();
+  void ReportLost();
   void Send(EgressMessage message, Fd descriptor = Fd());
   void Flush();
   void SendCell(uint64_t id, Cell& cell);
@@ -160,7 +160,7 @@ struct Egress::Impl {
   std::string token;
   std::string container;
   Fd listener;
-  Fd newcomer;  // has connected, and has not said its token yet
+  Fd newcomer;  // has connected, and has not sent its token yet
   Fd connection;
   TimerId start_timer = 0;
   TimerId beat_timer = 0;
@@ -215,7 +215,7 @@ void Egress::Impl::Begin() {
                 is_alive = alive] {
     std::string failure;
     try {
-      // What is left of the last one, or of an agent before this one.
+      // Containers of the last process, or of an earlier agent.
       for (const ContainerInfo& info : podman.List("hutch.instance=" + paths.instance_label())) {
         const auto role = info.labels.find("hutch.role");
         if (role != info.labels.end() && role->second == kRole) podman.Remove(info.id);
@@ -245,7 +245,7 @@ void Egress::Impl::OnAccept() {
       const auto* hello = std::get_if<EgressHello>(&received->message);
       right = hello != nullptr && hello->token == token;
     } catch (const Error&) {
-      // Whoever it was, it is not the one that was started.
+      // This is not the process that was started.
     }
     if (!right) return Hang(&newcomer);
     loop.Remove(newcomer.get());
@@ -259,7 +259,7 @@ void Egress::Impl::OnAccept() {
     for (auto& [id, cell] : cells) {
       if (cell.channel) SendCell(id, cell);
     }
-    TellOfLost();
+    ReportLost();
   });
 }
 
@@ -279,17 +279,18 @@ void Egress::Impl::OnConnection(uint32_t events) {
         continue;
       }
       auto* closed = std::get_if<CellClosed>(&received->message);
-      if (closed == nullptr) throw Error(Code::kProtocol, "it said what only an agent says");
+      if (closed == nullptr)
+        throw Error(Code::kProtocol, "it sent a message that only an agent sends");
       Finish(closed->cell, std::move(closed->records));
     }
   } catch (const Error& error) {
     Lost(error.code() == Code::kUnavailable ? "the egress process ended: connections were cut off"
                                             : std::string("the egress process: ") + error.what());
-    TellOfLost();
+    ReportLost();
   }
 }
 
-// A stopped process keeps its connections, and would keep those of its cells: it is removed now.
+// A stopped process would keep the connections of its cells open, so it is removed.
 void Egress::Impl::Beat() {
   if (++unanswered <= kMostBeats) {
     Send(EgressPing{});
@@ -304,10 +305,10 @@ void Egress::Impl::Beat() {
     }
   });
   Lost("the egress process did not answer for seconds, and was ended: connections were cut off");
-  TellOfLost();
+  ReportLost();
 }
 
-// Fails closed: no cell has a way out but through the process that is gone.
+// Fails closed: the process was the only way out for its cells.
 void Egress::Impl::Lost(const std::string& why) {
   std::fprintf(stderr, "egress: %s\n", why.c_str());
   if (state == State::kStarting) {
@@ -330,10 +331,10 @@ void Egress::Impl::Lost(const std::string& why) {
   for (const uint64_t id : waiting) Finish(id, Fault(why));
 }
 
-// Of a start that failed nobody is told: a cell that is made now would have no network either, and
-// the calls say why. At once, so that no call gets one of them meanwhile. Never while a cell is
-// being added.
-void Egress::Impl::TellOfLost() {
+// Called at once when the process is lost, so that no call gets one of its cells meanwhile, but
+// never while a cell is being added. Not called when a start failed: a new cell would have no
+// network either, and the calls' records say why.
+void Egress::Impl::ReportLost() {
   std::vector<uint64_t> lost;
   for (const auto& [id, cell] : cells) {
     if (!cell.fault.empty() && !cell.closed) lost.push_back(id);
@@ -360,7 +361,7 @@ void Egress::Impl::Flush() {
     }
     loop.Change(connection.get(), EPOLLIN);
   } catch (const Error&) {
-    // Reading says the same, with the answers that came before the end.
+    // Reading reports the same, after the answers that arrived before the end.
     outgoing.clear();
   }
 }
@@ -372,7 +373,7 @@ Egress::Impl::Policy& Egress::Impl::PolicyOf(const PoolSpec& pool) {
   return policies.emplace_back(Policy{next_policy++, pool.allow_network, pool.secrets});
 }
 
-// Its secrets are kept nowhere when the last cell of it is gone.
+// When the last cell with a policy is gone, its secrets are kept nowhere.
 void Egress::Impl::Release(uint64_t id) {
   for (auto policy = policies.begin(); policy != policies.end(); ++policy) {
     if (policy->id != id || --policy->cells > 0) continue;
@@ -415,8 +416,8 @@ void Egress::Trust(std::string ca_bundle) {
   impl_->launch.ca_bundle = std::move(ca_bundle);
   if (impl_->state != Impl::State::kDown)
     impl_->Lost("[host] ca_bundle was changed: connections were cut off");
-  impl_->not_before = {};  // what failed may have failed for the file's sake
-  impl_->TellOfLost();
+  impl_->not_before = {};  // the last start may have failed because of the file
+  impl_->ReportLost();
 }
 
 void Egress::AddCell(uint64_t id, const PoolSpec& pool, Fd channel) {

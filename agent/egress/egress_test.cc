@@ -62,7 +62,7 @@ class EgressFace : public ::testing::Test {
     loop_.Run();
     ASSERT_TRUE(is_done);
   }
-  // What the process was told next.
+  // The next message to the process.
   ReceivedEgress Received() {
     std::optional<ReceivedEgress> received;
     RunUntil([&] {
@@ -167,7 +167,7 @@ TEST_F(EgressFace, FailsClosedWhenItsProcessDies) {
   records.clear();
   egress.CloseCell(2, [&](std::vector<NetworkRecord> r) { records = std::move(r); });
   ASSERT_EQ(records.size(), 1u);
-  // The next cell has another process, which is told the policy anew.
+  // The next cell has another process, which is sent the policy again.
   const Fd three = AddCell(egress, 3);
   EXPECT_TRUE(std::holds_alternative<SetPolicy>(Received().message));
   EXPECT_EQ(podman_.created(), 2u);

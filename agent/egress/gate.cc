@@ -28,16 +28,16 @@ std::string InLowerCase(std::string text) {
   return text;
 }
 
-// As the servers read a header's name that hand headers on as variables: "X_Forwarded_Host" and
-// "X-Forwarded-Host" are one to them.
+// A header's name as servers read it that pass headers on as variables: to them "X_Forwarded_Host"
+// and "X-Forwarded-Host" are the same.
 std::string NormalName(const std::string& name) {
   std::string normal = InLowerCase(name);
   std::ranges::replace(normal, '_', '-');
   return normal;
 }
 
-// What is between a client and its proxy, and what a proxy could be made to vouch for: among it
-// what some servers take for the host in the place of Host.
+// Removes headers that are meant for a proxy, and those by which a proxy states who asked or for
+// which host: some servers believe these instead of Host.
 void RemoveProxyHeaders(RequestHead* head) {
   constexpr auto kNames = std::to_array<std::string_view>(
       {"proxy-authorization", "proxy-connection", "proxy-authenticate", "x-real-ip", "forwarded",
@@ -48,8 +48,8 @@ void RemoveProxyHeaders(RequestHead* head) {
   });
 }
 
-// Whether some servers do what this header says and not what the request's first line does: another
-// method, or another path.
+// Whether some servers follow this header rather than the request's first line: it can change the
+// method or the path.
 bool OverridesFirstLine(const std::string& normal_name) {
   if (normal_name == "destination") return true;  // of COPY and MOVE
   if (!normal_name.starts_with("x-")) return false;
@@ -73,8 +73,8 @@ bool IsUpgradeToWebSocket(const RequestHead& head) {
          head.minor_version == 1;
 }
 
-// What a server, or a proxy before it, could take in another way than Gate does: then it would be
-// for another host, or no HTTP/1.1 at all.
+// Refuses what a server, or a proxy in front of it, could read differently than Gate: as a request
+// to another host, or as another protocol than HTTP/1.1.
 void CheckOneMeaning(const RequestHead& head) {
   const std::string method = InLowerCase(head.method);
   if (method == "connect" || method == "pri")
@@ -83,9 +83,9 @@ void CheckOneMeaning(const RequestHead& head) {
     ThrowRefusal({400, "the request's target is not a path"});
   for (const auto& [name, value] : head.headers) {
     if (NormalName(name) == "http2-settings")
-      ThrowRefusal({400, "HTTP/2 is not spoken here: its requests could name another host"});
+      ThrowRefusal({400, "HTTP/2 is not supported: its requests could name another host"});
     if (NormalName(name) != "connection") continue;
-    // Whoever is between us and the server removes what this names: it may be Host.
+    // A proxy between us and the server removes the headers named here, Host among them.
     std::string_view left = value;
     while (!left.empty()) {
       const size_t comma = left.find(',');
@@ -170,7 +170,7 @@ void Gate::FeedRequests(std::string_view in, std::string* out) {
       in.remove_prefix(passed);
       continue;
     }
-    if (options_.one_request && any_request_) return;  // what follows may be for another host
+    if (options_.one_request && any_request_) return;  // what follows may be meant for another host
     if (!reader_.Feed(in)) return;
     RequestHead head = reader_.Take();
     if (!head.target.starts_with('/') && head.target != "*")
@@ -199,12 +199,13 @@ void Gate::PassHead(RequestHead head, std::string* out) {
                                                     : HostPort(options_.host, options_.port));
     head.headers.emplace_back("Connection", "close");
   } else if (head.upgrade) {
-    // Until the answer says whether what follows is still HTTP. The answer to a later request
-    // could not be told from the answers before it.
+    // Nothing goes on until the answer says whether what follows is still HTTP. For a later request
+    // it would be unclear which answer is the one to it.
     if (!IsUpgradeToWebSocket(head))
-      ThrowRefusal({400, "the one protocol that Upgrade may ask for is websocket, with GET"});
+      ThrowRefusal({400, "the only protocol that Upgrade may ask for is websocket, with GET"});
     if (!first || head.body != RequestHead::Body::kNone)
-      ThrowRefusal({400, "only the first request may ask for another protocol, and has no body"});
+      ThrowRefusal(
+          {400, "only the first request may ask for another protocol, and must have no body"});
     awaits_answer_ = true;
   }
   CheckOneMeaning(head);
@@ -215,11 +216,12 @@ void Gate::PassHead(RequestHead head, std::string* out) {
 void Gate::AddSecrets(RequestHead* head) const {
   const std::string method = InLowerCase(head->method);
   if (method == "trace" || method == "track")
-    ThrowRefusal({405, "the answer to " + head->method + " would tell the secret"});
+    ThrowRefusal({405, "the answer to " + head->method + " would contain the secret"});
   if (std::ranges::any_of(options_.secrets, HasLimits)) {
     for (const auto& [name, value] : head->headers) {
       if (OverridesFirstLine(NormalName(name)))
-        ThrowRefusal({400, name + " could make the server do what its secret is not for"});
+        ThrowRefusal(
+            {400, name + " could make the server do something that the secret is not meant for"});
     }
   }
   head->Remove("host");

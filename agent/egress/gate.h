@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a cell says on one connection, checked before any of it goes on to the server: that TLS
-// names the host it was opened for, that HTTP requests do, and, for a host with a secret, the
-// requests with its header added.
+// Checks what a cell sends on one connection before any of it goes on to the server: TLS and HTTP
+// requests must name the host that the connection was opened for. For a host with a secret it adds
+// the secret's header to the requests.
 //
 // A value of one thread. Nothing here does I/O.
 #pragma once
@@ -25,10 +25,11 @@ struct GateOptions {
     kEither,  // any other port: TLS is checked where the first byte is TLS's, the rest passes
   };
   Kind kind = Kind::kEither;
-  std::string host;          // normal form or an address
-  uint16_t port = 0;         // that the cell meant
-  bool literal = false;      // `host` is an address, which no TLS client names: it may name none
-  bool one_request = false;  // what came to the proxy in absolute form: more may be for others
+  std::string host;      // normal form or an address
+  uint16_t port = 0;     // the one that the cell asked for
+  bool literal = false;  // `host` is an address: the TLS hello may then name no host
+  bool one_request =
+      false;  // came to the proxy in absolute form: a next one may be for another host
   std::vector<SecretRule> secrets{};  // of this host
   // Whether a rule allows this name, for a connection to an address.
   std::function<bool(const std::string& name)> allows{};
@@ -38,12 +39,12 @@ class Gate {
  public:
   explicit Gate(GateOptions options) : options_(std::move(options)) {}
 
-  // Appends to `out` what of `in`, and of what was held back before, may go on. Throws a Refusal;
-  // named() is then the host that the cell meant, if it said one.
+  // Appends to `out` what may go on of `in` and of what was held back before. Throws a Refusal;
+  // named() is then the host that the cell named instead, if any.
   void Feed(std::string_view in, std::string* out);
-  // As the first request, read already. Its target is a path.
+  // The same for a first request that was read already. Its target is a path.
   void FeedHead(RequestHead head, std::string* out);
-  // What the server answered, until open() or no longer awaits_answer().
+  // Takes the server's answer while awaits_answer().
   void FeedAnswer(std::string_view bytes, std::string* out);
 
   bool open() const { return open_; }  // everything passes from here on
@@ -59,7 +60,7 @@ class Gate {
   void AddSecrets(RequestHead* head) const;
 
   GateOptions options_;
-  std::string held_;  // of a hello, or behind a request that asks for another protocol
+  std::string held_;  // part of a hello, or what follows a request for another protocol
   HeadReader reader_;
   std::optional<BodyReader> body_;
   bool open_ = false;
@@ -69,8 +70,8 @@ class Gate {
   std::string named_;
 };
 
-// Whether a secret that is meant for `prefixes` goes with a request for `target`. A prefix ends at
-// a "/" of the path; a path that a server may take for another one (dots, escapes of "/" or of a
+// Whether a secret that is limited to `prefixes` goes with a request for `target`. A prefix ends at
+// a "/" of the path. A path that a server may read as another one (dots, escapes of "/" or of a
 // dot, empty segments) matches none.
 bool PathMatches(std::string_view target, const std::vector<std::string>& prefixes);
 

@@ -49,22 +49,22 @@ std::string_view Line(std::string_view& text) {
 void ReadRequestLine(std::string_view line, RequestHead* head) {
   const size_t first = line.find(' ');
   const size_t last = line.rfind(' ');
-  if (first == line.npos || first == last) Bad("the request line has not three words");
+  if (first == line.npos || first == last) Bad("the request line does not have three words");
   head->method = line.substr(0, first);
   head->target = line.substr(first + 1, last - first - 1);
   const std::string_view version = line.substr(last + 1);
   if (!IsToken(head->method) || head->method.size() > kMaxMethod) Bad("the method is not a token");
   const auto visible = [](char c) { return c > 0x20 && c < 0x7f; };
   if (head->target.empty() || !std::ranges::all_of(head->target, visible))
-    Bad("the request's target holds what no target may");
+    Bad("the request's target has invalid characters");
   if (version != "HTTP/1.1" && version != "HTTP/1.0")
-    ThrowRefusal({505, "HTTP/1.1 is spoken here"});
+    ThrowRefusal({505, "only HTTP/1.0 and HTTP/1.1 are supported"});
   head->minor_version = version.back() - '0';
 }
 
 void ReadHeader(std::string_view line, RequestHead* head) {
   if (head->headers.size() == kMaxHeaders) ThrowRefusal({431, "too many headers"});
-  if (line.front() == ' ' || line.front() == '\t') Bad("a header goes on in another line");
+  if (line.front() == ' ' || line.front() == '\t') Bad("a header continues on another line");
   const size_t colon = line.find(':');
   if (colon == line.npos || !IsToken(line.substr(0, colon))) Bad("a header's name is not a token");
   const std::string_view value = Trim(line.substr(colon + 1));
@@ -74,7 +74,7 @@ void ReadHeader(std::string_view line, RequestHead* head) {
   }
   // Servers that hand headers on as variables take "_" for "-".
   for (const char* name : {"content_length", "transfer_encoding"}) {
-    if (SameName(line.substr(0, colon), name)) Bad("a header's name could be taken for another");
+    if (SameName(line.substr(0, colon), name)) Bad("a header's name could be read as another name");
   }
   head->headers.emplace_back(line.substr(0, colon), value);
 }
@@ -95,11 +95,13 @@ void ReadFraming(RequestHead* head) {
     }
     if (SameName(name, "transfer-encoding")) {
       ++encodings;
-      if (!SameName(value, "chunked")) ThrowRefusal({501, "chunked is the one transfer encoding"});
+      if (!SameName(value, "chunked"))
+        ThrowRefusal({501, "the only transfer encoding supported is chunked"});
       head->body = RequestHead::Body::kChunked;
     }
   }
-  if (hosts > 1 || (hosts == 0 && head->minor_version == 1)) Bad("there is not one Host");
+  if (hosts > 1 || (hosts == 0 && head->minor_version == 1))
+    Bad("there is no Host header, or more than one");
   if (lengths > 1 || encodings > 1 || lengths + encodings > 1 ||
       (encodings == 1 && head->minor_version == 0))
     Bad("the body's length is given in two ways");

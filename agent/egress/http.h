@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// HTTP/1.1 requests as strictly as they can be read: what two readers could take in two ways is
-// refused, so that what we checked is what the server sees. Bytes of a stranger; all is bounded.
+// Reads HTTP/1.1 requests strictly: what two readers could read in two ways is refused, so that the
+// server sees what was checked here. The bytes are a stranger's; everything is bounded.
 //
 // Values of one thread. Nothing here does I/O.
 #pragma once
@@ -20,7 +20,7 @@ namespace hutch {
 inline constexpr size_t kMaxRequestHead = 64 * 1024;
 inline constexpr size_t kMaxHeaders = 200;
 
-// Why something is not let through, and what an HTTP client is told (0: nothing, it is cut off).
+// Why something is refused, and the status for an HTTP client (0: the connection is cut off).
 struct Refusal {
   int status = 0;
   std::string reason;
@@ -39,7 +39,7 @@ struct RequestHead {
       headers;  // as written; values without blanks around
   Body body = Body::kNone;
   uint64_t length = 0;   // of a kLength body
-  bool upgrade = false;  // asks to speak something else on this connection
+  bool upgrade = false;  // asks for another protocol on this connection
 
   // The value of the first header of that name (in lower case); nullptr: none.
   const std::string* Find(std::string_view lower_name) const;
@@ -50,8 +50,7 @@ struct RequestHead {
 // Collects bytes until a head is whole.
 class HeadReader {
  public:
-  // Takes from the front of `in` no more than belongs to the head; true when it is whole. Throws
-  // a Refusal.
+  // Takes what belongs to the head from the front of `in`; true when it is whole. Throws a Refusal.
   bool Feed(std::string_view& in);
   RequestHead Take();  // REQUIRES: Feed returned true; ready for the next
   bool empty() const { return text_.empty(); }
@@ -76,8 +75,8 @@ class BodyReader {
   int digits_ = 0;
 };
 
-// "host:port", the port there and in plain digits; std::nullopt: it is not that. The host is in
-// normal form (egress.h), or an address in its shortest form without brackets.
+// Reads "host:port"; the port may be missing if there is a default. nullopt: it is not that. The
+// host is in normal form (wire/egress.h), or an address in its shortest form without brackets.
 struct Authority {
   std::string host;
   uint16_t port = 0;
@@ -85,14 +84,14 @@ struct Authority {
 };
 std::optional<Authority> ParseAuthority(std::string_view text, uint16_t default_port = 0);
 
-// As an authority writes it: IPv6 in brackets.
+// The host as an authority has it: IPv6 in brackets.
 std::string InAuthority(std::string_view host);
 std::string HostPort(std::string_view host, uint16_t port);
 
 // Whether a Host header names this host, with this port or none.
 bool HostIs(std::string_view header, std::string_view host, uint16_t port);
 
-// An answer of our own, to be followed by the end of the connection.
+// The proxy's own answer. The connection has to be closed after it.
 std::string HttpAnswer(const Refusal& refusal);
 
 }  // namespace hutch

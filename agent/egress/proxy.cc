@@ -16,7 +16,7 @@ constexpr char kSocksName = 3;
 constexpr char kSocksV6 = 4;
 constexpr char kNoAuthentication = 0;
 
-// SOCKS5's own words for what went wrong.
+// Reply codes of SOCKS5 (RFC 1928).
 enum SocksReply : char {
   kGranted = 0,
   kNotAllowed = 2,
@@ -35,7 +35,7 @@ std::optional<ProxyRequest> ProxyReader::Feed(std::string_view& in, std::string*
   if (kind_ == Kind::kUnknown && !in.empty()) {
     kind_ = in.front() == kSocks5 ? Kind::kSocksGreeting : Kind::kHttp;
     if (kind_ == Kind::kHttp && (in.front() < 'A' || in.front() > 'z'))
-      ThrowRefusal({400, "neither HTTP nor SOCKS5 begins so"});
+      ThrowRefusal({400, "this is neither HTTP nor SOCKS5"});
   }
   return kind_ == Kind::kHttp ? FeedHttp(in) : FeedSocks(in, reply);
 }
@@ -45,17 +45,17 @@ std::optional<ProxyRequest> ProxyReader::FeedHttp(std::string_view& in) {
   RequestHead head = head_.Take();
   if (head.method == "CONNECT") {
     const auto to = ParseAuthority(head.target);
-    if (!to) ThrowRefusal({400, "CONNECT wants host:port"});
+    if (!to) ThrowRefusal({400, "CONNECT needs host:port"});
     if (head.body != RequestHead::Body::kNone) ThrowRefusal({400, "CONNECT has no body"});
     return ProxyRequest{*to, std::nullopt};
   }
   constexpr std::string_view kScheme = "http://";
   if (!head.target.starts_with(kScheme))
-    ThrowRefusal({400, "a proxy is asked with CONNECT host:port or http://host/path"});
+    ThrowRefusal({400, "a proxy needs CONNECT host:port or http://host/path"});
   const std::string_view rest = std::string_view(head.target).substr(kScheme.size());
   const size_t end = rest.find_first_of("/?#");
   const auto to = ParseAuthority(rest.substr(0, end), 80);
-  if (!to) ThrowRefusal({400, "the target names no host as it should"});
+  if (!to) ThrowRefusal({400, "the target does not name a valid host"});
   std::string path(end == rest.npos ? std::string_view() : rest.substr(end));
   if (!path.starts_with('/')) path.insert(path.begin(), '/');
   head.target = path;
@@ -69,10 +69,9 @@ std::optional<ProxyRequest> ProxyReader::FeedSocks(std::string_view& in, std::st
     const size_t size = text_.size();
     if (kind_ == Kind::kSocksGreeting) {
       if (size < 2 || size < 2u + Byte(text_[1])) continue;
-      const bool plain =
-          std::find(text_.begin() + 2, text_.end(), kNoAuthentication) != text_.end();
-      reply->append({kSocks5, plain ? kNoAuthentication : '\xff'});
-      if (!plain) ThrowRefusal({0, "SOCKS here wants no authentication"});
+      const bool open = std::find(text_.begin() + 2, text_.end(), kNoAuthentication) != text_.end();
+      reply->append({kSocks5, open ? kNoAuthentication : '\xff'});
+      if (!open) ThrowRefusal({0, "SOCKS is available without authentication only"});
       text_.clear();
       kind_ = Kind::kSocksRequest;
       continue;
@@ -83,7 +82,7 @@ std::optional<ProxyRequest> ProxyReader::FeedSocks(std::string_view& in, std::st
     const char type = text_[3];
     if (command != kSocksConnect) {
       reply->append(SocksAnswer(kNoSuchCommand));
-      ThrowRefusal({0, "SOCKS here connects, and does nothing else"});
+      ThrowRefusal({0, "the only SOCKS command is CONNECT"});
     }
     size_t address = 0;
     if (type == kSocksV4) address = 4;
@@ -91,13 +90,13 @@ std::optional<ProxyRequest> ProxyReader::FeedSocks(std::string_view& in, std::st
     if (type == kSocksName) address = 1u + Byte(text_[4]);
     if (address == 0 || text_[2] != 0) {
       reply->append(SocksAnswer(kNoSuchAddress));
-      ThrowRefusal({0, "SOCKS knows no such address"});
+      ThrowRefusal({0, "the SOCKS address is not valid"});
     }
     if (size < 4 + address + 2) continue;
     std::string host;
     if (type == kSocksName) {
       host = text_.substr(5, address - 1);
-      // Some programs give addresses as names. ParseAuthority knows them; IPv6 wants brackets.
+      // Some programs send addresses as names. ParseAuthority() reads them; IPv6 needs brackets.
       if (const auto ip = ParseIp(host); ip && ip->v6) host = InAuthority(host);
     } else {
       IpAddress ip;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The one port on which the cell's proxy-aware programs ask for hosts: HTTP CONNECT, HTTP requests
-// in absolute form, and SOCKS5 with names, told apart by the first byte. One reader for each, and
-// one for all of their names (ParseAuthority).
+// Reads what a cell's proxy-aware programs ask for on the proxy's port: HTTP CONNECT, HTTP requests
+// in absolute form, or SOCKS5 with names; the first byte says which. Each has a reader of its own,
+// and all their hosts are read by ParseAuthority().
 //
 // A value of one thread. Nothing here does I/O.
 #pragma once
@@ -17,17 +17,17 @@ namespace hutch {
 
 struct ProxyRequest {
   Authority to;
-  std::optional<RequestHead> head;  // of a request in absolute form: its target is the path already
+  std::optional<RequestHead> head;  // for a request in absolute form: its target is only the path
 };
 
 class ProxyReader {
  public:
-  // Takes from the front of `in`, appends to `reply` what the client is told meanwhile. Throws a
-  // Refusal.
+  // Takes from the front of `in`, and appends to `reply` what has to be sent to the client before
+  // the request is complete. Throws a Refusal.
   std::optional<ProxyRequest> Feed(std::string_view& in, std::string* reply);
   bool empty() const { return text_.empty() && head_.empty(); }
 
-  // What the client is told of its request; of one in absolute form only refusals.
+  // The answers to the request. One in absolute form gets no answer that it is granted.
   std::string Granted() const;
   std::string Refused(const Refusal& refusal) const;
 
@@ -37,7 +37,7 @@ class ProxyReader {
   std::optional<ProxyRequest> FeedSocks(std::string_view& in, std::string* reply);
 
   Kind kind_ = Kind::kUnknown;
-  std::string text_;  // of SOCKS: at most 262 bytes
+  std::string text_;  // for SOCKS: at most 262 bytes
   HeadReader head_;
 };
 

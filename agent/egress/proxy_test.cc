@@ -13,12 +13,12 @@ std::string Ask(const std::string& text, std::string* reply = nullptr,
                 ProxyReader* reader = nullptr) {
   ProxyReader own;
   if (reader == nullptr) reader = &own;
-  std::string told;
+  std::string sent;
   std::string answer = "?";
   try {
     for (const char& c : text) {
       std::string_view in(&c, 1);
-      if (const auto request = reader->Feed(in, &told)) {
+      if (const auto request = reader->Feed(in, &sent)) {
         answer = request->to.host + " " + std::to_string(request->to.port);
         if (request->head) answer += " +" + request->head->target;
         break;
@@ -27,7 +27,7 @@ std::string Ask(const std::string& text, std::string* reply = nullptr,
   } catch (const Error& error) {
     answer = "!" + std::to_string(RefusalOf(error).status);
   }
-  if (reply != nullptr) *reply = told;
+  if (reply != nullptr) *reply = sent;
   return answer;
 }
 

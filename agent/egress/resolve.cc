@@ -43,7 +43,7 @@ Resolved LookUp(const std::string& host) {
 }
 
 void SetUpLookups() {
-  // resolv.conf(5): both come before what the file says.
+  // resolv.conf(5): both override the file.
   ::setenv("LOCALDOMAIN", "", 1);
   ::setenv("RES_OPTIONS", "timeout:2 attempts:2", 1);
 }
@@ -66,7 +66,7 @@ bool Resolver::MayRun(const Asker& asker, size_t at_once) const {
   return asker.running == 0 || (asker.running < at_once && shared_ < kSharedLookups);
 }
 
-// One lookup of each asker in turn, as long as any may begin.
+// Begins one lookup of each asker in turn, as long as any may begin.
 void Resolver::ServeLine() {
   for (bool any = true; any;) {
     any = false;

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Names to addresses, off the loop's thread.
+// Resolves names to addresses outside the loop's thread.
 //
-// Belongs to the loop's thread; each lookup runs on a thread of its own, for getaddrinfo cannot be
-// told how long it may take. What a lookup gave is used for one connection and asked for again for
-// the next: nobody else's answer decides.
+// Belongs to the loop's thread; each lookup runs on a thread of its own, because getaddrinfo has no
+// time limit. An answer is used for one connection and asked for again for the next one: no cell
+// depends on another's answer.
 //
-// Fair to cells: whatever names others ask for, of zones that never answer, a cell's first lookup
-// begins at once. What it asks for beside that one is begun as far as kSharedLookups of all cells
-// go, and waits its turn otherwise.
+// Fair to cells: a cell's first lookup begins at once, even while others wait for zones that never
+// answer. Its further lookups share kSharedLookups with those of all cells, and wait their turn.
 #pragma once
 
 #include <condition_variable>
@@ -26,7 +25,7 @@
 namespace hutch {
 
 inline constexpr size_t kSharedLookups = 16;
-inline constexpr size_t kMostLookups = 1024;  // threads, of cells that are gone among them
+inline constexpr size_t kMostLookups = 1024;  // threads, also those of cells that are gone
 
 struct Resolved {
   std::vector<IpAddress> addresses;  // in the order to be tried
@@ -39,18 +38,18 @@ using Lookup = std::function<Resolved(const std::string& host)>;
 // getaddrinfo: the host's own files and name servers.
 Resolved LookUp(const std::string& host);
 
-// For the process, before its first thread: names are absolute, so that none is asked for again
-// below the host's search domains; a name server that does not answer is given up after seconds.
+// Once in the process, before its first thread: no name is looked up in the host's search domains,
+// and a name server that does not answer is given up after seconds.
 void SetUpLookups();
 
 class Resolver {
  public:
   using Done = std::function<void(Resolved)>;
-  // What one cell asked for and has no answer to. What waits is dropped with it.
+  // The lookups of one cell that have no answer yet. Those that wait are dropped with it.
   struct Asker {
     size_t running = 0;
     std::deque<std::pair<std::string, Done>> waiting;
-    bool in_line = false;  // of Resolver::line_
+    bool in_line = false;  // is in Resolver::line_
 
     size_t asked() const { return running + waiting.size(); }
   };
@@ -60,8 +59,8 @@ class Resolver {
   Resolver(const Resolver&) = delete;
   Resolver& operator=(const Resolver&) = delete;
 
-  // `done` is called on the loop, later, whatever became of who asked; at most `at_once` of that
-  // asker's run at a time.
+  // `done` is called on the loop, later, even if the stream is gone by then. At most `at_once` of
+  // this asker's lookups run at a time.
   void Start(const std::shared_ptr<Asker>& asker, const std::string& host, size_t at_once,
              Done done);
   size_t running() const { return running_; }
@@ -74,7 +73,7 @@ class Resolver {
   Loop& loop_;
   Lookup lookup_;
   size_t running_ = 0;
-  size_t shared_ = 0;  // of them beside their asker's first
+  size_t shared_ = 0;  // of them: without the first one of each asker
   size_t at_once_ = 1;
   std::deque<std::weak_ptr<Asker>> line_;  // askers that wait, each once
   std::mutex mutex_;

@@ -17,8 +17,8 @@ namespace {
 
 constexpr auto kTick = std::chrono::milliseconds(500);
 
-// As many as there may be, but no more than kMostDescriptors: what is behind each, the kernel's
-// buffers, is the host's memory.
+// As many as allowed, but no more than kMostDescriptors: the kernel's buffers behind each are
+// memory of the host.
 void LimitDescriptors() {
   RaiseDescriptorLimit();
   if (DescriptorLimit() <= kMostDescriptors) return;
@@ -68,7 +68,7 @@ void EgressServer::Handle(ReceivedEgress received) {
   } else if (const auto* add = std::get_if<AddCell>(&received.message)) {
     const auto its = policies_.find(add->policy);
     if (its == policies_.end() || !received.descriptor)
-      throw Error(Code::kProtocol, "a cell without a policy or a channel");
+      throw Error(Code::kProtocol, "the agent added a cell without a policy or a channel");
     cells_[add->cell] =
         std::make_unique<EgressCell>(shared_, its->second, std::move(received.descriptor),
                                      [this, cell = add->cell] { Send(ForwarderGone{cell}); });
@@ -84,7 +84,7 @@ void EgressServer::Handle(ReceivedEgress received) {
     }
     Send(std::move(closed));
   } else {
-    throw Error(Code::kProtocol, "a message that is not the agent's");
+    throw Error(Code::kProtocol, "the agent sent a message that only an egress process sends");
   }
 }
 
@@ -104,7 +104,7 @@ void EgressServer::Flush() {
     }
     loop_.Change(control_.get(), EPOLLIN);
   } catch (const Error&) {
-    answers_.clear();  // reading says the same, outside of what a cell is in
+    answers_.clear();  // reading reports the same, outside of calls from a cell
   }
 }
 
@@ -130,13 +130,14 @@ int RunEgress(const EgressOptions& options) {
     tls.emplace(options.ca_file);
   } catch (const Error& error) {
     tls_error = error.what();
-    std::fprintf(stderr, "egress: no TLS of our own: %s\n", error.what());
+    std::fprintf(stderr, "egress: secrets cannot be added, for TLS is not available: %s\n",
+                 error.what());
   }
   Loop loop;
   const EgressServer server(loop, std::move(control), LookUp, tls ? &*tls : nullptr, tls_error,
                             [&loop] { loop.Stop(); });
   loop.Run();
-  // Lookups may hang for long yet; nothing of theirs is of use.
+  // Does not wait for lookups, which may hang for long: nobody needs their answers.
   ::_exit(0);
 }
 

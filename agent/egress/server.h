@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The egress process itself: `hutch-agent --egress`. Serves the agent at whose socket it called
-// until that connection closes.
+// The egress process itself: `hutch-agent --egress`. Connects to the agent's socket, and serves the
+// agent until that connection closes.
 //
 // Belongs to the loop's thread; RunEgress makes one of its own.
 #pragma once
@@ -18,14 +18,14 @@ namespace hutch {
 
 class EgressServer {
  public:
-  // `control` is connected to the agent. `gone` is called when that ends.
+  // `control` is connected to the agent. `gone` is called when that connection ends.
   EgressServer(Loop& loop, Fd control, Lookup lookup, const TlsContext* tls, std::string tls_error,
                std::function<void()> gone);
   ~EgressServer();
   EgressServer(const EgressServer&) = delete;
   EgressServer& operator=(const EgressServer&) = delete;
 
-  // Before the first cell; for tests, and where the descriptors are few.
+  // For tests, before the first cell.
   EgressLimits& limits() { return shared_.limits; }
   void set_descriptors(size_t limit) { shared_.descriptors = limit; }
   void set_tls_port(uint16_t port) { shared_.tls_port = port; }
@@ -44,7 +44,7 @@ class EgressServer {
   std::function<void()> gone_;
   std::map<uint64_t, std::shared_ptr<const EgressPolicy>> policies_;
   std::map<uint64_t, std::unique_ptr<EgressCell>> cells_;
-  std::deque<EgressMessage> answers_;  // that the agent has not room for
+  std::deque<EgressMessage> answers_;  // that the socket has no room for
   TimerId tick_ = 0;
 };
 
@@ -54,7 +54,7 @@ struct EgressOptions {
   std::string ca_file;
 };
 
-// Returns when the agent has gone. Throws kUnavailable when there is none.
+// Returns when the agent is gone. Throws kUnavailable when no agent listens.
 int RunEgress(const EgressOptions& options);
 
 }  // namespace hutch

@@ -224,7 +224,7 @@ class Egress : public ::testing::Test {
     SendEgress(agent_.get(), AddCell{cell, 1}, theirs.get());
     return std::move(ours);
   }
-  // What the agent is told next.
+  // The next message to the agent.
   EgressMessage Received() {
     for (;;) {
       if (!Readable(agent_.get())) return EgressHello{"nothing"};

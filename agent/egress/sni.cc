@@ -16,7 +16,7 @@ constexpr size_t kRecordHeader = 5;
 constexpr size_t kMaxRecord = 16 * 1024;
 constexpr unsigned kServerName = 0;
 
-// Takes from the front of what is left; once something was missing, everything after it is.
+// Takes from the front of what is left. Once something was missing, nothing more is found.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : left_(bytes) {}
@@ -64,7 +64,7 @@ ClientHello ReadBody(std::string_view body) {
     const std::string_view data = extensions.Vector(2);
     if (!extensions.ok()) return kBad;
     if (type != kServerName) continue;
-    if (server_name) return kBad;  // two of them: which one the server takes is anybody's guess
+    if (server_name) return kBad;  // two of them: it is unknown which one the server uses
     server_name = data;
   }
   if (!server_name) return {State::kNoName, {}};
@@ -99,7 +99,7 @@ ClientHello ReadClientHello(std::string_view bytes) {
       const size_t length = header.Number(3);
       if (length > kMaxClientHello) return kBad;
       if (handshake.size() >= 4 + length) {
-        // Nothing may follow it in its record: a client waits for the server's answer.
+        // Nothing may follow the hello in its record: a client waits for the server's answer.
         if (handshake.size() > 4 + length) return kBad;
         return ReadBody(std::string_view(handshake).substr(4));
       }
@@ -115,7 +115,7 @@ ClientHello ReadClientHello(std::string_view bytes) {
     handshake += data;
     if (handshake.size() > kMaxClientHello + 4) return kBad;
     if (data.size() < length) {
-      // What is there of it may be enough to see that it is no hello.
+      // The first byte may already say that it is not a hello.
       if (!handshake.empty() && handshake[0] != kClientHelloType) return kBad;
       return more;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The server's name in the first bytes of a TLS connection. Reads bytes of a stranger: bounded, and
-// no length in them is believed beyond what is there.
+// Reads the server's name from the first bytes of a TLS connection. The bytes are a stranger's: all
+// is bounded, and no length in them is believed beyond the bytes that are there.
 //
 // A pure function; safe from any thread.
 #pragma once
@@ -12,14 +12,14 @@
 
 namespace hutch {
 
-// A hello may be longer in theory; the largest honest ones (post-quantum key shares) have 2 KiB.
+// The largest honest hellos (with post-quantum key shares) have 2 KiB; the standard allows more.
 inline constexpr size_t kMaxClientHello = 16 * 1024;
 
 struct ClientHello {
   enum class State {
-    kMore,       // not all of it is there yet
+    kMore,       // incomplete so far
     kNotTls,     // these are the first bytes of something else
-    kMalformed,  // TLS, but no hello that we let through
+    kMalformed,  // TLS, but not a hello that may pass
     kNoName,     // a whole hello without a server's name
     kName,       // a whole hello; `name` is in lower case
   };

@@ -23,7 +23,7 @@ struct TlsClient::Impl {
   std::string error;
   ~Impl() { SSL_free(ssl); }
 
-  TlsResult Say(int returned) {
+  TlsResult ResultOf(int returned) {
     if (returned > 0) return {TlsStatus::kDone, static_cast<size_t>(returned)};
     const int why = SSL_get_error(ssl, returned);
     if (why == SSL_ERROR_WANT_READ) return {TlsStatus::kWantRead};
@@ -42,7 +42,7 @@ struct TlsClient::Impl {
 
 TlsContext::TlsContext(const std::string& ca_file) : impl_(std::make_unique<Impl>()) {
   impl_->context = SSL_CTX_new(TLS_client_method());
-  if (impl_->context == nullptr) throw Error(Code::kInternal, "OpenSSL gives no context");
+  if (impl_->context == nullptr) throw Error(Code::kInternal, "OpenSSL could not make a context");
   SSL_CTX_set_min_proto_version(impl_->context, TLS1_2_VERSION);
   SSL_CTX_set_verify(impl_->context, SSL_VERIFY_PEER, nullptr);
   SSL_CTX_set_mode(impl_->context, SSL_MODE_ENABLE_PARTIAL_WRITE |
@@ -65,7 +65,7 @@ TlsClient::TlsClient(const TlsContext& context, int fd, const std::string& host)
   if (impl_->ssl == nullptr || SSL_set_fd(impl_->ssl, fd) != 1 ||
       SSL_set_tlsext_host_name(impl_->ssl, host.c_str()) != 1 ||
       SSL_set1_host(impl_->ssl, host.c_str()) != 1)
-    throw Error(Code::kInternal, "OpenSSL gives no connection");
+    throw Error(Code::kInternal, "OpenSSL could not make a connection");
   SSL_set_hostflags(impl_->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
   SSL_set_connect_state(impl_->ssl);
 }
@@ -74,19 +74,19 @@ TlsClient::~TlsClient() = default;
 
 TlsResult TlsClient::Handshake() {
   ERR_clear_error();
-  return impl_->Say(SSL_do_handshake(impl_->ssl));
+  return impl_->ResultOf(SSL_do_handshake(impl_->ssl));
 }
 
 TlsResult TlsClient::Read(char* to, size_t size) {
   ERR_clear_error();
   const size_t most = std::min<size_t>(size, std::numeric_limits<int>::max());
-  return impl_->Say(SSL_read(impl_->ssl, to, static_cast<int>(most)));
+  return impl_->ResultOf(SSL_read(impl_->ssl, to, static_cast<int>(most)));
 }
 
 TlsResult TlsClient::Write(const char* from, size_t size) {
   ERR_clear_error();
   const size_t most = std::min<size_t>(size, std::numeric_limits<int>::max());
-  return impl_->Say(SSL_write(impl_->ssl, from, static_cast<int>(most)));
+  return impl_->ResultOf(SSL_write(impl_->ssl, from, static_cast<int>(most)));
 }
 
 void TlsClient::Shutdown() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// TLS to a host with a secret, from our end. OpenSSL is behind this header, and in tls.cc only.
+// TLS of the proxy's own to a host with a secret. Only tls.cc includes OpenSSL.
 //
 // A context may be shared; a client belongs to one thread. Nothing blocks: the socket is
 // non-blocking, and the caller polls.
@@ -14,7 +14,8 @@ namespace hutch {
 
 class TlsContext {
  public:
-  // Servers are verified against the certificates in this PEM file. Throws kPlatform.
+  // Servers are verified against the certificates in this PEM file. Throws kPlatform if there are
+  // none in it.
   explicit TlsContext(const std::string& ca_file);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
@@ -34,16 +35,16 @@ struct TlsResult {
 
 class TlsClient {
  public:
-  // `host` is asked for and is what the certificate must name. REQUIRES: `fd` stays open.
+  // `host` is sent as SNI, and the certificate must name it. REQUIRES: `fd` stays open.
   TlsClient(const TlsContext& context, int fd, const std::string& host);
   ~TlsClient();
 
   TlsResult Handshake();
   TlsResult Read(char* to, size_t size);
   TlsResult Write(const char* from, size_t size);  // a repeat after kWant*: the same bytes or more
-  void Shutdown();                                 // says that we send no more
-  bool HasPending() const;                         // decrypted bytes that wait to be read
-  std::string error() const;                       // of a kFailed, for a person
+  void Shutdown();                                 // announces that no more will be sent
+  bool HasPending() const;                         // decrypted bytes can be read
+  std::string error() const;                       // a text for a person, after kFailed
 
  private:
   struct Impl;

@@ -18,8 +18,8 @@ struct Special {
   const char* what;
 };
 
-// IANA's registries of special-purpose addresses, and what clouds answer their own machines on. The
-// first that holds an address decides, so the narrow ones stand before the wide.
+// IANA's registries of special-purpose addresses, and the metadata services of clouds. The first
+// range that holds an address decides, so the narrow ones come before the wide ones.
 constexpr Special kSpecial[] = {
     {"169.254.169.254/32", "cloud metadata"},
     {"168.63.129.16/32", "cloud metadata"},
@@ -92,13 +92,13 @@ std::optional<std::string> Vet(const IpAddress& address, std::span<const Cidr> n
     if (open) return std::nullopt;
     return range.what;
   }
-  if (!GlobalUnicast(address)) return "no global address";
+  if (!GlobalUnicast(address)) return "not a global address";
   return std::nullopt;
 }
 
 bool IsOwnAddress(const IpAddress& address) {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return true;  // what is not known is refused
+  if (::getifaddrs(&list) != 0) return true;  // unknown: refused
   bool own = false;
   for (const ifaddrs* item = list; item != nullptr && !own; item = item->ifa_next) {
     if (item->ifa_addr == nullptr) continue;

@@ -64,8 +64,8 @@ TEST(Vet, RefusesEverySpecialRangeByName) {
       {"fe80::1", "link-local"},
       {"fec0::1", "site-local"},
       {"ff02::1", "multicast"},
-      {"4000::1", "no global address"},
-      {"5f00::1", "no global address"},
+      {"4000::1", "not a global address"},
+      {"5f00::1", "not a global address"},
   };
   for (const auto& c : cases) EXPECT_EQ(Class(c.address), c.what) << c.address;
 }

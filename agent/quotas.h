@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How many cells and how much memory callers hold, in all and of each tenant, and who may have one
+// How many cells and how much memory callers hold, in all and for each tenant, and who may have one
 // more. Pure; belongs to one thread.
 #pragma once
 
@@ -13,13 +13,13 @@
 
 namespace hutch {
 
-// What one cell counts as. `tenant`: its name, "" of nobody's.
-struct Holding {
+// What one leased cell takes of the quotas. `tenant`: its name, "" for a caller without one.
+struct Reservation {
   std::string tenant{};
   uint64_t memory_mb = 0;
 };
 
-class Shares {
+class Quotas {
  public:
   void Configure(const AgentConfig& config) {
     limits_.clear();
@@ -28,22 +28,24 @@ class Shares {
       limits_[Key(tenant.name)] = {tenant.cells, tenant.memory_mb};
   }
 
-  // One that is larger than a whole share is let in alone: it would never be served otherwise.
-  bool MayTake(const Holding& one) const {
+  // A reservation that is larger than a whole quota is admitted when nothing else is held:
+  // otherwise it would never be served.
+  bool MayTake(const Reservation& one) const {
     return Fits("", one) && (one.tenant.empty() || Fits(Key(one.tenant), one));
   }
-  // Whether it is the share of `tenant` that has no room, and not the host's.
-  bool TenantIsFull(const Holding& one) const {
+  // Whether the tenant's quota is what is full, rather than the host's.
+  bool TenantIsFull(const Reservation& one) const {
     return !one.tenant.empty() && !Fits(Key(one.tenant), one);
   }
-  void Take(const Holding& one) {
+  void Take(const Reservation& one) {
     Add("", one);
     if (!one.tenant.empty()) Add(Key(one.tenant), one);
   }
-  void Give(const Holding& one) {
+  void Release(const Reservation& one) {
     Subtract("", one);
     if (!one.tenant.empty()) Subtract(Key(one.tenant), one);
   }
+  // Cells that the tenant holds; with "", all cells.
   uint64_t cells(const std::string& tenant) const {
     const auto found = held_.find(tenant.empty() ? "" : Key(tenant));
     return found == held_.end() ? 0 : found->second.cells;
@@ -56,7 +58,7 @@ class Shares {
   };
   static std::string Key(const std::string& tenant) { return "/" + tenant; }  // "" is the host
 
-  bool Fits(const std::string& key, const Holding& one) const {
+  bool Fits(const std::string& key, const Reservation& one) const {
     const auto limit = limits_.find(key);
     if (limit == limits_.end()) return true;
     const auto held = held_.find(key);
@@ -65,12 +67,12 @@ class Shares {
     return limit->second.memory_mb == 0 || now.cells == 0 ||
            now.memory_mb + one.memory_mb <= limit->second.memory_mb;
   }
-  void Add(const std::string& key, const Holding& one) {
+  void Add(const std::string& key, const Reservation& one) {
     Amount& held = held_[key];
     ++held.cells;
     held.memory_mb += one.memory_mb;
   }
-  void Subtract(const std::string& key, const Holding& one) {
+  void Subtract(const std::string& key, const Reservation& one) {
     const auto held = held_.find(key);
     if (held == held_.end()) return;
     held->second.cells -= std::min<uint64_t>(held->second.cells, 1);
@@ -78,7 +80,7 @@ class Shares {
     if (held->second.cells == 0) held_.erase(held);
   }
 
-  std::map<std::string, Amount> limits_;  // 0: none
+  std::map<std::string, Amount> limits_;  // 0: no limit
   std::map<std::string, Amount> held_;
 };
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "agent/sweeper.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "podman/mounts.h"
+
+namespace hutch {
+namespace {
+
+// A worker's directory is made before its container. After this long the container is there, or
+// never will be.
+constexpr auto kDirectoryAge = std::chrono::minutes(5);
+
+// What an agent that was killed has left of workers that are gone.
+void SweepDirectories(const Paths& paths, const std::vector<ContainerInfo>& containers) {
+  namespace fs = std::filesystem;
+  std::set<std::string> names;
+  for (const ContainerInfo& container : containers) names.insert(container.name);
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(paths.worker_dir(), ignored)) {
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(ignored);
+    if (age > kDirectoryAge && !names.contains(entry.path().filename().string()))
+      fs::remove_all(entry.path(), ignored);
+  }
+}
+
+}  // namespace
+
+std::set<std::string> SweepContainers(ContainerHost& host, const Sweeper::Known& known,
+                                      const std::set<std::string>& before) {
+  std::set<std::string> strangers;
+  SweepCopies(host.paths, known.copies, kCopyAge);
+  try {
+    const std::vector<ContainerInfo> containers =
+        host.podman.List("hutch.instance=" + host.paths.instance_label());
+    SweepDirectories(host.paths, containers);
+    for (const ContainerInfo& container : containers) {
+      const auto role = container.labels.find("hutch.role");
+      if (role == container.labels.end() || role->second != "worker" ||
+          known.containers.contains(container.name))
+        continue;
+      const auto generation = container.labels.find("hutch.generation");
+      const bool ours =
+          generation != container.labels.end() && generation->second == host.generation;
+      const bool ended = container.state == "exited" || container.state == "stopped";
+      if (ours && !ended) strangers.insert(container.name);
+      if (ours && !ended && !before.contains(container.name)) continue;
+      (IsOnGvisor(container.labels) ? host.gvisor_podman : host.podman).Remove(container.id);
+    }
+    for (const ContainerInfo& left : host.podman.ListRemains()) {
+      if (!left.name.starts_with("hutch-worker-")) continue;
+      if (before.contains(left.id)) {
+        host.podman.RemoveRemains(left.id);
+      } else {
+        strangers.insert(left.id);  // it may be one that is being created
+      }
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "sweep: %s\n", error.what());
+  }
+  return strangers;
+}
+
+void Sweeper::Sweep(Known known) {
+  host_.threads.Post([this, &loop = loop_, &host = host_, known = std::move(known),
+                      before = strangers_] {
+    loop.Post([this, strangers = SweepContainers(host, known, before)] { strangers_ = strangers; });
+  });
+}
+
+}  // namespace hutch
