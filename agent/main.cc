@@ -35,6 +35,7 @@
 #include "loop/descriptors.h"
 #include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -75,7 +76,6 @@ int Serve() {
   sigaddset(&signals, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_DUMPABLE, 0);
-  ::setvbuf(stderr, nullptr, _IOLBF, 0);
   // Nobody reads it where conmon is stopped: a line that is lost is better than an agent that
   // waits.
   struct stat log{};
@@ -86,8 +86,8 @@ int Serve() {
   const Paths paths = FindPaths();
   Cgroups cgroups(Variable("HUTCH_CELLS"));
   cgroups.Prove();  // it forks: while there is one thread
-  std::fprintf(stderr, "limits are enforced by: %s %s\n", cgroups.enforcement(),
-               cgroups.why().c_str());
+  LogInfo("the enforcement of limits is chosen",
+          {{"by", cgroups.enforcement()}, {"why", cgroups.why()}});
   const AgentConfig config = LoadConfig(ConfigFile(paths));
   Podman podman(paths.podman_socket());
   EnvironmentStore store(podman, paths);
@@ -107,11 +107,12 @@ int Serve() {
       try {
         broker.Reload();
       } catch (const Error& error) {
-        std::fprintf(stderr, "%s; the previous configuration stays in effect\n", error.what());
+        LogError("the new configuration is refused, the previous one stays in effect",
+                 {{"why", error.what()}});
       }
       return;
     }
-    std::fprintf(stderr, "signal %u: draining\n", info.ssi_signo);
+    LogInfo("draining", {{"signal", info.ssi_signo}});
     broker.Stop(kDrainOnSignal, [&] { loop.Stop(); });
   });
 
@@ -119,10 +120,10 @@ int Serve() {
   const Server server(loop, broker, ListenAt(paths.agent_socket, kBacklog),
                       std::string("hutch-agent ") + kHutchVersion);
   broker.KeepSpare(Variable("HUTCH_BASE_ID"), Variable("HUTCH_RUNTIME_ID"));
-  std::fprintf(stderr, "listening at %s\n", paths.agent_socket.c_str());
+  LogInfo("listening", {{"socket", paths.agent_socket}, {"version", kHutchVersion}});
   loop.Run();
   ::unlink(paths.agent_socket.c_str());
-  std::fprintf(stderr, "stopped\n");
+  LogInfo("stopped");
   return 0;
 }
 
@@ -133,6 +134,13 @@ int PrintResult(const json& result) {
 
 int Main(const std::vector<std::string>& args) {
   const std::string verb = args.empty() ? "" : args[0];
+  if (verb == "--serve") {
+    StartLog("agent");
+  } else if (verb == "--egress") {
+    StartLog("egress");
+  } else {
+    StartLog("launcher", LogStyle::kForPeople);
+  }
   if (verb == "--podman") {
     const size_t skip = args.size() > 1 && args[1] == "--" ? 2 : 1;
     PodmanCommand({args.begin() + static_cast<std::ptrdiff_t>(skip), args.end()});
@@ -178,7 +186,7 @@ int main(int argc, char** argv) {
   } catch (const hutch::Error& error) {
     if (!args.empty() &&
         (args[0] == "--serve" || args[0] == "--foreground" || args[0] == "--egress")) {
-      std::fprintf(stderr, "hutch-agent: %s\n%s\n", error.what(), error.hint().c_str());
+      hutch::LogError(error.what(), {{"hint", error.hint()}});
       return 1;
     }
     return hutch::PrintResult({{"ok", false},
@@ -186,7 +194,7 @@ int main(int argc, char** argv) {
                                {"message", error.what()},
                                {"hint", error.hint()}});
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "hutch-agent: %s\n", error.what());
+    hutch::LogError(error.what());
     return 1;
   }
 }

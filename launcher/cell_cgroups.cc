@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -17,6 +16,7 @@
 #include "launcher/podman_service.h"
 #include "launcher/subprocess.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -113,7 +113,7 @@ std::string EnsureCells(const Paths& paths) {
       std::this_thread::sleep_for(milliseconds(10));
     }
   } catch (const Error& error) {
-    std::fprintf(stderr, "hutch: no cgroup for the limits of calls: %s\n", error.what());
+    LogWarn("there is no cgroup for the limits of calls", {{"why", error.what()}});
   }
   return {};
 }

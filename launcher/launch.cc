@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +28,7 @@
 #include "wire/channel.h"
 #include "wire/error.h"
 #include "wire/heartbeat.h"
+#include "wire/log.h"
 #include "wire/message.h"
 
 namespace hutch {
@@ -60,14 +60,14 @@ void Check(const LaunchOptions& options) {
 
 enum class Listener { kYes, kNobody, kAbsent, kSilent };
 
-// Whether whoever listens at the other end of `fd` says anything to a hello; heartbeat.h.
+// Whether the listener at the other end of `fd` answers a hello in time (heartbeat.h).
 bool Greets(int fd) {
   SendMessage(fd, Hello{kWireVersion, ::getpid(), ::getuid()});
   pollfd polled{fd, POLLIN, 0};
   for (Heartbeat heart;;) {
     const auto begun = Clock::now();
     const auto period = milliseconds(kLookPeriod);
-    // Also one that turns us away, or hangs up, is there.
+    // A listener that refuses us, or hangs up, is alive too.
     if (::poll(&polled, 1, static_cast<int>(period.count())) > 0) return true;
     const auto next = heart.Look(WorthOfLook(Clock::now() - begun - period, 0));
     if (next == Heartbeat::Next::kGiveUp) return false;
@@ -156,7 +156,7 @@ void EndSilent(const Paths& paths, pid_t pid) {
   const AsUser user(paths);
   const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process || !IsAgent(pid)) return;  // it has just ended
-  std::fprintf(stderr, "hutch: the agent does not answer: ending it\n");
+  LogWarn("the agent does not answer: it is ended", {{"pid", pid}});
   ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
   pollfd ended{process.get(), POLLIN, 0};
   if (::poll(&ended, 1, static_cast<int>(kGrace.count())) <= 0) {
@@ -179,8 +179,7 @@ std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
     podman->Remove(info->id);
     return std::nullopt;
   }
-  std::fprintf(stderr, "hutch: an agent of version %s goes on for its own clients\n",
-               version.c_str());
+  LogInfo("an agent of another version keeps serving its own clients", {{"wire_version", version}});
   podman->Rename(info->id, paths.agent_container() + "-v" + version);
   return std::nullopt;
 }
@@ -195,7 +194,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
     if (const auto alive = ClearName(paths, &podman)) {
       id = *alive;  // it is just starting
     } else {
-      std::fprintf(stderr, "hutch: starting the agent\n");
+      LogInfo("starting the agent");
       ::unlink(paths.agent_socket.c_str());
       id = podman.Create(AgentSpec(paths, options, cells));
       try {
@@ -302,6 +301,7 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options, const st
       {"umask", "0077"},
       {"volatile", true},
   };
+  if (const std::string level = LogLevelSetting(); !level.empty()) spec["env"]["HUTCH_LOG"] = level;
   if (!cells.empty()) {
     spec["env"]["HUTCH_CELLS"] = kCellsInside;
     // Slots come from their container's cgroup and go into one of ours: whoever opens that must
@@ -364,7 +364,8 @@ void Foreground(const LaunchOptions& options) {
   ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
                      "HUTCH_BASE_ID=" + options.base_id, "HUTCH_RUNTIME_ID=" + options.runtime_id,
                      "HUTCH_CA_BUNDLE=" + CaBundle(), "HUTCH_CELLS=" + cells,
-                     "LD_LIBRARY_PATH=" + runtime + "/lib", runtime + "/hutch-agent", "--serve"});
+                     "HUTCH_LOG=" + LogLevelSetting(), "LD_LIBRARY_PATH=" + runtime + "/lib",
+                     runtime + "/hutch-agent", "--serve"});
 }
 
 void Stop(bool force) {
@@ -382,7 +383,7 @@ void Stop(bool force) {
     if (::access(paths.run_dir.c_str(), F_OK) != 0) return;
   }
   const Fd lock = LockStart(paths);
-  EnsureService(paths);  // whoever died, its containers are only removed through it
+  EnsureService(paths);  // containers can be removed only through it
   bool others = false;
   {
     const AsUser user(paths);

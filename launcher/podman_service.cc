@@ -28,6 +28,7 @@
 #include "podman/host.h"
 #include "podman/podman.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -199,7 +200,7 @@ bool Works(const Paths& paths, const Endpoint& endpoint) {
     Podman(endpoint.socket).List("hutch.instance=" + paths.instance_label());
     return true;
   } catch (const Error& error) {
-    std::fprintf(stderr, "hutch: Podman's service is started anew: %s\n", error.what());
+    LogWarn("Podman's service does not work and is started again", {{"why", error.what()}});
     return false;
   }
 }
@@ -397,7 +398,7 @@ void EnsureServiceUser() {
   std::string text = "useradd";
   for (const std::string& word : words) text += " " + word;
   if (useradd.empty()) throw Error(Code::kPlatform, "there is no useradd on this host", text);
-  std::fprintf(stderr, "hutch: making the user that containers run as: %s\n", text.c_str());
+  LogInfo("making the user that containers run as", {{"command", text}});
   Command command;
   command.argv = {useradd};
   command.argv.insert(command.argv.end(), words.begin(), words.end());

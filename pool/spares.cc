@@ -3,12 +3,12 @@
 #include "pool/spares.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
 #include "environments/environment.h"
 #include "pool/pressure.h"
 #include "pool/rotation.h"
+#include "wire/log.h"
 
 namespace hutch {
 
@@ -58,7 +58,7 @@ void Spares::Retire() {
 }
 
 void Spares::OnWorkerDead(Worker& worker, const std::string& why) {
-  std::fprintf(stderr, "spare worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
+  LogWarn("a spare worker died", {{"worker", worker.name()}, {"why", why}});
   ++failures_;
   const bool in_vain = worker.failure() == Code::kPlatform;
   // Not inside the worker's own call.
@@ -85,7 +85,7 @@ void Spares::Make() {
     spare_ = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
                                       context_.paths, std::move(launch), Worker::Modules{});
   } catch (const std::exception& error) {  // the disk is full: pools will say so, and to whom
-    std::fprintf(stderr, "no spare worker: %s\n", error.what());
+    LogWarn("a spare worker could not be made", {{"why", error.what()}});
     ++failures_;
     MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));
   }
