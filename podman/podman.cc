@@ -494,7 +494,7 @@ std::string Podman::Create(const std::string& spec_json) {
   }
   if (!reply.ok() && (reply.status == 409 || Mentions(reply, "already in use"))) {
     if (const auto id = impl_->Existing(*this, spec)) return *id;
-    // Nobody else creates one of that name, so it is no other's that is just being made.
+    // Nobody else creates one of that name, so it is not one that is just being made.
     if (FreeName(this, Text(spec, "name"))) {
       reply = impl_->SendPatiently("POST", "/containers/create", kSlow, spec_json);
     }

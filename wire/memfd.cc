@@ -36,7 +36,7 @@ void ReadAll(int fd, char* to, size_t size) {
 
 Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
   Fd fd = MakeMemfd(name);
-  // A cell is another user, without capabilities: it can neither open it anew nor set its times.
+  // A cell is another user, without capabilities: it can neither open it again nor set its times.
   if (::fchmod(fd.get(), S_IRUSR) != 0) ThrowErrno("closing shared memory to others");
   const char* bytes = static_cast<const char*>(data);
   size_t done = 0;
