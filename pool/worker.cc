@@ -214,6 +214,7 @@ void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::stri
   launch_.setup = !pool.setup.empty();
   launch_.preload = preload;
   config_ = WorkerConfig(pool, launch_);
+  last_words_.HideValues(pool.env);
   if (launch_.setup) WriteFile(launch_.socket_dir + "/" + kSetupName, pool.setup);
   listener_ = &listener;
   started_ = Clock::now();
@@ -361,6 +362,9 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kPong:
       if (!heart_.Answered()) return Die("an answer to no question");
       return;
+    case FrameKind::kZygoteStderr:
+      if (payload.size() > kMaxZygoteStderr) return Die("an oversized text of the zygote's");
+      return last_words_.Log(launch_.name, header.a, payload);
     case FrameKind::kZygoteDied:
       return Die("the zygote died: " + Printable(payload, kMaxWords));
     default:

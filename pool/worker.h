@@ -23,6 +23,7 @@
 #include "pool/cell_channels.h"
 #include "pool/cgroups.h"
 #include "pool/confinement.h"
+#include "pool/last_words.h"
 #include "wire/cell_frame.h"
 #include "wire/error.h"
 #include "wire/fd.h"
@@ -181,7 +182,8 @@ class Worker {
   bool made_ = false;     // its container runs
   unsigned unheard_ = 0;  // worth of the looks since
   Heartbeat heart_;       // of its warden
-  std::string config_;    // what the warden is to be told when it has
+  LastWords last_words_;
+  std::string config_;  // what the warden is to be told when it has
   bool configured_ = false;
   CellNetworks networks_;
   bool tainted_ = false;
