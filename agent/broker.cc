@@ -18,6 +18,7 @@
 #include "wire/channel.h"
 #include "wire/egress.h"
 #include "wire/heartbeat.h"
+#include "wire/log.h"
 #include "wire/sha256.h"
 
 namespace hutch {
@@ -772,7 +773,7 @@ void Broker::Sweep() {
         }
       }
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "sweep: %s\n", error.what());
+      LogWarn("containers that nobody owns could not be removed", {{"why", error.what()}});
     }
     loop_.Post([this, strangers] { strangers_ = strangers; });
   });

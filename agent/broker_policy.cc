@@ -4,12 +4,12 @@
 // they may hold, and what is written down of each call.
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <ctime>
 #include <set>
 #include <vector>
 
 #include "agent/broker.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -56,7 +56,7 @@ void Broker::InvalidatePools() {
 void Broker::Reload() {
   if (config_file_.empty()) throw Error(Code::kInvalidArgument, "this agent reads no file");
   Configure(LoadConfig(config_file_));
-  std::fprintf(stderr, "read %s\n", config_file_.c_str());
+  LogInfo("the configuration is read", {{"file", config_file_}});
 }
 
 std::optional<Error> Broker::WhyRefuse(const Prepare& prepare) const {
@@ -208,8 +208,8 @@ void Broker::TrimEnvironments() {
         continue;
       if (!store_.Remove(one.digest)) continue;
       bytes -= std::min(bytes, one.bytes);
-      std::fprintf(stderr, "removed environment %s: the store held more than its share\n",
-                   one.digest.substr(0, 12).c_str());
+      LogInfo("an environment was removed: the store held more than it may",
+              {{"environment", one.digest.substr(0, 12)}});
     }
   });
 }

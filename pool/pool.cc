@@ -10,6 +10,7 @@
 #include "podman/mounts.h"
 #include "pool/pressure.h"
 #include "wire/egress.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -395,7 +396,8 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
   if (found == workers_.end()) return;
   const bool failed = !found->proven && !found->retiring;
   const bool spare = found->spare;
-  std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
+  Log(failed ? LogLevel::kError : LogLevel::kWarn, "a worker died",
+      {{"worker", worker.name()}, {"pool", key_.substr(0, 12)}, {"why", why}});
   last_failure_ = why;
   const bool telling = worker.failure() == Code::kPodmanDown ||
                        worker.failure() == Code::kMissingBase ||
@@ -431,8 +433,8 @@ void Pool::OnWorkerDead(Worker& worker, const std::string& why) {
 
 void Pool::RetireMember(Member& member, std::string_view why) {
   if (member.retiring) return;
-  std::fprintf(stderr, "worker %s retires: %.*s\n", member.worker->name().c_str(),
-               static_cast<int>(why.size()), why.data());
+  LogInfo("a worker retires",
+          {{"worker", member.worker->name()}, {"pool", key_.substr(0, 12)}, {"why", why}});
   member.retiring = true;
   member.ready.clear();
   member.worker->StopRefilling();

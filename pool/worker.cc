@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "wire/channel.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -179,23 +180,23 @@ Worker::~Worker() {
   }
   for (const auto& [slot, group] : groups_) group->Kill();  // whatever the warden does about it
   warden_.reset();
-  background_.Post([&podman = podman_, container = container_, name = launch_.name,
-                    dir = launch_.socket_dir] {
-    const std::lock_guard lock(container->mutex);
-    container->removed = true;
-    // What runs there runs on. The agent's sweep tries again later.
-    for (int attempt = 1; attempt <= kRemovals; ++attempt) {
-      try {
-        podman.Remove(name);
-        break;
-      } catch (const std::exception& e) {
-        std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
-      }
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-    }
-    std::error_code ignored;
-    fs::remove_all(dir, ignored);
-  });
+  background_.Post(
+      [&podman = podman_, container = container_, name = launch_.name, dir = launch_.socket_dir] {
+        const std::lock_guard lock(container->mutex);
+        container->removed = true;
+        // What runs there runs on. The agent's sweep tries again later.
+        for (int attempt = 1; attempt <= kRemovals; ++attempt) {
+          try {
+            podman.Remove(name);
+            break;
+          } catch (const std::exception& e) {
+            LogWarn("a worker could not be removed yet", {{"worker", name}, {"why", e.what()}});
+          }
+          std::this_thread::sleep_for(std::chrono::seconds(1));
+        }
+        std::error_code ignored;
+        fs::remove_all(dir, ignored);
+      });
 }
 
 void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
@@ -345,8 +346,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     }
     case FrameKind::kFailed: {
       const std::string words = Printable(payload, kMaxWords);
-      std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %s\n", launch_.name.c_str(),
-                   header.a, static_cast<unsigned long long>(header.id), words.c_str());
+      LogWarn("a slot or cell could not be made",
+              {{"worker", launch_.name}, {"slot", header.a}, {"cell", header.id}, {"why", words}});
       if (slot == slots_.end()) return Die("a failure of an unknown slot");
       if (slot->second == SlotState::kEnding) return;  // kSlotGone follows
       if (RanOutOfMemory(header.a)) {  // what a call did, and no fault of the worker's
