@@ -193,6 +193,7 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* started = std::get_if<Started>(&message)) {
     const auto lease = leases_.find(started->lease);
     if (lease == leases_.end() || lease->second.peer != peer.id()) return;
+    if (IsLogged(LogLevel::kDebug)) LogDebug("started", {{"lease", started->lease}});
     return Arm(lease->second, *started);
   }
   if (const auto* forget = std::get_if<Forget>(&message)) {
@@ -429,6 +430,13 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
                       Micros(grant.waited),
                       Micros(grant.worker_start),
                       pressure_.At(Clock::now())};
+  if (IsLogged(LogLevel::kDebug)) {
+    LogDebug("leased", {{"lease", grant.cell},
+                        {"client", id},
+                        {"pool", pool.substr(0, 12)},
+                        {"worker", grant.worker},
+                        {"waited_us", leased.waited_us}});
+  }
   if (state.peer->Send(leased, descriptors)) return;
   if (const Pool* from = FindPool(pool)) {
     Fail(id, request,
@@ -456,6 +464,14 @@ bool Broker::MayLease(uint64_t peer, const std::string& pool) {
 void Broker::OnDone(PeerState& state, const Done& done) {
   if (done.load.size() > sizeof(FrameHeader) + kMaxPayload)
     throw Error(Code::kProtocol, "a client sent a frame that is too large for a cell");
+  if (IsLogged(LogLevel::kDebug)) {
+    LogDebug("done", {{"lease", done.lease},
+                      {"call", LogId(done.note.call_id)},
+                      {"queue_us", done.note.queue_us},
+                      {"send_us", done.note.send_us},
+                      {"run_us", done.note.run_us},
+                      {"receive_us", done.note.receive_us}});
+  }
   const auto lease = leases_.find(done.lease);
   if (lease == leases_.end() || lease->second.peer != state.peer->id()) {
     if (const auto ended = state.ended.extract(done.lease)) {
@@ -523,6 +539,15 @@ void Broker::Conclude(uint64_t cell, const CellReport& report, std::vector<Netwo
   const auto found = leases_.find(cell);
   if (found == leases_.end()) return;
   Lease& lease = found->second;
+  if (IsLogged(LogLevel::kDebug)) {
+    LogDebug("the cell ended", {{"lease", cell},
+                                {"call", LogId(lease.told ? lease.told->call_id : 0)},
+                                {"worker", lease.worker},
+                                {"limit", NameOfLimit(report.limit)},
+                                {"wall_us", report.wall_us},
+                                {"cpu_us", report.cpu_us},
+                                {"peak_kb", report.peak_kb}});
+  }
   lease.network = std::move(network);
   if (lease.told && lease.told->ending == Ending::kUntold) {
     lease.told->ending = EndingOf(report);

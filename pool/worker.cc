@@ -318,6 +318,10 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kCellReady:
       if (cell == cells_.end() || cell->second.ready) return Die("an unexpected cell");
       cell->second.ready = true;
+      if (IsLogged(LogLevel::kDebug)) {
+        LogDebug("a cell is ready",
+                 {{"lease", header.id}, {"worker", launch_.name}, {"made_us", header.b}});
+      }
       barren_ = 0;
       Put(cell->second.slot, SlotState::kHasCell);
       if (cell->second.unwanted) return Kill(header.id);
