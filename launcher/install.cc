@@ -30,8 +30,8 @@ struct Source {
   std::string to;    // below the runtime's directory
 };
 
-// The shared libraries of this very program, which is the one that is installed: without the C
-// library's own family, which has to fit the base image's loader.
+// The shared libraries of this program, which is also the installed one. The C library and its
+// companions are left out: they have to match the base image's loader.
 std::vector<Source> Libraries() {
   std::vector<Source> found;
   ::dl_iterate_phdr(

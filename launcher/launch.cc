@@ -38,7 +38,7 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kAgentStart(60000);  // one that ends is noticed at once
+constexpr milliseconds kAgentStart(60000);  // an agent that ends is noticed at once
 constexpr milliseconds kGrace(5000);
 constexpr char kWireLabel[] = "hutch.wire";
 
@@ -103,7 +103,7 @@ Listener Try(const Paths& paths, pid_t* listener = nullptr) {
   }
 }
 
-// What the agent said last, for an error's message.
+// The end of the agent's log, for an error's message.
 std::string LogTail(const Podman& podman, const std::string& id) {
   try {
     const std::string log = podman.Logs(id, 3000);
@@ -144,14 +144,14 @@ bool IsAgent(pid_t pid) {
   return command.find("hutch-agent") != std::string::npos;
 }
 
-// Whether the container's process is there and an agent, whatever Podman believes of it.
+// Whether the container's process exists and is an agent. Podman's own record may be outdated.
 bool Alive(const ContainerInfo& info) {
   if (info.state != "running" && info.state != "stopping" && info.state != "paused") return false;
   return IsAgent(info.pid);
 }
 
-// Ends an agent that does not answer: it is stopped, or hangs, and would be one of two once it goes
-// on. Only then is another one started.
+// Ends an agent that does not answer, because it is stopped or hangs. It has ended before another
+// one is started: otherwise there would be two once it continues.
 void EndSilent(const Paths& paths, pid_t pid) {
   const AsUser user(paths);
   const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -166,8 +166,8 @@ void EndSilent(const Paths& paths, pid_t pid) {
   }
 }
 
-// Makes the name free: a dead agent is removed, one of another version keeps its sessions under
-// another name. Returns the id of one that is ours and alive.
+// Frees the container's name: removes a dead agent, and renames one of another version, which keeps
+// serving its clients. Returns the id of a live agent of this version.
 std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
   const std::optional<ContainerInfo> info = podman->Inspect(paths.agent_container());
   if (!info || info->name != paths.agent_container()) return std::nullopt;
@@ -192,7 +192,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
     const AsUser user(paths);
     if (options.check_config) options.check_config(paths);
     if (const auto alive = ClearName(paths, &podman)) {
-      id = *alive;  // it is just starting
+      id = *alive;  // another launcher has just started it
     } else {
       LogInfo("starting the agent");
       ::unlink(paths.agent_socket.c_str());
@@ -200,7 +200,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
       try {
         podman.Start(id);
       } catch (const Error& error) {
-        // Nothing of it has run: what keeps a first container from starting is the host.
+        // Nothing of it has run, so the cause is the host.
         podman.Remove(id);
         throw Error(Code::kPlatform, error.what(), "hutch doctor");
       }
@@ -210,7 +210,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
   return paths.agent_socket;
 }
 
-// What containers that are gone have left in the run directory. REQUIRES: AsUser.
+// Removes what ended containers left in the run directory. REQUIRES: AsUser.
 void RemoveSockets(const Paths& paths) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -223,7 +223,8 @@ void RemoveSockets(const Paths& paths) {
     fs::remove_all(entry.path(), ignored);
 }
 
-// What the host trusts; only the launcher sees its files. "": none that we know.
+// The file of certificates that the host trusts; "": there is none at a known path. Only the
+// launcher can see the host's files.
 std::string CaBundle() {
   for (const char* file : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                            "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
@@ -304,8 +305,8 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options, const st
   if (const std::string level = LogLevelSetting(); !level.empty()) spec["env"]["HUTCH_LOG"] = level;
   if (!cells.empty()) {
     spec["env"]["HUTCH_CELLS"] = kCellsInside;
-    // Slots come from their container's cgroup and go into one of ours: whoever opens that must
-    // see both. No worker does.
+    // A slot moves from its container's cgroup into one of ours, so the agent, which opens that
+    // one, must see both. No worker does.
     spec["cgroupns"] = {{"nsmode", "host"}};
   }
   return spec.dump();
@@ -390,7 +391,7 @@ void Stop(bool force) {
     Podman podman(paths.podman_socket());
     Podman gvisor(paths.gvisor_socket());
     std::vector<ContainerInfo> ours = podman.List("hutch.instance=" + paths.instance_label());
-    // The agent first: it would only see its workers die, and make new ones.
+    // The agent first: otherwise it would replace the workers that are removed.
     const auto is_agent = [](const ContainerInfo& info) {
       const auto role = info.labels.find("hutch.role");
       return role != info.labels.end() && role->second == "agent";
