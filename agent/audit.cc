@@ -19,6 +19,7 @@
 #include "agent/metrics.h"
 #include "wire/fd.h"
 #include "wire/json_text.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -187,8 +188,8 @@ struct AuditLog::Files {
 
   bool Complain() {
     if (!std::exchange(complained, true)) {
-      std::fprintf(stderr, "the audit log cannot be written to %s: %s\n", Name(0).c_str(),
-                   std::strerror(errno));
+      LogError("the audit log cannot be written",
+               {{"file", Name(0)}, {"why", std::strerror(errno)}});
     }
     return false;
   }

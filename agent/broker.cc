@@ -14,6 +14,7 @@
 #include "agent/validate.h"
 #include "podman/mounts.h"
 #include "wire/heartbeat.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -269,7 +270,7 @@ void Broker::Reload() {
   if (config_file_.empty())
     throw Error(Code::kInvalidArgument, "this agent reads no configuration file");
   Configure(LoadConfig(config_file_));
-  std::fprintf(stderr, "read %s\n", config_file_.c_str());
+  LogInfo("the configuration is read", {{"file", config_file_}});
 }
 
 void Broker::TrimEnvironments() {

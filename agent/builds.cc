@@ -10,6 +10,7 @@
 
 #include "agent/exposition.h"
 #include "agent/validate.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -63,8 +64,8 @@ void Builds::Trim(uint64_t most_bytes, std::set<std::string> used) {
         continue;
       if (!store_.Remove(one.digest)) continue;
       bytes -= std::min(bytes, one.bytes);
-      std::fprintf(stderr, "removed environment %s: the store held more than environment_disk_mb\n",
-                   one.digest.substr(0, 12).c_str());
+      LogInfo("an environment was removed: the store held more than environment_disk_mb",
+              {{"environment", one.digest.substr(0, 12)}});
     }
   });
 }

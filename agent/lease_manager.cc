@@ -11,6 +11,7 @@
 
 #include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -124,6 +125,13 @@ void LeaseManager::OnGranted(uint64_t id, uint64_t request, const std::string& k
                       Micros(grant.waited),
                       Micros(grant.worker_start),
                       context_.pools.PressureAt(Clock::now())};
+  if (IsLogged(LogLevel::kDebug)) {
+    LogDebug("leased", {{"lease", grant.cell},
+                        {"client", id},
+                        {"pool", key.substr(0, 12)},
+                        {"worker", grant.worker},
+                        {"waited_us", leased.waited_us}});
+  }
   if (state.peer->Send(leased, descriptors)) return;
   context_.peers.Fail(
       id, request,
@@ -151,6 +159,7 @@ bool LeaseManager::MayTake(uint64_t peer, const std::string& pool) {
 void LeaseManager::OnStarted(const Peer& peer, const Started& started) {
   LeaseRecord* lease = book_.FindOf(peer.id(), started.lease);
   if (lease == nullptr) return;
+  if (IsLogged(LogLevel::kDebug)) LogDebug("started", {{"lease", started.lease}});
   Pool* pool = context_.pools.Find(lease->pool);
   if (pool == nullptr) return;
   if (started.timeout_ms == 0 && started.cpu_ms == 0 && started.result_kb == 0) {
@@ -165,6 +174,14 @@ void LeaseManager::OnStarted(const Peer& peer, const Started& started) {
 void LeaseManager::OnDone(Peer& peer, const Done& done) {
   if (done.load.size() > sizeof(FrameHeader) + kMaxPayload)
     throw Error(Code::kProtocol, "a client sent a frame that is too large for a cell");
+  if (IsLogged(LogLevel::kDebug)) {
+    LogDebug("done", {{"lease", done.lease},
+                      {"call", LogId(done.note.call_id)},
+                      {"queue_us", done.note.queue_us},
+                      {"send_us", done.note.send_us},
+                      {"run_us", done.note.run_us},
+                      {"receive_us", done.note.receive_us}});
+  }
   LeaseRecord* lease = book_.FindOf(peer.id(), done.lease);
   if (lease == nullptr) return OnDoneAfterEnd(peer, done);
   lease->want_report |= done.want_report;
@@ -208,6 +225,15 @@ void LeaseManager::Conclude(uint64_t cell, const CellReport& report,
   LeaseRecord* lease = book_.Find(cell);
   if (lease == nullptr) return;
   lease->network = std::move(network);
+  if (IsLogged(LogLevel::kDebug)) {
+    LogDebug("the cell ended", {{"lease", cell},
+                                {"call", LogId(lease->note ? lease->note->call_id : 0)},
+                                {"worker", lease->worker},
+                                {"limit", NameOfLimit(report.limit)},
+                                {"wall_us", report.wall_us},
+                                {"cpu_us", report.cpu_us},
+                                {"peak_kb", report.peak_kb}});
+  }
   if (lease->note && lease->note->ending == Ending::kUntold) {
     lease->note->ending = EndingOf(report);
     context_.ledger.Count(MetricsOf(*lease), lease->held_ahead, *lease->note, Clock::now());

@@ -36,6 +36,7 @@
 #include "wire/channel.h"
 #include "wire/error.h"
 #include "wire/json_text.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -86,7 +87,6 @@ int Serve() {
   sigaddset(&signals, SIGHUP);
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
   ::prctl(PR_SET_DUMPABLE, 0);
-  ::setvbuf(stderr, nullptr, _IOLBF, 0);
   // When conmon is stopped nobody reads the log. Losing a line is better than blocking the agent.
   struct stat log{};
   if (::fstat(STDERR_FILENO, &log) == 0 && S_ISFIFO(log.st_mode))
@@ -96,8 +96,8 @@ int Serve() {
   const Paths paths = FindPaths();
   Cgroups cgroups(Variable("HUTCH_CELLS"));
   cgroups.Prove();  // forks, so it runs while there is one thread
-  std::fprintf(stderr, "limits are enforced by: %s %s\n", cgroups.enforcement(),
-               cgroups.why().c_str());
+  LogInfo("the enforcement of limits is chosen",
+          {{"by", cgroups.enforcement()}, {"why", cgroups.why()}});
   const AgentConfig config = LoadConfig(ConfigFile(paths));
   Podman podman(paths.podman_socket());
   EnvironmentStore store(podman, paths);
@@ -117,11 +117,12 @@ int Serve() {
       try {
         broker.Reload();
       } catch (const Error& error) {
-        std::fprintf(stderr, "%s; the previous configuration stays in effect\n", error.what());
+        LogError("the new configuration is refused, the previous one stays in effect",
+                 {{"why", error.what()}});
       }
       return;
     }
-    std::fprintf(stderr, "signal %u: draining\n", info.ssi_signo);
+    LogInfo("draining", {{"signal", info.ssi_signo}});
     broker.Stop(kDrainOnSignal, [&] { loop.Stop(); });
   });
 
@@ -129,10 +130,10 @@ int Serve() {
   const Server server(loop, broker, ListenAt(paths.agent_socket, kBacklog),
                       std::string("hutch-agent ") + kHutchVersion);
   broker.KeepSpare(Variable("HUTCH_BASE_ID"), Variable("HUTCH_RUNTIME_ID"));
-  std::fprintf(stderr, "listening at %s\n", paths.agent_socket.c_str());
+  LogInfo("listening", {{"socket", paths.agent_socket}, {"version", kHutchVersion}});
   loop.Run();
   ::unlink(paths.agent_socket.c_str());
-  std::fprintf(stderr, "stopped\n");
+  LogInfo("stopped");
   return 0;
 }
 
@@ -143,6 +144,13 @@ int PrintResult(const json& result) {
 
 int Main(const std::vector<std::string>& args) {
   const std::string verb = args.empty() ? "" : args[0];
+  if (verb == "--serve") {
+    StartLog("agent");
+  } else if (verb == "--egress") {
+    StartLog("egress");
+  } else {
+    StartLog("launcher", LogStyle::kForPeople);
+  }
   if (verb == "--podman") {
     const size_t skip = args.size() > 1 && args[1] == "--" ? 2 : 1;
     PodmanCommand({args.begin() + static_cast<std::ptrdiff_t>(skip), args.end()});
@@ -189,7 +197,7 @@ int main(int argc, char** argv) {
   } catch (const hutch::Error& error) {
     if (!args.empty() &&
         (args[0] == "--serve" || args[0] == "--foreground" || args[0] == "--egress")) {
-      std::fprintf(stderr, "hutch-agent: %s\n%s\n", error.what(), error.hint().c_str());
+      hutch::LogError(error.what(), {{"hint", error.hint()}});
       return 1;
     }
     return hutch::PrintResult({{"ok", false},
@@ -197,7 +205,7 @@ int main(int argc, char** argv) {
                                {"message", error.what()},
                                {"hint", error.hint()}});
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "hutch-agent: %s\n", error.what());
+    hutch::LogError(error.what());
     return 1;
   }
 }

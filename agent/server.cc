@@ -8,10 +8,10 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <cstdio>
 
 #include "loop/descriptors.h"
 #include "wire/channel.h"
+#include "wire/log.h"
 #include "wire/memfd.h"
 
 namespace hutch {
@@ -98,7 +98,7 @@ class Server::Connection final : public Peer {
   }
 
   void Complain(const std::exception& error) const {
-    std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id_), error.what());
+    LogWarn("a client broke the protocol", {{"client", id_}, {"why", error.what()}});
   }
 
   void OnMessage(const Message& message) {
@@ -230,13 +230,12 @@ void Server::OnAccept() {
   std::optional<Error> refusal = WhyRefuse(peer.get());
   if (refusal && refused_ >= kMaxRefused) return;
   const uint64_t id = next_id_++;
-  if (refusal)
-    std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id), refusal->what());
+  if (refusal) LogWarn("a client was refused", {{"client", id}, {"why", refusal->what()}});
   try {
     connections_.emplace(
         id, std::make_unique<Connection>(*this, std::move(peer), id, std::move(refusal)));
   } catch (const Error& error) {  // epoll takes no more sockets
-    std::fprintf(stderr, "client %llu: %s\n", static_cast<unsigned long long>(id), error.what());
+    LogWarn("a client was refused", {{"client", id}, {"why", error.what()}});
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "podman/mounts.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -61,7 +62,7 @@ std::set<std::string> SweepContainers(ContainerHost& host, const Sweeper::Known&
       }
     }
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "sweep: %s\n", error.what());
+    LogWarn("containers that nobody owns could not be removed", {{"why", error.what()}});
   }
   return strangers;
 }

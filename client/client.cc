@@ -12,6 +12,7 @@
 #include <charconv>
 #include <random>
 
+#include "client/trace.h"
 #include "wire/channel.h"
 #include "wire/paths.h"
 
@@ -225,6 +226,12 @@ HeldLease Client::MakeLease(const Leased& leased, std::vector<Fd> fds) {
   if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots)
     throw Error(Code::kProtocol, "a lease is incomplete");
   pressure_.store(leased.pressure, std::memory_order_relaxed);
+  if (IsTraced()) {
+    Trace("leased", {{"lease", leased.lease},
+                     {"worker", leased.worker},
+                     {"us", leased.waited_us},
+                     {"worker_us", leased.worker_us}});
+  }
   return {Lease(leased.lease, leased.worker, std::move(fds[0]), std::move(fds[1]),
                 std::move(fds[2]), segments_),
           leased.table_slot, std::chrono::microseconds(leased.waited_us),
@@ -256,6 +263,13 @@ void Client::Dispatch(ReceivedMessage received) {
         message);
   };
   if (const auto* report = std::get_if<Report>(&received.message)) {
+    if (IsTraced()) {
+      Trace("report", {{"lease", report->lease},
+                       {"limit", NameOfLimit(report->report.limit)},
+                       {"wall_us", report->report.wall_us},
+                       {"cpu_us", report->report.cpu_us},
+                       {"peak_kb", report->report.peak_kb}});
+    }
     const auto found = reports_.find(report->lease);
     if (found != reports_.end() && !found->second) found->second = *report;
     SettleLoans(report->lease, report->report);
@@ -669,6 +683,14 @@ Client::Wanted Client::WantAhead(const std::string& key, const CallRequest* fini
 
 void Client::SendDone(const std::string& key, uint64_t lease, bool want_report,
                       const CallNote& note, Wanted wanted) {
+  if (IsTraced()) {
+    Trace("done", {{"call", LogId(note.call_id)},
+                   {"lease", lease},
+                   {"queue_us", note.queue_us},
+                   {"send_us", note.send_us},
+                   {"run_us", note.run_us},
+                   {"receive_us", note.receive_us}});
+  }
   const std::vector<uint64_t>& requests = wanted.requests;
   if (requests.empty()) {
     Send(hutch::Done{lease, want_report, note});

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "client/trace.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 
@@ -162,6 +163,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
                 "start fewer calls at once, or raise `ulimit -n`");
   }
   outcome_.sent = sent_;
+  if (IsTraced() && status == SendStatus::kSent)
+    Trace("sent", {{"call", LogId(call_id)}, {"lease", id_}, {"worker", worker_}});
   if (status == SendStatus::kSent) return true;
   for (const std::shared_ptr<Segment>& segment : loans_) segment->Ended();  // none of it arrived
   loans_.clear();
@@ -222,6 +225,12 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
         if (polled[stream + 1].revents != 0) ReadOutput(stream, output);
       }
       if (outcome_.ended == Clock::time_point{}) outcome_.ended = Clock::now();
+      if (IsTraced()) {
+        Trace("reply", {{"call", LogId(call_id_)},
+                        {"lease", id_},
+                        {"worker", worker_},
+                        {"us", TraceMicros(outcome_.ended - sent_)}});
+      }
       return true;
     }
     // The agent's clock, and the warden's, begin anew with ours; memory for a result is the call's.
@@ -301,6 +310,12 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
       const Clock::duration loading = Clock::now() - sent_;
       if (restarted_ || loading < kSlowLoading) return false;
       restarted_ = true;
+      if (IsTraced()) {
+        Trace("started", {{"call", LogId(call_id_)},
+                          {"lease", id_},
+                          {"worker", worker_},
+                          {"us", TraceMicros(loading)}});
+      }
       deadline_ = DeadlineFrom(sent_ + std::min<Clock::duration>(loading, kMostLoading),
                                request.limits.timeout_ms);
       return false;

@@ -32,7 +32,7 @@ constexpr seconds kLook(60);
   throw Error(Code::kInvalidArgument, "the base " + spec.base + " " + what, hint);
 }
 
-// One line for a person.
+// One line for the user.
 std::string Printable(std::string text, size_t most) {
   text.resize(std::min(text.size(), most));
   for (char& c : text) {
@@ -67,7 +67,7 @@ std::vector<std::string> Directories(const Json& object, const char* key) {
   return paths;
 }
 
-// What an image may not show in place of what Hutch puts there, nor of the system's own.
+// Directories of an image that cells may not see: Hutch or the system mounts something there.
 bool MayBeShown(const std::string& path) {
   for (const std::string_view taken : {"/opt/hutch", "/opt/env", "/opt/modules", "/run", "/proc",
                                        "/sys", "/dev", "/tmp", "/work", "/var", "/store"}) {
@@ -82,7 +82,7 @@ std::string Machine(const std::string& architecture) {
   return architecture == "arm64" ? "aarch64" : architecture;
 }
 
-// What to do about a pull that failed, by what was said.
+// The hint for a failed pull, by its message.
 std::string HintOf(const std::string& said) {
   const auto has = [&said](std::initializer_list<std::string_view> words) {
     return std::ranges::any_of(
@@ -150,7 +150,7 @@ BaseImage ReadInterpreter(const std::string& text, const EnvironmentSpec& spec) 
   static const std::regex kLibc(R"(2\.[0-9]{1,3})");
   base.libc = Text(said, "libc");
   if (!std::regex_match(base.libc, kLibc))
-    Refuse(spec, "has no glibc", "name an image with one, as those of Debian are");
+    Refuse(spec, "has no glibc", "name an image that has one, such as Debian's");
   base.path = Printable(Text(said, "path"), 2048);
   base.shown = Directories(said, "shown");
   std::erase_if(base.shown, [](const std::string& path) { return !MayBeShown(path); });
@@ -255,7 +255,7 @@ std::string BaseImages::Look(const EnvironmentSpec& spec, const std::string& ima
     text = builder.Look(image, spec.runtime_id, kLook);
   } catch (const Error& failure) {
     if (failure.code() == Code::kCancelled && Clock::now() >= deadline)
-      throw Error(Code::kTimeout, "the base " + spec.base + " was not looked at in time");
+      throw Error(Code::kTimeout, "the base " + spec.base + " was not inspected in time");
     if (failure.code() == Code::kPodman) {
       const std::string_view said = failure.what();
       for (const std::string_view absent : {"executable file", "no such file", "not found"}) {

@@ -3,10 +3,10 @@
 // Base images that callers name: an OCI image whose Python a call runs on, in place of the one
 // derived from the caller's own interpreter.
 //
-// Each is looked at once before anything is built on it: it is there or can be pulled, it is for
+// Each is inspected once before anything is built on it: it is there or can be pulled, it is for
 // this machine, has a Python of the version that the call needs, and our own binaries work on its
-// libraries. What the look says is the image's word: it decides what its own workers run, and
-// nothing else. Thread-safe; Get() blocks.
+// libraries. The answer comes from the image, so it is used for nothing but what the image's own
+// workers run. Thread-safe; Get() blocks.
 #pragma once
 
 #include <chrono>
@@ -33,17 +33,16 @@ struct BaseImage {
   std::string libc;                     // the version of its glibc: "2.36"
   std::vector<std::string> shown;       // directories of its own, for cells to see
   std::vector<std::string> packages;    // directories of packages that its Python has
-  std::string no_installer;             // why nothing is built from source on it, "": it can be
+  std::string no_installer;             // why nothing can be built from source on it; "": it can
 
   bool operator==(const BaseImage&) const = default;
 };
 
-// Whether a registry there is spoken to without TLS: on this machine, as `podman` and its like take
-// it to be where they are told to.
+// Whether the reference names a registry on this machine, which may be used without TLS.
 bool IsLoopback(std::string_view reference);
 
-// What interpreter.py said of the image, checked. Throws kInvalidArgument for what cannot serve
-// `spec`: it names `spec.base`, what was wanted and what is there.
+// Checks what interpreter.py reported of the image. Throws kInvalidArgument for an image that
+// cannot serve `spec`: the message names `spec.base`, what is needed and what the image has.
 BaseImage ReadInterpreter(const std::string& text, const EnvironmentSpec& spec);
 
 class BaseImages {
@@ -56,11 +55,12 @@ class BaseImages {
 
   // REQUIRES: CheckSpec passed. The image of `spec.base`, pulled if it is not there. `progress` is
   // called on the caller's thread; either function may be null. Throws kInvalidArgument where it
-  // cannot serve the call, kPodman where it cannot be had, kTimeout, kCancelled, kMissingRuntime.
+  // cannot serve the call, kPodman where it cannot be pulled, kTimeout, kCancelled,
+  // kMissingRuntime.
   BaseImage Get(const EnvironmentSpec& spec, std::chrono::steady_clock::time_point deadline,
                 const ProgressFn& progress, const Cancelled& cancelled);
 
-  // Whether a build directory and its container are of an image that is being looked at.
+  // Whether a build directory and its container belong to an inspection that is under way.
   bool IsLooking(const std::string& name);
 
  private:

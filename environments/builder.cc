@@ -31,7 +31,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr uint64_t kMaxBytes =
-    24ull << 30;  // of one environment: the largest honest ones (CUDA) have about 10 GiB
+    24ull << 30;  // of one environment; the largest known ones (CUDA) have about 10 GiB
 constexpr uint64_t kMaxFiles = 500'000;
 constexpr uint64_t kMaxAnswer = 16u << 20;       // bytes that the import step may write, anywhere
 constexpr uint64_t kMaxReport = 4 * kMaxAnswer;  // bytes that are read of what a step writes
@@ -43,9 +43,9 @@ constexpr size_t kMaxSourceFiles = 50'000;
 constexpr int kImportSeconds = 30;  // for each module
 constexpr milliseconds kPoll(10);
 constexpr milliseconds kInspect(500);
-// By itself pasta gives a container the host's own address, which then leads back into the
-// container: an index that this host serves would refuse each connection. This one (RFC 7335) is no
-// network's; slirp4netns has another one of its own anyway.
+// By default pasta gives a container the host's own address, which then leads back into the
+// container: connections to an index on this host would be refused. No network uses this address
+// (RFC 7335). slirp4netns has a different one by default.
 constexpr const char* kPastaNetwork[] = {"-a", "192.0.0.2", "-n", "29", "-g", "192.0.0.1"};
 constexpr char kAnswer[] =
     "/store/answer";  // where import and compile find the file they answer in
@@ -72,7 +72,7 @@ void WriteFile(const std::string& path, const std::string& text, mode_t mode) {
   }
 }
 
-// A link in this place would have us mount, move or read whatever it points to.
+// A link here would make us mount, move or read whatever it points to.
 void CheckKind(const std::string& path, mode_t kind) {
   struct stat status;
   if (::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind) return;
@@ -80,8 +80,8 @@ void CheckKind(const std::string& path, mode_t kind) {
               "the installer left " + path + " as something else than it should be");
 }
 
-// Parsed text of a stranger: what lies deeper than `depth` is dropped, so nothing that walks it
-// recurses far; and what comes after kMaxValues, since each takes more memory than it has bytes.
+// Parses untrusted text. Values deeper than `depth` are dropped, so that nothing recurses far, and
+// so are those after kMaxValues, since each takes more memory than it has bytes.
 Json ParseShallow(const std::string& text, int depth) {
   const auto keep = [depth, left = kMaxValues](int at, Json::parse_event_t event, Json&) mutable {
     const bool counts = event == Json::parse_event_t::value || event == Json::parse_event_t::key ||
@@ -127,7 +127,7 @@ Error Failure(const Json& item) {
                       Member(item, "log", std::string()).substr(0, kMaxLog));
 }
 
-// One line for a person: no control characters that a terminal would obey.
+// One line for the user, without control characters.
 std::string Printable(std::string_view text, size_t max) {
   std::string out;
   for (const char c : text.substr(0, max)) {
@@ -136,7 +136,7 @@ std::string Printable(std::string_view text, size_t max) {
   return out;
 }
 
-// Of the end of the fetch step's report; false: `item` is something else.
+// Reads the last item of the fetch step's report. False: `item` is another one.
 bool TakeEnd(const Json& item, BuildResult* result, std::vector<std::string>* modules,
              std::vector<std::string>* uncompiled) {
   if (!item.is_object() || !item.contains("packages")) return false;
@@ -157,7 +157,7 @@ std::string FirstOf(const std::vector<std::string>& modules) {
   return Printable(modules.front(), 100) + (modules.size() > 1 ? ", ..." : "");
 }
 
-// What a resolver writes, and nothing that a terminal would obey.
+// Whether it is text that a resolver could have written, without control characters.
 bool IsLock(const std::string& text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return (c >= 0x20 && c < 0x7f) || c == '\n' || c == '\t'; });
@@ -241,8 +241,8 @@ void Builder::RemoveContainers() noexcept {
 
 std::string Builder::ContainerSpec(const std::string& step, const std::vector<std::string>& command,
                                    const std::string& mounts_json) const {
-  // What runs packages' code, or an image's, is the stranger here; the other two run ours and the
-  // installer.
+  // The step that runs packages' code, or an image's, is the untrusted one; the other two run our
+  // code and the installer.
   const bool base = step == "base";
   const bool import = step == "import" || base;
   const bool network = step == "fetch";
@@ -401,7 +401,7 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
   const Json extra = Words(spec.index.extra_index_urls);
   const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
-  // All that build scripts may write to: in the directory above nothing is theirs.
+  // Build scripts may write here only, and to nothing in the directory above.
   const std::string made = directory_ + (isolated_ ? "/fetched" : "");
   if (isolated_ && ::mkdir(made.c_str(), 0755) != 0) ThrowErrno("create " + made, Code::kPlatform);
   Json links = Json::array();
@@ -446,8 +446,8 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
     return done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
   };
   RunStep("fetch", {script, inside}, mounts.dump(), made + "/report.jsonl", seconds(3600), read);
-  // Build scripts of source packages may have left processes, and links for us to follow: first
-  // they die, then we look.
+  // Build scripts of source packages may have left processes, and links for us to follow: first the
+  // processes are ended, then the tree is read.
   if (isolated_) {
     for (const std::string& id : containers_) podman_.Remove(id);
   }
@@ -492,14 +492,13 @@ void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
             return done || failure.has_value();
           });
   if (failure) throw *failure;
-  if (!done) throw Error(Code::kInstallFailed, "what was installed could not be looked at");
+  if (!done) throw Error(Code::kInstallFailed, "the installed packages could not be inspected");
 }
 
 std::vector<std::string> Builder::Import(BuildResult* result) {
   if (installed_.modules.empty()) return {};
   progress_({"import", "importing " + FirstOf(installed_.modules), 0, 0});
-  // One file, made by us, is all of the host that packages' code may write, and its size is
-  // limited.
+  // Packages' code may write to one file of the host, which we made, and whose size is limited.
   const std::string out = directory_ + "/import.json";
   WriteFile(out, "", 0666);
   const Json mounts = {Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)};
@@ -515,8 +514,8 @@ std::vector<std::string> Builder::Import(BuildResult* result) {
       return true;
     });
   } catch (const Error& error) {
-    // Packages that do not load are still installed: the caller's own import says why. Their word
-    // decides nothing here.
+    // Packages that do not load are still installed: the caller's own import shows the error. What
+    // they report decides nothing here.
     if (error.code() != Code::kInstallFailed && error.code() != Code::kProtocol) throw;
   }
   ProbeAnswer answer = ReadProbeAnswer(text, installed_.modules);
@@ -585,8 +584,8 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
   };
   Fetch(spec, &result);
   lap(&result.fetch_sec);
-  // First what the sources say that they import, on every core, so that the import finds bytecode;
-  // then what it found without.
+  // First the modules that the sources import, on every core, so that the import finds bytecode;
+  // then the modules that it found without bytecode.
   Compile("compile", "modules", installed_.uncompiled, FirstOf(installed_.uncompiled));
   lap(&result.compile_sec);
   const std::vector<std::string> files = Import(&result);

@@ -6,8 +6,8 @@
 // fetch has the network and the download cache and runs nothing of the packages; import runs their
 // code and has neither, nor a writable tree; compile has a writable tree and runs nothing of them.
 // With sdists allowed, fetch runs build scripts: it then gets a cache and a store of its own, so
-// that it can spoil no environment but this one. Belongs to one thread. Whatever happens, the
-// destructor removes the containers; the directory is its owner's.
+// that it can damage no environment but this one. Belongs to one thread. The destructor always
+// removes the containers; the caller removes the directory.
 #pragma once
 
 #include <chrono>
@@ -47,8 +47,8 @@ struct ProbeAnswer {
   std::vector<std::string> preload, notes, files;
 };
 
-// What the import step said, which is the packages' word: modules that were not asked for, paths
-// that are not plain, and whatever else does not fit are dropped. Never throws.
+// What the import step reported. Packages could have written it: modules that were not asked for,
+// paths that are not relative and normal, and anything malformed are dropped. Never throws.
 ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked);
 
 class Builder {
@@ -61,14 +61,16 @@ class Builder {
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
 
-  // The line that interpreter.py says of an image that nobody has looked at yet, run by the python3
-  // that the image's own PATH finds; "" where it says nothing. Throws kPodman where there is none.
+  // The line that interpreter.py prints in an image that was not inspected yet, run by the python3
+  // that the image's own PATH finds; "" where it prints nothing. Throws kPodman where there is
+  // none.
   std::string Look(const std::string& image, const std::string& runtime_id,
                    std::chrono::seconds limit);
 
-  // Builds for this image and not for that of the spec's base_id. What it runs is a stranger, as
-  // packages are: it has no network, no credentials, and nothing to write to but the tree, which
-  // then shares no file with the cache. (Where source packages are built, as they have.)
+  // Builds for this image and not for that of the spec's base_id. Its programs are as little
+  // trusted as packages: they have no network, no credentials, and can write to nothing but the
+  // tree, which then shares no file with the cache. (Where source packages are built, they have
+  // what those have.)
   struct Base {
     std::string image;
     std::string python = kDerivedPython;
@@ -88,13 +90,13 @@ class Builder {
   bool named() const { return !base_.version.empty(); }
   std::vector<std::string> Target(const std::string& platform) const;
   void Fetch(const EnvironmentSpec& spec, BuildResult* result);
-  // Looks at the tree anew, in a container that no build script was in.
+  // Reads the tree again, in a container in which no build script ran.
   void Check(const EnvironmentSpec& spec, BuildResult* result);
   std::vector<std::string> Import(BuildResult* result);
-  // `names` are "modules" or "files"; see compile.py. `text` is what they are for a person.
+  // `names` are "modules" or "files"; see compile.py. `text` names them for the user.
   void Compile(const std::string& step, const char* kind, const std::vector<std::string>& names,
                const std::string& text);
-  // Starts a container and calls `line` for each line of `report` until it returns true.
+  // Starts a container and calls `line` with each line of `report` until `line` returns true.
   void RunStep(const std::string& step, const std::vector<std::string>& command,
                const std::string& mounts_json, const std::string& report,
                std::chrono::seconds limit, const std::function<bool(const std::string&)>& line);

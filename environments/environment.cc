@@ -32,9 +32,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMinFree = 512ull << 20;  // bytes of disk below which no build begins
 constexpr std::chrono::milliseconds kTick(20);
-constexpr size_t kMaxMeta = 64u << 20;  // bytes of a meta.json; an honest one has kilobytes
+constexpr size_t kMaxMeta = 64u << 20;  // bytes of a meta.json; it usually has kilobytes
 
-// `path` is there whole or not at all. Throws kPlatform, as when the disk is full.
+// Writes the whole file or none of it. Throws kPlatform, for example when the disk is full.
 void WriteFile(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text << std::flush;
@@ -199,7 +199,7 @@ Environment EnvironmentStore::Get(const EnvironmentSpec& spec, Clock::time_point
     throw Error(Code::kInvalidArgument,
                 "nothing can be built from source on the base " + spec.base +
                     ": the installer does not run there: " + base.no_installer,
-                "leave out allow_sdists=, or name an image with libgcc_s, as those of Debian are");
+                "leave out allow_sdists=, or name an image with libgcc_s, such as Debian's");
   }
   EnvironmentSpec known = spec;
   known.base_image = base.id;
@@ -238,7 +238,7 @@ Environment EnvironmentStore::GetOn(const BaseImage& base, const EnvironmentSpec
       threads_.push_back(build);
       build->thread = std::thread([this, build] { RunBuild(build); });
     }
-    // Under the store's lock, so that nobody gives it up between finding and joining it.
+    // Under the store's lock, so that nobody cancels it between finding and joining it.
     const std::lock_guard build_lock(build->mutex);
     ++build->waiting;
   }
@@ -367,7 +367,7 @@ void EnvironmentStore::Publish(const Build& build, const BuildResult& result, do
   if (::rename(finished.c_str(), target.c_str()) == 0) return;
   if (errno != EEXIST && errno != ENOTEMPTY)
     ThrowErrno("publish " + target.string(), Code::kPlatform);
-  // Only one that Load() did not believe can be in the way.
+  // Only an environment that Load() rejected can be there.
   fs::rename(target, directory / "old");
   fs::rename(finished, target);
 }
@@ -385,7 +385,7 @@ std::vector<EnvironmentInfo> EnvironmentStore::List() const {
 
 bool EnvironmentStore::Remove(const std::string& digest) {
   if (!IsDigest(digest)) throw Error(Code::kInvalidArgument, "not an environment's digest");
-  // Out of sight first: a removal that is cut off leaves nothing that looks whole.
+  // Renamed first, so that an interrupted removal leaves nothing that looks complete.
   const std::string name = RandomName();
   const std::string trash = paths_.store_dir() + "/build/" + name;
   if (::rename((paths_.environment_dir() + "/" + digest).c_str(), trash.c_str()) != 0) {

@@ -4,16 +4,20 @@
 // and then shared.
 //
 // Thread-safe. Get() blocks and is called on worker threads; each build runs on a thread of its
-// own, so a caller that gives up does not take the others' build with it; a build that nobody waits
-// for any more is given up. On disk, below the state directory:
+// own, so a caller that gives up does not end the build that others wait for; a build that nobody
+// waits for is cancelled. On disk, below the state directory:
 //
-//   store/cache/                 the installer's downloads        store/build/<name>/  builds under
-//   way environments/<digest>/tree/  the packages                     .../lock.txt         versions
-//   and hashes environments/<digest>/meta.json                               .../synced its bytes
-//   have reached the disk
+// clang-format off
+//   store/cache/                      the installer's downloads
+//   store/build/<name>/               builds under way
+//   environments/<digest>/tree/       the packages
+//   environments/<digest>/lock.txt    versions and hashes
+//   environments/<digest>/meta.json   what EnvironmentInfo and Environment are read from
+//   environments/<digest>/synced      its bytes have reached the disk
+// clang-format on
 //
-// A build appears under its digest by one rename. One without `synced` is believed only by the boot
-// that made it.
+// A build appears under its digest by one rename. An environment without `synced` is used only
+// until the host is started again.
 #pragma once
 
 #include <chrono>
@@ -35,8 +39,9 @@
 
 namespace hutch {
 
-// Of the directory of environments: the warden of a worker that was started ahead finds the one it
-// is told of, and cannot list them. The state directory above is 0700.
+// The mode of the directory of environments: the warden of a worker that was started ahead can open
+// the environment whose digest it was given, and cannot list them. The state directory above it is
+// 0700.
 inline constexpr std::filesystem::perms kFindable{0711};
 
 struct Environment {
@@ -47,7 +52,7 @@ struct Environment {
   std::vector<std::string> notes;    // sentences for the user
   double build_sec = 0;              // 0: it was there
   bool built_now = false;
-  BaseImage base;  // that was asked for by name; without an id: none was
+  BaseImage base;  // the one that was named; without an id: none was
 };
 
 struct EnvironmentInfo {
@@ -69,7 +74,7 @@ class EnvironmentStore {
 
   // `podman` and `paths` outlive it. Makes the directories it needs.
   EnvironmentStore(Podman& podman, const Paths& paths);
-  ~EnvironmentStore();  // gives up the builds under way and waits for their containers to be gone
+  ~EnvironmentStore();  // cancels the builds under way and waits until their containers are removed
   EnvironmentStore(const EnvironmentStore&) = delete;
   EnvironmentStore& operator=(const EnvironmentStore&) = delete;
 
@@ -85,9 +90,9 @@ class EnvironmentStore {
                   const ProgressFn& progress, const Cancelled& cancelled);
 
   std::vector<EnvironmentInfo> List() const;  // newest first
-  bool Remove(
-      const std::string& digest);  // false: there is none. Workers that have it mounted keep it
-  // Removes what builds cut off have left: directories, containers, and environments whose bytes a
+  // False: there is none. Workers that have it mounted keep it.
+  bool Remove(const std::string& digest);
+  // Removes what interrupted builds left: directories, containers, and environments whose bytes a
   // crash may have lost.
   void Sweep();
 
@@ -106,8 +111,8 @@ class EnvironmentStore {
   const Paths& paths_;
   BaseImages bases_;
   mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Build>> builds_;  // by digest: those that a caller may join
-  std::vector<std::shared_ptr<Build>> threads_;           // all whose thread is not joined yet
+  std::map<std::string, std::shared_ptr<Build>> builds_;  // by digest: those that callers may join
+  std::vector<std::shared_ptr<Build>> threads_;           // those whose thread is not joined yet
 };
 
 }  // namespace hutch

@@ -232,7 +232,7 @@ std::string DigestOf(const EnvironmentSpec& spec) {
   for (const std::string& url : extra) add(url);
   add(spec.allow_sdists ? "sdists" : "wheels");
   add(spec.nonce);
-  // Named, and only where they are given: what was built before there were such keeps its digest.
+  // With their names, and only where they are given, so that older environments keep their digests.
   const auto add_all = [&add](std::string_view name, const std::vector<std::string>& items) {
     if (items.empty()) return;
     add(name);

@@ -39,14 +39,13 @@ inline const std::string& BaseOf(const EnvironmentSpec& spec) {
   return spec.base_image.empty() ? spec.base_id : spec.base_image;
 }
 
-bool HasPackages(const PoolSpec& pool);  // else a worker needs nothing but the base
+bool HasPackages(const PoolSpec& pool);  // false: a worker needs nothing but the base
 
 EnvironmentSpec SpecOf(const PoolSpec& pool);
 
 // Throws kInvalidArgument, naming the value, for everything but a name with extras, version clauses
 // and a marker: an option, a path or a line break never reaches the installer, and a URL only with
-// allow_urls. The client
-// has checked already; it is not believed.
+// allow_urls. The client has checked already, but is not trusted.
 void CheckSpec(const EnvironmentSpec& spec);
 
 std::vector<std::string> Words(std::string_view text);  // separated by spaces
@@ -56,8 +55,8 @@ bool IsModule(std::string_view name);
 
 // SHA-256, 64 hex digits, over the set of requirements in any order, Python version, platform, base
 // (by what it is, whatever it is called), index and layout. Proxies, certificates and the preload
-// list change how it is got and used, not what is in it. REQUIRES: CheckSpec passed, and a base is
-// known.
+// list change how packages are fetched and used, not which they are. REQUIRES: CheckSpec passed,
+// and a base is known.
 std::string DigestOf(const EnvironmentSpec& spec);
 
 }  // namespace hutch

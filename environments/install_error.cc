@@ -130,7 +130,7 @@ Error InstallError(std::string_view stage, std::string_view log) {
     return Error(Code::kPlatform, "the disk is full: " + sentence,
                  "free some space; `hutch env` lists what Hutch keeps");
   }
-  // What the resolver says needs no introduction; what broke later does.
+  // The resolver's sentences need no introduction; later failures do.
   const std::string prefix = stage == "resolve" ? "" : "installing the dependencies failed: ";
   return Error(Code::kInstallFailed, prefix + sentence, Hint(std::string(log)));
 }

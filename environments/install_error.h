@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// From the installer's log to what a user should read: its own sentence, and what to do. Pure
+// Finds in the installer's log the sentence that a user should read, and adds what to do. Pure
 // functions.
 #pragma once
 

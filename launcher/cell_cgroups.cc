@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -17,6 +16,7 @@
 #include "launcher/podman_service.h"
 #include "launcher/subprocess.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -26,9 +26,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kUnitStart(10000);
 
-// The unit's process: moves aside, since a cgroup that has controllers for those below it may hold
-// no process; takes each controller that there is (one that is refused must not cost the others);
-// and says where it is.
+// The unit's process. It moves into a cgroup of its own, because a cgroup that passes controllers
+// on may hold no process; it enables each controller separately, so that a refused one does not
+// prevent the others; and it writes down where it is.
 constexpr char kHold[] =
     "cd \"/sys/fs/cgroup$(sed -n s/^0:://p /proc/self/cgroup)\" && mkdir -p keeper cells && "
     "echo $$ >keeper/cgroup.procs && for c in memory pids cpu; do "
@@ -48,7 +48,7 @@ std::string ReadLine(const std::string& path) {
   return line;
 }
 
-// "" unless it is there and has what a call's limits take.
+// The directory if it exists and has the controllers that limits need; else "".
 std::string Usable(const std::string& directory) {
   if (directory.empty() || ::access((directory + "/cgroup.procs").c_str(), W_OK) != 0) return {};
   std::ifstream words(directory + "/cgroup.subtree_control");
@@ -61,7 +61,7 @@ std::string Usable(const std::string& directory) {
   return memory && pids ? directory : "";
 }
 
-// systemd puts variables into a unit's command line before a shell sees it.
+// systemd replaces variables in a unit's command line before a shell reads it.
 std::string Quoted(const std::string& text) {
   std::string quoted;
   for (const char c : text) quoted += c == '$' ? std::string("$$") : std::string(1, c);
@@ -113,7 +113,7 @@ std::string EnsureCells(const Paths& paths) {
       std::this_thread::sleep_for(milliseconds(10));
     }
   } catch (const Error& error) {
-    std::fprintf(stderr, "hutch: no cgroup for the limits of calls: %s\n", error.what());
+    LogWarn("there is no cgroup for the limits of calls", {{"why", error.what()}});
   }
   return {};
 }

@@ -8,7 +8,7 @@
 // the Podman service or of the agent, which come and go. Root's service user has
 // /sys/fs/cgroup/hutch/cells in its private view, as far as the host has controllers free there.
 //
-// The launcher's, as service.h: single-threaded, under the lock of LockStart.
+// For the launcher's only thread, under the lock of LockStart.
 #pragma once
 
 #include <string>

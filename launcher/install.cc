@@ -11,13 +11,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <vector>
 
 #include "launcher/podman_service.h"
 #include "podman/podman.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -30,8 +30,8 @@ struct Source {
   std::string to;    // below the runtime's directory
 };
 
-// The shared libraries of this very program, which is the one that is installed: without the C
-// library's own family, which has to fit the base image's loader.
+// The shared libraries of this program, which is also the installed one. The C library and its
+// companions are left out: they have to match the base image's loader.
 std::vector<Source> Libraries() {
   std::vector<Source> found;
   ::dl_iterate_phdr(
@@ -140,7 +140,7 @@ void InstallRuntime(const Paths& paths, const LaunchOptions& options) {
     const AsUser user(paths);
     if (::access(target.c_str(), F_OK) == 0) return;
   }
-  std::fprintf(stderr, "hutch: installing the runtime\n");
+  LogInfo("installing the runtime");
   std::vector<Source> sources = Libraries();
   AddTree(options.package, "", &sources);
   if (!options.cloudpickle.empty()) AddTree(options.cloudpickle, "cloudpickle", &sources);
@@ -169,8 +169,7 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
     const AsUser user(paths);
     if (podman.ImageId(reference)) return;
   }
-  std::fprintf(stderr, "hutch: making the base image from %s (once; about 5 s)\n",
-               options.python.c_str());
+  LogInfo("making the base image (once; about 5 s)", {{"python", options.python}});
   const auto begin = std::chrono::steady_clock::now();
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe");
@@ -215,8 +214,7 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
   }
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);
-  std::fprintf(stderr, "hutch: base image made in %.1f s\n",
-               static_cast<double>(took.count()) / 1000);
+  LogInfo("the base image is made", {{"ms", took.count()}});
 }
 
 }  // namespace hutch

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -29,6 +28,7 @@
 #include "wire/channel.h"
 #include "wire/error.h"
 #include "wire/heartbeat.h"
+#include "wire/log.h"
 #include "wire/message.h"
 
 namespace hutch {
@@ -38,7 +38,7 @@ using Json = nlohmann::json;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr milliseconds kAgentStart(60000);  // one that ends is noticed at once
+constexpr milliseconds kAgentStart(60000);  // an agent that ends is noticed at once
 constexpr milliseconds kGrace(5000);
 constexpr char kWireLabel[] = "hutch.wire";
 
@@ -60,14 +60,14 @@ void Check(const LaunchOptions& options) {
 
 enum class Listener { kYes, kNobody, kAbsent, kSilent };
 
-// Whether whoever listens at the other end of `fd` says anything to a hello; heartbeat.h.
+// Whether the listener at the other end of `fd` answers a hello in time (heartbeat.h).
 bool Greets(int fd) {
   SendMessage(fd, Hello{kWireVersion, ::getpid(), ::getuid()});
   pollfd polled{fd, POLLIN, 0};
   for (Heartbeat heart;;) {
     const auto begun = Clock::now();
     const auto period = milliseconds(kLookPeriod);
-    // Also one that turns us away, or hangs up, is there.
+    // A listener that refuses us, or hangs up, is alive too.
     if (::poll(&polled, 1, static_cast<int>(period.count())) > 0) return true;
     const auto next = heart.Look(WorthOfLook(Clock::now() - begun - period, 0));
     if (next == Heartbeat::Next::kGiveUp) return false;
@@ -103,7 +103,7 @@ Listener Try(const Paths& paths, pid_t* listener = nullptr) {
   }
 }
 
-// What the agent said last, for an error's message.
+// The end of the agent's log, for an error's message.
 std::string LogTail(const Podman& podman, const std::string& id) {
   try {
     const std::string log = podman.Logs(id, 3000);
@@ -144,19 +144,19 @@ bool IsAgent(pid_t pid) {
   return command.find("hutch-agent") != std::string::npos;
 }
 
-// Whether the container's process is there and an agent, whatever Podman believes of it.
+// Whether the container's process exists and is an agent. Podman's own record may be outdated.
 bool Alive(const ContainerInfo& info) {
   if (info.state != "running" && info.state != "stopping" && info.state != "paused") return false;
   return IsAgent(info.pid);
 }
 
-// Ends an agent that does not answer: it is stopped, or hangs, and would be one of two once it goes
-// on. Only then is another one started.
+// Ends an agent that does not answer, because it is stopped or hangs. It has ended before another
+// one is started: otherwise there would be two once it continues.
 void EndSilent(const Paths& paths, pid_t pid) {
   const AsUser user(paths);
   const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process || !IsAgent(pid)) return;  // it has just ended
-  std::fprintf(stderr, "hutch: the agent does not answer: ending it\n");
+  LogWarn("the agent does not answer: it is ended", {{"pid", pid}});
   ::syscall(SYS_pidfd_send_signal, process.get(), SIGKILL, nullptr, 0);
   pollfd ended{process.get(), POLLIN, 0};
   if (::poll(&ended, 1, static_cast<int>(kGrace.count())) <= 0) {
@@ -166,8 +166,8 @@ void EndSilent(const Paths& paths, pid_t pid) {
   }
 }
 
-// Makes the name free: a dead agent is removed, one of another version keeps its sessions under
-// another name. Returns the id of one that is ours and alive.
+// Frees the container's name: removes a dead agent, and renames one of another version, which keeps
+// serving its clients. Returns the id of a live agent of this version.
 std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
   const std::optional<ContainerInfo> info = podman->Inspect(paths.agent_container());
   if (!info || info->name != paths.agent_container()) return std::nullopt;
@@ -179,8 +179,7 @@ std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
     podman->Remove(info->id);
     return std::nullopt;
   }
-  std::fprintf(stderr, "hutch: an agent of version %s goes on for its own clients\n",
-               version.c_str());
+  LogInfo("an agent of another version keeps serving its own clients", {{"wire_version", version}});
   podman->Rename(info->id, paths.agent_container() + "-v" + version);
   return std::nullopt;
 }
@@ -193,15 +192,15 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
     const AsUser user(paths);
     if (options.check_config) options.check_config(paths);
     if (const auto alive = ClearName(paths, &podman)) {
-      id = *alive;  // it is just starting
+      id = *alive;  // another launcher has just started it
     } else {
-      std::fprintf(stderr, "hutch: starting the agent\n");
+      LogInfo("starting the agent");
       ::unlink(paths.agent_socket.c_str());
       id = podman.Create(AgentSpec(paths, options, cells));
       try {
         podman.Start(id);
       } catch (const Error& error) {
-        // Nothing of it has run: what keeps a first container from starting is the host.
+        // Nothing of it has run, so the cause is the host.
         podman.Remove(id);
         throw Error(Code::kPlatform, error.what(), "hutch doctor");
       }
@@ -211,7 +210,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
   return paths.agent_socket;
 }
 
-// What containers that are gone have left in the run directory. REQUIRES: AsUser.
+// Removes what ended containers left in the run directory. REQUIRES: AsUser.
 void RemoveSockets(const Paths& paths) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -224,7 +223,8 @@ void RemoveSockets(const Paths& paths) {
     fs::remove_all(entry.path(), ignored);
 }
 
-// What the host trusts; only the launcher sees its files. "": none that we know.
+// The file of certificates that the host trusts; "": there is none at a known path. Only the
+// launcher can see the host's files.
 std::string CaBundle() {
   for (const char* file : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                            "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"}) {
@@ -302,10 +302,11 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options, const st
       {"umask", "0077"},
       {"volatile", true},
   };
+  if (const std::string level = LogLevelSetting(); !level.empty()) spec["env"]["HUTCH_LOG"] = level;
   if (!cells.empty()) {
     spec["env"]["HUTCH_CELLS"] = kCellsInside;
-    // Slots come from their container's cgroup and go into one of ours: whoever opens that must
-    // see both. No worker does.
+    // A slot moves from its container's cgroup into one of ours, so the agent, which opens that
+    // one, must see both. No worker does.
     spec["cgroupns"] = {{"nsmode", "host"}};
   }
   return spec.dump();
@@ -364,7 +365,8 @@ void Foreground(const LaunchOptions& options) {
   ExecPodman(paths, {"unshare", "env", "HUTCH_PATHS=" + Inside(paths).ToText(),
                      "HUTCH_BASE_ID=" + options.base_id, "HUTCH_RUNTIME_ID=" + options.runtime_id,
                      "HUTCH_CA_BUNDLE=" + CaBundle(), "HUTCH_CELLS=" + cells,
-                     "LD_LIBRARY_PATH=" + runtime + "/lib", runtime + "/hutch-agent", "--serve"});
+                     "HUTCH_LOG=" + LogLevelSetting(), "LD_LIBRARY_PATH=" + runtime + "/lib",
+                     runtime + "/hutch-agent", "--serve"});
 }
 
 void Stop(bool force) {
@@ -382,14 +384,14 @@ void Stop(bool force) {
     if (::access(paths.run_dir.c_str(), F_OK) != 0) return;
   }
   const Fd lock = LockStart(paths);
-  EnsureService(paths);  // whoever died, its containers are only removed through it
+  EnsureService(paths);  // containers can be removed only through it
   bool others = false;
   {
     const AsUser user(paths);
     Podman podman(paths.podman_socket());
     Podman gvisor(paths.gvisor_socket());
     std::vector<ContainerInfo> ours = podman.List("hutch.instance=" + paths.instance_label());
-    // The agent first: it would only see its workers die, and make new ones.
+    // The agent first: otherwise it would replace the workers that are removed.
     const auto is_agent = [](const ContainerInfo& info) {
       const auto role = info.labels.find("hutch.role");
       return role != info.labels.end() && role->second == "agent";

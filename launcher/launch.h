@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The launcher: makes the agent be there, and not be there. `hutch-agent
-// --start`, `--install`, `--stop`, `--doctor`, `--podman`.
+// The launcher: starts the agent's container and everything that it needs, and stops them. One
+// function for each verb: `hutch-agent --start`, `--install`, `--foreground`, `--stop`, `--doctor`,
+// `--podman`.
 //
-// Plain functions of a single-threaded program; each throws Error and prints its progress on stderr
-// ("hutch: ..."). Safe when many processes call them at once: Start tries the socket first and then
-// holds a lock in the run directory.
+// For a single-threaded program. Each function throws Error and logs its progress on stderr
+// (wire/log.h). Several processes may call them at once: Start tries the socket first and then
+// takes a lock in the run directory.
 #pragma once
 
 #include <functional>
@@ -23,30 +24,31 @@ struct LaunchOptions {
   std::string uv;           // the uv program; "" installs none
   std::string base_id;      // [0-9a-f]{32}
   std::string runtime_id;   // [0-9a-f]{32}
-  bool gvisor = false;      // Install: containers on gVisor are wanted too
-  // Start: run as the agent's user before its container is made. What it throws is the caller's.
+  bool gvisor = false;      // Install: also start the service for containers on gVisor
+  // Start calls it as the agent's user before it makes the container; what it throws goes on to
+  // Start's caller.
   std::function<void(const Paths&)> check_config{};
 };
 
-// FindPaths, after making root's service user where it is missing.
+// Makes root's service user where it is missing, then calls FindPaths.
 Paths PrepareHost();
 
-// Starts the agent unless it answers; returns its socket.
+// Starts the agent unless one answers. Returns the path of its socket.
 std::string Start(const LaunchOptions& options);
 
-// Adds this base image and runtime to a host whose agent may run already (another interpreter,
-// another version).
+// Installs this base image and runtime. The agent may run already: another interpreter, or another
+// version of Hutch, adds its own.
 void Install(const LaunchOptions& options);
 
-// Becomes an agent without a container of its own, in Podman's user namespace and in the
-// foreground.
+// Replaces this process by an agent that has no container: it runs in the foreground, in Podman's
+// user namespace.
 [[noreturn]] void Foreground(const LaunchOptions& options);
 
-// Removes every container of this instance, the service, and what they left. `force`: without a
-// grace period. Nothing of ours there is success.
+// Removes every container of this instance, stops Podman's service, and removes their sockets.
+// `force`: without a grace period. Succeeds where there is nothing to remove.
 void Stop(bool force);
 
-// Becomes `podman ARGS` as Podman's user, in the service's view of the mounts.
+// Replaces this process by `podman ARGS`, run as Podman's user in the service's view of the mounts.
 [[noreturn]] void PodmanCommand(const std::vector<std::string>& args);
 
 // The host's checks as one JSON object (podman/host.h); needs neither the agent nor the service and

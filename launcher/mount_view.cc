@@ -36,8 +36,8 @@ bool WriteTo(const std::string& path, const std::string& text) {
 
 void MountCgroups() {
   if (::unshare(CLONE_NEWNS) != 0) ThrowErrno("make a mount namespace", Code::kPlatform);
-  // Cut off from the machine's mounts first; then shared among ourselves, as Podman wants its root
-  // to be.
+  // First separated from the machine's mounts, then shared within, which Podman requires of its
+  // root.
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       ::mount(nullptr, "/", nullptr, MS_REC | MS_SHARED, nullptr) != 0) {
     ThrowErrno("make the mounts private", Code::kPlatform);
@@ -68,7 +68,7 @@ void EnterCgroup(const Paths& paths) {
       for (std::string name; controllers >> name;) {
         if (name != "cpu" && name != "memory" && name != "pids" && name != "cpuset" && name != "io")
           continue;
-        // Each for itself: one that is refused must not cost the others.
+        // Each separately, so that a refused one does not prevent the others.
         if (WriteTo(std::string(kCgroups) + "/cgroup.subtree_control", "+" + name)) {
           WriteTo(ours + "/cgroup.subtree_control", "+" + name);
         }
@@ -86,8 +86,8 @@ void EnterCgroup(const Paths& paths) {
   if (!WriteTo(service + "/cgroup.procs", "0")) ThrowErrno("enter " + service, Code::kPlatform);
 }
 
-// Its own node on its own tmpfs: the machine's may be root's only, and stays so. Without it
-// slirp4netns (and so the network of environment builds) does not start.
+// A node on a tmpfs of its own: the machine's node may be for root only, and stays so. Without one
+// slirp4netns, and with it the network of environment builds, does not start.
 void MountTun() {
   struct stat st{};
   if (::stat("/dev/net/tun", &st) != 0 || (st.st_mode & 0006) == 0006) return;
@@ -100,7 +100,7 @@ void MountTun() {
   if (made != 0) ThrowErrno("make /dev/net/tun", Code::kPlatform);
 }
 
-// Deepest first. No following of links: cgroupfs has none.
+// Deepest first. Links need no care: cgroupfs has none.
 void RemoveTree(const std::string& path) {
   if (DIR* dir = ::opendir(path.c_str())) {
     while (const dirent* entry = ::readdir(dir)) {

@@ -11,7 +11,7 @@
 
 namespace hutch {
 
-// Where slots get their cgroups in that view, owned by Podman's user.
+// The directory of the slots' cgroups in that view, owned by Podman's user.
 inline constexpr char kCellsOfServiceUser[] = "/sys/fs/cgroup/hutch/cells";
 
 // Gives the calling process a mount namespace of its own with a pure cgroup2 at /sys/fs/cgroup,

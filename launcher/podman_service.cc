@@ -28,6 +28,7 @@
 #include "podman/host.h"
 #include "podman/podman.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -36,8 +37,8 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr char kSafePath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-// One that ends is noticed at once, so only one that hangs is waited for so long. On an emulated
-// processor a first start took more than 20 s.
+// The wait for a service that hangs; one that ends is noticed at once. On an emulated processor a
+// first start took more than 20 s.
 constexpr milliseconds kServiceStart(60000);
 
 std::string Variable(const char* name) {
@@ -57,9 +58,9 @@ std::string Tail(const std::string& text, size_t bytes) {
   return text.size() > bytes ? text.substr(text.size() - bytes) : text;
 }
 
-// One process of `podman system service`. There are two where gVisor is used: which runtime a
-// container gets, a service decides once for all of its own (before Podman 6, the REST API takes no
-// runtime with a container). Both have the same containers.
+// One process of `podman system service`. There are two where gVisor is used, because a service has
+// one runtime for all of its containers (before Podman 6, the REST API takes no runtime with a
+// container). Both see the same containers.
 struct Endpoint {
   std::string socket;
   std::string log;
@@ -124,8 +125,8 @@ void WriteSettings(const Paths& paths) {
   WriteFile(paths, config + "/containers/storage.conf",
             "[storage]\ndriver = \"overlay\"\ngraphroot = \"" + paths.home +
                 "/containers\"\nrunroot = \"" + paths.xdg_runtime_dir + "/containers\"\n");
-  // No event is read by us: none is written. No limit by default: one without its controller would
-  // be an error.
+  // Nobody reads events, so none are written. No default limit of processes: without the controller
+  // it would be an error.
   WriteFile(
       paths, config + "/containers/containers.conf",
       "[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"none\"\nruntime = \"crun\"\n"
@@ -138,9 +139,9 @@ struct Service {
       false;  // in our own user namespace: the one whose mount namespace is the private view
 };
 
-// Processes of Podman's user with exactly the command line of a podman service; of ours only, or of
-// anybody's. Podman re-executes itself into its user namespace, so one service is two processes;
-// with a pause process there already, it joins that one's namespaces instead.
+// Processes of Podman's user with exactly the command line of a podman service: of our services
+// only, or of any. Podman re-executes itself into its user namespace, so one service is two
+// processes; with a pause process there already, it joins that one's namespaces instead.
 std::vector<Service> FindServices(const Paths& paths, bool ours) {
   std::vector<Service> found;
   const std::string wanted[] = {MainEndpoint(paths).url(), GvisorEndpoint(paths).url()};
@@ -172,7 +173,7 @@ std::vector<Service> FindServices(const Paths& paths, bool ours) {
   return found;
 }
 
-// One that is stopped never will answer.
+// A stopped process never answers.
 bool IsStopped(const Service& service) {
   const std::string stat = ReadText("/proc/" + std::to_string(service.pid) + "/stat");
   const size_t name_end = stat.rfind(')');
@@ -185,13 +186,13 @@ bool Answers(const Paths& paths, const Endpoint& endpoint) {
     return Podman(endpoint.socket).Ping(patience);
   };
   if (pings(milliseconds(2000))) return true;
-  // One that only waits for a busy processor is not to be replaced: it may be at work for others.
+  // A service that only waits for a busy processor is not replaced: it may be working for others.
   const std::vector<Service> services = FindServices(paths, true);
   if (services.empty() || std::ranges::any_of(services, IsStopped)) return false;
   return pings(milliseconds(10000));
 }
 
-// One whose database was removed (`podman system reset`) answers a ping, and nothing else.
+// A service whose database was removed (`podman system reset`) answers a ping, and nothing else.
 bool Works(const Paths& paths, const Endpoint& endpoint) {
   if (!Answers(paths, endpoint)) return false;
   const AsUser user(paths);
@@ -199,12 +200,12 @@ bool Works(const Paths& paths, const Endpoint& endpoint) {
     Podman(endpoint.socket).List("hutch.instance=" + paths.instance_label());
     return true;
   } catch (const Error& error) {
-    std::fprintf(stderr, "hutch: Podman's service is started anew: %s\n", error.what());
+    LogWarn("Podman's service does not work and is started again", {{"why", error.what()}});
     return false;
   }
 }
 
-// `child`: ours, to be reaped; -1: a unit's, which is looked for among all processes.
+// `child`: our child, which is reaped; -1: a unit's process, which is searched among all processes.
 void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
   const auto deadline = Clock::now() + kServiceStart;
   auto look = Clock::now() + milliseconds(500);
@@ -229,7 +230,7 @@ void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
   }
 }
 
-// Whether this user has a Podman at work, or a conmon, which watches over a container.
+// Whether a podman runs as this user, or a conmon, which supervises a container.
 bool AnyPodman(const Paths& paths) {
   DIR* proc = ::opendir("/proc");
   if (proc == nullptr) return true;
@@ -246,8 +247,7 @@ bool AnyPodman(const Paths& paths) {
   return found;
 }
 
-// Ends the pause process, and sets Podman's books right where they name containers whose processes
-// are gone.
+// Ends the pause process, and corrects Podman's records of containers whose processes are gone.
 void Migrate(const Paths& paths) {
   Command migrate;
   migrate.argv = {FindPodman(), "system", "migrate"};
@@ -257,9 +257,9 @@ void Migrate(const Paths& paths) {
 }
 
 // Every process was killed and the run directory stayed, as when a machine's container is
-// restarted: Podman's books name processes that are gone, and it asks for a migration. That gives
-// up at the first container that it cannot stop, after five seconds. Where nothing lives, what a
-// reboot removes is removed instead, and Podman counts all containers as ended.
+// restarted: Podman's records name processes that are gone, and it asks for a migration. That fails
+// at the first container that it cannot stop, after five seconds. Where no process is left, the
+// files that a reboot removes are removed instead, and Podman then takes all containers as ended.
 void CorrectBooks(const Paths& paths) {
   if (AnyPodman(paths)) return Migrate(paths);
   const AsUser user(paths);
@@ -397,7 +397,7 @@ void EnsureServiceUser() {
   std::string text = "useradd";
   for (const std::string& word : words) text += " " + word;
   if (useradd.empty()) throw Error(Code::kPlatform, "there is no useradd on this host", text);
-  std::fprintf(stderr, "hutch: making the user that containers run as: %s\n", text.c_str());
+  LogInfo("making the user that containers run as", {{"command", text}});
   Command command;
   command.argv = {useradd};
   command.argv.insert(command.argv.end(), words.begin(), words.end());
@@ -444,7 +444,7 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
     const Fd made = open();
     struct stat st{};
-    // Also one that a launcher left half done; anything else is not ours to give away.
+    // Or one that a launcher did not finish; the owner of anything else is not changed.
     if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
       if (::fchown(made.get(), paths.uid, paths.gid) != 0)
         ThrowErrno("chown " + path, Code::kPlatform);
@@ -472,7 +472,7 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
 
 namespace {
 
-// One of ours, not a parent of it: nobody else may look in.
+// A directory of Hutch's own, not a parent of one: nobody else may read it.
 void EnsurePrivate(const Paths& paths, const std::string& path) {
   const Fd dir = EnsureDirectory(paths, path);
   struct stat st{};
@@ -484,8 +484,8 @@ void EnsurePrivate(const Paths& paths, const std::string& path) {
   if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0) ThrowErrno("chmod " + path);
 }
 
-// Whether the service finds cgroup v2 where it looks. Podman's own answer comes with the versions
-// of all that it uses, for which it asks Debian's package manager: a third of a second.
+// Whether the service sees cgroup v2. Asking Podman takes a third of a second, because its answer
+// has the versions of all that it uses, which it gets from Debian's package manager.
 bool SeesCgroup2(const Paths& paths) {
   for (const Service& service : FindServices(paths, true)) {
     if (service.outer) continue;
@@ -525,7 +525,7 @@ void EnsureService(const Paths& paths) {
   FindPodman();
   CheckSubIds(paths);
   if (paths.service_user) WriteSettings(paths);
-  // One that hangs is replaced; containers do not depend on it.
+  // A service that hangs is replaced; containers do not depend on it.
   if (!FindServices(paths, true).empty()) {
     SignalServices(paths, SIGKILL);
     WaitForEnd(paths, milliseconds(2000));

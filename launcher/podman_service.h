@@ -6,8 +6,8 @@
 // systemd when there is one. Root's belongs to the service user and lives in a private mount
 // namespace: a pure cgroup2 view (crun refuses a hybrid one), a /dev/net/tun that the user may
 // open; the machine's own mounts stay as they are. Podman's environment is built from nothing, so
-// no secret of the caller's travels. Not thread-safe: these functions fork and switch the calling
-// thread's user; the launcher calls them from its only thread, under the lock of LockStart.
+// no secret of the caller's gets into it. Not thread-safe: these functions fork and switch the
+// calling thread's user; the launcher calls them from its only thread, under the lock of LockStart.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,7 @@
 
 namespace hutch {
 
-// A program of the host's by its name, "" where there is none.
+// The path of a program of the host by its name, "" where there is none.
 std::string FindTool(const std::string& name);
 // Whether the user has a systemd of their own that answers.
 bool HasUserManager(const Paths& paths);
@@ -30,7 +30,7 @@ bool HasUserManager(const Paths& paths);
 std::string FindPodman();
 std::vector<std::string> PodmanEnvironment(const Paths& paths);
 
-// REQUIRES root. Makes the service user where it is missing, and says so on stderr before it does.
+// REQUIRES root. Makes the service user where it is missing, and logs that before it does.
 void EnsureServiceUser();
 // Throws kPlatform when the user may not map sub-ids; the hint has the command.
 void CheckSubIds(const Paths& paths);
@@ -50,7 +50,8 @@ void EnsureGvisor(const Paths& paths);
 // our cgroup. REQUIRES: no container of ours is left. `keep_pause`: somebody else's containers are.
 void StopService(const Paths& paths, bool keep_pause);
 
-// Becomes `podman ARGS` as Podman's user in the service's view. Returns only by throwing.
+// Replaces this process by `podman ARGS`, run as Podman's user in the service's view. Returns only
+// by throwing.
 [[noreturn]] void ExecPodman(const Paths& paths, const std::vector<std::string>& args);
 
 }  // namespace hutch

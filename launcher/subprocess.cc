@@ -31,7 +31,7 @@ AsUser::AsUser(const Paths& paths) {
 
 AsUser::~AsUser() {
   if (!switched_) return;
-  // To go on with the wrong identity would be worse than to end.
+  // Continuing with the wrong identity would be worse than ending.
   if (::syscall(SYS_setresuid, -1, 0, -1) != 0 || ::syscall(SYS_setresgid, -1, 0, -1) != 0)
     std::abort();
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How near this process is to its limit of open files, and what is given up first.
+// How near this process is to its limit of open files, and what is refused first.
 //
-// The kernel hands out the lowest free number: a descriptor numbered n says that n others are open.
-// What is to last is not kept when its number is too near the limit, so that the numbers above stay
-// free for what lasts a moment (a request to Podman, a file, a message that is being sent), and
-// nothing that works ever fails for want of one. Functions of the process's limit; any thread.
+// The kernel hands out the lowest free number: a descriptor numbered n shows that n others are
+// open. A long-lived descriptor is closed again when its number is too near the limit. The numbers
+// above stay free for short-lived ones (a request to Podman, a file, a message that is being sent),
+// so what runs already does not fail for lack of one. Functions of the process's limit; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace hutch {
 int RaiseDescriptorLimit();
 int DescriptorLimit();
 
-// A quarter is kept from clients: what is connected is to get cells.
+// Clients may not take the last quarter: it is for the cells of those that are connected.
 constexpr int ConnectionsBelow(int limit) { return limit - limit / 4; }
 constexpr int CellsBelow(int limit) { return limit - (limit < 512 ? limit / 8 : 64); }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kDirectory = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-// Of `parent`, made readable and writable: it is to be emptied.
+// Opens a subdirectory of `parent` and makes it readable and writable, so that it can be emptied.
 Fd OpenDirectory(int parent, const char* name) {
   Fd fd(::openat(parent, name, kDirectory));
   if (!fd && errno == EACCES) {
@@ -106,7 +106,7 @@ void RemoveTree(const std::string& path) noexcept {
   try {
     RemoveAt(path);
   } catch (const std::exception&) {
-    // Of memory alone; the next sweep tries again.
+    // Only for lack of memory; the next sweep tries again.
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Files and directories that a stranger may have written, such as what a build leaves. Any thread.
+// Reads and removes files that a stranger may have written, such as those of a build. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace hutch {
 
-// What a regular file of at most `most` bytes holds. std::nullopt: it is longer, or something else,
-// or not there. Follows no link in the last part of the path, never waits (for the other end of a
-// pipe), and takes memory for `most` bytes only, whoever is writing to the file meanwhile.
+// The content of a regular file of at most `most` bytes. std::nullopt: it is longer, or not a
+// regular file, or not there. Follows no link in the last part of the path, never blocks (on a
+// pipe), and takes memory for `most` bytes only, even while somebody writes to the file.
 std::optional<std::string> ReadRegularFile(const std::string& path, size_t most);
 
 // Removes a directory and all below it, as far as that is possible, with few open files however

@@ -51,7 +51,7 @@ std::string AskVersion(const std::string& program) {
   ::posix_spawn_file_actions_adddup2(&actions, writes.get(), 1);
   ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   char word[] = "--version";
-  // Without root it wants the user's own directories even for this.
+  // Without root it needs the user's own directories even for this.
   const auto variable = [](const char* name) {
     const char* value = ::geteuid() == 0 ? nullptr : ::secure_getenv(name);
     return std::string(name) + "=" + (value == nullptr ? "" : value);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What this host is and can enforce, as data, and what is to be mended where it falls short.
+// What this host is and can enforce, as data, and the commands that fix what it lacks.
 //
-// Facts are read (InspectHost), judged apart from that (CheckHost, pure) and printed
-// (ChecksToJson). Nothing needs the agent or the service; nothing on the host is changed.
-// InspectHost forks: not for a program with threads.
+// Facts are read (InspectHost), then judged (CheckHost, pure), then printed (ChecksToJson). Nothing
+// needs the agent or the service; nothing on the host is changed. InspectHost forks: not for a
+// program with threads.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct HostFacts {
 struct HostCheck {
   std::string name;
   bool ok = false;
-  bool required = true;  // false: Hutch works without it, and `detail` says what is less
+  bool required = true;  // false: Hutch works without it; `detail` says with what drawback
   std::string detail;
   std::string fix;  // the exact command; "" where ok or where there is none
 };

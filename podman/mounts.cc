@@ -117,7 +117,7 @@ void SweepCopies(const Paths& paths, const std::set<std::string>& used, std::chr
     if (std::time(nullptr) - status.st_mtime > age.count()) old.push_back(entry.path());
   }
   for (const fs::path& path : old) {
-    // Out of sight first: what is cut off leaves nothing that looks whole.
+    // Renamed first, so that an interrupted removal leaves nothing that looks complete.
     const fs::path trash = path.string() + ".old";
     fs::rename(path, trash, error);
     fs::remove_all(trash, error);

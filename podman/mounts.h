@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// What a worker is shown of its caller's files: checks, what the container is made with, what its
-// warden is told, and the end of copies that nobody uses. Pure but for SweepCopies.
+// The caller's files that a worker sees: checks of mounts=, the lines for the warden, and the
+// removal of copies that nobody uses. Pure functions, but for SweepCopies.
 //
-// Who may name a source is the client's to decide, which runs as the caller: here, inside a
-// container, the host's files cannot be looked at. A bind mount shows one directory and nothing
-// above it, so neither `..` nor a symbolic link inside it leads out: both are resolved below the
-// cell's own root. What could change is the source itself, between the client's look and the mount;
-// so its device and inode travel along, and the warden compares them with what it finds.
+// The client, which runs as the caller, decides whether the caller may name a source: the agent
+// runs in a container and cannot look at the host's files. A bind mount shows one directory and
+// nothing above it, so neither `..` nor a symbolic link inside it leads out: both are resolved
+// below the cell's own root. What could change is the source itself, between the client's check and
+// the mount; so its device and inode are sent along, and the warden compares them with what it
+// finds.
 #pragma once
 
 #include <chrono>
@@ -20,11 +21,11 @@
 
 namespace hutch {
 
-// Throws kInvalidArgument for a path that is not plain, a destination that lies in another's or in
-// a place that is Hutch's own, and a copy that is to be written to.
+// Throws kInvalidArgument for a path that is not absolute and normal, a destination that lies in
+// another one or in a directory of Hutch's own, and a copy that is writable.
 void CheckMounts(const PoolSpec& spec);
 
-// Where what is shown lies on the host.
+// The path on the host of what the mount shows.
 std::string ShownPath(const Paths& paths, const MountSpec& mount);
 
 // Whether workers of this pool have the caller's own uid.
@@ -37,7 +38,7 @@ std::string MountLines(const std::vector<MountSpec>& mounts);
 std::vector<std::string> CopiesOf(const PoolSpec& spec);
 
 // Removes the copies that are not `used` and that nobody has asked for since `age` ago, and what
-// copying cut off has left. Never throws.
+// interrupted copying left. Never throws.
 void SweepCopies(const Paths& paths, const std::set<std::string>& used, std::chrono::seconds age);
 
 }  // namespace hutch

@@ -2,8 +2,8 @@
 
 #include "podman/podman.h"
 
-// The one user of cpp-httplib. Podman's reply is parsed as data of a stranger: bounded in bytes and
-// time.
+// The only file that includes cpp-httplib. Podman's replies are not trusted: they are bounded in
+// bytes and time.
 #include <httplib.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -37,8 +37,8 @@ constexpr milliseconds kUsual = seconds(30);
 constexpr milliseconds kSlow = seconds(120);  // create and start queue behind Podman's locks
 constexpr milliseconds kImport = seconds(600);
 constexpr milliseconds kLook(100);
-// After so long without an answer the service is asked whether it is there, and has as long, twice,
-// to say so: what it does for us may take minutes on a busy machine, a ping does not.
+// After so long without an answer the service is pinged, and has the same time, twice, to answer:
+// a request may take minutes on a busy machine, a ping does not.
 constexpr milliseconds kSilence(2000);
 constexpr int kUnheard = 2;
 constexpr int kTransientRetries = 8;
@@ -52,7 +52,7 @@ struct Reply {
   bool ok() const { return status >= 200 && status < 300; }
 };
 
-// Ends a request at its deadline, or when nobody wants it any more, whatever the peer does
+// Ends a request at its deadline, or when it is cancelled, whatever the peer does
 // (httplib's own timeouts count from byte to byte).
 class Watchdog {
  public:
@@ -105,8 +105,9 @@ class Watchdog {
   std::thread thread_;
 };
 
-// httplib writes without MSG_NOSIGNAL: a service that dies in the middle of a request would end us
-// by SIGPIPE. Blocked for the calling thread only, and taken back if it came.
+// httplib writes without MSG_NOSIGNAL: a service that dies in the middle of a request would end
+// this process by SIGPIPE. So the signal is blocked for the calling thread, and consumed if it
+// came.
 class NoBrokenPipe {
  public:
   NoBrokenPipe() {
@@ -156,7 +157,7 @@ std::string CheckName(const std::string& name) {
   return name;
 }
 
-// Podman's own words for a failure; never more than one line of them.
+// Podman's message for a failure, cut to one line.
 std::string Reason(const Reply& reply) {
   const Json body = Json::parse(reply.body, nullptr, false);
   std::string text;
@@ -183,8 +184,8 @@ bool IsTransient(const std::string& method, const Reply& reply) {
          (method == "GET" && Mentions(reply, "/proc/") && Mentions(reply, "no such "));
 }
 
-// A service that is killed while it removes a container leaves one without storage: listed, and
-// still to be removed, but no longer described.
+// A service that is killed while it removes a container leaves one without storage: it is still
+// listed and has to be removed, but can no longer be inspected.
 bool IsHalfRemoved(const Reply& reply) {
   return reply.status == 500 && Mentions(reply, "container not known");
 }
@@ -243,7 +244,7 @@ struct Podman::Impl {
   mutable std::counting_semaphore<kParallelStarts> starts{kParallelStarts};
 
   using Source = std::function<size_t(char*, size_t)>;
-  // A reply that is heard as it comes, and may be given up.
+  // A reply that is read as it comes, and may be cancelled.
   struct Stream {
     std::function<void(std::string_view)> heard;
     std::function<bool()> stopped;
@@ -255,7 +256,7 @@ struct Podman::Impl {
     socket_path.copy(address.sun_path, sizeof address.sun_path - 1);
     const Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
-           errno == EAGAIN;  // too many wait, but it is there
+           errno == EAGAIN;  // too many wait, but it runs
   }
 
   bool Pings(milliseconds timeout) const {
@@ -320,7 +321,7 @@ struct Podman::Impl {
     bool expired = false;
     bool stopped = false;
     bool silent = false;
-    // Not of a stream, which its reader watches, nor of the ping itself.
+    // Neither for a stream, which its reader watches, nor for the ping itself.
     std::function<bool()> pings;
     if (watched && source == nullptr && !stream.stopped) pings = [this] { return Pings(kSilence); };
     {
@@ -353,8 +354,7 @@ struct Podman::Impl {
     if (stopped) throw Error(Code::kCancelled, what + ": cancelled, no caller waits for it");
     if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
     if (error == httplib::Error::Success) return reply;
-    // A service that is killed cuts off its answers. Where nothing is changed, to ask again is
-    // safe.
+    // A killed service cuts off its answers. Asking again is safe where nothing is changed.
     const bool died = method == "GET" && error == httplib::Error::Read && !expired && !Listens();
     if (error == httplib::Error::Connection || died || silent) {
       throw Error(Code::kPodmanDown, "Podman's service does not answer on " + socket_path);
@@ -363,7 +363,7 @@ struct Podman::Impl {
     throw Error(Code::kPodman, what + ": the answer broke off (" + httplib::to_string(error) + ")");
   }
 
-  // Repeats what Podman refused only for the moment.
+  // Repeats a request that Podman refused only temporarily.
   Reply SendPatiently(const std::string& method, const std::string& path, milliseconds timeout,
                       const std::string& json = {}) const {
     for (int attempt = 0;; ++attempt) {
@@ -373,7 +373,7 @@ struct Podman::Impl {
     }
   }
 
-  // The container that a lost or refused create has left, if it is the one that was asked for.
+  // The container that a lost or refused create left behind, if it is the requested one.
   std::optional<std::string> Existing(const Podman& podman, const Json& spec) const {
     const std::string name = Text(spec, "name");
     if (name.empty()) return std::nullopt;
@@ -414,7 +414,7 @@ std::optional<ContainerInfo> Listed(const Podman& podman, const std::string& id_
   return std::nullopt;
 }
 
-// Removes what a service has left under that name; whether there was anything.
+// Removes what a service left under that name. Returns whether there was anything.
 bool FreeName(Podman* podman, const std::string& name) {
   for (const ContainerInfo& left : podman->ListRemains()) {
     if (left.name != name) continue;
@@ -494,7 +494,7 @@ std::string Podman::Create(const std::string& spec_json) {
   }
   if (!reply.ok() && (reply.status == 409 || Mentions(reply, "already in use"))) {
     if (const auto id = impl_->Existing(*this, spec)) return *id;
-    // Nobody else creates one of that name, so it is no other's that is just being made.
+    // Nobody else creates one of that name, so it is not one that is just being made.
     if (FreeName(this, Text(spec, "name"))) {
       reply = impl_->SendPatiently("POST", "/containers/create", kSlow, spec_json);
     }
@@ -534,8 +534,8 @@ void Podman::Remove(const std::string& id) {
     } catch (const Error&) {
       // The forced delete kills too; this one only makes it quick.
     }
-    // Podman sleeps 100 ms at a time for a container that still runs: let it be dead before it
-    // looks.
+    // Podman sleeps 100 ms at a time for a container that still runs, so it should be dead before
+    // Podman checks.
     for (int turn = 0; turn < 40; ++turn) {
       info = Inspect(id);
       if (!info) return;

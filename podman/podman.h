@@ -22,9 +22,9 @@ namespace hutch {
 struct ContainerInfo {
   std::string id;
   std::string name;
-  // "created", "running", "exited", "stopping", ... As Podman last heard: where everything was
-  // killed at once, or a removal was cut off, one whose process is dead is running or stopping for
-  // ever.
+  // "created", "running", "exited", "stopping", ... As Podman last recorded it: where everything
+  // was killed at once, or a removal was interrupted, a container whose process is dead stays
+  // "running" or "stopping".
   std::string state;
   int exit_code = 0;
   int pid = 0;  // on the host; 0: none, or not asked (List)
@@ -80,8 +80,8 @@ class Podman {
   std::optional<ContainerInfo> Inspect(const std::string& id_or_name) const;
   std::vector<ContainerInfo> List(
       const std::string& label) const;  // all states; label "hutch.owner=..."
-  // What a service has left in the storage that was killed while it created a container: a name
-  // that is taken, of a container that does not exist. One that is being created looks the same.
+  // What a service that was killed while it created a container left in the storage: a name that is
+  // taken, though its container does not exist. A container that is being created looks the same.
   std::vector<ContainerInfo> ListRemains() const;
   void RemoveRemains(const std::string& id);
   std::string Logs(const std::string& id,
@@ -92,9 +92,10 @@ class Podman {
 
   std::optional<std::string> ImageId(const std::string& reference) const;
   std::optional<ImageInfo> InspectImage(const std::string& reference) const;
-  // POST /libpod/images/pull. `heard` is called with each line of what Podman says as it goes, on
-  // this thread; `stopped` about every 100 ms, on another one: once it says true the pull is given
-  // up (kCancelled). kPodman: the image cannot be had, with the registry's or Podman's own words.
+  // POST /libpod/images/pull. `heard` is called with each line of Podman's progress, on this
+  // thread; `stopped` about every 100 ms, on another one: once it returns true the pull is
+  // cancelled (kCancelled). kPodman: the image cannot be pulled; the message is the registry's or
+  // Podman's.
   void PullImage(const std::string& reference, bool verify_tls, std::chrono::milliseconds timeout,
                  const std::function<void(const std::string&)>& heard,
                  const std::function<bool()>& stopped);

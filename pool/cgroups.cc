@@ -15,9 +15,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -159,7 +160,8 @@ std::unique_ptr<Cgroups::Group> Cgroups::Make(const CgroupLimits& limits) {
   Sweep();
   const std::string name = prefix_ + std::to_string(next_++);
   const auto refuse = [&](const char* what) -> std::unique_ptr<Group> {
-    std::fprintf(stderr, "no cgroup for a slot: %s: %s\n", what, std::strerror(errno));
+    LogError("a cgroup for a slot could not be made: the warden enforces limits from now on",
+             {{"step", what}, {"why", std::strerror(errno)}});
     ::unlinkat(root_.get(), name.c_str(), AT_REMOVEDIR);
     usable_ = false;  // the delegation was taken away: wardens enforce the limits from now on
     why_ = std::string("no cgroup could be made for a slot: ") + what;

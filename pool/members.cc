@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "wire/log.h"
+
 namespace hutch {
 
 Members::Members(Loop& loop, std::function<bool(const std::string&)> reclaim)
@@ -73,8 +75,7 @@ bool Members::EndCell(Member& member, uint64_t cell) {
 
 void Members::Retire(Member& member, std::string_view why) {
   if (member.retiring) return;
-  std::fprintf(stderr, "worker %s retires: %.*s\n", member.worker->name().c_str(),
-               static_cast<int>(why.size()), why.data());
+  LogInfo("a worker retires", {{"worker", member.worker->name()}, {"why", why}});
   member.retiring = true;
   member.ready.clear();
   member.worker->cells().StopRefilling();

@@ -11,6 +11,7 @@
 #include "pool/shared_workers.h"
 #include "pool/single_use_workers.h"
 #include "wire/egress.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -132,7 +133,8 @@ void PoolWorkers::OnSlotsChanged(Worker& worker) {
 void PoolWorkers::OnWorkerDead(Worker& worker, const std::string& why) {
   Member* found = members_.Of(worker);
   if (found == nullptr) return;
-  std::fprintf(stderr, "worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
+  Log(found->proven || found->retiring ? LogLevel::kWarn : LogLevel::kError, "a worker died",
+      {{"worker", worker.name()}, {"why", why}});
   starter_.NoteEnd(why);
   // These say by themselves what is wrong, whoever's worker it was.
   const bool clear = worker.failure() == Code::kPodmanDown ||

@@ -9,6 +9,7 @@
 #include "environments/environment.h"
 #include "pool/pressure.h"
 #include "pool/rotation.h"
+#include "wire/log.h"
 
 namespace hutch {
 
@@ -59,7 +60,7 @@ void Spares::Retire() {
 }
 
 void Spares::OnWorkerDead(Worker& worker, const std::string& why) {
-  std::fprintf(stderr, "spare worker %s is gone: %s\n", worker.name().c_str(), why.c_str());
+  LogWarn("a spare worker died", {{"worker", worker.name()}, {"why", why}});
   ++failures_;
   const bool host_forbids = worker.failure() == Code::kPlatform;
   // On the next turn: this is a call of the worker's.
@@ -86,7 +87,7 @@ void Spares::Make() {
     spare_ = std::make_unique<Worker>(context_.loop, context_.podman, context_.background, *this,
                                       context_.paths, std::move(launch), Modules{});
   } catch (const std::exception& error) {  // The disk is full; a pool will report that to a caller.
-    std::fprintf(stderr, "no spare worker: %s\n", error.what());
+    LogWarn("a spare worker could not be made", {{"why", error.what()}});
     ++failures_;
     MakeLater(std::max<Clock::duration>(kRefill, StartBackoff(failures_)));
   }

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "wire/log.h"
+
 namespace hutch {
 namespace {
 
@@ -107,6 +109,7 @@ void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::stri
                     {.memory_kb = pool.memory_mb * 1024,
                      .pids = pool.pids + kOwnProcesses + (pool.allow_network.empty() ? 0 : 1),
                      .cpus = pool.cpus});
+  last_words_.HideValues(pool.env);
   launch_.setup = !pool.setup.empty();
   launch_.preload = preload;
   config_ = WorkerConfig(pool, launch_);
@@ -137,6 +140,10 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kSlotGone:
       return cells_.OnSlotGone(header.a);
     case FrameKind::kCellReady:
+      if (IsLogged(LogLevel::kDebug)) {
+        LogDebug("a cell is ready",
+                 {{"lease", header.id}, {"worker", launch_.name}, {"made_us", header.b}});
+      }
       return cells_.OnCellReady(header.id);
     case FrameKind::kCellExit:
       return cells_.OnCellExit(header.id, payload);
@@ -145,6 +152,9 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kPong:
       if (!heart_.Answered()) GiveUp("the warden sent a pong that nobody asked for");
       return;
+    case FrameKind::kZygoteStderr:
+      if (payload.size() > kMaxZygoteStderr) return GiveUp("an oversized text of the zygote's");
+      return last_words_.Log(launch_.name, header.a, payload);
     case FrameKind::kZygoteDied:
       return GiveUp("the zygote died: " + Printable(payload, kMaxReason));
     default:

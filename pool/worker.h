@@ -22,6 +22,7 @@
 #include "podman/podman.h"
 #include "pool/cgroups.h"
 #include "pool/confinement.h"
+#include "pool/last_words.h"
 #include "pool/warden_link.h"
 #include "pool/worker_cells.h"
 #include "pool/worker_container.h"
@@ -106,8 +107,9 @@ class Worker final : private WardenLink::Owner, private WorkerCells::Owner {
   TimerId start_timer_ = 0;
   bool container_runs_ = false;
   unsigned unheard_ =
-      0;                // worth of the looks since the container runs without a word of its warden
-  Heartbeat heart_;     // of the warden
+      0;             // worth of the looks since the container runs without a word of its warden
+  Heartbeat heart_;  // of the warden
+  LastWords last_words_;
   std::string config_;  // what kConfigure will carry
   WorkerContainer container_;
   WardenLink link_;

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include "wire/log.h"
+
 namespace hutch {
 namespace {
 
@@ -176,8 +178,8 @@ void WorkerCells::OnCellExit(uint64_t id, std::string_view payload) {
 }
 
 void WorkerCells::OnFailed(uint32_t slot, uint64_t cell, const std::string& reason) {
-  std::fprintf(stderr, "worker %s: slot %u, cell %llu failed: %s\n", worker_.c_str(), slot,
-               static_cast<unsigned long long>(cell), reason.c_str());
+  LogWarn("a slot or cell could not be made",
+          {{"worker", worker_}, {"slot", slot}, {"cell", cell}, {"why", reason}});
   const auto state = slots_.StateOf(slot);
   if (!state) return owner_.GiveUp("the warden reported a failure of an unknown slot");
   if (*state == SlotState::kEnding) return;  // kSlotGone follows

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include "wire/log.h"
+
 namespace hutch {
 namespace {
 
@@ -66,7 +68,7 @@ WorkerContainer::~WorkerContainer() {
         podman.Remove(name);
         break;
       } catch (const std::exception& e) {
-        std::fprintf(stderr, "worker %s: could not be removed yet: %s\n", name.c_str(), e.what());
+        LogWarn("a worker could not be removed yet", {{"worker", name}, {"why", e.what()}});
       }
       std::this_thread::sleep_for(std::chrono::seconds(1));
     }

@@ -20,77 +20,106 @@
 //   24     8    c       meaning depends on kind
 //   32     ...  payload
 //
+// Two datagrams in hex, which channel_test.cc holds true:
+//
+//   kArm of cell 7: 30 s of wall time (0x7530 ms), no CPU limit, no memory given
+//     48 43 03 22 00 00 00 00  07 00 00 00 00 00 00 00
+//     30 75 00 00 00 00 00 00  00 00 00 00 00 00 00 00
+//
+//   kMisdirected of call 258: a header, and nothing else
+//     48 43 03 0c 00 00 00 00  02 01 00 00 00 00 00 00
+//     00 00 00 00 00 00 00 00  00 00 00 00 00 00 00 00
+//
 // ---- client <-> cell
-// kCall        client -> cell   a = section count n (4); c = 0, or, of a cell whose last call took less
-//                               than kQuickUs, 1 + the CPU on which the caller waits, for the cell to run there: to wake
-//                               another one would take longer than the call; payload = the identity (kIdentitySize bytes,
-//                               zeros: none) of meta and function, n little-endian u32 lengths, then
-//                               the sections: [0] meta: a pickled dict, after kPlain where it says no more than
-//                               that a function is to be called; [1] function: its pickle, text, or, after kMarshalled,
-//                               (code, globals, defaults) by marshal; [2] arguments: the pickle of (args, kwargs), or
-//                               args by marshal, of a chunk a list of those; of a program, where it is given anything,
-//                               the pickle of ((), {args, stdin, files}); [3] out-of-band buffers: three u64 each, descriptor (with kFlagBytes: make a Python
-//                               bytes of it), offset, size. A section of
-//                               length 0xffffffff lies in the next descriptor of the datagram (a sealed memfd; its size
-//                               is the section's length), in section order. The descriptors after those are what [3]
-//                               counts from 0: memfds that nobody in the cell can write to; each buffer starts at a
-//                               multiple of 4096.
-// kLoad        client -> cell   once, before the kCall, by way of the agent: as kCall, with nothing of the call's own: no
-//                               arguments. c = so also where the
-//                               function's last call, in another cell, took less than kQuickUs. The cell loads meta and
-//                               function now (a program is compiled) and
-//                               says nothing. From then on it serves a kCall of that identity and no other.
-// kMisdirected cell -> client   the call is of another identity than what was loaded: nothing of it ran, and the cell ends.
-//                               No payload. The client never sends such a call, so it takes the frame for a lie.
-// kStarted     cell -> client   sent only when loading the call took over 20 ms: the wall clock of the call restarts
-//                               (once), but loading gets a second of its own at most. No payload.
-// kResult      cell -> client   the value. a = flags; b = body size, c = total size; payload = the whole result if it
-//                               fits (c <= kMaxPayload - sizeof(CallUsage)), preceded by CallUsage. With kFlagInMemfd
-//                               the total lies in the memfd that the client sent after kNeed, with kFlagInParts in the
-//                               payloads of the kPart frames before, and payload is CallUsage only.
-// kRaised      cell -> client   the function raised: as kResult, the body being the error map (see decode.h).
-// kUnencodable cell -> client   the result is no data: as kResult, the body being a map {path, type, hint, message}.
-// kPart        cell -> client   a piece of a result of at most kMostInParts: c = total size, the same in each; payload = the
-//                               next bytes, at least one. Their pages cost less than those of fresh shared memory.
-// kNeed        cell -> client   b = bytes wanted for a large result. Answered by kMemfd, or, above result_mb, by kRefused.
-// kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK.
-// kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result.
-// kTooLarge    cell -> client   b = size of the result that was not sent; payload = CallUsage, and, where the cell found
-//                               it out, the body of a map {path} of the value in it that is too large.
+// kCall        client -> cell
+//     a = number of sections (4). c = 0, or 1 + the number of the CPU on which the caller waits:
+//     the cell then runs there, because waking another CPU would take longer than the call. Set
+//     where the cell's last call took less than kQuickUs. payload = the identity of meta and
+//     function (kIdentitySize bytes, zeros: none), one u32 length for each section, then the
+//     sections:
+//       [0] meta       a pickled dict, or kPlain and its like where nothing else is to be said
+//       [1] function   its pickle; or text; or, after kMarshalled, (code, globals, defaults) by
+//                      marshal
+//       [2] arguments  the pickle of (args, kwargs); or args by marshal; for a chunk a list of
+//                      those; for a program that is given anything, the pickle of
+//                      ((), {args, stdin, files})
+//       [3] buffers    three u64 for each out-of-band buffer: descriptor (with kFlagBytes: make a
+//                      Python bytes of it), offset (a multiple of kArgumentAlignment), size
+//     A section of length kSectionInDescriptor lies in the next descriptor of the datagram, a
+//     sealed memfd whose size is the section's length. The descriptors after those are the ones
+//     that [3] counts from 0: memfds that nobody in the cell can write to.
+// kLoad        client -> cell, by way of the agent; once, before the kCall
+//     As kCall, with no arguments. c is also set where the function's last call, in another cell,
+//     took less than kQuickUs. The cell loads meta and function (it compiles a program) and sends
+//     nothing. From then on it serves a kCall of that identity and no other.
+// kMisdirected cell -> client
+//     The call has another identity than what was loaded: nothing of it ran, and the cell ends. No
+//     payload. The client never sends such a call, so it does not believe the frame.
+// kStarted     cell -> client
+//     Sent only when loading the call took over 20 ms: the wall clock of the call starts again
+//     (once), but loading gets one second of its own at most. No payload.
+// kResult      cell -> client   the value
+//     a = flags; b = body size; c = total size. payload = CallUsage and the whole result if it fits
+//     (c <= kMaxPayload - sizeof(CallUsage)). With kFlagInMemfd the total lies in the memfd that
+//     the client sent after kNeed, with kFlagInParts in the payloads of the kPart frames before;
+//     the payload is then CallUsage only.
+// kRaised      cell -> client   the function raised
+//     As kResult; the body is the error map (decode.h).
+// kUnencodable cell -> client   the result cannot be returned as data
+//     As kResult; the body is a map {path, type, hint, message}.
+// kPart        cell -> client   a piece of a result of at most kMostInParts
+//     c = total size, the same in each; payload = the next bytes, at least one. Their pages cost
+//     less than those of fresh shared memory.
+// kNeed        cell -> client   b = bytes wanted for a large result
+//     Answered by kMemfd, or, above result_mb, by kRefused.
+// kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK
+// kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result
+// kTooLarge    cell -> client   b = size of the result that was not sent
+//     payload = CallUsage, and, where the cell knows it, the body of a map {path} of the value that
+//     is too large.
 //
 // ---- agent -> warden
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
-// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr (write ends), and of
-//              a pool with a network a fourth: the forwarder's end of the egress channel;
-//              c = kSkipWarmUp: few cells are parked, so this one is ready sooner: it runs no call to warm up first
+// kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr
+//     (write ends); in a pool with a network a fourth: the forwarder's end of the egress channel.
+//     c = kSkipWarmUp: few cells are parked, so this one is not warmed up.
 // kEndSlot     a = slot number, of a slot with no cell: it goes; kSlotGone follows
-// kArm         id = cell id; b = wall limit in ms (0: none), c = CPU limit in ms (0: none): the call has started; the
-//              warden kills the cell at the wall limit + 500 ms, at the CPU limit, and above its memory. a = KiB of
-//              memory that the client gave it for its result (kNeed), 0: none. Said of a call that is armed already, it
-//              changes no other clock. a = kLoading: it loads what a call will need, and then waits for that call; while
-//              it waits it is looked at less often
+// kArm         id = cell id; the call has started
+//     b = wall limit in ms (0: none), c = CPU limit in ms (0: none). The warden kills the cell at
+//     the wall limit + 500 ms, at the CPU limit, and above its memory. a = KiB of memory that the
+//     client gave it for its result (kNeed), 0: none; for a call that is armed already this changes
+//     no other clock. a = kLoading: the cell loads what a call will need, and then waits for that
+//     call; while it waits it is measured less often.
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kRetire      make no more; kill every cell and exit 0
+// kConfigure   payload = lines KEY=value, each with a zero byte at its end: what the worker is for
 // kPing        answered by kPong at once, whatever the worker does
 //
-// ---- forwarder -> egress process, and back: the egress channel of one cell. Whoever writes on the worker's side may be
+// ---- the egress channel of one cell: forwarder <-> egress process. The worker's side may be
 // hostile.
-// kOpenStream  forwarder -> egress  a = number of the listener (egress.h), id = number of the stream, counted up from 1
-// kStream      egress -> forwarder  id = number of the stream; one descriptor: the stream, a SOCK_STREAM Unix socket
-// kNoStream    egress -> forwarder  id = number of the stream: refused, so that its connection is reset
+// kOpenStream  forwarder -> egress
+//     a = number of the listener (egress.h), id = number of the stream, counted up from 1
+// kStream      egress -> forwarder
+//     id = number of the stream; one descriptor: the stream, a SOCK_STREAM Unix socket
+// kNoStream    egress -> forwarder
+//     id = number of the stream: it is refused, so its connection is reset
 //
 // ---- warden -> agent
-// kHello       a = kFrameVersion, payload = the token given to the warden in HUTCH_TOKEN; b = 0, or the errno that forbids
-//              cells here, c = NamespaceStep: what was tried. Said before anything of a pool is there.
+// kHello       sent before anything of a pool is there
+//     a = kFrameVersion; payload = the token given to the warden in HUTCH_TOKEN; b = 0, or the
+//     errno with which this host refused to make cells; c = NamespaceStep: what was tried.
 // kZygoteReady payload = JSON text of notes (untrusted: preloads that failed), at most 16 KiB
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
 // kCellExit    a = slot, id = cell id, payload = CellReport
-// kFailed      a = slot, id = cell id or 0; b = errno; payload = text of what failed (a slot or cell was not made; the
-//              slot is gone)
+// kFailed      a slot or a cell was not made, and the slot is gone
+//     a = slot, id = cell id or 0, b = errno, payload = text of what failed
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
-// kPong        to a kPing
+// kPong        answers a kPing
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.
+// kZygoteStderr for the agent's log
+//     a = wait status of a zygote that is gone, 0 while it lives; payload = the last bytes that it
+//     wrote on stderr since it was started or became ready (untrusted), at most kMaxZygoteStderr.
 // clang-format on
 #pragma once
 
@@ -100,21 +129,23 @@
 namespace hutch {
 
 inline constexpr uint16_t kFrameMagic = 0x4348;
-// Of the frame itself. What frames mean is in kWireVersion (paths.h).
+// The layout of the header. kWireVersion (paths.h) covers what frames mean.
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kSkipWarmUp = 1;
 inline constexpr uint32_t kLoading = 0xffffffffu;
 inline constexpr uint64_t kQuickUs = 200;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;
+inline constexpr size_t kMaxZygoteStderr = 4096;
 inline constexpr uint32_t kSectionInDescriptor = 0xffffffffu;
 inline constexpr size_t kIdentitySize = 32;           // a SHA-256
 inline constexpr uint64_t kArgumentAlignment = 4096;  // of out-of-band argument buffers
-inline constexpr char kPlain = 'P';
-inline constexpr char kPlainKept = 'K';   // that the cell also serves the calls that come after it
-inline constexpr char kPlainChunk = 'C';  // that it is called for each of a list of arguments
-inline constexpr char kPlainProgram = 'R';  // in the place of kPlain: that a program is to be run
-inline constexpr char kPickled = '\x80';    // what every pickle begins with
+// Meta of one byte, in place of a pickled dict.
+inline constexpr char kPlain = 'P';       // a function is called once
+inline constexpr char kPlainKept = 'K';   // the cell also serves the calls that come after it
+inline constexpr char kPlainChunk = 'C';  // the function is called for each of a list of arguments
+inline constexpr char kPlainProgram = 'R';  // a program is run
+inline constexpr char kPickled = '\x80';    // every pickle begins with it
 inline constexpr char kMarshalled = '\x81';
 inline constexpr uint32_t kFlagInMemfd = 1;
 inline constexpr uint32_t kFlagInParts = 2;
@@ -157,6 +188,7 @@ enum class FrameKind : uint8_t {
   kZygoteDied = 70,
   kSlotGone = 71,
   kPong = 72,
+  kZygoteStderr = 73,
 };
 
 struct FrameHeader {
@@ -170,7 +202,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 32);
 
-// What the cell says of itself with its reply; a claim, not a measurement.
+// What the cell reports of itself with its reply; a claim, not a measurement.
 struct CallUsage {
   uint64_t load_us = 0;  // loading function and arguments
   uint64_t wall_us = 0;  // from the start of the function to its end
@@ -178,8 +210,8 @@ struct CallUsage {
   uint64_t peak_kb = 0;  // VmHWM-like peak of the process
   uint64_t encode_us = 0;
   uint32_t minor_faults = 0;
-  uint32_t limit =
-      0;  // CellLimit: the uncaught exception is that limit's (MemoryError, ENOSPC, EAGAIN), else 0
+  // The CellLimit that raised the uncaught exception (MemoryError, ENOSPC, EAGAIN), else 0.
+  uint32_t limit = 0;
 };
 static_assert(sizeof(CallUsage) == 48);
 
@@ -197,7 +229,7 @@ constexpr const char* NameOfLimit(uint32_t cell_limit) {
                                                                        : "";
 }
 
-// What a cell is made of, in the order in which the warden tries it.
+// What a cell needs from the kernel, in the order in which the warden tries it.
 enum NamespaceStep : uint64_t {
   kNewNamespaces = 1,     // user, mount, network and UTS namespaces for a slot
   kMappedUser = 2,        // its uid there
@@ -210,21 +242,21 @@ enum NamespaceStep : uint64_t {
 enum CellEnd : uint32_t {
   kEndedItself = 0,
   kKilled = 1,  // as the agent or a limit asked
-  kLost = 2,    // something of ours died beneath it: a fault, nothing that its code did
+  kLost = 2,    // a process of Hutch's that it depends on died: a fault, not the code's doing
 };
 
-// What the warden measured of a cell that is gone.
+// What the warden measured of a cell that has ended.
 struct CellReport {
   int32_t exit_code = -1;  // of the user's process, -1 when it was killed by a signal or by us
-  int32_t signal = 0;      // that killed the user's process, 0: none
-  uint32_t limit = 0;      // CellLimit that made the warden kill it
+  int32_t signal = 0;      // the one that killed the user's process, 0: none
+  uint32_t limit = 0;      // the CellLimit for which the warden killed it
   uint32_t end = kEndedItself;
   uint64_t wall_us = 0;  // from kArm (or from ready) to its end
   uint64_t cpu_us = 0;   // of the whole PID namespace
   uint64_t peak_kb = 0;  // largest sum of Pss + shmem + tmpfs seen, 0: never sampled
   uint64_t memory_limit_kb = 0;
   uint32_t pids_peak = 0;
-  uint32_t disk_full = 0;  // 1: the scratch was full when last looked at
+  uint32_t disk_full = 0;  // 1: the scratch was full when it was last measured
 };
 static_assert(sizeof(CellReport) == 56);
 

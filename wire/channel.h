@@ -18,7 +18,7 @@
 
 namespace hutch {
 
-// kNoDescriptors: as many descriptors as this user may have open lie unread in sockets.
+// kNoDescriptors: this user's limit of descriptors that lie unread in sockets is reached.
 enum class SendStatus { kSent, kFull, kNoDescriptors, kClosed };
 enum class ReceiveStatus { kData, kNothing, kClosed, kTruncated };
 struct ReceiveResult {
@@ -33,7 +33,7 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts,
 
 // Receives one datagram into `buffer`. Up to `max_descriptors` are appended to `descriptors`
 // (close-on-exec); with 0 any that come are closed by the kernel unseen. A datagram longer than the
-// buffer, or with more descriptors than allowed, is kTruncated: whoever sends one broke the
+// buffer, or with more descriptors than allowed, is kTruncated: its sender broke the
 // protocol.
 ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* descriptors,
                               int max_descriptors);
@@ -41,11 +41,10 @@ ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* d
 std::pair<Fd, Fd> MakeSocketPair();  // SEQPACKET, close-on-exec, first end non-blocking
 std::pair<Fd, Fd> MakePipe();        // {read end (non-blocking), write end}
 
-// Binds and listens at `path` (mode 0600 unless `mode` says else), replacing a socket file left
-// over there.
+// Binds and listens at `path`, whose file gets `mode`. Replaces a socket file that is left there.
 Fd ListenAt(const std::string& path, int backlog, unsigned mode = 0600);
 
-// Connects; std::nullopt-like empty Fd when nobody listens there. With `euid` >= 0 this thread
+// Connects. Returns an empty Fd when nobody listens there. With `euid` >= 0 this thread
 // takes that effective uid around connect(), so that the peer sees it in SO_PEERCRED.
 Fd ConnectTo(const std::string& path, long euid = -1);
 

@@ -8,10 +8,13 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
 
+#include "wire/cell_frame.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -185,6 +188,30 @@ TEST(Channel, ShowsThePeerTheUidTakenForConnecting) {
   const Fd other_peer(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   EXPECT_EQ(PeerOf(other_peer.get()).uid, 12345u);
   EXPECT_EQ(::geteuid(), 0u) << "the uid is given back";
+}
+
+// As the examples in cell_frame.h are written.
+std::string Hex(const FrameHeader& header) {
+  unsigned char bytes[sizeof header];
+  std::memcpy(bytes, &header, sizeof header);
+  std::string text;
+  for (size_t i = 0; i < sizeof bytes; ++i) {
+    char byte[4];
+    std::snprintf(byte, sizeof byte, "%02x", bytes[i]);
+    if (i % 16 != 0) text += i % 8 == 0 ? "  " : " ";
+    if (i % 16 == 0) text += i == 0 ? "//     " : "\n//     ";
+    text += byte;
+  }
+  return text + "\n";
+}
+
+TEST(CellFrame, IsWrittenAsItsDescriptionShows) {
+  std::ifstream file(HUTCH_WIRE_DIR "/cell_frame.h");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string arm = Hex({.kind = FrameKind::kArm, .id = 7, .b = 30'000});
+  EXPECT_NE(text.find(arm), std::string::npos) << arm;
+  const std::string misdirected = Hex({.kind = FrameKind::kMisdirected, .id = 258});
+  EXPECT_NE(text.find(misdirected), std::string::npos) << misdirected;
 }
 
 TEST(Fd, OwnsItsDescriptorOnce) {

@@ -50,9 +50,9 @@ std::string ToString(const EgressRule& rule);  // the normal form of its text
 
 bool HasPort(const EgressRule& rule, uint16_t port);
 
-// Whether some rule allows a connection to that name. Addresses are not its business: a kCidr rule
-// allows no name. (It allows a literal address with its port; and lets a name that another rule
-// allows resolve into its network, whatever the port.)
+// Whether some rule allows a connection to that name. It decides about names only: a kCidr rule
+// allows no name. (A kCidr rule allows a literal address with its port, and it lets a name that
+// another rule allows resolve into its network, whatever the port.)
 // REQUIRES: `host` is in normal form.
 bool Allows(const std::vector<EgressRule>& rules, std::string_view host, uint16_t port);
 
@@ -71,11 +71,11 @@ struct EgressPlan {
   bool proxy = false;  // wildcards, networks or "*": also HTTP CONNECT and SOCKS5h (kProxyListener)
 };
 
-// REQUIRES: the secrets' hosts are in normal form. A secret's host is reachable for its secret
-// though no rule names it.
+// REQUIRES: the secrets' hosts are in normal form. A secret's host is reachable even if no rule
+// names it.
 EgressPlan PlanEgress(const std::vector<EgressRule>& rules, const std::vector<SecretRule>& secrets);
 
-// Of a pool, whose strings are checked again. Throws kInvalidArgument.
+// The rules of a pool, whose strings are checked again. Throws kInvalidArgument.
 std::vector<EgressRule> EgressRulesOf(const PoolSpec& spec);
 inline bool HasNetwork(const PoolSpec& spec) {
   return !spec.allow_network.empty() || !spec.secrets.empty();

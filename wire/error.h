@@ -30,7 +30,7 @@ enum class Code {
   kInstallFailed,    // the dependency installer failed: the log says why
   kWorkerFailed,     // a worker could not be started or died before a cell was ready
   kPodman,           // libpod answered an error
-  kPlatform,         // the host lacks something: the message names it and the command that mends it
+  kPlatform,         // the host lacks something: the message names it, the hint what provides it
   kPodmanDown,       // Podman's service does not answer: `hutch-agent --install` starts it again
   kPodmanMissing,    // there is no podman on this host
   kCancelled,        // the caller gave up

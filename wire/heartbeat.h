@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether one who is asked about once a second still answers: pure decisions over numbers.
+// Whether a process that is asked about once a second still answers: pure decisions over numbers.
 //
-// A process that is stopped, or hangs, keeps its connection, so only its silence tells. Silence is
-// counted in the asker's own looks and not by the clock: where the whole machine stands still, or
-// is short of processors, the asker comes late too, and its look is worth less, or nothing.
+// A process that is stopped, or hangs, keeps its connection, so silence is the only sign. Silence
+// is counted in the checks that the asker made and not by the clock: where the whole machine stands
+// still, or is short of processors, the asker is late too, and its check (a "look") counts less, or
+// nothing.
 #pragma once
 
 #include <chrono>
@@ -14,12 +15,12 @@ namespace hutch {
 
 inline constexpr auto kLookPeriod = std::chrono::milliseconds(1000);
 inline constexpr unsigned kWholeLook = 3;
-// Three looks in a row of an asker that came in time; nine of one on a machine under pressure.
+// Three looks in a row that were in time; nine on a machine under pressure.
 inline constexpr unsigned kSilent = 9;
 
-// What a look counts that came `late`, on a host under `pressure` (0 to 1).
+// How much a look counts that was late by `late`, on a host under `pressure` (0 to 1).
 constexpr unsigned WorthOfLook(std::chrono::duration<double> late, double pressure) {
-  if (late >= kLookPeriod / 2) return 0;  // the machine slept, or was as if it did
+  if (late >= kLookPeriod / 2) return 0;  // the machine slept, or had no time for anyone
   const bool hard = late >= kLookPeriod / 20 || pressure >= 0.9;
   return hard ? 1 : kWholeLook;
 }

@@ -36,7 +36,7 @@ void ReadAll(int fd, char* to, size_t size) {
 
 Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
   Fd fd = MakeMemfd(name);
-  // A cell is another user, without capabilities: it can neither open it anew nor set its times.
+  // A cell is another user, without capabilities: it can neither open it again nor set its times.
   if (::fchmod(fd.get(), S_IRUSR) != 0) ThrowErrno("closing shared memory to others");
   const char* bytes = static_cast<const char*>(data);
   size_t done = 0;
@@ -91,9 +91,9 @@ std::string ReadSealedMemfd(int fd, size_t limit) {
 
 PrivateMapping::PrivateMapping(int fd, size_t size) : size_(size) {
   if (size == 0) return;
-  // Once sealed against writing nobody can change the pages under us. The seal fails while the peer
-  // holds a writable mapping: then the bytes are copied out, and what it writes later is its own
-  // affair.
+  // Once it is sealed against writing, nobody can change the pages while we read. The seal fails
+  // while the peer holds a writable mapping: then the bytes are copied, and later writes do not
+  // matter.
   const bool sealed = ::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0;
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                       sealed ? MAP_PRIVATE : MAP_PRIVATE | MAP_ANONYMOUS, sealed ? fd : -1, 0);

@@ -23,7 +23,8 @@ constexpr size_t kUsualMessage = 256;
 
 }  // namespace
 
-// Writes what cereal's own binary archive does, without a stream: those cost more than the message.
+// Writes what cereal's own binary archive writes, without a stream: streams cost more than the
+// message.
 class FlatOutput : public cereal::OutputArchive<FlatOutput, cereal::AllowEmptyClassElision> {
  public:
   explicit FlatOutput(std::string& to)
@@ -54,8 +55,8 @@ void CEREAL_SAVE_FUNCTION_NAME(FlatOutput& archive, const cereal::BinaryData<T>&
   archive.Write(data.data, data.size);
 }
 
-// The same, read from memory. A length that is more than the bytes
-// left is refused before anything of its size is allocated.
+// Reads the same from memory. A length that is more than the bytes left is refused before anything
+// of its size is allocated.
 class BoundedInput : public cereal::InputArchive<BoundedInput, cereal::AllowEmptyClassElision> {
  public:
   explicit BoundedInput(std::string_view bytes)

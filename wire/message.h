@@ -4,8 +4,26 @@
 // datagram each.
 //
 // A client numbers its requests (1, 2, ...); a reply names the request it answers. A message over
-// kInlineMessage bytes travels in a sealed memfd, the first descriptor of its datagram. Bytes of a
-// sandbox never come near this file.
+// kInlineMessage bytes travels in a sealed memfd, the first descriptor of its datagram. Bytes that
+// a sandbox made are never in a message, but for the text that an error quotes.
+//
+// The order of a connection, and of one call on it. Any request may be answered by Failed.
+//
+//   client                             agent
+//   Hello                          ->            the wire version and who calls
+//                                  <-  Welcome   with the lease table
+//   Prepare                        ->            the pool of these requirements and this policy
+//                                  <-  Progress  while packages are installed; any number
+//                                  <-  Prepared  its key
+//   Acquire                        ->            one cell; the call waits in the pool's queue
+//                                  <-  Leased    with the cell's socket, stdout and stderr
+//   (the call: cell_frame.h, straight between client and cell)
+//   Started                        ->            only if the call lasts: arms its limits
+//   Done                           ->            the lease is over, and how; asks for a next one
+//                                  <-  Report    if wanted: what the warden measured
+//                                  <-  Leased    ahead of the next call
+//
+// Warm, Forget and Ask may come at any time after Welcome.
 #pragma once
 
 #include <array>
@@ -42,16 +60,16 @@ constexpr uint32_t MarkOf(uint64_t lease, LeaseMark mark) {
 struct Hello {
   uint32_t wire_version = 0;
   int32_t pid = 0;
-  uint32_t uid = 0;  // of the caller: root's clients connect as the service user
+  uint32_t uid = 0;  // the caller's; root's clients connect as the service user
 };
 struct Prepare {
   uint64_t request = 0;
   uint64_t timeout_ms = 0;
   PoolSpec spec;
-  CallLimits limits{};       // of its calls, for the ceiling
-  bool shared = false;       // one cell for many calls, which is its client's affair
-  bool hard_limits = false;  // a host that cannot enforce each limit hard is refused
-  uint64_t policy = 0;       // names all that its calls may use and reach, for the audit log
+  CallLimits limits{};       // of each of its calls; checked against the ceiling
+  bool shared = false;       // the client sends many calls to one cell
+  bool hard_limits = false;  // refuse where the host cannot enforce each limit by a cgroup
+  uint64_t policy = 0;       // a number for all that its calls may use and reach, for the audit log
 };
 struct Warm {
   uint64_t request = 0;
@@ -63,18 +81,19 @@ struct Acquire {  // answered by Leased with three descriptors, or Failed
   uint64_t request = 0;
   std::string key;
   uint64_t queue_ms = 0;
-  bool ahead = false;  // nobody waits for it: only out of spare cells
+  bool ahead = false;  // for a later call: served from cells that nobody waits for
 };
 struct Forget {  // the client no longer waits for `request`
   uint64_t request = 0;
 };
-// The call on this lease has been running for a while. Without limits also: a lease that its client
-// keeps for more calls is unused now, and may be taken back while its mark says so.
+// The call on this lease has been running for a while: the agent arms its limits. With no limit at
+// all: the lease, which the client keeps for more calls, is unused now, and the agent may take it
+// back while its mark says so.
 struct Started {
   uint64_t lease = 0;
   uint64_t timeout_ms = 0;
   uint64_t cpu_ms = 0;
-  uint64_t result_kb = 0;  // of memory that the cell was given for its result; 0: none yet
+  uint64_t result_kb = 0;  // memory that the client gave the cell for its result; 0: none yet
 };
 // What became of a call, as the agent counts it.
 enum class Ending : uint8_t {
@@ -90,9 +109,9 @@ enum class Ending : uint8_t {
   kLimitPids,
   kLimitDisk,
   kLimitResult,
-  kUntold,  // the cell ended without a reply: its report says how
+  kUntold,  // the cell ended without a reply: the warden's report decides
 };
-// Of a call that a limit ended (a CellLimit), kNoCall for none of them.
+// How a call ended that a CellLimit ended; kNoCall for kNoLimit.
 constexpr Ending EndingOfLimit(uint32_t cell_limit) {
   switch (cell_limit) {
     case kLimitTime:
@@ -109,27 +128,27 @@ constexpr Ending EndingOfLimit(uint32_t cell_limit) {
       return Ending::kNoCall;
   }
 }
-// A call as its client saw it: the agent is no party to it. Microseconds, without what came before
-// the pool was known; `receive_us` ends with this note, before the result is decoded.
+// A call as its client saw it, since the agent takes no part in a call. Times are in microseconds,
+// from when the pool was known; `receive_us` ends when this is sent, before the result is decoded.
 struct CallNote {
   Ending ending = Ending::kNoCall;
   uint64_t queue_us = 0;
   uint64_t send_us = 0;
   uint64_t run_us = 0;
   uint64_t receive_us = 0;
-  // For the audit log; 0: not known.
+  // For the audit log and traces; 0: not known.
   uint64_t call_id = 0;
   uint64_t policy = 0;                 // as in Prepare
   std::array<uint64_t, 2> function{};  // the first 16 bytes of its code's SHA-256, big-endian
-  uint32_t calls = 1;                  // that the cell served: more than one of a shared cell
+  uint32_t calls = 1;                  // how many the cell served: a shared one serves several
 };
 struct Done {  // the lease is over; its cell dies
   uint64_t lease = 0;
   bool want_report = false;
   CallNote note;
-  uint64_t next = 0;         // not 0: also an Acquire of one more cell of that pool, ahead
-  std::string load{};        // or a frame of kLoad: what that cell gets before it is leased
-  uint64_t load_cpu_ms = 0;  // and how much CPU time it may take until its call comes; 0: no limit
+  uint64_t next = 0;   // not 0: this is also an Acquire with that number, ahead, same pool
+  std::string load{};  // the kLoad frame that the next cell gets before it is leased; "": none
+  uint64_t load_cpu_ms = 0;  // how much CPU time loading may take; 0: no limit
 };
 struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;
@@ -156,7 +175,7 @@ struct Prepared {
   std::vector<std::string> notes;
   bool built = false;
   double build_sec = 0;
-  double worker_sec = 0;    // until the first worker was ready, 0: it was already
+  double worker_sec = 0;    // until the first worker was ready; 0: one was ready already
   std::string enforcement;  // "cgroup" or "watchdog"
 };
 struct Leased {
@@ -166,13 +185,12 @@ struct Leased {
   std::string worker;
   uint64_t waited_us = 0;
   uint64_t worker_us = 0;  // part of the wait spent starting a worker
-  double pressure =
-      0;  // of the host, from 0 to 1: at 1 the host would rather have fewer calls at once
+  double pressure = 0;     // of the host, 0 to 1; at 1 fewer calls at once would be faster
 };
 struct Report {
   uint64_t lease = 0;
   CellReport report;
-  std::vector<NetworkRecord> network{};  // of a pool with a network
+  std::vector<NetworkRecord> network{};  // only in a pool with a network
 };
 struct Answer {
   uint64_t request = 0;
@@ -200,7 +218,8 @@ struct ReceivedMessage {
   Message message;
   std::vector<Fd> descriptors;
 };
-// std::nullopt: nothing there. Throws kUnavailable at the end of the stream, kProtocol on nonsense.
+// std::nullopt: there is none now. Throws kUnavailable at the end of the stream, kProtocol for
+// bytes that are not a message.
 std::optional<ReceivedMessage> ReceiveMessage(int fd);
 
 }  // namespace hutch

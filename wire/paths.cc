@@ -101,7 +101,7 @@ void CheckRuntimeDir(const std::string& dir, uid_t uid) {
 }  // namespace
 
 Paths FindPaths() {
-  // Inside the agent's container nothing of the below is known; the launcher has found it out.
+  // The agent's container cannot find out what follows; the launcher has passed it in.
   if (const std::string given = Environment("HUTCH_PATHS"); !given.empty())
     return Paths::FromText(given);
   Paths paths;

@@ -35,7 +35,7 @@ struct CallLimits {
   uint64_t output_bytes = 1 << 20;       // kept of stdout and stderr together
   uint64_t result_bytes = 512ull << 20;  // encoded result
   uint64_t queue_ms = 60'000;            // wait for a cell
-  uint64_t memory_bytes = 0;             // of the call; a result is no larger. 0: none
+  uint64_t memory_bytes = 0;             // of the call, and so the most of its result; 0: none
 };
 
 // Where packages come from. Never a credential: those travel in a netrc of their own.
@@ -52,8 +52,8 @@ struct IndexSettings {
   bool operator==(const IndexSettings&) const = default;
 };
 
-// A header that the egress process adds to requests to one host. The value is nobody's to show: it
-// is in no message to a client, no log, no worker.
+// A header that the egress process adds to requests to one host. The value is never shown: it is in
+// no message to a client, no log, no worker.
 struct SecretRule {
   std::string host;                  // in the normal form of egress.h
   std::string header;                // its name
@@ -125,7 +125,7 @@ struct PoolSpec {
   int64_t warm = -1;       // cells kept ready, -1: the pool decides
   uint64_t max_cells = 0;  // 0: the pool decides
   double idle_sec = 300;
-  Isolation isolation = Isolation::kCell;  // but kCell: a worker for each call
+  Isolation isolation = Isolation::kCell;  // kContainer, kGvisor: a worker for each call
   std::vector<std::string> allow_network;  // entries in normal form (egress.h), sorted
   std::vector<SecretRule> secrets;
 };

@@ -17,6 +17,7 @@
 #include "loop/background.h"
 #include "wire/channel.h"
 #include "wire/error.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -71,7 +72,7 @@ std::string EgressContainerSpec(const Paths& paths, const EgressLaunch& launch,
   json mounts = {bind(paths.runtime_dir(launch.runtime_id), "/opt/hutch", "ro"),
                  bind(socket_dir, kSocketDir, "rw")};
   if (!launch.ca_bundle.empty()) mounts.push_back(bind(launch.ca_bundle, kCaFile, "ro"));
-  const json spec = {
+  json spec = {
       {"name", name},
       {"image", BaseReference(launch.base_id)},
       {"command",
@@ -105,6 +106,7 @@ std::string EgressContainerSpec(const Paths& paths, const EgressLaunch& launch,
       {"sdnotifyMode", "ignore"},
       {"volatile", true},
   };
+  if (const std::string level = LogLevelSetting(); !level.empty()) spec["env"]["HUTCH_LOG"] = level;
   return spec.dump();
 }
 
@@ -184,7 +186,9 @@ Egress::Impl::~Impl() {
   try {
     podman.Remove(container);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "egress: %s\n", error.what());  // the next agent removes it
+    // The next agent removes it.
+    LogWarn("the egress container could not be removed",
+            {{"container", container}, {"why", error.what()}});
   }
 }
 
@@ -301,7 +305,9 @@ void Egress::Impl::Beat() {
     try {
       podman.Remove(name);
     } catch (const std::exception& error) {
-      std::fprintf(stderr, "egress: %s\n", error.what());  // the next start removes it
+      // The next start removes it.
+      LogWarn("the egress container could not be removed",
+              {{"container", name}, {"why", error.what()}});
     }
   });
   Lost("the egress process did not answer for seconds, and was ended: connections were cut off");
@@ -310,7 +316,7 @@ void Egress::Impl::Beat() {
 
 // Fails closed: the process was the only way out for its cells.
 void Egress::Impl::Lost(const std::string& why) {
-  std::fprintf(stderr, "egress: %s\n", why.c_str());
+  LogError("the egress process is lost", {{"container", container}, {"why", why}});
   if (state == State::kStarting) {
     not_before = Clock::now() + kPause;
     last_fault = why;

@@ -7,10 +7,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdio>
-
 #include "loop/descriptors.h"
 #include "wire/channel.h"
+#include "wire/log.h"
 
 namespace hutch {
 namespace {
@@ -52,7 +51,8 @@ void EgressServer::OnControl(uint32_t events) {
     while (std::optional<ReceivedEgress> received = ReceiveEgress(control_.get()))
       Handle(std::move(*received));
   } catch (const Error& error) {
-    if (error.code() != Code::kUnavailable) std::fprintf(stderr, "egress: %s\n", error.what());
+    if (error.code() != Code::kUnavailable)
+      LogError("the agent broke the protocol", {{"why", error.what()}});
     cells_.clear();
     loop_.Remove(control_.get());
     gone_();
@@ -116,7 +116,6 @@ void EgressServer::Tick() {
 
 int RunEgress(const EgressOptions& options) {
   ::prctl(PR_SET_DUMPABLE, 0);
-  ::setvbuf(stderr, nullptr, _IOLBF, 0);
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);  // it would hold secrets
   SetUpLookups();
@@ -130,8 +129,7 @@ int RunEgress(const EgressOptions& options) {
     tls.emplace(options.ca_file);
   } catch (const Error& error) {
     tls_error = error.what();
-    std::fprintf(stderr, "egress: secrets cannot be added, for TLS is not available: %s\n",
-                 error.what());
+    LogError("secrets cannot be added, because TLS is not available", {{"why", error.what()}});
   }
   Loop loop;
   const EgressServer server(loop, std::move(control), LookUp, tls ? &*tls : nullptr, tls_error,

@@ -93,6 +93,7 @@ Refusal TryNamespaces() {
 
 // The zygote has become the user process, and runs nothing of the call yet.
 void Warden::TakeBare(Cell* cell) {
+  zygote_stderr_.Close();  // in the call's container nothing keeps its code from the pipe
   cell->state = CellState::kMade;
   cell->init = zygote_;
   cell->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

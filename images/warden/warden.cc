@@ -69,6 +69,8 @@ int Warden::Run() {
     if (const char* failed = environments_.Hold()) Fatal(failed);
   }
   proc_ = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  zygote_stderr_.Open();
+  if (zygote_stderr_.read_end() >= 0) Watch(zygote_stderr_.read_end(), kStderrEvent);
   StartZygote();
   for (;;) {
     SetTick();
@@ -82,6 +84,8 @@ int Warden::Run() {
         if ((events[i].events & ~EPOLLOUT) != 0) OnAgent();
       } else if (what == kZygoteEvent) {
         OnZygote();
+      } else if (what == kStderrEvent) {
+        zygote_stderr_.Read();
       } else if (what == kTimerEvent) {
         uint64_t times;
         if (read(timer_, &times, sizeof times) > 0) {
@@ -114,6 +118,7 @@ void Warden::Watch(int fd, uint32_t what) {
 void Warden::WatchZygote() { Watch(zygote_control_, kZygoteEvent); }
 
 void Warden::Fatal(const char* text) {
+  SendLastWords(0);
   FrameHeader header;
   header.kind = FrameKind::kZygoteDied;
   header.a = 0;

@@ -28,6 +28,7 @@
 #include "images/warden/channel.h"
 #include "images/warden/environments.h"
 #include "images/warden/reader.h"
+#include "images/warden/stderr_tail.h"
 #include "images/warden/watch.h"
 
 namespace hutch {
@@ -52,7 +53,14 @@ class Warden {
  private:
   static constexpr int kMaxSlots = 128;
   // What epoll_data carries: a slot's number, or one of these.
-  enum : uint32_t { kAgentEvent = 1000, kZygoteEvent, kTimerEvent, kSignalEvent, kReaderEvent };
+  enum : uint32_t {
+    kAgentEvent = 1000,
+    kZygoteEvent,
+    kTimerEvent,
+    kSignalEvent,
+    kReaderEvent,
+    kStderrEvent
+  };
   static constexpr int kWorker = kMaxSlots;  // the owner of what is no cell's, to a reader
   static constexpr int kReaders = 4;
 
@@ -137,6 +145,7 @@ class Warden {
   void ConfigureZygote();
   void OnZygote();
   void OnZygoteDeath(int status);
+  void SendLastWords(int status);
   void Skip(const char* line, size_t size);
   void SkipImported(const char* reason);
 
@@ -214,6 +223,7 @@ class Warden {
 
   int zygote_control_ = -1;
   pid_t zygote_ = 0;
+  StderrTail zygote_stderr_;
   bool zygote_ready_ = false;
   bool zygote_again_ = false;  // it asked to be started without a module
   int zygote_starts_ = 0;

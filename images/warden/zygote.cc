@@ -26,7 +26,9 @@ constexpr int kMaxStarts = 64;
 constexpr int64_t kMaxImportSec = 3600;
 constexpr int64_t kStartUs = 60'000'000;  // for what is not an import
 
-[[noreturn]] void Execute(const Settings& settings, const Environments& environments, int control) {
+[[noreturn]] void Execute(const Settings& settings, const Environments& environments, int control,
+                          int error_output) {
+  if (error_output >= 0) dup2(error_output, STDERR_FILENO);
   if (environments.held()) {
     if (const char* failed = environments.Leave()) {
       fprintf(stderr, "hutch-warden: %s: %s\n", failed, strerror(errno));
@@ -63,13 +65,14 @@ void Warden::StartZygote() {
     Fatal("the zygote could not be started");
   }
   const pid_t pid = fork();
-  if (pid == 0) Execute(settings_, environments_, pair[1]);
+  if (pid == 0) Execute(settings_, environments_, pair[1], zygote_stderr_.write_end());
   close(pair[1]);
   if (pid < 0) Fatal("the zygote could not be started");
   if (zygote_control_ >= 0) close(zygote_control_);
   zygote_control_ = pair[0];
   zygote_ = pid;
   zygote_again_ = false;
+  zygote_stderr_.Clear();
   importing_[0] = '\0';
   import_deadline_us_ = 0;
   WatchZygote();
@@ -123,6 +126,9 @@ void Warden::OnZygote() {
     } else if (header.kind == FrameKind::kZygoteReady) {
       zygote_ready_ = true;
       import_deadline_us_ = 0;
+      // What the caller's setup function printed is of no use any more.
+      zygote_stderr_.Read();
+      zygote_stderr_.Clear();
       zygote_kb_ = ResidentKb(proc_, zygote_);
       notes_size_ = std::min(message.size, sizeof notes_);
       memcpy(notes_, message.payload, notes_size_);
@@ -155,8 +161,21 @@ void Warden::SkipImported(const char* reason) {
   if (zygote_ > 0) kill(zygote_, SIGKILL);
 }
 
+// What the zygote wrote last, for the agent's log. Nothing of one that ended as it announced, and
+// said nothing.
+void Warden::SendLastWords(int status) {
+  zygote_stderr_.Read();
+  if (status == 0 && zygote_stderr_.size() == 0) return;
+  FrameHeader words;
+  words.kind = FrameKind::kZygoteStderr;
+  words.a = static_cast<uint32_t>(status);
+  Report(words, zygote_stderr_.text(), zygote_stderr_.size());
+  zygote_stderr_.Clear();
+}
+
 void Warden::OnZygoteDeath(int status) {
   zygote_ = 0;
+  SendLastWords(status);
   if (!zygote_ready_ && !zygote_again_ && importing_[0] != '\0') {
     char reason[64];
     if (WIFSIGNALED(status)) {

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hutch logs`: the agent's own log; `--audit`: one line for each call that it served."""
+"""`hutch logs`: the log of the agent, and of the egress process where there is one; `--audit`: one
+line for each call that the agent served.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -17,31 +20,71 @@ from typing import Any
 from hutch._progress import escape
 
 _POLL_SEC = 0.3
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def run(options: argparse.Namespace) -> int:
     if options.audit:
         return _audit(options)
-    from hutch import _core, _launcher
+    from hutch import _core
     from hutch.cli.commands import _print_json, podman
 
+    paths = _core.paths()
+    containers = [str(paths["agent_container"]), *_egress_containers()]
     arguments = ["logs"]
     if options.follow:
         arguments.append("--follow")
     if options.tail is not None:
         arguments += ["--tail", str(options.tail)]
-    container = str(_core.paths()["agent_container"])
-    if not options.json:
-        return podman([*arguments, container])
-    done = subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", *arguments, container],
+    if options.follow and not options.json:
+        return podman([*arguments, *containers])
+    timed: list[tuple[str, str]] = []
+    for number, container in enumerate(containers):
+        done = _podman(*arguments, container)
+        if done.returncode == 0:
+            timed += _timed(done.stdout + done.stderr)
+        elif number == 0:  # an egress process may just have ended, and is then in no log
+            sys.stderr.write(done.stderr)
+            return done.returncode
+    timed.sort(key=lambda line: line[0])
+    tail = None if options.tail is None or options.tail < 0 else options.tail
+    lines = list(deque((line for _, line in timed), tail))
+    if options.json:
+        _print_json({"lines": lines})
+    else:
+        sys.stdout.writelines(line + "\n" for line in lines)
+    return 0
+
+
+def _timed(text: str) -> list[tuple[str, str]]:
+    """Each line with its time; a line that has none belongs to the one before it."""
+    found, at = [], ""
+    for line in text.splitlines():
+        match = _TIME.match(line)
+        at = match[0] if match else at
+        found.append((at, line))
+    return found
+
+
+def _podman(*arguments: str) -> subprocess.CompletedProcess[str]:
+    from hutch import _launcher
+
+    return subprocess.run(
+        [_launcher.PROGRAM, "--podman", "--", *arguments],
         capture_output=True,
         text=True,
         errors="backslashreplace",
         check=False,
     )
-    _print_json({"lines": (done.stdout + done.stderr).splitlines()})
-    return done.returncode
+
+
+def _egress_containers() -> list[str]:
+    from hutch import _core
+
+    label = f"label=hutch.instance={_core.paths()['instance'] or 'default'}"
+    role = "label=hutch.role=egress"
+    done = _podman("ps", "--all", "--filter", label, "--filter", role, "--format", "{{.Names}}")
+    return done.stdout.split() if done.returncode == 0 else []
 
 
 def _audit(options: argparse.Namespace) -> int:
