@@ -3,7 +3,6 @@
 #include "agent/builds.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <ctime>
 #include <utility>
 #include <vector>

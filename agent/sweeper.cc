@@ -2,7 +2,6 @@
 
 #include "agent/sweeper.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <utility>
 #include <vector>

@@ -3,7 +3,6 @@
 #include "pool/members.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "wire/log.h"

@@ -2,7 +2,6 @@
 
 #include "pool/pool_workers.h"
 
-#include <cstdio>
 #include <random>
 #include <utility>
 #include <vector>

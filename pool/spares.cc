@@ -3,7 +3,6 @@
 #include "pool/spares.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 
 #include "environments/environment.h"

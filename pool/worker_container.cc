@@ -3,7 +3,6 @@
 #include "pool/worker_container.h"
 
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <mutex>
 #include <thread>
