@@ -42,19 +42,8 @@ constexpr size_t kMaxLockText = 4 << 20;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-uint64_t Micros(Clock::duration d) {
-  return static_cast<uint64_t>(
-      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
-}
-
 bool IsHex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-// A year stands for ever: no sum with it overflows.
-std::chrono::milliseconds Milliseconds(uint64_t ms) {
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
 // Whatever is in it: a label or a worker's last words may be no UTF-8.
@@ -245,7 +234,7 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   } catch (const Error& error) {
     return Fail(id, prepare.request, error);
   }
-  const Clock::time_point deadline = Clock::now() + Milliseconds(prepare.timeout_ms);
+  const Clock::time_point deadline = Clock::now() + ClampToYear(prepare.timeout_ms);
   const auto unwanted = std::make_shared<std::atomic<bool>>(false);
   peers_.at(id).preparing[prepare.request] = unwanted;
   builder_threads_.Post([this, id, prepare, deadline, unwanted] {
@@ -382,7 +371,7 @@ void Broker::OnAcquire(Peer& peer, const Acquire& acquire, const Load& load) {
   if (!state.waiting.try_emplace(acquire.request, acquire.key, 0).second)
     throw Error(Code::kProtocol, "a client used a request's number twice");
   const uint64_t ticket = pool->Acquire(
-      id, Milliseconds(acquire.queue_ms), acquire.ahead,
+      id, ClampToYear(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
        load](Grant grant) {
         const uint64_t cell = grant.cell;
@@ -425,8 +414,8 @@ void Broker::OnGranted(uint64_t id, uint64_t request, const std::string& pool, b
                       grant.cell,
                       lease.table_slot,
                       grant.worker,
-                      Micros(grant.waited),
-                      Micros(grant.worker_start),
+                      ToMicroseconds(grant.waited),
+                      ToMicroseconds(grant.worker_start),
                       pressure_.At(Clock::now())};
   if (state.peer->Send(leased, descriptors)) return;
   if (const Pool* from = FindPool(pool)) {

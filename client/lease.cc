@@ -34,11 +34,8 @@ size_t AlignUp(size_t n) {
 uint64_t ThisCpu() { return static_cast<uint64_t>(::sched_getcpu()) + 1; }
 
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
-  // A year stands for ever: the sum must not overflow.
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  if (timeout_ms == 0 || timeout_ms >= static_cast<uint64_t>(kYear.count()))
-    return Clock::time_point::max();
-  return start + std::chrono::milliseconds(timeout_ms);
+  if (timeout_ms == 0 || ClampToYear(timeout_ms) == kYear) return Clock::time_point::max();
+  return start + ClampToYear(timeout_ms);
 }
 
 }  // namespace

@@ -22,14 +22,13 @@
 #include "client/output.h"
 #include "client/segment.h"
 #include "wire/cell_frame.h"
+#include "wire/clock.h"
 #include "wire/fd.h"
 #include "wire/memfd.h"
 #include "wire/sha256.h"
 #include "wire/values.h"
 
 namespace hutch {
-
-using Clock = std::chrono::steady_clock;
 
 // Bytes placed once and sent with many calls: inline when small, else in a sealed memfd.
 class Blob {

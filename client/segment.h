@@ -32,6 +32,7 @@
 #include <string_view>
 #include <thread>
 
+#include "wire/clock.h"
 #include "wire/fd.h"
 
 namespace hutch {
@@ -81,7 +82,6 @@ class SegmentPool : public std::enable_shared_from_this<SegmentPool> {
   size_t held_bytes() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Held {
     std::unique_ptr<Segment> segment;
     std::string worker;

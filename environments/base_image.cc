@@ -12,6 +12,7 @@
 #include <regex>
 
 #include "podman/files.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -19,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 

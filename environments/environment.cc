@@ -20,6 +20,7 @@
 
 #include "podman/files.h"
 #include "podman/mounts.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -28,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMinFree = 512ull << 20;  // bytes of disk below which no build begins
 constexpr std::chrono::milliseconds kTick(20);

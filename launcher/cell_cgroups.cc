@@ -16,13 +16,13 @@
 #include "launcher/mount_view.h"
 #include "launcher/podman_service.h"
 #include "launcher/subprocess.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 
 namespace hutch {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kUnitStart(10000);
 

@@ -27,13 +27,13 @@
 #include "launcher/mount_view.h"
 #include "podman/host.h"
 #include "podman/podman.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 
 namespace hutch {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr char kSafePath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 // One that ends is noticed at once, so only one that hangs is waited for so long. On an emulated

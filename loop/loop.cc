@@ -47,9 +47,7 @@ void Loop::Remove(int fd) {
 
 TimerId Loop::After(Clock::duration delay, std::function<void()> due) {
   const TimerId id = next_timer_++;
-  // A year stands for ever: the sum must not overflow.
-  const Clock::time_point time =
-      Clock::now() + std::min<Clock::duration>(delay, std::chrono::hours(24 * 365));
+  const Clock::time_point time = Clock::now() + ClampToYear(delay);
   timers_.emplace(std::pair(time, id), std::move(due));
   timer_times_[id] = time;
   return id;

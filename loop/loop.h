@@ -7,7 +7,6 @@
 // itself included.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,11 +15,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "wire/clock.h"
 #include "wire/fd.h"
 
 namespace hutch {
 
-using Clock = std::chrono::steady_clock;
 using TimerId = uint64_t;
 
 class Loop {

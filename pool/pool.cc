@@ -158,9 +158,8 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
     refused(*why);
     return ticket;
   }
-  // A year stands for ever, and a millisecond for no patience: a cell that is ready is given.
-  patience = std::clamp<Clock::duration>(patience, std::chrono::milliseconds(1),
-                                         std::chrono::hours(24 * 365));
+  // At least a millisecond: also without any patience a cell that is ready is given.
+  patience = std::max<Clock::duration>(ClampToYear(patience), std::chrono::milliseconds(1));
   queue_.Add({ticket, caller, ahead, last_use_, last_use_ + patience});
   waiters_[ticket] = {std::move(granted), std::move(refused)};
   Serve();
