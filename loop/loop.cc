@@ -62,7 +62,7 @@ void Loop::Cancel(TimerId timer) {
 
 void Loop::Post(std::function<void()> work) {
   {
-    const std::lock_guard lock(posted_mutex_);
+    const MutexLock lock(posted_mutex_);
     posted_.push_back(std::move(work));
   }
   const uint64_t one = 1;
@@ -91,7 +91,7 @@ int Loop::RunTimers() {
 void Loop::RunPosted() {
   std::vector<std::function<void()>> work;
   {
-    const std::lock_guard lock(posted_mutex_);
+    const MutexLock lock(posted_mutex_);
     work.swap(posted_);
   }
   for (auto& item : work) item();

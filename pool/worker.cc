@@ -145,7 +145,7 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
 
   background_.Post([this, launch = launch_, alive = alive_, container = container_, &paths,
                     &loop = loop_, &podman = podman_]() mutable {
-    const std::lock_guard lock(container->mutex);
+    const MutexLock lock(container->mutex);
     if (container->removed) return;
     std::optional<Error> failure;
     try {
@@ -181,7 +181,7 @@ Worker::~Worker() {
   warden_.reset();
   background_.Post([&podman = podman_, container = container_, name = launch_.name,
                     dir = launch_.socket_dir] {
-    const std::lock_guard lock(container->mutex);
+    const MutexLock lock(container->mutex);
     container->removed = true;
     // What runs there runs on. The agent's sweep tries again later.
     for (int attempt = 1; attempt <= kRemovals; ++attempt) {

@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "wire/error.h"
 #include "wire/fd.h"
 #include "wire/heartbeat.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -148,8 +148,8 @@ class Worker {
   // The container as the background threads know it: a removal never overtakes the start, nor a
   // start the removal.
   struct Container {
-    std::mutex mutex;
-    bool removed = false;
+    Mutex mutex;
+    bool removed GUARDED_BY(mutex) = false;
   };
 
   Loop& loop_;

@@ -11,17 +11,16 @@
 // go, and waits its turn otherwise.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "agent/egress/vet.h"
 #include "loop/loop.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -77,9 +76,9 @@ class Resolver {
   size_t shared_ = 0;  // of them beside their asker's first
   size_t at_once_ = 1;
   std::deque<std::weak_ptr<Asker>> line_;  // askers that wait, each once
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  size_t threads_ = 0;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar ended_;
+  size_t threads_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hutch
