@@ -38,6 +38,19 @@ Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
   return start + ClampToYear(timeout_ms);
 }
 
+// Of a frame that answers call `call_id`. Throws kProtocol when it is none.
+FrameHeader HeaderOf(const char* frame, const ReceiveResult& got, uint64_t call_id) {
+  FrameHeader header;
+  if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
+    throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
+  }
+  std::memcpy(&header, frame, sizeof header);
+  if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id) {
+    throw Error(Code::kProtocol, "the cell sent a frame that does not answer its call", "", true);
+  }
+  return header;
+}
+
 }  // namespace
 
 Blob::Blob(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
@@ -285,14 +298,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     hung_up_ = true;
     return false;
   }
-  FrameHeader header;
-  if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
-    throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
-  }
-  std::memcpy(&header, buffer, sizeof header);
-  if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id_) {
-    throw Error(Code::kProtocol, "the cell sent a frame that does not answer its call", "", true);
-  }
+  const FrameHeader header = HeaderOf(buffer, got, call_id_);
   const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
   const uint64_t limit =
       request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
