@@ -10,22 +10,12 @@
 #include <utility>
 
 #include "wire/channel.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/log.h"
 
 namespace hutch {
 namespace {
-
-uint64_t Micros(Clock::duration d) {
-  return static_cast<uint64_t>(
-      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
-}
-
-// Clamped to a year so that adding it to now() cannot overflow.
-std::chrono::milliseconds Milliseconds(uint64_t ms) {
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
-}
 
 // Gives a cell what it is to load. It is leased to the client that sent the frame right after this:
 // nobody else ever gets a cell that was loaded. A frame that does not arrive is no loss: the call
@@ -82,7 +72,7 @@ void LeaseManager::Request(Peer& peer, const Acquire& acquire, const Load& load)
   if (!context_.peers.Find(id)->waiting.try_emplace(acquire.request, acquire.key, 0).second)
     throw Error(Code::kProtocol, "a client used a request's number twice");
   const uint64_t ticket = entry->pool->Acquire(
-      id, Milliseconds(acquire.queue_ms), acquire.ahead,
+      id, ClampToYear(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
        load](LeasedCell grant) {
         const uint64_t cell = grant.cell;
@@ -122,8 +112,8 @@ void LeaseManager::OnGranted(uint64_t id, uint64_t request, const std::string& k
                       grant.cell,
                       lease.table_slot,
                       grant.worker,
-                      Micros(grant.waited),
-                      Micros(grant.worker_start),
+                      ToMicroseconds(grant.waited),
+                      ToMicroseconds(grant.worker_start),
                       context_.pools.PressureAt(Clock::now())};
   if (IsLogged(LogLevel::kDebug)) {
     LogDebug("leased", {{"lease", grant.cell},

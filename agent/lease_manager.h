@@ -66,7 +66,8 @@ class LeaseManager {
     uint64_t cpu_ms = 0;  // 0: no limit
   };
   void Request(Peer& peer, const Acquire& acquire, const Load& load);
-  void OnGranted(uint64_t peer, uint64_t request, const std::string& key, bool ahead, LeasedCell grant);
+  void OnGranted(uint64_t peer, uint64_t request, const std::string& key, bool ahead,
+                 LeasedCell grant);
   void OnDoneAfterEnd(Peer& peer, const Done& done);
   void Conclude(uint64_t cell, const CellReport& report, std::vector<NetworkRecord> network);
   void ServePoolsOf(uint64_t peer);

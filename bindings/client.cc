@@ -112,7 +112,7 @@ auto Wait(const std::shared_ptr<Client>& client, Pending& pending, const Work& w
 }
 
 // (id, 0 or 1, what it printed), (id, 2, its CallResult), (id, 3, OpenCall), (id, 4, an Error).
-py::tuple ToTuple(FlightEvent& event) {
+py::tuple ToTuple(CallEvent& event) {
   if (event.stream >= 0) return py::make_tuple(event.id, event.stream, py::bytes(event.text));
   if (event.open) return py::make_tuple(event.id, 3, std::move(event.open));
   try {
@@ -245,24 +245,24 @@ uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py
   auto bytes =
       std::make_shared<CallBytes>(meta, function, arguments, buffers, terms, TimePoint(begun));
   CallRequest request = bytes->request;
-  return flying_->flights().Start(key, std::move(request), std::move(bytes), output);
+  return flying_->in_flight().Start(key, std::move(request), std::move(bytes), output);
 }
 
-void PyClient::Cancel(uint64_t flight) {
-  if (flying_) flying_->flights().Cancel(flight);
+void PyClient::Cancel(uint64_t call) {
+  if (flying_) flying_->in_flight().Cancel(call);
 }
 
 py::list PyClient::Next(double patience_sec) {
   const std::shared_ptr<Client> client = flying_;
   py::list told;
   if (!client) return told;
-  std::vector<FlightEvent> events;
+  std::vector<CallEvent> events;
   {
     const py::gil_scoped_release no_gil;
-    events = client->flights().Next(
+    events = client->in_flight().Next(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
   }
-  for (FlightEvent& event : events) told.append(ToTuple(event));
+  for (CallEvent& event : events) told.append(ToTuple(event));
   return told;
 }
 
@@ -288,7 +288,7 @@ void PyClient::Abandon() {
 }
 
 void PyClient::Close() {
-  if (flying_) flying_->flights().Stop();
+  if (flying_) flying_->in_flight().Stop();
   client_.reset();
 }
 

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "bindings/result.h"
 #include "client/client.h"
 #include "wire/sha256.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -27,13 +27,13 @@ namespace hutch {
 class CancelToken {
  public:
   void Cancel() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     cancelled_ = true;
     if (fd_) Signal();
   }
   bool cancelled() const { return cancelled_; }
   int fd() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!fd_) {
       fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
       if (!fd_) ThrowErrno("eventfd");
@@ -43,13 +43,13 @@ class CancelToken {
   }
 
  private:
-  void Signal() const {
+  void Signal() const REQUIRES(mutex_) {
     const uint64_t one = 1;
     if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
   }
 
-  mutable std::mutex mutex_;
-  mutable Fd fd_;
+  mutable Mutex mutex_;
+  mutable Fd fd_ GUARDED_BY(mutex_);
   std::atomic<bool> cancelled_{false};
 };
 
@@ -150,7 +150,7 @@ class PyClient {
   uint64_t Start(const std::string& key, const py::bytes& meta, const py::object& function,
                  const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
                  bool output, double begun);
-  void Cancel(uint64_t flight);
+  void Cancel(uint64_t call);
   py::list Next(double patience_sec);
   CallResult Conclude(OpenCall& open);
   void Land() { flying_.reset(); }

@@ -583,31 +583,31 @@ TEST_F(ClientTest, EveryThreadThatWaitsHearsOfTheAgentsEnd) {
 
 // ---- calls that nobody waits for one by one
 
-class FlightsTest : public ClientTest {
+class InFlightCallsTest : public ClientTest {
  protected:
-  static FlightEvent NextOf(Client& client) {
+  static CallEvent NextOf(Client& client) {
     while (waiting_.empty()) {
-      for (FlightEvent& event : client.flights().Next(std::chrono::seconds(60))) {
+      for (CallEvent& event : client.in_flight().Next(std::chrono::seconds(60))) {
         if (event.stream < 0) waiting_.push_back(std::move(event));
       }
     }
-    FlightEvent first = std::move(waiting_.front());
+    CallEvent first = std::move(waiting_.front());
     waiting_.pop_front();
     return first;
   }
   void SetUp() override { waiting_.clear(); }
-  static inline std::deque<FlightEvent> waiting_;
+  static inline std::deque<CallEvent> waiting_;
 };
 
-TEST_F(FlightsTest, ManyAreServedByOneThread) {
+TEST_F(InFlightCallsTest, ManyAreServedByOneThread) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
   std::set<uint64_t> started;
   for (int i = 0; i < 100; ++i)
-    started.insert(client.flights().Start(kKey, request_, nullptr, false));
+    started.insert(client.in_flight().Start(kKey, request_, nullptr, false));
   EXPECT_EQ(started.size(), 100u);
   while (!started.empty()) {
-    const FlightEvent event = NextOf(client);
+    const CallEvent event = NextOf(client);
     ASSERT_TRUE(event.record) << (event.error ? event.error->what() : "");
     EXPECT_EQ(event.record->outcome.status, CallStatus::kReturned);
     EXPECT_EQ(event.record->outcome.output.text(0), "printed");
@@ -615,13 +615,13 @@ TEST_F(FlightsTest, ManyAreServedByOneThread) {
   }
 }
 
-TEST_F(FlightsTest, SaysWhatIsPrintedAsItComes) {
+TEST_F(InFlightCallsTest, SaysWhatIsPrintedAsItComes) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
-  const uint64_t id = client.flights().Start(kKey, request_, nullptr, true);
+  const uint64_t id = client.in_flight().Start(kKey, request_, nullptr, true);
   std::string printed;
   for (bool over = false; !over;) {
-    for (const FlightEvent& event : client.flights().Next(std::chrono::seconds(60))) {
+    for (const CallEvent& event : client.in_flight().Next(std::chrono::seconds(60))) {
       EXPECT_EQ(event.id, id);
       if (event.stream == 0) printed += event.text;
       over |= event.stream < 0;
@@ -630,22 +630,22 @@ TEST_F(FlightsTest, SaysWhatIsPrintedAsItComes) {
   EXPECT_EQ(printed, "printed");
 }
 
-TEST_F(FlightsTest, OneThatIsCancelledBeforeItBeganNeverRuns) {
+TEST_F(InFlightCallsTest, OneThatIsCancelledBeforeItBeganNeverRuns) {
   FakeAgent agent(Nothing);
   Client client(agent.path(), -1);
-  const uint64_t first = client.flights().Start(kKey, request_, nullptr, false);
-  const uint64_t second = client.flights().Start(kKey, request_, nullptr, false);
-  client.flights().Cancel(second);
-  const FlightEvent event = NextOf(client);
+  const uint64_t first = client.in_flight().Start(kKey, request_, nullptr, false);
+  const uint64_t second = client.in_flight().Start(kKey, request_, nullptr, false);
+  client.in_flight().Cancel(second);
+  const CallEvent event = NextOf(client);
   EXPECT_EQ(event.id, second);
   ASSERT_TRUE(event.error);
   EXPECT_EQ(event.error->code(), Code::kCancelled);
   EXPECT_FALSE(event.error->may_have_run());
-  client.flights().Cancel(first);
+  client.in_flight().Cancel(first);
   EXPECT_EQ(NextOf(client).id, first);
 }
 
-TEST_F(FlightsTest, WhatTheWardenHasToTellIsLeftToWhoeverConcludes) {
+TEST_F(InFlightCallsTest, WhatTheWardenHasToTellIsLeftToWhoeverConcludes) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
     if (const auto* acquire = std::get_if<Acquire>(&message))
       self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
@@ -654,8 +654,8 @@ TEST_F(FlightsTest, WhatTheWardenHasToTellIsLeftToWhoeverConcludes) {
       self.Send(Report{done->lease, CellReport{.signal = 11}});
   });
   Client client(agent.path(), -1);
-  client.flights().Start(kKey, request_, nullptr, false);
-  const FlightEvent event = NextOf(client);
+  client.in_flight().Start(kKey, request_, nullptr, false);
+  const CallEvent event = NextOf(client);
   ASSERT_TRUE(event.open);
   const CallRecord record = client.Conclude(*event.open);
   EXPECT_EQ(record.outcome.status, CallStatus::kEnded);
@@ -663,7 +663,7 @@ TEST_F(FlightsTest, WhatTheWardenHasToTellIsLeftToWhoeverConcludes) {
   EXPECT_EQ(record.report->signal, 11);
 }
 
-TEST_F(FlightsTest, ARefusalIsOneCalls) {
+TEST_F(InFlightCallsTest, ARefusalIsOneCalls) {
   std::atomic<int> refused = 0;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const auto* acquire = std::get_if<Acquire>(&message);
@@ -675,10 +675,10 @@ TEST_F(FlightsTest, ARefusalIsOneCalls) {
     }
   });
   Client client(agent.path(), -1);
-  for (int i = 0; i < 3; ++i) client.flights().Start(kKey, request_, nullptr, false);
+  for (int i = 0; i < 3; ++i) client.in_flight().Start(kKey, request_, nullptr, false);
   int busy = 0, returned = 0;
   for (int i = 0; i < 3; ++i) {
-    const FlightEvent event = NextOf(client);
+    const CallEvent event = NextOf(client);
     EXPECT_TRUE(!event.error || event.error->code() == Code::kBusy);
     ++(event.error ? busy : returned);
   }
@@ -690,7 +690,7 @@ Failed Busy(uint64_t request) {
   return {request, static_cast<int32_t>(Code::kBusy), "full", "wait", false, {}};
 }
 
-TEST_F(FlightsTest, ALackOfPatienceIsTheImpatientCallsOwn) {
+TEST_F(InFlightCallsTest, ALackOfPatienceIsTheImpatientCallsOwn) {
   std::vector<uint64_t> asked;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const auto* acquire = std::get_if<Acquire>(&message);
@@ -703,12 +703,12 @@ TEST_F(FlightsTest, ALackOfPatienceIsTheImpatientCallsOwn) {
   });
   Client client(agent.path(), -1);
   request_.limits.queue_ms = 60'000;
-  const uint64_t patient = client.flights().Start(kKey, request_, nullptr, false);
+  const uint64_t patient = client.in_flight().Start(kKey, request_, nullptr, false);
   request_.limits.queue_ms = 2;
-  const uint64_t impatient = client.flights().Start(kKey, request_, nullptr, false);
-  std::map<uint64_t, FlightEvent> ends;
+  const uint64_t impatient = client.in_flight().Start(kKey, request_, nullptr, false);
+  std::map<uint64_t, CallEvent> ends;
   for (int i = 0; i < 2; ++i) {
-    FlightEvent event = NextOf(client);
+    CallEvent event = NextOf(client);
     ends[event.id] = std::move(event);
   }
   EXPECT_TRUE(ends[patient].record);
@@ -716,7 +716,7 @@ TEST_F(FlightsTest, ALackOfPatienceIsTheImpatientCallsOwn) {
   EXPECT_EQ(ends[impatient].error->code(), Code::kBusy);
 }
 
-TEST_F(FlightsTest, ARefusalIsThatCallsForWhichItWasAsked) {
+TEST_F(InFlightCallsTest, ARefusalIsThatCallsForWhichItWasAsked) {
   std::vector<uint64_t> asked;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const auto* acquire = std::get_if<Acquire>(&message);
@@ -730,21 +730,22 @@ TEST_F(FlightsTest, ARefusalIsThatCallsForWhichItWasAsked) {
   Client client(agent.path(), -1);
   request_.limits.queue_ms = 60'000;
   std::vector<uint64_t> ids;
-  for (int i = 0; i < 3; ++i) ids.push_back(client.flights().Start(kKey, request_, nullptr, false));
+  for (int i = 0; i < 3; ++i)
+    ids.push_back(client.in_flight().Start(kKey, request_, nullptr, false));
   for (int i = 0; i < 3; ++i) {
-    const FlightEvent event = NextOf(client);
+    const CallEvent event = NextOf(client);
     EXPECT_EQ(event.error.has_value(), event.id == ids[1]);
   }
 }
 
-TEST_F(FlightsTest, WhoWasNotAskedForYetHasNoMorePatienceThanItSaid) {
+TEST_F(InFlightCallsTest, WhoWasNotAskedForYetHasNoMorePatienceThanItSaid) {
   FakeAgent agent(Nothing);
   Client client(agent.path(), -1);
   request_.limits.queue_ms = 60'000;
-  for (int i = 0; i < 70; ++i) client.flights().Start(kKey, request_, nullptr, false);
+  for (int i = 0; i < 70; ++i) client.in_flight().Start(kKey, request_, nullptr, false);
   request_.limits.queue_ms = 1;
-  const uint64_t impatient = client.flights().Start(kKey, request_, nullptr, false);
-  const FlightEvent event = NextOf(client);
+  const uint64_t impatient = client.in_flight().Start(kKey, request_, nullptr, false);
+  const CallEvent event = NextOf(client);
   EXPECT_EQ(event.id, impatient);
   ASSERT_TRUE(event.error);
   EXPECT_EQ(event.error->code(), Code::kBusy);
@@ -752,7 +753,7 @@ TEST_F(FlightsTest, WhoWasNotAskedForYetHasNoMorePatienceThanItSaid) {
   EXPECT_GE(event.error->figures().at("waited_sec"), 0.001);
 }
 
-TEST_F(FlightsTest, TheRefusalOfALongWaitTellsAllOfIt) {
+TEST_F(InFlightCallsTest, TheRefusalOfALongWaitTellsAllOfIt) {
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const auto* acquire = std::get_if<Acquire>(&message);
     if (acquire == nullptr || acquire->queue_ms > 1'000) return;
@@ -763,8 +764,8 @@ TEST_F(FlightsTest, TheRefusalOfALongWaitTellsAllOfIt) {
   });
   Client client(agent.path(), -1);
   request_.limits.queue_ms = 200;
-  client.flights().Start(kKey, request_, nullptr, false);
-  const FlightEvent event = NextOf(client);
+  client.in_flight().Start(kKey, request_, nullptr, false);
+  const CallEvent event = NextOf(client);
   ASSERT_TRUE(event.error);
   EXPECT_EQ(event.error->figures().at("queued"), 7);
   EXPECT_EQ(event.error->figures().at("capacity"), 3);
@@ -772,33 +773,33 @@ TEST_F(FlightsTest, TheRefusalOfALongWaitTellsAllOfIt) {
   EXPECT_EQ(event.error->hint(), "wait");
 }
 
-TEST_F(FlightsTest, OneThatIsCancelledGivesUpItsPlace) {
+TEST_F(InFlightCallsTest, OneThatIsCancelledGivesUpItsPlace) {
   FakeAgent agent(Nothing);
   Client client(agent.path(), -1);
-  const uint64_t first = client.flights().Start(kKey, request_, nullptr, false);
-  client.flights().Next(std::chrono::milliseconds(1));
+  const uint64_t first = client.in_flight().Start(kKey, request_, nullptr, false);
+  client.in_flight().Next(std::chrono::milliseconds(1));
   FakeAgent::Until([&] { return agent.acquired == 1; });
-  client.flights().Cancel(first);
+  client.in_flight().Cancel(first);
   EXPECT_EQ(NextOf(client).id, first);
   FakeAgent::Until([&] { return agent.forgotten == 1; });
 }
 
-TEST_F(FlightsTest, AllThatWaitHearOfTheAgentsEnd) {
+TEST_F(InFlightCallsTest, AllThatWaitHearOfTheAgentsEnd) {
   std::atomic<int> asked = 0;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     if (std::get_if<Acquire>(&message) != nullptr && ++asked == 5) self.HangUp();
   });
   Client client(agent.path(), -1);
-  for (int i = 0; i < 5; ++i) client.flights().Start(kKey, request_, nullptr, false);
+  for (int i = 0; i < 5; ++i) client.in_flight().Start(kKey, request_, nullptr, false);
   for (int i = 0; i < 5; ++i) {
-    const FlightEvent event = NextOf(client);
+    const CallEvent event = NextOf(client);
     ASSERT_TRUE(event.error);
     EXPECT_EQ(event.error->code(), Code::kUnavailable);
     EXPECT_FALSE(event.error->may_have_run());
   }
 }
 
-TEST_F(FlightsTest, ANoteBringsWhatTheNextCellIsToLoad) {
+TEST_F(InFlightCallsTest, ANoteBringsWhatTheNextCellIsToLoad) {
   std::mutex mutex;
   std::vector<hutch::Done> notes;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
@@ -827,7 +828,7 @@ TEST_F(FlightsTest, ANoteBringsWhatTheNextCellIsToLoad) {
   for (const hutch::Done& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
 }
 
-TEST_F(FlightsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
+TEST_F(InFlightCallsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
   std::mutex mutex;
   std::map<uint64_t, uint8_t> asked;      // requests, to whose function they are to load
   std::map<std::string, uint8_t> loaded;  // likewise, by reply
@@ -851,8 +852,8 @@ TEST_F(FlightsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
     request_.identity = {identity};
     std::string text;
     if (i % 5 == 0) {
-      client.flights().Start(kKey, request_, nullptr, false);
-      FlightEvent event = NextOf(client);
+      client.in_flight().Start(kKey, request_, nullptr, false);
+      CallEvent event = NextOf(client);
       ASSERT_TRUE(event.record);
       text = {event.record->outcome.payload->data(), event.record->outcome.payload->size()};
     } else {
@@ -868,7 +869,7 @@ TEST_F(FlightsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
   EXPECT_GT(calls_of_loaded, 50);
 }
 
-TEST_F(FlightsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
+TEST_F(InFlightCallsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
   std::mutex mutex;
   std::vector<hutch::Done> notes;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
@@ -895,7 +896,7 @@ TEST_F(FlightsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
 
 // ---- shared cells
 
-TEST_F(FlightsTest, ASharedCellServesManyCallsAndThenGoes) {
+TEST_F(InFlightCallsTest, ASharedCellServesManyCallsAndThenGoes) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
   request_.identity = {1};
@@ -906,7 +907,7 @@ TEST_F(FlightsTest, ASharedCellServesManyCallsAndThenGoes) {
   FakeAgent::Until([&] { return agent.done == 1; });
 }
 
-TEST_F(FlightsTest, ASharedCellThatTheAgentTookBackIsNotUsed) {
+TEST_F(InFlightCallsTest, ASharedCellThatTheAgentTookBackIsNotUsed) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
   request_.identity = {1};
@@ -918,7 +919,7 @@ TEST_F(FlightsTest, ASharedCellThatTheAgentTookBackIsNotUsed) {
   EXPECT_NE(CallText(client), "reply 1");
 }
 
-TEST_F(FlightsTest, ACallForAFreshCellNeverGetsASharedOne) {
+TEST_F(InFlightCallsTest, ACallForAFreshCellNeverGetsASharedOne) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
   CallRequest shared = request_;
@@ -929,7 +930,7 @@ TEST_F(FlightsTest, ACallForAFreshCellNeverGetsASharedOne) {
   EXPECT_NE(CallText(client), "reply 1");
 }
 
-TEST_F(FlightsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
+TEST_F(InFlightCallsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
   std::atomic<int> granted = 0;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const auto* acquire = std::get_if<Acquire>(&message);

@@ -17,12 +17,12 @@ namespace hutch {
 namespace {
 
 constexpr size_t kInlineSection = 15 * 1024;  // four of them fit a datagram
-// Calls shorter than this are never announced to the agent: the note would cost more than they do.
+// Shorter calls are not announced to the agent: the message would cost more than the call.
 constexpr auto kSlowAfter = std::chrono::milliseconds(5);
-// What a cell says to have taken for loading is its own word, and code of the call may have run in
-// that time: so much of it is believed, and none before a client's own clock makes it likely.
+// How long loading took is what the cell claims, and code of the call may have run in that time: at
+// most so much is believed, and nothing unless as much time has passed by our clock.
 constexpr auto kMostLoading = std::chrono::seconds(1);
-constexpr auto kSlowLoading = std::chrono::milliseconds(15);  // the cell tells of 20 ms
+constexpr auto kSlowLoading = std::chrono::milliseconds(15);  // the cell reports 20 ms and more
 constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr size_t kMaxLent = 4;  // segments lent as they are: a cell takes 8 descriptors with a call
@@ -35,11 +35,21 @@ size_t AlignUp(size_t n) {
 uint64_t ThisCpu() { return static_cast<uint64_t>(::sched_getcpu()) + 1; }
 
 Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
-  // A year stands for ever: the sum must not overflow.
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  if (timeout_ms == 0 || timeout_ms >= static_cast<uint64_t>(kYear.count()))
-    return Clock::time_point::max();
-  return start + std::chrono::milliseconds(timeout_ms);
+  if (timeout_ms == 0 || ClampToYear(timeout_ms) == kYear) return Clock::time_point::max();
+  return start + ClampToYear(timeout_ms);
+}
+
+// Of a frame that answers call `call_id`. Throws kProtocol when it is none.
+FrameHeader HeaderOf(const char* frame, const ReceiveResult& got, uint64_t call_id) {
+  FrameHeader header;
+  if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
+    throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
+  }
+  std::memcpy(&header, frame, sizeof header);
+  if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id) {
+    throw Error(Code::kProtocol, "the cell sent a frame that does not answer its call", "", true);
+  }
+  return header;
 }
 
 }  // namespace
@@ -53,7 +63,7 @@ Blob::Blob(std::string bytes) : bytes_(std::move(bytes)), size_(bytes_.size()) {
 
 Sha256Digest IdentityOf(std::string_view meta, const Sha256Digest& code, uint64_t policy,
                         bool shared) {
-  // Each part but the last has a fixed size, so that no two lists of parts are the same bytes.
+  // Each part but the last has a fixed size, so that different parts give different bytes.
   std::string parts = "hutch: what is loaded for a call";
   parts.append(reinterpret_cast<const char*>(code.data()), code.size());
   parts.append(reinterpret_cast<const char*>(&policy), sizeof policy);
@@ -115,7 +125,7 @@ std::vector<uint64_t> Lease::PlaceBuffers(const std::vector<Buffer>& buffers,
 bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   if (loaded_ && *loaded_ != request.identity) return false;
   call_id_ = call_id;
-  restarted_ = told_slow_ = false;
+  restarted_ = reported_slow_ = false;
   result_memfd_.reset();
   parts_.clear();
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
@@ -159,7 +169,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   const SendStatus status = SendDatagram(socket_.get(), {parts, count}, descriptors);
   if (status == SendStatus::kFull) throw Error(Code::kInternal, "a fresh cell's socket is full");
   if (status == SendStatus::kNoDescriptors) {
-    throw Error(Code::kBusy, "as many descriptors as this user may have lie unread in sockets",
+    throw Error(Code::kBusy,
+                "this user's limit of descriptors that lie unread in sockets is reached",
                 "start fewer calls at once, or raise `ulimit -n`");
   }
   outcome_.sent = sent_;
@@ -175,7 +186,8 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
                          const std::function<void()>& slow,
                          const std::function<bool(bool hung_up)>& lost) {
   Clock::time_point ask_again = sent_ + kSlice;
-  // By the clock, not in quiet moments: a cell that prints or sends frames without end leaves none.
+  // By the clock, not when no descriptor is ready: a cell that prints or sends frames without end
+  // would prevent it.
   const auto interrupted = [&](bool now) {
     if (!hooks.interrupted || (!now && Clock::now() < ask_again)) return false;
     ask_again = Clock::now() + kSlice;
@@ -195,13 +207,13 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
     if (ready < 0) continue;
     if (polled[kPolled].revents != 0) return End(CallStatus::kCancelled, hooks.output);
     if (Step(request, polled, hooks.output, slow)) return Take();
-    if (ready == 0 && told_slow_ && lost && lost(hung_up_))
+    if (ready == 0 && reported_slow_ && lost && lost(hung_up_))
       return End(CallStatus::kEnded, hooks.output);
   }
 }
 
 void Lease::Fill(pollfd* polled) const {
-  // The socket comes first: poll looks at it before the pipes, so a round that finds the reply has
+  // The socket comes first: poll checks it before the pipes, so a round that finds the reply has
   // found all that was printed before it.
   polled[0] = {hung_up_ ? -1 : socket_.get(), POLLIN, 0};
   polled[1] = {stream_ended_[0] ? -1 : out_.get(), POLLIN, 0};
@@ -209,7 +221,7 @@ void Lease::Fill(pollfd* polled) const {
 }
 
 Clock::time_point Lease::due() const {
-  return told_slow_ ? deadline_ : std::min(deadline_, sent_ + kSlowAfter);
+  return reported_slow_ ? deadline_ : std::min(deadline_, sent_ + kSlowAfter);
 }
 
 bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputHook& output,
@@ -229,13 +241,14 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
         Trace("reply", {{"call", LogId(call_id_)},
                         {"lease", id_},
                         {"worker", worker_},
-                        {"us", TraceMicros(outcome_.ended - sent_)}});
+                        {"us", ToMicroseconds(outcome_.ended - sent_)}});
       }
       return true;
     }
-    // The agent's clock, and the warden's, begin anew with ours; memory for a result is the call's.
+    // The clocks of the agent and the warden start again with ours. Memory for a result counts as
+    // the call's.
     if (restarted_ != had_restarted || static_cast<bool>(result_memfd_) != had_memory) {
-      told_slow_ = true;
+      reported_slow_ = true;
       slow();
     }
   }
@@ -249,8 +262,8 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
     outcome_ = End(CallStatus::kTimedOut, output);
     return true;
   }
-  if (!told_slow_ && now - sent_ >= kSlowAfter) {
-    told_slow_ = true;
+  if (!reported_slow_ && now - sent_ >= kSlowAfter) {
+    reported_slow_ = true;
     slow();
   }
   return false;
@@ -265,7 +278,7 @@ CallOutcome Lease::End(CallStatus status, const OutputHook& output) {
 
 void Lease::ReadOutput(int stream, const OutputHook& output) {
   thread_local char buffer[kReadChunk];
-  // At most a pipe's content: a writer that never stops must not keep us from the deadline.
+  // At most a pipe's content: a writer that never stops must not delay the check of the deadline.
   for (int i = 0; i < 4 && !stream_ended_[stream]; ++i) {
     const ssize_t n = ::read((stream == 0 ? out_ : err_).get(), buffer, sizeof buffer);
     if (n < 0) {
@@ -294,14 +307,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     hung_up_ = true;
     return false;
   }
-  FrameHeader header;
-  if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
-    throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
-  }
-  std::memcpy(&header, buffer, sizeof header);
-  if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id_) {
-    throw Error(Code::kProtocol, "the cell sent a frame that does not answer its call", "", true);
-  }
+  const FrameHeader header = HeaderOf(buffer, got, call_id_);
   const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
   const uint64_t limit =
       request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
@@ -314,7 +320,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
         Trace("started", {{"call", LogId(call_id_)},
                           {"lease", id_},
                           {"worker", worker_},
-                          {"us", TraceMicros(loading)}});
+                          {"us", ToMicroseconds(loading)}});
       }
       deadline_ = DeadlineFrom(sent_ + std::min<Clock::duration>(loading, kMostLoading),
                                request.limits.timeout_ms);
@@ -330,7 +336,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
         SendDatagram(socket_.get(), {&part, 1});
         return false;
       }
-      // What a call returns it has, or had: more than it may have it cannot return.
+      // A result lies in the call's memory before it is returned: it cannot exceed the limit.
       if (request.limits.memory_bytes != 0 && header.b > request.limits.memory_bytes) {
         outcome.status = CallStatus::kOutOfMemory;
         outcome.result_size = header.b;
@@ -344,15 +350,15 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
       return false;
     }
     case FrameKind::kMisdirected:
-      // Send() has seen to it that this is not so, and what was loaded may lie: believed, it could
-      // have itself repeated as a fault of ours.
+      // Send() makes sure that this is not so, and loaded code may lie: if that were believed, it
+      // could have its call repeated as if the fault were ours.
       throw Error(Code::kProtocol, "the cell says that it was loaded for another call", "", true);
     case FrameKind::kTooLarge:
       outcome.status = CallStatus::kTooLarge;
       outcome.result_size = header.b;
       if (payload.size() > sizeof(CallUsage)) {
-        const std::string_view told = payload.substr(sizeof(CallUsage));
-        outcome.payload = std::make_unique<Payload>(std::string(told), told.size());
+        const std::string_view detail = payload.substr(sizeof(CallUsage));
+        outcome.payload = std::make_unique<Payload>(std::string(detail), detail.size());
       }
       return true;
     case FrameKind::kResult:

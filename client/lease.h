@@ -3,8 +3,8 @@
 // One call on one leased cell: sends it, polls its socket and its output with the deadline, and
 // decides what became of it.
 //
-// A Lease is exclusive use of a cell. Dropping it closes our ends; the agent kills the cell when
-// told (or when this process is gone). One thread at a time.
+// A Lease is the exclusive use of a cell. Destroying it closes our ends; the agent kills the cell
+// when it gets Done, or when this process ends. One thread at a time.
 #pragma once
 
 #include <poll.h>
@@ -22,14 +22,13 @@
 #include "client/output.h"
 #include "client/segment.h"
 #include "wire/cell_frame.h"
+#include "wire/clock.h"
 #include "wire/fd.h"
 #include "wire/memfd.h"
 #include "wire/sha256.h"
 #include "wire/values.h"
 
 namespace hutch {
-
-using Clock = std::chrono::steady_clock;
 
 // Bytes placed once and sent with many calls: inline when small, else in a sealed memfd.
 class Blob {
@@ -45,13 +44,13 @@ class Blob {
   Fd memfd_;
 };
 
-// A large part of the arguments. `segment`: the one that it fills already, which is lent as it is.
+// A large part of the arguments. `segment`: the one whose content it is, which is lent as it is.
 struct Buffer {
   explicit Buffer(std::string_view content, std::shared_ptr<Segment> holder = nullptr)
       : bytes(content), segment(std::move(holder)) {}
   std::string_view bytes;
   std::shared_ptr<Segment> segment;
-  bool is_bytes = false;  // a Python bytes, nothing that could be written to
+  bool is_bytes = false;  // a Python bytes object: read-only
 };
 
 struct CallRequest {
@@ -60,19 +59,19 @@ struct CallRequest {
   std::string_view arguments;
   std::vector<Buffer> buffers;  // out of band
   CallLimits limits;
-  // IdentityOf() `meta` and `function`: what a cell can have loaded before this call. Zeros:
-  // nothing is loaded ahead of it, and no cell keeps it.
+  // IdentityOf() `meta` and `function`, which a cell can load before this call. Zeros: nothing is
+  // loaded ahead of it, and no cell keeps it.
   Sha256Digest identity{};
-  // Of calls on shared cells, to each of which `meta` and `function` are sent once: when a cell is
-  // due for replacement. 0: a fresh cell, for this call only.
+  // For calls on shared cells, to each of which `meta` and `function` are sent once: after how many
+  // calls, and at what age, a cell is replaced. 0: a fresh cell, for this call only.
   uint64_t calls_of_cell = 0;
   Clock::duration age_of_cell{};
-  // Of a pool with a network: what it was used for is asked for before anybody is told how it
-  // ended.
+  // The pool has a network: its use is requested from the agent before the outcome is returned.
   bool network = false;
 
   bool shared() const { return calls_of_cell != 0; }
-  // When the caller began with what is "send" of its timings; zero: when it is handed to Call().
+  // When the caller began to prepare it, which counts as "send" in its timings; zero: when Call()
+  // is called.
   Clock::time_point begun{};
   // For the agent's audit log, see CallNote.
   uint64_t policy = 0;
@@ -107,7 +106,7 @@ enum class CallStatus {
   kRaised,
   kUnencodable,
   kTooLarge,
-  kOutOfMemory,  // its result would take more than all of it may
+  kOutOfMemory,  // its result is larger than its memory limit
   kTimedOut,
   kCancelled,
   kInterrupted,
@@ -124,21 +123,21 @@ struct CallOutcome {
   std::unique_ptr<Payload> payload;
   CallUsage usage;
   uint64_t result_size = 0;
-  std::string detail;                 // of kBroken: what it did
-  Clock::time_point sent{}, ended{};  // begun to be sent; its reply was here, or it was over
+  std::string detail;  // of kBroken: what it did
+  // When sending it began; when its reply had come, or it was over without one.
+  Clock::time_point sent{}, ended{};
   Output output;
   uint64_t call_id;
 };
 
-// What names all that is loaded for a call, and nothing that is the call's own: the same for no
-// two that differ in a byte of it. `code`: the digest of the function's bytes. `policy`: as in
-// CallNote.
+// A digest of everything that is loaded for a call, and of nothing that belongs to one call only.
+// `code`: the digest of the function's bytes. `policy`: as in CallNote.
 Sha256Digest IdentityOf(std::string_view meta, const Sha256Digest& code, uint64_t policy,
                         bool shared);
 
-// What lets a cell load the function of this request before its call, in the time that the caller
-// has other things to do: the call brings everything once more. Nothing of it is this call's own.
-// `quick`: it is to run on the CPU that this is called on. "": it is too large for that.
+// The frame by which a cell loads the function of this request before its call comes, which brings
+// everything once more. It contains nothing that belongs to one call only. `quick`: the call is to
+// run on the CPU of the calling thread. "": it is too large for a frame.
 std::string LoadFrame(const CallRequest& request, bool quick);
 
 using Loans = std::vector<std::shared_ptr<Segment>>;
@@ -159,7 +158,7 @@ class Lease {
   const std::string& worker() const { return worker_; }
   Clock::time_point sent() const { return sent_; }  // when the call was last sent on it
 
-  // The cell was given the LoadFrame of that identity: it serves this one, or none.
+  // The cell was sent the LoadFrame of that identity: it serves calls of this identity only.
   void SetLoaded(const Sha256Digest& identity) { loaded_ = identity; }
   bool is_loaded() const { return loaded_.has_value(); }
   bool IsLoadedFor(const Sha256Digest& identity) const { return loaded_ == identity; }
@@ -168,34 +167,34 @@ class Lease {
   // certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
 
-  // What the cell was lent. Whoever takes it says of each when the cell is certainly dead; one of
-  // which nobody says so is not used again.
+  // What the cell was lent. The caller calls Ended() of each when the cell is certainly dead;
+  // without that, it is not used again.
   Loans TakeLoans() { return std::move(loans_); }
-  // Whether memory lives on with it: that of a large result.
+  // Whether it holds the memory of a large result.
   bool holds_result() const { return static_cast<bool>(result_memfd_); }
   bool has_loans() const { return !loans_.empty(); }
 
   // Waits for what becomes of it. `slow` is called when the call has been running for some
   // milliseconds, when its clock begins anew, and when it was given memory for its result.
-  // REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the protocol. `lost`,
-  // asked every quarter second in which the cell says nothing: nobody watches the cell any more,
-  // or (it hung up) it is dead, and it is to be given up.
+  // REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the protocol. `lost` is
+  // called every quarter second in which the cell sends nothing; true: the wait ends, for the agent
+  // does not watch the cell any more, or (it hung up) it is dead.
   CallOutcome Await(const CallRequest& request, const CallHooks& hooks,
                     const std::function<void()>& slow,
                     const std::function<bool(bool hung_up)>& lost = nullptr);
 
-  // ---- Await in steps, for one who waits for many calls. REQUIRES: Send() returned true.
+  // ---- Await in steps, for a thread that waits for many calls. REQUIRES: Send() returned true.
   static constexpr size_t kPolled = 3;
   void Fill(pollfd* polled) const;  // kPolled descriptors to be polled
   Clock::time_point due() const;    // when Step has something to do though nothing came
-  // Takes what came since, and minds the time. True: it is decided, and Take() is to be called.
-  // Throws as Await does.
+  // Takes what came since, and checks the deadline. True: it is decided, and Take() is to be
+  // called. Throws as Await does.
   bool Step(const CallRequest& request, const pollfd* polled, const OutputHook& output,
             const std::function<void()>& slow);
   CallOutcome Take() { return std::move(outcome_); }
-  bool told_slow() const { return told_slow_; }
-  // No reply will come: the program was replaced (exec), or its process ended. What has its
-  // standard output still prints, until all of that has ended.
+  bool reported_slow() const { return reported_slow_; }
+  // No reply will come: the program was replaced (exec), or its process ended. Processes that have
+  // its standard output may still print.
   bool hung_up() const { return hung_up_; }
   uint64_t result_kb() const { return result_memfd_ ? result_memfd_size_ / 1024 + 1 : 0; }
   // Ends the wait with what was printed until now.
@@ -221,10 +220,10 @@ class Lease {
   Clock::time_point deadline_;
   bool quick_ = false;  // as its last call was
   bool restarted_ = false;
-  bool told_slow_ = false;
+  bool reported_slow_ = false;
   bool hung_up_ = false;
   std::optional<Sha256Digest> loaded_;
-  std::set<Sha256Digest> known_;  // what a shared cell has
+  std::set<Sha256Digest> known_;  // what a shared cell has loaded
   bool stream_ended_[2] = {false, false};
   CallOutcome outcome_;
   Fd result_memfd_;

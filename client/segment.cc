@@ -122,17 +122,17 @@ SegmentPool::~SegmentPool() {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   trimmer_.join();
 }
 
 std::shared_ptr<Segment> SegmentPool::Take(size_t size, const std::string& worker) {
   std::unique_ptr<Segment> found;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     auto best = held_.end();
     for (auto i = held_.begin(); i != held_.end(); ++i) {
       const size_t capacity = i->segment->capacity();
@@ -154,14 +154,14 @@ std::shared_ptr<Segment> SegmentPool::Take(size_t size, const std::string& worke
 }
 
 size_t SegmentPool::held_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return held_bytes_;
 }
 
 void SegmentPool::GiveBack(std::unique_ptr<Segment> segment, const std::string& worker) {
   if (segment->capacity() > max_bytes_ || ::getpid() != pid_) return;
   std::deque<Held> dropped;  // unmapped without the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   held_bytes_ += segment->capacity();
   held_.push_back({std::move(segment), worker, Clock::now()});
   while (held_bytes_ > max_bytes_) {
@@ -186,19 +186,18 @@ void SegmentPool::GiveBack(std::unique_ptr<Segment> segment, const std::string& 
 }
 
 void SegmentPool::Trim() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!stopping_ && !held_.empty()) {
     const Clock::time_point due = held_.front().since + idle_;
     if (Clock::now() < due) {
-      changed_.wait_until(lock, due);
+      changed_.WaitUntil(mutex_, due);
       continue;
     }
     std::unique_ptr<Segment> old = std::move(held_.front().segment);
     held_.pop_front();
     held_bytes_ -= old->capacity();
-    lock.unlock();  // unmapping a gigabyte takes a while
+    const MutexUnlock unlocked(mutex_);  // unmapping a gigabyte takes a while
     old.reset();
-    lock.lock();
   }
   trimming_ = false;
 }

@@ -11,7 +11,7 @@
 // Reuse fails closed. A segment goes back to its pool only when each loan of it was reported
 // Ended(), that is, the warden has reaped the PID 1 of the cell's PID namespace, which the kernel
 // lets it do only when every process in there is gone. (The end of the cell's streams or of its
-// socket is no such sign: code can close those and live on.) And only for the same worker, whose
+// socket does not show that: code can close those and live on.) And only for the same worker, whose
 // packages could have kept a descriptor, as they could have looked into its later calls anyway.
 // What a call does not fill of a segment that was used before is zero.
 //
@@ -23,22 +23,22 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <thread>
 
+#include "wire/clock.h"
 #include "wire/fd.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
 class Segment {
  public:
-  explicit Segment(size_t capacity);  // zeros; no page of it is there before it is touched
+  explicit Segment(size_t capacity);  // zeros; a page is allocated when it is touched
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
@@ -47,7 +47,7 @@ class Segment {
   // Our own mapping, the only way to write. Sealed from then on.
   char* Map();
   // Places `parts` one after the other, each at the next multiple of kArgumentAlignment; the rest
-  // becomes zero. REQUIRES: they fit, and nobody has it on loan.
+  // becomes zero. REQUIRES: they fit, and it is not on loan.
   void Fill(std::span<const std::string_view> parts);
 
   // A descriptor for one cell. REQUIRES: filled, or mapped.
@@ -64,8 +64,8 @@ class Segment {
   std::atomic<int> loans_{0};
 };
 
-// Segments that nobody uses, at most `max_bytes` of them, each for at most `idle`. A thread exists
-// only while some are held. A child of fork() must not use it, but may destroy it.
+// Segments that are not in use, at most `max_bytes` of them, each for at most `idle`. A thread
+// exists only while some are held. A child of fork() must not use it, but may destroy it.
 class SegmentPool : public std::enable_shared_from_this<SegmentPool> {
  public:
   static std::shared_ptr<SegmentPool> Make();  // 1 GiB, or an eighth of the memory; 10 s
@@ -81,7 +81,6 @@ class SegmentPool : public std::enable_shared_from_this<SegmentPool> {
   size_t held_bytes() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Held {
     std::unique_ptr<Segment> segment;
     std::string worker;
@@ -94,13 +93,13 @@ class SegmentPool : public std::enable_shared_from_this<SegmentPool> {
   const size_t max_bytes_;
   const std::chrono::milliseconds idle_;
   const pid_t pid_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Held> held_;  // the longest held first
-  size_t held_bytes_ = 0;
-  bool trimming_ = false;
-  bool stopping_ = false;
-  std::thread trimmer_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Held> held_ GUARDED_BY(mutex_);  // the longest held first
+  size_t held_bytes_ GUARDED_BY(mutex_) = 0;
+  bool trimming_ GUARDED_BY(mutex_) = false;
+  bool stopping_ GUARDED_BY(mutex_) = false;
+  std::thread trimmer_ GUARDED_BY(mutex_);
 };
 
 }  // namespace hutch

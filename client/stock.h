@@ -2,11 +2,11 @@
 
 // The leases of one pool that no call of this process uses now, and how many to ask for ahead.
 //
-// A cell that was loaded ahead is for calls of one identity and for no other, to which it would
-// show what it loaded; a plain one is for any call. So a call takes one that is loaded for it, or
-// else a plain one.
+// A cell that was loaded ahead is for calls of one identity only: another call could read what it
+// loaded. An unloaded one is for any call. So a call takes one that is loaded for it, or else an
+// unloaded one.
 //
-// A value that knows no clock and no socket; whoever owns it locks it.
+// A value without a clock and sockets; its owner locks it.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace hutch {
 
-// A lease with what its client knows of it.
+// A lease with its client's data about it.
 struct HeldLease {
   Lease lease;
   uint32_t table_slot = 0;
@@ -28,16 +28,16 @@ struct HeldLease {
   // Of a shared cell:
   uint64_t calls = 0;
   Clock::time_point first_call{};
-  uint64_t cpu_us = 0;        // of its calls until now, as it said
+  uint64_t cpu_us = 0;        // of its calls until now, as the cell reported it
   bool may_be_taken = false;  // the agent knows that its client keeps it between calls
 };
 
 class Stock {
  public:
-  // Two are behind the call under way of a lone caller. Each call that comes before what was asked
-  // for, or finds cells that are loaded for others alone, doubles that, for a burst is to find as
-  // many; each run of kHits that find one takes one off. Callers side by side have one each, and
-  // one is on its way.
+  // For one caller two leases are kept ahead. Each call that comes before a requested lease does,
+  // or finds only cells that are loaded for other calls, doubles that number, so that the next
+  // burst finds as many; each kHits calls in a row that find one lower it by one. For callers in
+  // parallel there is one lease each, and one more.
   static constexpr size_t kLeast = 2;
   static constexpr size_t kMostForBursts = 8;
   static constexpr size_t kMost = 64;
@@ -66,8 +66,8 @@ class Stock {
     if (++hits_ % kHits == 0) depth_ = std::max(depth_ - 1, kLeast);
     return taken;
   }
-  // After Take(): one that is loaded, takes a place from others, and has not been wanted for long,
-  // or is what leaves a call without a cell. It is to be given back: it serves no other call.
+  // After Take(): a loaded one that has not been taken for long, or because of which a call found
+  // no cell, since it counts as one ahead. It is to be given back: it serves no other call.
   std::optional<HeldLease> TakeUnwanted() {
     const auto oldest = std::ranges::find_if(ahead_, &Ahead::is_loaded);
     std::optional<HeldLease> taken;
@@ -81,9 +81,9 @@ class Stock {
   void Add(HeldLease held) { ahead_.push_back({std::move(held), takes_}); }
   void Keep(HeldLease held) { kept_.push_back(std::move(held)); }
 
-  // Of a call that came back: whether a cell that is asked for now is to be loaded for the next
-  // one. Not after the first, as many come once, nor in place of the last plain one where calls
-  // differ.
+  // After a call of that identity: whether a cell that is requested now is to be loaded for the
+  // next one. Not after the first call, as many functions are called once, nor in place of the last
+  // unloaded one where calls differ.
   bool ShouldLoad(const Sha256Digest& identity) {
     const auto known = std::ranges::find(recent_, identity);
     const bool again = known != recent_.end();
@@ -91,22 +91,22 @@ class Stock {
     recent_.push_front(identity);
     if (recent_.size() > kRecent) recent_.pop_back();
     if (!again) return false;
-    return takes_ >= reserve_until_ || asked_plain_ > 0 ||
+    return takes_ >= reserve_until_ || asked_unloaded_ > 0 ||
            std::ranges::any_of(ahead_, [](const Ahead& one) { return !one.is_loaded(); });
   }
   void Asked(bool loaded) {
     ++asked_;
-    if (!loaded) ++asked_plain_;
+    if (!loaded) ++asked_unloaded_;
   }
   void Answered(bool loaded) {  // came, or was refused
     --asked_;
-    if (!loaded) --asked_plain_;
+    if (!loaded) --asked_unloaded_;
   }
   void Begun() { ++calls_; }
   void Over() { --calls_; }
   bool called() const { return calls_ > 0; }
   size_t size() const { return ahead_.size() + kept_.size(); }
-  // The oldest that is ahead, or else that was kept; there is one.
+  // The oldest one ahead, or else the oldest one kept. REQUIRES: size() > 0.
   HeldLease GiveUp() {
     const bool kept = ahead_.empty();
     HeldLease given = std::move(kept ? kept_.front() : ahead_.front().held);
@@ -114,14 +114,14 @@ class Stock {
     return given;
   }
 
-  // Whether Take() gives one, and what is on its way may not be better: a plain one is taken in
-  // place of a loaded one only if that has not come yet.
+  // Whether Take() gives one, and none that was requested may be better: an unloaded one is taken
+  // only where no loaded one has come.
   bool Has(bool shared, const Sha256Digest& identity) {
     if (shared && !kept_.empty()) return true;
     const auto found = Find(identity);
-    return found != ahead_.end() && (found->is_loaded() || asked_ == asked_plain_);
+    return found != ahead_.end() && (found->is_loaded() || asked_ == asked_unloaded_);
   }
-  // How many more are to be asked for.
+  // How many more are to be requested.
   size_t Missing() const {
     const size_t wanted = std::clamp(calls_ + 1, depth_, kMost);
     const size_t have = ahead_.size() + asked_;
@@ -136,25 +136,25 @@ class Stock {
   };
 
   std::deque<Ahead>::iterator Find(const Sha256Digest& identity) {
-    auto plain = ahead_.end();
+    auto unloaded = ahead_.end();
     for (auto i = ahead_.begin(); i != ahead_.end(); ++i) {
       if (i->held.lease.IsLoadedFor(identity)) return i;
-      if (plain == ahead_.end() && !i->is_loaded()) plain = i;
+      if (unloaded == ahead_.end() && !i->is_loaded()) unloaded = i;
     }
-    return plain;
+    return unloaded;
   }
 
   std::deque<Ahead> ahead_;     // the oldest first
   std::deque<HeldLease> kept_;  // shared cells between two calls; the one used last is the warmest
-  std::deque<Sha256Digest> recent_;  // of calls that came back, the latest first
+  std::deque<Sha256Digest> recent_;  // of calls that are over, the latest first
   size_t asked_ = 0;
-  size_t asked_plain_ = 0;  // part of that
-  size_t calls_ = 0;        // under way
+  size_t asked_unloaded_ = 0;  // part of that
+  size_t calls_ = 0;           // under way
   size_t depth_ = kLeast;
   size_t hits_ = 0;           // since a call found none
   bool missed_ = false;       // the last call did
   size_t takes_ = 0;          // calls that found one
-  size_t reserve_until_ = 0;  // a plain one is kept until then: calls differ
+  size_t reserve_until_ = 0;  // an unloaded one is kept until then: calls differ
 };
 
 }  // namespace hutch

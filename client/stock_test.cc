@@ -92,9 +92,9 @@ TEST(Stock, GivesALoadedCellToCallsOfItsIdentityOnly) {
   EXPECT_FALSE(stock.Take(true, {2}));
   EXPECT_FALSE(stock.Take(false, kNone));
   stock.Add(Held(2));
-  EXPECT_EQ(stock.Take(false, {2})->lease.id(), 2u) << "a plain one is for any call";
+  EXPECT_EQ(stock.Take(false, {2})->lease.id(), 2u) << "an unloaded one is for any call";
   stock.Add(Held(3));
-  EXPECT_EQ(stock.Take(false, {1})->lease.id(), 1u) << "its own comes before a plain one";
+  EXPECT_EQ(stock.Take(false, {1})->lease.id(), 1u) << "its own comes before an unloaded one";
   EXPECT_EQ(stock.Take(false, {1})->lease.id(), 3u);
 }
 

@@ -12,7 +12,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -30,10 +29,6 @@ inline const bool kIsTraced = [] {
 }();
 
 inline bool IsTraced() { return kIsTraced; }
-
-inline uint64_t TraceMicros(std::chrono::steady_clock::duration d) {
-  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(d).count());
-}
 
 inline void Trace(const char* stage, std::initializer_list<LogField> fields) {
   timespec now{};

@@ -12,6 +12,7 @@
 #include <regex>
 
 #include "podman/files.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -19,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -177,13 +177,13 @@ BaseImage BaseImages::Get(const EnvironmentSpec& spec, Clock::time_point deadlin
   const std::string key = info.id + " " + spec.runtime_id;
   std::string text;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (const auto found = looks_.find(key); found != looks_.end()) text = found->second;
   }
   if (text.empty()) {
     if (progress) progress({"base", "looking at " + spec.base, 0, 0});
     text = Look(spec, info.id, deadline, cancelled);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     looks_[key] = text;
   }
   BaseImage base = ReadInterpreter(text, spec);
@@ -233,12 +233,12 @@ std::string BaseImages::Look(const EnvironmentSpec& spec, const std::string& ima
     const fs::path& directory;
     Looking(BaseImages& i, const std::string& n, const fs::path& d)
         : images(i), name(n), directory(d) {
-      const std::lock_guard lock(images.mutex_);
+      const MutexLock lock(images.mutex_);
       images.looking_.insert(name);
     }
     ~Looking() {
       RemoveTree(directory);
-      const std::lock_guard lock(images.mutex_);
+      const MutexLock lock(images.mutex_);
       images.looking_.erase(name);
     }
   } looking(*this, name, directory);
@@ -273,7 +273,7 @@ std::string BaseImages::Look(const EnvironmentSpec& spec, const std::string& ima
 }
 
 bool BaseImages::IsLooking(const std::string& name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return looking_.contains(name);
 }
 

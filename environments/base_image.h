@@ -12,7 +12,6 @@
 #include <chrono>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -22,6 +21,7 @@
 #include "environments/environment_spec.h"
 #include "podman/podman.h"
 #include "wire/paths.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -71,9 +71,10 @@ class BaseImages {
 
   Podman& podman_;
   const Paths& paths_;
-  std::mutex mutex_;
-  std::set<std::string> looking_;
-  std::map<std::string, std::string> looks_;  // by image and runtime: what was said
+  Mutex mutex_;
+  std::set<std::string> looking_ GUARDED_BY(mutex_);
+  std::map<std::string, std::string> looks_
+      GUARDED_BY(mutex_);  // by image and runtime: what was said
 };
 
 }  // namespace hutch

@@ -19,6 +19,7 @@
 #include "environments/install_error.h"
 #include "podman/files.h"
 #include "podman/mounts.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -26,7 +27,6 @@ namespace hutch {
 namespace {
 
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 

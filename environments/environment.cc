@@ -20,6 +20,7 @@
 
 #include "podman/files.h"
 #include "podman/mounts.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -28,7 +29,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kMinFree = 512ull << 20;  // bytes of disk below which no build begins
 constexpr std::chrono::milliseconds kTick(20);
@@ -111,7 +111,7 @@ void RequireSpace(const std::string& directory) {
 
 }  // namespace
 
-// One build under way. `mutex` guards all but what is set before its thread begins.
+// One build under way. What is not guarded is set before its thread begins.
 struct EnvironmentStore::Build {
   EnvironmentSpec spec;
   BaseImage base;
@@ -121,13 +121,13 @@ struct EnvironmentStore::Build {
   std::atomic<bool> given_up = false;
   std::atomic<bool> ended = false;  // its thread has nothing more to do
 
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<BuildProgress> progress;
-  int waiting = 0;
-  bool done = false;
-  std::optional<Error> failure;  // with done
-  double seconds = 0;
+  Mutex mutex;
+  CondVar changed;
+  std::vector<BuildProgress> progress GUARDED_BY(mutex);
+  int waiting GUARDED_BY(mutex) = 0;
+  bool done GUARDED_BY(mutex) = false;
+  std::optional<Error> failure GUARDED_BY(mutex);  // with done
+  double seconds GUARDED_BY(mutex) = 0;
 };
 
 EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths)
@@ -143,7 +143,7 @@ EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths)
 
 EnvironmentStore::~EnvironmentStore() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& build : threads_) build->given_up = true;
   }
   Join(true);
@@ -153,7 +153,7 @@ EnvironmentStore::~EnvironmentStore() {
 void EnvironmentStore::Join(bool all) {
   std::vector<std::shared_ptr<Build>> joinable;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto end =
         std::stable_partition(threads_.begin(), threads_.end(),
                               [all](const auto& build) { return !all && !build->ended; });
@@ -223,7 +223,7 @@ Environment EnvironmentStore::GetOn(const BaseImage& base, const EnvironmentSpec
   Join(false);
   std::shared_ptr<Build> build;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = builds_.find(digest);
     if (found != builds_.end() && !found->second->given_up) {
       build = found->second;
@@ -239,19 +239,22 @@ Environment EnvironmentStore::GetOn(const BaseImage& base, const EnvironmentSpec
       build->thread = std::thread([this, build] { RunBuild(build); });
     }
     // Under the store's lock, so that nobody cancels it between finding and joining it.
-    const std::lock_guard build_lock(build->mutex);
+    const MutexLock build_lock(build->mutex);
     ++build->waiting;
   }
 
   std::optional<Error> failure;
+  double seconds = 0;
   size_t shown = 0;
   bool done = false;
   while (!done && !failure) {
     std::vector<BuildProgress> news;
     {
-      std::unique_lock lock(build->mutex);
-      build->changed.wait_for(lock, kTick,
-                              [&] { return build->done || build->progress.size() > shown; });
+      const MutexLock lock(build->mutex);
+      for (const auto tick = Clock::now() + kTick;
+           !build->done && build->progress.size() <= shown && Clock::now() < tick;) {
+        build->changed.WaitUntil(build->mutex, tick);
+      }
       news.assign(build->progress.begin() + static_cast<std::ptrdiff_t>(shown),
                   build->progress.end());
       shown = build->progress.size();
@@ -266,17 +269,18 @@ Environment EnvironmentStore::GetOn(const BaseImage& base, const EnvironmentSpec
     }
   }
   {
-    const std::lock_guard lock(mutex_);
-    const std::lock_guard build_lock(build->mutex);
+    const MutexLock lock(mutex_);
+    const MutexLock build_lock(build->mutex);
     if (--build->waiting == 0 && !build->done) build->given_up = true;
     if (!failure) failure = build->failure;
+    seconds = build->seconds;
   }
   if (failure) throw *failure;
   auto environment = Load(spec, digest);
   if (!environment)
     throw Error(Code::kInternal, "the environment " + digest + " was built, but cannot be found");
   environment->built_now = true;
-  environment->build_sec = build->seconds;
+  environment->build_sec = seconds;
   return *environment;
 }
 
@@ -284,11 +288,11 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
   const auto start = Clock::now();
   const fs::path directory = fs::path(paths_.store_dir()) / "build" / build->name;
   const auto say = [&build](BuildProgress progress) {
-    const std::lock_guard lock(build->mutex);
+    const MutexLock lock(build->mutex);
     // A caller sees each stage; of one stage's numbers only the newest matter, so the list stays
     // short.
     if (build->progress.size() < 10'000) build->progress.push_back(std::move(progress));
-    build->changed.notify_all();
+    build->changed.NotifyAll();
   };
   std::optional<Error> failure;
   Builder builder(podman_, paths_, build->name, say, [&build] { return build->given_up.load(); });
@@ -313,14 +317,14 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
   }
 
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = builds_.find(build->digest);
     if (found != builds_.end() && found->second == build) builds_.erase(found);
-    const std::lock_guard build_lock(build->mutex);
+    const MutexLock build_lock(build->mutex);
     build->failure = failure;
     build->seconds = std::chrono::duration<double>(Clock::now() - start).count();
     build->done = true;
-    build->changed.notify_all();
+    build->changed.NotifyAll();
   }
 
   // Nobody waits for what follows.
@@ -405,7 +409,7 @@ void EnvironmentStore::Sweep() {
     leftovers.push_back(entry.path());
   std::set<std::string> active;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& build : threads_) active.insert(build->name);
   }
   for (const ContainerInfo& container : containers) {

@@ -21,12 +21,10 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +34,7 @@
 #include "environments/environment_spec.h"
 #include "podman/podman.h"
 #include "wire/paths.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -110,9 +109,11 @@ class EnvironmentStore {
   Podman& podman_;
   const Paths& paths_;
   BaseImages bases_;
-  mutable std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<Build>> builds_;  // by digest: those that callers may join
-  std::vector<std::shared_ptr<Build>> threads_;           // those whose thread is not joined yet
+  mutable Mutex mutex_;
+  // By digest: those that a caller may join.
+  std::map<std::string, std::shared_ptr<Build>> builds_ GUARDED_BY(mutex_);
+  // All whose thread is not joined yet.
+  std::vector<std::shared_ptr<Build>> threads_ GUARDED_BY(mutex_);
 };
 
 }  // namespace hutch

@@ -15,6 +15,7 @@
 #include "launcher/mount_view.h"
 #include "launcher/podman_service.h"
 #include "launcher/subprocess.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/log.h"
 
@@ -22,7 +23,6 @@ namespace hutch {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kUnitStart(10000);
 

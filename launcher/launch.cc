@@ -26,6 +26,7 @@
 #include "podman/host.h"
 #include "podman/podman.h"
 #include "wire/channel.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/heartbeat.h"
 #include "wire/log.h"
@@ -36,7 +37,6 @@ namespace {
 
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kAgentStart(60000);  // an agent that ends is noticed at once
 constexpr milliseconds kGrace(5000);

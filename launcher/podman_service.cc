@@ -27,6 +27,7 @@
 #include "launcher/mount_view.h"
 #include "podman/host.h"
 #include "podman/podman.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/log.h"
 
@@ -34,7 +35,6 @@ namespace hutch {
 namespace {
 
 using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
 
 constexpr char kSafePath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 // The wait for a service that hangs; one that ends is noticed at once. On an emulated processor a

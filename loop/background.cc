@@ -12,28 +12,28 @@ Background::Background(int threads) {
 
 Background::~Background() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     queue_.clear();
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
 }
 
 void Background::Post(std::function<void()> work) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     queue_.push_back(std::move(work));
   }
-  changed_.notify_one();
+  changed_.NotifyOne();
 }
 
 void Background::RunThread() {
   for (;;) {
     std::function<void()> work;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+      const MutexLock lock(mutex_);
+      while (!stopping_ && queue_.empty()) changed_.Wait(mutex_);
       if (stopping_) return;
       work = std::move(queue_.front());
       queue_.pop_front();

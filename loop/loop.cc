@@ -47,9 +47,7 @@ void Loop::Remove(int fd) {
 
 TimerId Loop::After(Clock::duration delay, std::function<void()> due) {
   const TimerId id = next_timer_++;
-  // A year means "never": the sum must not overflow.
-  const Clock::time_point time =
-      Clock::now() + std::min<Clock::duration>(delay, std::chrono::hours(24 * 365));
+  const Clock::time_point time = Clock::now() + ClampToYear(delay);
   timers_.emplace(std::pair(time, id), std::move(due));
   timer_times_[id] = time;
   return id;
@@ -64,7 +62,7 @@ void Loop::Cancel(TimerId timer) {
 
 void Loop::Post(std::function<void()> work) {
   {
-    const std::lock_guard lock(posted_mutex_);
+    const MutexLock lock(posted_mutex_);
     posted_.push_back(std::move(work));
   }
   const uint64_t one = 1;
@@ -93,7 +91,7 @@ int Loop::RunTimers() {
 void Loop::RunPosted() {
   std::vector<std::function<void()>> work;
   {
-    const std::lock_guard lock(posted_mutex_);
+    const MutexLock lock(posted_mutex_);
     work.swap(posted_);
   }
   for (auto& item : work) item();

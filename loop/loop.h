@@ -7,20 +7,19 @@
 // itself included.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "wire/clock.h"
 #include "wire/fd.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
-using Clock = std::chrono::steady_clock;
 using TimerId = uint64_t;
 
 class Loop {
@@ -53,8 +52,8 @@ class Loop {
   std::map<std::pair<Clock::time_point, TimerId>, std::function<void()>> timers_;
   std::unordered_map<TimerId, Clock::time_point> timer_times_;
   TimerId next_timer_ = 1;
-  std::mutex posted_mutex_;
-  std::vector<std::function<void()>> posted_;
+  Mutex posted_mutex_;
+  std::vector<std::function<void()>> posted_ GUARDED_BY(posted_mutex_);
   bool stopped_ = false;
 };
 

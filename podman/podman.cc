@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -27,7 +28,6 @@ namespace hutch {
 namespace {
 
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 

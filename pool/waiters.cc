@@ -65,9 +65,8 @@ std::optional<Error> Waiters::WhyTooLate(uint64_t caller, Clock::duration patien
 
 void Waiters::Add(uint64_t ticket, Clock::time_point now, uint64_t caller, Clock::duration patience,
                   bool ahead, Waiter waiter) {
-  // A year stands for ever, and a millisecond for no patience: a cell that is ready is given.
-  patience = std::clamp<Clock::duration>(patience, std::chrono::milliseconds(1),
-                                         std::chrono::hours(24 * 365));
+  // At least a millisecond, in which a cell that is ready is given.
+  patience = ClampToYear(std::max<Clock::duration>(patience, std::chrono::milliseconds(1)));
   queue_.Add({ticket, caller, ahead, now, now + patience});
   waiters_[ticket] = std::move(waiter);
 }

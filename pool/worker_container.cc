@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <filesystem>
-#include <mutex>
 #include <thread>
 
 #include "wire/log.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 namespace {
@@ -18,8 +18,8 @@ constexpr int kRemovals = 3;
 
 // What the background threads share.
 struct WorkerContainer::State {
-  std::mutex mutex;  // held while it is started or removed
-  bool removed = false;
+  Mutex mutex;  // held while it is started or removed
+  bool removed GUARDED_BY(mutex) = false;
 };
 
 WorkerContainer::WorkerContainer(Loop& loop, Podman& podman, Background& background)
@@ -35,7 +35,7 @@ void WorkerContainer::Start(const Paths& paths, const WorkerLaunch& worker,
   socket_dir_ = worker.socket_dir;
   background_.Post([launch = worker, started = std::move(started), alive = alive_, state = state_,
                     &paths, &loop = loop_, &podman = podman_]() mutable {
-    const std::lock_guard lock(state->mutex);
+    const MutexLock lock(state->mutex);
     if (state->removed) return;
     std::optional<Error> failure;
     try {
@@ -59,7 +59,7 @@ WorkerContainer::~WorkerContainer() {
   *alive_ = false;
   if (name_.empty()) return;
   background_.Post([&podman = podman_, state = state_, name = name_, dir = socket_dir_] {
-    const std::lock_guard lock(state->mutex);
+    const MutexLock lock(state->mutex);
     state->removed = true;
     // If it cannot be removed, what runs in it goes on; the agent's sweep tries again later.
     for (int attempt = 1; attempt <= kRemovals; ++attempt) {

@@ -49,8 +49,8 @@ void SetUpLookups() {
 }
 
 Resolver::~Resolver() {
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return threads_ == 0; });
+  const MutexLock lock(mutex_);
+  while (threads_ > 0) ended_.Wait(mutex_);
 }
 
 void Resolver::Start(const std::shared_ptr<Asker>& asker, const std::string& host, size_t at_once,
@@ -96,7 +96,7 @@ void Resolver::Run(const std::shared_ptr<Asker>& asker, std::string host, Done d
     ServeLine();
   };
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++threads_;
   }
   try {
@@ -108,12 +108,12 @@ void Resolver::Run(const std::shared_ptr<Asker>& asker, std::string host, Done d
         resolved.error = error.what();
       }
       loop_.Post([answer, resolved = std::move(resolved)] { answer(resolved); });
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       --threads_;
-      ended_.notify_all();
+      ended_.NotifyAll();
     }).detach();
   } catch (const std::system_error& error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --threads_;
     loop_.Post([answer, why = std::string(error.what())] { answer({{}, why}); });
   }

@@ -10,17 +10,16 @@
 // answer. Its further lookups share kSharedLookups with those of all cells, and wait their turn.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "agent/egress/vet.h"
 #include "loop/loop.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -76,9 +75,9 @@ class Resolver {
   size_t shared_ = 0;  // of them: without the first one of each asker
   size_t at_once_ = 1;
   std::deque<std::weak_ptr<Asker>> line_;  // askers that wait, each once
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  size_t threads_ = 0;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar ended_;
+  size_t threads_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hutch
