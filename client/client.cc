@@ -88,14 +88,14 @@ HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
     held->worker_start = worker_start += held->worker_start;
     if (leases_.Send(*held, request)) return std::move(*held);
   }
-  throw LeaseBook::CellsEnd();
+  throw HeldLeases::CellsEnd();
 }
 
 CallRecord Client::Call(const std::string& key, const CallRequest& request,
                         const CallHooks& hooks) {
   const Clock::time_point begun =
       request.begun == Clock::time_point{} ? Clock::now() : request.begun;
-  const LeaseBook::CallUnderWay under_way(leases_, key);
+  const HeldLeases::CallUnderWay under_way(leases_, key);
   HeldLease held = SendCall(key, request, hooks);
   const uint64_t lease = held.lease.id();
   CallRecord record = RecordOf(held, request, begun);

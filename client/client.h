@@ -13,8 +13,8 @@
 
 #include "client/call_record.h"
 #include "client/connection.h"
+#include "client/held_leases.h"
 #include "client/in_flight.h"
-#include "client/lease_book.h"
 #include "client/reports.h"
 #include "wire/message.h"
 
@@ -51,7 +51,7 @@ class Client : private Connection::Receiver {
 
   Connection connection_;
   Reports reports_{connection_};
-  LeaseBook leases_;
+  HeldLeases leases_;
   InFlightCalls in_flight_{connection_, reports_, leases_};
 };
 

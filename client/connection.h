@@ -5,7 +5,7 @@
 //
 // Thread-safe, without a thread of its own: a thread that waits reads the connection and hands the
 // others what is theirs. One lock, Connection::Lock, guards the connection and what is built on it:
-// Reports, LeaseBook, InFlightCalls. When the agent is gone, or does not answer (heartbeat.h),
+// Reports, HeldLeases, InFlightCalls. When the agent is gone, or does not answer (heartbeat.h),
 // every wait ends with kUnavailable. Not usable after fork() in the child.
 #pragma once
 

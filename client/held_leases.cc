@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
+#include "client/held_leases.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "client/lease_book.h"
 #include "client/trace.h"
 
 namespace hutch {
@@ -25,7 +26,7 @@ ReceivedMessage Handed(uint64_t request) {
 
 }  // namespace
 
-HeldLease LeaseBook::MakeLease(const Leased& leased, std::vector<Fd> fds) {
+HeldLease HeldLeases::MakeLease(const Leased& leased, std::vector<Fd> fds) {
   if (fds.size() != 3 || leased.table_slot >= kLeaseTableSlots)
     throw Error(Code::kProtocol, "a lease is incomplete");
   connection_.SetPressure(leased.pressure);
@@ -41,7 +42,7 @@ HeldLease LeaseBook::MakeLease(const Leased& leased, std::vector<Fd> fds) {
           std::chrono::microseconds(leased.worker_us)};
 }
 
-void LeaseBook::TrimStocks() {
+void HeldLeases::TrimStocks() {
   if (++added_ % kTrimPeriod != 0) return;
   size_t held = 0;
   for (const auto& [key, stock] : stocks_) held += stock.size();
@@ -56,7 +57,7 @@ void LeaseBook::TrimStocks() {
   }
 }
 
-bool LeaseBook::OnMessage(uint64_t request, ReceivedMessage& received) {
+bool HeldLeases::OnMessage(uint64_t request, ReceivedMessage& received) {
   const auto found = ahead_requests_.find(request);
   if (found == ahead_requests_.end()) return false;
   const AskedAhead& asked = found->second;
@@ -73,19 +74,19 @@ bool LeaseBook::OnMessage(uint64_t request, ReceivedMessage& received) {
   return true;
 }
 
-void LeaseBook::Add(const std::string& key, const Leased& leased, std::vector<Fd> descriptors) {
+void HeldLeases::Add(const std::string& key, const Leased& leased, std::vector<Fd> descriptors) {
   stocks_[key].Add(MakeLease(leased, std::move(descriptors)));
   TrimStocks();
   on_cell_(key);
 }
 
-std::optional<HeldLease> LeaseBook::TakeNow(const std::string& key, const CallRequest& request) {
+std::optional<HeldLease> HeldLeases::TakeNow(const std::string& key, const CallRequest& request) {
   std::optional<HeldLease> held = stocks_[key].Take(request.shared(), request.identity);
   if (held) reports_.Expect(held->lease.id());
   return held;
 }
 
-std::optional<HeldLease> LeaseBook::Take(const std::string& key, const CallRequest& request) {
+std::optional<HeldLease> HeldLeases::Take(const std::string& key, const CallRequest& request) {
   // A cell that a dead agent has left would run the call without its limits.
   if (connection_.broken()) throw Connection::LostError();
   const Connection::Lock lock(connection_);
@@ -101,7 +102,7 @@ std::optional<HeldLease> LeaseBook::Take(const std::string& key, const CallReque
   return held;
 }
 
-void LeaseBook::GiveBackUnwanted(const std::string& key) {
+void HeldLeases::GiveBackUnwanted(const std::string& key) {
   for (;;) {
     std::optional<HeldLease> unwanted;
     {
@@ -113,8 +114,8 @@ void LeaseBook::GiveBackUnwanted(const std::string& key) {
   }
 }
 
-HeldLease LeaseBook::Acquire(const std::string& key, const CallRequest& request,
-                             const CallHooks& hooks) {
+HeldLease HeldLeases::Acquire(const std::string& key, const CallRequest& request,
+                              const CallHooks& hooks) {
   const uint64_t id = connection_.NextRequest();
   std::optional<HeldLease> held;
   const Clock::time_point begun = Clock::now();
@@ -152,7 +153,7 @@ HeldLease LeaseBook::Acquire(const std::string& key, const CallRequest& request,
   return std::move(*held);
 }
 
-void LeaseBook::ForgetSharedWaiter(const std::string& key, uint64_t request) {
+void HeldLeases::ForgetSharedWaiter(const std::string& key, uint64_t request) {
   const Connection::Lock lock(connection_);
   std::erase(shared_waiters_[key], request);
   const auto handed = handed_.find(request);
@@ -162,7 +163,7 @@ void LeaseBook::ForgetSharedWaiter(const std::string& key, uint64_t request) {
   HandOn(key, std::move(held));
 }
 
-void LeaseBook::HandOn(const std::string& key, HeldLease held) {
+void HeldLeases::HandOn(const std::string& key, HeldLease held) {
   std::deque<uint64_t>& waiters = shared_waiters_[key];
   if (waiters.empty()) {
     stocks_[key].Keep(std::move(held));
@@ -175,7 +176,7 @@ void LeaseBook::HandOn(const std::string& key, HeldLease held) {
   connection_.Deliver(request, Handed(request));  // or, if it just gave up, it finds it in handed_
 }
 
-bool LeaseBook::Send(HeldLease& held, const CallRequest& request) {
+bool HeldLeases::Send(HeldLease& held, const CallRequest& request) {
   const uint64_t lease = held.lease.id();
   if (!table_.MarkUsed(held.table_slot, lease)) {
     reports_.Forget(lease);
@@ -192,19 +193,19 @@ bool LeaseBook::Send(HeldLease& held, const CallRequest& request) {
   return false;
 }
 
-Error LeaseBook::CellsEnd() {
+Error HeldLeases::CellsEnd() {
   return Error(Code::kWorkerFailed, "cells end before a call can be sent to them",
                "`hutch logs` says why");
 }
 
-void LeaseBook::TellStarted(const HeldLease& held, const CallRequest& request) {
+void HeldLeases::TellStarted(const HeldLease& held, const CallRequest& request) {
   const uint64_t cpu_ms =
       request.limits.cpu_ms == 0 ? 0 : request.limits.cpu_ms + held.cpu_us / 1000;
   connection_.Tell(
       Started{held.lease.id(), request.limits.timeout_ms, cpu_ms, held.lease.result_kb()});
 }
 
-void LeaseBook::WhileCallRuns(const std::string& key, const Sha256Digest& identity) {
+void HeldLeases::WhileCallRuns(const std::string& key, const Sha256Digest& identity) {
   std::optional<HeldLease> spent;  // closed after the lock is free
   const Connection::Lock lock(connection_);
   spent = std::exchange(spent_, std::nullopt);
@@ -212,8 +213,8 @@ void LeaseBook::WhileCallRuns(const std::string& key, const Sha256Digest& identi
   connection_.ReadIfFree([&] { return stock.Has(false, identity); });
 }
 
-bool LeaseBook::Keep(const std::string& key, const CallRequest& request, HeldLease& held,
-                     const CallOutcome& outcome) {
+bool HeldLeases::Keep(const std::string& key, const CallRequest& request, HeldLease& held,
+                      const CallOutcome& outcome) {
   // A cell that was lent memory holds it until it is dead, so it is not kept.
   if (!request.shared() || held.lease.has_loans() || connection_.broken()) return false;
   const bool ended_well =
@@ -233,20 +234,20 @@ bool LeaseBook::Keep(const std::string& key, const CallRequest& request, HeldLea
   return true;
 }
 
-void LeaseBook::DeferClose(HeldLease held) {
+void HeldLeases::DeferClose(HeldLease held) {
   if (held.lease.holds_result()) return;
   std::optional<HeldLease> last(std::move(held));
   const Connection::Lock lock(connection_);
   std::swap(last, spent_);
 }
 
-void LeaseBook::GiveUp(uint64_t lease, Ending ending) {
+void HeldLeases::GiveUp(uint64_t lease, Ending ending) {
   reports_.Forget(lease);
   connection_.Tell(Done{lease, false, {.ending = ending}});
 }
 
-LeaseBook::Wanted LeaseBook::WantAhead(const std::string& key, const CallRequest* finished,
-                                       bool quick) {
+HeldLeases::Wanted HeldLeases::WantAhead(const std::string& key, const CallRequest* finished,
+                                         bool quick) {
   Wanted wanted;
   const Connection::Lock lock(connection_);
   Stock& stock = stocks_[key];
@@ -266,8 +267,8 @@ LeaseBook::Wanted LeaseBook::WantAhead(const std::string& key, const CallRequest
   return wanted;
 }
 
-void LeaseBook::SendDone(const std::string& key, uint64_t lease, bool want_report,
-                         const CallNote& note, Wanted wanted) {
+void HeldLeases::SendDone(const std::string& key, uint64_t lease, bool want_report,
+                          const CallNote& note, Wanted wanted) {
   if (IsTraced()) {
     Trace("done", {{"call", LogId(note.call_id)},
                    {"lease", lease},
@@ -287,8 +288,8 @@ void LeaseBook::SendDone(const std::string& key, uint64_t lease, bool want_repor
     connection_.Send(hutch::Acquire{requests[i], key, kAheadPatienceMs, true});
 }
 
-CallRecord LeaseBook::Conclude(const std::string& key, uint64_t lease, CallRecord record,
-                               Loans loans, bool network, const CallRequest* finished) {
+CallRecord HeldLeases::Conclude(const std::string& key, uint64_t lease, CallRecord record,
+                                Loans loans, bool network, const CallRequest* finished) {
   const CallStatus status = record.outcome.status;
   const bool simple = IsSimple(record.outcome);
   const bool want_report = (!simple && status != CallStatus::kInterrupted) || network;

@@ -24,11 +24,11 @@
 
 namespace hutch {
 
-class LeaseBook {
+class HeldLeases {
  public:
   // `on_cell` is called under the lock: a pool's stock has got a cell.
-  LeaseBook(Connection& connection, Reports& reports,
-            std::function<void(const std::string& key)> on_cell)
+  HeldLeases(Connection& connection, Reports& reports,
+             std::function<void(const std::string& key)> on_cell)
       : connection_(connection),
         reports_(reports),
         on_cell_(std::move(on_cell)),
@@ -125,9 +125,9 @@ class LeaseBook {
   std::optional<HeldLease> spent_ GUARDED_BY(connection_lock);  // see DeferClose
 };
 
-class LeaseBook::CallUnderWay {
+class HeldLeases::CallUnderWay {
  public:
-  CallUnderWay(LeaseBook& leases, const std::string& key) : leases_(leases) {
+  CallUnderWay(HeldLeases& leases, const std::string& key) : leases_(leases) {
     const Connection::Lock lock(leases_.connection_);
     stock_ = &leases_.stocks_[key];
     stock_->Begun();
@@ -140,7 +140,7 @@ class LeaseBook::CallUnderWay {
   CallUnderWay& operator=(const CallUnderWay&) = delete;
 
  private:
-  LeaseBook& leases_;
+  HeldLeases& leases_;
   Stock* stock_;  // an unordered_map does not move its elements
 };
 

@@ -55,7 +55,7 @@ struct InFlightCalls::InFlightCall {
   OutputHook printed;
 };
 
-InFlightCalls::InFlightCalls(Connection& connection, Reports& reports, LeaseBook& leases)
+InFlightCalls::InFlightCalls(Connection& connection, Reports& reports, HeldLeases& leases)
     : connection_(connection),
       reports_(reports),
       leases_(leases),
@@ -375,7 +375,7 @@ void InFlightCalls::SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) {
       running_.push_back(std::move(call));
       return;
     }
-    if (++call->attempts >= kSendAttempts) throw LeaseBook::CellsEnd();
+    if (++call->attempts >= kSendAttempts) throw HeldLeases::CellsEnd();
   } catch (const Error& error) {
     return Fail(*call, error);
   }

@@ -23,7 +23,7 @@
 
 #include "client/call_record.h"
 #include "client/connection.h"
-#include "client/lease_book.h"
+#include "client/held_leases.h"
 #include "client/reports.h"
 #include "wire/error.h"
 #include "wire/fd.h"
@@ -44,7 +44,7 @@ struct CallEvent {
 
 class InFlightCalls {
  public:
-  InFlightCalls(Connection& connection, Reports& reports, LeaseBook& leases);
+  InFlightCalls(Connection& connection, Reports& reports, HeldLeases& leases);
   ~InFlightCalls();
 
   // `owner` keeps what `request` points to. `output`: what it prints is an event each.
@@ -102,7 +102,7 @@ class InFlightCalls {
 
   Connection& connection_;
   Reports& reports_;
-  LeaseBook& leases_;
+  HeldLeases& leases_;
   Fd wake_;  // an eventfd that wakes the thread in Next
   std::atomic<uint64_t> next_id_{1};
   // Of the thread in Next:
