@@ -21,7 +21,7 @@ test: style cpp ## Build and run every test: C++ with sanitizers, typed Python, 
 
 unit: cpp
 	$(RUN_TESTS)
-	$(PYTHON) -m pytest -q bindings images/base images/environment
+	$(PYTHON) -m pytest -n 2 --dist loadfile -q bindings images/base images/environment
 
 style: machine-format install
 	scripts/style
