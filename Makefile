@@ -3,14 +3,10 @@ PYTHON := .venv/bin/python
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop podman environments pool launcher agent images \
              bindings -type f \
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
-CMAKE_TESTS := cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_TESTS=ON -DHUTCH_SANITIZE=ON \
-                 -DHUTCH_PYTHON=OFF
-# And what editors and clangd read, at the root.
-BUILD_TESTS = $(CMAKE_TESTS) >/dev/null && ln -sf build/sanitized/compile_commands.json . && cmake --build build/sanitized
 RUN_TESTS = ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 
 .PHONY: demo check test unit style bench security security-control compat fuzz test-host lint format clean help install machine machine-format \
-        machine-lint machine-fuzz machine-test-host fuzz-targets
+        machine-lint machine-fuzz machine-test-host cpp
 .DEFAULT_GOAL := help
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
@@ -18,16 +14,14 @@ demo: install ## Build everything, then show it: a real analysis in walled-off p
 
 check: style unit ## What to run all day: format, lint, types, the unit tests beside the code
 
-test: style fuzz-targets ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
-	$(BUILD_TESTS)
+test: style cpp ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
 	$(RUN_TESTS)
 	$(PYTHON) tests/fuzz/run.py --seconds 60
-	$(PYTHON) -m pytest bindings images tests
+	$(PYTHON) -m pytest -n 2 --dist loadfile bindings images $(wildcard tests/*)
 
-unit: install
-	$(BUILD_TESTS)
+unit: cpp
 	$(RUN_TESTS)
-	$(PYTHON) -m pytest -q bindings images/base images/environment
+	$(PYTHON) -m pytest -n 2 --dist loadfile -q bindings images/base images/environment
 
 style: machine-format install
 	scripts/style
@@ -45,7 +39,7 @@ compat: install ## Run a program for each of many packages inside and in a plain
 security-control: install ## Run each attack again with its wall taken down: it must then succeed (10 minutes)
 	scripts/security-control
 
-fuzz: install fuzz-targets ## Try ten million mutants of results, frames, messages and requests to the network on whoever reads them
+fuzz: cpp ## Try ten million mutants of results, frames, messages and requests to the network on whoever reads them
 	$(PYTHON) tests/fuzz/run.py --executions 10000000
 
 test-host: machine-test-host install ## Boot stock Debians in qemu and try everything there as an ordinary user with delegated cgroups
@@ -79,10 +73,12 @@ machine-lint:
 machine-fuzz:
 	@scripts/prepare fuzz
 
-fuzz-targets: install machine-fuzz
-	cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF \
-	  -DCMAKE_CXX_COMPILER=clang++-19 -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
-	cmake --build build/fuzz --target fuzz_targets
+# One build with sanitizers serves the C++ tests and the fuzzer; compile_commands.json is for editors and clangd.
+cpp: install machine-fuzz
+	cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++-19 -DHUTCH_TESTS=ON \
+	  -DHUTCH_SANITIZE=ON -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
+	ln -sf build/sanitized/compile_commands.json .
+	cmake --build build/sanitized
 
 machine-test-host:
 	@scripts/prepare test-host

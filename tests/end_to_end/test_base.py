@@ -26,6 +26,8 @@ import pytest
 import hutch
 from hutch import Environment, _launcher, sandbox
 
+pytestmark = pytest.mark.alone  # images are taken away that every worker is made of
+
 OWN = ".".join(map(str, sys.version_info[:2]))
 LIBRARY = f"/opt/python/{sys.platlibdir}/python{OWN}"
 

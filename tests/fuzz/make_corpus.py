@@ -2,7 +2,7 @@
 """Writes the seed corpora, `corpus/<name>/`, anew: valid results and honest runs of frames.
 
 Run by hand when the format changes: `.venv/bin/python tests/fuzz/make_corpus.py`. What the fuzzers
-find is not kept here, but in build/fuzz/; a seed that matters is added to the values below.
+find is not kept here, but in build/sanitized/; a seed that matters is added to the values below.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the fuzz targets of build/fuzz over their corpora: for a while, or so many times.
+"""Runs the fuzz targets of build/sanitized over their corpora: for a while, or so many times.
 
     run.py --seconds 60            in all, two targets at a time
-    run.py --executions 10000000   in all; what is found new is kept in build/fuzz/corpus
+    run.py --executions 10000000   in all; what is found new is kept in build/sanitized/corpus
 
 Fails when an input crashes, hangs, takes more time or memory than its size explains (budget.h), or
-allocates more at once than anything of its size may (it is kept in build/fuzz/found/, and
-`build/fuzz/tests/fuzz/<target>_fuzz FILE` runs it again), and when too few mutants of what a target
-reads can be read: such a run would have tested the door alone.
+allocates more at once than anything of its size may (it is kept in build/sanitized/found/, and
+`build/sanitized/tests/fuzz/<target>_fuzz FILE` runs it again), and when too few mutants of what a
+target reads can be read: such a run would have tested the first check alone.
 """
 
 from __future__ import annotations

@@ -207,6 +207,8 @@ def wait_until_asleep(pid: int) -> None:
 CALLS = f"""
 import os, time
 from hutch import sandbox
+
+pytestmark = pytest.mark.alone  # page faults and system calls are counted
 @sandbox
 def double(x: int) -> int: return 2 * x
 for n in range(3): double(n)

@@ -7,6 +7,8 @@ import pytest
 
 from hutch import sandbox
 
+pytestmark = pytest.mark.alone  # it takes all of the processors
+
 
 @sandbox
 def quick(x: int) -> int:

@@ -21,6 +21,8 @@ import hutch
 from hutch import sandbox
 from hutch._core import FRAME_VERSION as VERSION
 
+pytestmark = pytest.mark.alone  # the figures are the whole machine's
+
 
 def slab_mb() -> float:
     found = re.search(r"^SUnreclaim:\s+(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)

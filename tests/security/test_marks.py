@@ -16,6 +16,8 @@ import pytest
 
 from hutch import Pool, sandbox
 
+pytestmark = pytest.mark.alone  # what it looks for are marks that others could leave
+
 Seen = dict[str, Any]
 ONE = Pool(max_cells=1)  # one slot
 

@@ -18,6 +18,8 @@ import pytest
 
 from hutch import sandbox
 
+pytestmark = pytest.mark.alone  # it slows /proc for everybody
+
 POLICY: dict[str, Any] = {"memory_mb": 64, "timeout_sec": 30}
 MORE: dict[str, Any] = {"memory_mb": 1024, "timeout_sec": 60}
 
