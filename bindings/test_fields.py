@@ -42,7 +42,10 @@ def test_every_option_is_a_field_with_a_default_and_a_type() -> None:
     shared = typed(OPTIONS, "PolicyKeywords")
     assert {*FIELDS, "environment"} == set(Options._fields)
     keywords = {name for name, field in FIELDS.items() if field.keyword}
-    assert shared | typed(OPTIONS, "Keywords") == keywords | {"environment", "policy"}
+    assert shared | typed(ROOT / "bindings/hutch/_keywords.py", "Keywords") == keywords | {
+        "environment",
+        "policy",
+    }
     flags = typed(ROOT / "bindings/hutch/_policy.py", "PolicyFields")
     assert shared | flags == set(POLICY_FIELDS) and not shared & flags
     for name in POLICY_FIELDS:

@@ -15,6 +15,7 @@ import pytest
 
 import hutch
 from hutch import Mount, Policy, _core, _mounts, _tree
+from hutch._keywords import with_keywords
 from hutch._options import NORMAL
 
 
@@ -144,7 +145,7 @@ def test_a_policy_and_its_toml_hold_mounts(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(policy.to_toml())
     assert Policy.from_toml(file) == policy
-    assert NORMAL.changed({"policy": policy}).mounts == policy.fields()["mounts"]
+    assert with_keywords(NORMAL, {"policy": policy}).mounts == policy.fields()["mounts"]
 
 
 def test_a_look_tells_what_others_may_not_read_and_what_has_changed(tmp_path: Path) -> None:

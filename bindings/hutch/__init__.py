@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         RequirementError as RequirementError,
         SandboxBusy as SandboxBusy,
         SandboxDied as SandboxDied,
-        SandboxError as SandboxError,
         SandboxExecutionError as SandboxExecutionError,
         SandboxMemoryError as SandboxMemoryError,
         SandboxStartupError as SandboxStartupError,
@@ -42,9 +41,15 @@ if TYPE_CHECKING:
     from hutch._functions import Carried as Carried
     from hutch._future import SandboxFuture as SandboxFuture
     from hutch._mounts import Mount as Mount
-    from hutch._network import NetworkRecord as NetworkRecord, Secret as Secret
+    from hutch._network import Secret as Secret
     from hutch._options import Pool as Pool
-    from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
+    from hutch._outcome import (
+        ErrorInfo as ErrorInfo,
+        NetworkRecord as NetworkRecord,
+        Outcome as Outcome,
+        SandboxError as SandboxError,
+        Usage as Usage,
+    )
     from hutch._policy import Policy as Policy
     from hutch._program import (
         Program as Program,
@@ -77,7 +82,7 @@ _PLACES = {
     "_cancelled": "SandboxCancelled",
     "_errors": "AgentUnavailable AnnotationWarning DependencyInstallError LimitExceeded "
     "NetworkDenied PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback "
-    "RequirementError SandboxBusy SandboxDied SandboxError SandboxExecutionError "
+    "RequirementError SandboxBusy SandboxDied SandboxExecutionError "
     "SandboxMemoryError SandboxStartupError SandboxTimeoutError SerializationError",
     "_empty": "empty",
     "_environment": "Environment",
@@ -86,8 +91,8 @@ _PLACES = {
     "_executor": "Executor",
     "_future": "SandboxFuture",
     "_mounts": "Mount",
-    "_network": "NetworkRecord Secret",
-    "_outcome": "ErrorInfo Outcome Usage",
+    "_network": "Secret",
+    "_outcome": "ErrorInfo NetworkRecord Outcome SandboxError Usage",
     "_policy": "Policy",
     "_options": "Pool",
     "_program": "Program function run run_aio",

@@ -9,11 +9,11 @@ NamedTuple or model), or with `check_result=True`, it is a SerializationError. S
 from __future__ import annotations
 
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from hutch import _types
+from hutch._callers import callers_level
 from hutch._errors import AnnotationWarning, SerializationError
 
 if TYPE_CHECKING:
@@ -66,15 +66,7 @@ def _warn(target: Target, error: _types.AnnotationMismatch) -> None:
         "it is (check_result=True makes this an error)"
     )
     try:
-        warnings.warn(text, AnnotationWarning, stacklevel=_depth())
+        warnings.warn(text, AnnotationWarning, stacklevel=callers_level())
     except AnnotationWarning:  # the caller's filter makes it an error: each time
         places.discard(place)
         raise _refusal(target, error) from None
-
-
-def _depth() -> int:
-    """The stack level of the first caller outside this package, where the thread has one."""
-    level, frame = 2, sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__package__") == "hutch":
-        level, frame = level + 1, frame.f_back
-    return level

@@ -24,10 +24,9 @@ import sys
 import weakref
 from typing import Any, Callable
 
-from . import _types
+from hutch import _types
+from hutch._fields import want, zone, zone_key
 
-# Longest tz database key is 32 characters; no dots, so no way out of its directory.
-_ZONE_KEY = re.compile(r"[A-Za-z0-9_+-]{1,32}(/[A-Za-z0-9_+-]{1,32}){0,3}")
 _DIGITS = re.compile(r"[0-9]{0,100000}")
 _MAX_EXPONENT = 999_999  # beyond it, writing out a Decimal takes memory without bound
 _FRACTION_BITS = 32_768  # of each part; the time to find a common divisor grows with their square
@@ -35,26 +34,8 @@ _MOST_COMBINATIONS = 1024  # of the flags of one class, alive at once, of which 
 _MOST_ERRORS = 100  # of one model that are spelled out
 
 
-def want(value: Any, *kinds: type) -> Any:
-    """The value, whose type is exactly one of `kinds`."""
-    if type(value) not in kinds:
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise ValueError(f"a field is a {type(value).__name__}, where {names} belongs")
-    return value
-
-
 def _date(year: Any, month: Any, day: Any) -> datetime.date:
     return datetime.date(want(year, int), want(month, int), want(day, int))
-
-
-def zone(value: Any) -> datetime.tzinfo | None:
-    """A field that is a timezone or None."""
-    if value is None or type(value) is datetime.timezone:
-        return value
-    from zoneinfo import ZoneInfo
-
-    checked: datetime.tzinfo = want(value, ZoneInfo)
-    return checked
 
 
 def _time(hour: Any, minute: Any, second: Any, us: Any, fold: Any, tz: Any) -> datetime.time:
@@ -88,12 +69,6 @@ def _timezone(offset: Any, name: Any) -> datetime.timezone:
     if name is None:
         return datetime.timezone(offset)
     return datetime.timezone(offset, want(name, str))
-
-
-def zone_key(key: Any) -> str:
-    if not _ZONE_KEY.fullmatch(want(key, str)):
-        raise ValueError(f"{key[:80]!r} is not a key of the tz database")
-    return str(key)
 
 
 def _zone_info(key: Any) -> Any:
@@ -357,17 +332,6 @@ def _as_path(value: Any) -> Any:
     if type(value) in (list, tuple, set, frozenset):
         return type(value)(map(_as_path, value))
     return value
-
-
-def need(package: str, what: str) -> Any:
-    """Imports a package whose type a result holds."""
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        name = package.split(".")[0].replace("PIL", "Pillow")
-        raise ValueError(
-            f"the result holds {what}, and {name} is not installed here: install {name}"
-        ) from None
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from . import _core
-from ._build import need, want, zone, zone_key
+from hutch import _core
+from hutch._fields import need, want, zone, zone_key
 
 _UNIT = r"Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as"
 _DTYPE = re.compile(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._build import need, want
+from hutch._fields import need, want
 
 _PLAIN = {
     "null": "null",

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._build import need, want, zone_key
-from ._build_arrow import arrow
-from ._errors import is_panic
+from hutch._build_arrow import arrow
+from hutch._fields import need, want, zone_key
+from hutch._text import is_panic
 
 _PLAIN = frozenset(
     "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double "

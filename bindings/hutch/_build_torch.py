@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._build import need, want
-from ._build_arrays import MOST_EMPTY, items_of, writable
+from hutch._build_arrays import MOST_EMPTY, items_of, writable
+from hutch._fields import need, want
 
 _SIZES = {"bool": 1, "bfloat16": 2, "complex64": 8, "complex128": 16}
 _SIZES |= {f"{u}int{8 * n}": n for u in ("", "u") for n in (1, 2, 4, 8)}

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from hutch import _core
-from hutch._echo import escape
+from hutch._callers import callers_level
 from hutch._errors import SandboxError, SandboxStartupError
 from hutch._faults import from_core
+from hutch._text import escape
 
 T = TypeVar("T")
 
@@ -134,8 +135,6 @@ def _report_preload(notes: Any, spec: _core.PoolSpec) -> None:
     """
     import json
     import warnings
-
-    from hutch._functions import callers_level
 
     for note in notes:
         try:

@@ -8,25 +8,14 @@ to the terminal. Callbacks get the text as it is. One Streams serves one call, o
 from __future__ import annotations
 
 import codecs
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hutch._text import escape
+
 if TYPE_CHECKING:
     from hutch._options import Options
-
-# What moves a cursor, starts a terminal's command or reorders what is read; not \n and \t.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def escape(text: str) -> str:
-    return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
-
-
-def _escaped(match: re.Match[str]) -> str:
-    number = ord(match.group())
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
 
 
 class _Stream:

@@ -108,15 +108,25 @@ class Environment:
         if re.fullmatch(r"pylock(\.[^.]+)?\.toml", name):
             return cls(lock=place)
         if name.endswith((".txt", ".in", ".lock")):
-            from hutch._requirements_file import read
-
-            return read(place, cls)
+            return cls._from_requirements_file(place)
         if not os.path.exists(place):
             raise FileNotFoundError(f"environment={os.fspath(path)!r}: there is no such path")
         raise ValueError(
             f"environment={os.fspath(path)!r} is not a requirements.txt, pylock.toml or virtual "
             "environment"
         )
+
+    @classmethod
+    def _from_requirements_file(cls, place: str) -> Environment:
+        from hutch._lock import of_lines
+        from hutch._requirements_file import read
+
+        found = read(place)
+        if not found.is_lock:
+            return cls(found.requirements, constraints=found.constraints, **found.sources)
+        environment = cls(**found.sources)
+        environment.lock = of_lines(found.requirements, place)
+        return environment
 
     @classmethod
     def _from_venv(cls, place: str) -> Environment:

@@ -21,7 +21,8 @@
             └── PodmanNotInstalledError
 
 Which builtin type an error from a cell is also an instance of is looked up in a closed list: the
-code under test does not choose which `except` of its host fires. Values; safe on any thread.
+code under test does not choose which `except` of its host fires. SandboxError itself stands in
+`_outcome`, beside the Outcome that it refers to. Values; safe on any thread.
 """
 
 from __future__ import annotations
@@ -29,36 +30,16 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any
 
+from hutch._outcome import (
+    ErrorInfo,
+    Outcome,
+    SandboxError as SandboxError,
+    rebuilt,
+)
+from hutch._text import escape
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from hutch._outcome import ErrorInfo, Outcome
-
-
-class SandboxError(Exception):
-    """Everything that Hutch raises is one of these, but for bad arguments to Hutch itself."""
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        hint: str = "",
-        outcome: Outcome[Any] | None = None,
-        **details: Any,
-    ) -> None:
-        Exception.__init__(self, message)
-        self.message = message
-        self.hint = hint
-        self.outcome = outcome
-        self.__dict__.update(details)
-
-    def __str__(self) -> str:
-        from hutch._echo import escape  # a cell's words must not talk to the terminal
-
-        return escape(f"{self.message}\n  hint: {self.hint}" if self.hint else self.message)
-
-    def __reduce__(self) -> Any:
-        return _rebuilt, (type(self), dict(self.__dict__))
 
 
 class SandboxExecutionError(SandboxError):
@@ -190,8 +171,6 @@ class RemoteTraceback(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        from hutch._echo import escape
-
         return f'\n"""\n{escape(self.text.rstrip())}\n"""'
 
 
@@ -258,22 +237,15 @@ def execution_error(error: ErrorInfo, outcome: Outcome[Any] | None = None) -> Sa
     return raised
 
 
-def _rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
-    error = kind(state["message"])
-    error.__dict__.update(state)
-    return error
-
-
 def _rebuilt_execution(state: dict[str, Any]) -> SandboxError:
     info: ErrorInfo | None = state.get("error")
-    error = _rebuilt(execution_error_class(info.bases if info else ()), state)
+    error = rebuilt(execution_error_class(info.bases if info else ()), state)
     if info and info.traceback:
         error.__cause__ = RemoteTraceback(info.traceback)
     return error
 
 
 _EXPORTED = (
-    SandboxError,
     SandboxExecutionError,
     LimitExceeded,
     SandboxTimeoutError,
@@ -293,8 +265,3 @@ _EXPORTED = (
 )
 for _kind in _EXPORTED:
     _kind.__module__ = "hutch"  # what tracebacks show, and where users import them from
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether it came of a package in Rust, whose failures are no Exception."""
-    return type(error).__name__ == "PanicException"

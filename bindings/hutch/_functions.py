@@ -18,6 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from hutch import _core, _pickling
+from hutch._callers import callers_level
 from hutch._errors import DependencyInstallError, SerializationError
 from hutch._pickling import Deferred, nested_code
 from hutch._survey import Survey, Watch
@@ -362,15 +363,6 @@ def _variable_in(value: Any, depth: int) -> str:
         return ""
     items = (*value.keys(), *value.values()) if type(value) is dict else value
     return next(filter(None, (_variable_in(item, depth - 1) for item in islice(items, 256))), "")
-
-
-def callers_level() -> int:
-    """The `stacklevel` for a warning here that shows the line outside of Hutch."""
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("hutch."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _warn_of_secrets(survey: Survey) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call may reach: entries of `allow_network`, secrets, and what the proxy recorded.
+"""What a call may reach: entries of `allow_network`, and secrets.
 
 Entries are read by the parser that the proxy decides with (`_core.egress_rule`). Values; safe on
 any thread.
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from hutch import _core
 from hutch._checks import _items, _shown, _text, unknown
-
-if TYPE_CHECKING:
-    from hutch._outcome import Outcome
 
 _WAYS = 'give "host", "host:port", "*.host", a network such as "10.1.0.0/16", or "*"'
 
@@ -212,76 +209,3 @@ def revealed(given: Secrets) -> list[dict[str, Any]]:
         for host, headers in given
         for header, secret in headers
     ]
-
-
-class NetworkRecord(dict[str, Any]):
-    """What the proxy decided about one host and port, and what went there; also as attributes.
-
-    `host`, `port`, `allowed`, `bytes` (`bytes_sent` by the call, `bytes_received`), `count`: of
-    such connections; of what was refused `reason`, and `suggestion`: the narrowest entry of
-    `allow_network` that would have allowed it, "" if there is none. `lost`: it says that the
-    network itself failed, by no doing of the call; `reason` says how.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-def records(rows: Sequence[tuple[Any, ...]]) -> list[NetworkRecord]:
-    names = "host port allowed reason suggestion bytes_sent bytes_received count lost".split()
-    found = [NetworkRecord(zip(names, record)) for record in rows]
-    for record in found:
-        record["bytes"] = record["bytes_sent"] + record["bytes_received"]
-    return found
-
-
-def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
-    """Where a call failed that was refused a host, that is what its caller learns. By the proxy's
-    record alone: what the cell said decides nothing here.
-    """
-    if outcome.network_lost:
-        return _lost(outcome, what)
-    refused = [record for record in outcome.network if not record["allowed"]]
-    failed = outcome.status == "raised" or outcome.limit == "time"
-    if not refused or not failed:
-        return outcome
-    from hutch._errors import NetworkDenied
-
-    first = refused[0]
-    place = f"{first['host']}:{first['port']}" if first["port"] else first["host"] or "the network"
-    patterns = list(dict.fromkeys(r["suggestion"] for r in refused if r["suggestion"]))
-    message = f"{what} was refused {place}"
-    if first["reason"]:
-        message += f": {first['reason']}"
-    if len(refused) > 1:
-        message += f" (and {len(refused) - 1} more: see outcome.network)"
-    hint = ""
-    if patterns:
-        hint = f"allow_network={patterns!r} would allow it"
-    error = NetworkDenied(
-        message, hint=hint, host=first["host"], port=first["port"], pattern=first["suggestion"]
-    )
-    error.__cause__ = outcome.exception()
-    return outcome.fail(error)
-
-
-def _lost(outcome: Outcome[Any], what: str) -> Outcome[Any]:
-    """A call that failed after its network did may have failed for that: it is no answer. What
-    the call did to its own memory, processes and disk stays what it is.
-    """
-    failed = outcome.status in ("raised", "died") or outcome.limit in ("time", "cpu_time")
-    if not failed:
-        return outcome
-    from hutch._errors import SandboxStartupError
-
-    error = SandboxStartupError(
-        f"{what} lost its network while it ran, and then failed: {outcome.network_lost}",
-        hint="its failure may come of that; it has run: repeat it if that does no harm",
-        may_have_run=True,
-    )
-    error.__cause__ = outcome.exception()
-    outcome.status, outcome.limit = "fault", None
-    return outcome.fail(error)

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from hutch._environment import Environment
     from hutch._mounts import Mount
     from hutch._network import Secret, Secrets
-    from hutch._policy import Policy
 
     class PolicyKeywords(TypedDict, total=False):
         """The keywords that are fields of a `Policy`, too."""
@@ -58,24 +57,6 @@ if TYPE_CHECKING:
         env: Mapping[str, str]
         mounts: Mapping[str, str | os.PathLike[str] | Mount]
         secrets: Mapping[str, Mapping[str, Secret]] | None
-
-    class Keywords(PolicyKeywords, total=False):
-        """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
-
-        dependencies: Iterable[str] | str
-        allow_private_index: bool
-        environment: Environment | str | os.PathLike[str] | None
-        modules: Iterable[ModuleType | str | os.PathLike[str]] | ModuleType | str
-        preload: Iterable[str] | str | None
-        setup: Callable[[], object] | None
-        pool: Pool
-        disable_cache: bool
-        policy: Policy | str | os.PathLike[str] | None
-        labels: Mapping[str, str]
-        echo: bool | None
-        on_stdout: Callable[[str], object] | None
-        on_stderr: Callable[[str], object] | None
-        key: str | None
 
 
 _MAX_CALLS = {"cell": 10_000, "container": 1, "gvisor": 1, "shared": 100}  # the defaults
@@ -156,12 +137,14 @@ class Options(NamedTuple):
     key: str | None = None
 
     def changed(self, keywords: Mapping[str, Any]) -> Options:
-        """These options with the keywords, checked, in place of some; `policy` comes first."""
+        """These options with the keywords, checked, in place of some. `policy` is not among them:
+        see `with_keywords`.
+        """
         if not keywords:
             return self
         given: dict[str, Any] = {}
         for name, value in keywords.items():
-            if name in ("environment", "policy"):
+            if name == "environment":
                 continue
             if name in _NOT_YET_SUPPORTED:
                 _refuse_unsupported(name, value)
@@ -173,17 +156,7 @@ class Options(NamedTuple):
             given.update(_environment(keywords["environment"], keywords))
         elif "dependencies" in given:
             given["environment"] = None
-        return self._before(keywords.get("policy"))._with(given)
-
-    def _before(self, policy: Any) -> Options:
-        """What the keywords then override."""
-        if policy is None:
-            return self
-        if policy == "normal":
-            return self._replace(**{name: getattr(NORMAL, name) for name in POLICY_FIELDS})
-        from hutch._policy import Policy
-
-        return self._replace(**Policy.of(policy).fields())
+        return self._with(given)
 
     def _with(self, given: Mapping[str, Any]) -> Options:
         """These with checked values in place of some. What goes with a value that is changed, and

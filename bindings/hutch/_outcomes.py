@@ -118,7 +118,7 @@ def denied(outcome: Outcome[Any], target: Target) -> Outcome[Any]:
     """Of a call that failed: what it was refused comes first."""
     if not outcome.network:
         return outcome
-    from hutch._network import deny
+    from hutch._network_records import deny
 
     return deny(outcome, target.name)
 
@@ -158,7 +158,7 @@ def measured(target: Target, result: _core.CallResult, pool: Prepared) -> Outcom
     """What was seen from outside."""
     outcome: Outcome[Any] = result.as_outcome(Outcome, Usage, pool.enforcement)
     if result.network:
-        from hutch._network import records
+        from hutch._network_records import records
 
         outcome.network = records(result.network)
     return outcome

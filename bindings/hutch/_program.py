@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from hutch._checks import _shown
+from hutch._keywords import with_keywords
 from hutch._options import NORMAL, Options
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from hutch import _core
     from hutch._future import SandboxFuture
-    from hutch._options import Keywords
+    from hutch._keywords import Keywords
     from hutch._outcome import Outcome
     from hutch._prepared_call import PreparedCall
     from hutch._sandbox import SandboxedFunction
@@ -44,7 +45,7 @@ class Program:
     ) -> None:
         self._source = _checked_source(source, language)
         self._filename = filename
-        self._options = _with_inline(source, NORMAL.changed(keywords))
+        self._options = _with_inline(source, with_keywords(NORMAL, keywords))
         self._target: ProgramTarget | None = None
 
     def run(
@@ -132,7 +133,7 @@ class Program:
     def options(self, **keywords: Unpack[Keywords]) -> Program:
         """The same program with these keywords in place of its own."""
         changed = Program(self._source, filename=self._filename)
-        changed._options = _with_inline(self._source, self._options.changed(keywords))
+        changed._options = _with_inline(self._source, with_keywords(self._options, keywords))
         return changed
 
     def __repr__(self) -> str:
@@ -261,7 +262,7 @@ def function(
 
         return TextTarget(source, name, _with_inline(source, options), nonce)
 
-    options = _with_inline(source, NORMAL.changed(keywords))
+    options = _with_inline(source, with_keywords(NORMAL, keywords))
     made: SandboxedFunction[..., Any] = SandboxedFunction(None, options, make_target)
     made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
     return made

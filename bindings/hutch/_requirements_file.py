@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requirements files: the lines that pip takes, as an `Environment`.
+"""Requirements files: the lines that pip takes, and what they ask for.
 
 Taken: requirements, hashes, `-r` and `-c` of files in the same directory or below it,
 `-i`/`--index-url`, `--extra-index-url`, `-f`/`--find-links`; every other option is refused by name.
@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from hutch._errors import RequirementError
-from hutch._lock import lines_of, of_lines
+from hutch._lock import lines_of
 from hutch._requirements import normalize
-
-if TYPE_CHECKING:
-    from hutch._environment import Environment
 
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 50
@@ -37,10 +34,17 @@ class _Found(NamedTuple):
     files: list[str]
 
 
-def read(path: str, kind: type[Environment]) -> Environment:
-    """The environment, a `kind`, that a file asks for. With hashes it is a lock. Raises OSError,
-    RequirementError.
-    """
+class Contents(NamedTuple):
+    """What a file asks for. `sources`: keywords of an Environment. `is_lock`: it has hashes."""
+
+    requirements: list[str]
+    constraints: list[str]
+    sources: dict[str, Any]
+    is_lock: bool
+
+
+def read(path: str) -> Contents:
+    """Raises OSError, RequirementError."""
     found = _Found([], [], [], [], [], [])
     place = os.path.realpath(path)
     _read(place, os.path.dirname(place), found, found.requirements)
@@ -49,15 +53,8 @@ def read(path: str, kind: type[Environment]) -> Environment:
         "extra_index_urls": found.extra_index_urls,
         "find_links": found.find_links,
     }
-    if any("--hash" in line for line in found.requirements):
-        environment = kind(**sources)  # type: ignore[arg-type]
-        environment.lock = of_lines(found.requirements, path)
-        return environment
-    return kind(
-        found.requirements,
-        constraints=found.constraints,
-        **sources,  # type: ignore[arg-type]
-    )
+    is_lock = any("--hash" in line for line in found.requirements)
+    return Contents(found.requirements, found.constraints, sources, is_lock)
 
 
 def constraints_of(path: str) -> tuple[str, ...]:

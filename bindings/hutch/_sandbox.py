@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
+from hutch._keywords import with_keywords
 from hutch._options import NORMAL, Options
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from hutch._functions import Carried
     from hutch._future import SandboxFuture
-    from hutch._options import Keywords
+    from hutch._keywords import Keywords
     from hutch._outcome import Outcome
     from hutch._target import FunctionTarget, Target
     from hutch._threads import CallThreads
@@ -263,7 +264,7 @@ class SandboxedFunction(Generic[P, R]):
 
     def options(self, **keywords: Unpack[Keywords]) -> SandboxedFunction[P, R]:
         """The same function with these keywords in place of its own."""
-        changed = self._options.changed(keywords)
+        changed = with_keywords(self._options, keywords)
         if changed.dependencies is None and self._plain is not None:
             raise ValueError(_INLINE)
         return type(self)(self._plain, changed, self._make_target, self._bound)
@@ -439,7 +440,7 @@ def sandbox(function: Callable[..., Any] | None = None, /, **keywords: Unpack[Ke
 
     Bad keywords are refused here, not at the first call.
     """
-    options = NORMAL.changed(keywords)
+    options = with_keywords(NORMAL, keywords)
     if function is None:
         return _Decorator(options)
     return make(function, options, depth=2)
