@@ -2,7 +2,7 @@
 
 // The limits of a call, each declared once: its name, its bounds, and where a request and a ceiling
 // hold it. What the agent reads from agent.toml, checks, writes to the audit log and holds against
-// a ceiling follows from this table. A caller's side is bindings/hutch/_options.py;
+// a ceiling follows from this table. A caller's side is bindings/hutch/_options/options.py;
 // bindings/test_fields.py compares the two.
 #pragma once
 

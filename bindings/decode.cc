@@ -407,7 +407,7 @@ class Builder : public msgpack::null_visitor {
 
   py::object owner_;
   py::object view_;      // memoryview of owner_, made at the first buffer
-  py::object builders_;  // hutch._build.BUILDERS, looked up at the first need
+  py::object builders_;  // hutch._results.build.BUILDERS, looked up at the first need
   std::span<const char> payload_;
   size_t cursor_;  // where the last buffer ended
   size_t body_size_;
@@ -638,7 +638,7 @@ PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
     const auto count = py::cast<uint64_t>(parts);
     if (count > kFreeParts) Charge((count - kFreeParts) * kPartBytes);
   }
-  if (!builders_) builders_ = py::module_::import("hutch._build").attr("BUILDERS");
+  if (!builders_) builders_ = py::module_::import("hutch._results.build").attr("BUILDERS");
   PyObject* builder = PyDict_GetItem(builders_.ptr(), py::int_(kind).ptr());
   if (builder == nullptr) Refuse("kind " + std::to_string(kind) + " is not part of the format");
   const bool named = kind >= kFirstNamed && kind <= kLastNamed;

@@ -56,7 +56,7 @@
 //   55 torch Tensor dtype-name [shape] raw (C order)
 //   60 image mode width height raw palette-mode|nil palette|nil transparency|nil
 //
-// 01 to 09 are built in C++, the rest by the function of that number in hutch/_build.py, which
+// 01 to 09 are built in C++, the rest by the function of that number in hutch/_results/build.py, which
 // checks every field. A name (20 to 24) is only looked up in the caller's `types`. Field and schema
 // metadata of Arrow does not travel.
 //

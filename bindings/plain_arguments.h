@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Positional arguments that are numbers, text, None and bytes, as a cell takes them: what
-// _arguments.py does for all others, whose code is cold in a process that calls now and then.
+// _carry/arguments.py does for all others, whose code is cold in a process that calls now and then.
 #pragma once
 
 #include <pybind11/pybind11.h>

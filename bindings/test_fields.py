@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hutch._options import _MAX_CALLS, FIELDS, LIMITS, POLICY_FIELDS, Options
-from hutch._policy import Policy
+from hutch._options.options import _MAX_CALLS, FIELDS, LIMITS, POLICY_FIELDS, Options
+from hutch._options.policy import Policy
 
 ROOT = Path(__file__).parents[1]
-OPTIONS = ROOT / "bindings/hutch/_options.py"
+OPTIONS = ROOT / "bindings/hutch/_options/options.py"
 
 
 def source(place: str) -> str:
@@ -42,11 +42,11 @@ def test_every_option_is_a_field_with_a_default_and_a_type() -> None:
     shared = typed(OPTIONS, "PolicyKeywords")
     assert {*FIELDS, "environment"} == set(Options._fields)
     keywords = {name for name, field in FIELDS.items() if field.keyword}
-    assert shared | typed(ROOT / "bindings/hutch/_keywords.py", "Keywords") == keywords | {
+    assert shared | typed(ROOT / "bindings/hutch/_options/keywords.py", "Keywords") == keywords | {
         "environment",
         "policy",
     }
-    flags = typed(ROOT / "bindings/hutch/_policy.py", "PolicyFields")
+    flags = typed(ROOT / "bindings/hutch/_options/policy.py", "PolicyFields")
     assert shared | flags == set(POLICY_FIELDS) and not shared & flags
     for name in POLICY_FIELDS:
         assert f"`{name}`" in (Policy.__doc__ or "") or name == "mounts"

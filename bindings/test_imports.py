@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's modules stand in layers: none imports, at whatever time, what imports it. Imports
-inside functions and those for types alone count.
+"""The package's modules stand in layers, and its rooms in one order: none imports, at whatever
+time, what imports it. Imports inside functions and those for types alone count.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).with_name("hutch")
+# A module imports from its own room and from those before it, as docs/architecture.md draws them.
+ROOMS = ("_results", "ground", "_options", "_connect", "_carry", "_calls", "top", "cli")
+GROUND = ("_callers", "_cancelled", "_errors", "_explain", "_faults", "_outcome", "_text")
 
 
 def imports(source: str) -> Iterator[str]:
@@ -37,6 +40,15 @@ def graph() -> dict[str, set[str]]:
     }
 
 
+def room(module: str) -> str:
+    names = module.split(".")
+    if names[1] in GROUND:
+        return "ground"
+    if names[1] == "__main__":
+        return "cli"
+    return names[1] if len(names) > 2 else "top"
+
+
 def test_no_module_imports_what_imports_it() -> None:
     modules = graph()
     assert len(modules) > 50 and "hutch._core" not in modules
@@ -48,3 +60,20 @@ def test_a_circle_is_seen() -> None:
     modules["hutch._errors"].add("hutch._sandbox")
     with pytest.raises(CycleError):
         TopologicalSorter(modules).prepare()
+
+
+def test_rooms_import_from_those_before_them() -> None:
+    upward = [
+        (name, other)
+        for name, others in graph().items()
+        for other in others
+        if ROOMS.index(room(other)) > ROOMS.index(room(name))
+    ]
+    assert not upward
+    assert {room(name) for name in graph()} == set(ROOMS)
+
+
+def test_a_room_loads_nothing_by_itself() -> None:
+    for name in ROOMS:
+        if name.startswith("_"):
+            assert not list(imports((PACKAGE / name / "__init__.py").read_text()))

@@ -10,8 +10,8 @@ import pytest
 
 import hutch
 from hutch import Executor, function, sandbox
-from hutch._keywords import with_keywords
-from hutch._options import NORMAL
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL
 
 
 def test_the_defaults_are_those_of_the_preset_normal() -> None:

@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 import hutch
 from hutch import Policy, sandbox
-from hutch._keywords import with_keywords
-from hutch._options import NORMAL, POLICY_FIELDS
-from hutch._policy import Policy as SamePolicy
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, POLICY_FIELDS
+from hutch._options.policy import Policy as SamePolicy
 
 
 def options_of(function: Any) -> Any:

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor as _Executor, Future
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from hutch._checks import _whole
-from hutch._future import SandboxFuture
-from hutch._keywords import with_keywords
-from hutch._options import NORMAL
+from hutch._calls.future import SandboxFuture
+from hutch._calls.threads import THREADS, CallThreads
+from hutch._options.checks import _whole
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL
 from hutch._sandbox import SandboxedFunction, make
-from hutch._threads import THREADS, CallThreads
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from hutch._keywords import Keywords
+    from hutch._options.keywords import Keywords
 
 R = TypeVar("R")
 

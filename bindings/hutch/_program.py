@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from hutch._checks import _shown
-from hutch._keywords import with_keywords
-from hutch._options import NORMAL, Options
+from hutch._options.checks import _shown
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch import _core
-    from hutch._future import SandboxFuture
-    from hutch._keywords import Keywords
+    from hutch._calls.future import SandboxFuture
+    from hutch._calls.prepared_call import PreparedCall
+    from hutch._calls.target import ProgramTarget, Target
+    from hutch._options.keywords import Keywords
     from hutch._outcome import Outcome
-    from hutch._prepared_call import PreparedCall
     from hutch._sandbox import SandboxedFunction
-    from hutch._target import ProgramTarget, Target
 
 _FILENAME = "program.py"
 _FILES_LIMIT = 1 << 30  # bytes
@@ -67,7 +67,7 @@ class Program:
         args: Sequence[str] | str = (),
         files: Mapping[str, str | bytes] | None = None,
     ) -> Outcome[None]:
-        from hutch._future import awaited
+        from hutch._calls.future import awaited
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
@@ -85,7 +85,7 @@ class Program:
         files: Mapping[str, str | bytes] | None = None,
     ) -> SandboxFuture[Outcome[None]]:
         """A future of the Outcome."""
-        from hutch._future import submit
+        from hutch._calls.future import submit
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
@@ -108,10 +108,10 @@ class Program:
         retries: int = 0,
     ) -> Iterator[Outcome[None]]:
         """An Outcome for each input, bounded in flight; faults included."""
-        from hutch import _map
+        from hutch._calls.map import ChunkRunner, Plan, run
 
         cells = self._options.pool.max_cells
-        plan = _map.Plan(concurrency, ordered, 1, "outcome", retries, cells)
+        plan = Plan(concurrency, ordered, 1, "outcome", retries, cells)
 
         def run_chunk(items: list[tuple[Any, ...]], token: _core.Cancel) -> list[Outcome[Any]]:
             return [self._call(_given(args, items[0][0], files), token)]
@@ -119,13 +119,13 @@ class Program:
         def prepare(items: list[tuple[Any, ...]]) -> PreparedCall:
             return self._parcel(_given(args, items[0][0], files), time.monotonic(), listed=True)
 
-        runner = _map.ChunkRunner(run_chunk, self._resolved(), prepare)
-        return _map.run(plan, ((stdin,) for stdin in stdins), runner)
+        runner = ChunkRunner(run_chunk, self._resolved(), prepare)
+        return run(plan, ((stdin,) for stdin in stdins), runner)
 
     async def map_aio(
         self, stdins: Iterable[str | bytes], **settings: Any
     ) -> AsyncIterator[Outcome[None]]:
-        from hutch._async import iterate
+        from hutch._calls.aio import iterate
 
         async for outcome in iterate(self.map(stdins, **settings)):
             yield outcome
@@ -140,13 +140,13 @@ class Program:
         return f"<hutch.Program {self._filename!r}, {len(self._source)} characters>"
 
     def _call_with_nothing(self) -> Outcome[None]:
-        from hutch import _run
+        from hutch._calls import run
 
         target = self._resolved()
         fast = target.fast[True]
         outcome: Any = NotImplemented if fast is None else fast[0](target, fast, (), {})
         if outcome is NotImplemented:
-            outcome = _run.call(target)
+            outcome = run.call(target)
         _hint_at_metadata(outcome, self._source)
         return cast("Outcome[None]", outcome)
 
@@ -156,10 +156,10 @@ class Program:
         token: _core.Cancel | None,
         asked: float | None = None,
     ) -> Outcome[None]:
-        from hutch import _run
+        from hutch._calls import run
 
         target = self._resolved()
-        outcome = _run.call(target, (), given, cancel=token, asked=asked)
+        outcome = run.call(target, (), given, cancel=token, asked=asked)
         _hint_at_metadata(outcome, self._source)
         return outcome
 
@@ -169,10 +169,10 @@ class Program:
         asked: float,
         listed: bool = False,
     ) -> PreparedCall:
-        from hutch import _run
+        from hutch._calls import run
 
         target = self._resolved()
-        prepare = _run.prepare(target, (), given, False, asked)
+        prepare = run.prepare(target, (), given, False, asked)
         finish = prepare.finish
 
         def finished(result: _core.CallResult, pool: Any) -> Any:
@@ -185,7 +185,7 @@ class Program:
 
     def _resolved(self) -> ProgramTarget:
         if self._target is None:
-            from hutch._target import ProgramTarget
+            from hutch._calls.target import ProgramTarget
 
             self._target = ProgramTarget(
                 self._source, "the program", self._options, _nonce(self._options), self._filename
@@ -258,7 +258,7 @@ def function(
     from hutch._sandbox import SandboxedFunction
 
     def make_target(options: Options, nonce: str) -> Target:
-        from hutch._target import TextTarget
+        from hutch._calls.target import TextTarget
 
         return TextTarget(source, name, _with_inline(source, options), nonce)
 
@@ -279,13 +279,13 @@ def _checked_source(source: str, language: str) -> str:
 def _with_inline(source: str, options: Options) -> Options:
     if options.dependencies is not None:
         return options
-    from hutch._requirements import inline_dependencies
+    from hutch._options.requirements import inline_dependencies
 
     dependencies = inline_dependencies(source)
     if dependencies and not options.allow_private_index:
-        from hutch import _index
+        from hutch._options import index
 
-        _index.refuse_private()
+        index.refuse_private()
     return options._replace(dependencies=dependencies)
 
 

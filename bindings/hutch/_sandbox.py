@@ -11,8 +11,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from hutch._keywords import with_keywords
-from hutch._options import NORMAL, Options
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from hutch._functions import Carried
-    from hutch._future import SandboxFuture
-    from hutch._keywords import Keywords
+    from hutch._calls.future import SandboxFuture
+    from hutch._calls.target import FunctionTarget, Target
+    from hutch._calls.threads import CallThreads
+    from hutch._carry.functions import Carried
+    from hutch._options.keywords import Keywords
     from hutch._outcome import Outcome
-    from hutch._target import FunctionTarget, Target
-    from hutch._threads import CallThreads
 
     P = ParamSpec("P")
     Q = ParamSpec("Q")
@@ -80,9 +80,9 @@ class SandboxedFunction(Generic[P, R]):
             value: R = fast[0](target, fast, given, kwargs)
             if value is not NotImplemented:
                 return value
-        from hutch import _run
+        from hutch._calls import run
 
-        return cast(R, _run.value(target, given, kwargs))
+        return cast(R, run.value(target, given, kwargs))
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same without blocking the event loop. Cancelling the task kills the cell."""
@@ -200,14 +200,14 @@ class SandboxedFunction(Generic[P, R]):
         retries: int = 0,
     ) -> Iterator[Any]:
         """`map`, with each item being the positional arguments."""
-        from hutch import _map
+        from hutch._calls.map import Plan, run, runner_for
 
         cells = self._options.pool.max_cells
-        plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
-        runner = _map.runner_for(self._resolved(), echo=plan.raises, values=plan.raises)
+        plan = Plan(concurrency, ordered, chunksize, on_error, retries, cells)
+        runner = runner_for(self._resolved(), echo=plan.raises, values=plan.raises)
         bound = self._bound
         items = ((*bound, *item) for item in tuples) if bound else map(tuple, tuples)
-        return _map.run(plan, items, runner)
+        return run(plan, items, runner)
 
     @overload
     def map_aio(
@@ -254,7 +254,7 @@ class SandboxedFunction(Generic[P, R]):
     async def starmap_aio(
         self, tuples: Iterable[Iterable[Any]], /, **settings: Any
     ) -> AsyncIterator[Any]:
-        from hutch._async import iterate
+        from hutch._calls.aio import iterate
 
         iterator: Iterator[Any] = self.starmap(tuples, **settings)
         async for item in iterate(iterator):
@@ -287,8 +287,8 @@ class SandboxedFunction(Generic[P, R]):
 
     def warm(self, cells: int | None = None) -> int:
         """Builds the environment and fills the pool now; returns how many cells are ready."""
-        from hutch._checks import _whole
-        from hutch._connection import milliseconds, on_pool
+        from hutch._connect.connection import milliseconds, on_pool
+        from hutch._options.checks import _whole
 
         wanted = -1 if cells is None else _whole("cells", cells, 0, 10_000)
         timeout_ms = milliseconds(self._options.queue_sec)
@@ -348,41 +348,37 @@ class SandboxedFunction(Generic[P, R]):
         return self._target
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], echo: bool) -> Outcome[Any]:
-        from hutch import _run
+        from hutch._calls import run
 
-        return _run.call(self._resolved(), (*self._bound, *args), kwargs, echo=echo)
+        return run.call(self._resolved(), (*self._bound, *args), kwargs, echo=echo)
 
     async def _call_aio(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], echo: bool
     ) -> Outcome[Any]:
-        from hutch import _run
-        from hutch._future import awaited
+        from hutch._calls import run
+        from hutch._calls.future import awaited
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return await awaited(
-            lambda token: _run.call(
-                target, arguments, kwargs, echo=echo, cancel=token, asked=asked
-            ),
+            lambda token: run.call(target, arguments, kwargs, echo=echo, cancel=token, asked=asked),
             target,
-            lambda: _run.prepare(target, arguments, kwargs, echo, asked),
+            lambda: run.prepare(target, arguments, kwargs, echo, asked),
         )
 
     def _submit(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: CallThreads | None = None
     ) -> SandboxFuture[Any]:
-        from hutch import _run
-        from hutch._future import submit
+        from hutch._calls import run
+        from hutch._calls.future import submit
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return submit(
-            lambda token: _run.call(
-                target, arguments, kwargs, echo=True, cancel=token, asked=asked
-            ),
+            lambda token: run.call(target, arguments, kwargs, echo=True, cancel=token, asked=asked),
             threads=threads,
             target=target if threads is None else None,
-            prepare=lambda: _run.prepare(target, arguments, kwargs, True, asked),
+            prepare=lambda: run.prepare(target, arguments, kwargs, True, asked),
         )
 
 
@@ -457,7 +453,7 @@ def make(
     from types import FunctionType
 
     if type(function) is not FunctionType or function.__code__.co_flags & 0x220:
-        from hutch._functions import require_function
+        from hutch._carry.functions import require_function
 
         function = require_function(function)
     plain = function
@@ -465,7 +461,7 @@ def make(
     shared: list[FunctionTarget] = []
 
     def make_target(changed: Options, nonce: str) -> Target:
-        from hutch._target import FunctionTarget
+        from hutch._calls.target import FunctionTarget
 
         data = None  # the bytes are shared while what they depend on is the same
         if shared:

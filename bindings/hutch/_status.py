@@ -120,17 +120,17 @@ def metrics_json() -> list[dict[str, Any]]:
 
 def _asked(ask: Callable[[_core.Client], str]) -> str | None:
     """What the agent that runs answers; None where none runs."""
-    from hutch import _connection
+    from hutch._connect import connection
 
-    return _connection.on_existing(ask)
+    return connection.on_existing(ask)
 
 
 def environments() -> list[dict[str, Any]]:
     """What is in the store. Starts the agent."""
-    from hutch import _connection
+    from hutch._connect import connection
 
     try:
-        answer = json.loads(_connection.ensure_current().client.environments())
+        answer = json.loads(connection.ensure_current().client.environments())
     except _core.Error as error:
         raise from_core(error) from None
     found = answer.get("environments", []) if isinstance(answer, dict) else answer
@@ -138,10 +138,10 @@ def environments() -> list[dict[str, Any]]:
 
 
 def remove_environment(digest: str) -> bool:
-    from hutch import _connection
+    from hutch._connect import connection
 
     try:
-        return _connection.ensure_current().client.remove_environment(digest)
+        return connection.ensure_current().client.remove_environment(digest)
     except _core.Error as error:
         raise from_core(error) from None
 
@@ -150,10 +150,10 @@ def doctor(prove: bool = True) -> dict[str, Any]:
     """Each prerequisite as {"name", "ok", "required", "detail", "fix"}, and "ok" for all that are
     required. `prove`: also really runs a cell and lets a memory limit bite, if the rest is well.
     """
-    from hutch import _launcher
+    from hutch._connect import launcher
 
     try:
-        report: dict[str, Any] = json.loads(_launcher.capture("--doctor"))
+        report: dict[str, Any] = json.loads(launcher.capture("--doctor"))
     except _core.Error as error:
         raise from_core(error) from None
     checks = [dict(check) for check in report.get("checks", [])]
@@ -233,9 +233,9 @@ def _proof(name: str, ok: bool, detail: str, fix: str = "") -> dict[str, Any]:
 
 def close() -> None:
     """Closes this process's connection. The next call opens another one."""
-    from hutch import _connection
+    from hutch._connect import connection
 
-    _connection.close()
+    connection.close()
 
 
 async def close_aio() -> None:

@@ -56,11 +56,11 @@ def _brief(value: Any, room: list[int], depth: int) -> str:
         return _whole_number(value, 4096)
     if kind in (str, bytes, bytearray):
         return repr(value[:200])
-    from hutch import _types
+    from hutch._results import types
 
     brackets = _BRACKETS.get(kind)
-    if brackets is None and _types.is_record(kind):
-        fields = _types.record_fields(value)
+    if brackets is None and types.is_record(kind):
+        fields = types.record_fields(value)
         inner = _list_of(((f"{name}=", item) for name, item in fields), room, depth)
         return f"{kind.__qualname__}({inner})"
     if brackets is None:
@@ -127,11 +127,8 @@ def own_repr(value: Any) -> str | None:
     try:
         return repr(value)
     except BaseException as error:
+        from hutch._results.fields import is_panic
+
         if not isinstance(error, Exception) and not is_panic(error):
             raise
         return None
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether a package in Rust raised it: its panics are not subclasses of Exception."""
-    return type(error).__name__ == "PanicException"

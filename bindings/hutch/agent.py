@@ -9,9 +9,9 @@ from hutch._faults import from_core
 
 def start() -> None:
     """Makes the agent be there, as a first call would."""
-    from hutch import _connection
+    from hutch._connect import connection
 
-    _connection.ensure_current()
+    connection.ensure_current()
 
 
 def stop(drain_sec: float = 0.0) -> None:
@@ -19,19 +19,19 @@ def stop(drain_sec: float = 0.0) -> None:
 
     `drain_sec`: how long calls that run (of any process) may take to finish.
     """
-    from hutch import _connection, _launcher
-    from hutch._checks import _number
+    from hutch._connect import connection, launcher
+    from hutch._options.checks import _number
 
     drain_ms = int(1000 * _number("drain_sec", drain_sec, 0, 86400, zero=True))
-    client = _connection.existing() if drain_ms else None
+    client = connection.existing() if drain_ms else None
     if client is not None:
         try:
             client.stop_agent(drain_ms)
         except _core.Error:
             pass  # it does not answer: what is left of it is removed below
-    _connection.close()
+    connection.close()
     try:
-        _launcher.run("--stop")
+        launcher.run("--stop")
     except _core.Error as error:
         raise from_core(error) from None
 
@@ -41,13 +41,13 @@ def reload() -> bool:
     when it starts. Raises SandboxError, naming the line, where there is a mistake in it: then what
     held goes on.
     """
-    from hutch import _connection
+    from hutch._connect import connection
 
     def reloaded(client: _core.Client) -> bool:
         client.reload()
         return True
 
-    return _connection.on_existing(reloaded) or False
+    return connection.on_existing(reloaded) or False
 
 
 async def start_aio() -> None:

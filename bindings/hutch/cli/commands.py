@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hutch._progress import escape
+from hutch._connect.progress import escape
 
 
 def _print_json(value: Any) -> None:
@@ -108,14 +108,14 @@ def _content(path: str) -> bytes:
 
 
 def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
-    from hutch._requirements import inline_dependencies, inline_metadata
+    from hutch._options.requirements import inline_dependencies, inline_metadata
 
     given = [part for text in options.dependencies for part in _split(text)]
     inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
     if inline and not options.allow_private_index:
-        from hutch import _index
+        from hutch._options import index
 
-        _index.refuse_private()
+        index.refuse_private()
     keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
     if options.environment and keywords["dependencies"]:
         raise ValueError("--environment: give it, or --with and the script's own requirements")
@@ -258,9 +258,9 @@ def agent(options: argparse.Namespace) -> int:
     import hutch
 
     if options.foreground:
-        from hutch import _launcher
+        from hutch._connect import launcher
 
-        _launcher.become(["--foreground", *_launcher.foreground_flags()])
+        launcher.become(["--foreground", *launcher.foreground_flags()])
     if options.action == "stop":
         return stop(options)
     if options.action == "reload":
@@ -287,7 +287,7 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def podman(arguments: list[str]) -> int:
-    from hutch import _launcher
+    from hutch._connect import launcher
 
-    _launcher.become(["--podman", "--", *arguments])
+    launcher.become(["--podman", "--", *arguments])
     return 1

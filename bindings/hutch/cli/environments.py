@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from hutch._environment import Environment
+from hutch._options.environment import Environment
 
 
 def wanted(options: argparse.Namespace, dependencies: Iterable[str]) -> Environment:
@@ -26,9 +26,9 @@ def wanted(options: argparse.Namespace, dependencies: Iterable[str]) -> Environm
 
 def lock(options: argparse.Namespace) -> int:
     """Requirements with versions and hashes, built and seen to load, on stdout or in a file."""
-    from hutch._connection import on_pool
-    from hutch._options import NORMAL
-    from hutch._target import TextTarget
+    from hutch._calls.target import TextTarget
+    from hutch._connect.connection import on_pool
+    from hutch._options.options import NORMAL
 
     if bool(options.environment) == bool(options.digest):
         raise ValueError("hutch env lock REQUIREMENT ...: which? Or --environment PATH")
@@ -84,10 +84,10 @@ def export(options: argparse.Namespace) -> int:
 
 
 def _podman(*arguments: str, out: Any = subprocess.DEVNULL, check: bool = True) -> None:
-    from hutch import _launcher
+    from hutch._connect import launcher
 
     done = subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", *arguments],
+        [launcher.PROGRAM, "--podman", "--", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.PIPE,

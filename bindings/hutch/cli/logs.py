@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hutch._progress import escape
+from hutch._connect.progress import escape
 
 _POLL_SEC = 0.3
 
@@ -22,7 +22,8 @@ _POLL_SEC = 0.3
 def run(options: argparse.Namespace) -> int:
     if options.audit:
         return _audit(options)
-    from hutch import _core, _launcher
+    from hutch import _core
+    from hutch._connect import launcher
     from hutch.cli.commands import _print_json, podman
 
     arguments = ["logs"]
@@ -34,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     if not options.json:
         return podman([*arguments, container])
     done = subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", *arguments, container],
+        [launcher.PROGRAM, "--podman", "--", *arguments, container],
         capture_output=True,
         text=True,
         errors="backslashreplace",
