@@ -181,6 +181,15 @@ class AsOutcome:
         self, outcome: type[Any], usage: type[Any], enforcement: str, program: bool
     ) -> None: ...
 
+class KnownPool:
+    """Where a FastCall's pool must still be found: `connection` is the process's, and has `pool`
+    under `name` in `pools`.
+    """
+
+    def __init__(
+        self, connection: object, pools: dict[str, Any], name: str, pool: object
+    ) -> None: ...
+
 class FastCall:
     """A warm call of one function, whole; bindings/fast_call.h says more."""
 
@@ -188,7 +197,7 @@ class FastCall:
         self,
         *,
         hooks: FastHooks,
-        what: tuple[Any, ...],
+        pool: KnownPool,
         client: Client,
         key: str,
         meta: bytes,
@@ -274,7 +283,7 @@ class Client:
         what becomes of it, and with `output` what it prints.
         """
 
-    def cancel(self, flight: int) -> None: ...
+    def cancel(self, call: int) -> None: ...
     def next(self, patience_sec: float) -> list[tuple[int, Literal[0, 1, 2, 3, 4], Any]]:
         """What happened to the calls that were started: (number, 0 or 1, what it printed as
         bytes), or, once for each, (number, 2, its CallResult), (number, 3, an OpenCall: `conclude`
@@ -283,8 +292,8 @@ class Client:
         """
 
     def conclude(self, open: OpenCall) -> CallResult: ...
-    def land(self) -> None:
-        """No call that was started is under way any more."""
+    def end_background_calls(self) -> None:
+        """To be called when no call that was started is in flight any more."""
 
     def status(self) -> str:
         """The agent's state as JSON text."""

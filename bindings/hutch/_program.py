@@ -143,8 +143,8 @@ class Program:
         from hutch._calls import run
 
         target = self._resolved()
-        fast = target.fast[True]
-        outcome: Any = NotImplemented if fast is None else fast[0](target, fast, (), {})
+        fast = target.fast_outcome
+        outcome: Any = NotImplemented if fast is None else fast.call(target, fast, (), {})
         if outcome is NotImplemented:
             outcome = run.call(target)
         _hint_at_metadata(outcome, self._source)

@@ -75,9 +75,9 @@ class SandboxedFunction(Generic[P, R]):
         """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
         target = self._target or self._resolved()
         given = (*self._bound, *args) if self._bound else args
-        fast = target.fast[False]
+        fast = target.fast_value
         if fast is not None:
-            value: R = fast[0](target, fast, given, kwargs)
+            value: R = fast.call(target, fast, given, kwargs)
             if value is not NotImplemented:
                 return value
         from hutch._calls import run
@@ -93,9 +93,9 @@ class SandboxedFunction(Generic[P, R]):
         what Hutch itself failed at.
         """
         target = self._target or self._resolved()
-        fast = target.fast[True]
+        fast = target.fast_outcome
         if fast is not None:
-            outcome: Any = fast[0](target, fast, (*self._bound, *args), kwargs)
+            outcome: Any = fast.call(target, fast, (*self._bound, *args), kwargs)
             if outcome is not NotImplemented:
                 return cast("Outcome[R]", outcome)
         return self._call(args, kwargs, False)

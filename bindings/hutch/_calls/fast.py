@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fast path of a warm, waited-for call: made after a first one, see bindings/fast_call.h.
 
-What a target keeps of it is the state that _core.FastCall asks for. Safe on any thread.
+A target keeps the FastState that _core.FastCall asks for. Safe on any thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hutch import _core
 from hutch._calls import outcomes
 from hutch._calls.annotation import check
 from hutch._calls.echo import Streams
+from hutch._calls.target import FastState, Target
 from hutch._carry.survey import MISSING
 from hutch._connect import connection as connections
 from hutch._connect.connection import SAFE_TO_REPEAT, PoolRequest, Prepared
 from hutch._errors import SerializationError
 from hutch._outcome import Outcome, Usage
-
-if TYPE_CHECKING:
-    from hutch._calls.target import Target
 
 _MIB = 1 << 20
 
@@ -31,30 +29,47 @@ def make(
     code: _core.Function,
     meta: bytes,
     pool: Prepared,
+    *,
     as_outcome: bool,
     again: Callable[..., Any],
 ) -> None:
     """Lets the target's next call take the fast path, where it may. `as_outcome`: its calls that
     give an Outcome, else those that give the value. `again`: makes a call the other way.
     """
-    target.fast[as_outcome], target.made_fast[as_outcome] = None, (code, pool)
+    if as_outcome:
+        target.fast_outcome, target.fast_outcome_key = None, (code, pool)
+        target.fast_outcome = _state(target, code, meta, pool, as_outcome, again)
+    else:
+        target.fast_value, target.fast_value_key = None, (code, pool)
+        target.fast_value = _state(target, code, meta, pool, as_outcome, again)
+
+
+def _state(
+    target: Target,
+    code: _core.Function,
+    meta: bytes,
+    pool: Prepared,
+    as_outcome: bool,
+    again: Callable[..., Any],
+) -> FastState | None:
+    """None: each call has to go the other way."""
     watch = target.watch(code)
     connection = connections.ready()
     # A pool of another request depends on files, which are looked at for each call.
     if watch is None or connection is None or type(target.request) is not PoolRequest:
-        return
+        return None
     name = target.request.name
     if connection.pools.get(name) is not pool or target.options.key is not None:
-        return
+        return None
     annotation = target.annotation
     if annotation is Any or target.is_program:
         annotation = None
     elif type(annotation) is not type:
-        annotation = ...  # no value's type: it is checked
+        annotation = ...  # no value has this type, so each is checked
     options = target.options
     call = _core.FastCall(
         hooks=_hooks(as_outcome, again),
-        what=(connection, connection.pools, name, pool),
+        pool=_core.KnownPool(connection, connection.pools, name, pool),
         client=connection.client,
         key=pool.key,
         meta=meta,
@@ -68,8 +83,8 @@ def make(
         if as_outcome
         else None,
     )
-    state = (call, *watch, MISSING, {} if target.is_program else target.named_types, annotation)
-    target.fast[as_outcome] = state
+    types = {} if target.is_program else target.named_types
+    return FastState(call, *watch, MISSING, types, annotation)
 
 
 @lru_cache(None)

@@ -64,10 +64,10 @@ def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         except SerializationError:
             pass
         else:
-            if target.made_fast[False] != (code, pool):
+            if target.fast_value_key != (code, pool):
                 from hutch._calls import fast
 
-                fast.make(target, code, meta, pool, False, value)
+                fast.make(target, code, meta, pool, as_outcome=False, again=value)
             return returned
     return concluded(target, result, pool, args, kwargs)
 
@@ -113,11 +113,11 @@ def _call(
         and cancel is None
         and asked is None
         and outcome.ok
-        and target.made_fast[True] != (code, pool)
+        and target.fast_outcome_key != (code, pool)
     ):
         from hutch._calls import fast
 
-        fast.make(target, code, sent, pool, True, call)
+        fast.make(target, code, sent, pool, as_outcome=True, again=call)
     return outcome
 
 

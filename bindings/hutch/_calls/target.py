@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections.abc import Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch import _core
 from hutch._carry import arguments
@@ -35,6 +35,20 @@ _MIB = 1 << 20
 _PLAIN, _PLAIN_KEPT, _PLAIN_CHUNK, _PLAIN_PROGRAM = b"P", b"K", b"C", b"R"
 _INLINE = (64 << 10) - 48  # bytes of a result that comes with its reply
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
+
+
+class FastState(NamedTuple):
+    """What the fast path of a target needs: bindings/fast_call.cc reads it by position. The target
+    holds it, so that the garbage collector knows of all that it refers to.
+    """
+
+    call: _core.FastCall
+    watched: list[Any]  # of a Watch, as the next two
+    attributes: list[Any]
+    cells: list[Any]
+    missing: object  # what stands for the content of an empty cell
+    types: dict[str, type]  # Target.named_types
+    annotation: Any  # the one type that needs no check, None: none does, or `...`: each does
 
 
 class Target:
@@ -66,9 +80,12 @@ class Target:
             memory_bytes=options.memory_mb * _MIB,
         )
         self._types: dict[str, type] | None = None
-        # See _fast; for calls that give the value, and for those that give an Outcome.
-        self.fast: list[Any] = [None, None]
-        self.made_fast: list[Any] = [None, None]  # (code, pool) that each was made of
+        # The fast paths of calls that give the value, and of those that give an Outcome.
+        self.fast_value: FastState | None = None
+        self.fast_outcome: FastState | None = None
+        # The (code, pool) that each was last made for, whether or not there is one.
+        self.fast_value_key: tuple[Any, ...] = ()
+        self.fast_outcome_key: tuple[Any, ...] = ()
 
     @property
     def identity(self) -> str:
