@@ -241,33 +241,33 @@ CallRecord PyClient::Call(const std::string& key, const CallRequest& request,
 uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py::object& function,
                          const py::bytes& arguments, const py::sequence& buffers,
                          const CallTerms& terms, bool output, double begun) {
-  if (!flying_) flying_ = Live();
+  if (!background_) background_ = Live();
   auto bytes =
       std::make_shared<CallBytes>(meta, function, arguments, buffers, terms, TimePoint(begun));
   CallRequest request = bytes->request;
-  return flying_->flights().Start(key, std::move(request), std::move(bytes), output);
+  return background_->flights().Start(key, std::move(request), std::move(bytes), output);
 }
 
-void PyClient::Cancel(uint64_t flight) {
-  if (flying_) flying_->flights().Cancel(flight);
+void PyClient::Cancel(uint64_t call) {
+  if (background_) background_->flights().Cancel(call);
 }
 
 py::list PyClient::Next(double patience_sec) {
-  const std::shared_ptr<Client> client = flying_;
-  py::list told;
-  if (!client) return told;
+  const std::shared_ptr<Client> client = background_;
+  py::list list;
+  if (!client) return list;
   std::vector<FlightEvent> events;
   {
     const py::gil_scoped_release no_gil;
     events = client->flights().Next(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
   }
-  for (FlightEvent& event : events) told.append(ToTuple(event));
-  return told;
+  for (FlightEvent& event : events) list.append(ToTuple(event));
+  return list;
 }
 
 CallResult PyClient::Conclude(OpenCall& open) {
-  const std::shared_ptr<Client> client = flying_ ? flying_ : Live();
+  const std::shared_ptr<Client> client = background_ ? background_ : Live();
   CallRecord record = [&] {
     const py::gil_scoped_release no_gil;
     return client->Conclude(open);
@@ -284,11 +284,11 @@ std::string PyClient::Ask(const std::string& what, uint64_t timeout_ms) {
 
 void PyClient::Abandon() {
   if (client_) client_->Abandon();
-  if (flying_) flying_->Abandon();
+  if (background_) background_->Abandon();
 }
 
 void PyClient::Close() {
-  if (flying_) flying_->flights().Stop();
+  if (background_) background_->flights().Stop();
   client_.reset();
 }
 

@@ -146,14 +146,14 @@ class PyClient {
   CallRecord Call(const std::string& key, const CallRequest& request, const CancelToken* cancel,
                   const PyOutput& output);
 
-  // ---- calls that nobody waits for one by one
+  // ---- background calls: no thread waits for each of them
   uint64_t Start(const std::string& key, const py::bytes& meta, const py::object& function,
                  const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
                  bool output, double begun);
-  void Cancel(uint64_t flight);
+  void Cancel(uint64_t call);
   py::list Next(double patience_sec);
   CallResult Conclude(OpenCall& open);
-  void Land() { flying_.reset(); }
+  void EndBackgroundCalls() { background_.reset(); }
 
   std::string Ask(const std::string& what, uint64_t timeout_ms);
   void Abandon();
@@ -163,7 +163,7 @@ class PyClient {
   std::shared_ptr<Client> Live() const;
 
   std::shared_ptr<Client> client_;
-  std::shared_ptr<Client> flying_;  // while calls may be under way that nobody waits for
+  std::shared_ptr<Client> background_;  // while background calls may be in flight
 };
 
 // What Python's time.monotonic() said; 0: nothing.

@@ -165,10 +165,10 @@ PYBIND11_MODULE(_core, m) {
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),
            py::arg("begun"))
-      .def("cancel", &PyClient::Cancel, py::arg("flight"))
+      .def("cancel", &PyClient::Cancel, py::arg("call"))
       .def("next", &PyClient::Next, py::arg("patience_sec"))
       .def("conclude", &PyClient::Conclude, py::arg("open"))
-      .def("land", &PyClient::Land)
+      .def("end_background_calls", &PyClient::EndBackgroundCalls)
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
       .def(
           "metrics",

@@ -24,7 +24,7 @@ from hutch._errors import SandboxError
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
-    from hutch._calls.in_flight import Flight
+    from hutch._calls.in_flight import InFlightCall
     from hutch._calls.prepared_call import PreparedCall
     from hutch._calls.target import Target
 
@@ -42,7 +42,7 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Before the interpreter goes: threads that come back from a call would find it gone."""
+    """Cancels all calls before the interpreter ends, after which no thread may return from one."""
     waiting = list(_in_flight)
     for future in waiting:
         future.cancel()
@@ -51,7 +51,7 @@ def _at_exit() -> None:
         try:
             future.exception(max(0.0, deadline - time.monotonic()))
         except BaseException:
-            continue  # cancelled; or too late: the agent kills what is left after this process
+            continue  # cancelled, or too late: the agent kills the cells of a process that ended
     if "hutch._calls.in_flight" in sys.modules:
         from hutch._calls import in_flight
 
@@ -70,7 +70,7 @@ class SandboxFuture(Future[R]):
     def __init__(self) -> None:
         super().__init__()
         self._token = _core.Cancel()
-        self._flight: Flight | None = None
+        self._in_flight: InFlightCall | None = None
         self._outcome: Outcome[R] | None = None
 
     def cancel(self) -> bool:
@@ -79,9 +79,9 @@ class SandboxFuture(Future[R]):
         if self.done():
             return self.cancelled()
         self._token.cancel()
-        flight = self._flight
-        if flight is not None:
-            flight.cancel()
+        call = self._in_flight
+        if call is not None:
+            call.cancel()
         return True
 
     def cancelled(self) -> bool:
@@ -104,7 +104,7 @@ class SandboxFuture(Future[R]):
             raise SandboxCancelled("the call was cancelled before it ran") from None
 
     def outcome(self, timeout: float | None = None) -> Outcome[R]:
-        """The call's Outcome; raises what was wrong before there could be one."""
+        """The call's Outcome. Raises what failed before there could be one."""
         try:
             error = self.exception(timeout)
         except SandboxCancelled as cancelled:
@@ -150,7 +150,8 @@ def submit(
     target: Target | None = None,
     prepare: Callable[[], PreparedCall] | None = None,
 ) -> SandboxFuture[R]:
-    """`run`: the call as a thread of `threads` makes it. `prepare`: the same call, made to fly.
+    """`run`: the call as a thread of `threads` makes it. `prepare`: the same call, to be in flight
+    without a thread of its own.
     `unwrap=False`: the future's result is the Outcome itself.
     """
     future: SandboxFuture[R] = SandboxFuture()
@@ -160,22 +161,22 @@ def submit(
         (threads or shared_threads()).start(lambda: future._work(run, unwrap))
 
     if target is not None and prepare is not None:
-        from hutch._calls.in_flight import fly
+        from hutch._calls import in_flight
 
         def made() -> PreparedCall:
             ready = prepare()
             future.set_running_or_notify_cancel()
             return ready
 
-        flight = fly(
+        call = in_flight.start(
             made,
             target,
             lambda outcome: future._settle(outcome, unwrap),
             future.set_exception,
             on_a_thread,
         )
-        if flight is not None:
-            future._flight = flight
+        if call is not None:
+            future._in_flight = call
             return future
     on_a_thread()
     return future

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that nobody waits for one by one: submitted, awaited, mapped. One thread for all of them.
+"""Calls in flight that no thread waits for one by one: submitted, awaited, mapped. One thread polls
+for all of them.
 
-`fly` starts a call where nothing has to be waited for first: its pool is known, its bytes are made
-at once, its large arguments are few. The thread that polls all cells gives each its end. What
-cannot fly, and what certainly did not run and is to be repeated, goes to a thread of its own as any
-call does. Safe on any thread.
+`start` starts a call where nothing has to be waited for first: its pool is known, its bytes are
+made at once, its large arguments are few. The thread that polls all cells then reports how each
+ended. Other calls, and those that certainly did not run and are to be repeated, are made by a
+thread of their own, which waits. Safe on any thread.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _LARGE = 1 << 20  # bytes of arguments: placing more would keep the others waiti
 _IDLE_SEC = 10.0
 
 
-class Flight:
-    """A call in flight. One of `done`, `failed` and `retry` is called, once, on the thread
-    of all flights; `retry`: it certainly did not run, and may be repeated.
+class InFlightCall:
+    """One of `done`, `failed` and `retry` is called, once, on the driver's thread; `retry`: the
+    call certainly did not run, and may be repeated.
     """
 
     __slots__ = ("prepared", "pool", "driver", "id", "streams", "done", "failed", "retry")
@@ -77,39 +78,39 @@ class Flight:
 
 
 class Driver:
-    """The thread that drives the flights of one connection, while there are any."""
+    """The thread that drives the calls in flight of one connection, while there are any."""
 
     def __init__(self, client: _core.Client) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._flights: dict[int, Flight] = {}
+        self._in_flight: dict[int, InFlightCall] = {}
         self._thread: threading.Thread | None = None
         _drivers.add(self)
 
-    def start(self, flight: Flight) -> None:
-        prepared = flight.prepared
+    def start(self, call: InFlightCall) -> None:
+        prepared = call.prepared
         with self._lock:
-            flight.id = self._client.start(
-                flight.pool.key,
+            call.id = self._client.start(
+                call.pool.key,
                 prepared.meta,
                 prepared.code,
                 prepared.arguments,
                 prepared.buffers,
                 prepared.target.terms,
-                flight.streams is not None,
+                call.streams is not None,
                 prepared.begun,
             )
-            self._flights[flight.id] = flight
+            self._in_flight[call.id] = call
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._serve, name="hutch-flights", daemon=True
+                    target=self._serve, name="hutch-in-flight", daemon=True
                 )
                 self._thread.start()
 
-    def cancel(self, flight: Flight) -> None:
+    def cancel(self, call: InFlightCall) -> None:
         with self._lock:
-            if flight.id in self._flights:
-                self._client.cancel(flight.id)
+            if call.id in self._in_flight:
+                self._client.cancel(call.id)
 
     def end(self, timeout: float) -> None:
         thread = self._thread
@@ -122,45 +123,45 @@ class Driver:
             events = self._client.next(_IDLE_SEC)
             if not events:
                 with self._lock:
-                    if not self._flights:
+                    if not self._in_flight:
                         self._thread = None
-                        self._client.land()
+                        self._client.end_background_calls()
                         return
             for number, kind, what in events:
                 with self._lock:
-                    flight = self._flights[number] if kind < 2 else self._flights.pop(number)
-                self._tell(flight, kind, what)
-                del flight, what
+                    call = self._in_flight[number] if kind < 2 else self._in_flight.pop(number)
+                self._tell(call, kind, what)
+                del call, what
             del events
 
-    def _tell(self, flight: Flight, kind: int, what: Any) -> None:
+    def _tell(self, call: InFlightCall, kind: int, what: Any) -> None:
         if kind == 2:
-            flight.finish(what)
+            call.finish(what)
         elif kind == 3:
             from hutch._calls.threads import shared_threads
 
-            shared_threads().start(lambda: self._conclude(flight, what))
+            shared_threads().start(lambda: self._conclude(call, what))
         elif kind == 4:
-            flight.fail(what)
-        elif flight.streams is not None:
-            flight.streams.feed(kind, what)
+            call.fail(what)
+        elif call.streams is not None:
+            call.streams.feed(kind, what)
 
-    def _conclude(self, flight: Flight, what: _core.OpenCall) -> None:
-        """What a limit, a death or a cancellation measured has still to be reported."""
+    def _conclude(self, call: InFlightCall, what: _core.OpenCall) -> None:
+        """Waits for the report of a call that a limit, a death or a cancellation ended."""
         try:
             result = self._client.conclude(what)
         except BaseException as error:
-            flight.fail(error)
+            call.fail(error)
             return
-        flight.finish(result)
+        call.finish(result)
 
 
-# Of every connection, also of one that was closed or lost: its thread may live on for a moment.
+# Those of all connections. The thread of one that was closed or lost may run on for a moment.
 _drivers: weakref.WeakSet[Driver] = weakref.WeakSet()
 
 
 def end_all(timeout: float) -> None:
-    """Before the interpreter goes: a thread would come back from its wait to find it gone."""
+    """To be called before the interpreter ends, after which no thread may return from its wait."""
     for driver in list(_drivers):
         driver.end(timeout)
 
@@ -176,14 +177,14 @@ def driver_of(connection: Connection) -> Driver:
         return driver
 
 
-def fly(
+def start(
     make: Callable[[], PreparedCall],
     target: Target,
     done: Callable[[Any], None],
     failed: Callable[[BaseException], None],
     retry: Callable[[], None],
-) -> Flight | None:
-    """None: it has to go the other way, whatever the reason."""
+) -> InFlightCall | None:
+    """None, for any reason: a thread has to make the call and wait for it."""
     options = target.options
     if options.key is not None or options.on_stdout is not None or options.on_stderr is not None:
         return None
@@ -197,8 +198,8 @@ def fly(
         prepared = make()
         if sum(memoryview(buffer).nbytes for buffer in prepared.buffers) > _LARGE:
             return None
-        flight = Flight(prepared, pool, driver_of(connection), done, failed, retry)
-        flight.driver.start(flight)
+        call = InFlightCall(prepared, pool, driver_of(connection), done, failed, retry)
+        call.driver.start(call)
     except Exception:
-        return None  # the other way it is reported as any call's failure
-    return flight
+        return None  # the thread that makes the call reports it
+    return call

@@ -25,7 +25,7 @@ from hutch._calls.target import Target
 from hutch._calls.threads import CallThreads
 from hutch._carry import arguments
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
-from hutch._options.checks import _shown, _whole
+from hutch._options.checks import _whole, _shown
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ RunChunk = Callable[[list[Item], _core.Cancel], list[Outcome[Any]]]
 
 
 class ChunkRunner(NamedTuple):
-    """How a chunk is run: on a thread, or made to fly."""
+    """How a chunk is run: on a thread, or by the thread of all calls in flight."""
 
     on_a_thread: RunChunk
     target: Target | None = None
@@ -79,8 +79,8 @@ class Plan:
         self.retries = _whole("retries", retries, 0, 1000)
 
 
-class _Flight:
-    """One chunk that runs."""
+class _RunningChunk:
+    """One chunk that is in flight."""
 
     __slots__ = ("items", "future", "repeats")
 
@@ -94,10 +94,10 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
     """Yields values, or Outcomes with on_error="outcome"."""
     threads = CallThreads(plan.concurrency)
     source = iter(items)
-    flights: deque[_Flight] = deque()
+    chunks: deque[_RunningChunk] = deque()
     window = plan.least
 
-    def start(chunk: list[Item], repeats: int = 0) -> _Flight:
+    def start(chunk: list[Item], repeats: int = 0) -> _RunningChunk:
         make = runner.prepare
         future: SandboxFuture[Any] = submit(
             lambda token: runner.on_a_thread(chunk, token),  # type: ignore[arg-type,return-value]
@@ -106,26 +106,26 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
             target=runner.target,
             prepare=None if make is None else lambda: make(chunk),
         )
-        return _Flight(chunk, future, repeats)
+        return _RunningChunk(chunk, future, repeats)
 
     try:
         while True:
-            while len(flights) < window:
+            while len(chunks) < window:
                 chunk = list(islice(source, plan.chunksize))
                 if not chunk:
                     break
-                flights.append(start(chunk))
-            if not flights:
+                chunks.append(start(chunk))
+            if not chunks:
                 return
-            flight = flights[0] if plan.ordered else _first_done(flights)
-            outcomes, busy = _outcomes_of(flight, plan, plan.follows_pressure and window > 1)
-            place = flights.index(flight)
+            running = chunks[0] if plan.ordered else _first_done(chunks)
+            outcomes, busy = _outcomes_of(running, plan, plan.follows_pressure and window > 1)
+            place = chunks.index(running)
             if outcomes is None:
                 if busy and plan.follows_pressure:
                     window = max(1, window // 2)
-                flights[place] = start(flight.items, flight.repeats + 1)
+                chunks[place] = start(running.items, running.repeats + 1)
                 continue
-            del flights[place]
+            del chunks[place]
             if plan.follows_pressure:
                 timings = outcomes.timings if type(outcomes) is _Values else outcomes[0].timings
                 window = _followed(window, plan, timings, _pressure())
@@ -135,8 +135,8 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
             for outcome in outcomes:
                 yield outcome.unwrap() if plan.raises else outcome
     finally:
-        for flight in flights:
-            flight.future.cancel()
+        for one in chunks:
+            one.future.cancel()
 
 
 def _pressure() -> float:
@@ -149,7 +149,7 @@ def _pressure() -> float:
 def _followed(window: int, plan: Plan, timings: dict[str, float], pressure: float) -> int:
     """More are in flight while cells come sooner than calls end, fewer while calls wait for cells
     longer than they take: then the host makes cells as fast as it can. The more the host is
-    pressed, by whomever, the less there may be.
+    pressed, by any process, the fewer there may be.
     """
     most = plan.concurrency - round((plan.concurrency - plan.least) * min(1.0, pressure))
     if window > most:
@@ -161,29 +161,29 @@ def _followed(window: int, plan: Plan, timings: dict[str, float], pressure: floa
     return window
 
 
-def _first_done(flights: Iterable[_Flight]) -> _Flight:
+def _first_done(chunks: Iterable[_RunningChunk]) -> _RunningChunk:
     from concurrent.futures import FIRST_COMPLETED, wait
 
-    done = wait([flight.future for flight in flights], return_when=FIRST_COMPLETED).done
-    return next(flight for flight in flights if flight.future in done)
+    done = wait([one.future for one in chunks], return_when=FIRST_COMPLETED).done
+    return next(one for one in chunks if one.future in done)
 
 
 def _outcomes_of(
-    flight: _Flight, plan: Plan, may_shrink: bool
+    running: _RunningChunk, plan: Plan, may_shrink: bool
 ) -> tuple[list[Outcome[Any]] | None, bool]:
-    """None: to be repeated; and whether for want of a cell. `may_shrink`: that want may be of our
-    own making, so fewer are tried, and it is no fault yet.
+    """None: the chunk has to be repeated. The second: because no cell was free. `may_shrink`: this
+    map may itself have taken too many, so that fewer are tried before it counts as a fault.
     """
     try:
-        return flight.future.result(), False
+        return running.future.result(), False
     except SandboxError as error:
         not_run = isinstance(error, SandboxStartupError) and not error.may_have_run
         busy = isinstance(error, SandboxBusy)
-        if not_run and (flight.repeats < plan.retries or (busy and may_shrink)):
+        if not_run and (running.repeats < plan.retries or (busy and may_shrink)):
             return None, busy
         if plan.raises:
             raise
-        return [fault(error) for _ in flight.items], False
+        return [fault(error) for _ in running.items], False
 
 
 def fault(error: SandboxError) -> Outcome[Any]:
@@ -197,7 +197,7 @@ def fault(error: SandboxError) -> Outcome[Any]:
 
 
 class _Values(list[Any]):
-    """The values of a chunk, where nobody asks for Outcomes: one costs more than a short item."""
+    """The values of a chunk, where no Outcomes are wanted: one costs more than a short item."""
 
     timings: dict[str, float]
 
