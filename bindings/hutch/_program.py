@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from hutch._options.checks import _shown
+from hutch._options.checks import quoted
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 
@@ -254,7 +254,7 @@ def function(
     """
     _checked_source(source, "python")
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"{_shown(name)} is not the name of a function")
+        raise ValueError(f"{quoted(name)} is not the name of a function")
     from hutch._sandbox import SandboxedFunction
 
     def make_target(options: Options, nonce: str) -> Target:
@@ -272,7 +272,7 @@ def _checked_source(source: str, language: str) -> str:
     if not isinstance(source, str):
         raise TypeError(f"a program is given as str, not {type(source).__name__}")
     if language != "python":
-        raise ValueError(f'language={_shown(language)} is not supported yet: only "python" is')
+        raise ValueError(f'language={quoted(language)} is not supported yet: only "python" is')
     return source
 
 
@@ -304,7 +304,7 @@ def _given(
     arguments = [args] if isinstance(args, str) else list(args)
     for item in arguments:
         if not isinstance(item, str) or "\0" in item:
-            raise TypeError(f"args takes str without NUL characters, not {_shown(item)}")
+            raise TypeError(f"args takes str without NUL characters, not {quoted(item)}")
     content = None if stdin is None else _bytes("stdin", stdin)
     if files is None:
         return {"args": arguments, "stdin": content}
@@ -330,7 +330,7 @@ def _relative(name: str) -> str:
     path = os.fspath(name)
     parts = path.split("/") if isinstance(path, str) else []
     if not parts or path.startswith("/") or "\0" in path or ".." in parts or not parts[-1]:
-        raise ValueError(f"files= has {_shown(name)}: names are relative to the working directory")
+        raise ValueError(f"files= has {quoted(name)}: names are relative to the working directory")
     return os.path.normpath(path)
 
 

@@ -93,14 +93,14 @@ def test_what_is_mounted_must_be_what_was_looked_at(
 
         return os.listdir("/data/inner")
 
-    looked = host_files.Shown.make_ready
+    looked = host_files.HostFiles.make_ready
 
-    def another(self: host_files.Shown, progress: Callable[..., None]) -> None:
+    def another(self: host_files.HostFiles, progress: Callable[..., None]) -> None:
         looked(self, progress)
         self.spec["inode"] += 1
 
     with monkeypatch.context() as patched:
-        patched.setattr(host_files.Shown, "make_ready", another)
+        patched.setattr(host_files.HostFiles, "make_ready", another)
         with pytest.raises(SandboxStartupError, match="replaced"):
             sandbox(listed, mounts={"/data": data})()
     assert sandbox(listed, mounts={"/data": data})() == ["open.txt"]

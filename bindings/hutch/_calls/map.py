@@ -25,7 +25,7 @@ from hutch._calls.target import Target
 from hutch._calls.threads import CallThreads
 from hutch._carry import arguments
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
-from hutch._options.checks import _whole, _shown
+from hutch._options.checks import _whole, quoted
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Plan:
         cells: int | None = None,
     ) -> None:
         if on_error not in ("raise", "outcome"):
-            raise ValueError(f'on_error={_shown(on_error)}: it is "raise" or "outcome"')
+            raise ValueError(f'on_error={quoted(on_error)}: it is "raise" or "outcome"')
         self.follows_pressure = concurrency is None
         if concurrency is None:
             concurrency = _MOST_BY_ITSELF if cells is None else min(_MOST_BY_ITSELF, cells)
@@ -236,7 +236,7 @@ def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
             target,
             code,
             target.meta(code, "chunk"),
-            arguments.pickle_chunk(target.function, items, target.inside),
+            arguments.pickle_chunk(target.function, items, target.sandbox_modules),
             echo,
             begun,
             lambda result, pool: _outcomes_of_chunk(target, items, result, pool, values),

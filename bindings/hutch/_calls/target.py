@@ -29,7 +29,7 @@ from hutch._options.options import POLICY_FIELDS, Options
 from hutch._results import types
 
 if TYPE_CHECKING:
-    from hutch._carry.host_files import Shown
+    from hutch._carry.host_files import HostFiles
 
 _MIB = 1 << 20
 _PLAIN, _PLAIN_KEPT, _PLAIN_CHUNK, _PLAIN_PROGRAM = b"P", b"K", b"C", b"R"
@@ -63,7 +63,7 @@ class Target:
         self.name = name
         self.function: FunctionType | None = None
         self.options = options
-        self.inside = modules.names_of(options.modules) if options.modules else frozenset()
+        self.sandbox_modules = modules.names_of(options.modules) if options.modules else frozenset()
         self.nonce = nonce
         self.request = self._request(options)
         self.shared = options.isolation == "shared"
@@ -107,7 +107,7 @@ class Target:
         raise NotImplementedError
 
     def pickle(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:
-        return arguments.pickle_arguments(self.function, args, kwargs, self.inside)
+        return arguments.pickle_arguments(self.function, args, kwargs, self.sandbox_modules)
 
     @property
     def named_types(self) -> dict[str, type]:
@@ -127,14 +127,14 @@ class Target:
 
         if not host_files.is_needed(options):
             return PoolRequest(self._spec, _title(options), options.build_sec)
-        return host_files.ShowingRequest(
+        return host_files.HostFilesRequest(
             self._spec,
-            lambda: host_files.looked_through(options),
+            lambda: host_files.inspected(options),
             _title(options),
             options.build_sec,
         )
 
-    def _spec(self, shown: Sequence[Shown] = ()) -> _core.PoolSpec:
+    def _spec(self, shown: Sequence[HostFiles] = ()) -> _core.PoolSpec:
         from hutch._carry import modules
         from hutch._connect import launcher
         from hutch._options import packages
@@ -212,7 +212,7 @@ class Target:
 
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
-        survey = Survey(function, self.inside)
+        survey = Survey(function, self.sandbox_modules)
         if self.options.refuse_secrets:
             refuse_carried_secrets("setup=", survey)
         check_installed(survey.by_name, _installed(self.options))
@@ -233,7 +233,7 @@ class FunctionTarget(Target):
         super().__init__(function.__name__, options, nonce)
         self.function = function
         self.data = data or FunctionBytes(
-            function, _installed(options), self.inside, options.refuse_secrets
+            function, _installed(options), self.sandbox_modules, options.refuse_secrets
         )
         self._local_names = local_names
         self._annotation: Any = self  # self: not resolved yet

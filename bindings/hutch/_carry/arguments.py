@@ -56,7 +56,7 @@ def pickle_arguments(
     function: Callable[..., Any] | None,
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    inside: frozenset[str] = frozenset(),
+    sandbox_modules: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
     """The bytes, and the buffers beside them. Raises SerializationError."""
     kinds = _kinds(args)
@@ -68,15 +68,15 @@ def pickle_arguments(
     try:
         if simple:
             return _simply_pickled((args, kwargs))
-        return _pickled((args, kwargs), inside)
+        return _pickled((args, kwargs), sandbox_modules)
     except Exception as error:
-        raise _naming(function, args, kwargs, inside, error) from error
+        raise _naming(function, args, kwargs, sandbox_modules, error) from error
 
 
 def pickle_chunk(
     function: Callable[..., Any] | None,
     items: Sequence[tuple[Any, ...]],
-    inside: frozenset[str] = frozenset(),
+    sandbox_modules: frozenset[str] = frozenset(),
 ) -> tuple[bytes, list[Any]]:
     """The same of a list of calls' positional arguments."""
     kinds = _kinds(chain.from_iterable(items))
@@ -85,14 +85,14 @@ def pickle_chunk(
         return marshal.dumps(list(map(tuple, items)), 2), []
     calls: list[Any] = [(tuple(map(_outside, args)), {}) for args in items]
     try:
-        return _simply_pickled(calls) if simple else _pickled(calls, inside)
+        return _simply_pickled(calls) if simple else _pickled(calls, sandbox_modules)
     except Exception as error:
         for args, _ in calls:
             try:
-                _pickled(args, inside)
+                _pickled(args, sandbox_modules)
             except Exception as one:
-                raise _naming(function, args, {}, inside, one) from one
-        raise _naming(function, (), {}, inside, error) from error
+                raise _naming(function, args, {}, sandbox_modules, one) from one
+        raise _naming(function, (), {}, sandbox_modules, error) from error
 
 
 def _simply_pickled(value: Any) -> tuple[bytes, list[Any]]:
@@ -100,9 +100,9 @@ def _simply_pickled(value: Any) -> tuple[bytes, list[Any]]:
     return pickle.dumps(value, pickling.PROTOCOL, buffer_callback=_keeps(buffers)), buffers
 
 
-def _pickled(value: Any, inside: frozenset[str]) -> tuple[bytes, list[Any]]:
+def _pickled(value: Any, sandbox_modules: frozenset[str]) -> tuple[bytes, list[Any]]:
     buffers: list[Any] = []
-    return pickling.dumps(value, inside, buffer_callback=_keeps(buffers)), buffers
+    return pickling.dumps(value, sandbox_modules, buffer_callback=_keeps(buffers)), buffers
 
 
 def _keeps(buffers: list[Any]) -> Callable[[PickleBuffer], bool]:
@@ -125,14 +125,14 @@ def _naming(
     function: Callable[..., Any] | None,
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    inside: frozenset[str],
+    sandbox_modules: frozenset[str],
     error: Exception,
 ) -> SerializationError:
     """The error that names the argument: each is tried by itself."""
     found: tuple[str, Any] | None = None
     for name, value in [*zip(_names(function, len(args)), args), *kwargs.items()]:
         try:
-            _pickled(value, inside)
+            _pickled(value, sandbox_modules)
         except Exception as one:
             found, error = (name, value), one
             break

@@ -56,12 +56,12 @@ class FunctionBytes:
         self,
         function: FunctionType,
         dependencies: tuple[str, ...] | None = (),
-        inside: frozenset[str] = frozenset(),
+        sandbox_modules: frozenset[str] = frozenset(),
         refuse_secrets: bool = False,
     ) -> None:
         self._function = function
         self._dependencies = dependencies
-        self._inside = inside
+        self._sandbox_modules = sandbox_modules
         self._refuse_secrets = refuse_secrets
         self._lock = threading.Lock()
         self._survey: Survey | None = None
@@ -88,7 +88,7 @@ class FunctionBytes:
     def _make(self) -> _core.Function:
         survey = self._survey
         if survey is None or not survey.is_current() or survey.mutable:
-            survey = Survey(self._function, self._inside)
+            survey = Survey(self._function, self._sandbox_modules)
             check_installed(survey.by_name, self._dependencies)
             if self._refuse_secrets:
                 refuse_carried_secrets(self._function.__name__, survey)
@@ -98,7 +98,7 @@ class FunctionBytes:
                 self.reads_sources = not _READERS.isdisjoint(survey.names)
                 self.sources = sources(survey.code, survey.classes if self.reads_sources else None)
             self._survey = survey
-        data = pickling.marshalled(self._function, self._inside)
+        data = pickling.marshalled(self._function, self._sandbox_modules)
         if data is None or survey.imports:
             data = function_bytes(self._function, survey)
         if self._blob is None or data != self._data:
@@ -108,7 +108,7 @@ class FunctionBytes:
 
     def carries(self) -> list[Carried]:
         """What travels, the function itself first."""
-        survey = Survey(self._function, self._inside)
+        survey = Survey(self._function, self._sandbox_modules)
         names = frozenset(survey.names)
         total = Carried(
             self._function.__name__, "function", len(function_bytes(self._function, survey))
@@ -119,12 +119,12 @@ class FunctionBytes:
             if name.startswith(modules):
                 continue  # part of the module
             try:
-                size: int | None = len(pickling.dumps(value, self._inside, names))
+                size: int | None = len(pickling.dumps(value, self._sandbox_modules, names))
             except Exception:
                 size = None
             found.append(Carried(name, type(value).__name__, size, _secret_warning(name, value)))
         for name, module in survey.modules.items():
-            size = len(pickling.dumps(module, self._inside, names))
+            size = len(pickling.dumps(module, self._sandbox_modules, names))
             found.append(Carried(name, "module", size))
         return found
 
@@ -137,7 +137,7 @@ def function_bytes(function: FunctionType, survey: Survey) -> bytes:
             operator.getitem, [Deferred(dict.update, places, survey.imports), function], 1
         )
     try:
-        return pickling.dumps(entry, survey.inside, frozenset(survey.names))
+        return pickling.dumps(entry, survey.sandbox_modules, frozenset(survey.names))
     except Exception as error:
         raise _unsendable(function, survey, error) from error
 
@@ -145,7 +145,7 @@ def function_bytes(function: FunctionType, survey: Survey) -> bytes:
 def _unsendable(function: FunctionType, survey: Survey, error: Exception) -> SerializationError:
     for name, value in survey.values.items():
         try:
-            pickling.dumps(value, survey.inside, frozenset(survey.names))
+            pickling.dumps(value, survey.sandbox_modules, frozenset(survey.names))
         except Exception as one:
             return SerializationError(
                 f"{function.__name__} uses {name} ({type(value).__name__}), which cannot be sent: "

@@ -39,7 +39,7 @@ mv -T "$part" "$1/$2" 2>/dev/null || test -e "$1/$2/content"
 """
 
 
-class Shown:
+class HostFiles:
     """One source, as the agent is sent it: `spec`. `kind`: "mounts", or what an environment is
     made of: "links", "venv". Raises ValueError for what may not be shown, naming it.
     """
@@ -58,7 +58,7 @@ class Shown:
                 "what was made as a result, or call as an ordinary user"
             )
         begun = time.monotonic()
-        found = self._look()
+        found = self._inspect()
         self.cost = time.monotonic() - begun
         self.digest = found.digest
         self.spec: _core.MountSpec = {
@@ -71,7 +71,7 @@ class Shown:
             "inode": found.inode,
         }
 
-    def _look(self) -> scan.Findings:
+    def _inspect(self) -> scan.Findings:
         source = self.mount.source
         try:
             found = scan.examine(source, None if self.is_copy else scan.MOST_SECONDS)
@@ -117,7 +117,7 @@ class Shown:
         """
         try:
             if self.is_copy or self.kind != "mounts":
-                return self._look().digest == self.digest
+                return self._inspect().digest == self.digest
             status = os.lstat(self.mount.source)
         except (ValueError, OSError):
             return False
@@ -186,30 +186,30 @@ def _mounted_below(source: str) -> list[str]:
     return places
 
 
-class ShowingRequest(PoolRequest):
+class HostFilesRequest(PoolRequest):
     """A pool's request that follows the changes of what is copied for it."""
 
     def __init__(
         self,
-        make: Callable[[Sequence[Shown]], _core.PoolSpec],
-        look: Callable[[], Sequence[Shown]],
+        make: Callable[[Sequence[HostFiles]], _core.PoolSpec],
+        inspect: Callable[[], Sequence[HostFiles]],
         what: str,
         build_sec: float,
     ) -> None:
         super().__init__(self._made, what, build_sec)
         self._make_with = make
-        self._look_through = look
-        self._shown: Sequence[Shown] = ()
-        self._looked = 0.0
+        self._inspect_all = inspect
+        self._host_files: Sequence[HostFiles] = ()
+        self._inspected_at = 0.0
         self._cost = 0.0
         self._lock = threading.RLock()
 
     def _made(self) -> _core.PoolSpec:
         begun = time.monotonic()
-        self._shown = self._look_through()
-        self._looked = time.monotonic()
-        self._cost = self._looked - begun
-        return self._make_with(self._shown)
+        self._host_files = self._inspect_all()
+        self._inspected_at = time.monotonic()
+        self._cost = self._inspected_at - begun
+        return self._make_with(self._host_files)
 
     def _pause(self) -> float:
         return 0 if self._cost < _CHEAP else self._cost * _PAUSE
@@ -218,11 +218,11 @@ class ShowingRequest(PoolRequest):
     def name(self) -> str:
         with self._lock:
             now = time.monotonic()
-            if self._spec is not None and now - self._looked >= self._pause():
-                if not all(shown.is_current() for shown in self._shown):
+            if self._spec is not None and now - self._inspected_at >= self._pause():
+                if not all(host_files.is_current() for host_files in self._host_files):
                     self._spec, self._name = None, ""
-                self._looked = time.monotonic()
-                self._cost = self._looked - now
+                self._inspected_at = time.monotonic()
+                self._cost = self._inspected_at - now
             return super().name
 
     @property
@@ -233,8 +233,8 @@ class ShowingRequest(PoolRequest):
     def make_ready(self, progress: Callable[[str, str, float, float], None]) -> None:
         with self._lock:
             _ = self.spec
-            for shown in self._shown:
-                shown.make_ready(progress)
+            for host_files in self._host_files:
+                host_files.make_ready(progress)
 
 
 def is_needed(options: Options) -> bool:
@@ -242,11 +242,11 @@ def is_needed(options: Options) -> bool:
     return bool(options.mounts or (environment and (environment.venv or environment.directories)))
 
 
-def looked_through(options: Options) -> list[Shown]:
-    shown = [Shown("mounts", destination, mount) for destination, mount in options.mounts]
+def inspected(options: Options) -> list[HostFiles]:
+    host_files = [HostFiles("mounts", destination, mount) for destination, mount in options.mounts]
     environment = options.environment
     if environment is not None:
-        shown += [Shown("links", "", Mount(place)) for place in environment.directories]
+        host_files += [HostFiles("links", "", Mount(place)) for place in environment.directories]
         if environment.venv:
-            shown.append(Shown("venv", "", Mount(environment.venv)))
-    return shown
+            host_files.append(HostFiles("venv", "", Mount(environment.venv)))
+    return host_files

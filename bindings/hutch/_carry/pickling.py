@@ -141,20 +141,20 @@ def _as_written(code: CodeType) -> CodeType:
 
 
 def portable_function(function: FunctionType) -> FunctionType:
-    """A twin to be pickled in the function's place."""
-    twin = FunctionType(
+    """A copy to be pickled in the function's place."""
+    copied = FunctionType(
         portable_code(function.__code__),
         function.__globals__,
         function.__name__,
         function.__defaults__,
         function.__closure__,
     )
-    twin.__kwdefaults__ = function.__kwdefaults__
-    twin.__qualname__ = function.__qualname__
-    twin.__module__ = function.__module__
-    twin.__dict__.update(function.__dict__)
-    twin.__doc__ = function.__doc__
-    return twin
+    copied.__kwdefaults__ = function.__kwdefaults__
+    copied.__qualname__ = function.__qualname__
+    copied.__module__ = function.__module__
+    copied.__dict__.update(function.__dict__)
+    copied.__doc__ = function.__doc__
+    return copied
 
 
 class Deferred:
@@ -182,19 +182,19 @@ class _Late:
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
-    """`inside`: top-level modules that can be imported inside though they are the caller's own.
+    """`sandbox_modules`: the caller's own top-level modules that can be imported in the sandbox.
     `names`: what is used of modules that are carried; None: everything.
     """
 
     def __init__(
         self,
         file: io.BytesIO,
-        inside: frozenset[str] = frozenset(),
+        sandbox_modules: frozenset[str] = frozenset(),
         names: frozenset[str] | None = None,
         buffer_callback: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(file, PROTOCOL, buffer_callback)
-        self._inside = inside
+        self._sandbox_modules = sandbox_modules
         self._names = names
         self._own: dict[str, bool] = {}
         self._registered: list[ModuleType] = []
@@ -271,7 +271,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             return False
         known = self._own.get(name)
         if known is None:
-            known = top_level(name) not in self._inside and is_own(name)
+            known = top_level(name) not in self._sandbox_modules and is_own(name)
             self._own[name] = known
             if known and name != "__main__":
                 self._register(sys.modules[name])
@@ -304,12 +304,14 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         return state
 
 
-def marshalled(function: FunctionType, inside: frozenset[str] = frozenset()) -> bytes | None:
+def marshalled(
+    function: FunctionType, sandbox_modules: frozenset[str] = frozenset()
+) -> bytes | None:
     """A function that refers to nothing but builtins, as a cell loads it fastest.
     None: it is to be pickled.
     """
     code, space = function.__code__, function.__globals__
-    own = is_own(function.__module__) and top_level(function.__module__) not in inside
+    own = is_own(function.__module__) and top_level(function.__module__) not in sandbox_modules
     if not own and _is_reachable(function):
         return None
     if (
@@ -416,10 +418,10 @@ def _is_reachable(function: Any) -> bool:
 
 def dumps(
     obj: Any,
-    inside: frozenset[str] = frozenset(),
+    sandbox_modules: frozenset[str] = frozenset(),
     names: frozenset[str] | None = None,
     buffer_callback: Callable[[Any], Any] | None = None,
 ) -> bytes:
     file = io.BytesIO()
-    Pickler(file, inside, names, buffer_callback).dump(obj)
+    Pickler(file, sandbox_modules, names, buffer_callback).dump(obj)
     return file.getvalue()

@@ -35,10 +35,12 @@ Watch = tuple[list[tuple[Any, Any, Any]], list[tuple[Any, str, Any]], list[tuple
 
 
 class Survey:
-    """What goes with `function`. `inside`: the caller's top-level modules that are put inside."""
+    """What goes with `function`. `sandbox_modules`: the caller's own top-level modules that the
+    sandbox has.
+    """
 
-    def __init__(self, function: FunctionType, inside: frozenset[str]) -> None:
-        self.inside = inside
+    def __init__(self, function: FunctionType, sandbox_modules: frozenset[str]) -> None:
+        self.sandbox_modules = sandbox_modules
         self.mutable = False
         self.values: dict[str, Any] = {}  # captured, by the name it was found under
         self.by_name: dict[str, str] = {}  # top level of a module that goes by name: found under
@@ -114,7 +116,7 @@ class Survey:
 
     def _may_be_own(self, name: str, space: Mapping[str, Any]) -> bool:
         top = top_level(name) or space.get("__package__") or ""
-        return bool(top) and not is_standard(top) and top not in self.inside
+        return bool(top) and not is_standard(top) and top not in self.sandbox_modules
 
     def _note_import(self, name: str, level: Any, space: Mapping[str, Any]) -> None:
         import importlib
@@ -123,7 +125,12 @@ class Survey:
             package = space.get("__package__") or ""
             parts = package.split(".")
             name = ".".join([*parts[: len(parts) - level + 1], *([name] if name else [])])
-        if not name or is_standard(name) or top_level(name) in self.inside or is_installed(name):
+        if (
+            not name
+            or is_standard(name)
+            or top_level(name) in self.sandbox_modules
+            or is_installed(name)
+        ):
             return
         if name not in sys.modules and not self._is_own_file(name):
             return
@@ -272,7 +279,7 @@ class Survey:
         if not isinstance(module_name, str):
             return False
         top = top_level(module_name)
-        if top in self.inside or (is_standard(module_name) and module_name != "__main__"):
+        if top in self.sandbox_modules or (is_standard(module_name) and module_name != "__main__"):
             return False
         if is_own(module_name):
             return True

@@ -17,7 +17,7 @@ _YEAR = 366 * 86400.0
 _TIB = 1 << 20  # in MiB
 
 
-def _shown(value: object) -> str:
+def quoted(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:79] + "…"
 
@@ -27,7 +27,7 @@ def _number(name: str, value: Any, low: float, high: float, *, zero: bool = Fals
     if isinstance(value, (bool, str, bytes)) or not (
         hasattr(type(value), "__float__") or hasattr(type(value), "__index__")
     ):
-        raise TypeError(f"{name} takes a number, not {type(value).__name__}: {_shown(value)}")
+        raise TypeError(f"{name} takes a number, not {type(value).__name__}: {quoted(value)}")
     try:
         number = float(value)
     except OverflowError:
@@ -36,9 +36,9 @@ def _number(name: str, value: Any, low: float, high: float, *, zero: bool = Fals
         raise ValueError(f"{name} is NaN: give a number")
     if number < low or (number == low and not zero):
         bound = "0 or more" if zero else f"more than {low:g}"
-        raise ValueError(f"{name}={_shown(value)} is too small: it must be {bound}")
+        raise ValueError(f"{name}={quoted(value)} is too small: it must be {bound}")
     if number > high:
-        raise ValueError(f"{name}={_shown(value)} is too large: it can be at most {high:g}")
+        raise ValueError(f"{name}={quoted(value)} is too large: it can be at most {high:g}")
     return number
 
 
@@ -48,12 +48,12 @@ def _whole(name: str, value: Any, low: int, high: int) -> int:
     if isinstance(value, bool) or not hasattr(type(value), "__index__"):
         if isinstance(value, float):
             raise ValueError(f"{name}={value!r} is not a whole number")
-        raise TypeError(f"{name} takes a whole number, not {type(value).__name__}: {_shown(value)}")
+        raise TypeError(f"{name} takes a whole number, not {type(value).__name__}: {quoted(value)}")
     number = value.__index__()
     if number < low:
         raise ValueError(f"{name}={number} is too small: it must be {low} or more")
     if number > high:
-        raise ValueError(f"{name}={_shown(number)} is too large: it can be at most {high}")
+        raise ValueError(f"{name}={quoted(number)} is too large: it can be at most {high}")
     return cast(int, number)
 
 
@@ -77,7 +77,7 @@ def _wait_sec(name: str, value: Any) -> float:
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} takes text, not {type(value).__name__}: {_shown(value)}")
+        raise TypeError(f"{name} takes text, not {type(value).__name__}: {quoted(value)}")
     if "\0" in value:
         raise ValueError(f"{name} holds a NUL character")
     return value
@@ -110,7 +110,7 @@ def _items(name: str, value: Any) -> tuple[Any, ...]:
 
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{name} takes True or False, not {_shown(value)}")
+        raise TypeError(f"{name} takes True or False, not {quoted(value)}")
     return value
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from hutch import _core
-from hutch._options.checks import _items, _shown, _text, unknown
+from hutch._options.checks import _items, _text, quoted, unknown
 
 _WAYS = 'give "host", "host:port", "*.host", a network such as "10.1.0.0/16", or "*"'
 
@@ -23,14 +23,14 @@ def allow_network(name: str, value: Any) -> tuple[str, ...]:
     for item in _items(name, value):
         if not isinstance(item, str):
             raise TypeError(
-                f"{name} takes text, not {type(item).__name__}: {_shown(item)}; {_WAYS}"
+                f"{name} takes text, not {type(item).__name__}: {quoted(item)}; {_WAYS}"
             )
         try:
             entries.add(_core.egress_rule(_ascii(item)))
         except _core.Error as error:
-            raise ValueError(f"{name}={_shown(item)}: {error.message}; {_WAYS}") from None
+            raise ValueError(f"{name}={quoted(item)}: {error.message}; {_WAYS}") from None
         except UnicodeError:
-            raise ValueError(f"{name}={_shown(item)} is not a valid hostname; {_WAYS}") from None
+            raise ValueError(f"{name}={quoted(item)} is not a valid hostname; {_WAYS}") from None
     return tuple(sorted(entries))
 
 
@@ -151,7 +151,7 @@ def secrets(name: str, value: Any) -> Secrets:
         normal = _core.normal_host(_host(name, host))
         if not normal:
             raise ValueError(
-                f"{name} has {_shown(host)}: it takes whole names of hosts, without port or '*'"
+                f"{name} has {quoted(host)}: it takes whole names of hosts, without port or '*'"
             )
         pairs = []
         for header, secret in _pairs(f"{name}[{host!r}]", headers):

@@ -20,10 +20,10 @@ from hutch._options.checks import (
     _optional_sec,
     _pairs,
     _sec,
-    _shown,
     _text,
     _wait_sec,
     _whole,
+    quoted,
     unknown,
 )
 
@@ -235,7 +235,7 @@ def _preload(name: str, value: Any) -> tuple[str, ...] | None:
     items = _items(name, value)
     for item in items:
         if not all(part.isidentifier() for part in _text(name, item).split(".")):
-            raise ValueError(f"{name} takes names of modules; {_shown(item)} is not one")
+            raise ValueError(f"{name} takes names of modules; {quoted(item)} is not one")
     return items
 
 
@@ -248,7 +248,7 @@ def _callable(name: str, value: Any) -> Any:
 def _isolation(name: str, value: Any) -> str:
     if isinstance(value, str) and value in _MAX_CALLS:
         return value
-    raise ValueError(f'{name}={_shown(value)}: it is "cell", "container", "gvisor" or "shared"')
+    raise ValueError(f'{name}={quoted(value)}: it is "cell", "container", "gvisor" or "shared"')
 
 
 def _pool(name: str, value: Any) -> Pool:
@@ -359,7 +359,7 @@ def _environment(value: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_unsupported(name: str, value: object) -> None:
     nothing, instead = _NOT_YET_SUPPORTED[name]
     if not any(type(value) is type(item) and value == item for item in nothing):
-        raise ValueError(f"{name}={_shown(value)} is not supported yet: {instead}")
+        raise ValueError(f"{name}={quoted(value)} is not supported yet: {instead}")
 
 
 NORMAL = Options()

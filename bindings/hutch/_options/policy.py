@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from hutch._options.checks import _shown, nearest, unknown
+from hutch._options.checks import nearest, quoted, unknown
 from hutch._options.options import FIELDS, NORMAL, POLICY_FIELDS, Options
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Policy:
         if not isinstance(value, (str, os.PathLike)):
             raise TypeError(
                 f"policy takes a preset's name, a hutch.Policy or the path of a TOML file, not "
-                f"{type(value).__name__}: {_shown(value)}"
+                f"{type(value).__name__}: {quoted(value)}"
             )
         if isinstance(value, str) and os.sep not in value and not value.endswith(".toml"):
             meant = nearest(value, _PRESETS)
@@ -132,7 +132,7 @@ class Policy:
         preset = fields.pop("preset", "normal")
         try:
             if not isinstance(preset, str) or preset not in _PRESETS:
-                raise ValueError(f"preset is one of {', '.join(_PRESETS)}, not {_shown(preset)}")
+                raise ValueError(f"preset is one of {', '.join(_PRESETS)}, not {quoted(preset)}")
             return cls(**{**_PRESETS[preset], **fields})
         except (ValueError, TypeError) as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
