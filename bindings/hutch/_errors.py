@@ -66,8 +66,8 @@ class SandboxExecutionError(SandboxError):
             except hutch.SandboxExecutionError as error:
                 if error.is_a(FileNotFoundError): ...
 
-        The cell's own word: it decides no `except` of the host. Raises TypeError for anything but a
-        builtin exception class.
+        The cell reports this and may lie, so no `except` of the host depends on it. Raises
+        TypeError for anything but a builtin exception class.
         """
         return self.error.is_a(kind)
 
@@ -99,15 +99,15 @@ class SandboxDied(SandboxError):
 
 
 class SerializationError(SandboxError, TypeError):
-    """A value that does not travel. `path`: where it is, as `result["models"][2]`."""
+    """A value that cannot be sent or returned. `path`: where it is, as `result["models"][2]`."""
 
     path: str = ""
     type_name: str = ""
 
 
 class AnnotationWarning(UserWarning):
-    """A function returned plain data that its return annotation does not say; they arrived as they
-    are. Once for a function and a place in its result. `check_result=True` makes it an error.
+    """A function returned plain data that does not match its return annotation; it was returned
+    unchanged. Once for each function and place in its result; with `check_result=True` an error.
     """
 
 
@@ -119,13 +119,13 @@ class DependencyInstallError(SandboxError):
 
 
 class RequirementError(DependencyInstallError, ValueError):
-    """A requirement that is refused as it is written, before anything is asked of anybody."""
+    """A requirement that is refused for its text, before anything is downloaded."""
 
 
 class NetworkDenied(SandboxError):
-    """The call failed, and had been refused a host: `host`, `port`; `pattern`: the entry of
-    `allow_network` that would have allowed it. From the proxy's own record, whatever the code said;
-    what it raised is in `.outcome.error`.
+    """The call failed after it had been refused a host: `host`, `port`; `pattern`: the entry of
+    `allow_network` that would have allowed it. These come from the proxy's record, not from the
+    cell; what the code raised is in `.outcome.error`.
     """
 
     host: str = ""
@@ -196,7 +196,7 @@ _execution_classes: dict[str, type[SandboxExecutionError]] = {}
 
 
 def builtin_names(info: Any) -> tuple[str, ...]:
-    """Of what a cell tells as the bases of an error: the names of builtin exception classes."""
+    """The names of builtin exception classes among the bases that a cell reports of an error."""
     if type(info) is not list:
         return ()
     known = vars(builtins)
@@ -210,7 +210,7 @@ def builtin_names(info: Any) -> tuple[str, ...]:
 
 
 def execution_error_class(bases: Sequence[str]) -> type[SandboxExecutionError]:
-    """The class for an error with these builtin bases, nearest first, as the cell tells them."""
+    """The class for an error with these builtin bases, nearest first, as the cell reports them."""
     name = next((name for name in bases if name in ALLOWED), "")
     if not name:
         return SandboxExecutionError

@@ -44,7 +44,7 @@ class _Record:
 
 class ErrorInfo(_Record):
     """An exception as data. `line`: in the user's own source, where known. `bases`: the names of
-    the builtin classes that it is an instance of, nearest first, as the cell fields them.
+    the builtin classes that it is an instance of, nearest first, as the cell reports them.
     """
 
     __slots__ = ("type", "message", "traceback", "line", "hint", "bases")
@@ -71,7 +71,7 @@ class ErrorInfo(_Record):
         return self.bases[0] if self.bases else ""
 
     def is_a(self, kind: type[BaseException]) -> bool:
-        """Whether it was an instance of a builtin exception class, by the cell's own word:
+        """Whether it was an instance of a builtin exception class, as the cell reports it:
         `error.is_a(OSError)`. Raises TypeError for anything but a builtin exception class.
         """
         import builtins
@@ -79,14 +79,14 @@ class ErrorInfo(_Record):
         name = getattr(kind, "__name__", "")
         exception = isinstance(kind, type) and issubclass(kind, BaseException)
         if not exception or vars(builtins).get(name) is not kind:
-            raise TypeError(f"is_a takes a builtin exception class, as OSError, not {kind!r}")
+            raise TypeError(f"is_a takes a builtin exception class such as OSError, not {kind!r}")
         return name in self.bases
 
 
 class Usage(_Record):
     """What a call took. `source`: "warden" (measured outside) or "cell" (reported by it).
 
-    A cell tells the CPU time of its process and of those that it waited for, and the peak of the
+    A cell reports the CPU time of its process and of those that it waited for, and the peak of the
     largest of them; the audit log has what the warden measured.
     `enforcement`: how the limits are enforced on this host. `suggested`: keywords with which the
     call may get further, where a limit ended it: `f.options(**usage.suggested)`.
@@ -124,10 +124,10 @@ class Usage(_Record):
 class NetworkRecord(dict[str, Any]):
     """What the proxy decided about one host and port, and what went there; also as attributes.
 
-    `host`, `port`, `allowed`, `bytes` (`bytes_sent` by the call, `bytes_received`), `count`: of
-    such connections; of what was refused `reason`, and `suggestion`: the narrowest entry of
-    `allow_network` that would have allowed it, "" if there is none. `lost`: it says that the
-    network itself failed, by no doing of the call; `reason` says how.
+    `host`, `port`, `allowed`, `bytes` (`bytes_sent` by the call, `bytes_received`), `count`: the
+    number of such connections. For a refused one, `reason`, and `suggestion`: the narrowest entry
+    of `allow_network` that would have allowed it, "" if there is none. `lost`: the network itself
+    failed, through no fault of the call; `reason` says how.
     """
 
     __module__ = "hutch"
@@ -140,7 +140,7 @@ class NetworkRecord(dict[str, Any]):
 
 
 class SandboxError(Exception):
-    """Everything that Hutch raises is one of these, but for bad arguments to Hutch itself."""
+    """The base of all errors of Hutch, except those about bad arguments to Hutch itself."""
 
     __module__ = "hutch"
 
@@ -177,19 +177,20 @@ class Outcome(_Record, Generic[R]):
 
     `timings`: seconds by this process's clock, which together are what the caller waited for it:
 
-    - "queue": until a cell was there. Of what was submitted or awaited, with the wait for a thread.
+    - "queue": until a cell was free. For a submitted or awaited call, the wait for a thread, too.
     - "environment": until its pool was known: connecting, starting the agent, building.
     - "worker": for a worker to start; not in the two above.
     - "send": pickling the function and the arguments, placing large ones.
     - "run": from sending it until the reply came, or until it was clear that none would.
     - "receive": taking the result, decoding and checking it; after a limit, the measurements.
 
-    `network`: what it reached and was refused, as the proxy recorded it; see `NetworkRecord`.
-    `network_lost`: why it had no network for some of the time, by a fault of Hutch's; "" if it had.
-    A call that failed then is a "fault"; what one returned may be less than it would have been.
+    `network`: the hosts that it reached and was refused, as the proxy recorded; see
+    `NetworkRecord`. `network_lost`: why a fault of Hutch left it without a network for some of the
+    time; "" if none did. A call that failed then is a "fault"; one that returned may have returned
+    less.
 
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
-    whole chunk. Of a fault, what failed on the way to a cell or in it counts as one stage.
+    whole chunk. In a fault, the way to the cell and the time in it count as one stage.
     """
 
     __slots__ = (
@@ -294,7 +295,7 @@ class Outcome(_Record, Generic[R]):
         return self._failure
 
     def fail(self, error: SandboxError) -> Outcome[R]:
-        """Says once what `unwrap` raises. Returns this Outcome."""
+        """Sets the error that `unwrap` raises. Returns this Outcome."""
         self._failure = error
         error.outcome = self
         return self
@@ -320,7 +321,7 @@ class Outcome(_Record, Generic[R]):
     __hash__ = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything of it that JSON can say; a value that JSON cannot is there as its repr."""
+        """All its fields, for JSON; a value that JSON cannot hold is there as its repr."""
         fields: dict[str, Any] = {
             "status": self.status,
             "ok": self.ok,

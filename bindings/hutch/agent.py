@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of this user, by hand: it starts by itself on a first call."""
+"""The agent of this user, controlled by hand. A first call starts it by itself."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from hutch._faults import from_core
 
 
 def start() -> None:
-    """Makes the agent be there, as a first call would."""
+    """Starts the agent unless it runs, as a first call would."""
     from hutch._connect import connection
 
     connection.ensure_current()
 
 
 def stop(drain_sec: float = 0.0) -> None:
-    """Removes the agent and every container of it; nothing there is success.
+    """Removes the agent and all its containers. Succeeds where there are none.
 
     `drain_sec`: how long calls that run (of any process) may take to finish.
     """
@@ -28,7 +28,7 @@ def stop(drain_sec: float = 0.0) -> None:
         try:
             client.stop_agent(drain_ms)
         except _core.Error:
-            pass  # it does not answer: what is left of it is removed below
+            pass  # it does not answer: its containers are removed below
     connection.close()
     try:
         launcher.run("--stop")
@@ -37,9 +37,9 @@ def stop(drain_sec: float = 0.0) -> None:
 
 
 def reload() -> bool:
-    """Makes the agent that runs read its agent.toml again. False: none runs; the next one reads it
-    when it starts. Raises SandboxError, naming the line, where there is a mistake in it: then what
-    held goes on.
+    """Makes the running agent read its agent.toml again. False: none runs; the next one reads it
+    when it starts. Raises SandboxError, naming the line, for a mistake in it: then the previous
+    configuration stays in effect.
     """
     from hutch._connect import connection
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a result that is not what the function's return annotation says.
+"""Results that do not match the function's return annotation.
 
-Plain Python ignores an annotation. So plain data arrive as they are, with one `AnnotationWarning`
-for a function and a place; where the annotation names a class of the caller's (a dataclass, enum,
-NamedTuple or model), or with `check_result=True`, it is a SerializationError. Safe on any thread.
+Plain Python ignores an annotation. So plain data is returned unchanged, with one
+`AnnotationWarning` for each function and place in the result. Where the annotation names a class of
+the caller's (a dataclass, enum, NamedTuple or model), or with `check_result=True`, a
+SerializationError is raised. Safe on any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def check(value: Any, target: Target, path: str = "result") -> None:
         _warn(target, error)
     except RecursionError:
         raise SerializationError(
-            f"{target.name} returned what is nested too deeply to be checked against its "
+            f"{target.name} returned a value that is nested too deeply to be checked against its "
             "annotation",
             hint="return it flattened",
             path=path,
@@ -46,8 +47,8 @@ def check(value: Any, target: Target, path: str = "result") -> None:
 
 def _refusal(target: Target, error: types.AnnotationMismatch) -> SerializationError:
     return SerializationError(
-        f"{target.name} returned something else than it is annotated with: {error}",
-        hint="correct the return annotation, or what is returned",
+        f"{target.name} returned a value that does not match its annotation: {error}",
+        hint="correct the return annotation or the returned value",
         path=error.path,
         type_name=error.type_name,
     )
@@ -62,8 +63,8 @@ def _warn(target: Target, error: types.AnnotationMismatch) -> None:
     import warnings
 
     text = (
-        f"{target.name} returned something else than it is annotated with: {error}; it arrives as "
-        "it is (check_result=True makes this an error)"
+        f"{target.name} returned a value that does not match its annotation: {error}; it is "
+        "returned unchanged (check_result=True makes this an error)"
     )
     try:
         warnings.warn(text, AnnotationWarning, stacklevel=callers_level())

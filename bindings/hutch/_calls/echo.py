@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call prints, on its way to the caller: to callbacks, and shown live.
+"""What a call prints: passed to callbacks, and shown live.
 
 Text of a cell is hostile: what is echoed has its control characters escaped, so that it cannot talk
 to the terminal. Callbacks get the text as it is. One Streams serves one call, on its thread.
@@ -43,9 +43,7 @@ class _Stream:
             stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
         except (OSError, ValueError):
-            self._echo = (
-                False  # the caller's stream is closed: the call goes on, and its Outcome has all
-            )
+            self._echo = False  # the caller closed it: the call goes on, and its Outcome has all
 
 
 class Streams:
@@ -68,7 +66,7 @@ class Streams:
         used.feed(data)
 
     def finish(self) -> None:
-        """Lets out what was held back as half a character."""
+        """Passes on what is held back as half a character."""
         for stream in self._used:
             if stream is not None:
                 stream.feed(b"", True)

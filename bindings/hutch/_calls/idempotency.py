@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`key=`: the same key gives the stored Outcome, and never a second run.
 
-A key names one call: whoever comes with it again, with whatever arguments, gets that call's
-Outcome; with it for another function, an error. Kept by this process, for its latest 1,000 keys. A
-second caller waits for the first. What certainly did not run is not stored. Safe on any thread.
+A key names one call: using it again, with any arguments, gives that call's Outcome; using it for
+another function is an error. This process keeps its latest 1,000 keys. A second caller waits for
+the first. A call that certainly did not run is not stored. Safe on any thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hutch._calls.target import Target
 
 _LIMIT = 1000
-_LOOK_SEC = 0.05  # for whether whoever waits was cancelled
+_POLL_SEC = 0.05  # how often a waiting caller checks whether it was cancelled
 
 
 class _Entry:
@@ -55,7 +55,7 @@ def once(
             return _first(key, entry, run)
         if entry.what != what:
             raise ValueError(
-                f"key={key!r} names a call of {entry.name}; give {target.name} one of its own"
+                f"key={key!r} names a call of {entry.name}; use another key for {target.name}"
             )
         if not _await(entry, cancel):
             return _given_up(key, begun)
@@ -69,7 +69,7 @@ def _await(entry: _Entry, cancel: _core.Cancel | None) -> bool:
     """False: cancelled."""
     if cancel is None:
         return entry.done.wait()
-    while not entry.done.wait(_LOOK_SEC):
+    while not entry.done.wait(_POLL_SEC):
         if cancel.cancelled:
             return False
     return True
@@ -80,7 +80,7 @@ def _given_up(key: str, begun: float) -> Outcome[Any]:
 
     timings = {**dict.fromkeys(STAGES, 0.0), "queue": time.monotonic() - begun}
     outcome = Outcome[Any]("cancelled", timings=timings, may_have_run=True)
-    return outcome.fail(SandboxCancelled(f"no longer waits for the call with key={key!r}"))
+    return outcome.fail(SandboxCancelled(f"stopped waiting for the call with key={key!r}"))
 
 
 def _first(key: str, entry: _Entry, run: Callable[[], Outcome[Any]]) -> Outcome[Any]:
@@ -110,7 +110,7 @@ def _make_room() -> None:
 
 
 def _after_fork() -> None:
-    """In the child: calls under way are the parent's, and nobody here would ever hear of them."""
+    """In the child: calls in flight are the parent's, and their ends would never be seen here."""
     global _lock
     _lock = threading.Lock()
     for key, entry in list(_entries.items()):

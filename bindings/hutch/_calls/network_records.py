@@ -22,8 +22,8 @@ def records(rows: Sequence[tuple[Any, ...]]) -> list[NetworkRecord]:
 
 
 def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
-    """Where a call failed that was refused a host, that is what its caller learns. By the proxy's
-    record alone: what the cell said decides nothing here.
+    """Makes a failed call that was refused a host a NetworkDenied. Only the proxy's record decides
+    this, never the cell's report.
     """
     if outcome.network_lost:
         return _lost(outcome, what)
@@ -50,15 +50,15 @@ def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
 
 
 def _lost(outcome: Outcome[Any], what: str) -> Outcome[Any]:
-    """A call that failed after its network did may have failed for that: it is no answer. What
-    the call did to its own memory, processes and disk stays what it is.
+    """Makes a call that failed after its network did a fault, since that may be why. A limit on
+    memory, processes or disk stays what it is.
     """
     failed = outcome.status in ("raised", "died") or outcome.limit in ("time", "cpu_time")
     if not failed:
         return outcome
     error = SandboxStartupError(
         f"{what} lost its network while it ran, and then failed: {outcome.network_lost}",
-        hint="its failure may come of that; it has run: repeat it if that does no harm",
+        hint="that may be why it failed; it has run: repeat it only if that does no harm",
         may_have_run=True,
     )
     error.__cause__ = outcome.exception()

@@ -38,8 +38,8 @@ _MIB = 1 << 20
 def timings_of_fault(
     error: SandboxError, begun: float, pickled: float, known: float | None, asked: float | None
 ) -> dict[str, float]:
-    """Where the time went until it failed. What failed on the prepared pool is one stage: waiting,
-    where there was no cell to be had; running, where the call may have run; sending otherwise.
+    """Where the time went until it failed. A failure on the prepared pool counts as one stage:
+    waiting, where no cell was free; running, where the call may have run; sending otherwise.
     """
     timings = dict.fromkeys(STAGES, 0.0)
     now = time.monotonic()
@@ -57,14 +57,14 @@ def timings_of_fault(
 
 
 def status_of(error: SandboxError) -> Status:
-    """Of a call that came to no end of its own: given up before it began, or failed by us."""
+    """The status of a call that Hutch ended: cancelled before it began, or failed by a fault."""
     from hutch._cancelled import SandboxCancelled
 
     return "cancelled" if isinstance(error, SandboxCancelled) else "fault"
 
 
 def failure(error: _core.Error, target: Target, begun: float) -> SandboxError:
-    """What failed on the prepared pool, as `send` raises it."""
+    """The error of a failure on the prepared pool, as `send` raises it."""
     failed = from_core(error, pool=target.request.spec["requirements"])
     ran = isinstance(failed, SandboxStartupError) and failed.may_have_run
     timings = timings_of_fault(failed, begun, begun, begun, None)
@@ -116,7 +116,7 @@ def _without_receive_time(
 
 
 def denied(outcome: Outcome[Any], target: Target) -> Outcome[Any]:
-    """Of a call that failed: what it was refused comes first."""
+    """Reports what a failed call was refused before what it raised."""
     if not outcome.network:
         return outcome
     from hutch._calls.network_records import deny
@@ -125,7 +125,7 @@ def denied(outcome: Outcome[Any], target: Target) -> Outcome[Any]:
 
 
 def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
-    """Gives the Outcome of a call that did not return its error."""
+    """Sets the error of the Outcome of a call that did not return."""
     status = result.status
     if status == "raised":
         fields = _error_map(result)
@@ -191,7 +191,7 @@ def _not_decoded(error: _core.DecodeError) -> SerializationError:
     if "too much memory" in str(error):
         hint = (
             "return columns (lists of one type, arrays, bytes or a frame) instead of many small "
-            "dicts and tuples, or raise result_mb, of which twice may be taken"
+            "dicts and tuples, or raise result_mb: the values may take twice that"
         )
     return SerializationError(
         f"the result cannot be decoded: {error}",
@@ -202,8 +202,8 @@ def _not_decoded(error: _core.DecodeError) -> SerializationError:
 
 
 def not_data(outcome: Outcome[Any], error: SerializationError) -> Outcome[Any]:
-    """The function returned what cannot be taken, or not what it is annotated with (then the value
-    is there all the same): as if it had raised that.
+    """Makes it the Outcome of a function that raised `error`: its result cannot be decoded, or does
+    not match its annotation (then `value` is set all the same).
     """
     outcome.status = "raised"
     outcome.error = ErrorInfo("SerializationError", error.message, "", None, error.hint)
@@ -220,7 +220,7 @@ def raised(
     return outcome.fail(execution_error(outcome.error))
 
 
-# Characters that are kept of what a cell says of an error. Its own encoder caps each at 64 KiB.
+# The most characters kept of a cell's report of an error. Its own encoder caps each at 64 KiB.
 _MOST_OF_TEXT = 65_536
 _MOST_OF_TRACEBACK = 262_144
 _MOST_OF_NAME = 1_000
@@ -228,7 +228,7 @@ _MOST_LINES = 1 << 31
 
 
 def error_info(fields: dict[str, Any], target: Target | None = None, limit: str = "") -> ErrorInfo:
-    """An error map of a cell, every field of which may be anything. `limit`: what it is of."""
+    """Reads an error map of a cell, every field of which may be anything. `limit`: the one hit."""
     kind = _str(fields, "type", _MOST_OF_NAME) or "Exception"
     message = _str(fields, "message")
     traceback = _str(fields, "traceback", _MOST_OF_TRACEBACK)
@@ -255,7 +255,7 @@ def _str(fields: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
     left = f"\n… ({len(value) - most:,} more characters left out) …\n"
     if name != "traceback":
         return value[:most] + left
-    return value[: most // 2] + left + value[-most // 2 :]  # its end says what was raised
+    return value[: most // 2] + left + value[-most // 2 :]  # the end says what was raised
 
 
 def _error_map(result: _core.CallResult) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _error_map(result: _core.CallResult) -> dict[str, Any]:
 def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
     limit, options, used = result.limit, target.options, result.usage
     place = ""
-    no_files = limit == "disk"  # where the warden ended it: the kernel refuses all other
+    no_files = limit == "disk"  # if the warden ended it; the kernel refuses anything else
     if result.payload is not None and limit == "result":
         place = _str(_error_map(result), "path", _MOST_OF_NAME)
     elif result.payload is not None:
@@ -297,7 +297,7 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     elif limit == "result":
         amount = _mib(result.result_size)
     if limit in ("time", "cpu_time") and allowed is not None:
-        amount = max(amount or 0.0, allowed)  # who ended it measured on another clock
+        amount = max(amount or 0.0, allowed)  # the limit was measured on another clock
     suggested: dict[str, Any] = {}
     if allowed is not None:
         suggested[keyword] = _doubled(allowed, amount if limit == "result" else None)
@@ -328,7 +328,7 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
         more = f"raise disk_mb, for instance {advice}, or " if advice else ""
         hint = f"{more}make fewer files: there are 128 for each MiB of disk_mb, 65,536 at most"
     if place and not hint:
-        hint = "return less of it: what is referred to many times is returned as many times"
+        hint = "return less: a value that is referred to many times is returned as many times"
     return outcome.fail(kind(message, hint=hint, limit=limit, allowed=allowed, used=amount))
 
 
@@ -381,5 +381,5 @@ def _died(target: Target, outcome: Outcome[Any], detail: str) -> SandboxDied:
         message, hint = f"{target.name} was killed by {name}", _SIGNAL_HINTS.get(name, "")
     else:
         message = f"{target.name} ended its process with exit code {outcome.exit_code}"
-        hint = "" if target.is_program else "return instead of leaving the process"
+        hint = "" if target.is_program else "return from the function instead of ending the process"
     return SandboxDied(message, hint=hint, signal=outcome.signal, exit_code=outcome.exit_code)

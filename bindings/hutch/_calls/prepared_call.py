@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A call whose bytes are made, for whoever sends it."""
+"""A call whose bytes are made, ready to be sent."""
 
 from __future__ import annotations
 

@@ -384,8 +384,8 @@ def refuse_carried_secrets(function: str, survey: Survey) -> None:
         if text:
             raise SerializationError(
                 f"{function} would carry a secret, which its policy refuses: {text}",
-                hint="leave it out; an argument is yours to pass, or a policy with "
-                "refuse_secrets=False to choose",
+                hint="leave it out, pass it as an argument, or use a policy with "
+                "refuse_secrets=False",
                 path=name,
                 type_name=type(value).__name__,
             )
@@ -400,10 +400,11 @@ def require_function(function: Callable[..., Any]) -> FunctionType:
         raise TypeError(f"@sandbox takes a Python function, not {kind}: {function!r:.80}")
     if function.__code__.co_flags & 0x20:
         raise TypeError(
-            f"{function.__name__} is a generator: what it yields cannot leave; return a list"
+            f"{function.__name__} is a generator: what it yields cannot be returned; return a list"
         )
     if function.__code__.co_flags & 0x200:
         raise TypeError(
-            f"{function.__name__} is an async generator: what it yields cannot leave; return a list"
+            f"{function.__name__} is an async generator: what it yields cannot be "
+            "returned; return a list"
         )
     return function

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of the host's files a pool shows: looked through, and copied where the agent cannot reach
-them.
+"""Files of the host that a pool shows: inspected, and copied where the agent cannot reach them.
 
 An ordinary user's Podman mounts the source itself: code inside sees each change at once. Root's
 containers belong to the service user, who may not read root's files: so root's sources are copied,
@@ -25,8 +24,8 @@ from hutch._options.mounts import Mount
 if TYPE_CHECKING:
     from hutch._options.options import Options
 
-_CHEAP = 0.02  # seconds: a look that takes no longer is made for every call
-_PAUSE = 10  # another one again after so many times as long as it took
+_CHEAP = 0.02  # seconds: an inspection that takes no longer is made for every call
+_PAUSE = 10  # others are repeated after so many times as long as they took
 _STORE = """
 set -e
 umask 022
@@ -40,8 +39,8 @@ mv -T "$part" "$1/$2" 2>/dev/null || test -e "$1/$2/content"
 
 
 class HostFiles:
-    """One source, as the agent is sent it: `spec`. `kind`: "mounts", or what an environment is
-    made of: "links", "venv". Raises ValueError for what may not be shown, naming it.
+    """One source; `spec` is what the agent is sent. `kind`: "mounts", or a part of an environment:
+    "links", "venv". Raises ValueError, naming the file, for one that may not be shown.
     """
 
     def __init__(self, kind: str, destination: str, mount: Mount) -> None:
@@ -53,9 +52,9 @@ class HostFiles:
         self.is_copy = bool(paths["service_user"])
         if self.is_copy and mount.writable:
             raise ValueError(
-                f"cannot mount {mount.source} writable: called as root, it is a copy that is "
-                "shown, since the service user's containers have no right to root's files; return "
-                "what was made as a result, or call as an ordinary user"
+                f"cannot mount {mount.source} writable: for root the sandbox is shown a "
+                "copy, since the service user's containers may not use root's files; return what "
+                "was made as a result, or call as an ordinary user"
             )
         begun = time.monotonic()
         found = self._inspect()
@@ -112,8 +111,8 @@ class HostFiles:
         return found
 
     def is_current(self) -> bool:
-        """Whether the source is still what was looked at; of what is not shown as it is, also all
-        that is in it.
+        """Whether the source is still the one that was inspected. The content of a copy or an
+        environment counts, too.
         """
         try:
             if self.is_copy or self.kind != "mounts":
@@ -131,7 +130,7 @@ class HostFiles:
             progress("copy", f"copying {self.mount.source}", 0, 0)
             self._copy()
         try:
-            os.utime(os.path.dirname(content))  # asked for now: it is not removed
+            os.utime(os.path.dirname(content))  # in use now, so it is not removed
             status = os.lstat(content)
         except OSError as error:
             raise SandboxStartupError(
@@ -187,7 +186,7 @@ def _mounted_below(source: str) -> list[str]:
 
 
 class HostFilesRequest(PoolRequest):
-    """A pool's request that follows the changes of what is copied for it."""
+    """A pool's request that follows changes of the files that are copied for it."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ def files_of(items: Iterable[Any]) -> dict[str, bytes]:
             if size > _LIMIT:
                 raise ValueError(
                     f"modules= holds more than {_LIMIT >> 20} MiB, with {path}: "
-                    "large data come by mounts="
+                    "pass large data by mounts="
                 )
             files[relative] = content
     return files
@@ -89,7 +89,7 @@ def _place_of_name(name: str) -> str:
 
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
-        raise ValueError(f"modules= has {top!r}, which is part of Python and always inside")
+        raise ValueError(f"modules= has {top!r}, which is part of Python and always there")
     module = sys.modules.get(top)
     file = getattr(module, "__file__", None)
     paths: list[str] = list(getattr(module, "__path__", ()))

@@ -234,7 +234,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             return kind, (), None, None, iter(list(obj.items()))
         elif isinstance(obj, io.TextIOWrapper):
             # cloudpickle would send the content of a file that is open for reading.
-            raise pickle.PicklingError("an open file does not travel: pass its content")
+            raise pickle.PicklingError("an open file cannot be sent: pass its content")
         elif kind is CodeType:
             return super().reducer_override(portable_code(obj))
         elif kind.__name__ == "ArrowStringArray" and kind.__module__.startswith("pandas."):

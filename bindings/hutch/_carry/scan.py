@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look through a file or directory that is to be shown inside, and a copy of it.
+"""Inspects a file or directory that is to be shown in a sandbox, and copies it.
 
-Everything is opened from the descriptor of the directory that it is in, and no symbolic link is
-followed: whoever may change the tree meanwhile cannot lead the look, nor the copy, elsewhere. No
-shared state.
+Everything is opened from the descriptor of its directory, and no symbolic link is followed: a
+process that changes the tree meanwhile cannot redirect the inspection or the copy. No shared state.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import IO, Any, NamedTuple
 from hutch._options.mounts import special
 
 MOST_ENTRIES = 200_000
-MOST_SECONDS = 5.0  # of a look
+MOST_SECONDS = 5.0  # of an inspection
 MOST_BYTES = 2 << 30  # of a copy
 _SHOWN = 3  # names in a message
 _HOLDS_CREDENTIALS = frozenset(".ssh .aws .gnupg .netrc .git-credentials".split())
@@ -35,7 +34,7 @@ class Entry(NamedTuple):
 
 
 class Findings:
-    """What a look found."""
+    """What an inspection found."""
 
     def __init__(self) -> None:
         self.device = 0
@@ -43,7 +42,7 @@ class Findings:
         self.entries = 0
         self.size = 0  # bytes of all files
         self.digest = ""
-        self.whole = True  # False: it was too large to be looked through
+        self.whole = True  # False: it was too large to be inspected
         self.specials: list[tuple[str, str]] = []  # path, kind
         self.credentials: list[str] = []
         self.private: list[str] = []  # not readable by others
@@ -104,7 +103,7 @@ def _below(parent: int, name: str, path: str, depth: int) -> Iterator[Entry]:
 
 
 def examine(root: str, most_sec: float | None = MOST_SECONDS) -> Findings:
-    """A look at every entry, within bounds of number and time. Raises OSError where the root cannot
+    """Inspects every entry, within bounds of number and time. Raises OSError where the root cannot
     be reached.
     """
     found = Findings()
@@ -147,7 +146,7 @@ def is_open(mode: int) -> bool:
 
 def write_archive(root: str, to: IO[bytes], private: bool) -> None:
     """The tree as tar, below `content`, readable by everybody. What is in it and others may not
-    read is left out unless `private`; so is whatever became something else since the look. Raises
+    read is left out unless `private`; so is one that was replaced since the inspection. Raises
     OSError.
     """
     import tarfile

@@ -198,7 +198,7 @@ class Survey:
                 if not _is_source(value):
                     raise SerializationError(
                         f"{name} is the module {value.__name__}, which is not Python source "
-                        "and cannot travel by value",
+                        "and cannot be sent by value",
                         hint="make a package of it and name that in dependencies=",
                         path=name,
                         type_name="module",

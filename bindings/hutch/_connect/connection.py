@@ -146,7 +146,7 @@ def _report_preload(notes: Any, spec: _core.PoolSpec) -> None:
         if spec["setup"] and isinstance(reply.get("setup"), str):
             raise SandboxStartupError(
                 f"setup= failed: {reply['setup']}",
-                hint="it runs inside, once for each worker, with what dependencies= brings",
+                hint="it runs in the sandbox, once a worker, with what dependencies= installs",
             )
         skipped = reply.get("skipped")
         for name in spec["preload"] or ():

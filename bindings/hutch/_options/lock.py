@@ -34,7 +34,7 @@ def checked(text: str, name: str) -> str:
             if re.match(r"--(require-hashes|only-binary)\b", line):
                 continue
             raise RequirementError(
-                f"{name}: the option {line.split()[0]!r} is not taken in a lock",
+                f"{name}: the option {line.split()[0]!r} is not allowed in a lock",
                 hint="give where packages come from as index_url=",
             )
         lines.append(line)

@@ -138,7 +138,7 @@ def _destination(name: str, value: Any) -> str:
         raise TypeError(f"a destination in {name} is text, not {type(value).__name__}")
     where = f"{name} has the destination {text!r:.120}"
     if not text.startswith("/"):
-        raise ValueError(f"{where}: it is the place inside, and begins with '/'")
+        raise ValueError(f"{where}: a path in the sandbox begins with '/'")
     parts = text.rstrip("/").split("/")[1:]
     if not parts:
         raise ValueError(f"{where}: name a directory of its own, such as '/data'")
@@ -213,7 +213,7 @@ def refusal(path: str) -> str:
             return f"it holds {place}: {reason}"
     for name in CREDENTIALS:
         if f"/{name}/" in path + "/":
-            return f"{name} holds credentials; no sandbox gets those"
+            return f"{name} holds credentials, which no sandbox may see"
     for home in _homes():
         for name in CREDENTIALS:
             if within(os.path.join(home, name), path):

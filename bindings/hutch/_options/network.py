@@ -125,7 +125,7 @@ class Secret:
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise TypeError(
-            "a Secret is not carried anywhere: the proxy adds it to requests; give it to secrets="
+            "a Secret cannot be sent anywhere: the proxy adds it to requests; pass it by secrets="
         )
 
     def to_fields(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def secrets(name: str, value: Any) -> Secrets:
         normal = _core.normal_host(_host(name, host))
         if not normal:
             raise ValueError(
-                f"{name} has {quoted(host)}: it takes whole names of hosts, without port or '*'"
+                f"{name} has {quoted(host)}: it takes full hostnames, without port or '*'"
             )
         pairs = []
         for header, secret in _pairs(f"{name}[{host!r}]", headers):
@@ -180,7 +180,7 @@ def _pairs(name: str, value: Any) -> list[tuple[Any, Any]]:
     if isinstance(value, tuple) and all(isinstance(x, tuple) and len(x) == 2 for x in value):
         return list(value)
     raise TypeError(
-        f"{name} takes {{host: {{header: Secret}}}}, with {type(value).__name__} in no dict's place"
+        f"{name} takes {{host: {{header: Secret}}}}, with a dict where {type(value).__name__} is"
     )
 
 

@@ -143,7 +143,7 @@ def _refuse(given: str, text: str) -> None:
     if "://" in before_marker or re.match(r"[^@\[]+@\s*\S", before_marker):
         raise _refusal(text, "a URL", "give its name and version")
     if before_marker.startswith((".", "~")) or "/" in before_marker or "\\" in before_marker:
-        raise _refusal(text, "a path", "your own code goes in by modules=")
+        raise _refusal(text, "a path", "pass your own code by modules=")
     if before_marker.rstrip().endswith((".whl", ".tar.gz", ".zip", ".txt", ".toml")):
         raise _refusal(text, "a file", "list each requirement by its name")
 

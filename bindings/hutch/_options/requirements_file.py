@@ -93,8 +93,8 @@ def _option(line: str, path: str, root: str, found: _Found, into: list[str]) -> 
     match = _OPTION.fullmatch(line)
     if match is None:
         raise RequirementError(
-            f"{path}: the option {line.split()[0]!r} is not taken",
-            hint="requirements, -r, -c, -i, --extra-index-url and -f are; your own code goes in by "
+            f"{path}: the option {line.split()[0]!r} is not supported",
+            hint="requirements, -r, -c, -i, --extra-index-url and -f are; pass your own code by "
             "modules=",
             requirement=line,
         )

@@ -91,5 +91,5 @@ def _quoted(text: str) -> str:
 
 def _escape(character: str) -> str:
     if 0xD800 <= ord(character) < 0xE000:
-        raise ValueError("TOML holds Unicode text only: a value has bytes that are none")
+        raise ValueError("TOML holds Unicode text only: a value has bytes that are not Unicode")
     return f"\\U{ord(character):08x}"

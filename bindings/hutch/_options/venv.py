@@ -24,8 +24,8 @@ def packages_of(place: str) -> str:
             text = file.read(1 << 16)
     except OSError:
         raise ValueError(
-            f"environment={place!r} is a directory, but no virtual environment: it has no "
-            "pyvenv.cfg that can be read"
+            f"environment={place!r} is a directory but not a virtual environment: it has "
+            "no readable pyvenv.cfg"
         ) from None
     match = re.search(r"(?mi)^version(?:_info)?\s*=\s*(\d+\.\d+)", text)
     have = ".".join(platform.python_version_tuple()[:2])

@@ -38,7 +38,7 @@ def _check(pa: Any, kind: Any, chunks: int) -> None:
         for i in range(kind.num_fields):
             _check(pa, kind.field(i).type, chunks)
     elif str(kind) not in _PLAIN and not is_.is_decimal128(kind):
-        raise ValueError(f"Arrow's {str(kind)[:60]} is of no polars column")
+        raise ValueError(f"Arrow's {str(kind)[:60]} is not the type of a polars column")
 
 
 def frame(table: Any) -> Any:

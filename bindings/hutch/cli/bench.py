@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     _print_table(shown, list(shown[0]))
     if load > 1:
-        print(f"the host was busy: {load:.1f} runnable for each core; believe the ratios only")
+        print(f"the host was busy: {load:.1f} runnable for each core; only the ratios are reliable")
     return 0
 
 

@@ -218,7 +218,9 @@ def metrics(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(_status.metrics_json())
     else:
-        sys.stdout.write(_status.metrics())  # nothing where no agent runs: that is no text of ours
+        sys.stdout.write(
+            _status.metrics()
+        )  # nothing where no agent runs, so that a scraper reads no text of ours
     return 0
 
 
@@ -232,7 +234,7 @@ def env(options: argparse.Namespace) -> int:
         return environments.export(options)
     if options.action in ("remove", "rm"):
         if not options.digest:
-            raise ValueError("hutch env remove DIGEST ...: which?")
+            raise ValueError("hutch env remove: name at least one DIGEST")
         known = [str(item.get("digest", "")) for item in _status.environments()]
         removed = {
             digest: _status.remove_environment(environments.whole_digest(digest, known))

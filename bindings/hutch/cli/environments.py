@@ -31,7 +31,7 @@ def lock(options: argparse.Namespace) -> int:
     from hutch._options.options import NORMAL
 
     if bool(options.environment) == bool(options.digest):
-        raise ValueError("hutch env lock REQUIREMENT ...: which? Or --environment PATH")
+        raise ValueError("hutch env lock: name at least one REQUIREMENT, or --environment PATH")
     environment = wanted(options, options.digest)
     target = TextTarget("", "lock", NORMAL.changed({"environment": environment}), "")
     prepared = on_pool(target.request, lambda _, pool: pool)
@@ -51,7 +51,7 @@ def export(options: argparse.Namespace) -> int:
     from hutch import _core, _status
 
     if len(options.digest) != 1 or not options.output:
-        raise ValueError("hutch env export DIGEST --output FILE: which, and where to?")
+        raise ValueError("hutch env export: name one DIGEST, and --output FILE")
     known = {str(item.get("digest", "")): item for item in _status.environments()}
     digest = whole_digest(options.digest[0], list(known))
     if digest not in known:
