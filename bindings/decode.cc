@@ -55,7 +55,7 @@ enum Kind : uint8_t {
 // the places that refer to it, one in its container and one in values_.
 constexpr uint64_t kSlotBytes = 16;
 constexpr uint64_t kNumberBytes = 48;
-constexpr uint64_t kSharedInt = 256;  // up to here an int is everybody's
+constexpr uint64_t kSharedInt = 256;  // ints up to this are shared by the interpreter
 constexpr uint64_t kTextBytes = 72;
 constexpr uint64_t kTextFactor = 4;  // one wide character makes all of a str's wide
 constexpr uint64_t kContainerBytes = 80;
@@ -124,7 +124,7 @@ class NoCollection {
   bool was_enabled_;
 };
 
-// A str or bytes hash is salted: nobody outside knows where it falls.
+// A str or bytes hash is salted, so a cell cannot choose colliding keys.
 bool HashIsSalted(PyObject* key) { return PyUnicode_CheckExact(key) || PyBytes_CheckExact(key); }
 
 // Whether the sender can make others of the same hash: an int below 2^61 - 1 has one of its own.

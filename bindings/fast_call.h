@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The whole of a warm call behind one entry from Python: what it would take the package some forty
-// functions to do is most of a warm call's time where the caches have been used by others since.
+// A whole warm call behind one entry from Python. The package would run some forty functions for
+// it, which is most of a warm call's time where other code has filled the caches since.
 //
-// It takes a call only if all is as it was at the last one: connection, pool, and everything that
-// travels with the function. Otherwise, and for all but a plain return, the package has its say.
+// It takes a call only if nothing changed since the last one: connection, pool, and everything that
+// travels with the function. All other calls, and every end but a plain return, are left to the
+// package. Thread contract: everything here needs the GIL.
 #pragma once
 
 #include <optional>

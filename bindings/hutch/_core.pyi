@@ -212,17 +212,17 @@ class FastCall:
     ) -> Any: ...
 
 class OpenCall:
-    """A call that is over, but for what the warden has to tell of it."""
+    """A call that is over, except for the warden's report."""
 
 class Client:
     """One process's connection to one agent. Thread-safe; calls of different threads run side by
     side.
 
-    Not usable in a forked child: a child makes its own (`pid` tells whose it is).
+    Not usable in a forked child: a child makes its own (`pid`: of the process that made it).
     """
 
     pid: int
-    pressure: float  # of the host, from 0 to 1, as told with the latest cell
+    pressure: float  # of the host, from 0 to 1, as reported with the latest cell
 
     def __init__(self, socket: str, connect_uid: int = -1) -> None:
         """Connects and shakes hands. `connect_uid`: the effective uid to connect with (root and its
@@ -279,8 +279,8 @@ class Client:
         output: bool,
         begun: float,
     ) -> int:
-        """The same call with nobody waiting for it: gives its number, never blocks. `next` says
-        what becomes of it, and with `output` what it prints.
+        """Starts the same call without waiting for it, and gives its number. Never blocks. `next`
+        reports how it ended and, with `output`, what it prints.
         """
 
     def cancel(self, call: int) -> None: ...
@@ -329,7 +329,7 @@ def decode(
     owner: Payload | bytes, body_size: int, types: Mapping[str, type], result_bytes: int = 0
 ) -> Any:
     """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that
-    may be built. `result_bytes`: the result's limit, of which twice may be taken here.
+    may be built. `result_bytes`: the result's limit, the values may take twice that here.
     """
 
 def distinct(items: list[Any]) -> bool:
@@ -339,7 +339,7 @@ def egress_rule(text: str) -> str:
     """The normal form of an entry of `allow_network`; raises Error ("invalid_argument")."""
 
 def normal_host(name: str) -> str:
-    """The normal form of a host's name; "" for what is none."""
+    """The normal form of a hostname; "" for an invalid one."""
 
 def paths() -> dict[str, Any]:
     """Where things are: service_user uid gid home run_dir state_dir instance agent_socket

@@ -69,7 +69,7 @@ class Plan:
         if concurrency is None:
             concurrency = _MOST_BY_ITSELF if cells is None else min(_MOST_BY_ITSELF, cells)
         self.concurrency = _whole("concurrency", concurrency, 1, _MOST)
-        # With which it begins, and the least that it goes back to.
+        # How many are in flight at first, and the fewest that it goes back to.
         self.least = self.concurrency
         if self.follows_pressure:
             self.least = min(self.concurrency, 2 * (os.cpu_count() or 1))
@@ -279,7 +279,7 @@ def _without_receive_time(
             taken.timings = first.timings
             return taken
         replies = [("ok", one) for one in replies]
-    # Of what was measured there is one for all; each gets a copy, to change as it likes.
+    # The measurements are those of the whole chunk; each Outcome gets a copy of its own.
     return [_item(target, first, reply) for reply in replies]
 
 
@@ -296,6 +296,6 @@ def _item(target: Target, first: Outcome[Any], reply: Any) -> Outcome[Any]:
             return outcome
         if kind == "error" and type(value) is dict:
             outcome = raised(outcome, value, target)
-            # What was refused may have been another item's; what was lost was lost for all.
+            # A refusal may have been another item's; a lost network was lost for all.
             return denied(outcome, target) if outcome.network_lost else outcome
     return not_data(outcome, SerializationError("the cell's answer for an item is malformed"))

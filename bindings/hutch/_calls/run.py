@@ -79,7 +79,7 @@ def prepare(
     echo: bool,
     asked: float,
 ) -> PreparedCall:
-    """The same call, to fly. `asked`: since when its time counts."""
+    """The same call, to be in flight without a thread. `asked`: since when its time counts."""
     code = target.code()
     pickled = target.pickle(args, kwargs)
     return PreparedCall(
@@ -107,7 +107,7 @@ def _call(
     sent = target.meta(code)
     result, pool = send(target, code, arguments, buffers, sent, echo, cancel, begun, asked)
     outcome = outcome_of(target, result, pool, args, kwargs)
-    # What the fast path does is to wait for a call, and show nothing.
+    # The fast path waits for a call, and shows nothing.
     if (
         not echo
         and cancel is None
@@ -159,7 +159,7 @@ def send(
             None if streams is None else streams.feed,
             begun + environment,
         )
-        # Of a preparation that this call waited for, its part of starting the first worker.
+        # If this call waited for the preparation: its part that started the first worker.
         worker = pool.worker_sec if environment > pool.worker_sec else 0.0
         result.environment_sec = environment - worker
         result.worker_sec = worker

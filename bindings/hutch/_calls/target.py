@@ -89,13 +89,13 @@ class Target:
 
     @property
     def identity(self) -> str:
-        """The same for the same function, whatever it refers to by now."""
+        """The same for the same function, even if what it refers to has changed."""
         function = self.function
         assert function is not None
         return f"{function.__module__}.{function.__qualname__}"
 
     def watch(self, code: _core.Function) -> Watch | None:
-        """What must be as it is for `code` to be what is to be sent; None: it may change unseen."""
+        """What must be unchanged for `code` to be sent again. None: changes cannot be detected."""
         return None
 
     def code(self) -> _core.Function:
@@ -241,7 +241,7 @@ class FunctionTarget(Target):
 
     @property
     def annotation(self) -> Any:
-        """Resolved at the first call: what it names may be defined after the function."""
+        """Resolved at the first call: it may name classes that are defined after the function."""
         if self._annotation is self:
             assert self.function is not None
             self._annotation = types.return_annotation(self.function, self._local_names)
@@ -256,7 +256,7 @@ class FunctionTarget(Target):
         return self.data.current()
 
     def _refuse_acting_fields(self) -> None:
-        """Of classes that the annotation names, before anything is run."""
+        """Checks the classes that the annotation names before anything is run."""
         for kind in self.named_types.values():
             seen = types.validation(kind)
             if seen.acting:
@@ -324,8 +324,8 @@ class TextTarget(Target):
 
 
 class ProgramTarget(TextTarget):
-    """A whole program: its result is None, and it has an exit code. What it is given comes as the
-    arguments of a call, by the names `args`, `stdin` and `files`: never before its call.
+    """A whole program: its result is None, and it has an exit code. Its input comes as arguments of
+    the call, named `args`, `stdin` and `files`, and never before the call.
     """
 
     is_program = True
@@ -346,7 +346,7 @@ class ProgramTarget(TextTarget):
 
 
 def _is_plain(target: Target) -> bool:
-    """Whether a cell only has to call or run it (wire/cell_frame.h)."""
+    """Whether a cell can serve it by the fast path (wire/cell_frame.h)."""
     terms = target.terms
     return not terms.cpu_ms and terms.result_bytes >= _INLINE
 
@@ -366,8 +366,8 @@ def _installed(options: Options) -> tuple[str, ...] | None:
 
 
 def _policy_hash(options: Options) -> int:
-    """64 bits that name limits, network, mounts and isolation: equal for equal policies. What may
-    be secret is left out.
+    """64 bits that identify limits, network, mounts and isolation: equal for equal policies. Values
+    that may be secret are left out.
     """
     import hashlib
 

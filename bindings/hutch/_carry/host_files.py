@@ -95,7 +95,7 @@ class HostFiles:
             found.private.remove("")  # that very directory was named; its copy is open
         if found.private and not self.mount.as_caller:
             raise ValueError(
-                f"cannot mount {source}: not everybody may read {found.private_text()}, so code "
+                f"cannot mount {source}: other users may not read {found.private_text()}, so code "
                 "inside could not either; make it readable (chmod -R o+rX), or let code inside "
                 f"read all that you may: Mount({source!r}, as_caller=True)"
             )
@@ -139,7 +139,7 @@ class HostFiles:
         self.spec["device"], self.spec["inode"] = status.st_dev, status.st_ino
 
     def _copy(self) -> None:
-        """Read by the caller, written by the service user: nobody writes with another's rights."""
+        """Reads as the caller, and writes as the service user: neither has the other's rights."""
         uid, gid = self._owner
         writer = subprocess.Popen(
             ["/bin/sh", "-c", _STORE, "sh", self._copies, self.digest],

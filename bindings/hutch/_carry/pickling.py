@@ -4,7 +4,7 @@
 Pickle protocol 5, read only inside a cell. On top of cloudpickle: modules that are neither standard
 library nor installed are carried by value (a module object with the names that are used of it);
 host paths in code are shortened, so that no home directory travels; annotations of functions are
-left out, since nobody inside needs the classes that they name; a test runner's rewriting of asserts
+left out, since no code in the sandbox needs their classes; a test runner's rewriting of asserts
 is undone; a sandboxed function becomes the plain one. Objects of the caller are asked by their own
 `__reduce__`, on the host, as any pickling does: only pickle what you would pickle yourself.
 

@@ -145,7 +145,7 @@ def is_open(mode: int) -> bool:
 
 
 def write_archive(root: str, to: IO[bytes], private: bool) -> None:
-    """The tree as tar, below `content`, readable by everybody. What is in it and others may not
+    """The tree as tar, below `content`, readable by all users. What is in it and others may not
     read is left out unless `private`; so is one that was replaced since the inspection. Raises
     OSError.
     """

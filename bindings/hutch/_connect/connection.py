@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """This process's connection to the agent: finds or starts it, and prepares pools on it.
 
-One Connection a process, shared by its threads; a forked child makes its own. What a pool is called
-by the agent is kept by the pool's own specification, so that a warm call asks for nothing. A call
+One Connection a process, shared by its threads; a forked child makes its own. The agent's name for
+a pool is kept by the pool's specification, so that a warm call asks the agent for nothing. A call
 that may have run is never repeated; one that certainly did not is repeated once, on a new agent if
 need be.
 """
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Prepared:
-    """A pool that the agent knows. `key`: its name there."""
+    """A pool that is prepared on the agent. `key`: its name there."""
 
     __slots__ = (
         "key",
@@ -67,7 +67,7 @@ class PoolRequest:
         return self._spec
 
     def make_ready(self, progress: Callable[[str, str, float, float], None]) -> None:
-        """What the agent will look for is put in its place."""
+        """Puts files that the agent will look for in their place."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class Connection:
         self.pid = os.getpid()
         self.client = connect(start=True)
         self.pools: dict[str, Prepared] = {}
-        self.driver: Any = None  # of its flights, once there are any
+        self.driver: Any = None  # of its calls in flight, once there are any
         self.driver_lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
 
@@ -130,8 +130,8 @@ class Connection:
 
 
 def _report_preload(notes: Any, spec: _core.PoolSpec) -> None:
-    """What a worker says of its start, as far as the caller asked for it: raises where `setup=`
-    failed, and warns of a module of `preload=` that does not load. The text is a sandbox's own.
+    """Reports what a worker says about its start: raises where `setup=` failed, and warns of a
+    module of `preload=` that does not load. The text comes from a sandbox.
     """
     import json
     import warnings
@@ -189,7 +189,7 @@ def existing() -> _core.Client | None:
 
 
 def on_existing(work: Callable[[_core.Client], T]) -> T | None:
-    """What an agent that runs already answers; None where none does. `work` is repeated where the
+    """The answer of an agent that runs already; None where none does. `work` is repeated where the
     agent that this process was connected to has ended: another one may run. Raises SandboxError.
     """
     for _ in range(2):
@@ -217,7 +217,7 @@ def close() -> None:
 
 
 def drop(connection: Connection) -> None:
-    """Forgets a connection whose agent is gone. Calls on it that still run go on to their end."""
+    """Forgets a connection whose agent is gone. Calls on it that still run are not ended."""
     global _current
     with _lock:
         if _current is connection:
@@ -230,7 +230,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     parents, _current = _current, None
     if parents is not None:
-        _kept.append(parents)  # never destroyed here: that is the parent's business
+        _kept.append(parents)  # never destroyed here: it belongs to the parent
         parents.client.abandon()
 
 
@@ -263,7 +263,7 @@ def milliseconds(seconds: float) -> int:
 
 
 def ensure_current() -> Connection:
-    """`current`, with what fails as the caller's exception."""
+    """`current`, raising SandboxError."""
     try:
         return current()
     except _core.Error as error:
@@ -271,7 +271,7 @@ def ensure_current() -> Connection:
 
 
 def _install(request: PoolRequest) -> None:
-    """Puts on the host what the agent misses. Raises `_core.Error`."""
+    """Installs on the host what the agent lacks. Raises `_core.Error`."""
     from hutch._connect import launcher
 
     gvisor = request.spec["isolation"] == "gvisor"

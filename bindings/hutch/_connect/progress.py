@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a user sees while something takes long: a bar on a terminal, plain lines in a pipe.
 
-Nothing is shown of what is over within half a second, and nothing at all with HUTCH_LOG=off. Text
-comes from installers, so control characters in it are escaped. One Progress serves one thread.
+Nothing is shown for work that ends within half a second, and nothing at all with HUTCH_LOG=off.
+Text comes from installers, so control characters in it are escaped. One Progress serves one thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def escape(text: str) -> str:
 
 
 def say(line: str) -> None:
-    """One line on stderr. That nobody reads it is no error."""
+    """Writes one line to stderr. A closed stderr is not an error."""
     stream = sys.stderr
     if is_silent() or stream is None:
         return
@@ -97,7 +97,7 @@ class Progress:
         self._said = (stage, now)
 
     def done(self) -> None:
-        """The work is over and went well."""
+        """Reports that the work succeeded."""
         shown = self.shown
         self.close()
         if shown:

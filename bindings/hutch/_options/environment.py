@@ -39,7 +39,7 @@ class Environment:
         @sandbox(environment=Environment(["docopt"], allow_sdists=True))
         def usage(text): ...
 
-    Raises RequirementError for what is no requirement, ValueError or TypeError for a bad field,
+    Raises RequirementError for what is not a requirement, ValueError or TypeError for a bad field,
     OSError for a file that cannot be read.
     """
 
@@ -101,7 +101,7 @@ class Environment:
     @classmethod
     def from_path(cls, path: str | os.PathLike[str]) -> Environment:
         """That of a `requirements.txt`, a `pylock.toml` or a virtual environment. Raises ValueError
-        for what is none of them, FileNotFoundError where nothing is there.
+        for any other file, FileNotFoundError where there is none.
         """
         place = os.path.abspath(os.path.expanduser(os.fspath(path)))
         if os.path.isdir(place):
@@ -140,7 +140,7 @@ class Environment:
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Of wheels, among `find_links`."""
+        """The directories of wheels among `find_links`."""
         return tuple(item for item in self.find_links if "://" not in item)
 
     @property

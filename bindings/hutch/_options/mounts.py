@@ -22,7 +22,7 @@ _TAKEN = (
     "/proc /run /sbin /sys /tmp /usr /var/hutch /var/run /var/tmp /work"
 ).split()
 
-# Of a home directory: what gives somebody else the caller's rights.
+# Names in a home directory that hold credentials of the caller.
 CREDENTIALS = (
     ".ssh .aws .gnupg .azure .kube .docker .netrc .git-credentials .pypirc .pgpass .vault-token "
     ".password-store .config/gcloud .config/gh .config/op .config/containers .config/hub "
@@ -225,7 +225,7 @@ def refusal(path: str) -> str:
 
 
 def _own_places() -> list[tuple[str, str]]:
-    """Of the agent, of its Podman, and of the caller's own services."""
+    """The sockets of the agent, of its Podman, and of the caller's own services."""
     from hutch import _core
 
     places = [(f"/run/user/{os.getuid()}", "it holds the sockets of your services")]

@@ -3,8 +3,8 @@
 
 Only names with versions, extras and markers (PEP 508) pass. Whatever would make the installer read
 a file, take an option or fetch from elsewhere is refused here, in a sentence, before anything is
-asked of anybody. Pure functions, whose time grows with the length of the text alone: it may be
-anybody's, and nothing of it is in a sandbox yet.
+downloaded. Pure functions, whose time grows with the length of the text alone: the text may be
+hostile, and is read outside of any sandbox.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ _combined: weakref.WeakKeyDictionary[type, list[Any]] = weakref.WeakKeyDictionar
 
 def _flag(types: dict[str, type], name: Any, value: Any) -> Any:
     """A class keeps each combination of its flags that it ever made, so that it is the same one
-    wherever it is met. Those that only results named are dropped once nobody holds them.
+    wherever it is met. Those that only results named are dropped once nothing refers to them.
     """
     kind = _find(types, name, enum.Flag, "flag")
     known: dict[Any, Any] = kind._value2member_map_

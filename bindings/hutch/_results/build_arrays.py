@@ -88,7 +88,7 @@ def items_of(shape: Any, most: int) -> tuple[int, int]:
 
 
 def writable(raw: Any) -> Any:
-    """Of a buffer that can be written to, and so is this result's alone, the buffer itself."""
+    """The buffer itself, if it can be written to, and so belongs to this result alone."""
     if type(raw) is not memoryview:
         return bytearray(want(raw, bytes))
     return bytearray(raw) if raw.readonly else raw

@@ -136,7 +136,7 @@ _validations: weakref.WeakKeyDictionary[type, Validation] = weakref.WeakKeyDicti
 
 
 def validation(kind: type) -> Validation:
-    """Of a pydantic model or dataclass; of another class nothing."""
+    """For a pydantic model or dataclass; empty for another class."""
     known = _validations.get(kind)
     if known is not None:
         return known
@@ -565,7 +565,7 @@ class _Judge:
         return None
 
     def _plain(self, value: Any, annotation: Any, shown: Any) -> _Fault | None:
-        """Against a class, or something that is none: a TypeVar, a NewType, an alias."""
+        """Against a class, or something that is not one: a TypeVar, a NewType, an alias."""
         if isinstance(annotation, typing.TypeVar):
             bound = annotation.__bound__
             return None if bound is None else self.fault(value, bound)

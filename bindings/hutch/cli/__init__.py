@@ -48,7 +48,7 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
     except BrokenPipeError:
         import os
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: no second error at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its reader is gone: no second error at exit
         return FAILED
     except SandboxError as error:
         if as_json:

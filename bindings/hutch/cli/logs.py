@@ -64,7 +64,7 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _parsed(line: str) -> list[dict[str, Any]]:
-    """None of a line that is none: the end of one that was cut off."""
+    """None for the rest of a line that was cut off."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -215,7 +215,7 @@ def trivial(dependencies: Sequence[str] = (), **keywords: Any) -> Any:
 
 
 def zygote_modules(dependencies: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What a zygote has imported then, as a cell tells it, and where its packages lie on this host:
+    """What a zygote has imported then, as a cell reports, and where its packages lie on this host:
     the arguments of `Forks`.
     """
     from hutch import _core
