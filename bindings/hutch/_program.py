@@ -216,7 +216,7 @@ _recent: dict[Any, Program] = {}
 
 
 def _program(source: str, language: str, filename: str, keywords: Any) -> Program:
-    """The same Program for the same source and keywords, while it is remembered."""
+    """The same Program for the same source and keywords, as long as it is cached."""
     given = [(name, tuple(x) if type(x) is list else x) for name, x in sorted(keywords.items())]
     key = (source, language, filename, *given)
     try:
@@ -300,7 +300,7 @@ def _given(
     stdin: str | bytes | None,
     files: Mapping[str, str | bytes] | None,
 ) -> dict[str, Any]:
-    """Checked, and as the cell takes it."""
+    """The input, checked, as the cell reads it."""
     arguments = [args] if isinstance(args, str) else list(args)
     for item in arguments:
         if not isinstance(item, str) or "\0" in item:
@@ -335,7 +335,7 @@ def _relative(name: str) -> str:
 
 
 def _hint_at_metadata(outcome: Outcome[Any], source: str) -> None:
-    """A missing module, where the source itself says what it depends on."""
+    """Adds a hint for a missing module, where the source itself names its dependencies."""
     error = outcome.error
     if error is None or error.type != "ModuleNotFoundError" or "# /// script" not in source:
         return

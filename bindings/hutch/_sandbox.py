@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
+from hutch._options.checks import _whole
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 
@@ -72,7 +73,7 @@ class SandboxedFunction(Generic[P, R]):
     # ---- calling ----
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
+        """The value, or raises. Shows live what the function prints, unless `echo=False`."""
         target = self._target or self._resolved()
         given = (*self._bound, *args) if self._bound else args
         fast = target.fast_value
@@ -150,7 +151,7 @@ class SandboxedFunction(Generic[P, R]):
         on_error: Literal["raise", "outcome"] = "raise",
         retries: int = 0,
     ) -> Iterator[Any]:
-        """Calls it with each item (with several iterables: one of each), bounded in flight.
+        """Calls it with each item (with several iterables: one of each), some at a time.
 
         `concurrency=None` follows what the host bears. `on_error="outcome"` yields Outcomes, faults
         included. `chunksize=n` lets n items share a fresh cell. Items are taken as calls come free.
@@ -276,7 +277,7 @@ class SandboxedFunction(Generic[P, R]):
         self: SandboxedFunction[Concatenate[Any, Q], R], instance: object, owner: type | None = None
     ) -> SandboxedFunction[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: the instance is an argument like any other, and travels."""
+        """As a method: the instance is an argument like any other, and is sent."""
         if instance is None:
             return self
         bound = type(self)(self._plain, self._options, self._make_target, (*self._bound, instance))
@@ -288,7 +289,6 @@ class SandboxedFunction(Generic[P, R]):
     def warm(self, cells: int | None = None) -> int:
         """Builds the environment and fills the pool now; returns how many cells are ready."""
         from hutch._connect.connection import milliseconds, on_pool
-        from hutch._options.checks import _whole
 
         wanted = -1 if cells is None else _whole("cells", cells, 0, 10_000)
         timeout_ms = milliseconds(self._options.queue_sec)
@@ -303,7 +303,7 @@ class SandboxedFunction(Generic[P, R]):
         return await asyncio.to_thread(self.warm, cells)
 
     def carries(self) -> list[Carried]:
-        """What travels with it: name, type, size in bytes; the function itself comes first."""
+        """What is sent with it: name, type, size in bytes; the function itself comes first."""
         if self._plain is None:
             raise TypeError("a function given as text carries its text only")
         return cast("FunctionTarget", self._resolved()).data.carries()
@@ -312,7 +312,7 @@ class SandboxedFunction(Generic[P, R]):
         return f"<sandboxed {getattr(self, '__qualname__', self._resolved().name)}>"
 
     def __reduce__(self) -> str:
-        """By name, as a plain function is; so only one that its module knows by that name."""
+        """By name, as a plain function is, so its module must have it under that name."""
         name: str = getattr(self, "__qualname__", "")
         found: Any = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -326,7 +326,7 @@ class SandboxedFunction(Generic[P, R]):
 
     @staticmethod
     def __hutch_plain__(value: SandboxedFunction[Any, Any]) -> Any:
-        """What it is inside a cell: the plain function."""
+        """What it becomes in a cell: the plain function."""
         if value._plain is None:
             raise TypeError(
                 "a function given as text cannot be used by another one: put them together"
@@ -478,7 +478,7 @@ def make(
 
 
 def _names_of_scope(function: FunctionType, depth: int) -> dict[str, Any]:
-    """What a return annotation that is text may mean, where the function is defined inside another:
+    """The names that a return annotation given as text may use, for a function inside another:
     the names of that scope which the text holds.
     """
     text = function.__annotations__.get("return") if "<locals>" in function.__qualname__ else None

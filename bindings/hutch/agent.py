@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from hutch import _core
+from hutch._connect import connection, launcher
 from hutch._faults import from_core
+from hutch._options.checks import _number
 
 
 def start() -> None:
     """Starts the agent unless it runs, as a first call would."""
-    from hutch._connect import connection
-
     connection.ensure_current()
 
 
@@ -19,9 +19,6 @@ def stop(drain_sec: float = 0.0) -> None:
 
     `drain_sec`: how long calls that run (of any process) may take to finish.
     """
-    from hutch._connect import connection, launcher
-    from hutch._options.checks import _number
-
     drain_ms = int(1000 * _number("drain_sec", drain_sec, 0, 86400, zero=True))
     client = connection.existing() if drain_ms else None
     if client is not None:
@@ -41,7 +38,6 @@ def reload() -> bool:
     when it starts. Raises SandboxError, naming the line, for a mistake in it: then the previous
     configuration stays in effect.
     """
-    from hutch._connect import connection
 
     def reloaded(client: _core.Client) -> bool:
         client.reload()

@@ -20,16 +20,17 @@ from hutch import _core
 from hutch._calls.annotation import check
 from hutch._calls.future import SandboxFuture, submit
 from hutch._calls.outcomes import conclude, decoded, denied, measured, not_data, raised
+from hutch._calls.prepared_call import PreparedCall
 from hutch._calls.run import call, prepare as prepare_call, send
 from hutch._calls.target import Target
 from hutch._calls.threads import CallThreads
 from hutch._carry import arguments
+from hutch._connect import connection as connections
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
 from hutch._options.checks import _whole, quoted
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
-    from hutch._calls.prepared_call import PreparedCall
     from hutch._connect.connection import Prepared
 
 Item = tuple[Any, ...]
@@ -140,8 +141,6 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
 
 
 def _pressure() -> float:
-    from hutch._connect import connection as connections
-
     connection = connections.ready()
     return 0.0 if connection is None else connection.client.pressure
 
@@ -223,8 +222,6 @@ def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
         return _outcomes_of_chunk(target, items, result, pool, values)
 
     def prepare(items: list[Item]) -> PreparedCall:
-        from hutch._calls.prepared_call import PreparedCall
-
         begun = time.monotonic()
         if len(items) == 1:
             made = prepare_call(target, items[0], {}, echo, begun)

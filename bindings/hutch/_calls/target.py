@@ -21,9 +21,10 @@ from hutch._carry.functions import (
     check_installed,
     function_bytes,
     refuse_carried_secrets,
+    require_function,
 )
 from hutch._carry.survey import Survey, Watch
-from hutch._connect.connection import PoolRequest
+from hutch._connect.connection import PoolRequest, milliseconds
 from hutch._errors import SerializationError
 from hutch._options.options import POLICY_FIELDS, Options
 from hutch._results import types
@@ -208,8 +209,6 @@ class Target:
         setup = self.options.setup
         if setup is None:
             return b""
-        from hutch._carry.functions import require_function
-
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
         survey = Survey(function, self.sandbox_modules)
@@ -352,8 +351,6 @@ def _is_plain(target: Target) -> bool:
 
 
 def _ms(seconds: float | None) -> int:
-    from hutch._connect.connection import milliseconds
-
     return 0 if seconds is None else milliseconds(seconds)
 
 
