@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hutch._options.options import _MAX_CALLS, FIELDS, LIMITS, POLICY_FIELDS, Options
+from hutch._options.options import _MAX_CALLS, FIELDS, LIMITS, POLICY_FIELDS, SENT, Options
 from hutch._options.policy import Policy
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +77,9 @@ def test_a_pool_is_described_alike_on_both_sides() -> None:
     assert [name for name, _ in visited] == [member for _, member in visited] == members
     stubs = ROOT / "bindings/hutch/_core.pyi"
     of_calls = "timeout_ms cpu_ms output_bytes result_bytes policy shared hard_limits".split()
-    assert typed(stubs, "PoolSpec") | typed(stubs, "PackageSpec") == {*members, *of_calls}
+    sent = typed(stubs, "LimitSpec")
+    assert sent == set(SENT)
+    assert typed(stubs, "PoolSpec") | typed(stubs, "PackageSpec") | sent == {*members, *of_calls}
 
 
 def test_limits_and_isolations_have_the_same_names_on_both_sides() -> None:

@@ -77,7 +77,17 @@ class PackageSpec(TypedDict):
     lock: str  # the text of one, "": resolved afresh
     base: str  # an OCI image's reference, "": the base image of base_id
 
-class PoolSpec(PackageSpec):
+class LimitSpec(TypedDict):
+    """The options that the agent is sent as they are: those with `sent` in FIELDS."""
+
+    memory_mb: int
+    cpus: float
+    pids: int
+    disk_mb: int
+    max_age_sec: float
+    hard_limits: bool  # a host that cannot enforce each limit hard is refused
+
+class PoolSpec(PackageSpec, LimitSpec):
     """Everything that decides which worker may serve a call."""
 
     python_version: str  # "3.11.7"; with `base` what its own has to be, as "3.11"
@@ -92,26 +102,20 @@ class PoolSpec(PackageSpec):
     nonce: str  # disable_cache: a fresh value builds afresh
     setup: bytes  # cloudpickle of the setup function, b"": none
     modules: Mapping[str, bytes]  # the caller's `modules=`: relative path to content
-    memory_mb: int
-    disk_mb: int
-    pids: int
-    cpus: float
     env: Mapping[str, str]
     labels: Mapping[str, str]
     max_calls: int
-    max_age_sec: float
     warm: int  # cells kept ready; -1: auto
     max_cells: int  # 0: auto
     idle_sec: float
     isolation: str  # "cell"; "container" or "gvisor": a worker for each call
-    # Not the worker's affair, but of what the agent allows and writes down: see Terms.
+    # Not used by the worker, but allowed and logged by the agent: see Terms.
     timeout_ms: int
     cpu_ms: int
     output_bytes: int
     result_bytes: int
     policy: int
-    shared: bool  # one cell for many calls: its client's affair
-    hard_limits: bool  # a host that cannot enforce each limit hard is refused
+    shared: bool  # one cell for many calls of one client
     allow_network: Sequence[str]  # as egress_rule gives them, sorted
     secrets: Sequence[Mapping[str, Any]]  # host header value paths methods
 

@@ -12,7 +12,7 @@ import pickle
 import sys
 from collections.abc import Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hutch import _core
 from hutch._carry import arguments
@@ -26,7 +26,7 @@ from hutch._carry.functions import (
 from hutch._carry.survey import Survey, Watch
 from hutch._connect.connection import PoolRequest, milliseconds
 from hutch._errors import SerializationError
-from hutch._options.options import POLICY_FIELDS, Options
+from hutch._options.options import POLICY_FIELDS, SENT, Options
 from hutch._results import types
 
 if TYPE_CHECKING:
@@ -155,14 +155,10 @@ class Target:
             "nonce": self.nonce + "".join(one.digest[:16] for one in shown if one.kind != "mounts"),
             "setup": self._setup(),
             "modules": modules.files_of(options.modules),
-            "memory_mb": options.memory_mb,
-            "disk_mb": options.disk_mb,
-            "pids": options.pids,
-            "cpus": options.cpus,
+            **cast("_core.LimitSpec", {name: getattr(options, name) for name in SENT}),
             "env": dict(options.env),
             "labels": dict(options.labels),
             "max_calls": CALLS_OF_A_WORKER if self.shared else options.max_calls,
-            "max_age_sec": options.max_age_sec,
             "warm": -1 if options.pool.warm == "auto" else options.pool.warm,
             "max_cells": options.pool.max_cells or 0,
             "idle_sec": options.pool.idle_sec,
@@ -173,7 +169,6 @@ class Target:
             "result_bytes": self.terms.result_bytes,
             "policy": self.terms.policy,
             "shared": self.shared,
-            "hard_limits": options.hard_limits,
             "allow_network": list(options.allow_network),
             "secrets": self._secrets(),
         }

@@ -274,7 +274,8 @@ def _number_to(high: float, zero: bool = False) -> Callable[[str, Any], float]:
 class Field(NamedTuple):
     """What is known of an option. `check(name, value)` returns the value as it is kept, or raises
     ValueError or TypeError. `policy`: it is a field of Policy; `keyword`: of @sandbox. `limit`,
-    `unit`: how an outcome names the limit that it sets, and in what it is counted.
+    `unit`: how an outcome names the limit that it sets, and in what it is counted. `sent`: the
+    agent is sent the value as it is kept, under the same name.
     """
 
     check: Callable[[str, Any], Any]
@@ -282,6 +283,7 @@ class Field(NamedTuple):
     keyword: bool = True
     limit: str = ""
     unit: str = ""
+    sent: bool = False
 
 
 # Every option: the one list of them. Those of a policy stand in the order of its TOML.
@@ -296,18 +298,22 @@ FIELDS: dict[str, Field] = {
     "build_sec": Field(_sec, policy=True),
     "cpu_sec": Field(_optional_sec, policy=True, limit="cpu_time", unit="s of CPU time"),
     # less memory does not hold an interpreter
-    "memory_mb": Field(_whole_from(16, _TIB), policy=True, limit="memory", unit="MiB"),
-    "cpus": Field(_number_to(4096), policy=True),
-    "pids": Field(_whole_from(1, 1 << 15), policy=True, limit="pids", unit="processes and threads"),
-    "disk_mb": Field(_whole_from(1, _TIB), policy=True, limit="disk", unit="MiB of scratch"),
+    "memory_mb": Field(_whole_from(16, _TIB), policy=True, limit="memory", unit="MiB", sent=True),
+    "cpus": Field(_number_to(4096), policy=True, sent=True),
+    "pids": Field(
+        _whole_from(1, 1 << 15), policy=True, limit="pids", unit="processes and threads", sent=True
+    ),
+    "disk_mb": Field(
+        _whole_from(1, _TIB), policy=True, limit="disk", unit="MiB of scratch", sent=True
+    ),
     "output_mb": Field(_number_to(4096, zero=True), policy=True),
     "result_mb": Field(_number_to(65536), policy=True, limit="result", unit="MiB"),
     "check_result": Field(_flag, policy=True),
     "isolation": Field(_isolation, policy=True),
     "max_calls": Field(_whole_from(1, 1 << 40), policy=True),
-    "max_age_sec": Field(_sec, policy=True),
+    "max_age_sec": Field(_sec, policy=True, sent=True),
     "allow_sdists": Field(_flag, policy=True, keyword=False),
-    "hard_limits": Field(_flag, policy=True, keyword=False),
+    "hard_limits": Field(_flag, policy=True, keyword=False, sent=True),
     "refuse_secrets": Field(_flag, policy=True, keyword=False),
     "allow_network": Field(lambda *given: _network().allow_network(*given), policy=True),
     "env": Field(_pairs, policy=True),
@@ -322,6 +328,7 @@ FIELDS: dict[str, Field] = {
     "key": Field(lambda name, value: None if value is None else _text(name, value)),
 }
 POLICY_FIELDS = tuple(name for name, field in FIELDS.items() if field.policy)
+SENT = tuple(name for name, field in FIELDS.items() if field.sent)
 LIMITS = {field.limit: name for name, field in FIELDS.items() if field.limit}
 UNLIMITED = tuple(name for name, field in FIELDS.items() if field.check is _optional_sec)
 
