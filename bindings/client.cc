@@ -8,11 +8,11 @@
 namespace hutch {
 namespace {
 
-// What happened in a callback on the way: kept until the wait is over, then raised.
+// An error raised by a callback during a wait: kept until the wait is over, then raised.
 struct Pending {
   std::unique_ptr<py::error_already_set> error;
 
-  // Runs what is Python's own; nothing more once something was raised.
+  // Runs Python code, unless an earlier call of it has raised.
   template <class Work>
   void Run(const Work& work) {
     const py::gil_scoped_acquire gil;

@@ -23,7 +23,7 @@
 
 namespace hutch {
 
-// Its descriptor is made when a wait first asks for it.
+// The eventfd is made when a wait first needs it.
 class CancelToken {
  public:
   void Cancel() {
@@ -45,7 +45,7 @@ class CancelToken {
  private:
   void Signal() const {
     const uint64_t one = 1;
-    if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
+    if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is readable, too
   }
 
   mutable std::mutex mutex_;
@@ -56,8 +56,8 @@ class CancelToken {
 struct FunctionBlob {
   explicit FunctionBlob(const py::bytes& data);
 
-  // With this meta data: see IdentityOf(). Remembered for the objects that came last, as a call
-  // costs no more than a few SHA-256 of what is sent with it.
+  // IdentityOf() with this meta data. Cached for the latest objects, since a warm call takes only
+  // as long as a few SHA-256 of what is sent with it.
   const Sha256Digest& IdentityWith(const py::bytes& meta, uint64_t policy, bool shared) const;
 
   Blob blob;

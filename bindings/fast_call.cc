@@ -121,7 +121,7 @@ py::object FastCall::Call(const py::object& target, const py::tuple& state, cons
       hooks_.check(value, target);
     return Wanted(result, std::move(value));
   } catch (py::error_already_set& error) {
-    // The package decodes again, with what the arguments' classes allow, or says what is wrong.
+    // The package decodes again, with the classes of the arguments, or reports the error.
     if (!error.matches(DecodeErrorType()) && !error.matches(hooks_.not_as_said)) throw;
   }
   return Concluded(target, std::move(result), args, kwargs);

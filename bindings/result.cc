@@ -8,12 +8,12 @@
 namespace hutch {
 namespace {
 
-// False when the agent had to speak for a warden that is gone.
+// False when the warden was gone, and the agent reported in its place.
 bool FromWarden(const CallRecord& record) {
   return record.report && record.report->memory_limit_kb != 0;
 }
 
-// The cell's end of the socket closed without a reply: what the warden says became of it.
+// The cell closed its socket without a reply: the warden reports how it ended.
 void SetEnded(CallResult& result, const CallRecord& record) {
   const CellReport report = record.report.value_or(CellReport{});
   if (report.limit != kNoLimit) {
@@ -35,7 +35,7 @@ void SetEnded(CallResult& result, const CallRecord& record) {
   }
 }
 
-// Without a call of __init__.
+// Makes the object without a call of __init__.
 py::object New(const py::object& type) {
   auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
   PyObject* const object = made->tp_new(made, py::tuple().ptr(), nullptr);
