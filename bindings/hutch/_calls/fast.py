@@ -17,7 +17,7 @@ from hutch._calls.echo import Streams
 from hutch._calls.target import FastState, Target
 from hutch._carry.survey import MISSING
 from hutch._connect import connection as connections
-from hutch._connect.connection import SAFE_TO_REPEAT, PoolRequest, Prepared
+from hutch._connect.connection import SAFE_TO_REPEAT, PoolRequest, PreparedPool
 from hutch._errors import SerializationError
 from hutch._outcome import Outcome, Usage
 
@@ -28,7 +28,7 @@ def make(
     target: Target,
     code: _core.Function,
     meta: bytes,
-    pool: Prepared,
+    pool: PreparedPool,
     *,
     as_outcome: bool,
     again: Callable[..., Any],
@@ -48,7 +48,7 @@ def _state(
     target: Target,
     code: _core.Function,
     meta: bytes,
-    pool: Prepared,
+    pool: PreparedPool,
     as_outcome: bool,
     again: Callable[..., Any],
 ) -> FastState | None:

@@ -22,7 +22,7 @@ from hutch._calls.echo import Streams
 from hutch._calls.prepared_call import PreparedCall
 from hutch._calls.target import Target
 from hutch._connect import connection as connections
-from hutch._connect.connection import Connection, Prepared
+from hutch._connect.connection import Connection, PreparedPool
 
 _LARGE = 1 << 20  # bytes of arguments: placing more would keep the others waiting
 _IDLE_SEC = 10.0
@@ -38,7 +38,7 @@ class InFlightCall:
     def __init__(
         self,
         prepared: PreparedCall,
-        pool: Prepared,
+        pool: PreparedPool,
         driver: Driver,
         done: Callable[[Any], None],
         failed: Callable[[BaseException], None],

@@ -31,7 +31,7 @@ from hutch._options.checks import _whole, quoted
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
-    from hutch._connect.connection import Prepared
+    from hutch._connect.connection import PreparedPool
 
 Item = tuple[Any, ...]
 # What runs one chunk and gives an Outcome for each of its items; raises SandboxError on a fault.
@@ -243,7 +243,7 @@ def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
 
 
 def _outcomes_of_chunk(
-    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
+    target: Target, items: list[Item], result: _core.CallResult, pool: PreparedPool, values: bool
 ) -> list[Any]:
     """Several items in one cell: what ends the cell is the Outcome of all of them."""
     outcomes = _without_receive_time(target, items, result, pool, values)
@@ -257,7 +257,7 @@ def _outcomes_of_chunk(
 
 
 def _without_receive_time(
-    target: Target, items: list[Item], result: _core.CallResult, pool: Prepared, values: bool
+    target: Target, items: list[Item], result: _core.CallResult, pool: PreparedPool, values: bool
 ) -> list[Any]:
     first = measured(target, result, pool)
     if result.status != "returned":

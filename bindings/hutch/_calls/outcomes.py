@@ -13,7 +13,7 @@ from typing import Any
 from hutch import _core
 from hutch._calls.annotation import check
 from hutch._calls.target import Target
-from hutch._connect.connection import Prepared
+from hutch._connect.connection import PreparedPool
 from hutch._errors import (
     LimitExceeded,
     SandboxBusy,
@@ -75,7 +75,7 @@ def failure(error: _core.Error, target: Target, begun: float) -> SandboxError:
 def concluded(
     target: Target,
     result: _core.CallResult,
-    pool: Prepared,
+    pool: PreparedPool,
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Any:
@@ -86,7 +86,7 @@ def concluded(
 def outcome_of(
     target: Target,
     result: _core.CallResult,
-    pool: Prepared,
+    pool: PreparedPool,
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Outcome[Any]:
@@ -98,7 +98,7 @@ def outcome_of(
 def _without_receive_time(
     target: Target,
     result: _core.CallResult,
-    pool: Prepared,
+    pool: PreparedPool,
     args: Sequence[Any],
     kwargs: dict[str, Any],
 ) -> Outcome[Any]:
@@ -155,7 +155,7 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     return outcome.fail(SandboxStartupError(f"unknown status {status!r}", may_have_run=True))
 
 
-def measured(target: Target, result: _core.CallResult, pool: Prepared) -> Outcome[Any]:
+def measured(target: Target, result: _core.CallResult, pool: PreparedPool) -> Outcome[Any]:
     """What was seen from outside."""
     outcome: Outcome[Any] = result.as_outcome(Outcome, Usage, pool.enforcement)
     if result.network:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hutch import _core
     from hutch._calls.target import Target
-    from hutch._connect.connection import Prepared
+    from hutch._connect.connection import PreparedPool
 
     # From what came back to what the future gets: an Outcome, or a list of them.
-    Finish = Callable[[_core.CallResult, Prepared], Any]
+    Finish = Callable[[_core.CallResult, PreparedPool], Any]
 
 
 class PreparedCall:

@@ -17,7 +17,7 @@ from hutch._calls.echo import Streams
 from hutch._calls.outcomes import concluded, decoded, outcome_of, status_of, timings_of_fault
 from hutch._calls.prepared_call import PreparedCall
 from hutch._calls.target import Target
-from hutch._connect.connection import Connection, Prepared, on_pool
+from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._errors import SandboxError, SandboxStartupError, SerializationError
 from hutch._outcome import Outcome
 
@@ -131,7 +131,7 @@ def send(
     cancel: _core.Cancel | None,
     begun: float,
     asked: float | None,
-) -> tuple[_core.CallResult, Prepared]:
+) -> tuple[_core.CallResult, PreparedPool]:
     """`begun`: when the pickling began. Of the result's timings only "receive" is left to do."""
     options = target.options
     streams: Streams | None = None
@@ -144,7 +144,7 @@ def send(
     pickled = time.monotonic()
     known: float | None = None  # since when the pool is
 
-    def work(connection: Connection, pool: Prepared) -> tuple[_core.CallResult, Prepared]:
+    def work(connection: Connection, pool: PreparedPool) -> tuple[_core.CallResult, PreparedPool]:
         nonlocal known
         known = time.monotonic()
         environment = known - pickled

@@ -23,7 +23,7 @@ from hutch._text import escape
 T = TypeVar("T")
 
 
-class Prepared:
+class PreparedPool:
     """A pool that is prepared on the agent. `key`: its name there."""
 
     __slots__ = (
@@ -85,12 +85,12 @@ class Connection:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.client = connect(start=True)
-        self.pools: dict[str, Prepared] = {}
+        self.pools: dict[str, PreparedPool] = {}
         self.driver: Any = None  # of its calls in flight, once there are any
         self.driver_lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
 
-    def pool(self, request: PoolRequest) -> Prepared:
+    def pool(self, request: PoolRequest) -> PreparedPool:
         """The prepared pool; builds its environment if it is the first to ask."""
         name = request.name
         found = self.pools.get(name)
@@ -104,7 +104,7 @@ class Connection:
                 self.pools[name] = found
             return found
 
-    def _prepare(self, request: PoolRequest) -> Prepared:
+    def _prepare(self, request: PoolRequest) -> PreparedPool:
         from hutch._connect.progress import Progress
 
         timeout_ms = milliseconds(request.build_sec)
@@ -112,7 +112,7 @@ class Connection:
             for attempt in range(3):
                 try:
                     request.make_ready(progress)
-                    pool = Prepared(self.client.prepare(request.spec, timeout_ms, progress))
+                    pool = PreparedPool(self.client.prepare(request.spec, timeout_ms, progress))
                     _report_preload(pool.notes, request.spec)
                     return pool
                 except _core.Error as error:
@@ -282,7 +282,7 @@ _FIXED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
 SAFE_TO_REPEAT = ("unavailable", "unknown_pool", "worker_failed", *_FIXED_BY_INSTALL)
 
 
-def on_pool(request: PoolRequest, work: Callable[[Connection, Prepared], T]) -> T:
+def on_pool(request: PoolRequest, work: Callable[[Connection, PreparedPool], T]) -> T:
     """Runs `work` on the prepared pool. Repeats it once if it certainly had no effect: the agent
     had restarted, or the cell was lost before the call reached it. Raises SandboxError.
     """
