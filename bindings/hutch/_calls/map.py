@@ -214,10 +214,9 @@ def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
             made.arguments,
             made.buffers,
             made.meta,
-            echo,
-            token,
-            made.begun,
-            None,
+            echo=echo,
+            begun=made.begun,
+            cancel=token,
         )
         return _outcomes_of_chunk(target, items, result, pool, values)
 

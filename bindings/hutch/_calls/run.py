@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One call, waited for: its bytes are made, its pool is prepared, it is sent and answered.
 
-What the answer means is outcomes.py's. What Hutch fails at is raised as an exception whose
+outcomes.py says what the reply means. A failure of Hutch itself is raised as an exception whose
 `.outcome` has the status "fault". Blocks; safe on any thread.
 """
 
@@ -56,7 +56,7 @@ def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     code = target.code()
     arguments, buffers = target.pickle(args, kwargs)
     meta = target.meta(code)
-    result, pool = send(target, code, arguments, buffers, meta, True, None, begun, None)
+    result, pool = send(target, code, arguments, buffers, meta, echo=True, begun=begun)
     if result.status == "returned":
         try:
             returned = decoded(result, target, (args, kwargs))
@@ -105,7 +105,9 @@ def _call(
     code = target.code()
     arguments, buffers = target.pickle(args, kwargs)
     sent = target.meta(code)
-    result, pool = send(target, code, arguments, buffers, sent, echo, cancel, begun, asked)
+    result, pool = send(
+        target, code, arguments, buffers, sent, echo=echo, begun=begun, cancel=cancel, asked=asked
+    )
     outcome = outcome_of(target, result, pool, args, kwargs)
     # The fast path waits for a call, and shows nothing.
     if (
@@ -127,12 +129,13 @@ def send(
     arguments: bytes,
     buffers: Sequence[Any],
     meta: bytes,
+    *,
     echo: bool,
-    cancel: _core.Cancel | None,
     begun: float,
-    asked: float | None,
+    cancel: _core.Cancel | None = None,
+    asked: float | None = None,
 ) -> tuple[_core.CallResult, PreparedPool]:
-    """`begun`: when the pickling began. Of the result's timings only "receive" is left to do."""
+    """`begun`: when the pickling began. The result has all timings but "receive"."""
     options = target.options
     streams: Streams | None = None
     if options.echo is None:
@@ -142,7 +145,7 @@ def send(
     if shown or options.on_stdout is not None or options.on_stderr is not None:
         streams = Streams(options, shown)
     pickled = time.monotonic()
-    known: float | None = None  # since when the pool is
+    known: float | None = None  # since when the pool is prepared
 
     def work(connection: Connection, pool: PreparedPool) -> tuple[_core.CallResult, PreparedPool]:
         nonlocal known
