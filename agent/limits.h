@@ -2,7 +2,7 @@
 
 // The limits of a call, each declared once: its name, its bounds, and its place in a request and in
 // a ceiling. The agent reads agent.toml, checks requests, compares them with a ceiling and writes
-// the audit log by this table. A caller's side is bindings/hutch/_options.py;
+// the audit log by this table. A caller's side is bindings/hutch/_options/options.py;
 // bindings/test_fields.py compares the two.
 #pragma once
 

@@ -13,7 +13,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hutch import _core, _launcher
+from hutch import _core
+from hutch._connect import launcher
 
 _names = (f"hutch-bench-{os.getpid()}-{n}" for n in range(1_000_000))
 
@@ -43,10 +44,10 @@ def container() -> float:
     capability, its system call list. What runs in it is not waited for.
     """
     name = next(_names)
-    seccomp = f"{_core.paths()['state_dir']}/runtime/{_launcher.runtime_id()}/seccomp-worker.json"
+    seccomp = f"{_core.paths()['state_dir']}/runtime/{launcher.runtime_id()}/seccomp-worker.json"
     spec = {
         "name": name,
-        "image": f"localhost/hutch-base:{_launcher.base_id()}",
+        "image": f"localhost/hutch-base:{launcher.base_id()}",
         "command": ["python3", "-I", "-S", "-c", "import time; time.sleep(60)"],
         "netns": {"nsmode": "none"},
         "cap_drop": ["ALL"],

@@ -18,8 +18,8 @@ from floors import CHUNK, PARKED, PROGRAM, Parked
 from table import COUNT, RATE, Row, shown
 
 import hutch
-from hutch import _measure
-from hutch._measure import Echo, Forks, by_threads, each, in_turns
+from hutch.cli import measure
+from hutch.cli.measure import Echo, Forks, by_threads, each, in_turns
 
 PACE = 200  # calls a second
 
@@ -38,9 +38,9 @@ class Bench:
         """The trivial function where these are imported, with its pool full."""
         made = self._functions.get(dependencies)
         if made is None:
-            made = self._functions[dependencies] = _measure.trivial(dependencies)
+            made = self._functions[dependencies] = measure.trivial(dependencies)
             made(1)
-        _measure.parked(made)
+        measure.parked(made)
         return made
 
     def forget(self) -> None:
@@ -57,7 +57,7 @@ class Bench:
         """What its zygote has imported, and where its packages lie here."""
         key = f"modules of {dependencies}"
         if key not in self.known:
-            self.known[key] = _measure.zygote_modules(dependencies)
+            self.known[key] = measure.zygote_modules(dependencies)
         modules: tuple[list[str], list[str]] = self.known[key]
         return modules
 
@@ -164,11 +164,11 @@ def burst(bench: Bench) -> Iterator[Row]:
     function = bench.function()
     sizes = []
 
-    def once() -> _measure.Times:
-        sizes.append(_measure.parked(function))
+    def once() -> measure.Times:
+        sizes.append(measure.parked(function))
         return each(function, sizes[-1])
 
-    with bench.parked(ahead=_measure.parked(function)) as parked:
+    with bench.parked(ahead=measure.parked(function)) as parked:
         ours, floor = in_turns(10, once, lambda: each(parked, parked.parked()))
     usual = bench.known.get("paced")
     yield Row(
@@ -205,7 +205,7 @@ def back(bench: Bench) -> Iterator[Row]:
 
 def threads(bench: Bench) -> Iterator[Row]:
     function = bench.function()
-    with bench.forks(_measure.cores()) as forks:
+    with bench.forks(measure.cores()) as forks:
         ours, floor = in_turns(
             3, lambda: by_threads(function, 8, bench.long), lambda: forks(bench.long / 2)
         )
@@ -222,11 +222,11 @@ def threads(bench: Bench) -> Iterator[Row]:
 
 def _throughput(bench: Bench, key: str, what: str, least: float, *names: str) -> Iterator[Row]:
     function = bench.function(*names)
-    with bench.forks(_measure.cores(), *names) as forks:
+    with bench.forks(measure.cores(), *names) as forks:
         # More callers than cores: while one's cell is made, another one's call runs.
         ours, floor = in_turns(
             4,
-            lambda: by_threads(function, 4 * _measure.cores(), bench.long),
+            lambda: by_threads(function, 4 * measure.cores(), bench.long),
             lambda: forks(bench.long),
         )
     bench.known[key] = ours.rate
@@ -255,11 +255,11 @@ def throughput_pandas(bench: Bench) -> Iterator[Row]:
 def chunks(bench: Bench) -> Iterator[Row]:
     function, count = bench.function(), 100 * bench.many // 2
 
-    def once() -> _measure.Times:
+    def once() -> measure.Times:
         taken = each(lambda _: sum(function.map(range(count), chunksize=50)), 1)
-        return _measure.Times([taken.whole / count] * count, taken.whole)
+        return measure.Times([taken.whole / count] * count, taken.whole)
 
-    items, cores = list(range(50)), _measure.cores()
+    items, cores = list(range(50)), measure.cores()
     free: SimpleQueue[Parked] = SimpleQueue()
 
     def parked(_: int) -> None:
@@ -289,7 +289,7 @@ def chunks(bench: Bench) -> Iterator[Row]:
 def shared(bench: Bench) -> Iterator[Row]:
     row = Row("shared", 'isolation="shared", calls', unit=RATE, target="≥ 8,000/s")
     try:
-        function = _measure.trivial(isolation="shared")
+        function = measure.trivial(isolation="shared")
         function(1)
     except (TypeError, ValueError, hutch.SandboxError) as error:
         row.skipped = f"refused: {str(error).splitlines()[0][:80]}"
@@ -328,23 +328,23 @@ def program(bench: Bench) -> Iterator[Row]:
 
 def _faults_of_calls(function: Any, count: int) -> list[int]:
     """As the cells count them, which an Outcome leaves out; tests/pins counts from outside too."""
-    from hutch import _run
+    from hutch._calls import run
 
     told: list[int] = []
-    send = _run.send
+    send = run.send
 
     def noted(*args: Any) -> Any:
         result, pool = send(*args)
         told.append(int(result.usage["minor_faults"]))
         return result, pool
 
-    _run.send = noted
+    run.send = noted
     try:
         target = function._resolved()
         # By the client's long way, in cells that had the time to rehearse.
-        each(lambda n: _run.call(target, (n,)), count, 0.1)
+        each(lambda n: run.call(target, (n,)), count, 0.1)
     finally:
-        _run.send = send
+        run.send = send
     assert len(told) == count
     return sorted(told)
 

@@ -25,14 +25,14 @@ from calls import Bench
 from table import Row, shown
 
 import hutch
-from hutch import _measure
+from hutch.cli import measure
 
 # Each setting of its own is a pool of its own, without a worker yet.
 _memory_mb = iter(range(900 + os.getpid() % 400, 4000))
 
 
 def _first(*dependencies: str, **keywords: Any) -> float:
-    function = _measure.trivial(dependencies, memory_mb=next(_memory_mb), **keywords)
+    function = measure.trivial(dependencies, memory_mb=next(_memory_mb), **keywords)
     begin = time.perf_counter()
     function(1)
     return time.perf_counter() - begin
@@ -53,28 +53,28 @@ def container() -> float:
     """Seconds of a bare container of the base image; the files are cached by the first one."""
     command = run_command("python3", "-I", "-S", "-c", "pass")
     subprocess.run(command, check=True, capture_output=True)
-    taken = _measure.each(lambda _: subprocess.run(command, check=True, capture_output=True), 3)
+    taken = measure.each(lambda _: subprocess.run(command, check=True, capture_output=True), 3)
     return taken.p50
 
 
 def run_command(*arguments: str) -> list[str]:
     """`podman run` of the base image, in the view that Hutch's containers live in."""
-    from hutch import _launcher
+    from hutch._connect import launcher
 
     command = [sys.executable, "-m", "hutch", "podman", "run", "--rm", "--network", "none"]
-    return [*command, "--pull", "never", f"localhost/hutch-base:{_launcher.base_id()}", *arguments]
+    return [*command, "--pull", "never", f"localhost/hutch-base:{launcher.base_id()}", *arguments]
 
 
 def _beside(repeats: int, ours: Callable[[], float], floor: Callable[[], float]) -> list[float]:
     """Medians of both, in turns."""
 
-    def settled(action: Callable[[], float]) -> _measure.Times:
+    def settled(action: Callable[[], float]) -> measure.Times:
         time.sleep(1)  # an agent that has a new pool makes ready more than was asked for
-        return _measure.Times([action()])
+        return measure.Times([action()])
 
     return [
         times.p50
-        for times in _measure.in_turns(repeats, lambda: settled(ours), lambda: settled(floor))
+        for times in measure.in_turns(repeats, lambda: settled(ours), lambda: settled(floor))
     ]
 
 
@@ -213,13 +213,13 @@ def _installed() -> list[tuple[float, float]]:
     """Seconds that uv alone takes to install pandas, with nothing cached and with its wheels; and
     that the first import then takes, which compiles what it needs.
     """
-    from hutch import _index
+    from hutch._options import index as _index
 
     index = _index.settings()["index_url"]
     with tempfile.TemporaryDirectory(dir=Path.home()) as directory:
         command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "pandas"]
         command += ["--cache-dir", f"{directory}/cache", *(["--index-url", index] if index else [])]
-        taken = _measure.each(
+        taken = measure.each(
             lambda n: subprocess.run([*command, "--target", f"{directory}/{n}"], check=True), 2
         ).taken
         return [(taken[n], bare.importing("pandas", [f"{directory}/{n}"])) for n in range(2)]

@@ -19,7 +19,8 @@ from floors import PARKED
 from table import Row
 
 import hutch
-from hutch import Pool, _measure, sandbox
+from hutch import Pool, sandbox
+from hutch.cli import measure
 
 
 def hostile(kind: str) -> None:
@@ -65,13 +66,13 @@ def rows(bench: Bench) -> Iterator[Row]:
     time.sleep(0.5)
     taken: list[float] = []
     while not all(flight.done() for flight in crowd):
-        taken += _measure.each(function, 50, 1 / PACE).taken
+        taken += measure.each(function, 50, 1 / PACE).taken
     grown = hutch.status()["memory_bytes"] - before
     limits = sum(flight.outcome().status == "limit" for flight in crowd)
-    times = _measure.Times(taken)
-    spinners = 2 * _measure.cores()
+    times = measure.Times(taken)
+    spinners = 2 * measure.cores()
     with bench.parked() as parked, spinning(spinners):
-        floor = _measure.each(parked, bench.many // 2, 1 / PACE)
+        floor = measure.each(parked, bench.many // 2, 1 / PACE)
     yield Row(
         "crowd",
         f"a caller beside {count} hostile calls",

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hutch import _launcher
+from hutch._connect import launcher
 
 MOST = 4096  # bytes of a message
 Lease = tuple[int, bytes]  # a child's socket, and its process id
@@ -106,7 +106,7 @@ finally:
     while parked:
         parked.remove(os.waitpid(-1, 0)[0])
 """
-_PAGES = f"{_launcher.RUNTIME}/worker/_hutch_cell.abi3.so"
+_PAGES = f"{launcher.RUNTIME}/worker/_hutch_cell.abi3.so"
 
 
 class Parked:

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hutch import _measure
+from hutch.cli import measure
 
 
 def load() -> float:
     """Runnable processes for each CPU, over the last minute."""
-    return os.getloadavg()[0] / _measure.cores()
+    return os.getloadavg()[0] / measure.cores()
 
 
 def throttled() -> int | None:
@@ -64,7 +64,7 @@ class Watch:
         self._throttled = throttled()
         self._stolen = stolen()
         self._fixed = {
-            "cores": _measure.cores(),
+            "cores": measure.cores(),
             "cpu": _cpu_model(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
             "kernel": os.uname().release,

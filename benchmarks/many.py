@@ -12,7 +12,7 @@ from pathlib import Path
 from calls import Bench
 from table import RATE, RATIO, Row
 
-from hutch import _measure
+from hutch.cli import measure
 
 
 def _own(name: str) -> int:
@@ -32,7 +32,7 @@ def long_map(bench: Bench) -> Iterator[Row]:
     rate = count / (time.perf_counter() - begin)
     grown = _own("RssAnon") - before
     # Beside the throughput of this moment, not that of some minutes ago.
-    raw = _measure.by_threads(function, 4 * _measure.cores(), 2 * bench.long).rate
+    raw = measure.by_threads(function, 4 * measure.cores(), 2 * bench.long).rate
     yield Row(
         "map-10000",
         f"map of {count:,} calls",
@@ -86,7 +86,7 @@ def fairness(bench: Bench) -> Iterator[Row]:
     waits: list[list[float]] = [[] for _ in range(callers)]
 
     def work(n: int) -> None:
-        waits[n] = _measure.each(function, each_).taken
+        waits[n] = measure.each(function, each_).taken
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(callers)]
     for thread in threads:

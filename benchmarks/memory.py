@@ -13,7 +13,7 @@ from calls import Bench
 from table import BYTES, Row
 
 import hutch
-from hutch import _measure
+from hutch.cli import measure
 
 
 def bare_interpreter() -> int:
@@ -34,7 +34,7 @@ def rows(bench: Bench) -> Iterator[Row]:
     try:
         function = bench.function()
         worker = function.run(1).worker_id
-        _measure.parked(function)
+        measure.parked(function)
         time.sleep(1)
         tree = next(
             processes.worker_tree(int(c["Pid"]))
@@ -61,13 +61,13 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 def imports(bench: Bench) -> Iterator[Row]:
-    def start(code: str) -> _measure.Times:
+    def start(code: str) -> measure.Times:
         command = [sys.executable, "-c", code]
-        return _measure.each(lambda _: subprocess.run(command, check=True), 5)
+        return measure.each(lambda _: subprocess.run(command, check=True), 5)
 
     start("import hutch")
     turns = 2 if bench.quick else 6
-    ours, floor = _measure.in_turns(turns, lambda: start("import hutch"), lambda: start("pass"))
+    ours, floor = measure.in_turns(turns, lambda: start("import hutch"), lambda: start("pass"))
     yield Row(
         "import",
         "python -c 'import hutch'",

@@ -23,8 +23,8 @@ import cold
 from calls import PACE, Bench, plain
 from table import RATE, shown
 
-from hutch import _measure
-from hutch._measure import by_threads, each
+from hutch.cli import measure
+from hutch.cli.measure import by_threads, each
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ROOT / "build" / "rivals"
@@ -65,7 +65,7 @@ def _command(name: str, lacks: str, command: list[str], bench: Bench) -> Rival:
         rival.skipped = said.decode(errors="replace").strip()[-120:]
         return rival
     rival.p50 = each(once, 3 if bench.quick else 10).p50
-    rival.per_sec = by_threads(once, _measure.cores(), 2 * bench.long).rate
+    rival.per_sec = by_threads(once, measure.cores(), 2 * bench.long).rate
     return rival
 
 
@@ -90,9 +90,9 @@ def _process_pool(bench: Bench) -> Rival:
         rival.p50 = (
             known or each(lambda n: one.submit(plain, n).result(), bench.many, 1 / PACE)
         ).p50
-        pool = stack.enter_context(ProcessPoolExecutor(_measure.cores()))
+        pool = stack.enter_context(ProcessPoolExecutor(measure.cores()))
         rival.per_sec = by_threads(
-            lambda n: pool.submit(plain, n).result(), 4 * _measure.cores(), 2 * bench.long
+            lambda n: pool.submit(plain, n).result(), 4 * measure.cores(), 2 * bench.long
         ).rate
     return rival
 
@@ -180,14 +180,15 @@ def _monty(_: Bench) -> Rival:
 
 
 def _llm_sandbox(_: Bench) -> Rival:
-    from hutch import _core, _launcher
+    from hutch import _core
+    from hutch._connect import launcher
 
     return _published(
         "llm-sandbox, Podman, warm session",
         "one call from the next: they share a container; no limits unless given",
         _LLM_SANDBOX,
         f"{_core.paths()['run_dir']}/podman/podman.sock",
-        f"localhost/hutch-base:{_launcher.base_id()}",
+        f"localhost/hutch-base:{launcher.base_id()}",
     )
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import processes
 
 import hutch
-from hutch import _core, _measure
+from hutch import _core
+from hutch.cli import measure
 
 
 def _tree(pid: int) -> list[int]:
@@ -56,7 +57,7 @@ def counts() -> dict[str, int]:
 
 def settled(function: object) -> dict[str, int]:
     """Once the pool is full again, what ended is reaped, and idle threads have gone."""
-    _measure.parked(function)
+    measure.parked(function)
     deadline, found = time.monotonic() + 30, counts()
     while time.monotonic() < deadline:
         time.sleep(2)
@@ -69,10 +70,10 @@ def settled(function: object) -> dict[str, int]:
 def soak(calls: int, report: bool = False) -> dict[str, tuple[int, int]]:
     """(before, after) of each count. A tenth as many warm up before, in as many parts."""
     # A pool of a fixed size: one that adapts is larger when more was asked of it.
-    function = _measure.trivial(pool=hutch.Pool(warm=8, max_cells=8), max_calls=10 * calls + 1000)
+    function = measure.trivial(pool=hutch.Pool(warm=8, max_cells=8), max_calls=10 * calls + 1000)
 
     def some(count: int) -> None:
-        _measure.each(function, count // 2)
+        measure.each(function, count // 2)
         sum(function.map(range(count - count // 2)))
         outcome = function.run("no", "such", "arguments")
         assert outcome.status == "raised"

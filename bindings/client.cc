@@ -8,11 +8,11 @@
 namespace hutch {
 namespace {
 
-// What happened in a callback on the way: kept until the wait is over, then raised.
+// An error raised by a callback during a wait: kept until the wait is over, then raised.
 struct Pending {
   std::unique_ptr<py::error_already_set> error;
 
-  // Runs what is Python's own; nothing more once something was raised.
+  // Runs Python code, unless an earlier call of it has raised.
   template <class Work>
   void Run(const Work& work) {
     const py::gil_scoped_acquire gil;
@@ -241,33 +241,33 @@ CallRecord PyClient::Call(const std::string& key, const CallRequest& request,
 uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py::object& function,
                          const py::bytes& arguments, const py::sequence& buffers,
                          const CallTerms& terms, bool output, double begun) {
-  if (!flying_) flying_ = Live();
+  if (!background_) background_ = Live();
   auto bytes =
       std::make_shared<CallBytes>(meta, function, arguments, buffers, terms, TimePoint(begun));
   CallRequest request = bytes->request;
-  return flying_->in_flight().Start(key, std::move(request), std::move(bytes), output);
+  return background_->in_flight().Start(key, std::move(request), std::move(bytes), output);
 }
 
 void PyClient::Cancel(uint64_t call) {
-  if (flying_) flying_->in_flight().Cancel(call);
+  if (background_) background_->in_flight().Cancel(call);
 }
 
 py::list PyClient::Next(double patience_sec) {
-  const std::shared_ptr<Client> client = flying_;
-  py::list told;
-  if (!client) return told;
+  const std::shared_ptr<Client> client = background_;
+  py::list list;
+  if (!client) return list;
   std::vector<CallEvent> events;
   {
     const py::gil_scoped_release no_gil;
     events = client->in_flight().Next(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
   }
-  for (CallEvent& event : events) told.append(ToTuple(event));
-  return told;
+  for (CallEvent& event : events) list.append(ToTuple(event));
+  return list;
 }
 
 CallResult PyClient::Conclude(OpenCall& open) {
-  const std::shared_ptr<Client> client = flying_ ? flying_ : Live();
+  const std::shared_ptr<Client> client = background_ ? background_ : Live();
   CallRecord record = [&] {
     const py::gil_scoped_release no_gil;
     return client->Conclude(open);
@@ -284,11 +284,11 @@ std::string PyClient::Ask(const std::string& what, uint64_t timeout_ms) {
 
 void PyClient::Abandon() {
   if (client_) client_->Abandon();
-  if (flying_) flying_->Abandon();
+  if (background_) background_->Abandon();
 }
 
 void PyClient::Close() {
-  if (flying_) flying_->in_flight().Stop();
+  if (background_) background_->in_flight().Stop();
   client_.reset();
 }
 

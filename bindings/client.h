@@ -23,7 +23,7 @@
 
 namespace hutch {
 
-// Its descriptor is made when a wait first asks for it.
+// The eventfd is made when a wait first needs it.
 class CancelToken {
  public:
   void Cancel() {
@@ -45,7 +45,7 @@ class CancelToken {
  private:
   void Signal() const REQUIRES(mutex_) {
     const uint64_t one = 1;
-    if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is as readable
+    if (::write(fd_.get(), &one, sizeof one) < 0) return;  // a full counter is readable, too
   }
 
   mutable Mutex mutex_;
@@ -56,8 +56,8 @@ class CancelToken {
 struct FunctionBlob {
   explicit FunctionBlob(const py::bytes& data);
 
-  // With this meta data: see IdentityOf(). Remembered for the objects that came last, as a call
-  // costs no more than a few SHA-256 of what is sent with it.
+  // IdentityOf() with this meta data. Cached for the latest objects, since a warm call takes only
+  // as long as a few SHA-256 of what is sent with it.
   const Sha256Digest& IdentityWith(const py::bytes& meta, uint64_t policy, bool shared) const;
 
   Blob blob;
@@ -146,14 +146,14 @@ class PyClient {
   CallRecord Call(const std::string& key, const CallRequest& request, const CancelToken* cancel,
                   const PyOutput& output);
 
-  // ---- calls that nobody waits for one by one
+  // ---- background calls: no thread waits for each of them
   uint64_t Start(const std::string& key, const py::bytes& meta, const py::object& function,
                  const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
                  bool output, double begun);
   void Cancel(uint64_t call);
   py::list Next(double patience_sec);
   CallResult Conclude(OpenCall& open);
-  void Land() { flying_.reset(); }
+  void EndBackgroundCalls() { background_.reset(); }
 
   std::string Ask(const std::string& what, uint64_t timeout_ms);
   void Abandon();
@@ -163,7 +163,7 @@ class PyClient {
   std::shared_ptr<Client> Live() const;
 
   std::shared_ptr<Client> client_;
-  std::shared_ptr<Client> flying_;  // while calls may be under way that nobody waits for
+  std::shared_ptr<Client> background_;  // while background calls may be in flight
 };
 
 // What Python's time.monotonic() said; 0: nothing.

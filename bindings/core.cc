@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Module _core: the client and the result decoder, as thin as it can be. What a user reads is the
-// typed package on top; _core.pyi is this file's interface.
+// Module _core: the client and the result decoder, as thin as possible. Users call the typed
+// package on top of it; _core.pyi is this file's interface.
 
 #include <memory>
 #include <string>
@@ -35,7 +35,7 @@ py::dict PathsDict() {
   }
 }
 
-// Names for what an Error is made of, in order.
+// The names of the parts of an Error, in order.
 py::dict FieldsOfError() {
   py::dict fields;
   const py::object property = py::module_::import("builtins").attr("property");
@@ -165,10 +165,10 @@ PYBIND11_MODULE(_core, m) {
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),
            py::arg("begun"))
-      .def("cancel", &PyClient::Cancel, py::arg("flight"))
+      .def("cancel", &PyClient::Cancel, py::arg("call"))
       .def("next", &PyClient::Next, py::arg("patience_sec"))
       .def("conclude", &PyClient::Conclude, py::arg("open"))
-      .def("land", &PyClient::Land)
+      .def("end_background_calls", &PyClient::EndBackgroundCalls)
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
       .def(
           "metrics",

@@ -55,7 +55,7 @@ enum Kind : uint8_t {
 // the places that refer to it, one in its container and one in values_.
 constexpr uint64_t kSlotBytes = 16;
 constexpr uint64_t kNumberBytes = 48;
-constexpr uint64_t kSharedInt = 256;  // up to here an int is everybody's
+constexpr uint64_t kSharedInt = 256;  // ints up to this are shared by the interpreter
 constexpr uint64_t kTextBytes = 72;
 constexpr uint64_t kTextFactor = 4;  // one wide character makes all of a str's wide
 constexpr uint64_t kContainerBytes = 80;
@@ -124,7 +124,7 @@ class NoCollection {
   bool was_enabled_;
 };
 
-// A str or bytes hash is salted: nobody outside knows where it falls.
+// A str or bytes hash is salted, so a cell cannot choose colliding keys.
 bool HashIsSalted(PyObject* key) { return PyUnicode_CheckExact(key) || PyBytes_CheckExact(key); }
 
 // Whether the sender can make others of the same hash: an int below 2^61 - 1 has one of its own.
@@ -407,7 +407,7 @@ class Builder : public msgpack::null_visitor {
 
   py::object owner_;
   py::object view_;      // memoryview of owner_, made at the first buffer
-  py::object builders_;  // hutch._build.BUILDERS, looked up at the first need
+  py::object builders_;  // hutch._results.build.BUILDERS, looked up at the first need
   std::span<const char> payload_;
   size_t cursor_;  // where the last buffer ended
   size_t body_size_;
@@ -638,7 +638,7 @@ PyObject* Builder::BuildInPython(uint8_t kind, std::span<PyObject*> items) {
     const auto count = py::cast<uint64_t>(parts);
     if (count > kFreeParts) Charge((count - kFreeParts) * kPartBytes);
   }
-  if (!builders_) builders_ = py::module_::import("hutch._build").attr("BUILDERS");
+  if (!builders_) builders_ = py::module_::import("hutch._results.build").attr("BUILDERS");
   PyObject* builder = PyDict_GetItem(builders_.ptr(), py::int_(kind).ptr());
   if (builder == nullptr) Refuse("kind " + std::to_string(kind) + " is not part of the format");
   const bool named = kind >= kFirstNamed && kind <= kLastNamed;

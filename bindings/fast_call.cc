@@ -11,6 +11,16 @@
 namespace hutch {
 namespace {
 
+// The positions in a FastState of hutch/_calls/target.py.
+enum State : Py_ssize_t {
+  kWatched = 1,
+  kAttributes = 2,
+  kCells = 3,
+  kMissing = 4,
+  kTypes = 5,
+  kAnnotation = 6,
+};
+
 PyObject* Item(PyObject* tuple, Py_ssize_t i) { return PyTuple_GET_ITEM(tuple, i); }
 
 bool Is(PyObject* found, PyObject* expected) {
@@ -50,11 +60,11 @@ bool AllCells(PyObject* cells, PyObject* missing) {
 
 }  // namespace
 
-FastCall::FastCall(FastHooks hooks, py::tuple what, py::object client, std::string key,
+FastCall::FastCall(FastHooks hooks, KnownPool pool, py::object client, std::string key,
                    py::bytes meta, py::object function, const CallTerms& terms,
                    uint64_t result_bytes, bool shows, std::optional<AsOutcome> as_outcome)
     : hooks_(std::move(hooks)),
-      what_(std::move(what)),
+      pool_(std::move(pool)),
       client_(std::move(client)),
       key_(std::move(key)),
       meta_(std::move(meta)),
@@ -66,12 +76,11 @@ FastCall::FastCall(FastHooks hooks, py::tuple what, py::object client, std::stri
 
 bool FastCall::IsCurrent(const py::tuple& state) const {
   static PyObject* const kCurrent = PyUnicode_InternFromString("_current");
-  PyObject* const what = what_.ptr();
   PyObject* const seen = state.ptr();
-  return Is(PyDict_GetItemWithError(hooks_.home.ptr(), kCurrent), Item(what, 0)) &&
-         Is(PyDict_GetItemWithError(Item(what, 1), Item(what, 2)), Item(what, 3)) &&
-         AllWatched(Item(seen, 1)) && AllAttributes(Item(seen, 2)) &&
-         AllCells(Item(seen, 3), Item(seen, 4));
+  return Is(PyDict_GetItemWithError(hooks_.home.ptr(), kCurrent), pool_.connection.ptr()) &&
+         Is(PyDict_GetItemWithError(pool_.pools.ptr(), pool_.name.ptr()), pool_.pool.ptr()) &&
+         AllWatched(Item(seen, kWatched)) && AllAttributes(Item(seen, kAttributes)) &&
+         AllCells(Item(seen, kCells), Item(seen, kMissing));
 }
 
 py::object FastCall::Call(const py::object& target, const py::tuple& state, const py::tuple& args,
@@ -106,13 +115,13 @@ py::object FastCall::Call(const py::object& target, const py::tuple& state, cons
     const PyPayload& held = result.payload.cast<const PyPayload&>();
     py::object value = Decode(
         result.payload, held.payload->data(), held.payload->size(), held.payload->body_size(),
-        py::reinterpret_borrow<py::dict>(Item(state.ptr(), 5)), result_bytes_);
-    PyObject* const annotation = Item(state.ptr(), 6);
+        py::reinterpret_borrow<py::dict>(Item(state.ptr(), kTypes)), result_bytes_);
+    PyObject* const annotation = Item(state.ptr(), kAnnotation);
     if (annotation != Py_None && reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) != annotation)
       hooks_.check(value, target);
     return Wanted(result, std::move(value));
   } catch (py::error_already_set& error) {
-    // The package decodes again, with what the arguments' classes allow, or says what is wrong.
+    // The package decodes again, with the classes of the arguments, or reports the error.
     if (!error.matches(DecodeErrorType()) && !error.matches(hooks_.not_as_said)) throw;
   }
   return Concluded(target, std::move(result), args, kwargs);
@@ -130,8 +139,7 @@ py::object FastCall::Wanted(const CallResult& result, py::object value) const {
 
 py::object FastCall::Concluded(const py::object& target, CallResult result, const py::tuple& args,
                                const py::dict& kwargs) const {
-  return hooks_.conclude(target, py::cast(std::move(result)), py::handle(Item(what_.ptr(), 3)),
-                         args, kwargs);
+  return hooks_.conclude(target, py::cast(std::move(result)), pool_.pool, args, kwargs);
 }
 
 void BindFastCall(py::module_& m) {
@@ -149,10 +157,16 @@ void BindFastCall(py::module_& m) {
                               program};
            }),
            py::arg("outcome"), py::arg("usage"), py::arg("enforcement"), py::arg("program"));
+  py::class_<KnownPool>(m, "KnownPool")
+      .def(py::init([](py::object connection, py::dict pools, py::object name, py::object pool) {
+             return KnownPool{std::move(connection), std::move(pools), std::move(name),
+                              std::move(pool)};
+           }),
+           py::arg("connection"), py::arg("pools"), py::arg("name"), py::arg("pool"));
   py::class_<FastCall>(m, "FastCall")
-      .def(py::init<FastHooks, py::tuple, py::object, std::string, py::bytes, py::object,
+      .def(py::init<FastHooks, KnownPool, py::object, std::string, py::bytes, py::object,
                     const CallTerms&, uint64_t, bool, std::optional<AsOutcome>>(),
-           py::kw_only(), py::arg("hooks"), py::arg("what"), py::arg("client"), py::arg("key"),
+           py::kw_only(), py::arg("hooks"), py::arg("pool"), py::arg("client"), py::arg("key"),
            py::arg("meta"), py::arg("function"), py::arg("terms"), py::arg("result_bytes"),
            py::arg("shows"), py::arg("as_outcome"))
       .def("__call__", &FastCall::Call, py::arg("target"), py::arg("state"), py::arg("args"),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The whole of a warm call behind one entry from Python: what it would take the package some forty
-// functions to do is most of a warm call's time where the caches have been used by others since.
+// A whole warm call behind one entry from Python. The package would run some forty functions for
+// it, which is most of a warm call's time where other code has filled the caches since.
 //
-// It takes a call only if all is as it was at the last one: connection, pool, and everything that
-// travels with the function. Otherwise, and for all but a plain return, the package has its say.
+// It takes a call only if nothing changed since the last one: connection, pool, and everything that
+// travels with the function. All other calls, and every end but a plain return, are left to the
+// package. Thread contract: everything here needs the GIL.
 #pragma once
 
 #include <optional>
@@ -33,29 +34,35 @@ struct AsOutcome {
   bool program = false;
 };
 
+// Where the pool of a call must still be found: `connection` in FastHooks::home, and `pool` in
+// `pools` by its name.
+struct KnownPool {
+  py::object connection;
+  py::dict pools;
+  py::object name, pool;
+};
+
 class FastCall {
  public:
-  // `what`: (connection, pools, name, pool), of which each must be where it was: the connection in
-  // `home`, the pool in `pools` by its name. `shows`: whether `streams` is asked for.
-  FastCall(FastHooks hooks, py::tuple what, py::object client, std::string key, py::bytes meta,
+  // `shows`: whether FastHooks::streams is asked for.
+  FastCall(FastHooks hooks, KnownPool pool, py::object client, std::string key, py::bytes meta,
            py::object function, const CallTerms& terms, uint64_t result_bytes, bool shows,
            std::optional<AsOutcome> as_outcome);
 
-  // NotImplemented: something is not as it was; nothing was done. `state`: (this, watched,
-  // attributes, cells, missing, types, annotation), of which the garbage collector has to know and
-  // which the target therefore holds itself: see Survey, and Target.named_types and .annotation.
+  // NotImplemented: something is not as it was; nothing was done. `state`: a FastState of
+  // hutch/_calls/target.py, which the target holds itself, for the garbage collector.
   py::object Call(const py::object& target, const py::tuple& state, const py::tuple& args,
                   const py::dict& kwargs) const;
 
  private:
   bool IsCurrent(const py::tuple& state) const;
-  // Of a call that returned it.
+  // What the caller wants of a call that returned `value`: it, or an Outcome that has it.
   py::object Wanted(const CallResult& result, py::object value) const;
   py::object Concluded(const py::object& target, CallResult result, const py::tuple& args,
                        const py::dict& kwargs) const;
 
   FastHooks hooks_;
-  py::tuple what_;
+  KnownPool pool_;
   py::object client_;
   std::string key_;
   py::bytes meta_;

@@ -26,12 +26,12 @@ bool IsPlain(PyObject* value) {
          PyFloat_CheckExact(value) || PyBool_Check(value) || PyBytes_CheckExact(value);
 }
 
-// Protocol 5.
+// Pickles by protocol 5.
 class Pickle {
  public:
   Pickle() : text_("\x80\x05(") {}
 
-  // False: no argument for here.
+  // False: an argument of another kind.
   bool Add(PyObject* value) {
     if (value == Py_None) return Put("N");
     if (PyBool_Check(value)) return Put(value == Py_True ? "\x88" : "\x89");

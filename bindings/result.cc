@@ -8,12 +8,12 @@
 namespace hutch {
 namespace {
 
-// False when the agent had to speak for a warden that is gone.
+// False when the warden was gone, and the agent reported in its place.
 bool FromWarden(const CallRecord& record) {
   return record.report && record.report->memory_limit_kb != 0;
 }
 
-// The cell's end of the socket closed without a reply: what the warden says became of it.
+// The cell closed its socket without a reply: the warden reports how it ended.
 void SetEnded(CallResult& result, const CallRecord& record) {
   const CellReport report = record.report.value_or(CellReport{});
   if (report.limit != kNoLimit) {
@@ -35,7 +35,7 @@ void SetEnded(CallResult& result, const CallRecord& record) {
   }
 }
 
-// Without a call of __init__.
+// Makes the object without a call of __init__.
 py::object New(const py::object& type) {
   auto* const made = reinterpret_cast<PyTypeObject*>(type.ptr());
   PyObject* const object = made->tp_new(made, py::tuple().ptr(), nullptr);
@@ -85,36 +85,38 @@ py::object& CoreError() {
 
 py::dict UsageOf(const CallResult& result) {
   const CallRecord& record = result.record;
-  const CallUsage& told = record.outcome.usage;
+  const CallUsage& reported = record.outcome.usage;
   const bool measured = FromWarden(record);
   py::dict usage;
   if (measured) {
     usage["wall_sec"] = Seconds(record.run());
     usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
-    usage["peak_memory_bytes"] = record.report->peak_kb * 1024;  // 0: it was over before a look
+    usage["peak_memory_bytes"] =
+        record.report->peak_kb * 1024;  // 0: it ended before it was measured
     usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
     usage["pids_peak"] = record.report->pids_peak;
   } else {
-    const bool replied = told.wall_us != 0;
-    usage["wall_sec"] = replied ? static_cast<double>(told.wall_us) / 1e6 : Seconds(record.run());
-    usage["cpu_sec"] = static_cast<double>(told.cpu_us) / 1e6;
-    usage["peak_memory_bytes"] = told.peak_kb * 1024;
+    const bool replied = reported.wall_us != 0;
+    usage["wall_sec"] =
+        replied ? static_cast<double>(reported.wall_us) / 1e6 : Seconds(record.run());
+    usage["cpu_sec"] = static_cast<double>(reported.cpu_us) / 1e6;
+    usage["peak_memory_bytes"] = reported.peak_kb * 1024;
     usage["memory_limit_bytes"] = 0;
     usage["pids_peak"] = 0;
   }
-  usage["minor_faults"] = told.minor_faults;
+  usage["minor_faults"] = reported.minor_faults;
   usage["waited_sec"] = Seconds(record.queue);
   usage["source"] = measured ? "warden" : "cell";
   return usage;
 }
 
 py::list NetworkOf(const CallResult& result) {
-  py::list told;
+  py::list records;
   for (const NetworkRecord& r : result.record.network) {
-    told.append(py::make_tuple(r.host, r.port, r.allowed, r.reason, r.suggestion, r.bytes_sent,
-                               r.bytes_received, r.count, r.lost));
+    records.append(py::make_tuple(r.host, r.port, r.allowed, r.reason, r.suggestion, r.bytes_sent,
+                                  r.bytes_received, r.count, r.lost));
   }
-  return told;
+  return records;
 }
 
 py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,

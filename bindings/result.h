@@ -25,7 +25,7 @@ struct PyPayload {
   std::unique_ptr<Payload> payload;
 };
 
-// What a caller may not look at is not made.
+// Fields that the caller must not see are left empty.
 struct CallResult {
   CallRecord record;
   const char* status = "";

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch._arguments import OUT_OF_BAND, pickle_arguments, pickle_chunk
+from hutch._carry.arguments import OUT_OF_BAND, pickle_arguments, pickle_chunk
 
 
 def target(first: Any, second: Any = None, *, third: Any = None) -> None: ...

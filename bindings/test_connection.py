@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _connection, _core, _echo, _index, _launcher, _run
-from hutch._options import NORMAL
-from hutch._progress import Progress
-from hutch._target import TextTarget
+from hutch import _core
+from hutch._calls import echo, run
+from hutch._calls.target import TextTarget
+from hutch._connect import connection, launcher
+from hutch._connect.progress import Progress
+from hutch._options import index
+from hutch._options.options import NORMAL
 
 
 def error(code: str, may_have_run: bool = False) -> _core.Error:
@@ -60,16 +63,16 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Agent:
         made.log.append(verb)
         return {"ok": True}
 
-    monkeypatch.setattr(_connection, "connect", connect)
-    monkeypatch.setattr(_connection, "_current", None)
-    monkeypatch.setattr(_launcher, "run", launch)
-    monkeypatch.setattr(_launcher, "base_id", lambda: "0" * 32)
-    monkeypatch.setattr(_launcher, "runtime_id", lambda: "1" * 32)
+    monkeypatch.setattr(connection, "connect", connect)
+    monkeypatch.setattr(connection, "_current", None)
+    monkeypatch.setattr(launcher, "run", launch)
+    monkeypatch.setattr(launcher, "base_id", lambda: "0" * 32)
+    monkeypatch.setattr(launcher, "runtime_id", lambda: "1" * 32)
     return made
 
 
 def call() -> Any:
-    return _run.call(TextTarget("def f(): pass", "f", NORMAL, ""))
+    return run.call(TextTarget("def f(): pass", "f", NORMAL, ""))
 
 
 def test_a_missing_base_or_runtime_is_installed_and_asked_for_again(agent: Agent) -> None:
@@ -123,28 +126,28 @@ def test_an_install_failure_is_told_and_not_repeated(agent: Agent) -> None:
 
 
 def test_a_forked_child_opens_its_own_connection(agent: Agent) -> None:
-    parent = _connection.current()
+    parent = connection.current()
     reads, writes = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(writes, b"1" if _connection.current() is not parent else b"0")
+        os.write(writes, b"1" if connection.current() is not parent else b"0")
         os._exit(0)
     os.waitpid(pid, 0)
     assert os.read(reads, 1) == b"1"
     os.close(reads)
     os.close(writes)
-    assert _connection.current() is parent
+    assert connection.current() is parent
 
 
 def test_echoed_text_does_not_talk_to_the_terminal() -> None:
     hostile = "a\x1b[2Jb\rc\x07\x9bd\u202ee\x00\x7f\tf\ng\r\nh"
-    shown = _echo.escape(hostile)
+    shown = echo.escape(hostile)
     assert shown == "a\\x1b[2Jb\\x0dc\\x07\\x9bd\\u202ee\\x00\\x7f\tf\ng\nh"
 
 
 def test_a_character_cut_in_two_is_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
     got: list[str] = []
-    streams = _echo.Streams(NORMAL.changed({"on_stdout": got.append}), True)
+    streams = echo.Streams(NORMAL.changed({"on_stdout": got.append}), True)
     for byte in "é€\n".encode():
         streams.feed(0, bytes([byte]))
     streams.feed(1, b"\xff")
@@ -158,7 +161,7 @@ def test_a_closed_stdout_does_not_fail_the_call(monkeypatch: pytest.MonkeyPatch)
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stdout", closed)
-    streams = _echo.Streams(NORMAL, True)
+    streams = echo.Streams(NORMAL, True)
     streams.feed(0, b"x")
 
 
@@ -169,7 +172,7 @@ def test_progress_is_quiet_when_quick_and_plain_in_a_pipe(
     with Progress("pandas", terminal=False) as progress:
         progress("download", "x", 1, 2)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("hutch._progress.QUIET_SEC", -1.0)
+    monkeypatch.setattr("hutch._connect.progress.QUIET_SEC", -1.0)
     with Progress("pandas", terminal=False) as progress:
         progress("download", "evil\x1b[2J", 1, 2)
         progress("download", "again", 2, 2)
@@ -180,7 +183,7 @@ def test_progress_is_quiet_when_quick_and_plain_in_a_pipe(
 
 
 def test_the_bar_on_a_terminal_is_drawn_and_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hutch._progress.QUIET_SEC", -1.0)
+    monkeypatch.setattr("hutch._connect.progress.QUIET_SEC", -1.0)
     with Progress("pandas", terminal=True) as progress:
         progress("download [bold]", "[red]x", 1, 2)
         assert progress.shown
@@ -190,11 +193,11 @@ def test_index_settings_come_from_the_environment_and_files(tmp_path: Any) -> No
     config = tmp_path / "pip.conf"
     config.write_text("[global]\nindex-url = https://a.example\nextra-index-url =\n  b\n  c\n")
     env = {"PIP_CONFIG_FILE": str(config), "HOME": str(tmp_path)}
-    found = _index.settings(env)
+    found = index.settings(env)
     assert found["index_url"] == "https://a.example"
     assert found["extra_index_urls"] == "b c"
-    assert _index.settings({**env, "UV_INDEX_URL": "https://u"})["index_url"] == "https://u"
-    assert _index.settings({**env, "https_proxy": "http://p"})["https_proxy"] == "http://p"
+    assert index.settings({**env, "UV_INDEX_URL": "https://u"})["index_url"] == "https://u"
+    assert index.settings({**env, "https_proxy": "http://p"})["https_proxy"] == "http://p"
     assert all(isinstance(value, str) for value in found.values())
 
 

@@ -31,7 +31,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from hutch import _core, _types
+from hutch import _core
+from hutch._results import types as _types
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images" / "worker"))
 import encode

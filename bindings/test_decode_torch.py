@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from hutch import _arguments, _core, _types
+from hutch import _core
+from hutch._carry import arguments
+from hutch._results import types
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_decode_arrays import encode, mark, payload, refused, round_trip
@@ -217,7 +219,7 @@ def test_torch_is_imported_for_a_tensor_only_and_numpy_is_not_needed() -> None:
 def test_an_argument_travels_by_its_own_bytes(dtype: str) -> None:
     whole = (torch.arange(1_000_000) % 100).to(getattr(torch, dtype))
     for tensor, beside in ((whole, 1), (whole[5:9].reshape(2, 2), 0), (whole[:0], 0)):
-        data, buffers = _arguments.pickle_arguments(None, (tensor,), {})
+        data, buffers = arguments.pickle_arguments(None, (tensor,), {})
         assert len(buffers) == beside and len(data) < 1000
         (result,), _ = pickle.loads(data, buffers=map(bytearray, buffers))
         assert same(result, tensor)
@@ -230,7 +232,7 @@ def test_an_argument_keeps_what_it_is_beyond_its_values() -> None:
     named.label = "own"
     layer = torch.nn.Linear(2, 3)
     given = (leaf, named, layer.weight, torch.eye(3).to_sparse(), layer)
-    data, buffers = _arguments.pickle_arguments(None, given, {})
+    data, buffers = arguments.pickle_arguments(None, given, {})
     (leaf2, named2, weight, sparse, layer2), _ = pickle.loads(data, buffers=buffers)
     assert leaf2.requires_grad and torch.equal(leaf2, leaf) and named2.label == "own"
     assert type(weight) is torch.nn.Parameter and weight.requires_grad
@@ -241,7 +243,7 @@ def test_an_argument_keeps_what_it_is_beyond_its_values() -> None:
 @pytest.mark.parametrize("name", views() if torch else [])
 def test_a_view_is_an_argument_as_its_values(name: str) -> None:
     tensor = views()[name]
-    data, buffers = _arguments.pickle_arguments(None, (tensor,), {})
+    data, buffers = arguments.pickle_arguments(None, (tensor,), {})
     (result,), _ = pickle.loads(data, buffers=buffers)
     assert same(result, tensor.resolve_conj().resolve_neg())
 
@@ -249,13 +251,13 @@ def test_a_view_is_an_argument_as_its_values(name: str) -> None:
 @needs_torch
 def test_annotations_that_name_tensors_are_met_by_them() -> None:
     tensor = torch.zeros(2)
-    _types.check(tensor, torch.Tensor)
-    _types.check({"a": [tensor]}, dict[str, list[torch.Tensor]])
-    _types.check(tensor, torch.nn.Parameter)  # as which it cannot arrive
+    types.check(tensor, torch.Tensor)
+    types.check({"a": [tensor]}, dict[str, list[torch.Tensor]])
+    types.check(tensor, torch.nn.Parameter)  # as which it cannot arrive
     for hint in (torch.nn.Linear, torch.Size, torch.dtype):
-        with pytest.raises(_types.AnnotationMismatch):
-            _types.check(tensor, hint)
-    with pytest.raises(_types.AnnotationMismatch):
-        _types.check(1, torch.Tensor)
-    with pytest.raises(_types.AnnotationMismatch):
-        _types.check(1, torch.nn.Parameter)
+        with pytest.raises(types.AnnotationMismatch):
+            types.check(tensor, hint)
+    with pytest.raises(types.AnnotationMismatch):
+        types.check(1, torch.Tensor)
+    with pytest.raises(types.AnnotationMismatch):
+        types.check(1, torch.nn.Parameter)

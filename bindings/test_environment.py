@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import Environment, RequirementError, _packages
-from hutch._functions import FunctionBytes, require_function
-from hutch._options import NORMAL
-from hutch._target import _installed
+from hutch import Environment, RequirementError
+from hutch._calls.target import _installed
+from hutch._carry.functions import FunctionBytes, require_function
+from hutch._options import packages as _packages
+from hutch._options.options import NORMAL
 
 HASH = "a" * 64
 
@@ -263,7 +264,7 @@ def test_dependencies_take_the_place_of_an_environment() -> None:
 
 def test_links_of_a_package_bring_nothing_from_elsewhere(tmp_path: Path) -> None:
     """Whoever wrote the package might have the caller's files read so."""
-    from hutch import _modules
+    from hutch._carry import modules
 
     package = tmp_path / "package"
     package.mkdir()
@@ -282,5 +283,5 @@ def test_links_of_a_package_bring_nothing_from_elsewhere(tmp_path: Path) -> None
     (tmp_path / "linked").symlink_to(package)
     own = ["__init__.py", "data", "inside", "source.py"]
     for place in ("package", "linked"):
-        found = _modules.files_of([tmp_path / place])
+        found = modules.files_of([tmp_path / place])
         assert sorted(found) == [f"{place}/{name}" for name in own]

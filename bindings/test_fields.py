@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hutch._options import _MAX_CALLS, FIELDS, LIMITS, POLICY_FIELDS, Options
-from hutch._policy import Policy
+from hutch._options.options import _MAX_CALLS, FIELDS, LIMITS, POLICY_FIELDS, SENT, Options
+from hutch._options.policy import Policy
 
 ROOT = Path(__file__).parents[1]
-OPTIONS = ROOT / "bindings/hutch/_options.py"
+OPTIONS = ROOT / "bindings/hutch/_options/options.py"
 
 
 def source(place: str) -> str:
@@ -42,8 +42,11 @@ def test_every_option_is_a_field_with_a_default_and_a_type() -> None:
     shared = typed(OPTIONS, "PolicyKeywords")
     assert {*FIELDS, "environment"} == set(Options._fields)
     keywords = {name for name, field in FIELDS.items() if field.keyword}
-    assert shared | typed(OPTIONS, "Keywords") == keywords | {"environment", "policy"}
-    flags = typed(ROOT / "bindings/hutch/_policy.py", "PolicyFields")
+    assert shared | typed(ROOT / "bindings/hutch/_options/keywords.py", "Keywords") == keywords | {
+        "environment",
+        "policy",
+    }
+    flags = typed(ROOT / "bindings/hutch/_options/policy.py", "PolicyFields")
     assert shared | flags == set(POLICY_FIELDS) and not shared & flags
     for name in POLICY_FIELDS:
         assert f"`{name}`" in (Policy.__doc__ or "") or name == "mounts"
@@ -74,7 +77,9 @@ def test_a_pool_is_described_alike_on_both_sides() -> None:
     assert [name for name, _ in visited] == [member for _, member in visited] == members
     stubs = ROOT / "bindings/hutch/_core.pyi"
     of_calls = "timeout_ms cpu_ms output_bytes result_bytes policy shared hard_limits".split()
-    assert typed(stubs, "PoolSpec") | typed(stubs, "PackageSpec") == {*members, *of_calls}
+    sent = typed(stubs, "LimitSpec")
+    assert sent == set(SENT)
+    assert typed(stubs, "PoolSpec") | typed(stubs, "PackageSpec") | sent == {*members, *of_calls}
 
 
 def test_limits_and_isolations_have_the_same_names_on_both_sides() -> None:

@@ -24,9 +24,10 @@ import cloudpickle
 import pytest
 
 import hutch
-from hutch import _pickling, sandbox
-from hutch._functions import FunctionBytes, require_function, sources
-from hutch._pickling import marshalled
+from hutch import sandbox
+from hutch._carry import pickling
+from hutch._carry.functions import FunctionBytes, require_function, sources
+from hutch._carry.pickling import marshalled
 
 LIMIT = 5
 HOARD: list[int] = []
@@ -275,7 +276,7 @@ def test_a_function_that_refers_to_nothing_goes_by_marshal() -> None:
     code, space, defaults = marshal.loads(data[1:])
     assert data[:1] == b"\x81" and defaults == ("a", (1, None))
     place = {"__name__": __name__, "__package__": __package__}
-    assert space == {**place, "__file__": _pickling.short_path(__file__)}
+    assert space == {**place, "__file__": pickling.short_path(__file__)}
     assert code.co_name == "plain" and not code.co_filename.startswith("/")
     assert bytes_of(FunctionBytes(require_function(plain))) == data
 
@@ -471,9 +472,9 @@ def test_signature_name_and_docstring_are_kept() -> None:
 
 
 def test_a_path_is_shortened() -> None:
-    assert _pickling.short_path("/nowhere/at/all/x.py") == "x.py"
-    assert _pickling.short_path("<stdin>") == "<stdin>"
-    assert _pickling.short_path(os.path.join(os.getcwd(), "a", "b.py")) == "a/b.py"
+    assert pickling.short_path("/nowhere/at/all/x.py") == "x.py"
+    assert pickling.short_path("<stdin>") == "<stdin>"
+    assert pickling.short_path(os.path.join(os.getcwd(), "a", "b.py")) == "a/b.py"
 
 
 def test_models_that_name_one_another_travel_in_whatever_order_they_are_named(
@@ -509,7 +510,7 @@ def test_models_that_name_one_another_travel_in_whatever_order_they_are_named(
             ("dataclass_first", 2),
             ("wrong", True),
         ]:
-            data = _pickling.dumps(getattr(own, name))
+            data = pickling.dumps(getattr(own, name))
             done = subprocess.run(
                 [sys.executable, "-c", "import pickle, sys\n"
                  "print(pickle.load(sys.stdin.buffer)())"],

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _core, _map
-from hutch._map import Item, Plan
+from hutch import _core
+from hutch._calls import map
+from hutch._calls.map import Item, Plan
 from hutch._outcome import Outcome
 
 
@@ -28,11 +29,11 @@ def plan(**changed: Any) -> Plan:
     return Plan(**settings)
 
 
-def each(function: Callable[..., Any]) -> _map.ChunkRunner:
+def each(function: Callable[..., Any]) -> map.ChunkRunner:
     def run_chunk(items: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         return [Outcome("returned", function(*item)) for item in items]
 
-    return _map.ChunkRunner(run_chunk)
+    return map.ChunkRunner(run_chunk)
 
 
 def items(values: Any) -> Iterator[Item]:
@@ -49,7 +50,7 @@ def test_results_come_in_order_whatever_is_ready_first() -> None:
             first.set()
         return x * x
 
-    assert list(_map.run(plan(), items(range(6)), each(work))) == [0, 1, 4, 9, 16, 25]
+    assert list(map.run(plan(), items(range(6)), each(work))) == [0, 1, 4, 9, 16, 25]
 
 
 def test_unordered_yields_what_is_ready() -> None:
@@ -60,7 +61,7 @@ def test_unordered_yields_what_is_ready() -> None:
             assert gate.wait(10)
         return x
 
-    found = _map.run(plan(ordered=False), items(range(3)), each(work))
+    found = map.run(plan(ordered=False), items(range(3)), each(work))
     assert {next(found), next(found)} == {1, 2}
     gate.set()
     assert list(found) == [0]
@@ -74,7 +75,7 @@ def test_an_endless_iterator_is_taken_from_only_as_calls_come_free() -> None:
             taken.append(i)
             yield (i,)
 
-    found = _map.run(plan(), endless(), each(lambda x: x))
+    found = map.run(plan(), endless(), each(lambda x: x))
     assert [next(found) for _ in range(5)] == [0, 1, 2, 3, 4]
     assert len(taken) <= 5 + 3
     found.close()  # type: ignore[attr-defined]
@@ -88,7 +89,7 @@ def test_chunks_hold_every_item_once(count: int, size: int) -> None:
         chunks.append(len(chunk))
         return [Outcome("returned", item[0]) for item in chunk]
 
-    found = list(_map.run(plan(chunksize=size), items(range(count)), _map.ChunkRunner(run_chunk)))
+    found = list(map.run(plan(chunksize=size), items(range(count)), map.ChunkRunner(run_chunk)))
     assert found == list(range(count)) and all(n <= size for n in chunks)
 
 
@@ -102,13 +103,11 @@ def test_the_first_failure_is_raised_or_yielded() -> None:
     def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         return [fails(*item) for item in chunk]
 
-    found = _map.run(plan(), items(range(3)), _map.ChunkRunner(run_chunk))
+    found = map.run(plan(), items(range(3)), map.ChunkRunner(run_chunk))
     assert next(found) == 0
     with pytest.raises(hutch.SandboxDied):
         next(found)
-    outcomes = list(
-        _map.run(plan(on_error="outcome"), items(range(3)), _map.ChunkRunner(run_chunk))
-    )
+    outcomes = list(map.run(plan(on_error="outcome"), items(range(3)), map.ChunkRunner(run_chunk)))
     assert [outcome.status for outcome in outcomes] == ["returned", "died", "returned"]
 
 
@@ -125,7 +124,7 @@ def test_only_what_certainly_did_not_run_is_repeated() -> None:
         return [Outcome("returned", x)]
 
     found = list(
-        _map.run(plan(retries=2, on_error="outcome"), items(range(3)), _map.ChunkRunner(run_chunk))
+        map.run(plan(retries=2, on_error="outcome"), items(range(3)), map.ChunkRunner(run_chunk))
     )
     assert [outcome.status for outcome in found] == ["returned", "fault", "returned"]
     assert found[1].may_have_run and not found[1].safe_to_retry
@@ -137,7 +136,7 @@ def test_without_retries_a_fault_is_raised() -> None:
         raise hutch.SandboxBusy("full")
 
     with pytest.raises(hutch.SandboxBusy):
-        list(_map.run(plan(), items([1]), _map.ChunkRunner(run_chunk)))
+        list(map.run(plan(), items([1]), map.ChunkRunner(run_chunk)))
 
 
 def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
@@ -150,13 +149,13 @@ def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
             raise hutch.SandboxBusy("full")
         return [Outcome("returned", x)]
 
-    assert list(_map.run(plan(concurrency=None), items([7]), _map.ChunkRunner(run_chunk))) == [7]
+    assert list(map.run(plan(concurrency=None), items([7]), map.ChunkRunner(run_chunk))) == [7]
 
     def never(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
         raise hutch.SandboxBusy("full")
 
     with pytest.raises(hutch.SandboxBusy):
-        list(_map.run(plan(concurrency=None), items([7]), _map.ChunkRunner(never)))
+        list(map.run(plan(concurrency=None), items([7]), map.ChunkRunner(never)))
 
 
 def test_on_a_pressed_host_fewer_are_in_flight_until_the_least() -> None:
@@ -165,7 +164,7 @@ def test_on_a_pressed_host_fewer_are_in_flight_until_the_least() -> None:
 
     def settled(pressure: float, window: int) -> int:
         for _ in range(200):
-            window = _map._followed(window, settings, at_once, pressure)
+            window = map._followed(window, settings, at_once, pressure)
         return window
 
     assert settled(0.0, settings.least) == settings.concurrency
@@ -183,7 +182,7 @@ def test_a_bug_is_raised_whatever_on_error_says() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        list(_map.run(plan(on_error="outcome"), items([1]), _map.ChunkRunner(run_chunk)))
+        list(map.run(plan(on_error="outcome"), items([1]), map.ChunkRunner(run_chunk)))
 
 
 def test_leaving_early_cancels_what_is_in_flight() -> None:
@@ -196,7 +195,7 @@ def test_leaving_early_cancels_what_is_in_flight() -> None:
             assert release.wait(10)
         return [Outcome("returned", 0)]
 
-    found = _map.run(plan(), items(range(100)), _map.ChunkRunner(run_chunk))
+    found = map.run(plan(), items(range(100)), map.ChunkRunner(run_chunk))
     next(found)
     while len(tokens) < 2:
         pass

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import Mount, Policy, _core, _mounts, _tree
-from hutch._options import NORMAL
+from hutch import Mount, Policy, _core
+from hutch._carry import scan
+from hutch._options import mounts as _mounts
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL
 
 
 def mounts(value: Any) -> Any:
@@ -121,7 +124,7 @@ def test_a_socket_a_fifo_and_a_device_are_refused(tmp_path: Path) -> None:
             Mount(tmp_path / "s")
     with pytest.raises(ValueError, match="it is a FIFO"):
         Mount(tmp_path / "fifo")
-    found = _tree.examine(str(tmp_path))
+    found = scan.examine(str(tmp_path))
     assert found.specials == [("fifo", "a FIFO"), ("s", "a socket")]
 
 
@@ -144,7 +147,7 @@ def test_a_policy_and_its_toml_hold_mounts(tmp_path: Path) -> None:
     file = tmp_path / "policy.toml"
     file.write_text(policy.to_toml())
     assert Policy.from_toml(file) == policy
-    assert NORMAL.changed({"policy": policy}).mounts == policy.fields()["mounts"]
+    assert with_keywords(NORMAL, {"policy": policy}).mounts == policy.fields()["mounts"]
 
 
 def test_a_look_tells_what_others_may_not_read_and_what_has_changed(tmp_path: Path) -> None:
@@ -152,27 +155,27 @@ def test_a_look_tells_what_others_may_not_read_and_what_has_changed(tmp_path: Pa
     (tmp_path / "closed.txt").write_text("2")
     (tmp_path / "closed.txt").chmod(0o600)
     tmp_path.chmod(0o755)
-    first = _tree.examine(str(tmp_path))
+    first = scan.examine(str(tmp_path))
     assert first.private == ["closed.txt"] and first.whole and first.entries == 3
-    assert _tree.examine(str(tmp_path)).digest == first.digest
+    assert scan.examine(str(tmp_path)).digest == first.digest
     (tmp_path / "open.txt").write_text("11")
-    assert _tree.examine(str(tmp_path)).digest != first.digest
+    assert scan.examine(str(tmp_path)).digest != first.digest
 
 
 def test_a_look_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "out").symlink_to("/etc")
     (tmp_path / "other").symlink_to("tree")
-    assert _tree.examine(str(tmp_path / "tree")).entries == 2
+    assert scan.examine(str(tmp_path / "tree")).entries == 2
     with pytest.raises(OSError):
-        _tree.examine(str(tmp_path / "other" / "out"))  # a part of the path is a link
+        scan.examine(str(tmp_path / "other" / "out"))  # a part of the path is a link
     with pytest.raises(OSError, match="symbolic link"):
-        _tree.examine(str(tmp_path / "other"))
+        scan.examine(str(tmp_path / "other"))
 
 
 def archived(root: Path, *, private: bool) -> dict[str, Any]:
     buffer = io.BytesIO()
-    _tree.write_archive(str(root), buffer, private)
+    scan.write_archive(str(root), buffer, private)
     buffer.seek(0)
     with tarfile.open(fileobj=buffer) as archive:
         return {

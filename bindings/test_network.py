@@ -13,8 +13,9 @@ import pytest
 
 import hutch
 from hutch import NetworkDenied, Policy, SandboxError, SandboxStartupError, Secret
-from hutch._network import deny, records, revealed
-from hutch._options import NORMAL
+from hutch._calls.network_records import deny, records
+from hutch._options.network import revealed
+from hutch._options.options import NORMAL
 from hutch._outcome import ErrorInfo, Outcome
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import hutch
 from hutch import Executor, function, sandbox
-from hutch._options import NORMAL
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL
 
 
 def test_the_defaults_are_those_of_the_preset_normal() -> None:
@@ -113,7 +114,7 @@ def test_gvisor_has_no_network() -> None:
 
 def test_asking_for_nothing_of_what_is_not_there_is_fine() -> None:
     nothing: dict[str, Any] = {"allow_network": (), "mounts": {}, "secrets": {}, "tools": ()}
-    assert NORMAL.changed({**nothing, "isolation": "cell", "policy": "normal"}) == NORMAL
+    assert with_keywords(NORMAL, {**nothing, "isolation": "cell", "policy": "normal"}) == NORMAL
     assert NORMAL.changed({"allow_network": set(), "tools": frozenset()}) == NORMAL
 
 

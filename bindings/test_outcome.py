@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _launcher, _outcomes
+from hutch._calls import outcomes
+from hutch._connect import launcher
 from hutch._outcome import ErrorInfo, Outcome, Usage
 
 
@@ -145,7 +146,7 @@ def test_hints(kind: str, message: str, says: str) -> None:
 def test_hints_know_every_directory_that_the_worker_calls_scratch() -> None:
     from hutch._explain import _is_elsewhere
 
-    worker = Path(_launcher.RUNTIME, "worker", "call.py").read_text()
+    worker = Path(launcher.RUNTIME, "worker", "call.py").read_text()
     told = re.search(r"^SCRATCH = (\(.*?\))", worker, re.M)
     assert told is not None
     directories = ast.literal_eval(told[1])
@@ -260,7 +261,7 @@ def test_what_a_cell_says_of_an_error_is_capped_and_told() -> None:
         "line": HUGE,
         "bases": ["ValueError"] * 10**6,
     }
-    outcome: Outcome[Any] = _outcomes.raised(Outcome("raised"), told)
+    outcome: Outcome[Any] = outcomes.raised(Outcome("raised"), told)
     error = outcome.error
     assert error is not None and error.line is None
     assert len(error.message) < 66_000 and "39,934,464 more characters" in error.message
@@ -271,5 +272,5 @@ def test_what_a_cell_says_of_an_error_is_capped_and_told() -> None:
     assert len(str(outcome.exception())) < 10**6 and len(repr(outcome)) < 1000
     assert json.dumps(outcome.to_dict())
     honest = {"type": "ValueError", "message": "no", "traceback": "Traceback…", "line": 3}
-    assert _outcomes.error_info(honest) == ErrorInfo("ValueError", "no", "Traceback…", 3, "")
-    assert _outcomes.error_info({"line": True, "type": 5, "message": None}).type == "Exception"
+    assert outcomes.error_info(honest) == ErrorInfo("ValueError", "no", "Traceback…", 3, "")
+    assert outcomes.error_info({"line": True, "type": 5, "message": None}).type == "Exception"

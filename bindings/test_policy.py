@@ -13,8 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 import hutch
 from hutch import Policy, sandbox
-from hutch._options import NORMAL, POLICY_FIELDS
-from hutch._policy import Policy as SamePolicy
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, POLICY_FIELDS
+from hutch._options.policy import Policy as SamePolicy
 
 
 def options_of(function: Any) -> Any:
@@ -119,8 +120,8 @@ def test_a_preset_gives_every_limit_and_keywords_override_it() -> None:
 
 
 def test_the_order_of_keywords_makes_no_difference() -> None:
-    one = NORMAL.changed({"timeout_sec": 60, "policy": "strict"})
-    assert one == NORMAL.changed({"policy": "strict", "timeout_sec": 60})
+    one = with_keywords(NORMAL, {"timeout_sec": 60, "policy": "strict"})
+    assert one == with_keywords(NORMAL, {"policy": "strict", "timeout_sec": 60})
 
 
 def test_a_policy_replaces_the_one_before_and_leaves_the_rest() -> None:

@@ -13,15 +13,15 @@ from hypothesis import given, strategies as st
 
 import hutch
 from hutch._explain import NO_PROJECTS
-from hutch._lock import is_pylock, of_lines
-from hutch._requirements import (
+from hutch._options.lock import is_pylock, of_lines
+from hutch._options.requirements import (
     _blocks,
     _two_keys,
     inline_dependencies,
     inline_metadata,
     normalize,
 )
-from hutch._requirements_file import lines_of
+from hutch._options.requirements_file import lines_of
 from hutch.cli.commands import _decoded
 
 IMPORTED = {name.lower() for name in (*NO_PROJECTS, *sys.stdlib_module_names)}

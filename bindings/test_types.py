@@ -31,7 +31,7 @@ from typing import (
 
 import pytest
 
-from hutch import _types
+from hutch._results import types
 
 T = TypeVar("T")
 Id = NewType("Id", int)
@@ -76,7 +76,7 @@ class Closes(Protocol):
 
 
 def names(annotation: Any, *args: Any) -> set[str]:
-    return {name.rsplit(".", 1)[1] for name in _types.named_types(annotation, args)}
+    return {name.rsplit(".", 1)[1] for name in types.named_types(annotation, args)}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_arguments_name_their_classes_too() -> None:
 
 
 def test_the_wire_name_is_module_and_qualified_name() -> None:
-    assert _types.named_types(Kind) == {f"{__name__}.Kind": Kind}
+    assert types.named_types(Kind) == {f"{__name__}.Kind": Kind}
 
 
 def test_a_return_annotation_is_resolved_where_it_can_be() -> None:
@@ -136,13 +136,13 @@ def test_a_return_annotation_is_resolved_where_it_can_be() -> None:
     def local() -> Local: ...  # type: ignore[empty-body]
     def none(): ...  # type: ignore[no-untyped-def]
 
-    assert _types.return_annotation(known) == list[Leaf]
-    assert _types.return_annotation(unknown) is Any
-    assert _types.return_annotation(half) is Leaf
-    assert _types.return_annotation(closed) is Local
-    assert _types.return_annotation(local) is Any
-    assert _types.return_annotation(local, locals()) is Local
-    assert _types.return_annotation(none) is Any
+    assert types.return_annotation(known) == list[Leaf]
+    assert types.return_annotation(unknown) is Any
+    assert types.return_annotation(half) is Leaf
+    assert types.return_annotation(closed) is Local
+    assert types.return_annotation(local) is Any
+    assert types.return_annotation(local, locals()) is Local
+    assert types.return_annotation(none) is Any
 
 
 KEPT = [
@@ -227,15 +227,15 @@ BROKEN = [
 
 @pytest.mark.parametrize(("value", "annotation"), KEPT, ids=str)
 def test_what_was_promised_passes(value: Any, annotation: Any) -> None:
-    _types.check(value, annotation)
+    types.check(value, annotation)
 
 
 @pytest.mark.parametrize(("value", "annotation", "path", "got"), BROKEN, ids=str)
 def test_what_was_not_promised_is_told_with_its_place(
     value: Any, annotation: Any, path: str, got: str
 ) -> None:
-    with pytest.raises(_types.AnnotationMismatch) as caught:
-        _types.check(value, annotation)
+    with pytest.raises(types.AnnotationMismatch) as caught:
+        types.check(value, annotation)
     assert isinstance(caught.value, TypeError)
     assert (caught.value.path, caught.value.got) == (path, got)
     assert caught.value.type_name == type(None).__name__ or caught.value.type_name in got.split()
@@ -255,21 +255,21 @@ def test_what_fits_no_choice_costs_no_words_and_no_look_at_the_annotations(
 ) -> None:
     hints = [Optional[Leaf], Union[Needed, Leaf, str], Union[int, list[Leaf], str]]
     for hint in hints:
-        _types.named_types(hint)
+        types.named_types(hint)
     told: list[Any] = []
 
     def spy(name: str) -> None:
-        was = getattr(_types, name)
-        monkeypatch.setattr(_types, name, lambda *args: told.append(name) or was(*args))
+        was = getattr(types, name)
+        monkeypatch.setattr(types, name, lambda *args: told.append(name) or was(*args))
 
     for name in ("_shown", "named_types", "_resolved_fields", "AnnotationMismatch"):
         spy(name)
     for hint in hints:
-        _types.check([None if hint is hints[0] else "a"] * 50_000, list[hint])  # type: ignore[valid-type]
-    _types.check([{"a": 1, "b": []}] * 5_000, list[Needed])
+        types.check([None if hint is hints[0] else "a"] * 50_000, list[hint])  # type: ignore[valid-type]
+    types.check([{"a": 1, "b": []}] * 5_000, list[Needed])
     assert told == []
     with pytest.raises(TypeError, match=r"result\[7\]"):
-        _types.check([None] * 7 + [1], list[Optional[Leaf]])
+        types.check([None] * 7 + [1], list[Optional[Leaf]])
     assert told.count("_shown") == told.count("AnnotationMismatch") == 1
 
 
@@ -277,30 +277,30 @@ def test_no_container_is_judged_twice_against_a_choice() -> None:
     value: Any = None
     for _ in range(60):
         value = {"down": value}
-    _types.check(value, Union[Left, Right])
+    types.check(value, Union[Left, Right])
     wrong: Any = 1
     for _ in range(60):
         wrong = {"down": wrong}
-    with pytest.raises(_types.AnnotationMismatch) as caught:
-        _types.check([wrong], list[Union[Left, Right]])
+    with pytest.raises(types.AnnotationMismatch) as caught:
+        types.check([wrong], list[Union[Left, Right]])
     assert caught.value.path == "result[0]"
 
 
 def test_numbers_of_numpy_stand_for_pythons() -> None:
     np = pytest.importorskip("numpy", reason="numpy is not installed")
-    _types.check(np.int64(1), int)
-    _types.check(np.float32(1), float)
-    _types.check([np.int64(1), 2], list[int])
-    _types.check(np.zeros(2), np.ndarray)
-    _types.check(np.bool_(True), bool)
-    with pytest.raises(_types.AnnotationMismatch):
-        _types.check(np.float64(1), int)
-    with pytest.raises(_types.AnnotationMismatch):
-        _types.check([1.0], np.ndarray)
+    types.check(np.int64(1), int)
+    types.check(np.float32(1), float)
+    types.check([np.int64(1), 2], list[int])
+    types.check(np.zeros(2), np.ndarray)
+    types.check(np.bool_(True), bool)
+    with pytest.raises(types.AnnotationMismatch):
+        types.check(np.float64(1), int)
+    with pytest.raises(types.AnnotationMismatch):
+        types.check([1.0], np.ndarray)
 
 
 def test_importing_it_loads_little() -> None:
-    path = Path(_types.__file__)
+    path = Path(types.__file__)
     code = (
         "import sys, typing, importlib.util as u\n"
         f"s = u.spec_from_file_location('t', {str(path)!r})\n"

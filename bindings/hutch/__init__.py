@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hutch import agent as agent
+    from hutch._calls.future import SandboxFuture as SandboxFuture
     from hutch._cancelled import SandboxCancelled as SandboxCancelled
-    from hutch._empty import empty as empty
-    from hutch._environment import Environment as Environment
+    from hutch._carry.functions import Carried as Carried
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
         AnnotationWarning as AnnotationWarning,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         RequirementError as RequirementError,
         SandboxBusy as SandboxBusy,
         SandboxDied as SandboxDied,
-        SandboxError as SandboxError,
         SandboxExecutionError as SandboxExecutionError,
         SandboxMemoryError as SandboxMemoryError,
         SandboxStartupError as SandboxStartupError,
@@ -39,19 +38,25 @@ if TYPE_CHECKING:
     )
     from hutch._executor import Executor as Executor
     from hutch._explain import explain as explain
-    from hutch._functions import Carried as Carried
-    from hutch._future import SandboxFuture as SandboxFuture
-    from hutch._mounts import Mount as Mount
-    from hutch._network import NetworkRecord as NetworkRecord, Secret as Secret
-    from hutch._options import Pool as Pool
-    from hutch._outcome import ErrorInfo as ErrorInfo, Outcome as Outcome, Usage as Usage
-    from hutch._policy import Policy as Policy
+    from hutch._options.environment import Environment as Environment
+    from hutch._options.mounts import Mount as Mount
+    from hutch._options.network import Secret as Secret
+    from hutch._options.options import Pool as Pool
+    from hutch._options.policy import Policy as Policy
+    from hutch._outcome import (
+        ErrorInfo as ErrorInfo,
+        NetworkRecord as NetworkRecord,
+        Outcome as Outcome,
+        SandboxError as SandboxError,
+        Usage as Usage,
+    )
     from hutch._program import (
         Program as Program,
         function as function,
         run as run,
         run_aio as run_aio,
     )
+    from hutch._results.empty import empty as empty
     from hutch._sandbox import (
         AsyncSandboxedFunction as AsyncSandboxedFunction,
         SandboxedFunction as SandboxedFunction,
@@ -77,19 +82,19 @@ _PLACES = {
     "_cancelled": "SandboxCancelled",
     "_errors": "AgentUnavailable AnnotationWarning DependencyInstallError LimitExceeded "
     "NetworkDenied PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback "
-    "RequirementError SandboxBusy SandboxDied SandboxError SandboxExecutionError "
+    "RequirementError SandboxBusy SandboxDied SandboxExecutionError "
     "SandboxMemoryError SandboxStartupError SandboxTimeoutError SerializationError",
-    "_empty": "empty",
-    "_environment": "Environment",
+    "_results.empty": "empty",
+    "_options.environment": "Environment",
     "_explain": "explain",
-    "_functions": "Carried",
+    "_carry.functions": "Carried",
     "_executor": "Executor",
-    "_future": "SandboxFuture",
-    "_mounts": "Mount",
-    "_network": "NetworkRecord Secret",
-    "_outcome": "ErrorInfo Outcome Usage",
-    "_policy": "Policy",
-    "_options": "Pool",
+    "_calls.future": "SandboxFuture",
+    "_options.mounts": "Mount",
+    "_options.network": "Secret",
+    "_outcome": "ErrorInfo NetworkRecord Outcome SandboxError Usage",
+    "_options.policy": "Policy",
+    "_options.options": "Pool",
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_status": "PoolStatus Status close close_aio doctor doctor_aio metrics metrics_aio status "

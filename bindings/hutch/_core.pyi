@@ -77,7 +77,17 @@ class PackageSpec(TypedDict):
     lock: str  # the text of one, "": resolved afresh
     base: str  # an OCI image's reference, "": the base image of base_id
 
-class PoolSpec(PackageSpec):
+class LimitSpec(TypedDict):
+    """The options that the agent is sent as they are: those with `sent` in FIELDS."""
+
+    memory_mb: int
+    cpus: float
+    pids: int
+    disk_mb: int
+    max_age_sec: float
+    hard_limits: bool  # a host that cannot enforce each limit hard is refused
+
+class PoolSpec(PackageSpec, LimitSpec):
     """Everything that decides which worker may serve a call."""
 
     python_version: str  # "3.11.7"; with `base` what its own has to be, as "3.11"
@@ -92,26 +102,20 @@ class PoolSpec(PackageSpec):
     nonce: str  # disable_cache: a fresh value builds afresh
     setup: bytes  # cloudpickle of the setup function, b"": none
     modules: Mapping[str, bytes]  # the caller's `modules=`: relative path to content
-    memory_mb: int
-    disk_mb: int
-    pids: int
-    cpus: float
     env: Mapping[str, str]
     labels: Mapping[str, str]
     max_calls: int
-    max_age_sec: float
     warm: int  # cells kept ready; -1: auto
     max_cells: int  # 0: auto
     idle_sec: float
     isolation: str  # "cell"; "container" or "gvisor": a worker for each call
-    # Not the worker's affair, but of what the agent allows and writes down: see Terms.
+    # Not used by the worker, but allowed and logged by the agent: see Terms.
     timeout_ms: int
     cpu_ms: int
     output_bytes: int
     result_bytes: int
     policy: int
-    shared: bool  # one cell for many calls: its client's affair
-    hard_limits: bool  # a host that cannot enforce each limit hard is refused
+    shared: bool  # one cell for many calls of one client
     allow_network: Sequence[str]  # as egress_rule gives them, sorted
     secrets: Sequence[Mapping[str, Any]]  # host header value paths methods
 
@@ -181,6 +185,15 @@ class AsOutcome:
         self, outcome: type[Any], usage: type[Any], enforcement: str, program: bool
     ) -> None: ...
 
+class KnownPool:
+    """Where a FastCall's pool must still be found: `connection` is the process's, and has `pool`
+    under `name` in `pools`.
+    """
+
+    def __init__(
+        self, connection: object, pools: dict[str, Any], name: str, pool: object
+    ) -> None: ...
+
 class FastCall:
     """A warm call of one function, whole; bindings/fast_call.h says more."""
 
@@ -188,7 +201,7 @@ class FastCall:
         self,
         *,
         hooks: FastHooks,
-        what: tuple[Any, ...],
+        pool: KnownPool,
         client: Client,
         key: str,
         meta: bytes,
@@ -203,17 +216,17 @@ class FastCall:
     ) -> Any: ...
 
 class OpenCall:
-    """A call that is over, but for what the warden has to tell of it."""
+    """A call that is over, except for the warden's report."""
 
 class Client:
     """One process's connection to one agent. Thread-safe; calls of different threads run side by
     side.
 
-    Not usable in a forked child: a child makes its own (`pid` tells whose it is).
+    Not usable in a forked child: a child makes its own (`pid`: of the process that made it).
     """
 
     pid: int
-    pressure: float  # of the host, from 0 to 1, as told with the latest cell
+    pressure: float  # of the host, from 0 to 1, as reported with the latest cell
 
     def __init__(self, socket: str, connect_uid: int = -1) -> None:
         """Connects and shakes hands. `connect_uid`: the effective uid to connect with (root and its
@@ -270,11 +283,11 @@ class Client:
         output: bool,
         begun: float,
     ) -> int:
-        """The same call with nobody waiting for it: gives its number, never blocks. `next` says
-        what becomes of it, and with `output` what it prints.
+        """Starts the same call without waiting for it, and gives its number. Never blocks. `next`
+        reports how it ended and, with `output`, what it prints.
         """
 
-    def cancel(self, flight: int) -> None: ...
+    def cancel(self, call: int) -> None: ...
     def next(self, patience_sec: float) -> list[tuple[int, Literal[0, 1, 2, 3, 4], Any]]:
         """What happened to the calls that were started: (number, 0 or 1, what it printed as
         bytes), or, once for each, (number, 2, its CallResult), (number, 3, an OpenCall: `conclude`
@@ -283,8 +296,8 @@ class Client:
         """
 
     def conclude(self, open: OpenCall) -> CallResult: ...
-    def land(self) -> None:
-        """No call that was started is under way any more."""
+    def end_background_calls(self) -> None:
+        """To be called when no call that was started is in flight any more."""
 
     def status(self) -> str:
         """The agent's state as JSON text."""
@@ -320,7 +333,7 @@ def decode(
     owner: Payload | bytes, body_size: int, types: Mapping[str, type], result_bytes: int = 0
 ) -> Any:
     """A result's bytes as Python objects of the closed set; raises DecodeError. `types`: names that
-    may be built. `result_bytes`: the result's limit, of which twice may be taken here.
+    may be built. `result_bytes`: the result's limit, the values may take twice that here.
     """
 
 def distinct(items: list[Any]) -> bool:
@@ -330,7 +343,7 @@ def egress_rule(text: str) -> str:
     """The normal form of an entry of `allow_network`; raises Error ("invalid_argument")."""
 
 def normal_host(name: str) -> str:
-    """The normal form of a host's name; "" for what is none."""
+    """The normal form of a hostname; "" for an invalid one."""
 
 def paths() -> dict[str, Any]:
     """Where things are: service_user uid gid home run_dir state_dir instance agent_socket

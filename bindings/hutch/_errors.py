@@ -21,7 +21,8 @@
             └── PodmanNotInstalledError
 
 Which builtin type an error from a cell is also an instance of is looked up in a closed list: the
-code under test does not choose which `except` of its host fires. Values; safe on any thread.
+code under test does not choose which `except` of its host fires. SandboxError itself stands in
+`_outcome`, beside the Outcome that it refers to. Values; safe on any thread.
 """
 
 from __future__ import annotations
@@ -29,36 +30,16 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any
 
+from hutch._outcome import (
+    ErrorInfo,
+    Outcome,
+    SandboxError as SandboxError,
+    rebuilt,
+)
+from hutch._text import escape
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from hutch._outcome import ErrorInfo, Outcome
-
-
-class SandboxError(Exception):
-    """Everything that Hutch raises is one of these, but for bad arguments to Hutch itself."""
-
-    def __init__(
-        self,
-        message: str = "",
-        *,
-        hint: str = "",
-        outcome: Outcome[Any] | None = None,
-        **details: Any,
-    ) -> None:
-        Exception.__init__(self, message)
-        self.message = message
-        self.hint = hint
-        self.outcome = outcome
-        self.__dict__.update(details)
-
-    def __str__(self) -> str:
-        from hutch._echo import escape  # a cell's words must not talk to the terminal
-
-        return escape(f"{self.message}\n  hint: {self.hint}" if self.hint else self.message)
-
-    def __reduce__(self) -> Any:
-        return _rebuilt, (type(self), dict(self.__dict__))
 
 
 class SandboxExecutionError(SandboxError):
@@ -85,8 +66,8 @@ class SandboxExecutionError(SandboxError):
             except hutch.SandboxExecutionError as error:
                 if error.is_a(FileNotFoundError): ...
 
-        The cell's own word: it decides no `except` of the host. Raises TypeError for anything but a
-        builtin exception class.
+        The cell reports this and may lie, so no `except` of the host depends on it. Raises
+        TypeError for anything but a builtin exception class.
         """
         return self.error.is_a(kind)
 
@@ -118,15 +99,15 @@ class SandboxDied(SandboxError):
 
 
 class SerializationError(SandboxError, TypeError):
-    """A value that does not travel. `path`: where it is, as `result["models"][2]`."""
+    """A value that cannot be sent or returned. `path`: where it is, as `result["models"][2]`."""
 
     path: str = ""
     type_name: str = ""
 
 
 class AnnotationWarning(UserWarning):
-    """A function returned plain data that its return annotation does not say; they arrived as they
-    are. Once for a function and a place in its result. `check_result=True` makes it an error.
+    """A function returned plain data that does not match its return annotation; it was returned
+    unchanged. Once for each function and place in its result; with `check_result=True` an error.
     """
 
 
@@ -138,13 +119,13 @@ class DependencyInstallError(SandboxError):
 
 
 class RequirementError(DependencyInstallError, ValueError):
-    """A requirement that is refused as it is written, before anything is asked of anybody."""
+    """A requirement that is refused for its text, before anything is downloaded."""
 
 
 class NetworkDenied(SandboxError):
-    """The call failed, and had been refused a host: `host`, `port`; `pattern`: the entry of
-    `allow_network` that would have allowed it. From the proxy's own record, whatever the code said;
-    what it raised is in `.outcome.error`.
+    """The call failed after it had been refused a host: `host`, `port`; `pattern`: the entry of
+    `allow_network` that would have allowed it. These come from the proxy's record, not from the
+    cell; what the code raised is in `.outcome.error`.
     """
 
     host: str = ""
@@ -190,8 +171,6 @@ class RemoteTraceback(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        from hutch._echo import escape
-
         return f'\n"""\n{escape(self.text.rstrip())}\n"""'
 
 
@@ -217,7 +196,7 @@ _execution_classes: dict[str, type[SandboxExecutionError]] = {}
 
 
 def builtin_names(info: Any) -> tuple[str, ...]:
-    """Of what a cell tells as the bases of an error: the names of builtin exception classes."""
+    """The names of builtin exception classes among the bases that a cell reports of an error."""
     if type(info) is not list:
         return ()
     known = vars(builtins)
@@ -231,7 +210,7 @@ def builtin_names(info: Any) -> tuple[str, ...]:
 
 
 def execution_error_class(bases: Sequence[str]) -> type[SandboxExecutionError]:
-    """The class for an error with these builtin bases, nearest first, as the cell tells them."""
+    """The class for an error with these builtin bases, nearest first, as the cell reports them."""
     name = next((name for name in bases if name in ALLOWED), "")
     if not name:
         return SandboxExecutionError
@@ -258,22 +237,15 @@ def execution_error(error: ErrorInfo, outcome: Outcome[Any] | None = None) -> Sa
     return raised
 
 
-def _rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
-    error = kind(state["message"])
-    error.__dict__.update(state)
-    return error
-
-
 def _rebuilt_execution(state: dict[str, Any]) -> SandboxError:
     info: ErrorInfo | None = state.get("error")
-    error = _rebuilt(execution_error_class(info.bases if info else ()), state)
+    error = rebuilt(execution_error_class(info.bases if info else ()), state)
     if info and info.traceback:
         error.__cause__ = RemoteTraceback(info.traceback)
     return error
 
 
 _EXPORTED = (
-    SandboxError,
     SandboxExecutionError,
     LimitExceeded,
     SandboxTimeoutError,
@@ -293,8 +265,3 @@ _EXPORTED = (
 )
 for _kind in _EXPORTED:
     _kind.__module__ = "hutch"  # what tracebacks show, and where users import them from
-
-
-def is_panic(error: BaseException) -> bool:
-    """Whether it came of a package in Rust, whose failures are no Exception."""
-    return type(error).__name__ == "PanicException"

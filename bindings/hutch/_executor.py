@@ -9,16 +9,17 @@ from collections.abc import Callable
 from concurrent.futures import Executor as _Executor, Future
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from hutch._checks import _whole
-from hutch._future import SandboxFuture
-from hutch._options import NORMAL
+from hutch._calls.future import SandboxFuture
+from hutch._calls.threads import THREADS, CallThreads
+from hutch._options.checks import _whole
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL
 from hutch._sandbox import SandboxedFunction, make
-from hutch._threads import THREADS, CallThreads
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from hutch._options import Keywords
+    from hutch._options.keywords import Keywords
 
 R = TypeVar("R")
 
@@ -33,7 +34,7 @@ class Executor(_Executor):
         if max_workers is None:
             max_workers = min(THREADS, 2 * (os.cpu_count() or 1))
         self._threads = CallThreads(_whole("max_workers", max_workers, 1, 10_000))
-        self._options = NORMAL.changed(keywords)
+        self._options = with_keywords(NORMAL, keywords)
         if self._options.dependencies is None:
             raise ValueError('dependencies="inline" is for programs given as text')
         self._lock = threading.Lock()

@@ -34,7 +34,7 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-# Of these the names that no project has, or only one that says so.
+# Those that no project has as its name, or only one that points to the other.
 NO_PROJECTS = frozenset(("cv2", "OpenSSL", "PIL", "skimage", "sklearn", "yaml"))
 _LAST = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})')
@@ -115,7 +115,7 @@ _NO_NETWORK = "the sandbox has no network: fetch the data outside and pass it as
 _NO_TERMINALS = "the sandbox has no pseudo-terminals: use pipes"
 _TOO_MANY = "more processes or threads than pids= allows"
 _NO_ROOM = "there was no room for it: raise disk_mb= if it was written to the scratch"
-# What looks up a name says where nobody answers.
+# Messages of failed name lookups.
 _NO_NAMES = (
     "Temporary failure in name resolution",
     "Name or service not known",
@@ -145,7 +145,7 @@ _SCRATCH = ("/work", "/tmp", "/var/tmp", "/dev/shm")
 
 
 def _errno_in(message: str) -> int:
-    """The kernel's error that a message tells of, or 0."""
+    """The errno that a message names, or 0."""
     found = _ERRNO.search(message)
     if found:
         number, text = int(found.group(1)), found.group(2)

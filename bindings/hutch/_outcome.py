@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcome: what became of a call. Values; safe on any thread.
+"""Outcome: what became of a call, and SandboxError, the base of the errors that have one. Values;
+safe on any thread.
 
 `status` is "returned" or "raised" where the cell replied (and so can be forged by what ran there);
 "limit", "died", "cancelled" and "fault" are measured outside of it.
@@ -7,20 +8,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hutch._errors import SandboxError
-    from hutch._network import NetworkRecord
+from hutch._text import MOST_TEXT, as_json, brief_repr, escape, one_line, shortened
 
 R = TypeVar("R")
 Status = Literal["returned", "raised", "limit", "died", "cancelled", "fault"]
 
 STAGES = ("queue", "environment", "worker", "send", "run", "receive")
-
-_SHOWN = 2000  # characters of each text in a report
 
 
 class _Record:
@@ -49,7 +44,7 @@ class _Record:
 
 class ErrorInfo(_Record):
     """An exception as data. `line`: in the user's own source, where known. `bases`: the names of
-    the builtin classes that it is an instance of, nearest first, as the cell fields them.
+    the builtin classes that it is an instance of, nearest first, as the cell reports them.
     """
 
     __slots__ = ("type", "message", "traceback", "line", "hint", "bases")
@@ -76,7 +71,7 @@ class ErrorInfo(_Record):
         return self.bases[0] if self.bases else ""
 
     def is_a(self, kind: type[BaseException]) -> bool:
-        """Whether it was an instance of a builtin exception class, by the cell's own word:
+        """Whether it was an instance of a builtin exception class, as the cell reports it:
         `error.is_a(OSError)`. Raises TypeError for anything but a builtin exception class.
         """
         import builtins
@@ -84,14 +79,14 @@ class ErrorInfo(_Record):
         name = getattr(kind, "__name__", "")
         exception = isinstance(kind, type) and issubclass(kind, BaseException)
         if not exception or vars(builtins).get(name) is not kind:
-            raise TypeError(f"is_a takes a builtin exception class, as OSError, not {kind!r}")
+            raise TypeError(f"is_a takes a builtin exception class such as OSError, not {kind!r}")
         return name in self.bases
 
 
 class Usage(_Record):
     """What a call took. `source`: "warden" (measured outside) or "cell" (reported by it).
 
-    A cell tells the CPU time of its process and of those that it waited for, and the peak of the
+    A cell reports the CPU time of its process and of those that it waited for, and the peak of the
     largest of them; the audit log has what the warden measured.
     `enforcement`: how the limits are enforced on this host. `suggested`: keywords with which the
     call may get further, where a limit ended it: `f.options(**usage.suggested)`.
@@ -126,24 +121,76 @@ class Usage(_Record):
         self.suggested = {} if suggested is None else suggested
 
 
+class NetworkRecord(dict[str, Any]):
+    """What the proxy decided about one host and port, and what went there; also as attributes.
+
+    `host`, `port`, `allowed`, `bytes` (`bytes_sent` by the call, `bytes_received`), `count`: the
+    number of such connections. For a refused one, `reason`, and `suggestion`: the narrowest entry
+    of `allow_network` that would have allowed it, "" if there is none. `lost`: the network itself
+    failed, through no fault of the call; `reason` says how.
+    """
+
+    __module__ = "hutch"
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class SandboxError(Exception):
+    """The base of all errors of Hutch, except those about bad arguments to Hutch itself."""
+
+    __module__ = "hutch"
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        hint: str = "",
+        outcome: Outcome[Any] | None = None,
+        **details: Any,
+    ) -> None:
+        Exception.__init__(self, message)
+        self.message = message
+        self.hint = hint
+        self.outcome = outcome
+        self.__dict__.update(details)
+
+    def __str__(self) -> str:
+        # A cell's text must not control the terminal.
+        return escape(f"{self.message}\n  hint: {self.hint}" if self.hint else self.message)
+
+    def __reduce__(self) -> Any:
+        return rebuilt, (type(self), dict(self.__dict__))
+
+
+def rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
+    error = kind(state["message"])
+    error.__dict__.update(state)
+    return error
+
+
 class Outcome(_Record, Generic[R]):
     """What became of one call. `unwrap()` gives the value, or raises what `f()` would raise.
 
     `timings`: seconds by this process's clock, which together are what the caller waited for it:
 
-    - "queue": until a cell was there. Of what was submitted or awaited, with the wait for a thread.
+    - "queue": until a cell was free. For a submitted or awaited call, the wait for a thread, too.
     - "environment": until its pool was known: connecting, starting the agent, building.
     - "worker": for a worker to start; not in the two above.
     - "send": pickling the function and the arguments, placing large ones.
     - "run": from sending it until the reply came, or until it was clear that none would.
     - "receive": taking the result, decoding and checking it; after a limit, the measurements.
 
-    `network`: what it reached and was refused, as the proxy recorded it; see `NetworkRecord`.
-    `network_lost`: why it had no network for some of the time, by a fault of Hutch's; "" if it had.
-    A call that failed then is a "fault"; what one returned may be less than it would have been.
+    `network`: the hosts that it reached and was refused, as the proxy recorded; see
+    `NetworkRecord`. `network_lost`: why a fault of Hutch left it without a network for some of the
+    time; "" if none did. A call that failed then is a "fault"; one that returned may have returned
+    less.
 
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
-    whole chunk. Of a fault, what failed on the way to a cell or in it counts as one stage.
+    whole chunk. In a fault, the way to the cell and the time in it count as one stage.
     """
 
     __slots__ = (
@@ -243,14 +290,12 @@ class Outcome(_Record, Generic[R]):
     def exception(self) -> SandboxError:
         """What `unwrap` raises where the call did not return."""
         if self._failure is None:
-            from hutch._errors import SandboxError
-
             self._failure = SandboxError(f"the call ended as {self.status!r}")
             self._failure.outcome = self
         return self._failure
 
     def fail(self, error: SandboxError) -> Outcome[R]:
-        """Says once what `unwrap` raises. Returns this Outcome."""
+        """Sets the error that `unwrap` raises. Returns this Outcome."""
         self._failure = error
         error.outcome = self
         return self
@@ -276,13 +321,17 @@ class Outcome(_Record, Generic[R]):
     __hash__ = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything of it that JSON can say; a value that JSON cannot is there as its repr."""
-        fields: dict[str, Any] = {"status": self.status, "ok": self.ok, "value": _plain(self.value)}
+        """All its fields, for JSON; a value that JSON cannot hold is there as its repr."""
+        fields: dict[str, Any] = {
+            "status": self.status,
+            "ok": self.ok,
+            "value": as_json(self.value),
+        }
         for name in self.__slots__[2:-1]:
             found = getattr(self, name)
             if name == "network":
                 found = [dict(record) for record in found]
-            fields[name] = _plain(found.__getstate__() if isinstance(found, _Record) else found)
+            fields[name] = as_json(found.__getstate__() if isinstance(found, _Record) else found)
         fields["safe_to_retry"] = self.safe_to_retry
         fields["network_lost"] = self.network_lost
         return fields
@@ -290,12 +339,12 @@ class Outcome(_Record, Generic[R]):
     def __repr__(self) -> str:
         parts: list[str] = [self.status]
         if self.ok:
-            parts.append(f"value={_cut(_shortly(self.value), 80)}")
+            parts.append(f"value={shortened(brief_repr(self.value), 80)}")
         elif self.limit:
             parts.append(f"limit={self.limit!r}")
         elif self.status == "raised" and self.error is not None:
-            said = f"{self.error.type[:_SHOWN]}: {self.error.message[:_SHOWN]}"
-            parts.append(_cut(_one_line(said), 120))
+            said = f"{self.error.type[:MOST_TEXT]}: {self.error.message[:MOST_TEXT]}"
+            parts.append(shortened(one_line(said), 120))
         elif self.signal is not None:
             parts.append(f"signal={self.signal}")
         elif self.exit_code is not None:
@@ -303,22 +352,24 @@ class Outcome(_Record, Generic[R]):
         if self.network_lost:
             parts.append("network lost")
         parts.append(f"{self.usage.wall_sec:.3g} s")
-        return _escaped(f"<Outcome {', '.join(parts)}>")
+        return escape(f"<Outcome {', '.join(parts)}>")
 
     def __str__(self) -> str:
         lines = [repr(self)[1:-1]]
         if self.status not in ("returned", "raised") and self._failure is not None:
             lines.append(str(self._failure))
         if self.error is not None:
-            lines.append(_cut((self.error.traceback or self.error.message).rstrip(), _SHOWN))
+            lines.append(
+                shortened((self.error.traceback or self.error.message).rstrip(), MOST_TEXT)
+            )
             if self.error.hint:
-                lines.append(f"hint: {_cut(self.error.hint, _SHOWN)}")
+                lines.append(f"hint: {shortened(self.error.hint, MOST_TEXT)}")
         for name in ("stdout", "stderr"):
-            text: str = getattr(self, name)
+            text = getattr(self, name)
             if text:
                 cut = " (shortened)" if getattr(self, f"{name}_truncated") else ""
-                lines.append(f"{name}{cut}:\n{_cut(text.rstrip(), _SHOWN)}")
-        return _escaped("\n".join(lines))
+                lines.append(f"{name}{cut}:\n{shortened(text.rstrip(), MOST_TEXT)}")
+        return escape("\n".join(lines))
 
     def _repr_html_(self) -> str:
         import html
@@ -331,127 +382,10 @@ class Outcome(_Record, Generic[R]):
 
 
 def _without_outcome(error: SandboxError) -> SandboxError:
-    from hutch._errors import _rebuilt, _rebuilt_execution
-
     call = error.__reduce__()
     arguments = list(call[1])
     for i, argument in enumerate(arguments):
         if isinstance(argument, dict):
             arguments[i] = {**argument, "outcome": None}
-    assert call[0] in (_rebuilt, _rebuilt_execution)
-    rebuilt: SandboxError = call[0](*arguments)
-    return rebuilt
-
-
-def _escaped(text: str) -> str:
-    """A cell's words must not talk to the terminal, or reorder what is read."""
-    from hutch._echo import escape
-
-    return escape(text)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-_JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is asked to
-
-
-_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
-
-
-def _shortly(value: Any) -> str:
-    """The repr of a value that may be anything and of any size, or how it begins: that takes no
-    longer for a large one.
-    """
-    return _begun(value, [100], 6)
-
-
-def _begun(value: Any, room: list[int], depth: int) -> str:
-    """`room`: how many values may still be shown."""
-    room[0] -= 1
-    kind = type(value)
-    if kind is int:
-        return _whole_number(value, 4096)
-    if kind in (str, bytes, bytearray):
-        return repr(value[:200])
-    from hutch import _types
-
-    brackets = _BRACKETS.get(kind)
-    if brackets is None and _types.is_record(kind):
-        fields = _types.record_fields(value)
-        inner = _list_of(((f"{name}=", item) for name, item in fields), room, depth)
-        return f"{kind.__qualname__}({inner})"
-    if brackets is None:
-        text = _own_repr(value)
-        return f"<{kind.__name__}>" if text is None else text
-    if kind is dict:
-        pairs = ((f"{_begun(key, room, depth - 1)}: ", item) for key, item in value.items())
-        inner = _list_of(pairs, room, depth)
-    else:
-        inner = _list_of((("", item) for item in value), room, depth)
-    if kind is tuple and len(value) == 1:
-        inner += ","
-    if kind in (set, frozenset) and not value:
-        return f"{kind.__name__}()"
-    text = brackets[0] + inner + brackets[1]
-    return f"frozenset({text})" if kind is frozenset else text
-
-
-def _list_of(items: Iterator[tuple[str, Any]], room: list[int], depth: int) -> str:
-    if depth == 0:
-        return "…"
-    shown = []
-    for before, item in items:
-        if room[0] <= 0:
-            shown.append("…")
-            break
-        shown.append(before + _begun(item, room, depth - 1))
-    return ", ".join(shown)
-
-
-def _whole_number(value: int, most_bits: int) -> str:
-    if value.bit_length() <= most_bits:
-        return repr(value)
-    return f"<int of {value.bit_length():,} bits>"
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """`value` as JSON can hold it, for a reader that has JSON only: what it cannot is there as
-    text."""
-    if value is None or type(value) in (bool, str):
-        return value
-    if type(value) is int:
-        return value if value.bit_length() <= 3 * _JSON_DIGITS else _whole_number(value, 0)
-    if type(value) is float:
-        return value if value - value == 0 else repr(value)  # no NaN or infinity in JSON
-    if depth < 20:
-        if type(value) in (list, tuple, set, frozenset):
-            return [_plain(item, depth + 1) for item in value]
-        if type(value) is dict:
-            return {
-                key if type(key) is str else _cut(_text_of(key), _SHOWN): _plain(item, depth + 1)
-                for key, item in value.items()
-            }
-    return _cut(_text_of(value), _SHOWN)
-
-
-def _text_of(value: Any) -> str:
-    text = _own_repr(value)
-    return _shortly(value) if text is None else text
-
-
-def _own_repr(value: Any) -> str | None:
-    """None: it fails, as of an int of too many digits, or of a time far from all calendars."""
-    try:
-        return repr(value)
-    except BaseException as error:
-        from hutch._errors import is_panic
-
-        if not isinstance(error, Exception) and not is_panic(error):
-            raise
-        return None
+    copy: SandboxError = call[0](*arguments)
+    return copy

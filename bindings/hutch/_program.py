@@ -11,8 +11,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from hutch._checks import _shown
-from hutch._options import NORMAL, Options
+from hutch._options.checks import quoted
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch import _core
-    from hutch._future import SandboxFuture
-    from hutch._options import Keywords
+    from hutch._calls.future import SandboxFuture
+    from hutch._calls.prepared_call import PreparedCall
+    from hutch._calls.target import ProgramTarget, Target
+    from hutch._options.keywords import Keywords
     from hutch._outcome import Outcome
-    from hutch._prepared_call import PreparedCall
     from hutch._sandbox import SandboxedFunction
-    from hutch._target import ProgramTarget, Target
 
 _FILENAME = "program.py"
 _FILES_LIMIT = 1 << 30  # bytes
@@ -44,7 +45,7 @@ class Program:
     ) -> None:
         self._source = _checked_source(source, language)
         self._filename = filename
-        self._options = _with_inline(source, NORMAL.changed(keywords))
+        self._options = _with_inline(source, with_keywords(NORMAL, keywords))
         self._target: ProgramTarget | None = None
 
     def run(
@@ -66,7 +67,7 @@ class Program:
         args: Sequence[str] | str = (),
         files: Mapping[str, str | bytes] | None = None,
     ) -> Outcome[None]:
-        from hutch._future import awaited
+        from hutch._calls.future import awaited
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
@@ -84,7 +85,7 @@ class Program:
         files: Mapping[str, str | bytes] | None = None,
     ) -> SandboxFuture[Outcome[None]]:
         """A future of the Outcome."""
-        from hutch._future import submit
+        from hutch._calls.future import submit
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
@@ -107,10 +108,10 @@ class Program:
         retries: int = 0,
     ) -> Iterator[Outcome[None]]:
         """An Outcome for each input, bounded in flight; faults included."""
-        from hutch import _map
+        from hutch._calls.map import ChunkRunner, Plan, run
 
         cells = self._options.pool.max_cells
-        plan = _map.Plan(concurrency, ordered, 1, "outcome", retries, cells)
+        plan = Plan(concurrency, ordered, 1, "outcome", retries, cells)
 
         def run_chunk(items: list[tuple[Any, ...]], token: _core.Cancel) -> list[Outcome[Any]]:
             return [self._call(_given(args, items[0][0], files), token)]
@@ -118,13 +119,13 @@ class Program:
         def prepare(items: list[tuple[Any, ...]]) -> PreparedCall:
             return self._parcel(_given(args, items[0][0], files), time.monotonic(), listed=True)
 
-        runner = _map.ChunkRunner(run_chunk, self._resolved(), prepare)
-        return _map.run(plan, ((stdin,) for stdin in stdins), runner)
+        runner = ChunkRunner(run_chunk, self._resolved(), prepare)
+        return run(plan, ((stdin,) for stdin in stdins), runner)
 
     async def map_aio(
         self, stdins: Iterable[str | bytes], **settings: Any
     ) -> AsyncIterator[Outcome[None]]:
-        from hutch._async import iterate
+        from hutch._calls.aio import iterate
 
         async for outcome in iterate(self.map(stdins, **settings)):
             yield outcome
@@ -132,20 +133,20 @@ class Program:
     def options(self, **keywords: Unpack[Keywords]) -> Program:
         """The same program with these keywords in place of its own."""
         changed = Program(self._source, filename=self._filename)
-        changed._options = _with_inline(self._source, self._options.changed(keywords))
+        changed._options = _with_inline(self._source, with_keywords(self._options, keywords))
         return changed
 
     def __repr__(self) -> str:
         return f"<hutch.Program {self._filename!r}, {len(self._source)} characters>"
 
     def _call_with_nothing(self) -> Outcome[None]:
-        from hutch import _run
+        from hutch._calls import run
 
         target = self._resolved()
-        fast = target.fast[True]
-        outcome: Any = NotImplemented if fast is None else fast[0](target, fast, (), {})
+        fast = target.fast_outcome
+        outcome: Any = NotImplemented if fast is None else fast.call(target, fast, (), {})
         if outcome is NotImplemented:
-            outcome = _run.call(target)
+            outcome = run.call(target)
         _hint_at_metadata(outcome, self._source)
         return cast("Outcome[None]", outcome)
 
@@ -155,10 +156,10 @@ class Program:
         token: _core.Cancel | None,
         asked: float | None = None,
     ) -> Outcome[None]:
-        from hutch import _run
+        from hutch._calls import run
 
         target = self._resolved()
-        outcome = _run.call(target, (), given, cancel=token, asked=asked)
+        outcome = run.call(target, (), given, cancel=token, asked=asked)
         _hint_at_metadata(outcome, self._source)
         return outcome
 
@@ -168,10 +169,10 @@ class Program:
         asked: float,
         listed: bool = False,
     ) -> PreparedCall:
-        from hutch import _run
+        from hutch._calls import run
 
         target = self._resolved()
-        prepare = _run.prepare(target, (), given, False, asked)
+        prepare = run.prepare(target, (), given, False, asked)
         finish = prepare.finish
 
         def finished(result: _core.CallResult, pool: Any) -> Any:
@@ -184,7 +185,7 @@ class Program:
 
     def _resolved(self) -> ProgramTarget:
         if self._target is None:
-            from hutch._target import ProgramTarget
+            from hutch._calls.target import ProgramTarget
 
             self._target = ProgramTarget(
                 self._source, "the program", self._options, _nonce(self._options), self._filename
@@ -215,7 +216,7 @@ _recent: dict[Any, Program] = {}
 
 
 def _program(source: str, language: str, filename: str, keywords: Any) -> Program:
-    """The same Program for the same source and keywords, while it is remembered."""
+    """The same Program for the same source and keywords, as long as it is cached."""
     given = [(name, tuple(x) if type(x) is list else x) for name, x in sorted(keywords.items())]
     key = (source, language, filename, *given)
     try:
@@ -253,15 +254,15 @@ def function(
     """
     _checked_source(source, "python")
     if not isinstance(name, str) or not name.isidentifier():
-        raise ValueError(f"{_shown(name)} is not the name of a function")
+        raise ValueError(f"{quoted(name)} is not the name of a function")
     from hutch._sandbox import SandboxedFunction
 
     def make_target(options: Options, nonce: str) -> Target:
-        from hutch._target import TextTarget
+        from hutch._calls.target import TextTarget
 
         return TextTarget(source, name, _with_inline(source, options), nonce)
 
-    options = _with_inline(source, NORMAL.changed(keywords))
+    options = _with_inline(source, with_keywords(NORMAL, keywords))
     made: SandboxedFunction[..., Any] = SandboxedFunction(None, options, make_target)
     made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
     return made
@@ -271,20 +272,20 @@ def _checked_source(source: str, language: str) -> str:
     if not isinstance(source, str):
         raise TypeError(f"a program is given as str, not {type(source).__name__}")
     if language != "python":
-        raise ValueError(f'language={_shown(language)} is not supported yet: only "python" is')
+        raise ValueError(f'language={quoted(language)} is not supported yet: only "python" is')
     return source
 
 
 def _with_inline(source: str, options: Options) -> Options:
     if options.dependencies is not None:
         return options
-    from hutch._requirements import inline_dependencies
+    from hutch._options.requirements import inline_dependencies
 
     dependencies = inline_dependencies(source)
     if dependencies and not options.allow_private_index:
-        from hutch import _index
+        from hutch._options import index
 
-        _index.refuse_private()
+        index.refuse_private()
     return options._replace(dependencies=dependencies)
 
 
@@ -299,11 +300,11 @@ def _given(
     stdin: str | bytes | None,
     files: Mapping[str, str | bytes] | None,
 ) -> dict[str, Any]:
-    """Checked, and as the cell takes it."""
+    """The input, checked, as the cell reads it."""
     arguments = [args] if isinstance(args, str) else list(args)
     for item in arguments:
         if not isinstance(item, str) or "\0" in item:
-            raise TypeError(f"args takes str without NUL characters, not {_shown(item)}")
+            raise TypeError(f"args takes str without NUL characters, not {quoted(item)}")
     content = None if stdin is None else _bytes("stdin", stdin)
     if files is None:
         return {"args": arguments, "stdin": content}
@@ -329,12 +330,12 @@ def _relative(name: str) -> str:
     path = os.fspath(name)
     parts = path.split("/") if isinstance(path, str) else []
     if not parts or path.startswith("/") or "\0" in path or ".." in parts or not parts[-1]:
-        raise ValueError(f"files= has {_shown(name)}: names are relative to the working directory")
+        raise ValueError(f"files= has {quoted(name)}: names are relative to the working directory")
     return os.path.normpath(path)
 
 
 def _hint_at_metadata(outcome: Outcome[Any], source: str) -> None:
-    """A missing module, where the source itself says what it depends on."""
+    """Adds a hint for a missing module, where the source itself names its dependencies."""
     error = outcome.error
     if error is None or error.type != "ModuleNotFoundError" or "# /// script" not in source:
         return

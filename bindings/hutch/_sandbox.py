@@ -11,7 +11,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
-from hutch._options import NORMAL, Options
+from hutch._options.checks import _whole
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
@@ -20,12 +22,12 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from hutch._functions import Carried
-    from hutch._future import SandboxFuture
-    from hutch._options import Keywords
+    from hutch._calls.future import SandboxFuture
+    from hutch._calls.target import FunctionTarget, Target
+    from hutch._calls.threads import CallThreads
+    from hutch._carry.functions import Carried
+    from hutch._options.keywords import Keywords
     from hutch._outcome import Outcome
-    from hutch._target import FunctionTarget, Target
-    from hutch._threads import CallThreads
 
     P = ParamSpec("P")
     Q = ParamSpec("Q")
@@ -71,17 +73,17 @@ class SandboxedFunction(Generic[P, R]):
     # ---- calling ----
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The value, or raises. What the function prints is shown live (`echo=False`: not)."""
+        """The value, or raises. Shows live what the function prints, unless `echo=False`."""
         target = self._target or self._resolved()
         given = (*self._bound, *args) if self._bound else args
-        fast = target.fast[False]
+        fast = target.fast_value
         if fast is not None:
-            value: R = fast[0](target, fast, given, kwargs)
+            value: R = fast.call(target, fast, given, kwargs)
             if value is not NotImplemented:
                 return value
-        from hutch import _run
+        from hutch._calls import run
 
-        return cast(R, _run.value(target, given, kwargs))
+        return cast(R, run.value(target, given, kwargs))
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same without blocking the event loop. Cancelling the task kills the cell."""
@@ -92,9 +94,9 @@ class SandboxedFunction(Generic[P, R]):
         what Hutch itself failed at.
         """
         target = self._target or self._resolved()
-        fast = target.fast[True]
+        fast = target.fast_outcome
         if fast is not None:
-            outcome: Any = fast[0](target, fast, (*self._bound, *args), kwargs)
+            outcome: Any = fast.call(target, fast, (*self._bound, *args), kwargs)
             if outcome is not NotImplemented:
                 return cast("Outcome[R]", outcome)
         return self._call(args, kwargs, False)
@@ -149,7 +151,7 @@ class SandboxedFunction(Generic[P, R]):
         on_error: Literal["raise", "outcome"] = "raise",
         retries: int = 0,
     ) -> Iterator[Any]:
-        """Calls it with each item (with several iterables: one of each), bounded in flight.
+        """Calls it with each item (with several iterables: one of each), some at a time.
 
         `concurrency=None` follows what the host bears. `on_error="outcome"` yields Outcomes, faults
         included. `chunksize=n` lets n items share a fresh cell. Items are taken as calls come free.
@@ -199,14 +201,14 @@ class SandboxedFunction(Generic[P, R]):
         retries: int = 0,
     ) -> Iterator[Any]:
         """`map`, with each item being the positional arguments."""
-        from hutch import _map
+        from hutch._calls.map import Plan, run, runner_for
 
         cells = self._options.pool.max_cells
-        plan = _map.Plan(concurrency, ordered, chunksize, on_error, retries, cells)
-        runner = _map.runner_for(self._resolved(), echo=plan.raises, values=plan.raises)
+        plan = Plan(concurrency, ordered, chunksize, on_error, retries, cells)
+        runner = runner_for(self._resolved(), echo=plan.raises, values=plan.raises)
         bound = self._bound
         items = ((*bound, *item) for item in tuples) if bound else map(tuple, tuples)
-        return _map.run(plan, items, runner)
+        return run(plan, items, runner)
 
     @overload
     def map_aio(
@@ -253,7 +255,7 @@ class SandboxedFunction(Generic[P, R]):
     async def starmap_aio(
         self, tuples: Iterable[Iterable[Any]], /, **settings: Any
     ) -> AsyncIterator[Any]:
-        from hutch._async import iterate
+        from hutch._calls.aio import iterate
 
         iterator: Iterator[Any] = self.starmap(tuples, **settings)
         async for item in iterate(iterator):
@@ -263,7 +265,7 @@ class SandboxedFunction(Generic[P, R]):
 
     def options(self, **keywords: Unpack[Keywords]) -> SandboxedFunction[P, R]:
         """The same function with these keywords in place of its own."""
-        changed = self._options.changed(keywords)
+        changed = with_keywords(self._options, keywords)
         if changed.dependencies is None and self._plain is not None:
             raise ValueError(_INLINE)
         return type(self)(self._plain, changed, self._make_target, self._bound)
@@ -275,7 +277,7 @@ class SandboxedFunction(Generic[P, R]):
         self: SandboxedFunction[Concatenate[Any, Q], R], instance: object, owner: type | None = None
     ) -> SandboxedFunction[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method: the instance is an argument like any other, and travels."""
+        """As a method: the instance is an argument like any other, and is sent."""
         if instance is None:
             return self
         bound = type(self)(self._plain, self._options, self._make_target, (*self._bound, instance))
@@ -286,8 +288,7 @@ class SandboxedFunction(Generic[P, R]):
 
     def warm(self, cells: int | None = None) -> int:
         """Builds the environment and fills the pool now; returns how many cells are ready."""
-        from hutch._checks import _whole
-        from hutch._connection import milliseconds, on_pool
+        from hutch._connect.connection import milliseconds, on_pool
 
         wanted = -1 if cells is None else _whole("cells", cells, 0, 10_000)
         timeout_ms = milliseconds(self._options.queue_sec)
@@ -302,7 +303,7 @@ class SandboxedFunction(Generic[P, R]):
         return await asyncio.to_thread(self.warm, cells)
 
     def carries(self) -> list[Carried]:
-        """What travels with it: name, type, size in bytes; the function itself comes first."""
+        """What is sent with it: name, type, size in bytes; the function itself comes first."""
         if self._plain is None:
             raise TypeError("a function given as text carries its text only")
         return cast("FunctionTarget", self._resolved()).data.carries()
@@ -311,7 +312,7 @@ class SandboxedFunction(Generic[P, R]):
         return f"<sandboxed {getattr(self, '__qualname__', self._resolved().name)}>"
 
     def __reduce__(self) -> str:
-        """By name, as a plain function is; so only one that its module knows by that name."""
+        """By name, as a plain function is, so its module must have it under that name."""
         name: str = getattr(self, "__qualname__", "")
         found: Any = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -325,7 +326,7 @@ class SandboxedFunction(Generic[P, R]):
 
     @staticmethod
     def __hutch_plain__(value: SandboxedFunction[Any, Any]) -> Any:
-        """What it is inside a cell: the plain function."""
+        """What it becomes in a cell: the plain function."""
         if value._plain is None:
             raise TypeError(
                 "a function given as text cannot be used by another one: put them together"
@@ -347,41 +348,37 @@ class SandboxedFunction(Generic[P, R]):
         return self._target
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any], echo: bool) -> Outcome[Any]:
-        from hutch import _run
+        from hutch._calls import run
 
-        return _run.call(self._resolved(), (*self._bound, *args), kwargs, echo=echo)
+        return run.call(self._resolved(), (*self._bound, *args), kwargs, echo=echo)
 
     async def _call_aio(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], echo: bool
     ) -> Outcome[Any]:
-        from hutch import _run
-        from hutch._future import awaited
+        from hutch._calls import run
+        from hutch._calls.future import awaited
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return await awaited(
-            lambda token: _run.call(
-                target, arguments, kwargs, echo=echo, cancel=token, asked=asked
-            ),
+            lambda token: run.call(target, arguments, kwargs, echo=echo, cancel=token, asked=asked),
             target,
-            lambda: _run.prepare(target, arguments, kwargs, echo, asked),
+            lambda: run.prepare(target, arguments, kwargs, echo, asked),
         )
 
     def _submit(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], threads: CallThreads | None = None
     ) -> SandboxFuture[Any]:
-        from hutch import _run
-        from hutch._future import submit
+        from hutch._calls import run
+        from hutch._calls.future import submit
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
         return submit(
-            lambda token: _run.call(
-                target, arguments, kwargs, echo=True, cancel=token, asked=asked
-            ),
+            lambda token: run.call(target, arguments, kwargs, echo=True, cancel=token, asked=asked),
             threads=threads,
             target=target if threads is None else None,
-            prepare=lambda: _run.prepare(target, arguments, kwargs, True, asked),
+            prepare=lambda: run.prepare(target, arguments, kwargs, True, asked),
         )
 
 
@@ -439,7 +436,7 @@ def sandbox(function: Callable[..., Any] | None = None, /, **keywords: Unpack[Ke
 
     Bad keywords are refused here, not at the first call.
     """
-    options = NORMAL.changed(keywords)
+    options = with_keywords(NORMAL, keywords)
     if function is None:
         return _Decorator(options)
     return make(function, options, depth=2)
@@ -456,7 +453,7 @@ def make(
     from types import FunctionType
 
     if type(function) is not FunctionType or function.__code__.co_flags & 0x220:
-        from hutch._functions import require_function
+        from hutch._carry.functions import require_function
 
         function = require_function(function)
     plain = function
@@ -464,7 +461,7 @@ def make(
     shared: list[FunctionTarget] = []
 
     def make_target(changed: Options, nonce: str) -> Target:
-        from hutch._target import FunctionTarget
+        from hutch._calls.target import FunctionTarget
 
         data = None  # the bytes are shared while what they depend on is the same
         if shared:
@@ -481,7 +478,7 @@ def make(
 
 
 def _names_of_scope(function: FunctionType, depth: int) -> dict[str, Any]:
-    """What a return annotation that is text may mean, where the function is defined inside another:
+    """The names that a return annotation given as text may use, for a function inside another:
     the names of that scope which the text holds.
     """
     text = function.__annotations__.get("return") if "<locals>" in function.__qualname__ else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What there is and whether it works: status, metrics, doctor, close.
+"""What runs and whether it works: status, metrics, doctor, close.
 
 Dicts as JSON would have them. `status`, `metrics` and `doctor(prove=False)` start and change
 nothing.
@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from hutch import _core
+from hutch._connect import connection, launcher
 from hutch._errors import SandboxError
 from hutch._faults import from_core
 
@@ -56,7 +57,7 @@ class _Running(TypedDict):
 
 
 class Status(_Running, total=False):
-    """The agent's state. All but `running` is there only where it is True."""
+    """The agent's state. Only `running` is set where no agent runs."""
 
     version: str
     wire_version: int
@@ -119,18 +120,14 @@ def metrics_json() -> list[dict[str, Any]]:
 
 
 def _asked(ask: Callable[[_core.Client], str]) -> str | None:
-    """What the agent that runs answers; None where none runs."""
-    from hutch import _connection
-
-    return _connection.on_existing(ask)
+    """The answer of the running agent; None where none runs."""
+    return connection.on_existing(ask)
 
 
 def environments() -> list[dict[str, Any]]:
-    """What is in the store. Starts the agent."""
-    from hutch import _connection
-
+    """The environments in the store. Starts the agent."""
     try:
-        answer = json.loads(_connection.ensure_current().client.environments())
+        answer = json.loads(connection.ensure_current().client.environments())
     except _core.Error as error:
         raise from_core(error) from None
     found = answer.get("environments", []) if isinstance(answer, dict) else answer
@@ -138,10 +135,8 @@ def environments() -> list[dict[str, Any]]:
 
 
 def remove_environment(digest: str) -> bool:
-    from hutch import _connection
-
     try:
-        return _connection.ensure_current().client.remove_environment(digest)
+        return connection.ensure_current().client.remove_environment(digest)
     except _core.Error as error:
         raise from_core(error) from None
 
@@ -150,10 +145,8 @@ def doctor(prove: bool = True) -> dict[str, Any]:
     """Each prerequisite as {"name", "ok", "required", "detail", "fix"}, and "ok" for all that are
     required. `prove`: also really runs a cell and lets a memory limit bite, if the rest is well.
     """
-    from hutch import _launcher
-
     try:
-        report: dict[str, Any] = json.loads(_launcher.capture("--doctor"))
+        report: dict[str, Any] = json.loads(launcher.capture("--doctor"))
     except _core.Error as error:
         raise from_core(error) from None
     checks = [dict(check) for check in report.get("checks", [])]
@@ -217,7 +210,7 @@ def _prove_memory_limit() -> dict[str, Any]:
 
 
 def _enforcement() -> dict[str, Any]:
-    """What the agent saw when it ran into each limit itself, as it started."""
+    """What the agent measured when it tried each limit at its start."""
     answer = status()
     hard = answer.get("enforcement") == "cgroup"
     detail = "memory, processes and CPU share are the kernel's own, each tried"
@@ -233,9 +226,7 @@ def _proof(name: str, ok: bool, detail: str, fix: str = "") -> dict[str, Any]:
 
 def close() -> None:
     """Closes this process's connection. The next call opens another one."""
-    from hutch import _connection
-
-    _connection.close()
+    connection.close()
 
 
 async def close_aio() -> None:

@@ -1,53 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent of this user, by hand: it starts by itself on a first call."""
+"""The agent of this user, controlled by hand. A first call starts it by itself."""
 
 from __future__ import annotations
 
 from hutch import _core
+from hutch._connect import connection, launcher
 from hutch._faults import from_core
+from hutch._options.checks import _number
 
 
 def start() -> None:
-    """Makes the agent be there, as a first call would."""
-    from hutch import _connection
-
-    _connection.ensure_current()
+    """Starts the agent unless it runs, as a first call would."""
+    connection.ensure_current()
 
 
 def stop(drain_sec: float = 0.0) -> None:
-    """Removes the agent and every container of it; nothing there is success.
+    """Removes the agent and all its containers. Succeeds where there are none.
 
     `drain_sec`: how long calls that run (of any process) may take to finish.
     """
-    from hutch import _connection, _launcher
-    from hutch._checks import _number
-
     drain_ms = int(1000 * _number("drain_sec", drain_sec, 0, 86400, zero=True))
-    client = _connection.existing() if drain_ms else None
+    client = connection.existing() if drain_ms else None
     if client is not None:
         try:
             client.stop_agent(drain_ms)
         except _core.Error:
-            pass  # it does not answer: what is left of it is removed below
-    _connection.close()
+            pass  # it does not answer: its containers are removed below
+    connection.close()
     try:
-        _launcher.run("--stop")
+        launcher.run("--stop")
     except _core.Error as error:
         raise from_core(error) from None
 
 
 def reload() -> bool:
-    """Makes the agent that runs read its agent.toml again. False: none runs; the next one reads it
-    when it starts. Raises SandboxError, naming the line, where there is a mistake in it: then what
-    held goes on.
+    """Makes the running agent read its agent.toml again. False: none runs; the next one reads it
+    when it starts. Raises SandboxError, naming the line, for a mistake in it: then the previous
+    configuration stays in effect.
     """
-    from hutch import _connection
 
     def reloaded(client: _core.Client) -> bool:
         client.reload()
         return True
 
-    return _connection.on_existing(reloaded) or False
+    return connection.on_existing(reloaded) or False
 
 
 async def start_aio() -> None:

@@ -14,14 +14,15 @@ def _use_the_agents_own() -> None:
         return
     try:
         import hutch
-        from hutch import _core, _launcher
+        from hutch import _core
+        from hutch._connect import launcher
 
         hutch.run("pass")
     except Exception:
         return  # the tests say what they need
-    runtime = f"{_core.paths()['state_dir']}/runtime/{_launcher.runtime_id()}"
+    runtime = f"{_core.paths()['state_dir']}/runtime/{launcher.runtime_id()}"
     os.environ.setdefault("HUTCH_TEST_PODMAN", f"{sys.executable} -m hutch podman")
-    os.environ.setdefault("HUTCH_TEST_IMAGE", f"localhost/hutch-base:{_launcher.base_id()}")
+    os.environ.setdefault("HUTCH_TEST_IMAGE", f"localhost/hutch-base:{launcher.base_id()}")
     os.environ["HUTCH_TEST_RUNTIME"] = runtime
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-_launcher = pytest.importorskip("hutch._launcher", reason="hutch is not installed")
+_launcher = pytest.importorskip("hutch._connect.launcher", reason="hutch is not installed")
 
 SETTLED = """
 import gc, hashlib, importlib.util, mmap, os, pickle, sys

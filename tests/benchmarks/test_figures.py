@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from hutch import _measure
-from hutch.cli import bench, main
+from hutch.cli import bench, main, measure
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -49,10 +48,10 @@ PACED = Row(
 
 def test_measures_take_turns_and_floors_answer() -> None:
     order: list[str] = []
-    with _measure.Echo() as echo, _measure.Forks(2, ["json", "no_such_module"]) as forks:
-        ours, floor = _measure.in_turns(
+    with measure.Echo() as echo, measure.Forks(2, ["json", "no_such_module"]) as forks:
+        ours, floor = measure.in_turns(
             2,
-            lambda: (order.append("ours"), _measure.each(echo, 3))[1],
+            lambda: (order.append("ours"), measure.each(echo, 3))[1],
             lambda: (order.append("floor"), forks(0.05))[1],
         )
     assert order == ["ours", "floor"] * 2
@@ -62,10 +61,10 @@ def test_measures_take_turns_and_floors_answer() -> None:
 
 
 def test_the_floor_of_a_fork_has_imported_what_the_zygote_has() -> None:
-    names, paths = _measure.zygote_modules([])
+    names, paths = measure.zygote_modules([])
     assert {"pickle", "cloudpickle", "json"} <= set(names)
     assert not any("site-packages" in path for path in paths)  # which may hold more to import
-    with _measure.Forks(1, names, paths) as forks:
+    with measure.Forks(1, names, paths) as forks:
         assert forks.missing <= 1  # the module that asked
 
 
@@ -116,7 +115,7 @@ def test_the_floor_of_a_value_carries_all_of_it_both_ways() -> None:
 
 
 def test_the_floor_of_a_first_result_leaves_no_container() -> None:
-    _, paths = _measure.zygote_modules([])  # the agent runs
+    _, paths = measure.zygote_modules([])  # the agent runs
     assert bare.container() > 0 and bare.importing("cloudpickle", paths) > 0
     assert "hutch-bench" not in processes.podman("ps", "--all", "--format", "{{.Names}}")
     with pytest.raises(subprocess.CalledProcessError):
@@ -128,7 +127,7 @@ def test_threads_that_fail_are_not_taken_for_quick_ones() -> None:
         raise LookupError("no")
 
     with pytest.raises(LookupError):
-        _measure.by_threads(fails, 2, 0.01)
+        measure.by_threads(fails, 2, 0.01)
 
 
 def test_a_busy_host_gets_no_verdict_on_a_p99_or_a_throughput() -> None:
@@ -178,7 +177,7 @@ def test_one_row_can_be_measured_alone_and_goes_into_the_file(tmp_path: Path) ->
 def test_the_short_form_shows_each_row_beside_its_floor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    times = _measure.Times([1e-4, 2e-4, 3e-4])
+    times = measure.Times([1e-4, 2e-4, 3e-4])
 
     def measured(dependencies: list[str]) -> list[dict[str, Any]]:
         assert dependencies == ["pandas>=2,<4", "rich"]

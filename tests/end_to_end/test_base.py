@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import Environment, _launcher, sandbox
+from hutch import Environment, sandbox
+from hutch._connect import launcher
 
 pytestmark = pytest.mark.alone  # images are taken away that every worker is made of
 
@@ -33,7 +34,7 @@ LIBRARY = f"/opt/python/{sys.platlibdir}/python{OWN}"
 
 
 def podman(*arguments: str, **more: Any) -> str:
-    command = [_launcher.PROGRAM, "--podman", "--", *arguments]
+    command = [launcher.PROGRAM, "--podman", "--", *arguments]
     done = subprocess.run(command, capture_output=True, **more)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout.decode().strip()
@@ -56,7 +57,7 @@ class Images:
 
     def __init__(self) -> None:
         hutch.run("pass")  # the derived one is there
-        self.derived = f"localhost/hutch-base:{_launcher.base_id()}"
+        self.derived = f"localhost/hutch-base:{launcher.base_id()}"
         self._made: list[str] = []
 
     def name(self, what: str) -> str:
@@ -83,7 +84,7 @@ class Images:
         return name
 
     def remove(self) -> None:
-        command = [_launcher.PROGRAM, "--podman", "--", "rmi", "--force"]
+        command = [launcher.PROGRAM, "--podman", "--", "rmi", "--force"]
         for name in self._made:
             for _ in range(5):  # a container of it may just be on its way out
                 if subprocess.run([*command, name], capture_output=True).returncode == 0:
@@ -279,7 +280,7 @@ def other(images: Images) -> tuple[str, str]:
     if not found:
         pytest.skip("there is no interpreter of another version on this host to make an image of")
     python = os.path.realpath(found[-1])
-    derive = os.path.join(_launcher.RUNTIME, "base", "derive.py")
+    derive = os.path.join(launcher.RUNTIME, "base", "derive.py")
     tar = subprocess.run([python, "-I", "-S", derive], capture_output=True, check=True).stdout
     told = subprocess.run(
         [python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
@@ -352,7 +353,7 @@ class Registry(http.server.BaseHTTPRequestHandler):
 def registry(images: Images) -> Iterator[str]:
     """Serves the derived image, whose layer is as large as any; `present` and `absent` there."""
     saved = subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", "save", "--format", "docker-archive", images.derived],
+        [launcher.PROGRAM, "--podman", "--", "save", "--format", "docker-archive", images.derived],
         capture_output=True,
         check=True,
     ).stdout
@@ -411,9 +412,9 @@ def test_what_a_registry_does_not_have_is_said(registry: str) -> None:
 
 
 def test_progress_is_told(registry: str) -> None:
-    from hutch._connection import current
-    from hutch._options import NORMAL
-    from hutch._target import TextTarget
+    from hutch._calls.target import TextTarget
+    from hutch._connect.connection import current
+    from hutch._options.options import NORMAL
 
     name = f"{registry}/team/present:2"
     target = TextTarget(

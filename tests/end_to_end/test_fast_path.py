@@ -33,7 +33,7 @@ class Point:
 
 def warmed(function: Any, *args: Any) -> Any:
     function(*args)
-    assert function._target.fast[False] is not None
+    assert function._target.fast_value is not None
     return function
 
 

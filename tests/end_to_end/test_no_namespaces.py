@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import PlatformNotSupportedError, _launcher, sandbox
+from hutch import PlatformNotSupportedError, sandbox
+from hutch._connect import launcher
 
 NAMESPACES = ("unshare", "setns")
 
@@ -24,18 +25,18 @@ NAMESPACES = ("unshare", "setns")
 @pytest.fixture(scope="module", autouse=True)
 def _forbidden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     runtime = tmp_path_factory.mktemp("runtime") / "_runtime"
-    shutil.copytree(_launcher.RUNTIME, runtime)
+    shutil.copytree(launcher.RUNTIME, runtime)
     profile = json.loads((runtime / "seccomp-worker.json").read_text())
     for rule in profile["syscalls"]:
         rule["names"] = [name for name in rule["names"] if name not in NAMESPACES]
     profile["syscalls"] = [rule for rule in profile["syscalls"] if rule["names"]]
     (runtime / "seccomp-worker.json").write_text(json.dumps(profile))
-    own = _launcher.RUNTIME
-    _launcher.RUNTIME = str(runtime)
-    _launcher.runtime_id.cache_clear()
+    own = launcher.RUNTIME
+    launcher.RUNTIME = str(runtime)
+    launcher.runtime_id.cache_clear()
     yield
-    _launcher.RUNTIME = own
-    _launcher.runtime_id.cache_clear()
+    launcher.RUNTIME = own
+    launcher.runtime_id.cache_clear()
 
 
 def test_cells_are_refused_with_the_reason_and_what_to_do() -> None:

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hutch import _core, _types, sandbox
+from hutch import _core, sandbox
+from hutch._results import types
 
 hypothesis = pytest.importorskip("hypothesis", reason="hypothesis is not installed")
 st = hypothesis.strategies
@@ -54,7 +55,7 @@ class Row:
     tags: list[str] = field(default_factory=list)
 
 
-NAMED = _types.named_types(list[Colour | Access | Point | Row])
+NAMED = types.named_types(list[Colour | Access | Point | Row])
 ZONES = ["UTC", "Europe/Berlin", "America/Argentina/Buenos_Aires", "Asia/Kathmandu"]
 
 

@@ -24,7 +24,8 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _launcher, sandbox
+from hutch import sandbox
+from hutch._connect import launcher
 
 PROBES = Path(__file__).parent / "probes"
 TABLE = Path(__file__).parent / "README.md"
@@ -88,7 +89,7 @@ def shared(*function: Any, **settings: Any) -> Any:
 def without_namespaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Worker files whose filter knows no `unshare`."""
     runtime = tmp_path_factory.mktemp("bare") / "_runtime"
-    shutil.copytree(_launcher.RUNTIME, runtime)
+    shutil.copytree(launcher.RUNTIME, runtime)
     profile = json.loads((runtime / "seccomp-worker.json").read_text())
     for rule in profile["syscalls"]:
         rule["names"] = [name for name in rule["names"] if name not in ("unshare", "setns")] or [
@@ -105,10 +106,10 @@ def rung(request: pytest.FixtureRequest, without_namespaces: Path) -> Iterator[s
         pytest.skip("gVisor's runsc is not installed: apt-get install runsc")
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "bare":
-            patch.setattr(_launcher, "RUNTIME", str(without_namespaces))
-            _launcher.runtime_id.cache_clear()
+            patch.setattr(launcher, "RUNTIME", str(without_namespaces))
+            launcher.runtime_id.cache_clear()
         yield request.param
-    _launcher.runtime_id.cache_clear()
+    launcher.runtime_id.cache_clear()
 
 
 if "fresh" in WITHOUT:

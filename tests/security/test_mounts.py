@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from hutch import Mount, SandboxStartupError, _shown, sandbox
+from hutch import Mount, SandboxStartupError, sandbox
+from hutch._carry import host_files
 
 SECRET = "the host's own"
 
@@ -92,14 +93,14 @@ def test_what_is_mounted_must_be_what_was_looked_at(
 
         return os.listdir("/data/inner")
 
-    looked = _shown.Shown.make_ready
+    looked = host_files.HostFiles.make_ready
 
-    def another(self: _shown.Shown, progress: Callable[..., None]) -> None:
+    def another(self: host_files.HostFiles, progress: Callable[..., None]) -> None:
         looked(self, progress)
         self.spec["inode"] += 1
 
     with monkeypatch.context() as patched:
-        patched.setattr(_shown.Shown, "make_ready", another)
+        patched.setattr(host_files.HostFiles, "make_ready", another)
         with pytest.raises(SandboxStartupError, match="replaced"):
             sandbox(listed, mounts={"/data": data})()
     assert sandbox(listed, mounts={"/data": data})() == ["open.txt"]

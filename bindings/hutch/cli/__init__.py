@@ -48,7 +48,7 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
     except BrokenPipeError:
         import os
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # nobody reads: no second error at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its reader is gone: no second error at exit
         return FAILED
     except SandboxError as error:
         if as_json:
@@ -95,6 +95,9 @@ def _dispatch(options: argparse.Namespace) -> int:
     }[options.command](options)
 
 
+_DRAIN = "seconds that running calls may take to finish"
+
+
 def _parser() -> argparse.ArgumentParser:
     import hutch
 
@@ -110,81 +113,93 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hutch {hutch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    doctor = commands.add_parser("doctor", parents=[common], help="check this host, and prove it")
-    doctor.add_argument("--quick", action="store_true", help="look only; start nothing")
+    doctor = commands.add_parser(
+        "doctor", parents=[common], help="check this host, and try each limit"
+    )
+    doctor.add_argument("--quick", action="store_true", help="check only; start nothing")
 
     run = commands.add_parser("run", parents=[common], help="run a script in the sandbox")
     run.add_argument("script", help="a file, or - for standard input")
-    run.add_argument("args", nargs="*", help="the script's own arguments; all of those after --")
+    run.add_argument("args", nargs="*", help="arguments of the script; -- ends those of hutch")
     run.add_argument(
         "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
-        help="a dependency (or several, with commas between); again for more",
+        help="a dependency, or several with commas between; may be repeated",
     )  # fmt: skip
     run.add_argument(
         "--allow-private-index", action="store_true",
-        help="dependencies that the script itself names may come from your own index",
+        help="let dependencies that the script itself names come from your own index",
     )  # fmt: skip
-    run.add_argument("--timeout", type=float, metavar="SEC", help="wall time; 0: unlimited")
-    run.add_argument("--memory", type=int, metavar="MIB")
-    run.add_argument("--cpus", type=float)
     run.add_argument(
-        "--environment", metavar="PATH", help="a requirements.txt, pylock.toml or venv of it"
+        "--timeout", type=float, metavar="SEC", help="limit on wall time; 0: unlimited"
+    )
+    run.add_argument("--memory", type=int, metavar="MIB", help="limit on memory")
+    run.add_argument("--cpus", type=float, help="limit on CPUs, such as 0.5")
+    run.add_argument(
+        "--environment", metavar="PATH", help="a requirements.txt, pylock.toml or venv"
     )
     _add_base(run, "run on")
     run.add_argument(
         "--mount", action="append", default=[], metavar="SOURCE:DESTINATION",
-        help="shows a file or directory inside, read-only",
+        help="show a file or directory in the sandbox, read-only; may be repeated",
     )  # fmt: skip
-    run.add_argument("--env", action="append", default=[], metavar="NAME=VALUE")
     run.add_argument(
-        "--file", action="append", default=[], metavar="PATH", help="copy it in beside the script"
+        "--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable"
+    )
+    run.add_argument(
+        "--file", action="append", default=[], metavar="PATH", help="copy a file to where it runs"
     )
 
     commands.add_parser("ps", parents=[common], help="pools and workers")
     status = commands.add_parser("status", parents=[common], help="pools and their calls, once")
-    status.add_argument("--watch", "-w", action="store_true", help="again every second")
+    status.add_argument("--watch", "-w", action="store_true", help="repeat every second")
     top = commands.add_parser("top", parents=[common], help="the same as status --watch")
-    top.add_argument("--once", action="store_true", help="once, and out")
-    commands.add_parser("metrics", parents=[common], help="metrics, as Prometheus reads them")
+    top.add_argument("--once", action="store_true", help="show it once and exit")
+    commands.add_parser("metrics", parents=[common], help="metrics in Prometheus' text format")
     env = commands.add_parser("env", parents=[common], help="environments in the store")
     actions = ["list", "remove", "rm", "lock", "export"]
     env.add_argument("action", nargs="?", choices=actions, default="list")
     env.add_argument(
-        "digest", nargs="*", help="what is to be removed or exported; of lock: requirements"
+        "digest", nargs="*", help="environments to remove or export; for lock: requirements"
     )
     env.add_argument(
         "--environment",
         "-r",
         metavar="PATH",
-        help="lock what this requirements.txt or pylock.toml asks for",
+        help="lock the requirements of this requirements.txt or pylock.toml",
     )
     _add_base(env, "lock for")
-    env.add_argument("--output", "-o", metavar="FILE", help="of lock and export")
+    env.add_argument("--output", "-o", metavar="FILE", help="where lock and export write")
     logs = commands.add_parser("logs", parents=[common], help="the agent's log")
-    logs.add_argument("--follow", "-f", action="store_true")
+    logs.add_argument("--follow", "-f", action="store_true", help="wait for more lines")
     logs.add_argument("--tail", "-n", type=int, metavar="N", help="the last N lines")
     logs.add_argument(
         "--audit", action="store_true", help="one line for each call: who, what, how it ended"
     )
-    agent = commands.add_parser("agent", parents=[common], help="start, stop, see the agent")
+    agent = commands.add_parser(
+        "agent", parents=[common], help="start, stop, reload or show the agent"
+    )
     agent.add_argument(
         "action", nargs="?", choices=["status", "start", "stop", "reload"], default="status"
     )
-    agent.add_argument("--foreground", action="store_true", help="run it here, in no container")
-    agent.add_argument("--drain", type=float, default=0.0, metavar="SEC")
+    agent.add_argument(
+        "--foreground", action="store_true", help="run it in this process, without a container"
+    )
+    agent.add_argument("--drain", type=float, default=0.0, metavar="SEC", help=_DRAIN)
     bench = commands.add_parser(
-        "bench", parents=[common], help="what calls cost here; about ten seconds"
+        "bench", parents=[common], help="measure calls on this host; takes about ten seconds"
     )
     bench.add_argument(
         "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
-        help="with this imported (or several, with commas between); again for more",
+        help="a dependency to import, or several with commas between; may be repeated",
     )  # fmt: skip
-    commands.add_parser("podman", help="Podman, in the view that Hutch's containers live in")
+    commands.add_parser("podman", help="run Podman on the containers of Hutch")
     stop = commands.add_parser("stop", parents=[common], help="stop the agent and its containers")
-    stop.add_argument("--drain", type=float, default=0.0, metavar="SEC")
+    stop.add_argument("--drain", type=float, default=0.0, metavar="SEC", help=_DRAIN)
     return parser
 
 
 def _add_base(command: argparse.ArgumentParser, what: str) -> None:
-    command.add_argument("--base", metavar="IMAGE", help=f"the OCI image to {what}, by its name")
-    command.add_argument("--python", metavar="VERSION", help="of that image, such as 3.12")
+    command.add_argument("--base", metavar="IMAGE", help=f"name of the OCI image to {what}")
+    command.add_argument(
+        "--python", metavar="VERSION", help="Python version of that image, such as 3.12"
+    )

@@ -8,17 +8,17 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from hutch import _measure
-from hutch._measure import Echo, Forks, Times, by_threads, each, in_turns
+from hutch.cli import measure
+from hutch.cli.measure import Echo, Forks, Times, by_threads, each, in_turns
 
 _PACE = 200  # calls a second
 
 
 def measured(dependencies: Sequence[str]) -> list[dict[str, Any]]:
     """Rows of `what`, `floor_is`, and the seconds and rates of both."""
-    function = _measure.trivial(dependencies)
+    function = measure.trivial(dependencies)
     function(1)
-    _measure.parked(function)
+    measure.parked(function)
     with Echo() as echo:
         paced, paced_echo = in_turns(
             5, lambda: each(function, 80, 1 / _PACE), lambda: each(echo, 80, 1 / _PACE)
@@ -26,14 +26,14 @@ def measured(dependencies: Sequence[str]) -> list[dict[str, Any]]:
         sizes: list[int] = []
 
         def burst() -> Times:
-            sizes.append(_measure.parked(function))
+            sizes.append(measure.parked(function))
             return each(function, sizes[-1])
 
         at_once, quick_echo = in_turns(4, burst, lambda: each(echo, 20))
-    modules = _measure.zygote_modules(dependencies)
-    with Forks(1, *modules) as one, Forks(_measure.cores(), *modules) as all_:
+    modules = measure.zygote_modules(dependencies)
+    with Forks(1, *modules) as one, Forks(measure.cores(), *modules) as all_:
         back, fork = in_turns(2, lambda: by_threads(function, 1, 0.7), lambda: one(0.4))
-        callers = 4 * _measure.cores()
+        callers = 4 * measure.cores()
         busy, forks = in_turns(2, lambda: by_threads(function, callers, 0.8), lambda: all_(0.6))
     return [
         _row(f"paced, {_PACE} calls a second", paced, "echo over a Unix socket", paced_echo),
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from hutch.cli.commands import _print_json, _print_table, _split
 
     dependencies = [part for text in options.dependencies for part in _split(text)]
-    load = os.getloadavg()[0] / _measure.cores()
+    load = os.getloadavg()[0] / measure.cores()
     rows = measured(dependencies)
     if options.json:
         _print_json({"load_per_core": load, "dependencies": dependencies, "rows": rows})
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     _print_table(shown, list(shown[0]))
     if load > 1:
-        print(f"the host was busy: {load:.1f} runnable for each core; believe the ratios only")
+        print(f"the host was busy: {load:.1f} runnable for each core; only the ratios are reliable")
     return 0
 
 

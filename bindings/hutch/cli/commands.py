@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hutch._progress import escape
+from hutch._connect.progress import escape
 
 
 def _print_json(value: Any) -> None:
@@ -108,14 +108,14 @@ def _content(path: str) -> bytes:
 
 
 def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
-    from hutch._requirements import inline_dependencies, inline_metadata
+    from hutch._options.requirements import inline_dependencies, inline_metadata
 
     given = [part for text in options.dependencies for part in _split(text)]
     inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
     if inline and not options.allow_private_index:
-        from hutch import _index
+        from hutch._options import index
 
-        _index.refuse_private()
+        index.refuse_private()
     keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
     if options.environment and keywords["dependencies"]:
         raise ValueError("--environment: give it, or --with and the script's own requirements")
@@ -218,7 +218,9 @@ def metrics(options: argparse.Namespace) -> int:
     if options.json:
         _print_json(_status.metrics_json())
     else:
-        sys.stdout.write(_status.metrics())  # nothing where no agent runs: that is no text of ours
+        sys.stdout.write(
+            _status.metrics()
+        )  # nothing where no agent runs, so that a scraper reads no text of ours
     return 0
 
 
@@ -232,7 +234,7 @@ def env(options: argparse.Namespace) -> int:
         return environments.export(options)
     if options.action in ("remove", "rm"):
         if not options.digest:
-            raise ValueError("hutch env remove DIGEST ...: which?")
+            raise ValueError("hutch env remove: name at least one DIGEST")
         known = [str(item.get("digest", "")) for item in _status.environments()]
         removed = {
             digest: _status.remove_environment(environments.whole_digest(digest, known))
@@ -258,9 +260,9 @@ def agent(options: argparse.Namespace) -> int:
     import hutch
 
     if options.foreground:
-        from hutch import _launcher
+        from hutch._connect import launcher
 
-        _launcher.become(["--foreground", *_launcher.foreground_flags()])
+        launcher.become(["--foreground", *launcher.foreground_flags()])
     if options.action == "stop":
         return stop(options)
     if options.action == "reload":
@@ -287,7 +289,7 @@ def stop(options: argparse.Namespace) -> int:
 
 
 def podman(arguments: list[str]) -> int:
-    from hutch import _launcher
+    from hutch._connect import launcher
 
-    _launcher.become(["--podman", "--", *arguments])
+    launcher.become(["--podman", "--", *arguments])
     return 1

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from hutch._environment import Environment
+from hutch._options.environment import Environment
 
 
 def wanted(options: argparse.Namespace, dependencies: Iterable[str]) -> Environment:
@@ -26,12 +26,12 @@ def wanted(options: argparse.Namespace, dependencies: Iterable[str]) -> Environm
 
 def lock(options: argparse.Namespace) -> int:
     """Requirements with versions and hashes, built and seen to load, on stdout or in a file."""
-    from hutch._connection import on_pool
-    from hutch._options import NORMAL
-    from hutch._target import TextTarget
+    from hutch._calls.target import TextTarget
+    from hutch._connect.connection import on_pool
+    from hutch._options.options import NORMAL
 
     if bool(options.environment) == bool(options.digest):
-        raise ValueError("hutch env lock REQUIREMENT ...: which? Or --environment PATH")
+        raise ValueError("hutch env lock: name at least one REQUIREMENT, or --environment PATH")
     environment = wanted(options, options.digest)
     target = TextTarget("", "lock", NORMAL.changed({"environment": environment}), "")
     prepared = on_pool(target.request, lambda _, pool: pool)
@@ -51,7 +51,7 @@ def export(options: argparse.Namespace) -> int:
     from hutch import _core, _status
 
     if len(options.digest) != 1 or not options.output:
-        raise ValueError("hutch env export DIGEST --output FILE: which, and where to?")
+        raise ValueError("hutch env export: name one DIGEST, and --output FILE")
     known = {str(item.get("digest", "")): item for item in _status.environments()}
     digest = whole_digest(options.digest[0], list(known))
     if digest not in known:
@@ -84,10 +84,10 @@ def export(options: argparse.Namespace) -> int:
 
 
 def _podman(*arguments: str, out: Any = subprocess.DEVNULL, check: bool = True) -> None:
-    from hutch import _launcher
+    from hutch._connect import launcher
 
     done = subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", *arguments],
+        [launcher.PROGRAM, "--podman", "--", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=out,
         stderr=subprocess.PIPE,

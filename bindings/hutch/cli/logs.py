@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hutch._progress import escape
+from hutch._connect.progress import escape
 
 _POLL_SEC = 0.3
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -67,10 +67,10 @@ def _timed(text: str) -> list[tuple[str, str]]:
 
 
 def _podman(*arguments: str) -> subprocess.CompletedProcess[str]:
-    from hutch import _launcher
+    from hutch._connect import launcher
 
     return subprocess.run(
-        [_launcher.PROGRAM, "--podman", "--", *arguments],
+        [launcher.PROGRAM, "--podman", "--", *arguments],
         capture_output=True,
         text=True,
         errors="backslashreplace",
@@ -106,7 +106,7 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _parsed(line: str) -> list[dict[str, Any]]:
-    """None of a line that is none: the end of one that was cut off."""
+    """None for the rest of a line that was cut off."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from hutch._progress import escape
+from hutch._connect.progress import escape
 from hutch._status import PoolStatus, Status, status
 
 PERIOD_SEC = 1.0

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One call, waited for: its bytes are made, its pool is prepared, it is sent and answered.
+
+outcomes.py says what the reply means. A failure of Hutch itself is raised as an exception whose
+`.outcome` has the status "fault". Blocks; safe on any thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hutch import _core
+from hutch._calls.annotation import check
+from hutch._calls.echo import Streams
+from hutch._calls.outcomes import concluded, decoded, outcome_of, status_of, timings_of_fault
+from hutch._calls.prepared_call import PreparedCall
+from hutch._calls.target import Target
+from hutch._connect.connection import Connection, PreparedPool, on_pool
+from hutch._errors import SandboxError, SandboxStartupError, SerializationError
+from hutch._outcome import Outcome
+
+
+def call(
+    target: Target,
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    *,
+    echo: bool = False,
+    cancel: _core.Cancel | None = None,
+    asked: float | None = None,
+) -> Outcome[Any]:
+    """`echo`: whether it shows what is printed, where the options do not say. `asked`: when the
+    caller asked for it, by time.monotonic, where that was before now: it has been in a queue.
+    """
+    if target.options.key is not None:
+        from hutch._calls import idempotency
+
+        return idempotency.once(
+            target.options.key,
+            target,
+            cancel,
+            lambda: _call(target, args, kwargs or {}, echo, cancel, asked),
+        )
+    return _call(target, args, kwargs or {}, echo, cancel, asked)
+
+
+def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What the function returned, or raises what `Outcome.unwrap` would. Shows what it prints. An
+    Outcome is made only where something went wrong.
+    """
+    if target.options.key is not None:
+        return call(target, args, kwargs, echo=True).unwrap()
+    begun = time.monotonic()
+    code = target.code()
+    arguments, buffers = target.pickle(args, kwargs)
+    meta = target.meta(code)
+    result, pool = send(target, code, arguments, buffers, meta, echo=True, begun=begun)
+    if result.status == "returned":
+        try:
+            returned = decoded(result, target, (args, kwargs))
+            check(returned, target)
+        except SerializationError:
+            pass
+        else:
+            if target.fast_value_key != (code, pool):
+                from hutch._calls import fast
+
+                fast.make(target, code, meta, pool, as_outcome=False, again=value)
+            return returned
+    return concluded(target, result, pool, args, kwargs)
+
+
+def prepare(
+    target: Target,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    echo: bool,
+    asked: float,
+) -> PreparedCall:
+    """The same call, to be in flight without a thread. `asked`: since when its time counts."""
+    code = target.code()
+    pickled = target.pickle(args, kwargs)
+    return PreparedCall(
+        target,
+        code,
+        target.meta(code),
+        pickled,
+        echo,
+        asked,
+        lambda result, pool: outcome_of(target, result, pool, args, kwargs),
+    )
+
+
+def _call(
+    target: Target,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    echo: bool,
+    cancel: _core.Cancel | None,
+    asked: float | None,
+) -> Outcome[Any]:
+    begun = time.monotonic()
+    code = target.code()
+    arguments, buffers = target.pickle(args, kwargs)
+    sent = target.meta(code)
+    result, pool = send(
+        target, code, arguments, buffers, sent, echo=echo, begun=begun, cancel=cancel, asked=asked
+    )
+    outcome = outcome_of(target, result, pool, args, kwargs)
+    # The fast path waits for a call, and shows nothing.
+    if (
+        not echo
+        and cancel is None
+        and asked is None
+        and outcome.ok
+        and target.fast_outcome_key != (code, pool)
+    ):
+        from hutch._calls import fast
+
+        fast.make(target, code, sent, pool, as_outcome=True, again=call)
+    return outcome
+
+
+def send(
+    target: Target,
+    code: _core.Function,
+    arguments: bytes,
+    buffers: Sequence[Any],
+    meta: bytes,
+    *,
+    echo: bool,
+    begun: float,
+    cancel: _core.Cancel | None = None,
+    asked: float | None = None,
+) -> tuple[_core.CallResult, PreparedPool]:
+    """`begun`: when the pickling began. The result has all timings but "receive"."""
+    options = target.options
+    streams: Streams | None = None
+    if options.echo is None:
+        shown = echo
+    else:
+        shown = options.echo
+    if shown or options.on_stdout is not None or options.on_stderr is not None:
+        streams = Streams(options, shown)
+    pickled = time.monotonic()
+    known: float | None = None  # since when the pool is prepared
+
+    def work(connection: Connection, pool: PreparedPool) -> tuple[_core.CallResult, PreparedPool]:
+        nonlocal known
+        known = time.monotonic()
+        environment = known - pickled
+        result = connection.client.call(
+            pool.key,
+            meta,
+            code,
+            arguments,
+            buffers,
+            target.terms,
+            cancel,
+            None if streams is None else streams.feed,
+            begun + environment,
+        )
+        # If this call waited for the preparation: its part that started the first worker.
+        worker = pool.worker_sec if environment > pool.worker_sec else 0.0
+        result.environment_sec = environment - worker
+        result.worker_sec = worker
+        if asked is not None:
+            result.queued_sec = begun - asked
+        return result, pool
+
+    try:
+        done = on_pool(target.request, work)
+    except SandboxError as error:
+        if error.outcome is None:
+            ran = isinstance(error, SandboxStartupError) and error.may_have_run
+            timings = timings_of_fault(error, begun, pickled, known, asked)
+            Outcome[Any](status_of(error), timings=timings, may_have_run=ran).fail(error)
+        raise
+    if streams is not None:
+        streams.finish()
+    return done

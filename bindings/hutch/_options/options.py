@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options: what the keywords of `@sandbox` and of programs mean, checked once, as a frozen value.
+
+Each bad value is refused when it is given, by an error that names the keyword, the value and what
+is allowed: ValueError, or TypeError for what is no value of its kind. Nothing is dropped silently:
+a keyword that is not there yet is refused too. Immutable; safe on any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hutch._options.checks import (
+    _TIB,
+    _YEAR,
+    _flag,
+    _items,
+    _number,
+    _optional_sec,
+    _pairs,
+    _sec,
+    _text,
+    _wait_sec,
+    _whole,
+    quoted,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import ModuleType
+    from typing import Literal, TypedDict
+
+    from hutch._options.environment import Environment
+    from hutch._options.mounts import Mount
+    from hutch._options.network import Secret, Secrets
+
+    class PolicyKeywords(TypedDict, total=False):
+        """The keywords that are fields of a `Policy`, too."""
+
+        timeout_sec: float | None
+        queue_sec: float
+        build_sec: float
+        cpu_sec: float | None
+        memory_mb: int
+        cpus: float
+        pids: int
+        disk_mb: int
+        output_mb: float
+        result_mb: float
+        check_result: bool
+        isolation: Literal["cell", "container", "gvisor", "shared"]
+        max_calls: int
+        max_age_sec: float
+        allow_network: Iterable[str] | str | None
+        env: Mapping[str, str]
+        mounts: Mapping[str, str | os.PathLike[str] | Mount]
+        secrets: Mapping[str, Mapping[str, Secret]] | None
+
+
+_MAX_CALLS = {"cell": 10_000, "container": 1, "gvisor": 1, "shared": 100}  # the defaults
+
+
+class Pool:
+    """How many cells are kept. `warm`: ready ahead of calls ("auto": by demand); `max_cells`: at
+    once (None: what the host bears); `idle_sec`: how long an unused worker stays.
+    """
+
+    __module__ = "hutch"
+
+    __slots__ = ("warm", "max_cells", "idle_sec")
+
+    def __init__(
+        self,
+        warm: int | Literal["auto"] = "auto",
+        max_cells: int | None = None,
+        idle_sec: float = 300,
+    ) -> None:
+        if warm != "auto":
+            warm = _whole("Pool(warm=)", warm, 0, 10_000)
+        if max_cells is not None:
+            max_cells = _whole("Pool(max_cells=)", max_cells, 1, 100_000)
+        self.warm: int | Literal["auto"] = warm
+        self.max_cells = max_cells
+        self.idle_sec = _number("Pool(idle_sec=)", idle_sec, 0, _YEAR, zero=True)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Pool):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return (self.warm, self.max_cells, self.idle_sec)
+
+    def __repr__(self) -> str:
+        return f"Pool(warm={self.warm!r}, max_cells={self.max_cells}, idle_sec={self.idle_sec:g})"
+
+
+class Options(NamedTuple):
+    """Checked keywords; the defaults are the preset "normal"."""
+
+    dependencies: tuple[str, ...] | None = ()  # normalized; None: "inline", to be read by a program
+    allow_private_index: bool = False  # for dependencies that a program names itself
+    allow_sdists: bool = False
+    environment: Environment | None = None  # where dependencies do not say it all
+    modules: tuple[Any, ...] = ()
+    preload: tuple[str, ...] | None = None
+    setup: Callable[[], object] | None = None
+    timeout_sec: float | None = 30.0
+    queue_sec: float = 60.0
+    build_sec: float = 600.0
+    cpu_sec: float | None = None
+    memory_mb: int = 1024
+    cpus: float = 1.0
+    pids: int = 64
+    disk_mb: int = 256
+    output_mb: float = 1.0
+    result_mb: float = 512.0
+    check_result: bool = False  # a result that is not as annotated is an error, not a warning
+    allow_network: tuple[str, ...] = ()  # normal forms
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[tuple[str, Any], ...] = ()  # destinations with their Mounts
+    secrets: Secrets = ()
+    isolation: str = "cell"
+    max_calls: int = 10_000  # of a worker; of a shared cell 100; of a container 1
+    max_age_sec: float = 3600.0
+    hard_limits: bool = False  # refuse a host that cannot enforce each limit hard
+    refuse_secrets: bool = False  # to carry the value of an environment variable
+    pool: Pool = Pool()
+    disable_cache: bool = False
+    labels: tuple[tuple[str, str], ...] = ()
+    echo: bool | None = None
+    on_stdout: Callable[[str], object] | None = None
+    on_stderr: Callable[[str], object] | None = None
+    key: str | None = None
+
+    def changed(self, keywords: Mapping[str, Any]) -> Options:
+        """These options with the keywords, checked, in place of some. `policy` is not among them:
+        see `with_keywords`.
+        """
+        if not keywords:
+            return self
+        given: dict[str, Any] = {}
+        for name, value in keywords.items():
+            if name == "environment":
+                continue
+            if name in _NOT_YET_SUPPORTED:
+                _refuse_unsupported(name, value)
+            elif name in FIELDS and FIELDS[name].keyword:
+                given[name] = FIELDS[name].check(name, value)
+            else:
+                raise TypeError(unknown("keyword", name, KEYWORDS))
+        if "environment" in keywords:
+            given.update(_environment(keywords["environment"], keywords))
+        elif "dependencies" in given:
+            given["environment"] = None
+        return self._with(given)
+
+    def _with(self, given: Mapping[str, Any]) -> Options:
+        """These with checked values in place of some. What goes with a value that is changed, and
+        is not given itself, follows.
+        """
+        options = self._replace(**given)
+        if options.isolation != self.isolation and "max_calls" not in given:
+            if self.max_calls == _MAX_CALLS[self.isolation]:
+                options = options._replace(max_calls=_MAX_CALLS[options.isolation])
+        if options.isolation == "gvisor" and options.mounts:
+            raise ValueError(
+                'mounts= with isolation="gvisor" is not supported: what is mounted cannot be '
+                "vetted on gVisor's kernel; pass content as arguments or files="
+            )
+        if options.isolation == "gvisor" and (options.allow_network or options.secrets):
+            raise ValueError(
+                'allow_network= and secrets= with isolation="gvisor" are not supported: nothing '
+                'can be forwarded out of gVisor\'s kernel; isolation="container" has a network'
+            )
+        if options.isolation in ("container", "gvisor") and options.max_calls != 1:
+            raise ValueError(
+                f'max_calls={options.max_calls}: with isolation="{options.isolation}" each worker '
+                "serves one call; leave max_calls= out"
+            )
+        if options.isolation == "shared" and (options.allow_network or options.secrets):
+            raise ValueError(
+                'allow_network= and secrets= do not go with isolation="shared": its process serves '
+                "many calls, and which of them reached what is not known; leave isolation= out"
+            )
+        if options.disk_mb > options.memory_mb:
+            if "disk_mb" in given:
+                raise ValueError(
+                    f"disk_mb={options.disk_mb} is more than memory_mb={options.memory_mb}: "
+                    "scratch lies in memory and is part of it; raise memory_mb= too"
+                )
+            options = options._replace(disk_mb=options.memory_mb)
+        return options
+
+
+def _dependencies(name: str, value: Any) -> tuple[str, ...] | None:
+    items = _items(name, value)
+    if not items:
+        return ()
+    if items == ("inline",):
+        return None
+    from hutch._options.requirements import normalize
+
+    return normalize(items)
+
+
+def _mounts(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
+    if not value and value is not False:
+        return ()
+    from hutch._options.mounts import checked
+
+    return checked(name, value)
+
+
+def _modules(name: str, value: Any) -> tuple[Any, ...]:
+    import types
+
+    items = _items(name, value)
+    for item in items:
+        if not isinstance(item, (str, os.PathLike, types.ModuleType)):
+            raise TypeError(
+                f"{name} takes modules, their names or their paths, not {type(item).__name__}"
+            )
+    return items
+
+
+def _preload(name: str, value: Any) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    items = _items(name, value)
+    for item in items:
+        if not all(part.isidentifier() for part in _text(name, item).split(".")):
+            raise ValueError(f"{name} takes names of modules; {quoted(item)} is not one")
+    return items
+
+
+def _callable(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise TypeError(f"{name} takes a function, not {type(value).__name__}")
+    return value
+
+
+def _isolation(name: str, value: Any) -> str:
+    if isinstance(value, str) and value in _MAX_CALLS:
+        return value
+    raise ValueError(f'{name}={quoted(value)}: it is "cell", "container", "gvisor" or "shared"')
+
+
+def _pool(name: str, value: Any) -> Pool:
+    if not isinstance(value, Pool):
+        raise TypeError(f"{name} takes a hutch.Pool, not {type(value).__name__}")
+    return value
+
+
+def _network() -> ModuleType:
+    from hutch._options import network
+
+    return network
+
+
+def _whole_from(low: int, high: int) -> Callable[[str, Any], int]:
+    return lambda name, value: _whole(name, value, low, high)
+
+
+def _number_to(high: float, zero: bool = False) -> Callable[[str, Any], float]:
+    return lambda name, value: _number(name, value, 0, high, zero=zero)
+
+
+class Field(NamedTuple):
+    """What is known of an option. `check(name, value)` returns the value as it is kept, or raises
+    ValueError or TypeError. `policy`: it is a field of Policy; `keyword`: of @sandbox. `limit`,
+    `unit`: how an outcome names the limit that it sets, and in what it is counted. `sent`: the
+    agent is sent the value as it is kept, under the same name.
+    """
+
+    check: Callable[[str, Any], Any]
+    policy: bool = False
+    keyword: bool = True
+    limit: str = ""
+    unit: str = ""
+    sent: bool = False
+
+
+# Every option: the one list of them. Those of a policy stand in the order of its TOML.
+FIELDS: dict[str, Field] = {
+    "dependencies": Field(_dependencies),
+    "allow_private_index": Field(_flag),
+    "modules": Field(_modules),
+    "preload": Field(_preload),
+    "setup": Field(_callable),
+    "timeout_sec": Field(_optional_sec, policy=True, limit="time", unit="s"),
+    "queue_sec": Field(_wait_sec, policy=True),
+    "build_sec": Field(_sec, policy=True),
+    "cpu_sec": Field(_optional_sec, policy=True, limit="cpu_time", unit="s of CPU time"),
+    # less memory does not hold an interpreter
+    "memory_mb": Field(_whole_from(16, _TIB), policy=True, limit="memory", unit="MiB", sent=True),
+    "cpus": Field(_number_to(4096), policy=True, sent=True),
+    "pids": Field(
+        _whole_from(1, 1 << 15), policy=True, limit="pids", unit="processes and threads", sent=True
+    ),
+    "disk_mb": Field(
+        _whole_from(1, _TIB), policy=True, limit="disk", unit="MiB of scratch", sent=True
+    ),
+    "output_mb": Field(_number_to(4096, zero=True), policy=True),
+    "result_mb": Field(_number_to(65536), policy=True, limit="result", unit="MiB"),
+    "check_result": Field(_flag, policy=True),
+    "isolation": Field(_isolation, policy=True),
+    "max_calls": Field(_whole_from(1, 1 << 40), policy=True),
+    "max_age_sec": Field(_sec, policy=True, sent=True),
+    "allow_sdists": Field(_flag, policy=True, keyword=False),
+    "hard_limits": Field(_flag, policy=True, keyword=False, sent=True),
+    "refuse_secrets": Field(_flag, policy=True, keyword=False),
+    "allow_network": Field(lambda *given: _network().allow_network(*given), policy=True),
+    "env": Field(_pairs, policy=True),
+    "mounts": Field(_mounts, policy=True),
+    "secrets": Field(lambda *given: _network().secrets(*given), policy=True),
+    "pool": Field(_pool),
+    "disable_cache": Field(_flag),
+    "labels": Field(_pairs),
+    "echo": Field(lambda name, value: None if value is None else _flag(name, value)),
+    "on_stdout": Field(_callable),
+    "on_stderr": Field(_callable),
+    "key": Field(lambda name, value: None if value is None else _text(name, value)),
+}
+POLICY_FIELDS = tuple(name for name, field in FIELDS.items() if field.policy)
+SENT = tuple(name for name, field in FIELDS.items() if field.sent)
+LIMITS = {field.limit: name for name, field in FIELDS.items() if field.limit}
+UNLIMITED = tuple(name for name, field in FIELDS.items() if field.check is _optional_sec)
+
+# Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
+_NOT_YET_SUPPORTED: dict[str, tuple[tuple[object, ...], str]] = {
+    "tools": (
+        ((), [], set(), frozenset(), None),
+        "a call cannot call back: pass data in, and results out",
+    ),
+    "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
+}
+
+
+def _environment(value: object, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    if value is None:
+        return {}
+    from hutch._options.environment import Environment
+
+    if isinstance(value, (str, os.PathLike)):
+        value = Environment.from_path(value)
+    if not isinstance(value, Environment):
+        raise TypeError(
+            f"environment= takes an Environment(...) or the path of a requirements.txt, a "
+            f"pylock.toml or a virtual environment, not {type(value).__name__}"
+        )
+    if keywords.get("dependencies"):
+        raise ValueError("give either dependencies= or environment=, not both")
+    return {
+        "dependencies": value.dependencies,
+        "allow_sdists": value.allow_sdists,
+        "environment": value,
+    }
+
+
+def _refuse_unsupported(name: str, value: object) -> None:
+    nothing, instead = _NOT_YET_SUPPORTED[name]
+    if not any(type(value) is type(item) and value == item for item in nothing):
+        raise ValueError(f"{name}={quoted(value)} is not supported yet: {instead}")
+
+
+NORMAL = Options()
+KEYWORDS = (
+    *(name for name, field in FIELDS.items() if field.keyword),
+    *_NOT_YET_SUPPORTED,
+    "environment",
+    "policy",
+)

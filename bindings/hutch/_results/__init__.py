@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values from a sandbox: how they are built, and which of them an annotation allows."""

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text from a sandbox, or about a value from one: harmless to a terminal, and bounded in length.
+
+A cell's text and the repr of its values may be anything and of any size. Pure; safe on any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_TEXT = 2000  # characters of each text in a report
+
+# What moves a cursor, starts a terminal's command or reorders what is read; not \n and \t.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def escape(text: str) -> str:
+    return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    number = ord(match.group())
+    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def shortened(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+_JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is asked to
+
+
+_BRACKETS: dict[type, str] = {list: "[]", tuple: "()", set: "{}", frozenset: "{}", dict: "{}"}
+
+
+def brief_repr(value: Any) -> str:
+    """The repr of a value that may be anything and of any size, or how it begins: that takes no
+    longer for a large one.
+    """
+    return _brief(value, [100], 6)
+
+
+def _brief(value: Any, room: list[int], depth: int) -> str:
+    """`room`: how many values may still be shown."""
+    room[0] -= 1
+    kind = type(value)
+    if kind is int:
+        return _whole_number(value, 4096)
+    if kind in (str, bytes, bytearray):
+        return repr(value[:200])
+    from hutch._results import types
+
+    brackets = _BRACKETS.get(kind)
+    if brackets is None and types.is_record(kind):
+        fields = types.record_fields(value)
+        inner = _list_of(((f"{name}=", item) for name, item in fields), room, depth)
+        return f"{kind.__qualname__}({inner})"
+    if brackets is None:
+        text = own_repr(value)
+        return f"<{kind.__name__}>" if text is None else text
+    if kind is dict:
+        pairs = ((f"{_brief(key, room, depth - 1)}: ", item) for key, item in value.items())
+        inner = _list_of(pairs, room, depth)
+    else:
+        inner = _list_of((("", item) for item in value), room, depth)
+    if kind is tuple and len(value) == 1:
+        inner += ","
+    if kind in (set, frozenset) and not value:
+        return f"{kind.__name__}()"
+    text = brackets[0] + inner + brackets[1]
+    return f"frozenset({text})" if kind is frozenset else text
+
+
+def _list_of(items: Iterator[tuple[str, Any]], room: list[int], depth: int) -> str:
+    if depth == 0:
+        return "…"
+    shown = []
+    for before, item in items:
+        if room[0] <= 0:
+            shown.append("…")
+            break
+        shown.append(before + _brief(item, room, depth - 1))
+    return ", ".join(shown)
+
+
+def _whole_number(value: int, most_bits: int) -> str:
+    if value.bit_length() <= most_bits:
+        return repr(value)
+    return f"<int of {value.bit_length():,} bits>"
+
+
+def as_json(value: Any, depth: int = 0) -> Any:
+    """`value` as JSON can hold it, for a reader that has JSON only: what it cannot is there as
+    text."""
+    if value is None or type(value) in (bool, str):
+        return value
+    if type(value) is int:
+        return value if value.bit_length() <= 3 * _JSON_DIGITS else _whole_number(value, 0)
+    if type(value) is float:
+        return value if value - value == 0 else repr(value)  # no NaN or infinity in JSON
+    if depth < 20:
+        if type(value) in (list, tuple, set, frozenset):
+            return [as_json(item, depth + 1) for item in value]
+        if type(value) is dict:
+            return {
+                key if type(key) is str else _repr_of(key): as_json(item, depth + 1)
+                for key, item in value.items()
+            }
+    return _repr_of(value)
+
+
+def _repr_of(value: Any) -> str:
+    text = own_repr(value)
+    return shortened(brief_repr(value) if text is None else text, MOST_TEXT)
+
+
+def own_repr(value: Any) -> str | None:
+    """None: it fails, as of an int of too many digits, or of a time far from all calendars."""
+    try:
+        return repr(value)
+    except BaseException as error:
+        from hutch._results.fields import is_panic
+
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
+        return None
