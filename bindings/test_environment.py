@@ -270,8 +270,11 @@ def test_links_of_a_package_bring_nothing_from_elsewhere(tmp_path: Path) -> None
     package.mkdir()
     for path in (package / "__init__.py", package / "data", package / ".env", tmp_path / "key"):
         path.write_text("text")
-    (tmp_path / "shared.py").write_text("x = 1")
+    for name in ("shared.py", ".secret.py"):
+        (tmp_path / name).write_text("x = 1")
     targets = {
+        "hidden.py": tmp_path / ".secret.py",
+        "settings.txt": tmp_path / "shared.py",
         "outside": tmp_path / "key",
         "disguised.py": tmp_path / "key",
         "hidden": package / ".env",
@@ -285,3 +288,20 @@ def test_links_of_a_package_bring_nothing_from_elsewhere(tmp_path: Path) -> None
     for place in ("package", "linked"):
         found = modules.files_of([tmp_path / place])
         assert sorted(found) == [f"{place}/{name}" for name in own]
+
+
+def test_a_module_that_is_a_link_to_what_would_stay_behind_is_refused(tmp_path: Path) -> None:
+    from hutch import _modules
+
+    hidden = tmp_path / ".keys"
+    hidden.mkdir()
+    (hidden / "__init__.py").write_text("")
+    for name in ("key", "own.py"):
+        (tmp_path / name).write_text("x = 1")
+    for link, target in (("one", "key"), ("two", ".keys/__init__.py"), ("three", "own.py")):
+        (tmp_path / f"{link}.py").symlink_to(tmp_path / target)
+    (tmp_path / "package").symlink_to(hidden)
+    for refused in ("one.py", "two.py", "package"):
+        with pytest.raises(ValueError, match="a link to"):
+            _modules.files_of([tmp_path / refused])
+    assert _modules.files_of([tmp_path / "three.py"]) == {"three.py": b"x = 1"}

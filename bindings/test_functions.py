@@ -26,8 +26,9 @@ import pytest
 import hutch
 from hutch import sandbox
 from hutch._carry import pickling
-from hutch._carry.functions import FunctionBytes, require_function, sources
+from hutch._carry.functions import FunctionBytes, function_bytes, require_function, sources
 from hutch._carry.pickling import marshalled
+from hutch._carry.survey import Survey
 
 LIMIT = 5
 HOARD: list[int] = []
@@ -520,3 +521,23 @@ def test_models_that_name_one_another_travel_in_whatever_order_they_are_named(
         assert pydantic.VERSION and own.outer_first() == added  # nothing was taken from the classes
     finally:
         sys.modules.pop("own_models", None)
+
+
+@functools.singledispatch
+def described(value: object) -> str:
+    return "any"
+
+
+class OnlyAnArgument:
+    own = "seen outside only"
+
+
+def test_what_a_function_was_called_with_outside_does_not_travel() -> None:
+    def f(value: object) -> str:
+        return described(value)
+
+    before = FunctionBytes(require_function(f)).current().sha256
+    described(OnlyAnArgument())
+    made = FunctionBytes(require_function(f))
+    assert b"OnlyAnArgument" not in function_bytes(f, Survey(f, frozenset()))
+    assert made.current().sha256 == before

@@ -3,8 +3,14 @@
 
 from __future__ import annotations
 
+import collections
+import enum
+import functools
 import math
+import os
 import pickle
+import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 import hutch
 from hutch import Policy, sandbox
+from hutch._carry import pickling
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, POLICY_FIELDS
 from hutch._options.policy import Policy as SamePolicy
@@ -290,3 +297,83 @@ def test_strict_finds_a_secret_in_plain_data_and_in_setup(monkeypatch: pytest.Mo
         sandbox(f, policy=policy)()
     with pytest.raises(hutch.SerializationError, match="setup= would carry a secret"):
         sandbox(len_, policy=policy, setup=f)._resolved()._setup()
+
+
+class Holder:
+    """A class of this file, which travels by value."""
+
+    token = ""
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda token: types.SimpleNamespace(token=token),
+        lambda token: collections.namedtuple("Settings", "token")(token),
+        lambda token: collections.defaultdict(str, token=token),
+        lambda token: collections.OrderedDict(token=token),
+        lambda token: types.MappingProxyType({"token": token}),
+        lambda token: functools.partial(len, token),
+        lambda token: enum.Enum("Keys", {"A": token}),
+        lambda token: [[[[[[token]]]]]],
+        lambda token: {"Authorization": "Bearer " + token},
+        lambda token: f"https://user:{token}@example.org/",
+        lambda token: type("Made", (), {"token": token}),
+        lambda token: set_on(Holder(), "token", token),
+        lambda token: set_on(types.FunctionType((lambda: 1).__code__, {}), "__doc__", token),
+    ],
+)
+def test_strict_finds_a_secret_wherever_it_is(
+    make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SERVICE_TOKEN", "s3cr3t-of-the-host")
+    held = make("s3cr3t-of-the-host")
+    harmless = make("another-text-here")
+
+    def f() -> str:
+        return str(held)
+
+    def g() -> str:
+        return str(harmless)
+
+    policy = Policy(refuse_secrets=True)
+    with pytest.raises(hutch.SerializationError, match="SERVICE_TOKEN") as caught:
+        sandbox(f, policy=policy)()
+    assert "s3cr3t" not in str(caught.value)
+    with pytest.warns(UserWarning, match="SERVICE_TOKEN"):
+        sandbox(f)._resolved().code()
+    assert sandbox(g, policy=policy)._resolved().code().sha256
+
+
+def test_a_text_of_the_code_is_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Though a variable happens to hold the same, or a path that others begin with."""
+    monkeypatch.setenv("STAGE", "production")
+    monkeypatch.setenv("SOME_NAME", "a_text_of_the_code")
+    monkeypatch.setenv("PROJECT_DIRECTORY", str(tmp_path))
+    place = str(tmp_path / "data")
+
+    def a_text_of_the_code() -> bool:
+        return place != "production"
+
+    made = sandbox(a_text_of_the_code, policy=Policy(refuse_secrets=True))
+    assert made._resolved().code().sha256
+
+
+def test_the_environment_itself_stays_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    from os import environ
+
+    monkeypatch.setenv("SERVICE_TOKEN", "s3cr3t-of-the-host")
+
+    def f() -> int:
+        return len(environ)
+
+    code = sandbox(f, policy=Policy(refuse_secrets=True))._resolved().code()
+    assert code.sha256
+    assert b"s3cr3t" not in pickling.dumps((environ, os.environb, f))
+    loaded = pickle.loads(pickling.dumps((environ, os.environb)))
+    assert loaded[0] is os.environ and loaded[1] is os.environb
+
+
+def set_on(target: Any, name: str, value: Any) -> Any:
+    setattr(target, name, value)
+    return target

@@ -207,10 +207,11 @@ class Target:
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
         survey = Survey(function, self.sandbox_modules)
-        if self.options.refuse_secrets:
-            refuse_carried_secrets("setup=", survey)
         check_installed(survey.by_name, _installed(self.options))
-        return function_bytes(function, survey)
+        data = function_bytes(function, survey)
+        if self.options.refuse_secrets:
+            refuse_carried_secrets("setup=", function, survey, data)
+        return data
 
 
 class FunctionTarget(Target):

@@ -9,11 +9,9 @@ before anything is sent. Safe on any thread.
 from __future__ import annotations
 
 import operator
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -27,8 +25,6 @@ from hutch._errors import DependencyInstallError, SerializationError
 _SOURCE_BUDGET = 24 << 10  # characters: a call's frame stays small
 # Names in code that may look at its own text.
 _READERS = {"findsource", "getblock", "getsource", "getsourcelines", "inspect", "linecache"}
-# Variables whose values say nothing, or are no secret.
-_HARMLESS = {"HOME", "LANG", "LOGNAME", "OLDPWD", "PATH", "PWD", "SHELL", "TERM", "USER", "_"}
 
 
 class Carried:
@@ -86,14 +82,10 @@ class FunctionBytes:
         return survey.watch()
 
     def _make(self) -> _core.Function:
-        survey = self._survey
+        survey, first = self._survey, self._survey is None
         if survey is None or not survey.is_current() or survey.mutable:
             survey = Survey(self._function, self._sandbox_modules)
             check_installed(survey.by_name, self._dependencies)
-            if self._refuse_secrets:
-                refuse_carried_secrets(self._function.__name__, survey)
-            elif self._survey is None:
-                _warn_of_secrets(survey)
             if self._survey is None or self._survey.code != survey.code:
                 self.reads_sources = not _READERS.isdisjoint(survey.names)
                 self.sources = sources(survey.code, survey.classes if self.reads_sources else None)
@@ -101,6 +93,10 @@ class FunctionBytes:
         data = pickling.marshalled(self._function, self._sandbox_modules)
         if data is None or survey.imports:
             data = function_bytes(self._function, survey)
+        if self._refuse_secrets:
+            refuse_carried_secrets(self._function.__name__, self._function, survey, data)
+        elif first:
+            _warn_of_secrets(self._function, survey, data)
         if self._blob is None or data != self._data:
             self._data = data
             self._blob = _core.Function(data)
@@ -108,8 +104,10 @@ class FunctionBytes:
 
     def carries(self) -> list[Carried]:
         """What travels, the function itself first."""
+        from hutch._carry import secrets
+
         survey = Survey(self._function, self._sandbox_modules)
-        names = frozenset(survey.names)
+        names, texts = frozenset(survey.names), secrets.code_texts(survey)
         total = Carried(
             self._function.__name__, "function", len(function_bytes(self._function, survey))
         )
@@ -118,11 +116,13 @@ class FunctionBytes:
         for name, value in survey.values.items():
             if name.startswith(modules):
                 continue  # part of the module
+            size, warning = None, ""
             try:
-                size: int | None = len(pickling.dumps(value, self._sandbox_modules, names))
+                data = pickling.dumps(value, self._sandbox_modules, names)
+                size, warning = len(data), secrets.sentence_for(name, value, data, texts)
             except Exception:
-                size = None
-            found.append(Carried(name, type(value).__name__, size, _secret_warning(name, value)))
+                pass  # the call says what cannot be sent
+            found.append(Carried(name, type(value).__name__, size, warning))
         for name, module in survey.modules.items():
             size = len(pickling.dumps(module, self._sandbox_modules, names))
             found.append(Carried(name, "module", size))
@@ -344,51 +344,27 @@ def _closure(names: set[str]) -> tuple[set[str], bool]:
     return found, complete
 
 
-def _secret_warning(name: str, value: Any) -> str:
-    variable = _variable_in(value, 3)
-    if not variable:
-        return ""
-    verb = "holds" if isinstance(value, (list, tuple, set, frozenset, dict)) else "is"
-    return f"{name} {verb} the value of the environment variable {variable}"
-
-
-def _variable_in(value: Any, depth: int) -> str:
-    """The environment variable whose value it is, or a container of plain data holds."""
-    if type(value) in (str, bytes):
-        text = value if type(value) is str else value.decode("utf-8", "replace")
-        if len(text) < 8:
-            return ""
-        for variable, content in os.environ.items():
-            if content == text and variable not in _HARMLESS:
-                return variable
-        return ""
-    if depth == 0 or type(value) not in (list, tuple, set, frozenset, dict):
-        return ""
-    items = (*value.keys(), *value.values()) if type(value) is dict else value
-    return next(filter(None, (_variable_in(item, depth - 1) for item in islice(items, 256))), "")
-
-
-def _warn_of_secrets(survey: Survey) -> None:
+def _warn_of_secrets(function: FunctionType, survey: Survey, data: bytes) -> None:
     import warnings
 
-    for name, value in survey.values.items():
-        text = _secret_warning(name, value)
-        if text:
-            text = f"{text}, and travels into the sandbox"
-            warnings.warn(text, UserWarning, stacklevel=callers_level())
+    from hutch._carry import secrets
+
+    for sentence in secrets.found(function, survey, data).values():
+        text = f"{sentence}, and travels into the sandbox"
+        warnings.warn(text, UserWarning, stacklevel=callers_level())
 
 
-def refuse_carried_secrets(function: str, survey: Survey) -> None:
-    for name, value in survey.values.items():
-        text = _secret_warning(name, value)
-        if text:
-            raise SerializationError(
-                f"{function} would carry a secret, which its policy refuses: {text}",
-                hint="leave it out, pass it as an argument, or use a policy with "
-                "refuse_secrets=False",
-                path=name,
-                type_name=type(value).__name__,
-            )
+def refuse_carried_secrets(name: str, function: FunctionType, survey: Survey, data: bytes) -> None:
+    """Raises SerializationError. `name`: of the function, for the message."""
+    from hutch._carry import secrets
+
+    for path, sentence in secrets.found(function, survey, data).items():
+        raise SerializationError(
+            f"{name} would carry a secret, which its policy refuses: {sentence}",
+            hint="leave it out, pass it as an argument, or use a policy with refuse_secrets=False",
+            path=path,
+            type_name=type(survey.values.get(path, function)).__name__,
+        )
 
 
 def require_function(function: Callable[..., Any]) -> FunctionType:

@@ -42,6 +42,13 @@ def files_of(items: Iterable[Any]) -> dict[str, bytes]:
 
 def _walk(place: str) -> Iterable[tuple[str, str]]:
     top = os.path.basename(place)
+    if os.path.islink(place) and (
+        not _is_source(place) or _leads_away(place, os.path.dirname(place))
+    ):
+        raise ValueError(
+            f"modules= has {place!r}, a link to {os.path.realpath(place)!r}, which is hidden or "
+            "not Python source: name the file or directory itself"
+        )
     if os.path.isfile(place):
         yield place, top
         return
@@ -56,13 +63,20 @@ def _walk(place: str) -> Iterable[tuple[str, str]]:
 
 
 def _leads_away(link: str, place: str) -> bool:
-    """Whether a package's link is to what does not travel by itself: a hidden file, or another than
-    source outside of the package. Who wrote the package may not read what the caller may."""
+    """Whether a link in `place` is to something that does not travel by itself: a hidden file, or
+    one outside that is not source. The author of a package may not be allowed to read what the
+    caller may."""
+    target, base = os.path.realpath(link), os.path.realpath(place)
+    parts = os.path.relpath(target, base).split(os.sep)
+    if any(part.startswith(".") for part in parts if part != ".."):
+        return True
+    return ".." in parts and not _is_source(link)
+
+
+def _is_source(link: str) -> bool:
+    """Whether it is a link to a directory, or to Python source under a name that says so."""
     target = os.path.realpath(link)
-    if target.endswith(".py"):
-        return False
-    relative = os.path.relpath(target, os.path.realpath(place))
-    return any(part.startswith(".") for part in relative.split(os.sep))
+    return os.path.isdir(target) or (link.endswith(".py") and target.endswith(".py"))
 
 
 def _place(item: Any) -> str:

@@ -5,8 +5,9 @@ Pickle protocol 5, read only inside a cell. On top of cloudpickle: modules that 
 library nor installed are carried by value (a module object with the names that are used of it);
 host paths in code are shortened, so that no home directory travels; annotations of functions are
 left out, since no code in the sandbox needs their classes; a test runner's rewriting of asserts
-is undone; a sandboxed function becomes the plain one. Objects of the caller are asked by their own
-`__reduce__`, on the host, as any pickling does: only pickle what you would pickle yourself.
+is undone; a sandboxed function becomes the plain one; `os.environ` becomes the sandbox's own;
+caches of functools travel empty. Objects of the caller are asked by their own `__reduce__`, on the
+host, as any pickling does: only pickle what you would pickle yourself.
 
 Safe on any thread: while modules are registered with cloudpickle (a registry of the process, put
 back afterwards) a lock is held.
@@ -32,6 +33,7 @@ import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
 PROTOCOL = 5
 LruCache = type(functools.lru_cache(len))
+Environment = type(os.environ)
 _REWRITTEN = "@pytest_ar"  # a name that no compiler makes
 _registry_lock = threading.RLock()
 _portable: dict[int, tuple[CodeType, CodeType]] = {}
@@ -199,6 +201,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         self._own: dict[str, bool] = {}
         self._registered: list[ModuleType] = []
         self._late: list[Deferred] = []
+        self._caches: set[int] = set()  # of functools.singledispatch: they travel empty
 
     def dump(self, obj: Any) -> None:
         if "pydantic" in sys.modules and type(obj) not in _CONSTANTS:
@@ -231,7 +234,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         elif kind is MappingProxyType:  # with the next one: functools.singledispatch has both
             return kind, (gc.get_referents(obj)[0],)
         elif kind is weakref.WeakKeyDictionary:
-            return kind, (), None, None, iter(list(obj.items()))
+            items = [] if id(obj) in self._caches else list(obj.items())
+            return kind, (), None, None, iter(items)
+        elif kind is Environment:  # the sandbox has its own
+            return getattr, (os, "environb" if obj is getattr(os, "environb", None) else "environ")
         elif isinstance(obj, io.TextIOWrapper):
             # cloudpickle would send the content of a file that is open for reading.
             raise pickle.PicklingError("an open file cannot be sent: pass its content")
@@ -261,6 +267,12 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         return reduced
 
     def _function(self, function: FunctionType) -> Any:
+        if function.__qualname__.startswith("singledispatch.<locals>."):
+            self._caches.update(
+                id(cell.cell_contents)
+                for cell in function.__closure__ or ()
+                if type(cell.cell_contents) is weakref.WeakKeyDictionary
+            )
         place = self.globals_ref.setdefault(id(function.__globals__), {})
         if not place:
             place.update(_place_of(function.__globals__))

@@ -206,6 +206,8 @@ class Survey:
                 self.modules.setdefault(value.__name__, value)
         elif kind is BuiltinFunctionType:
             self._goes_by_value(getattr(value, "__module__", None), name)
+        elif kind is pickling.Environment:
+            pass  # the sandbox has its own
         elif kind is MethodType:
             self._visit(name, value.__func__)
             self._visit(name, value.__self__)
