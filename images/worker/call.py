@@ -215,7 +215,7 @@ class Worker:
                 plain = sections[0] is not None and sections[0][0] != PICKLE
                 self.loaded[key] = call.meta, call.load_function(), call.code, plain
             elif call.meta["mode"] == "program":
-                rehearse_text()
+                warm_up_text()
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # what is said of it is said in the call
                     text = Text(call.code, filename_of(call.meta))
@@ -473,15 +473,15 @@ class Worker:
 
     # ---- before the first call ----
 
-    def rehearse(self) -> None:
-        """Walks the path of a call that returns on dummies, before the first one: it then meets few
-        page faults. What raises, or is run as text, is left out: each cell would pay for it twice
-        what it pays for all else. A call sees nothing of it."""
+    def warm_up(self) -> None:
+        """Serves dummy calls that return, before the first real call, which then has few page
+        faults. Calls that raise, or that run text, are left out: each cell would pay for them twice
+        what it pays for all others. A call can observe nothing of it."""
         self.walk(_DUMMIES)
 
-    def rehearse_all(self) -> None:
-        """In the zygote: what is made once for all cells."""
-        rehearse_text()
+    def warm_up_all(self) -> None:
+        """The same in the zygote, once for all cells, with every kind of call."""
+        warm_up_text()
         self.walk([*_MORE_DUMMIES, *_DUMMIES])
 
     def walk(self, dummies: list[bytes]) -> None:
@@ -639,8 +639,8 @@ def leave_out_own(told: traceback.TracebackException) -> None:
         waiting += getattr(one, "exceptions", None) or []
 
 
-def rehearse_text() -> None:
-    """What a program or a function that is given as text takes beyond that."""
+def warm_up_text() -> None:
+    """Runs the parts that only programs, and functions given as text, need."""
     main, here = sys.modules["__main__"], sys.path[:]
     sys.path.insert(0, os.getcwd())
     space = fresh_main("program.py").__dict__

@@ -32,7 +32,7 @@ struct {
   PyObject *finish_program, *exit_program, *fail_program, *resume_chunk, *compiled, *filename,
       *main, *file_name, *annotations;
   PyObject *threading, *active_threads, *thread_exits;
-  PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *rehearse, *keep,
+  PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *warm_up, *keep,
       *flush, *builtins_name;
   int cpus;
 } own;
@@ -505,8 +505,9 @@ bool IsForUs(FrameKind kind, std::string_view identity) {
 
 enum class Served { kGone, kOther, kCall, kFailed };
 
-// One frame. kFailed: an exception is set. `rehearsed`: nobody's call, and never the last one.
-Served ServeOne(int fd, int cpus, bool hurried, bool rehearsed) {
+// Serves one frame. kFailed: an exception is set. `dummy`: a call of the warm-up, which is never
+// the last one.
+Served ServeOne(int fd, int cpus, bool hurried, bool dummy) {
   Received received;
   const Frame* const frame = ReceiveUnlocked(fd, &received);
   if (frame == nullptr) return RaiseErrno(), Served::kFailed;
@@ -520,7 +521,7 @@ Served ServeOne(int fd, int cpus, bool hurried, bool rehearsed) {
     CloseAll(&received);
     return Served::kOther;
   }
-  if (!rehearsed && !IsForUs(kind, call.identity)) {
+  if (!dummy && !IsForUs(kind, call.identity)) {
     SendFrame(fd, {.kind = FrameKind::kMisdirected, .id = id});
     _exit(kMisdirectedExit);
   }
@@ -559,8 +560,8 @@ bool CallEach(PyObject* functions) {
   return true;
 }
 
-bool Rehearse() {
-  PyObject* const done = PyObject_CallMethodObjArgs(own.worker, own.rehearse, nullptr);
+bool WarmUp() {
+  PyObject* const done = PyObject_CallMethodObjArgs(own.worker, own.warm_up, nullptr);
   Py_XDECREF(done);
   return done != nullptr;
 }
@@ -617,7 +618,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                {&own.keep, "keep"},
                {&own.function_of, "function_of"},
                {&own.flush, "flush"},
-               {&own.rehearse, "rehearse"},
+               {&own.warm_up, "warm_up"},
                {&own.builtins_name, "__builtins__"},
                {&own.finish_program, "finish_program"},
                {&own.exit_program, "exit_program"},
@@ -648,14 +649,14 @@ PyObject* ServeOneOf(PyObject*, PyObject* args) {
 }  // namespace
 
 void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
-  if (!CallEach(reseed) || (!hurried && !Rehearse())) FailCell(id);
+  if (!CallEach(reseed) || (!hurried && !WarmUp())) FailCell(id);
   SendFrame(kControlFd, {.kind = FrameKind::kCellReady, .id = id});
   close(kControlFd);
   PyGC_Enable();
   MindForks();
   for (;;) {
     if ((hurried || HasFootprint()) && !Comes(kCallFd, kIdleMs)) {  // nobody waits for this cell
-      if (hurried && !Rehearse()) PyErr_Print();
+      if (hurried && !WarmUp()) PyErr_Print();
       TakeFootprint();
       hurried = false;
     }

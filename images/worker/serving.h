@@ -17,7 +17,7 @@ namespace hutch {
 
 // Makes the calling process's state its own (`reseed`: a tuple of functions to be called), says
 // that the cell is ready, and serves: one call, or as many as come while the worker says `keep`.
-// `hurried`: nothing is rehearsed before; it is once nothing comes for a while.
+// `hurried`: the warm-up is postponed until no call has come for a while.
 [[noreturn]] void ServeCell(PyObject* reseed, uint64_t id, bool hurried);
 
 // For a table of methods; ends with an empty entry.

@@ -52,7 +52,7 @@ MODULES = "/opt/modules"
 SHARED = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 LOWEST = 10  # number of a descriptor that a package may hold
-REHEARSALS = 8  # the interpreter specializes code that has run that often
+WARM_UP_RUNS = 8  # the interpreter specializes code that has run that often
 SETUP = "setup()"  # no module has such a name, nor these:
 EXERCISE = "exercise of "
 FOOTPRINT = "footprint()"
@@ -416,7 +416,7 @@ class Zygote:
     def prepare(self, call: Any) -> None:
         """What each cell needs and can be the same in all."""
         self.cell.find_openssl()
-        for _ in range(REHEARSALS):
+        for _ in range(WARM_UP_RUNS):
             self.cell.stir_openssl()  # makes its generators here, which takes milliseconds
         # Sources of random numbers that have no hook for a fork.
         self.reseed = (self.cell.stir_openssl,)
@@ -495,12 +495,12 @@ class Zygote:
         )
 
 
-def rehearse(cell: Any, call: Any) -> None:
+def warm_up(cell: Any, call: Any) -> None:
     """What a first call makes, its caches and counters, is made here and not in each cell."""
     worker = call.Worker(cell, -1)
     worker.serve_with(0)
-    for _ in range(REHEARSALS):
-        worker.rehearse_all()
+    for _ in range(WARM_UP_RUNS):
+        worker.warm_up_all()
 
 
 def prepare_streams() -> None:
@@ -585,7 +585,7 @@ def main() -> None:
     leave_flags_to_ourselves()
     gc.disable()
     prepare_streams()
-    rehearse(cell, call)
+    warm_up(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
     frame = cell.recv(CONTROL)
     if frame is None or frame[0] != CONFIG:
