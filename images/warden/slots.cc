@@ -49,7 +49,8 @@ void Warden::OnMakeSlot(const Message& message) {
     Report(failed, text, strlen(text));
   };
   const uint32_t number = message.header.a;
-  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree || (bare_ && number != 0))
+  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree ||
+      (single_cell_ && number != 0))
     return refuse(EBUSY, "no such free slot");
   if (!zygote_ready_) return refuse(EAGAIN, "the zygote is not ready");
   int pair[2];
@@ -118,7 +119,7 @@ void Warden::OnSlot(int number) {
     const Receiving got = Receive(slot.control, &message);
     if (got == Receiving::kNothing) return;
     if (got == Receiving::kMalformed) Fatal("a slot sent no frame");
-    if (got == Receiving::kGone && bare_ && slot.cell.state == CellState::kReady) {
+    if (got == Receiving::kGone && single_cell_ && slot.cell.state == CellState::kReady) {
       close(slot.control);  // user code runs there, and has no way to us
       slot.control = -1;
       return;
@@ -140,16 +141,16 @@ void Warden::OnSlotMessage(int number, Message* message) {
     return FailSlot(number, static_cast<int>(header.b), message->payload, message->size);
   }
   if (header.kind == FrameKind::kSlotReady) {
-    const bool its_own = bare_ ? message->sender == zygote_ : IsNewChild(message->sender);
+    const bool its_own = single_cell_ ? message->sender == zygote_ : IsNewChild(message->sender);
     if (slot.state != SlotState::kStarting || !its_own) Fatal("a slot is not what it says");
-    if (!bare_) slot.pid = message->sender;
+    if (!single_cell_) slot.pid = message->sender;
     slot.state = SlotState::kServing;
     return Report(About(FrameKind::kSlotReady, number, 0));
   }
   if (cell.state == CellState::kNone || header.id != cell.id)
     Fatal("a slot named a cell that it does not have");
-  if (bare_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
-    TakeBare(&cell);
+  if (single_cell_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
+    TakeSingleCell(&cell);
   if (header.kind == kCellMade) {
     if (!TakeCell(&slot, message)) Fatal("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
@@ -157,7 +158,7 @@ void Warden::OnSlotMessage(int number, Message* message) {
     FrameHeader ready = About(FrameKind::kCellReady, number, cell.id);
     ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
     Report(ready);
-    if (parked_most_kb_ == 0 && !bare_) {
+    if (parked_most_kb_ == 0 && !single_cell_) {
       cell.wanted = true;
       cell.asked_kb = MostOf(cell, Scratch(cell), NowUs());
       SendReaders();
@@ -202,7 +203,7 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
           std::min(parked_kb_ + most_kb - std::min(most_kb, parked_most_kb_), watch_kb_);
     }
   }
-  if (bare_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
+  if (single_cell_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
 }
 

@@ -239,11 +239,11 @@ void Warden::OnConfigure(const Message& message) {
   memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
   pids_ = Configured("HUTCH_PIDS", pids_);
   watch_kb_ = Configured("HUTCH_WATCH_KB", memory_kb_);
-  bare_ = Configured("HUTCH_BARE", 0) != 0;
+  single_cell_ = Configured("HUTCH_BARE", 0) != 0;
   // As many as in a cell's scratch. Podman mounts none with such a limit.
-  if (bare_) files_ = std::clamp<uint64_t>(Configured("HUTCH_DISK_KB", 0) / 8, 1024, 65536);
+  if (single_cell_) files_ = std::clamp<uint64_t>(Configured("HUTCH_DISK_KB", 0) / 8, 1024, 65536);
   // gVisor shows everybody's environment. The agent takes no second connection of such a worker.
-  if (bare_) memset(settings_.token, 'x', strlen(settings_.token));
+  if (single_cell_) memset(settings_.token, 'x', strlen(settings_.token));
   gvisor_ = Configured("HUTCH_GVISOR", 0) != 0;
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
@@ -329,10 +329,10 @@ bool Warden::IsNewChild(pid_t pid) const {
 }
 
 void Warden::Reap() {
-  if (bare_) {
-    LookForStop();
+  if (single_cell_) {
+    CheckForStop();
   } else {
-    LookForStopped();
+    CheckForStopped();
   }
   for (;;) {
     siginfo_t info{};
@@ -352,7 +352,7 @@ void Warden::Reap() {
 
 // Code in a cell cannot stop its PID 1, nor a slot: whoever stops a process of ours does so from
 // outside, and nobody would continue it. A zygote can stop itself; it is of as little use then.
-void Warden::LookForStopped() {
+void Warden::CheckForStopped() {
   for (int i = 0; i < kStopsAtOnce; ++i) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG | __WALL) != 0 || info.si_pid == 0) return;
@@ -369,7 +369,7 @@ void Warden::LookForStopped() {
 }
 
 void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
-  if (pid == zygote_ && bare_ && OnBareDeath(status, usage)) return;
+  if (pid == zygote_ && single_cell_ && OnSingleCellDeath(status, usage)) return;
   if (pid == zygote_) return OnZygoteDeath(status);
   for (int i = 0; i < kMaxSlots; ++i) {
     if (slots_[i].cell.init == pid) return OnCellDeath(i, usage);

@@ -15,8 +15,8 @@
 // process parked), armed (a call runs), dead (reaped: its PID namespace is empty, the slot may make
 // the next).
 //
-// In a bare worker (control.h) the zygote is slot and user process in one, and the cell is the
-// whole container but the warden: killing it kills everything, and there is never another.
+// In a single-cell worker (control.h) the zygote is slot and user process in one, and the cell is
+// the whole container except the warden: killing it kills everything, and there is no second one.
 #pragma once
 
 #include <sys/resource.h>
@@ -24,9 +24,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "images/warden/bare.h"
 #include "images/warden/channel.h"
 #include "images/warden/environments.h"
+#include "images/warden/namespace_probe.h"
 #include "images/warden/reader.h"
 #include "images/warden/watch.h"
 
@@ -37,7 +37,7 @@ struct Settings {
   char* token = nullptr;
   const char* python = nullptr;
   const char* zygote = nullptr;  // the path of zygote.py
-  Refusal namespaces;
+  NamespaceRefusal namespaces;
   bool any_environment = false;  // started ahead of the one it will serve
 };
 
@@ -78,7 +78,7 @@ class Warden {
     uint64_t cpu_us = 0;  // as last seen
     uint64_t peak_kb = 0;
     uint32_t pids_peak = 0;
-    uint64_t base_kb = 0;  // bare: what the zygote had before it became the cell
+    uint64_t base_kb = 0;  // single cell: what the zygote had before it became the cell
     uint64_t base_cpu_us = 0;
     uint32_t looks = 0;
     // When its memory may be looked at exactly again, and when already, if it has grown since.
@@ -149,15 +149,15 @@ class Warden {
   void OnCellDeath(int number, const rusage& usage);
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
   ScratchUse Scratch(const Cell& cell) const;
-  // bare.cc
-  void TakeBare(Cell* cell);
-  void LookForStop();
-  bool OnBareDeath(int status, const rusage& usage);
+  // single_cell.cc
+  void TakeSingleCell(Cell* cell);
+  void CheckForStop();
+  bool OnSingleCellDeath(int status, const rusage& usage);
   Slot* FindCell(uint64_t id);
 
   // processes and time
   void Reap();
-  void LookForStopped();
+  void CheckForStopped();
   void OnDeath(pid_t pid, int status, const rusage& usage);
   bool IsNewChild(pid_t pid) const;
   void Tick();
@@ -194,9 +194,9 @@ class Warden {
   uint64_t watch_kb_ = 1048576;   // above it the call is killed: more where a cgroup limits it
   uint64_t pids_ = 64;            // likewise
   uint64_t worker_kb_ = 0;        // of zygote and slots together
-  bool bare_ = false;             // no cells can be made here
-  bool gvisor_ = false;           // bare, on a kernel that is no host's
-  uint64_t files_ = 0;            // bare: in its scratch; 0: that has a limit of its own
+  bool single_cell_ = false;      // no cells can be made here
+  bool gvisor_ = false;           // single cell, on gVisor's kernel
+  uint64_t files_ = 0;  // single cell: the most in its scratch; 0: the scratch has a limit
   int more_scratch_[2] = {-1, -1};
   int epoll_ = -1;
   int timer_ = -1;

@@ -98,7 +98,7 @@ void Warden::OnZygote() {
       close(zygote_control_);
       zygote_control_ = -1;
       // Of no use without it, but where it is about to be a cell, and has closed it itself.
-      if (zygote_ > 0 && !(bare_ && zygote_ready_)) kill(zygote_, SIGKILL);
+      if (zygote_ > 0 && !(single_cell_ && zygote_ready_)) kill(zygote_, SIGKILL);
       return;
     }
     message.CloseDescriptors();

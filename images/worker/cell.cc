@@ -28,7 +28,6 @@
 #include <initializer_list>
 
 #include "images/warden/control.h"
-#include "images/worker/bare.h"
 #include "images/worker/clone.h"
 #include "images/worker/footprint.h"
 #include "images/worker/frames.h"
@@ -36,6 +35,7 @@
 #include "images/worker/network.h"
 #include "images/worker/pages.h"
 #include "images/worker/serving.h"
+#include "images/worker/single_cell.h"
 #include "images/worker/slot.h"
 
 namespace hutch {
@@ -146,9 +146,8 @@ PyObject* Serve(PyObject*, PyObject* args) {
   }
 }
 
-// This process becomes the one cell of a worker that can make none. Returns only to say that it did
-// not.
-PyObject* EnterBareCell(PyObject*, PyObject* args) {
+// This process becomes the one cell of a worker that can make none. Returns only if that failed.
+PyObject* EnterSingleCell(PyObject*, PyObject* args) {
   int control, gvisor;
   PyObject* reseed;
   unsigned slot;
@@ -160,7 +159,7 @@ PyObject* EnterBareCell(PyObject*, PyObject* args) {
   uint64_t id = 0;
   bool hurried = false;
   const SlotOptions options{memory_kb, disk_kb, pids, nofile};
-  if (const char* step = EnterBare(options, control, slot, gvisor != 0, &id, &hurried))
+  if (const char* step = BecomeSingleCell(options, control, slot, gvisor != 0, &id, &hurried))
     return Failed(step);
   ServeCell(reseed, id, hurried);
 }
@@ -258,8 +257,9 @@ PyMethodDef methods[] = {
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "
      "locks are shared"},
-    {"enter_bare", EnterBareCell, METH_VARARGS,
-     "enter_bare(control, slot, memory_kb, disk_kb, pids, nofile, gvisor, reseed): become the one "
+    {"enter_single_cell", EnterSingleCell, METH_VARARGS,
+     "enter_single_cell(control, slot, memory_kb, disk_kb, pids, nofile, gvisor, reseed): become "
+     "the one "
      "cell of this worker, and serve its call"},
     {"serve", Serve, METH_VARARGS,
      "serve(before, parent, child, reseed): make cells, with these tuples of hooks around each "

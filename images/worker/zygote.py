@@ -480,7 +480,7 @@ class Zygote:
         """Where no namespaces are to be had, the container is the cell, and this its process."""
         try:
             gvisor = self.number("HUTCH_GVISOR", 0)
-            self.cell.enter_bare(control, slot, *self.limits(), gvisor, self.reseed)
+            self.cell.enter_single_cell(control, slot, *self.limits(), gvisor, self.reseed)
         except OSError as error:
             text = str(error.strerror).encode()
             self.cell.send(CELL_CONTROL, FAILED, slot, 0, error.errno or 0, 0, text)
@@ -610,7 +610,7 @@ def main() -> None:
     hooks.end()
     zygote.exits.end()
     zygote.prepare(call)
-    # Held for ever by being open. In a bare worker there is nobody to meet.
+    # Held as long as it is open. In a single-cell worker there is no other cell to lock out.
     lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
     sys.stdout.flush()
     sys.stderr.flush()
