@@ -40,7 +40,7 @@ Warden::Slot* Warden::FindCell(uint64_t id) {
   return nullptr;
 }
 
-void Warden::OnMakeSlot(const Message& message) {
+void Warden::OnMakeSlot(const Datagram& message) {
   const auto refuse = [&](int error, const char* text) {
     FrameHeader failed = message.header;
     failed.kind = FrameKind::kFailed;
@@ -76,7 +76,7 @@ void Warden::OnMakeSlot(const Message& message) {
   Watch(slot.control, number);
 }
 
-void Warden::OnMakeCell(const Message& message) {
+void Warden::OnMakeCell(const Datagram& message) {
   const uint32_t number = message.header.a;
   FrameHeader header = message.header;
   if (number >= kMaxSlots || slots_[number].state != SlotState::kServing ||
@@ -98,7 +98,7 @@ void Warden::OnMakeCell(const Message& message) {
   }
 }
 
-void Warden::OnEndSlot(const Message& message) {
+void Warden::OnEndSlot(const Datagram& message) {
   const uint32_t number = message.header.a;
   if (number >= kMaxSlots) _exit(5);
   Slot& slot = slots_[number];
@@ -114,7 +114,7 @@ void Warden::OnEndSlot(const Message& message) {
 
 void Warden::OnSlot(int number) {
   Slot& slot = slots_[number];
-  Message message;
+  Datagram message;
   while (slot.state != SlotState::kFree && slot.control >= 0) {
     const Receiving got = Receive(slot.control, &message);
     if (got == Receiving::kNothing) return;
@@ -133,7 +133,7 @@ void Warden::OnSlot(int number) {
   }
 }
 
-void Warden::OnSlotMessage(int number, Message* message) {
+void Warden::OnSlotMessage(int number, Datagram* message) {
   Slot& slot = slots_[number];
   Cell& cell = slot.cell;
   const FrameHeader& header = message->header;
@@ -171,7 +171,7 @@ void Warden::OnSlotMessage(int number, Message* message) {
   }
 }
 
-bool Warden::TakeCell(Slot* slot, Message* message) {
+bool Warden::TakeCell(Slot* slot, Datagram* message) {
   Cell& cell = slot->cell;
   if (cell.state != CellState::kMaking || message->count != 2 || !IsProc(message->descriptors[0]) ||
       !IsScratch(message->descriptors[1]) || !IsNewChild(message->sender)) {

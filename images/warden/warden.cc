@@ -175,7 +175,7 @@ void Warden::Announce() {
 }
 
 void Warden::OnAgent() {
-  Message message;
+  Datagram message;
   while (agent_ >= 0) {
     const Receiving got = Receive(agent_, &message);
     if (got == Receiving::kNothing) return;
@@ -229,7 +229,7 @@ uint64_t Warden::Configured(const char* key, uint64_t otherwise) const {
   return *text == '\0' ? otherwise : strtoull(text, nullptr, 10);
 }
 
-void Warden::OnConfigure(const Message& message) {
+void Warden::OnConfigure(const Datagram& message) {
   const bool whole = message.size > 0 && message.size <= sizeof config_ &&
                      message.payload[message.size - 1] == '\0';
   if (configured_ || !whole) _exit(5);

@@ -121,10 +121,10 @@ class Warden {
   void LoseAgent();
   void Announce();
   void OnAgent();
-  void OnMakeSlot(const Message& message);
-  void OnMakeCell(const Message& message);
-  void OnEndSlot(const Message& message);
-  void OnConfigure(const Message& message);
+  void OnMakeSlot(const Datagram& message);
+  void OnMakeCell(const Datagram& message);
+  void OnEndSlot(const Datagram& message);
+  void OnConfigure(const Datagram& message);
   const char* Text(const char* key) const;
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
@@ -142,8 +142,8 @@ class Warden {
 
   // slots and cells
   void OnSlot(int number);
-  void OnSlotMessage(int number, Message* message);
-  bool TakeCell(Slot* slot, Message* message);
+  void OnSlotMessage(int number, Datagram* message);
+  bool TakeCell(Slot* slot, Datagram* message);
   void FailSlot(int number, int error, const char* text, size_t size);
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);

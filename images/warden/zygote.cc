@@ -89,7 +89,7 @@ void Warden::ConfigureZygote() {
 }
 
 void Warden::OnZygote() {
-  Message message;
+  Datagram message;
   while (zygote_control_ >= 0) {
     const Receiving got = Receive(zygote_control_, &message);
     if (got == Receiving::kNothing) return;
