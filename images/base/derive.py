@@ -10,7 +10,7 @@ host lacks of the programs and libraries is left out. The same machine gives the
 sorted, all times zero, bytecode "unchecked" (PEP 552), so that it needs no times.
 
 Libraries are found by asking the host's own dynamic loader, and put into the directory that loader
-searches when it is told nothing: the one where it found libc.so.6. Linux with glibc only.
+searches when it is given no path: the one where it found libc.so.6. Linux with glibc only.
 
 One process and one pass; memory stays at the largest single file. Exits 1 with one line on standard
 error where the host cannot give a base image.

@@ -47,7 +47,7 @@ STORE = "hutch-bytecode-1"  # in CACHE; fetch.py has it too
 SCANNED = 4 << 20  # bytes of a source that are looked through for imports
 LONGEST = 512  # bytes of a module's name
 # What is not indented. What is, in `try`, under `if TYPE_CHECKING`, in a function, may not run at
-# all: the import step tells.
+# all: the import step finds out.
 IMPORTS = re.compile(
     rb"\n(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#\\]*)|import[ \t]+([^\n#]+))"
 )
@@ -172,11 +172,11 @@ def compile_apart(tree: str, paths: list[str]) -> list[str]:
     written: list[str] = []
     for pid, reader, share in children:
         with open(reader, "rb") as file:
-            told = file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
-        if os.waitpid(pid, 0)[1] != 0 or not set(told) <= set(share):
-            told = []
-        discard(sorted(set(share) - set(told)))
-        written += told
+            compiled = file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
+        if os.waitpid(pid, 0)[1] != 0 or not set(compiled) <= set(share):
+            compiled = []
+        discard(sorted(set(share) - set(compiled)))
+        written += compiled
     return written
 
 

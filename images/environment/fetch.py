@@ -203,7 +203,7 @@ class Installer:
             "install",
             "-r",
             lock,
-            # A pylock.toml has hashes for everything, and they are checked without being told to.
+            # A pylock.toml has hashes for everything, and they are always checked.
             *(["--preview"] if lock.endswith(".toml") else ["--no-deps", "--require-hashes"]),
             "--target",
             tree,

@@ -53,7 +53,7 @@ def why_no_cell():
 
 def why_no_installer():
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [INSTALLER, "--version"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -61,8 +61,8 @@ def why_no_installer():
         )
     except OSError as error:  # no such file: neither it nor the loader that it names
         return str(error)
-    said = told.stderr.decode("utf-8", "replace").strip()
-    return "" if told.returncode == 0 else said[:400] or f"it ended with {told.returncode}"
+    said = done.stderr.decode("utf-8", "replace").strip()
+    return "" if done.returncode == 0 else said[:400] or f"it ended with {done.returncode}"
 
 
 def libc():
@@ -112,7 +112,7 @@ def packages():
 def main():
     etc = [os.path.join("/etc", name) for name in OF_ETC]
     shown = children("/", USUAL) + children("/opt", OF_OPT) + [path for path in etc if is_own(path)]
-    told = {
+    found = {
         "python": sys.executable or os.readlink("/proc/self/exe"),
         "version": platform.python_version(),
         "implementation": sys.implementation.name,
@@ -125,7 +125,7 @@ def main():
         "packages": packages()[:MOST],
     }
     with open(sys.argv[1], "w") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(found) + "\n")
     return 0
 
 

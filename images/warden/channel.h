@@ -34,7 +34,7 @@ enum class Receiving { kDatagram, kNothing, kGone, kMalformed };
 // On kDatagram the caller owns the descriptors; otherwise there are none.
 Receiving Receive(int fd, Datagram* message);
 
-// False: not sent (full, or the other side is gone); errno tells. Descriptors stay the caller's.
+// False: not sent (full, or the other side is gone); errno says why. Descriptors stay the caller's.
 bool Send(int fd, const FrameHeader& header, const void* payload = nullptr, size_t size = 0,
           const int* descriptors = nullptr, int count = 0);
 

@@ -22,9 +22,9 @@ void Signal(int fd) {
 
 }  // namespace
 
-bool Reader::Start(Look look, int told) {
+bool Reader::Start(Look look, int answered) {
   look_ = look;
-  told_ = told;
+  answered_ = answered;
   asked_ = eventfd(0, EFD_CLOEXEC);
   if (asked_ < 0) return false;
   pthread_attr_t attributes;
@@ -56,7 +56,7 @@ void Reader::Serve() {
     answer_ = look_(job_);
     close(job_.proc);
     state_.store(State::kAnswered, std::memory_order_release);
-    Signal(told_);
+    Signal(answered_);
   }
 }
 

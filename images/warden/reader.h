@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A thread that looks at one cell's processes exactly, so that whoever keeps it waiting keeps
-// nobody else: the warden's own thread asks, goes on, and is told by an eventfd of the answer.
+// nobody else: the warden's own thread asks, goes on, and is notified of the answer by an eventfd.
 //
 // Thread contract: one thread uses it, and it has one of its own. Between Ask() and the answer the
 // job is that thread's. It is never destroyed.
@@ -33,8 +33,9 @@ class Reader {
   };
   using Look = Answer (*)(const Job& job);
 
-  // The thread; `told`, an eventfd, is written to with each answer. False: there can be none.
-  bool Start(Look look, int told);
+  // Starts the thread. `answered`, an eventfd, is written to with each answer. False: it cannot
+  // start.
+  bool Start(Look look, int answered);
   bool started() const { return asked_ >= 0; }
 
   // Only one that is started and not busy.
@@ -54,7 +55,7 @@ class Reader {
   void Serve();
 
   Look look_ = nullptr;
-  int told_ = -1;
+  int answered_ = -1;
   int asked_ = -1;             // an eventfd
   std::atomic<int> stat_{-1};  // what /proc says of the thread
   std::atomic<State> state_{State::kIdle};

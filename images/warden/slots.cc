@@ -102,7 +102,7 @@ void Warden::OnEndSlot(const Datagram& message) {
   const uint32_t number = message.header.a;
   if (number >= kMaxSlots) _exit(5);
   Slot& slot = slots_[number];
-  // One that has failed meanwhile has been told of; one with a cell is none that may go.
+  // A slot that has failed meanwhile has been reported; one with a cell must not end.
   if (slot.state == SlotState::kServing && slot.cell.state == CellState::kNone) {
     if (slot.pid > 0) kill(slot.pid, SIGKILL);  // reaped as a child of nobody's
     FreeSlot(static_cast<int>(number));

@@ -4,11 +4,11 @@
 // those that nobody waited for. The kernel adds the time of a process to its parent's when it is
 // waited for; where a parent has SIGCHLD ignored it adds it to nobody's.
 //
-// Each look tells what every process has used. One that is gone since the last look must have left
-// its time, and its page faults, with somebody who waited; what is missing was lost, and is added
-// here as it was last seen. What such processes used after that look, and those that no look saw,
-// are estimated, once faults prove that processes go without being waited for: one that ran as we
-// looked stands for all that ran since the look before. Looks come at times that nobody can
+// Each sample shows what every process has used. One that is gone since the last look must have
+// left its time, and its page faults, with somebody who waited; what is missing was lost, and is
+// added here as it was last seen. What such processes used after that look, and those that no look
+// saw, are estimated, once faults prove that processes go without being waited for: one that ran as
+// we looked stands for all that ran since the look before. Looks come at times that nobody can
 // foresee (Warden::SetTick), so that on average it is neither more nor less than that.
 //
 // Thread contract: one thread.
@@ -21,13 +21,13 @@
 
 namespace hutch {
 
-// What /proc tells of a process.
+// What /proc shows of a process.
 struct ProcessTimes {
   pid_t pid = 0;
   pid_t parent = 0;
   bool running = false;  // or ready to run
   uint32_t threads = 0;
-  uint64_t began = 0;     // tells it from an earlier process of that number
+  uint64_t began = 0;     // distinguishes it from an earlier process with that number
   uint64_t cpu_us = 0;    // its own, and of children that it waited for
   uint64_t given_us = 0;  // of the latter
   uint64_t faults = 0;    // likewise

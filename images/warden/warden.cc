@@ -289,7 +289,7 @@ void Warden::Pong() {
 }
 
 void Warden::Report(const FrameHeader& header, const void* payload, size_t size) {
-  if (agent_ < 0) return;  // Announce() tells what still matters
+  if (agent_ < 0) return;  // Announce() reports what still matters
   if (unsent_count_ == 0) {
     if (Send(agent_, header, payload, size)) return;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return;  // its end comes as an event
@@ -459,7 +459,7 @@ uint64_t Warden::MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now
 }
 
 // Whether the host has so much less than when we last looked at this cell's kernel objects that it
-// is worth another look. Whose the loss is the host's numbers do not tell.
+// is worth another look. The host's numbers do not show which process caused the loss.
 bool Warden::HostLostMemory(Cell* cell) const {
   if (cell->least_slab_kb == 0) {
     cell->host = host_;

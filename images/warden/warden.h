@@ -234,7 +234,7 @@ class Warden {
 
   Reader readers_[kReaders];  // the first does it all, unless it is kept waiting
   uint32_t reader_waits_[kReaders] = {};
-  int told_ = -1;
+  int answered_ = -1;
   int next_wanted_ = 0;
   // Of a cell that waits for its call: its memory, and the most that it may have by its counters.
   uint64_t parked_kb_ = 0;

@@ -11,7 +11,7 @@
 // arguments came in are the caller's, but for what was written to. A process that made itself
 // undumpable hides its page counts; its whole resident size counts then.
 //
-// What tells shares, maps and open files waits for locks that the processes themselves hold, for as
+// Reading shares, maps and open files waits for locks that the processes themselves hold, for as
 // long as they like: MeasureShares() and MeasureKernelObjects() are for the reader's thread
 // (reader.h), where the processes run somebody's code. All others wait for nobody.
 //
@@ -94,7 +94,7 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid);
 uint64_t ResidentKb(int proc, pid_t pid);
 
 // What the kernel that `proc` belongs to has of anonymous and shared memory and of scratch: on
-// gVisor, whose kernel is the container's alone, and which tells no shares of processes.
+// gVisor, whose kernel is the container's alone, and which reports no shares of processes.
 uint64_t KernelsMemoryKb(int proc);
 
 ScratchUse MeasureScratch(int scratch);

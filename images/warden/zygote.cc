@@ -176,7 +176,7 @@ void Warden::OnZygoteDeath(int status) {
   died.a = static_cast<uint32_t>(status);
   static constexpr char kText[] = "the zygote died";
   Report(died, kText, sizeof kText - 1);
-  ending_ = true;  // its cells are killed and told of first
+  ending_ = true;  // its cells are killed and reported first
   ending_us_ = NowUs();
   for (Slot& slot : slots_) {
     if (slot.cell.state != CellState::kNone) Kill(&slot.cell, kLost);

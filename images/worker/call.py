@@ -47,7 +47,7 @@ MAX_PAYLOAD = 64 * 1024
 MOST_IN_PARTS = 4 << 20
 LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
 LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
-# Their `raise` tells what a child process met.
+# Modules whose `raise` passes on the error of a child process.
 PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
 SCRATCH = ("/work", "/tmp", "/dev/shm")  # without namespaces they are three file systems
 
@@ -149,8 +149,8 @@ class Call:
             function = self._map()
         self.function: Any  # None: not loaded
         self.code: Any  # a pickle, text, or a Text
-        told, self.function, self.code, _ = loaded or (meta, None, function, False)
-        self.meta = meta_of(meta if told is None else told)
+        known, self.function, self.code, _ = loaded or (meta, None, function, False)
+        self.meta = meta_of(meta if known is None else known)
         self._arguments: Any = self._map() if arguments is None else arguments
         self._places: Any = self._map() if places is None else places
 
@@ -208,7 +208,7 @@ class Worker:
         sections: tuple[bytes | None, ...],
         descriptors: tuple[int, ...],
     ) -> None:
-        """Ahead of a call. What goes wrong here goes wrong again in the call, and is told then."""
+        """Ahead of a call. Errors are ignored here: they occur again in the call."""
         try:
             call = Call(sections, descriptors)
             if call.meta["mode"] in PICKLED:
@@ -379,8 +379,8 @@ class Worker:
         exit_unless_zero(error.code)
 
     def fail_program(self, error: BaseException) -> None:
-        """The interpreter's end, of a program that raised. The error is still its outcome. A limit
-        is told as it is met, and leaves nothing to end with.
+        """Ends the interpreter after a program that raised. The error stays its outcome. After a
+        limit there may be nothing left to end with, so that is only reported.
         """
         if self.cell.is_fork() or limit_of(error, self.cell):
             return  # leave_fork() does it, or nobody
@@ -594,11 +594,11 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     """The error as data: the user's own frames only, with the lines of files that are not here."""
     for filename, text in sources.items():
         remember_source(filename, text)
-    told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    leave_out_own(told)
-    line = told.stack[-1].lineno if told.stack else None
+    report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    leave_out_own(report)
+    line = report.stack[-1].lineno if report.stack else None
     own = {*sources, *(getattr(sys.modules.get(name), "__file__", None) for name in TEXTS)}
-    for frame in told.stack:
+    for frame in report.stack:
         if frame.filename in own:
             line = frame.lineno
     if isinstance(error, SyntaxError) and error.filename in own:
@@ -608,7 +608,7 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     except Exception as second:
         message = f"(its text cannot be had: {type(second).__name__})"
     bases = encoding.builtin_bases(type(error))
-    text = "".join(told.format())
+    text = "".join(report.format())
     hint = ""
     if any(error is one for one in _not_loaded) and not isinstance(
         error, (ImportError, MemoryError)
@@ -627,8 +627,9 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: asyncio.run(function(*args, **kwargs))
 
 
-def leave_out_own(told: traceback.TracebackException) -> None:
-    waiting, seen = [told], set()
+def leave_out_own(report: traceback.TracebackException) -> None:
+    """Removes the frames of the worker's own files, also from causes and contexts."""
+    waiting, seen = [report], set()
     while waiting:
         one = waiting.pop()
         if id(one) in seen:
@@ -844,8 +845,8 @@ def tell_multiprocessing() -> None:
 
 def end_interpreter(keep: bool) -> None:
     """What a program can observe of the interpreter's end: threads are waited for, exit functions
-    run, objects finalized. `keep`: another program follows in this process. What raises here is
-    told, and changes neither what became of the program nor what is still to be done.
+    run, objects finalized. `keep`: another program follows in this process. An exception here is
+    printed, and changes neither the outcome of the program nor what is still to be done.
 
     That of logging comes last, as it was registered first; where there is no handler but its own it
     would do nothing, at the cost of a third of a short program."""
@@ -905,7 +906,7 @@ _kept: list[Any] = []  # until this process ends
 def finalize_objects(keep: bool) -> None:
     """Calls `__del__` of what the program leaves, closes its generators, and writes what its files
     hold back. Objects of the zygote are not looked at: they are frozen. Nothing is destroyed: the
-    process ends, or with `keep` destroys them later, which ends them then. Classes are told apart
+    process ends, or with `keep` destroys them later, which ends them then. Classes are compared
     by their addresses, and looked into past their metaclasses, which may refuse, or lie."""
     try:
         young, middle = gc.get_objects(0), gc.get_objects(1)
@@ -1003,9 +1004,9 @@ def leave_fork(error: BaseException | None) -> NoReturn:
         if isinstance(error, SystemExit):
             code = error.code
         elif error is not None:
-            told = traceback.TracebackException.from_exception(error)
-            leave_out_own(told)
-            print("".join(told.format()), end="", file=sys.stderr)
+            report = traceback.TracebackException.from_exception(error)
+            leave_out_own(report)
+            print("".join(report.format()), end="", file=sys.stderr)
             code = 1
         end_interpreter(False)
         exit_unless_zero(code)

@@ -164,7 +164,8 @@ PyObject* EnterSingleCell(PyObject*, PyObject* args) {
   ServeCell(reseed, id, hurried);
 }
 
-// Whether one more process may be made now: tells EAGAIN of the process limit from any other.
+// Whether one more process may be made now: distinguishes EAGAIN of the process limit from any
+// other.
 PyObject* CanFork(PyObject*, PyObject*) {
   const pid_t pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (pid == 0) syscall(SYS_exit_group, 0);
@@ -271,7 +272,8 @@ PyMethodDef methods[] = {
      "what is allocated from now on may lie in big pages"},
     {"settle_pages", Settle, METH_NOARGS, "no more of that; make big pages of what is there"},
     {"watch_pages", Watch, METH_NOARGS, "from now on, which pages this process touches"},
-    {"touched_pages", Touched, METH_NOARGS, "those, as bytes; none where the kernel does not tell"},
+    {"touched_pages", Touched, METH_NOARGS,
+     "those, as bytes; none where the kernel does not report them"},
     {"keep_footprint", Keep, METH_VARARGS,
      "keep_footprint(touched pages, most): cells that wait have them ahead, if no more than `most` "
      "are to be copied -> so many"},

@@ -76,7 +76,8 @@ void LeaveAfterLong();
 void MindForks();
 bool IsFork();
 
-// What the reply tells of a call: when it came, and when each of its steps ended. Stays on `cpus`.
+// The times that a reply reports: when the call came, and when each of its steps ended. Stays on
+// `cpus`.
 void BeginMeasuring(int cpus, int cpu);
 uint64_t MeasureLoad();  // ns
 void MeasureRun();

@@ -2,7 +2,7 @@
 
 // The slot's network namespace, where nothing but loopback is. It is kept from cell to cell, for a
 // new one costs a millisecond of CPU, unless a cell used it: ports, connections that wait to end
-// and counters would tell the next one of that.
+// and counters would show that to the next one.
 //
 // The cell's side of a network: each host that the cell may reach has a loopback address there
 // (/etc/hosts names it), and a forwarder (forwarder.cc) listens on it before the cell exists.

@@ -581,9 +581,9 @@ bool WarmUp() {
 [[noreturn]] void FailCell(uint64_t id) {
   PyObject* const error = TakeError();
   PyObject* const text = error == nullptr ? nullptr : PyObject_Repr(error);
-  const char* const told = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
+  const char* const reason = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
   char message[200];
-  snprintf(message, sizeof message, "%s", told == nullptr ? "a cell's preparation" : told);
+  snprintf(message, sizeof message, "%s", reason == nullptr ? "a cell's preparation" : reason);
   SendFrame(kControlFd, {.kind = FrameKind::kFailed, .id = id}, message);
   _exit(72);
 }

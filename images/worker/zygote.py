@@ -61,7 +61,7 @@ MOST_LEFT_OUT = 2  # exercises, each of which costs a start; then all are
 FOOTPRINT_KB = 3072
 FOOTPRINT_SHARE = 32  # of what its memory may be
 PAGE_KB = os.sysconf("SC_PAGESIZE") >> 10
-FOOTPRINT_LIMIT = 1 << 20  # bytes that tell of one
+FOOTPRINT_LIMIT = 1 << 20  # the most bytes of one
 NOTES_LIMIT = 16 * 1024
 TEXT_LIMIT = 300
 
@@ -335,15 +335,15 @@ class Zygote:
 
     def exercise(self, exercise: Any, encode: Any, places: list[str]) -> None:
         """What a package's first use makes is made here. Its failure is nobody's concern."""
-        told = self.notes["exercised"] = {}
+        notes = self.notes["exercised"] = {}
         for name in exercise.names(places):
             known = EXERCISE + name
             if known in self.left_out or len(self.left_out) >= MOST_LEFT_OUT:
-                told[name] = self.left_out.get(known, "left out too")
+                notes[name] = self.left_out.get(known, "left out too")
                 continue
             self.begin(known, self.number("HUTCH_PRELOAD_SEC", 30))
             before, start = exercise.traces(), time.monotonic()
-            told[name] = exercise.run(name, encode) or round(time.monotonic() - start, 3)
+            notes[name] = exercise.run(name, encode) or round(time.monotonic() - start, 3)
             if settle_threads() > 1:
                 self.start_again(known, "left threads running")
             if exercise.left(before):
@@ -352,13 +352,13 @@ class Zygote:
         self.end()
 
     def learn_footprint(self, exercise: Any, encode: Any) -> None:
-        """Forks use each package that was asked for once more, as a call may, and tell which pages
-        that takes. Those that use others come first, and what has no room is left to the call."""
+        """Forks use each requested package once more, as a call may, and report which pages that
+        writes. Packages that use others come first; pages beyond the limit are left to the call."""
         if not self.exercises or FOOTPRINT in self.left_out or self.number("HUTCH_BARE", 0):
             return
         self.begin(FOOTPRINT, self.number("HUTCH_PRELOAD_SEC", 30))
         most = min(FOOTPRINT_KB, self.limits()[0] // FOOTPRINT_SHARE) // PAGE_KB
-        told = self.notes["footprint"] = {}
+        notes = self.notes["footprint"] = {}
         asked = {name.partition(".")[0] for name in self.notes["preloaded"]}
         for name in reversed(self.exercises):
             if name.partition(".")[0] not in asked:
@@ -366,7 +366,7 @@ class Zygote:
             pages = self.footprint_of(functools.partial(exercise.once, name, encode, whole=False))
             copied = self.cell.keep_footprint(pages, most)
             if copied:
-                told[name] = copied
+                notes[name] = copied
                 most -= copied
         self.end()
 
@@ -396,7 +396,7 @@ class Zygote:
         self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
 
     def set_up(self) -> None:
-        """The caller's own `setup=` function. Its failure is told; calls find nothing set up."""
+        """Runs the caller's `setup=` function. A failure goes into the notes."""
         path = self.config.get("HUTCH_SETUP")
         if not path:
             return
