@@ -34,18 +34,33 @@ from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import encode as encoding
-
-CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
-    1, 12
+from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
+    CALL,
+    IN_MEMFD,
+    IN_PARTS,
+    LIMIT_DISK,
+    LIMIT_MEMORY,
+    LIMIT_PIDS,
+    MARSHAL,
+    MAX_PAYLOAD,
+    MEMFD,
+    MOST_IN_PARTS,
+    NEED,
+    PART,
+    PICKLE,
+    PLAIN,
+    PLAIN_KEPT,
+    RAISED,
+    RESULT,
+    SECTIONS,
+    STARTED,
+    TOO_LARGE,
+    UNENCODABLE,
+    USAGE_SIZE,
 )
+
 NO_IDENTITY = bytes(32)
-IN_MEMFD, IN_PARTS = 1, 2
-SECTIONS = 4
-# What sections begin with.
-PLAIN, PLAIN_KEPT, PICKLE, MARSHAL = b"P", b"K", 0x80, 0x81
-MAX_PAYLOAD = 64 * 1024
-MOST_IN_PARTS = 4 << 20
-LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
+PLAIN_MARK, PLAIN_KEPT_MARK = bytes((PLAIN,)), bytes((PLAIN_KEPT,))
 LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
 # Modules whose `raise` passes on the error of a child process.
 PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
@@ -69,7 +84,6 @@ COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 # Whose files write how they end when they are closed.
 PACKED = ("bz2", "gzip", "lzma", "zipfile")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-USAGE_SIZE = 48  # CallUsage
 INLINE = MAX_PAYLOAD - USAGE_SIZE
 _lengths = Struct(f"<{SECTIONS}I")
 
@@ -241,7 +255,7 @@ class Worker:
             run = self.prepare(call)
             if self.keep:
                 # What is not plain once is not later: its limits are held here.
-                plain = sections[0] is not None and sections[0][:1] == PLAIN_KEPT
+                plain = sections[0] is not None and sections[0][:1] == PLAIN_KEPT_MARK
                 self.loaded[key] = meta, call.function, call.code, plain
             if cell.loaded() > SLOW_LOAD_NS:
                 cell.send(self.fd, STARTED, 0, call_id, 0, 0)
@@ -1038,7 +1052,7 @@ def flush(stream: Any) -> None:
 
 def _dummy(function: bytes, args: bytes, plain: bool) -> bytes:
     meta = pickle.dumps({"mode": "function", "sources": {}}, 5)
-    sections = [PLAIN + meta if plain else meta, function, args, b""]
+    sections = [PLAIN_MARK + meta if plain else meta, function, args, b""]
     return NO_IDENTITY + _lengths.pack(*map(len, sections)) + b"".join(sections)
 
 

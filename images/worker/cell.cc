@@ -283,6 +283,42 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
+// What call.py and zygote.py use of wire/cell_frame.h and control.h.
+constexpr struct {
+  const char* name;
+  long value;
+} kConstants[] = {
+    {"CALL", static_cast<long>(FrameKind::kCall)},
+    {"STARTED", static_cast<long>(FrameKind::kStarted)},
+    {"RESULT", static_cast<long>(FrameKind::kResult)},
+    {"RAISED", static_cast<long>(FrameKind::kRaised)},
+    {"UNENCODABLE", static_cast<long>(FrameKind::kUnencodable)},
+    {"NEED", static_cast<long>(FrameKind::kNeed)},
+    {"MEMFD", static_cast<long>(FrameKind::kMemfd)},
+    {"TOO_LARGE", static_cast<long>(FrameKind::kTooLarge)},
+    {"PART", static_cast<long>(FrameKind::kPart)},
+    {"MAKE_SLOT", static_cast<long>(FrameKind::kMakeSlot)},
+    {"ZYGOTE_READY", static_cast<long>(FrameKind::kZygoteReady)},
+    {"SLOT_READY", static_cast<long>(FrameKind::kSlotReady)},
+    {"FAILED", static_cast<long>(FrameKind::kFailed)},
+    {"CONFIG", static_cast<long>(kConfig)},
+    {"IMPORTING", static_cast<long>(kImporting)},
+    {"SKIP", static_cast<long>(kSkip)},
+    {"IN_MEMFD", kFlagInMemfd},
+    {"IN_PARTS", kFlagInParts},
+    {"MOST_IN_PARTS", kMostInParts},
+    {"MAX_PAYLOAD", kMaxPayload},
+    {"SECTIONS", kSections},
+    {"USAGE_SIZE", sizeof(CallUsage)},
+    {"PLAIN", kPlain},
+    {"PLAIN_KEPT", kPlainKept},
+    {"PICKLE", static_cast<unsigned char>(kPickled)},
+    {"MARSHAL", static_cast<unsigned char>(kMarshalled)},
+    {"LIMIT_MEMORY", kLimitMemory},
+    {"LIMIT_PIDS", kLimitPids},
+    {"LIMIT_DISK", kLimitDisk},
+};
+
 PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "_hutch_cell", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
@@ -295,6 +331,9 @@ PyMODINIT_FUNC PyInit__hutch_cell() {
                             PyModule_AddFunctions(module, hutch::lent_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::serving_methods) != 0)) {
     return nullptr;
+  }
+  for (const auto& [name, value] : hutch::kConstants) {
+    if (module != nullptr && PyModule_AddIntConstant(module, name, value) != 0) return nullptr;
   }
   return module;
 }

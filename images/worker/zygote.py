@@ -43,9 +43,6 @@ CONTROL = 3
 CALL = 3  # in a cell
 CELL_CONTROL = 4  # in a slot, and in a cell until it is ready
 
-MAKE_SLOT, ZYGOTE_READY, SLOT_READY, FAILED = 32, 65, 66, 69
-CONFIG, IMPORTING, SKIP = 128, 129, 130
-
 ENVIRONMENT = "/opt/env"
 MODULES = "/opt/modules"
 # Whose files are the same in each cell, and can only be read there.
@@ -330,7 +327,7 @@ class Zygote:
         self.end()
 
     def start_again(self, name: str, reason: str) -> None:
-        self.cell.send(CONTROL, SKIP, 0, 0, 0, 0, f"{name}\t{reason}".encode())
+        self.cell.send(CONTROL, self.cell.SKIP, 0, 0, 0, 0, f"{name}\t{reason}".encode())
         os._exit(0)
 
     def exercise(self, exercise: Any, encode: Any, places: list[str]) -> None:
@@ -390,10 +387,10 @@ class Zygote:
 
     def begin(self, what: str, seconds: int) -> None:
         """The warden starts a zygote without it when it takes longer or ends the process."""
-        self.cell.send(CONTROL, IMPORTING, 0, 0, seconds, 0, what.encode()[:120])
+        self.cell.send(CONTROL, self.cell.IMPORTING, 0, 0, seconds, 0, what.encode()[:120])
 
     def end(self) -> None:
-        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
+        self.cell.send(CONTROL, self.cell.IMPORTING, 0, 0, 0, 0)
 
     def set_up(self) -> None:
         """Runs the caller's `setup=` function. A failure goes into the notes."""
@@ -439,7 +436,7 @@ class Zygote:
         text = json.dumps(self.notes)
         if len(text) > NOTES_LIMIT:
             text = json.dumps({"preloaded": {}, "skipped": {"*": "too many notes"}})
-        self.cell.send(CONTROL, ZYGOTE_READY, 0, 0, 0, 0, text.encode())
+        self.cell.send(CONTROL, self.cell.ZYGOTE_READY, 0, 0, 0, 0, text.encode())
 
     def serve(self) -> None:
         while True:
@@ -447,14 +444,16 @@ class Zygote:
             if frame is None:
                 os._exit(0)
             kind, slot, _, _, _, _, descriptors = frame
-            if kind != MAKE_SLOT or len(descriptors) not in (1, 2):
+            if kind != self.cell.MAKE_SLOT or len(descriptors) not in (1, 2):
                 os._exit(70)
             if self.number("HUTCH_BARE", 0):
                 self.be_only_cell(slot, descriptors[0])
             try:
                 pid = self.cell.fork_slot()
             except OSError as error:
-                self.cell.send(CONTROL, FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot")
+                self.cell.send(
+                    CONTROL, self.cell.FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot"
+                )
             else:
                 if pid == 0:
                     self.be_slot(slot, *descriptors)
@@ -469,10 +468,12 @@ class Zygote:
             cell.enter_slot(control, *self.limits(), mounts, cgroup, egress)
         except OSError as error:
             where = CELL_CONTROL if error.strerror == "/dev/null" else control
-            cell.send(where, FAILED, slot, 0, error.errno or 0, 0, str(error.strerror).encode())
+            cell.send(
+                where, cell.FAILED, slot, 0, error.errno or 0, 0, str(error.strerror).encode()
+            )
             os._exit(71)
         gc.disable()  # collecting is the call's business: it is switched on again in the cell
-        cell.send(CELL_CONTROL, SLOT_READY, slot, 0, 0, 0)
+        cell.send(CELL_CONTROL, cell.SLOT_READY, slot, 0, 0, 0)
         hooks = self.hooks
         cell.serve(hooks.before, hooks.parent, hooks.child, self.reseed)
 
@@ -483,7 +484,7 @@ class Zygote:
             self.cell.enter_single_cell(control, slot, *self.limits(), gvisor, self.reseed)
         except OSError as error:
             text = str(error.strerror).encode()
-            self.cell.send(CELL_CONTROL, FAILED, slot, 0, error.errno or 0, 0, text)
+            self.cell.send(CELL_CONTROL, self.cell.FAILED, slot, 0, error.errno or 0, 0, text)
             os._exit(71)
 
     def limits(self) -> tuple[int, int, int, int]:
@@ -588,7 +589,7 @@ def main() -> None:
     warm_up(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
     frame = cell.recv(CONTROL)
-    if frame is None or frame[0] != CONFIG:
+    if frame is None or frame[0] != cell.CONFIG:
         sys.exit("zygote.py is started by hutch-warden")
     config = dict(
         item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
