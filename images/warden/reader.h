@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A thread that looks at one cell's processes exactly, so that whoever keeps it waiting keeps
-// nobody else: the warden's own thread asks, goes on, and is notified of the answer by an eventfd.
+// A thread that measures one cell's processes exactly. A process that keeps it waiting delays
+// nothing else: the warden's own thread asks, goes on, and is notified of the answer by an eventfd.
 //
 // Thread contract: one thread uses it, and it has one of its own. Between Ask() and the answer the
 // job is that thread's. It is never destroyed.
@@ -31,11 +31,11 @@ class Reader {
     Usage usage;
     KernelObjects objects;
   };
-  using Look = Answer (*)(const Job& job);
+  using Measure = Answer (*)(const Job& job);
 
   // Starts the thread. `answered`, an eventfd, is written to with each answer. False: it cannot
   // start.
-  bool Start(Look look, int answered);
+  bool Start(Measure measure, int answered);
   bool started() const { return asked_ >= 0; }
 
   // Only one that is started and not busy.
@@ -54,7 +54,7 @@ class Reader {
   static void* Run(void* self);
   void Serve();
 
-  Look look_ = nullptr;
+  Measure measure_ = nullptr;
   int answered_ = -1;
   int asked_ = -1;             // an eventfd
   std::atomic<int> stat_{-1};  // what /proc says of the thread
@@ -64,6 +64,6 @@ class Reader {
 };
 
 // What a job asks for.
-Reader::Answer LookExactly(const Reader::Job& job);
+Reader::Answer MeasureExactly(const Reader::Job& job);
 
 }  // namespace hutch

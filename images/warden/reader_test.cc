@@ -11,7 +11,7 @@ namespace hutch {
 namespace {
 
 // In place of a file that another process keeps locked: the job's descriptor is a pipe.
-Reader::Answer LookAtPipe(const Reader::Job& job) {
+Reader::Answer MeasurePipe(const Reader::Job& job) {
   char byte = 0;
   Reader::Answer answer;
   if (read(job.proc, &byte, 1) == 1) answer.usage.memory_kb = static_cast<uint64_t>(byte);
@@ -35,15 +35,15 @@ Reader::Answer Wait(Reader* reader, int answered) {
   return answer;
 }
 
-Reader* NewReader(Reader::Look look, int answered) {
+Reader* NewReader(Reader::Measure measure, int answered) {
   auto* reader = new Reader;  // its thread stays
-  EXPECT_TRUE(reader->Start(look, answered));
+  EXPECT_TRUE(reader->Start(measure, answered));
   return reader;
 }
 
 TEST(ReaderTest, KeepsNobodyWaitingWhileItWaits) {
   const int answered = eventfd(0, EFD_CLOEXEC);
-  static Reader* const reader = NewReader(&LookAtPipe, answered);
+  static Reader* const reader = NewReader(&MeasurePipe, answered);
   const Pipe pipe;
   EXPECT_FALSE(reader->busy());
   reader->Ask({.owner = 7, .cell = 3, .proc = pipe.ends[0]});
@@ -61,8 +61,8 @@ TEST(ReaderTest, KeepsNobodyWaitingWhileItWaits) {
 
 TEST(ReaderTest, AnotherIsServedWhileOneIsKept) {
   const int answered = eventfd(0, EFD_CLOEXEC);
-  static Reader* const kept = NewReader(&LookAtPipe, answered);
-  static Reader* const other = NewReader(&LookAtPipe, answered);
+  static Reader* const kept = NewReader(&MeasurePipe, answered);
+  static Reader* const other = NewReader(&MeasurePipe, answered);
   const Pipe slow;
   const Pipe quick;
   kept->Ask({.owner = 0, .proc = slow.ends[0]});
@@ -79,7 +79,7 @@ TEST(ReaderTest, AnotherIsServedWhileOneIsKept) {
 
 TEST(ReaderTest, LooksAtTheProcessesThatItIsAskedFor) {
   const int answered = eventfd(0, EFD_CLOEXEC);
-  static Reader* const reader = NewReader(&LookExactly, answered);
+  static Reader* const reader = NewReader(&MeasureExactly, answered);
   const pid_t own[] = {getpid()};
   const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   reader->Ask({.owner = 0, .proc = dup(proc), .only = own, .only_count = 1});

@@ -25,7 +25,7 @@ constexpr uint32_t kTooLongWait = 100;
 
 void Warden::StartReaders() {
   answered_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (answered_ < 0 || !readers_[0].Start(&LookExactly, answered_))
+  if (answered_ < 0 || !readers_[0].Start(&MeasureExactly, answered_))
     Fatal("a thread could not be made");
   Watch(answered_, kReaderEvent);
 }
@@ -34,7 +34,7 @@ void Warden::StartReaders() {
 Reader* Warden::FreeReader() {
   for (int i = 0; i < kReaders; ++i) {
     Reader& reader = readers_[i];
-    if (!reader.started() && !reader.Start(&LookExactly, answered_)) return nullptr;
+    if (!reader.started() && !reader.Start(&MeasureExactly, answered_)) return nullptr;
     if (!reader.busy()) {
       reader_waits_[i] = 0;
       return &reader;

@@ -194,7 +194,7 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
   if (cell->armed_us != 0) {
     const int64_t now = NowUs();
     for (int i = 0; i < kMaxSlots; ++i) {
-      if (&slots_[i].cell == cell) LookAt(i, now);
+      if (&slots_[i].cell == cell) SampleCell(i, now);
     }
     if (cell->peak_kb == 0) {  // no reader was there in its short time
       const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);

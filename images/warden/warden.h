@@ -68,9 +68,9 @@ class Warden {
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
     bool loading = false;  // armed for what it loads: its call is still to come
-    int64_t looked_us = 0;
-    uint64_t seen_cpu_us = 0;  // of the last look
-    bool quiet = false;        // it took no CPU time between the last two looks
+    int64_t sampled_us = 0;
+    uint64_t seen_cpu_us = 0;  // of the last sample
+    bool quiet = false;        // it took no CPU time between the last two samples
     CellEnd end = kEndedItself;
     uint32_t limit = kNoLimit;
     bool ended = false;   // `status` is known
@@ -80,8 +80,8 @@ class Warden {
     uint32_t pids_peak = 0;
     uint64_t base_kb = 0;  // single cell: what the zygote had before it became the cell
     uint64_t base_cpu_us = 0;
-    uint32_t looks = 0;
-    // When its memory may be looked at exactly again, and when already, if it has grown since.
+    uint32_t samples = 0;
+    // When its memory may be measured exactly again, and when already if it has grown since.
     int64_t exact_after_us = 0;
     int64_t exact_if_grown_us = 0;
     uint64_t exact_kb = 0;  // as last seen, and the resident size that went with it
@@ -89,10 +89,10 @@ class Warden {
     SpentTime spent;
     uint64_t result_kb = 0;  // of memory that it was given to return its result in
     int64_t result_us = 0;
-    HostMemory host;             // the most that was available, the least slab since the last look
+    HostMemory host;  // the most that was available, the least slab since the last sample
     uint64_t least_slab_kb = 0;  // since it was armed
     uint64_t kernel_kb = 0;      // of kernel objects, as last seen
-    bool wanted = false;         // an exact look, of objects too
+    bool wanted = false;         // an exact measurement, of objects too
     bool wanted_objects = false;
     const Reader* reader = nullptr;  // at its processes now
     uint64_t asked_kb = 0;           // its resident size when it was sent
@@ -162,7 +162,7 @@ class Warden {
   bool IsNewChild(pid_t pid) const;
   void Tick();
   void WatchCell(int number, int64_t now);
-  Usage LookAt(int number, int64_t now);
+  Usage SampleCell(int number, int64_t now);
   uint64_t Sum(const Cell& cell, const Usage& usage, const ScratchUse& scratch, int64_t now) const;
   uint64_t MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now) const;
   bool HostLostMemory(Cell* cell) const;
@@ -225,7 +225,7 @@ class Warden {
   char skip_[8192] = {};
   size_t skip_size_ = 0;
 
-  int64_t worker_looked_us_ = 0;
+  int64_t worker_sampled_us_ = 0;
   uint64_t worker_allowed_kb_ = 0;
   pid_t own_[kMaxProcesses];  // the worker's processes that are no cell's; a reader may be at them
   size_t own_count_ = 0;

@@ -35,7 +35,7 @@ struct Usage {
   bool kept_waiting = false;  // for too long: some are counted as the most that they may have
 };
 
-// The processes of one look, in the order of their numbers.
+// The processes of one sample, in the order of their numbers.
 struct ProcessTable {
   ProcessTimes one[SpentTime::kMost];
   size_t count = 0;
@@ -58,7 +58,7 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting,
                        ProcessTable* times = nullptr);
 
 // In the order of their numbers; how many there are, `most` at the most.
-inline constexpr int kMaxProcesses = 32768;  // more are not looked at in one round
+inline constexpr int kMaxProcesses = 32768;  // more are not measured in one round
 struct ProcessParent {
   pid_t pid;
   pid_t parent;
@@ -81,7 +81,7 @@ unsigned Processors();
 
 // What no size of a process shows: the kernel's objects behind its mappings, and behind what it has
 // open: locks, watches, pipes. `whole` is false where something could not be seen: a process that
-// is hidden, files on their way in a socket, or more than can be looked at in the time.
+// is hidden, files on their way in a socket, or more than can be measured in the time.
 struct KernelObjects {
   uint64_t bytes = 0;
   bool whole = true;
