@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams the base image of the worker containers to standard output, as a tar.
 
-Run by the interpreter whose twin the sandbox shall have: `python -I -S derive.py`. What goes in is
+Run by the interpreter that the sandbox is to have too: `python -I -S derive.py`. What goes in is
 that interpreter, moved to /opt/python with its standard library (bytecode included, tests left
 out), the shared libraries it needs, `sh`, coreutils and the other programs that every Linux has,
 libstdc++ and what else wheels may count on, certificates, time zones, C.UTF-8, the types of files,

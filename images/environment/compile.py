@@ -9,13 +9,13 @@ Runs as PID 1 of a container with no network, and executes none of the packages'
                           sources of these and of what they import, as far as their text tells
     {"files": [str]}      after it: paths relative to TREE that it found without bytecode
 
-Files come from the import step, whose word is worth nothing: a path counts only when it is a
-regular file that really lies there, reached through no link. Bytecode is "unchecked" (PEP 552),
+Files come from the import step, which may lie: a path counts only if it is a regular file that is
+there, reached through no link. Bytecode is "unchecked" (PEP 552),
 since the tree is read-only afterwards, and names the files as workers see them, below /opt/env.
 REPORT gets `{"compiled": int, "kept": int}`. A file that does not compile is left out.
 
-Sources are a stranger's, and a compiler can be made to crash or to take any memory: children
-compile, two since that is all CPU. Of a child that does not end well nothing is used.
+Sources are untrusted, and can make a compiler crash or take any amount of memory, so child
+processes compile: two, since it is all CPU time. Nothing of a child that fails is used.
 
 With CACHE, the installer's, the bytecode is hard-linked into a store beside the unpacked wheels,
 where the fetch step finds it for the next environment with that wheel. Only what was written here

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look at a base image: what its Python is, and whether what a worker needs works on it.
+"""Inspects a base image: which Python it has, and whether what a worker needs works on it.
 
     python3 -I -S interpreter.py OUT
 
-Runs as PID 1 of a container of an image that nobody has looked at yet, with no network, uid 1000,
-by whatever `python3` the image's PATH finds: so it is written for old ones too (3.6). OUT gets one
-line, the image's own word:
+Runs as PID 1 of a container of an uninspected image, without network, as uid 1000, with whichever
+`python3` is on the image's PATH: so it also runs on old versions (3.6). OUT gets one line, which
+the image may have forged:
 
     {"python": path, "version": "3.12.4", "implementation": "cpython", "machine": "x86_64",
      "libc": "2.36", "cell": str, "installer": str, "path": str, "shown": [path],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Frames over SOCK_SEQPACKET, as the warden sends and receives them: never blocking, never
-// believing a length.
+// Frames over SOCK_SEQPACKET, as the warden sends and receives them: without blocking, and without
+// trust in any length that a frame contains.
 //
 // Thread contract: single-threaded; the payload of a received Datagram lies in one static buffer,
 // valid until the next Receive().

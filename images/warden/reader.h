@@ -3,8 +3,8 @@
 // A thread that measures one cell's processes exactly. A process that keeps it waiting delays
 // nothing else: the warden's own thread asks, goes on, and is notified of the answer by an eventfd.
 //
-// Thread contract: one thread uses it, and it has one of its own. Between Ask() and the answer the
-// job is that thread's. It is never destroyed.
+// Thread contract: one thread uses it, and it has a thread of its own, which owns the job between
+// Ask() and the answer. It is never destroyed.
 #pragma once
 
 #include <sys/types.h>
@@ -38,15 +38,15 @@ class Reader {
   bool Start(Measure measure, int answered);
   bool started() const { return asked_ >= 0; }
 
-  // Only one that is started and not busy.
+  // REQUIRES: started() and not busy().
   void Ask(const Job& job);
   bool busy() const { return state_.load(std::memory_order_acquire) != State::kIdle; }
-  const Job& job() const { return job_; }  // of a busy one
+  const Job& job() const { return job_; }  // REQUIRES: busy()
 
-  // The answer, once. False: there is none yet.
+  // Takes the answer, once. False: there is none yet.
   bool Take(Answer* answer);
 
-  // Whether its thread is kept waiting at this moment, and not merely for a processor.
+  // Whether its thread is blocked now, by more than waiting for a processor.
   bool Waits() const;
 
  private:
@@ -63,7 +63,7 @@ class Reader {
   Answer answer_;
 };
 
-// What a job asks for.
+// Does a job; passed to Start().
 Reader::Answer MeasureExactly(const Reader::Job& job);
 
 }  // namespace hutch

@@ -218,8 +218,8 @@ ScratchUse Warden::Scratch(const Cell& cell) const {
   return use;
 }
 
-// The slot goes, and its cell with it. The agent hears of a cell that ran (kCellExit) before it
-// hears of the slot.
+// The slot goes, and its cell with it. The agent gets the report of a cell that ran (kCellExit)
+// before that of the slot.
 void Warden::FailSlot(int number, int error, const char* text, size_t size) {
   Slot& slot = slots_[number];
   if (slot.state == SlotState::kFree || slot.state == SlotState::kLost) return;

@@ -350,7 +350,7 @@ void Warden::Reap() {
   }
 }
 
-// Code in a cell cannot stop its PID 1, nor a slot: whoever stops a process of ours does so from
+// Code in a cell cannot stop its PID 1, nor a slot: a process that stops one of ours does so from
 // outside, and nobody would continue it. A zygote can stop itself; it is of as little use then.
 void Warden::CheckForStopped() {
   for (int i = 0; i < kStopsAtOnce; ++i) {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The warden: PID 1 of a worker. It starts the zygote, is the parent of every slot and cell, and is
-// the only one that the agent speaks to. It times, measures, kills, reaps and reports; it makes
-// nothing itself.
+// the only process of the worker that the agent talks to. It times, measures, kills, reaps and
+// reports; it makes no cells itself.
 //
 // Theory of operation. One thread, one epoll loop; nothing in it blocks or allocates. Zygote, slots
 // and cells run as the same uid, in the worker's or in nested user namespaces; as PID 1 the warden
 // cannot be killed from among them, and it is not dumpable, so that its memory (the token) cannot
-// be read. Everything it hears from them may be a lie: a message is acted on only in the state that
-// expects it, a pid only when the kernel attached it, it is a child of ours and nothing else of
-// ours. Anything else ends the worker. At its exit the kernel kills all.
+// be read. Any message from them may be forged: it is acted on only in a state that expects it, and
+// a pid counts only if the kernel attached it and it is a child of the warden with no other role.
+// Anything else ends the worker. When the warden exits, the kernel kills all of them.
 //
 // A slot's cell goes through: making (kMakeCell passed on), made (its PID 1 is known), ready (user
 // process parked), armed (a call runs), dead (reaped: its PID namespace is empty, the slot may make

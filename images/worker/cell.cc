@@ -102,9 +102,9 @@ long MakeNetworkAndCell(const Received& received, uint64_t id, const int (&descr
   return MakeCell(plan, id, descriptors, step);
 }
 
-// Makes cells until the warden is gone. PyOS_BeforeFork() and its like are not called: what they
-// mend are locks that another thread may hold, and there is no other thread here. They would cost
-// as much as the fork.
+// Makes cells until the warden is gone. PyOS_BeforeFork() and its like are not called: they
+// repair locks that another thread may hold, and there is no other thread here. They would cost as
+// much as the fork.
 PyObject* Serve(PyObject*, PyObject* args) {
   PyObject *before, *parent, *child, *reseed;
   if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &before, &PyTuple_Type, &parent,
@@ -174,8 +174,8 @@ PyObject* CanFork(PyObject*, PyObject*) {
 }
 
 // Every cell can open /proc/self/exe, which is the one file that all cells of a worker see as the
-// same inode. The zygote holds every lock on it that can be taken on a file opened for reading, for
-// ever, so that cells cannot meet by locks there.
+// same inode. The zygote always holds every lock on it that can be taken on a file opened for
+// reading, so that cells cannot communicate by locks there.
 PyObject* LockExecutable(PyObject*, PyObject*) {
   const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   struct flock all{};

@@ -604,7 +604,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                         &own.builtins_module, &PyDict_Type, &own.builtins, &own.cpus)) {
     return nullptr;
   }
-  Py_INCREF(args);  // for ever
+  Py_INCREF(args);  // never released
   LearnCpus();
   const struct {
     PyObject** name;
@@ -668,8 +668,8 @@ void ServeCell(PyObject* reseed, uint64_t id, bool hurried) {
     }
     if (served != Served::kCall) continue;
     hurried = false;
-    // After its last call a cell sleeps until it is killed: that its socket closes would only wake
-    // it to compete with whoever has the result.
+    // After its last call a cell sleeps until it is killed: the closing of its socket would only
+    // wake it to compete with the reader of the result.
     if (!KeepsOn()) SleepForEver();
     LeaveAfterLong();
   }

@@ -10,10 +10,10 @@ package's `json.py` shadows nothing. There is no `site`: `.pth` files and `sitec
 packages are not executed.
 
 A module that hangs, kills the process, leaves threads running (a fork would copy its locks, not its
-threads) or holds open what no cell can have cannot stay: this process says so and ends, and the
-warden starts another one without it.
+threads) or holds open what no cell can have cannot stay: this process reports that and ends, and
+the warden starts another zygote without that module.
 
-Everything here runs in a process that packages share; nobody believes what it says of itself. One
+Everything here runs in a process that packages share; no reader trusts what it reports. One
 thread.
 """
 
