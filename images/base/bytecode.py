@@ -4,7 +4,7 @@
     python3 -I -S bytecode.py OUT PLACE=DIRECTORY...
 
 For every source file in DIRECTORY, which workers see as PLACE, OUT gets PLACE's path with the
-bytecode that this very interpreter reads in their stead. A worker's files lie on a read-only mount,
+bytecode that this interpreter reads instead of them. A worker's files lie on a read-only mount,
 so it could never keep what it compiles: without this each start compiles them all again (25 to 40
 ms). "Unchecked" (PEP 552): what is installed does not change. A file that does not compile is left
 out; it then fails where it is used.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams the base image of the worker containers to standard output, as a tar.
 
-Run by the interpreter whose twin the sandbox shall have: `python -I -S derive.py`. What goes in is
+Run by the interpreter that the sandbox is to have too: `python -I -S derive.py`. What goes in is
 that interpreter, moved to /opt/python with its standard library (bytecode included, tests left
 out), the shared libraries it needs, `sh`, coreutils and the other programs that every Linux has,
 libstdc++ and what else wheels may count on, certificates, time zones, C.UTF-8, the types of files,
@@ -10,7 +10,7 @@ host lacks of the programs and libraries is left out. The same machine gives the
 sorted, all times zero, bytecode "unchecked" (PEP 552), so that it needs no times.
 
 Libraries are found by asking the host's own dynamic loader, and put into the directory that loader
-searches when it is told nothing: the one where it found libc.so.6. Linux with glibc only.
+searches when it is given no path: the one where it found libc.so.6. Linux with glibc only.
 
 One process and one pass; memory stays at the largest single file. Exits 1 with one line on standard
 error where the host cannot give a base image.

@@ -117,7 +117,7 @@ def test_all_belongs_to_root_and_has_no_time(members: dict[str, tarfile.TarInfo]
 def test_no_path_of_the_host_is_in_it(image: pathlib.Path) -> None:
     prefix = os.path.realpath(sys.base_prefix)
     if prefix in ("/usr", "/usr/local"):
-        pytest.skip("the interpreter lies where every host has it: its prefix tells nothing")
+        pytest.skip("the interpreter lies where every host has it: its prefix shows nothing")
     assert prefix.encode() not in image.read_bytes()
 
 

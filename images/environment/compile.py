@@ -9,13 +9,13 @@ Runs as PID 1 of a container with no network, and executes none of the packages'
                           sources of these and of what they import, as far as their text tells
     {"files": [str]}      after it: paths relative to TREE that it found without bytecode
 
-Files come from the import step, whose word is worth nothing: a path counts only when it is a
-regular file that really lies there, reached through no link. Bytecode is "unchecked" (PEP 552),
+Files come from the import step, which may lie: a path counts only if it is a regular file that is
+there, reached through no link. Bytecode is "unchecked" (PEP 552),
 since the tree is read-only afterwards, and names the files as workers see them, below /opt/env.
 REPORT gets `{"compiled": int, "kept": int}`. A file that does not compile is left out.
 
-Sources are a stranger's, and a compiler can be made to crash or to take any memory: children
-compile, two since that is all CPU. Of a child that does not end well nothing is used.
+Sources are untrusted, and can make a compiler crash or take any amount of memory, so child
+processes compile: two, since it is all CPU time. Nothing of a child that fails is used.
 
 With CACHE, the installer's, the bytecode is hard-linked into a store beside the unpacked wheels,
 where the fetch step finds it for the next environment with that wheel. Only what was written here
@@ -47,7 +47,7 @@ STORE = "hutch-bytecode-1"  # in CACHE; fetch.py has it too
 SCANNED = 4 << 20  # bytes of a source that are looked through for imports
 LONGEST = 512  # bytes of a module's name
 # What is not indented. What is, in `try`, under `if TYPE_CHECKING`, in a function, may not run at
-# all: the import step tells.
+# all: the import step finds out.
 IMPORTS = re.compile(
     rb"\n(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#\\]*)|import[ \t]+([^\n#]+))"
 )
@@ -172,11 +172,11 @@ def compile_apart(tree: str, paths: list[str]) -> list[str]:
     written: list[str] = []
     for pid, reader, share in children:
         with open(reader, "rb") as file:
-            told = file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
-        if os.waitpid(pid, 0)[1] != 0 or not set(told) <= set(share):
-            told = []
-        discard(sorted(set(share) - set(told)))
-        written += told
+            compiled = file.read().decode("utf-8", "surrogateescape").split("\0")[:-1]
+        if os.waitpid(pid, 0)[1] != 0 or not set(compiled) <= set(share):
+            compiled = []
+        discard(sorted(set(share) - set(compiled)))
+        written += compiled
     return written
 
 

@@ -18,15 +18,14 @@ object a line, for the agent that reads it as it grows:
 
 Only wheels are installed unless `allow_sdists` is set, so nothing of the packages runs here; this
 step alone has the network and the cache. What it leaves is checked: size, number of files, no link
-that leads out, no special file, no setuid bit. Bytecode that packages bring is taken out: a source
-and what was allegedly made of it need not say the same. That of our own compile steps is put in
-for the wheels that have some. One thread reads the installer's lines, the main one watches disk
-and network counters.
+that leads out, no special file, no setuid bit. Bytecode that packages bring is removed, because it
+may not match its source. Bytecode of our own compile steps is added for the wheels that have
+some. One thread reads the installer's lines, the main one watches disk and network counters.
 
-Build scripts may do to DIR what they like, and to this process too. So where some ran, and were
-ended, the second form looks at `tree/` once more, in a container of its own without network and
-with nothing of theirs: into `checked.jsonl` goes the end of the report anew. `check.json` holds
-the settings again.
+Build scripts can change DIR, and this process too. So after some ran, and were ended, the second
+form checks `tree/` again, in a container of its own without network and without any of their
+processes. It writes the end of the report to `checked.jsonl`, and reads the settings from
+`check.json`.
 """
 
 from __future__ import annotations
@@ -203,7 +202,7 @@ class Installer:
             "install",
             "-r",
             lock,
-            # A pylock.toml has hashes for everything, and they are checked without being told to.
+            # A pylock.toml has hashes for everything, and they are always checked.
             *(["--preview"] if lock.endswith(".toml") else ["--no-deps", "--require-hashes"]),
             "--target",
             tree,

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look at a base image: what its Python is, and whether what a worker needs works on it.
+"""Inspects a base image: which Python it has, and whether what a worker needs works on it.
 
     python3 -I -S interpreter.py OUT
 
-Runs as PID 1 of a container of an image that nobody has looked at yet, with no network, uid 1000,
-by whatever `python3` the image's PATH finds: so it is written for old ones too (3.6). OUT gets one
-line, the image's own word:
+Runs as PID 1 of a container of an uninspected image, without network, as uid 1000, with whichever
+`python3` is on the image's PATH: so it also runs on old versions (3.6). OUT gets one line, which
+the image may have forged:
 
     {"python": path, "version": "3.12.4", "implementation": "cpython", "machine": "x86_64",
      "libc": "2.36", "cell": str, "installer": str, "path": str, "shown": [path],
@@ -53,7 +53,7 @@ def why_no_cell():
 
 def why_no_installer():
     try:
-        told = subprocess.run(
+        done = subprocess.run(
             [INSTALLER, "--version"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -61,8 +61,8 @@ def why_no_installer():
         )
     except OSError as error:  # no such file: neither it nor the loader that it names
         return str(error)
-    said = told.stderr.decode("utf-8", "replace").strip()
-    return "" if told.returncode == 0 else said[:400] or f"it ended with {told.returncode}"
+    said = done.stderr.decode("utf-8", "replace").strip()
+    return "" if done.returncode == 0 else said[:400] or f"it ended with {done.returncode}"
 
 
 def libc():
@@ -112,7 +112,7 @@ def packages():
 def main():
     etc = [os.path.join("/etc", name) for name in OF_ETC]
     shown = children("/", USUAL) + children("/opt", OF_OPT) + [path for path in etc if is_own(path)]
-    told = {
+    found = {
         "python": sys.executable or os.readlink("/proc/self/exe"),
         "version": platform.python_version(),
         "implementation": sys.implementation.name,
@@ -125,7 +125,7 @@ def main():
         "packages": packages()[:MOST],
     }
     with open(sys.argv[1], "w") as file:
-        file.write(json.dumps(told) + "\n")
+        file.write(json.dumps(found) + "\n")
     return 0
 
 

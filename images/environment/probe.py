@@ -5,8 +5,7 @@ threads.
     python3 -I -S probe.py OUT DEADLINE MODULE...
 
 Runs as PID 1 of a container with no network, uid 1000, the packages read-only at /opt/env. It
-**executes the packages' code**: what it writes to OUT is their word, data for a reader that trusts
-none of it:
+**executes the packages' code**, which may forge what is written to OUT; no reader trusts it:
 
     {"modules": [{"module": str, "ok": bool, "sec": number, "threads": int, "error": str}],
      "files": [str]}

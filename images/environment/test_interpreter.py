@@ -24,13 +24,13 @@ def test_one_line_says_what_the_interpreter_is(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-I", "-S", str(HERE / "interpreter.py"), str(out)]
     subprocess.run(command, check=True)
     line, rest = out.read_text().split("\n")
-    told = json.loads(line)
+    found = json.loads(line)
     assert rest == ""
-    assert told["version"] == platform.python_version()
-    assert (told["implementation"], told["machine"]) == ("cpython", platform.machine())
-    assert os.path.samefile(told["python"], sys.executable)
-    assert told["libc"].startswith("2.")
-    assert told["cell"] and told["installer"], "neither is here, and both say why"
+    assert found["version"] == platform.python_version()
+    assert (found["implementation"], found["machine"]) == ("cpython", platform.machine())
+    assert os.path.samefile(found["python"], sys.executable)
+    assert found["libc"].startswith("2.")
+    assert found["cell"] and found["installer"], "neither is here, and both say why"
 
 
 def test_packages_of_a_virtual_environment_come_first(tmp_path: pathlib.Path) -> None:

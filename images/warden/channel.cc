@@ -16,7 +16,7 @@ char buffer[kMaxPayload];
 // Room for more descriptors than are ever wanted, so that none is installed unseen.
 constexpr size_t kControlSize = CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(16 * sizeof(int));
 
-void TakeRights(const cmsghdr* rights, Message* message) {
+void TakeRights(const cmsghdr* rights, Datagram* message) {
   const size_t count = (rights->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (size_t i = 0; i < count; ++i) {
     int fd;
@@ -31,12 +31,12 @@ void TakeRights(const cmsghdr* rights, Message* message) {
 
 }  // namespace
 
-void Message::CloseDescriptors() {
+void Datagram::CloseDescriptors() {
   while (count > 0) close(descriptors[--count]);
 }
 
-Receiving Receive(int fd, Message* message) {
-  *message = Message{};
+Receiving Receive(int fd, Datagram* message) {
+  *message = Datagram{};
   iovec parts[2] = {{&message->header, sizeof message->header}, {buffer, sizeof buffer}};
   alignas(cmsghdr) char control[kControlSize];
   msghdr header{};
@@ -69,7 +69,7 @@ Receiving Receive(int fd, Message* message) {
   }
   message->payload = buffer;
   message->size = static_cast<size_t>(size) - sizeof frame;
-  return Receiving::kMessage;
+  return Receiving::kDatagram;
 }
 
 bool Send(int fd, const FrameHeader& header, const void* payload, size_t size,

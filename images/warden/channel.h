@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Frames over SOCK_SEQPACKET, as the warden sends and receives them: never blocking, never
-// believing a length.
+// Frames over SOCK_SEQPACKET, as the warden sends and receives them: without blocking, and without
+// trust in any length that a frame contains.
 //
-// Thread contract: single-threaded; the payload of a received Message lies in one static buffer,
+// Thread contract: single-threaded; the payload of a received Datagram lies in one static buffer,
 // valid until the next Receive().
 #pragma once
 
@@ -18,7 +18,7 @@ namespace hutch {
 
 inline constexpr int kMaxDescriptors = 4;
 
-struct Message {
+struct Datagram {
   FrameHeader header;
   const char* payload = nullptr;
   size_t size = 0;  // of the payload
@@ -29,12 +29,12 @@ struct Message {
   void CloseDescriptors();
 };
 
-enum class Receiving { kMessage, kNothing, kGone, kMalformed };
+enum class Receiving { kDatagram, kNothing, kGone, kMalformed };
 
-// On kMessage the caller owns the descriptors; otherwise there are none.
-Receiving Receive(int fd, Message* message);
+// On kDatagram the caller owns the descriptors; otherwise there are none.
+Receiving Receive(int fd, Datagram* message);
 
-// False: not sent (full, or the other side is gone); errno tells. Descriptors stay the caller's.
+// False: not sent (full, or the other side is gone); errno says why. Descriptors stay the caller's.
 bool Send(int fd, const FrameHeader& header, const void* payload = nullptr, size_t size = 0,
           const int* descriptors = nullptr, int count = 0);
 

@@ -9,7 +9,7 @@
 
 namespace hutch {
 
-// Microseconds of CLOCK_MONOTONIC: nobody can set it.
+// Microseconds of CLOCK_MONOTONIC, which cannot be set.
 inline int64_t NowUs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);

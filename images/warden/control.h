@@ -24,10 +24,10 @@
 // kFailed      slot, user process, zygote -> warden   as in cell_frame.h
 // clang-format on
 //
-// A bare worker (HUTCH_BARE=1 in its configuration) makes no cells: the kernel that it is on gives
-// it no namespaces. There the zygote itself is the slot, and then the user process of the one call
-// that its container is for: it sends kSlotReady, and, with its limits and filter in place,
-// kCellReady; there is no kCellMade, and how it ends the warden sees itself.
+// A single-cell worker (HUTCH_BARE=1 in its configuration) makes no cells, because its
+// kernel allows it no namespaces. The zygote itself is the slot, and then the user process of the
+// one call that the container is for: it sends kSlotReady, and kCellReady once its limits and
+// filter are in place. There is no kCellMade; the warden sees by itself how the process ends.
 #pragma once
 
 #include <sched.h>

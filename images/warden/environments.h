@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The packages of a worker that was started ahead of the environment it will serve.
+// The packages of a worker that is started before it is known which environment it will serve.
 //
-// Its container has the directory of every environment, read-only. No code but the warden's ever
-// sees it: the warden moves into a user and a mount namespace of its own, holds that directory open
-// and covers it. Each zygote gets namespaces below these, made before its interpreter starts, in
-// which what the warden has mounted is locked: nothing of it can be taken away, so the cover stays.
-// When the environment is known its tree, and no other, is mounted at /opt/env, which the warden
-// shares with the namespaces below. Then the directory is closed and every capability given up.
+// Its container has the directory of all environments, read-only. Only the warden's code ever sees
+// that directory: the warden moves into a user and a mount namespace of its own, holds the
+// directory open and covers it with a mount. Each zygote gets namespaces below these, made before
+// its interpreter starts, in which the warden's mounts are locked, so the cover cannot be removed.
+// When the environment is known, its tree and no other is mounted at /opt/env, which the warden
+// shares with the namespaces below. Then the directory is closed and all capabilities are dropped.
 //
-// The namespace the container began in has no process any more; the warden's is out of reach for
-// whoever may not trace it, and nobody may: it is not dumpable.
+// No process is left in the container's first namespace. Entering the warden's takes the right to
+// trace the warden, which no process has: it is not dumpable.
 //
 // Thread contract: a single-threaded process.
 #pragma once
@@ -19,8 +19,8 @@ namespace hutch {
 
 class Environments {
  public:
-  // Does all that comes before the environment is known. Returns nullptr or the step that failed,
-  // with errno. REQUIRES: no other process is in the container yet.
+  // Does everything that precedes the choice of the environment. Returns nullptr or the step that
+  // failed, with errno. REQUIRES: no other process is in the container yet.
   const char* Hold();
   bool held() const { return held_; }
 

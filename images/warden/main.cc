@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "images/warden/bare.h"
+#include "images/warden/namespace_probe.h"
 #include "images/warden/warden.h"
 
 namespace {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Whether what the container shows of its caller's files is what the caller's client looked at.
+// Checks that the caller's files that are mounted in the container are those that the caller's
+// client checked.
 //
-// Between that look and the mount somebody may have put a symbolic link, or another directory, in
-// the place of a part of the path: a cell that may write to one mount, where another lies below it.
-// No name is compared here, but the device and inode of what is mounted.
+// Between that check and the mount, part of the path may have been replaced by a symbolic link or
+// another directory: by a cell that may write to one mount, where another lies below it. This
+// compares no names, but the device and inode of what is mounted.
 #pragma once
 
 namespace hutch {

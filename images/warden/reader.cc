@@ -22,9 +22,9 @@ void Signal(int fd) {
 
 }  // namespace
 
-bool Reader::Start(Look look, int told) {
-  look_ = look;
-  told_ = told;
+bool Reader::Start(Measure measure, int answered) {
+  measure_ = measure;
+  answered_ = answered;
   asked_ = eventfd(0, EFD_CLOEXEC);
   if (asked_ < 0) return false;
   pthread_attr_t attributes;
@@ -53,10 +53,10 @@ void Reader::Serve() {
     uint64_t times;
     if (read(asked_, &times, sizeof times) < 0) continue;
     if (state_.load(std::memory_order_acquire) != State::kAsked) continue;
-    answer_ = look_(job_);
+    answer_ = measure_(job_);
     close(job_.proc);
     state_.store(State::kAnswered, std::memory_order_release);
-    Signal(told_);
+    Signal(answered_);
   }
 }
 
@@ -82,7 +82,7 @@ bool Reader::Waits() const {
   return after_name == nullptr || strncmp(after_name, ") R", 3) != 0;
 }
 
-Reader::Answer LookExactly(const Reader::Job& job) {
+Reader::Answer MeasureExactly(const Reader::Job& job) {
   Reader::Answer answer;
   if (job.objects) answer.objects = MeasureKernelObjects(job.proc, 1);
   answer.usage = MeasureShares(job.proc, 1, job.only, job.only_count);

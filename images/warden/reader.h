@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A thread that looks at one cell's processes exactly, so that whoever keeps it waiting keeps
-// nobody else: the warden's own thread asks, goes on, and is told by an eventfd of the answer.
+// A thread that measures one cell's processes exactly. A process that keeps it waiting delays
+// nothing else: the warden's own thread asks, goes on, and is notified of the answer by an eventfd.
 //
-// Thread contract: one thread uses it, and it has one of its own. Between Ask() and the answer the
-// job is that thread's. It is never destroyed.
+// Thread contract: one thread uses it, and it has a thread of its own, which owns the job between
+// Ask() and the answer. It is never destroyed.
 #pragma once
 
 #include <sys/types.h>
@@ -31,21 +31,22 @@ class Reader {
     Usage usage;
     KernelObjects objects;
   };
-  using Look = Answer (*)(const Job& job);
+  using Measure = Answer (*)(const Job& job);
 
-  // The thread; `told`, an eventfd, is written to with each answer. False: there can be none.
-  bool Start(Look look, int told);
+  // Starts the thread. `answered`, an eventfd, is written to with each answer. False: it cannot
+  // start.
+  bool Start(Measure measure, int answered);
   bool started() const { return asked_ >= 0; }
 
-  // Only one that is started and not busy.
+  // REQUIRES: started() and not busy().
   void Ask(const Job& job);
   bool busy() const { return state_.load(std::memory_order_acquire) != State::kIdle; }
-  const Job& job() const { return job_; }  // of a busy one
+  const Job& job() const { return job_; }  // REQUIRES: busy()
 
-  // The answer, once. False: there is none yet.
+  // Takes the answer, once. False: there is none yet.
   bool Take(Answer* answer);
 
-  // Whether its thread is kept waiting at this moment, and not merely for a processor.
+  // Whether its thread is blocked now, by more than waiting for a processor.
   bool Waits() const;
 
  private:
@@ -53,8 +54,8 @@ class Reader {
   static void* Run(void* self);
   void Serve();
 
-  Look look_ = nullptr;
-  int told_ = -1;
+  Measure measure_ = nullptr;
+  int answered_ = -1;
   int asked_ = -1;             // an eventfd
   std::atomic<int> stat_{-1};  // what /proc says of the thread
   std::atomic<State> state_{State::kIdle};
@@ -62,7 +63,7 @@ class Reader {
   Answer answer_;
 };
 
-// What a job asks for.
-Reader::Answer LookExactly(const Reader::Job& job);
+// Does a job; passed to Start().
+Reader::Answer MeasureExactly(const Reader::Job& job);
 
 }  // namespace hutch

@@ -11,7 +11,7 @@ namespace hutch {
 namespace {
 
 // In place of a file that another process keeps locked: the job's descriptor is a pipe.
-Reader::Answer LookAtPipe(const Reader::Job& job) {
+Reader::Answer MeasurePipe(const Reader::Job& job) {
   char byte = 0;
   Reader::Answer answer;
   if (read(job.proc, &byte, 1) == 1) answer.usage.memory_kb = static_cast<uint64_t>(byte);
@@ -25,25 +25,25 @@ struct Pipe {
   int ends[2];
 };
 
-Reader::Answer Wait(Reader* reader, int told) {
-  pollfd event{told, POLLIN, 0};
+Reader::Answer Wait(Reader* reader, int answered) {
+  pollfd event{answered, POLLIN, 0};
   EXPECT_EQ(poll(&event, 1, 30'000), 1);
   uint64_t times = 0;
-  EXPECT_EQ(read(told, &times, sizeof times), static_cast<ssize_t>(sizeof times));
+  EXPECT_EQ(read(answered, &times, sizeof times), static_cast<ssize_t>(sizeof times));
   Reader::Answer answer;
   EXPECT_TRUE(reader->Take(&answer));
   return answer;
 }
 
-Reader* NewReader(Reader::Look look, int told) {
+Reader* NewReader(Reader::Measure measure, int answered) {
   auto* reader = new Reader;  // its thread stays
-  EXPECT_TRUE(reader->Start(look, told));
+  EXPECT_TRUE(reader->Start(measure, answered));
   return reader;
 }
 
 TEST(ReaderTest, KeepsNobodyWaitingWhileItWaits) {
-  const int told = eventfd(0, EFD_CLOEXEC);
-  static Reader* const reader = NewReader(&LookAtPipe, told);
+  const int answered = eventfd(0, EFD_CLOEXEC);
+  static Reader* const reader = NewReader(&MeasurePipe, answered);
   const Pipe pipe;
   EXPECT_FALSE(reader->busy());
   reader->Ask({.owner = 7, .cell = 3, .proc = pipe.ends[0]});
@@ -53,37 +53,37 @@ TEST(ReaderTest, KeepsNobodyWaitingWhileItWaits) {
   EXPECT_FALSE(reader->Take(&answer));
   EXPECT_EQ(reader->job().owner, 7);
   pipe.Say(42);
-  EXPECT_EQ(Wait(reader, told).usage.memory_kb, 42u);
+  EXPECT_EQ(Wait(reader, answered).usage.memory_kb, 42u);
   EXPECT_FALSE(reader->busy());
   EXPECT_FALSE(reader->Take(&answer)) << "an answer is taken once";
   EXPECT_LT(fcntl(pipe.ends[0], F_GETFD), 0) << "the job's descriptor is closed";
 }
 
 TEST(ReaderTest, AnotherIsServedWhileOneIsKept) {
-  const int told = eventfd(0, EFD_CLOEXEC);
-  static Reader* const kept = NewReader(&LookAtPipe, told);
-  static Reader* const other = NewReader(&LookAtPipe, told);
+  const int answered = eventfd(0, EFD_CLOEXEC);
+  static Reader* const kept = NewReader(&MeasurePipe, answered);
+  static Reader* const other = NewReader(&MeasurePipe, answered);
   const Pipe slow;
   const Pipe quick;
   kept->Ask({.owner = 0, .proc = slow.ends[0]});
   for (char i = 1; i < 4; ++i) {
     quick.Say(i);
     other->Ask({.owner = 1, .proc = dup(quick.ends[0])});
-    EXPECT_EQ(Wait(other, told).usage.memory_kb, static_cast<uint64_t>(i));
+    EXPECT_EQ(Wait(other, answered).usage.memory_kb, static_cast<uint64_t>(i));
   }
   EXPECT_TRUE(kept->busy());
   slow.Say(9);
-  EXPECT_EQ(Wait(kept, told).usage.memory_kb, 9u);
+  EXPECT_EQ(Wait(kept, answered).usage.memory_kb, 9u);
   close(quick.ends[0]);
 }
 
 TEST(ReaderTest, LooksAtTheProcessesThatItIsAskedFor) {
-  const int told = eventfd(0, EFD_CLOEXEC);
-  static Reader* const reader = NewReader(&LookExactly, told);
+  const int answered = eventfd(0, EFD_CLOEXEC);
+  static Reader* const reader = NewReader(&MeasureExactly, answered);
   const pid_t own[] = {getpid()};
   const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   reader->Ask({.owner = 0, .proc = dup(proc), .only = own, .only_count = 1});
-  const Usage usage = Wait(reader, told).usage;
+  const Usage usage = Wait(reader, answered).usage;
   EXPECT_EQ(usage.processes, 1u);
   EXPECT_GT(usage.memory_kb, 100u);
   close(proc);

@@ -24,16 +24,17 @@ constexpr uint32_t kTooLongWait = 100;
 }  // namespace
 
 void Warden::StartReaders() {
-  told_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (told_ < 0 || !readers_[0].Start(&LookExactly, told_)) Fatal("a thread could not be made");
-  Watch(told_, kReaderEvent);
+  answered_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (answered_ < 0 || !readers_[0].Start(&MeasureExactly, answered_))
+    Fatal("a thread could not be made");
+  Watch(answered_, kReaderEvent);
 }
 
 // Another one only where all before it are kept waiting. Null: there is none now.
 Reader* Warden::FreeReader() {
   for (int i = 0; i < kReaders; ++i) {
     Reader& reader = readers_[i];
-    if (!reader.started() && !reader.Start(&LookExactly, told_)) return nullptr;
+    if (!reader.started() && !reader.Start(&MeasureExactly, answered_)) return nullptr;
     if (!reader.busy()) {
       reader_waits_[i] = 0;
       return &reader;
@@ -75,7 +76,7 @@ void Warden::SendReaders() {
 
 void Warden::OnReaders() {
   uint64_t times;
-  [[maybe_unused]] const ssize_t size = read(told_, &times, sizeof times);
+  [[maybe_unused]] const ssize_t size = read(answered_, &times, sizeof times);
   for (Reader& reader : readers_) {
     const Reader::Job job = reader.job();
     Reader::Answer answer;

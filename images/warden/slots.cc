@@ -40,7 +40,7 @@ Warden::Slot* Warden::FindCell(uint64_t id) {
   return nullptr;
 }
 
-void Warden::OnMakeSlot(const Message& message) {
+void Warden::OnMakeSlot(const Datagram& message) {
   const auto refuse = [&](int error, const char* text) {
     FrameHeader failed = message.header;
     failed.kind = FrameKind::kFailed;
@@ -49,7 +49,8 @@ void Warden::OnMakeSlot(const Message& message) {
     Report(failed, text, strlen(text));
   };
   const uint32_t number = message.header.a;
-  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree || (bare_ && number != 0))
+  if (number >= kMaxSlots || slots_[number].state != SlotState::kFree ||
+      (single_cell_ && number != 0))
     return refuse(EBUSY, "no such free slot");
   if (!zygote_ready_) return refuse(EAGAIN, "the zygote is not ready");
   int pair[2];
@@ -75,7 +76,7 @@ void Warden::OnMakeSlot(const Message& message) {
   Watch(slot.control, number);
 }
 
-void Warden::OnMakeCell(const Message& message) {
+void Warden::OnMakeCell(const Datagram& message) {
   const uint32_t number = message.header.a;
   FrameHeader header = message.header;
   if (number >= kMaxSlots || slots_[number].state != SlotState::kServing ||
@@ -97,11 +98,11 @@ void Warden::OnMakeCell(const Message& message) {
   }
 }
 
-void Warden::OnEndSlot(const Message& message) {
+void Warden::OnEndSlot(const Datagram& message) {
   const uint32_t number = message.header.a;
   if (number >= kMaxSlots) _exit(5);
   Slot& slot = slots_[number];
-  // One that has failed meanwhile has been told of; one with a cell is none that may go.
+  // A slot that has failed meanwhile has been reported; one with a cell must not end.
   if (slot.state == SlotState::kServing && slot.cell.state == CellState::kNone) {
     if (slot.pid > 0) kill(slot.pid, SIGKILL);  // reaped as a child of nobody's
     FreeSlot(static_cast<int>(number));
@@ -113,12 +114,12 @@ void Warden::OnEndSlot(const Message& message) {
 
 void Warden::OnSlot(int number) {
   Slot& slot = slots_[number];
-  Message message;
+  Datagram message;
   while (slot.state != SlotState::kFree && slot.control >= 0) {
     const Receiving got = Receive(slot.control, &message);
     if (got == Receiving::kNothing) return;
     if (got == Receiving::kMalformed) Fatal("a slot sent no frame");
-    if (got == Receiving::kGone && bare_ && slot.cell.state == CellState::kReady) {
+    if (got == Receiving::kGone && single_cell_ && slot.cell.state == CellState::kReady) {
       close(slot.control);  // user code runs there, and has no way to us
       slot.control = -1;
       return;
@@ -132,7 +133,7 @@ void Warden::OnSlot(int number) {
   }
 }
 
-void Warden::OnSlotMessage(int number, Message* message) {
+void Warden::OnSlotMessage(int number, Datagram* message) {
   Slot& slot = slots_[number];
   Cell& cell = slot.cell;
   const FrameHeader& header = message->header;
@@ -140,16 +141,16 @@ void Warden::OnSlotMessage(int number, Message* message) {
     return FailSlot(number, static_cast<int>(header.b), message->payload, message->size);
   }
   if (header.kind == FrameKind::kSlotReady) {
-    const bool its_own = bare_ ? message->sender == zygote_ : IsNewChild(message->sender);
+    const bool its_own = single_cell_ ? message->sender == zygote_ : IsNewChild(message->sender);
     if (slot.state != SlotState::kStarting || !its_own) Fatal("a slot is not what it says");
-    if (!bare_) slot.pid = message->sender;
+    if (!single_cell_) slot.pid = message->sender;
     slot.state = SlotState::kServing;
     return Report(About(FrameKind::kSlotReady, number, 0));
   }
   if (cell.state == CellState::kNone || header.id != cell.id)
     Fatal("a slot named a cell that it does not have");
-  if (bare_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
-    TakeBare(&cell);
+  if (single_cell_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
+    TakeSingleCell(&cell);
   if (header.kind == kCellMade) {
     if (!TakeCell(&slot, message)) Fatal("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
@@ -157,7 +158,7 @@ void Warden::OnSlotMessage(int number, Message* message) {
     FrameHeader ready = About(FrameKind::kCellReady, number, cell.id);
     ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
     Report(ready);
-    if (parked_most_kb_ == 0 && !bare_) {
+    if (parked_most_kb_ == 0 && !single_cell_) {
       cell.wanted = true;
       cell.asked_kb = MostOf(cell, Scratch(cell), NowUs());
       SendReaders();
@@ -170,7 +171,7 @@ void Warden::OnSlotMessage(int number, Message* message) {
   }
 }
 
-bool Warden::TakeCell(Slot* slot, Message* message) {
+bool Warden::TakeCell(Slot* slot, Datagram* message) {
   Cell& cell = slot->cell;
   if (cell.state != CellState::kMaking || message->count != 2 || !IsProc(message->descriptors[0]) ||
       !IsScratch(message->descriptors[1]) || !IsNewChild(message->sender)) {
@@ -193,7 +194,7 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
   if (cell->armed_us != 0) {
     const int64_t now = NowUs();
     for (int i = 0; i < kMaxSlots; ++i) {
-      if (&slots_[i].cell == cell) LookAt(i, now);
+      if (&slots_[i].cell == cell) SampleCell(i, now);
     }
     if (cell->peak_kb == 0) {  // no reader was there in its short time
       const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
@@ -202,7 +203,7 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
           std::min(parked_kb_ + most_kb - std::min(most_kb, parked_most_kb_), watch_kb_);
     }
   }
-  if (bare_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
+  if (single_cell_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
 }
 
@@ -217,8 +218,8 @@ ScratchUse Warden::Scratch(const Cell& cell) const {
   return use;
 }
 
-// The slot goes, and its cell with it. The agent hears of a cell that ran (kCellExit) before it
-// hears of the slot.
+// The slot goes, and its cell with it. The agent gets the report of a cell that ran (kCellExit)
+// before that of the slot.
 void Warden::FailSlot(int number, int error, const char* text, size_t size) {
   Slot& slot = slots_[number];
   if (slot.state == SlotState::kFree || slot.state == SlotState::kLost) return;

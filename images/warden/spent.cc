@@ -12,24 +12,24 @@ constexpr uint64_t kProof = 16;
 
 }  // namespace
 
-void SpentTime::Missing::Look(uint64_t gone, uint64_t received) {
+void SpentTime::Missing::Add(uint64_t gone, uint64_t received) {
   const uint64_t late = received - std::min(received, gone);
   certain_ += last_ - std::min(last_, late);
   last_ = gone - std::min(gone, received);
 }
 
-void SpentTime::Look(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
-                     size_t before_count, int64_t now_us, double share, unsigned cpus) {
-  if (looked_us_ == 0) before_count = 0;  // those of another cell
-  const int64_t since_us = looked_us_ == 0 ? 0 : now_us - looked_us_;
-  looked_us_ = now_us;
+void SpentTime::AddSample(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
+                          size_t before_count, int64_t now_us, double share, unsigned cpus) {
+  if (sampled_us_ == 0) before_count = 0;  // those of another cell
+  const int64_t since_us = sampled_us_ == 0 ? 0 : now_us - sampled_us_;
+  sampled_us_ = now_us;
   const auto step_us = static_cast<uint64_t>(static_cast<double>(since_us) * share);
   uint64_t gone_us = 0, guessed_us = 0, ran_us = 0, gone_faults = 0;
   uint64_t received_us = 0, received_faults = 0;
   const auto ended = [&](const ProcessTimes& one) {
     gone_us += one.cpu_us;
     guessed_us += one.cpu_us;
-    // A short one stands for all that ran since the last look; a long one ran on for half of it.
+    // A short one stands for all that ran since the last sample; a long one ran on for half of it.
     const uint64_t short_by = step_us - std::min(step_us, one.cpu_us - one.given_us);
     if (one.running) ran_us += short_by > 0 ? short_by : step_us / 2;
     if (one.running) ran_us += step_us * (std::max(one.threads, 1u) - 1);
@@ -52,9 +52,9 @@ void SpentTime::Look(const ProcessTimes* processes, size_t count, const ProcessT
   }
   while (old < before_count) ended(before[old++]);
   guessed_us += std::min(ran_us, static_cast<uint64_t>(since_us) * cpus);
-  seen_.Look(gone_us, received_us);
-  estimated_.Look(guessed_us, received_us);
-  faults_.Look(gone_faults, received_faults);
+  seen_.Add(gone_us, received_us);
+  estimated_.Add(guessed_us, received_us);
+  faults_.Add(gone_faults, received_faults);
 }
 
 uint64_t SpentTime::lost_us() const {

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The processor time of a cell: that of its living processes, of those that they waited for, and of
-// those that nobody waited for. The kernel adds the time of a process to its parent's when it is
-// waited for; where a parent has SIGCHLD ignored it adds it to nobody's.
+// those that no process waited for. The kernel adds the time of a process to its parent's when it
+// is waited for; where a parent has SIGCHLD ignored it adds it to nobody's.
 //
-// Each look tells what every process has used. One that is gone since the last look must have left
-// its time, and its page faults, with somebody who waited; what is missing was lost, and is added
-// here as it was last seen. What such processes used after that look, and those that no look saw,
-// are estimated, once faults prove that processes go without being waited for: one that ran as we
-// looked stands for all that ran since the look before. Looks come at times that nobody can
-// foresee (Warden::SetTick), so that on average it is neither more nor less than that.
+// Each sample shows what every process has used. A process that is gone since the last sample has
+// left its time, and its page faults, with the process that waited for it; what is missing was
+// lost, and is added here as it was last seen. What such processes used after that sample, and
+// processes that no sample saw, are estimated, once faults prove that processes go without being
+// waited for: a process that runs at the time of a sample stands for all that ran since the sample
+// before. The times of samples cannot be predicted (Warden::SetTick), so the estimate is right on
+// average.
 //
 // Thread contract: one thread.
 #pragma once
@@ -21,13 +22,13 @@
 
 namespace hutch {
 
-// What /proc tells of a process.
+// What /proc shows of a process.
 struct ProcessTimes {
   pid_t pid = 0;
   pid_t parent = 0;
   bool running = false;  // or ready to run
   uint32_t threads = 0;
-  uint64_t began = 0;     // tells it from an earlier process of that number
+  uint64_t began = 0;     // distinguishes it from an earlier process with that number
   uint64_t cpu_us = 0;    // its own, and of children that it waited for
   uint64_t given_us = 0;  // of the latter
   uint64_t faults = 0;    // likewise
@@ -41,28 +42,28 @@ class SpentTime {
 
   void Reset() { *this = {}; }
 
-  // One look. `share`: how much of a processor a thread that can run has, 1 where there are enough.
-  // `processes` are in the order of their numbers, and are kept: swap two tables in turn.
-  void Look(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
-            size_t before_count, int64_t now_us, double share, unsigned cpus);
+  // Adds a sample. `share`: how much of a processor a thread that can run has, 1 where there are
+  // enough. `processes` are in the order of their numbers, and are kept: swap two tables in turn.
+  void AddSample(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
+                 size_t before_count, int64_t now_us, double share, unsigned cpus);
 
   // What is missing from what the living have.
   uint64_t lost_us() const;
 
  private:
   // What went away without being received. A process may be gone, and its parent's times have been
-  // read before: what is received until the next look still counts.
+  // read before: what is received until the next sample still counts.
   class Missing {
    public:
-    void Look(uint64_t gone, uint64_t received);
+    void Add(uint64_t gone, uint64_t received);
     uint64_t certain() const { return certain_; }
 
    private:
     uint64_t certain_ = 0;
-    uint64_t last_ = 0;  // missing since the last look
+    uint64_t last_ = 0;  // missing since the last sample
   };
 
-  int64_t looked_us_ = 0;
+  int64_t sampled_us_ = 0;
   Missing seen_;
   Missing estimated_;
   Missing faults_;

@@ -35,11 +35,11 @@ constexpr int64_t kHeldUpUs = 100'000;     // a tick that is later: the machine 
 constexpr int kStopsAtOnce = 256;
 constexpr int64_t kBusyMs = 20;
 constexpr int64_t kIdleMs = 1000;
-constexpr int64_t kQuietUs = 900'000;   // between looks at a cell that waits for its call
+constexpr int64_t kQuietUs = 900'000;   // between samples of a cell that waits for its call
 constexpr uint64_t kOwnProcesses = 64;  // of packages and a setup function, beside slots and cells
-constexpr uint32_t kExactEvery = 5;     // looks at a cell
+constexpr uint32_t kExactEvery = 5;     // samples of a cell
 constexpr int64_t kReturningUs = 2'000'000;  // for a result to be written, of any size
-// A loss of the host's that is worth a look at what kernel objects a cell has.
+// A loss of the host's memory after which the kernel objects of a cell are measured.
 constexpr uint64_t kSlabStepKb = 8 << 10;
 constexpr uint64_t kAvailableStepKb = 32 << 10;
 
@@ -180,7 +180,7 @@ void Warden::Announce() {
 }
 
 void Warden::OnAgent() {
-  Message message;
+  Datagram message;
   while (agent_ >= 0) {
     const Receiving got = Receive(agent_, &message);
     if (got == Receiving::kNothing) return;
@@ -234,7 +234,7 @@ uint64_t Warden::Configured(const char* key, uint64_t otherwise) const {
   return *text == '\0' ? otherwise : strtoull(text, nullptr, 10);
 }
 
-void Warden::OnConfigure(const Message& message) {
+void Warden::OnConfigure(const Datagram& message) {
   const bool whole = message.size > 0 && message.size <= sizeof config_ &&
                      message.payload[message.size - 1] == '\0';
   if (configured_ || !whole) _exit(5);
@@ -244,17 +244,17 @@ void Warden::OnConfigure(const Message& message) {
   memory_kb_ = Configured("HUTCH_MEMORY_KB", memory_kb_);
   pids_ = Configured("HUTCH_PIDS", pids_);
   watch_kb_ = Configured("HUTCH_WATCH_KB", memory_kb_);
-  bare_ = Configured("HUTCH_BARE", 0) != 0;
+  single_cell_ = Configured("HUTCH_BARE", 0) != 0;
   // As many as in a cell's scratch. Podman mounts none with such a limit.
-  if (bare_) files_ = std::clamp<uint64_t>(Configured("HUTCH_DISK_KB", 0) / 8, 1024, 65536);
+  if (single_cell_) files_ = std::clamp<uint64_t>(Configured("HUTCH_DISK_KB", 0) / 8, 1024, 65536);
   // gVisor shows everybody's environment. The agent takes no second connection of such a worker.
-  if (bare_) memset(settings_.token, 'x', strlen(settings_.token));
+  if (single_cell_) memset(settings_.token, 'x', strlen(settings_.token));
   gvisor_ = Configured("HUTCH_GVISOR", 0) != 0;
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Configured("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
   // Before any code of a stranger's runs.
   if (!WallIsDown("vetting") && !MountsAreVetted(Text("HUTCH_MOUNTS"))) {
-    Fatal("what a mount shows is not what was looked at: it was replaced meanwhile");
+    Fatal("a mount shows another file than the one that was checked: it was replaced meanwhile");
   }
   // gVisor's kernel is the container's alone, and its devices are.
   if (const char* locked = gvisor_ || WallIsDown("locks") ? nullptr : HoldSharedLocks()) {
@@ -294,7 +294,7 @@ void Warden::Pong() {
 }
 
 void Warden::Report(const FrameHeader& header, const void* payload, size_t size) {
-  if (agent_ < 0) return;  // Announce() tells what still matters
+  if (agent_ < 0) return;  // Announce() reports what still matters
   if (unsent_count_ == 0) {
     if (Send(agent_, header, payload, size)) return;
     if (errno != EAGAIN && errno != EWOULDBLOCK) return;  // its end comes as an event
@@ -334,10 +334,10 @@ bool Warden::IsNewChild(pid_t pid) const {
 }
 
 void Warden::Reap() {
-  if (bare_) {
-    LookForStop();
+  if (single_cell_) {
+    CheckForStop();
   } else {
-    LookForStopped();
+    CheckForStopped();
   }
   for (;;) {
     siginfo_t info{};
@@ -355,9 +355,9 @@ void Warden::Reap() {
   }
 }
 
-// Code in a cell cannot stop its PID 1, nor a slot: whoever stops a process of ours does so from
+// Code in a cell cannot stop its PID 1, nor a slot: a process that stops one of ours does so from
 // outside, and nobody would continue it. A zygote can stop itself; it is of as little use then.
-void Warden::LookForStopped() {
+void Warden::CheckForStopped() {
   for (int i = 0; i < kStopsAtOnce; ++i) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG | __WALL) != 0 || info.si_pid == 0) return;
@@ -374,7 +374,7 @@ void Warden::LookForStopped() {
 }
 
 void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
-  if (pid == zygote_ && bare_ && OnBareDeath(status, usage)) return;
+  if (pid == zygote_ && single_cell_ && OnSingleCellDeath(status, usage)) return;
   if (pid == zygote_) return OnZygoteDeath(status);
   for (int i = 0; i < kMaxSlots; ++i) {
     if (slots_[i].cell.init == pid) return OnCellDeath(i, usage);
@@ -412,7 +412,7 @@ void Warden::Tick() {
       static constexpr char kText[] = "it took longer than 10 s";
       FailSlot(i, ETIMEDOUT, kText, sizeof kText - 1);
     } else if (cell.state == CellState::kReady && cell.armed_us != 0 && cell.end == kEndedItself &&
-               (!cell.quiet || now - cell.looked_us >= kQuietUs)) {
+               (!cell.quiet || now - cell.sampled_us >= kQuietUs)) {
       if (!measured) host_ = MeasureHost(proc_);
       measured = true;
       WatchCell(i, now);
@@ -420,23 +420,23 @@ void Warden::Tick() {
   }
   if (ending_ && (!live || now - ending_us_ > kEndingUs)) _exit(6);
   const int64_t worker_period_us = zygote_ready_ ? 1'000'000 : 100'000;
-  if (now - worker_looked_us_ >= worker_period_us) {
-    worker_looked_us_ = now;
+  if (now - worker_sampled_us_ >= worker_period_us) {
+    worker_sampled_us_ = now;
     WatchWorker();
   }
   SendReaders();
 }
 
-// What its processes have, and have had, by a cheap look at each.
-Usage Warden::LookAt(int number, int64_t now) {
+// Samples the cell's processes: what they have, and the time they have used, by cheap reads.
+Usage Warden::SampleCell(int number, int64_t now) {
   static ProcessTable table;
   static ProcessTable before[kMaxSlots];
   Cell& cell = slots_[number].cell;
   const Usage usage = MeasureProcesses(cell.proc, 1, Counting::kResident, &table);
   cell.pids_peak = std::max(cell.pids_peak, usage.processes);
   if (!gvisor_) {
-    cell.spent.Look(table.one, table.count, before[number].one, before[number].count, now,
-                    ProcessorShare(proc_), Processors());
+    cell.spent.AddSample(table.one, table.count, before[number].one, before[number].count, now,
+                         ProcessorShare(proc_), Processors());
     std::copy_n(table.one, table.count, before[number].one);
     before[number].count = table.count;
   }
@@ -463,8 +463,8 @@ uint64_t Warden::MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now
   return all - std::min(all, cell.base_kb);
 }
 
-// Whether the host has so much less than when we last looked at this cell's kernel objects that it
-// is worth another look. Whose the loss is the host's numbers do not tell.
+// Whether the host has so much less memory than when this cell's kernel objects were last measured
+// that they are measured again. The host's numbers do not show which process caused the loss.
 bool Warden::HostLostMemory(Cell* cell) const {
   if (cell->least_slab_kb == 0) {
     cell->host = host_;
@@ -496,9 +496,9 @@ void Warden::WatchCell(int number, int64_t now) {
   Cell* const cell = &slots_[number].cell;
   if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
-  const Usage usage = LookAt(number, now);
-  cell->quiet = cell->loading && cell->looked_us != 0 && cell->cpu_us == cell->seen_cpu_us;
-  cell->looked_us = now;
+  const Usage usage = SampleCell(number, now);
+  cell->quiet = cell->loading && cell->sampled_us != 0 && cell->cpu_us == cell->seen_cpu_us;
+  cell->sampled_us = now;
   cell->seen_cpu_us = cell->cpu_us;
   if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !WallIsDown("cpu"))
     return Kill(cell, kKilled, kLimitCpuTime);
@@ -509,7 +509,7 @@ void Warden::WatchCell(int number, int64_t now) {
   const uint64_t resident_kb =
       usage.memory_kb + scratch.used_kb + SocketKb(cell->proc) + cell->kernel_kb + cell->result_kb;
   const bool suspect = lost || resident_kb > watch_kb_ + cell->base_kb;
-  if (!suspect && !gvisor_ && cell->looks++ % kExactEvery != 0) return;
+  if (!suspect && !gvisor_ && cell->samples++ % kExactEvery != 0) return;
   const bool grown = cell->exact_kb + resident_kb > watch_kb_ + cell->resident_kb;
   if (now < (grown ? cell->exact_if_grown_us : cell->exact_after_us)) return;
   if (gvisor_) return TakeMemory(cell, MostOf(*cell, scratch, now), resident_kb);
@@ -599,7 +599,7 @@ void Warden::SetTick() {
   time.it_interval.tv_nsec = period % 1000 * 1'000'000;
   time.it_value = time.it_interval;
   if (period == kBusyMs) {
-    // From half to one and a half of it: who knows when we look can do everything in between.
+    // From half to one and a half of it: code that knew the time of a sample could act in between.
     random_ ^= random_ << 13;
     random_ ^= random_ >> 7;
     random_ ^= random_ << 17;

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The warden: PID 1 of a worker. It starts the zygote, is the parent of every slot and cell, and is
-// the only one that the agent speaks to. It times, measures, kills, reaps and reports; it makes
-// nothing itself.
+// the only process of the worker that the agent talks to. It times, measures, kills, reaps and
+// reports; it makes no cells itself.
 //
 // Theory of operation. One thread, one epoll loop; nothing in it blocks or allocates. Zygote, slots
 // and cells run as the same uid, in the worker's or in nested user namespaces; as PID 1 the warden
 // cannot be killed from among them, and it is not dumpable, so that its memory (the token) cannot
-// be read. Everything it hears from them may be a lie: a message is acted on only in the state that
-// expects it, a pid only when the kernel attached it, it is a child of ours and nothing else of
-// ours. Anything else ends the worker. At its exit the kernel kills all.
+// be read. Any message from them may be forged: it is acted on only in a state that expects it, and
+// a pid counts only if the kernel attached it and it is a child of the warden with no other role.
+// Anything else ends the worker. When the warden exits, the kernel kills all of them.
 //
 // A slot's cell goes through: making (kMakeCell passed on), made (its PID 1 is known), ready (user
 // process parked), armed (a call runs), dead (reaped: its PID namespace is empty, the slot may make
 // the next).
 //
-// In a bare worker (control.h) the zygote is slot and user process in one, and the cell is the
-// whole container but the warden: killing it kills everything, and there is never another.
+// In a single-cell worker (control.h) the zygote is slot and user process in one, and the cell is
+// the whole container except the warden: killing it kills everything, and there is no second one.
 #pragma once
 
 #include <sys/resource.h>
@@ -24,9 +24,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "images/warden/bare.h"
 #include "images/warden/channel.h"
 #include "images/warden/environments.h"
+#include "images/warden/namespace_probe.h"
 #include "images/warden/reader.h"
 #include "images/warden/stderr_tail.h"
 #include "images/warden/watch.h"
@@ -38,7 +38,7 @@ struct Settings {
   char* token = nullptr;
   const char* python = nullptr;
   const char* zygote = nullptr;  // the path of zygote.py
-  Refusal namespaces;
+  NamespaceRefusal namespaces;
   bool any_environment = false;  // started ahead of the one it will serve
 };
 
@@ -76,9 +76,9 @@ class Warden {
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
     bool loading = false;  // armed for what it loads: its call is still to come
-    int64_t looked_us = 0;
-    uint64_t seen_cpu_us = 0;  // of the last look
-    bool quiet = false;        // it took no CPU time between the last two looks
+    int64_t sampled_us = 0;
+    uint64_t seen_cpu_us = 0;  // of the last sample
+    bool quiet = false;        // it took no CPU time between the last two samples
     CellEnd end = kEndedItself;
     uint32_t limit = kNoLimit;
     bool ended = false;   // `status` is known
@@ -86,10 +86,10 @@ class Warden {
     uint64_t cpu_us = 0;  // as last seen
     uint64_t peak_kb = 0;
     uint32_t pids_peak = 0;
-    uint64_t base_kb = 0;  // bare: what the zygote had before it became the cell
+    uint64_t base_kb = 0;  // single cell: what the zygote had before it became the cell
     uint64_t base_cpu_us = 0;
-    uint32_t looks = 0;
-    // When its memory may be looked at exactly again, and when already, if it has grown since.
+    uint32_t samples = 0;
+    // When its memory may be measured exactly again, and when already if it has grown since.
     int64_t exact_after_us = 0;
     int64_t exact_if_grown_us = 0;
     uint64_t exact_kb = 0;  // as last seen, and the resident size that went with it
@@ -97,10 +97,10 @@ class Warden {
     SpentTime spent;
     uint64_t result_kb = 0;  // of memory that it was given to return its result in
     int64_t result_us = 0;
-    HostMemory host;             // the most that was available, the least slab since the last look
+    HostMemory host;  // the most that was available, the least slab since the last sample
     uint64_t least_slab_kb = 0;  // since it was armed
     uint64_t kernel_kb = 0;      // of kernel objects, as last seen
-    bool wanted = false;         // an exact look, of objects too
+    bool wanted = false;         // an exact measurement, of objects too
     bool wanted_objects = false;
     const Reader* reader = nullptr;  // at its processes now
     uint64_t asked_kb = 0;           // its resident size when it was sent
@@ -129,10 +129,10 @@ class Warden {
   void LoseAgent();
   void Announce();
   void OnAgent();
-  void OnMakeSlot(const Message& message);
-  void OnMakeCell(const Message& message);
-  void OnEndSlot(const Message& message);
-  void OnConfigure(const Message& message);
+  void OnMakeSlot(const Datagram& message);
+  void OnMakeCell(const Datagram& message);
+  void OnEndSlot(const Datagram& message);
+  void OnConfigure(const Datagram& message);
   const char* Text(const char* key) const;
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
@@ -151,27 +151,27 @@ class Warden {
 
   // slots and cells
   void OnSlot(int number);
-  void OnSlotMessage(int number, Message* message);
-  bool TakeCell(Slot* slot, Message* message);
+  void OnSlotMessage(int number, Datagram* message);
+  bool TakeCell(Slot* slot, Datagram* message);
   void FailSlot(int number, int error, const char* text, size_t size);
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
   ScratchUse Scratch(const Cell& cell) const;
-  // bare.cc
-  void TakeBare(Cell* cell);
-  void LookForStop();
-  bool OnBareDeath(int status, const rusage& usage);
+  // single_cell.cc
+  void TakeSingleCell(Cell* cell);
+  void CheckForStop();
+  bool OnSingleCellDeath(int status, const rusage& usage);
   Slot* FindCell(uint64_t id);
 
   // processes and time
   void Reap();
-  void LookForStopped();
+  void CheckForStopped();
   void OnDeath(pid_t pid, int status, const rusage& usage);
   bool IsNewChild(pid_t pid) const;
   void Tick();
   void WatchCell(int number, int64_t now);
-  Usage LookAt(int number, int64_t now);
+  Usage SampleCell(int number, int64_t now);
   uint64_t Sum(const Cell& cell, const Usage& usage, const ScratchUse& scratch, int64_t now) const;
   uint64_t MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now) const;
   bool HostLostMemory(Cell* cell) const;
@@ -203,9 +203,9 @@ class Warden {
   uint64_t watch_kb_ = 1048576;   // above it the call is killed: more where a cgroup limits it
   uint64_t pids_ = 64;            // likewise
   uint64_t worker_kb_ = 0;        // of zygote and slots together
-  bool bare_ = false;             // no cells can be made here
-  bool gvisor_ = false;           // bare, on a kernel that is no host's
-  uint64_t files_ = 0;            // bare: in its scratch; 0: that has a limit of its own
+  bool single_cell_ = false;      // no cells can be made here
+  bool gvisor_ = false;           // single cell, on gVisor's kernel
+  uint64_t files_ = 0;  // single cell: the most in its scratch; 0: the scratch has a limit
   int more_scratch_[2] = {-1, -1};
   int epoll_ = -1;
   int timer_ = -1;
@@ -235,7 +235,7 @@ class Warden {
   char skip_[8192] = {};
   size_t skip_size_ = 0;
 
-  int64_t worker_looked_us_ = 0;
+  int64_t worker_sampled_us_ = 0;
   uint64_t worker_allowed_kb_ = 0;
   pid_t own_[kMaxProcesses];  // the worker's processes that are no cell's; a reader may be at them
   size_t own_count_ = 0;
@@ -244,7 +244,7 @@ class Warden {
 
   Reader readers_[kReaders];  // the first does it all, unless it is kept waiting
   uint32_t reader_waits_[kReaders] = {};
-  int told_ = -1;
+  int answered_ = -1;
   int next_wanted_ = 0;
   // Of a cell that waits for its call: its memory, and the most that it may have by its counters.
   uint64_t parked_kb_ = 0;

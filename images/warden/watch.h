@@ -3,19 +3,18 @@
 // Measures the processes of a cell, or of the worker, through the root of a /proc. Reads only;
 // allocates nothing.
 //
-// Memory is what the host loses when nothing is given back: anonymous pages (each shared one by its
-// share), what is swapped out, huge pages, shared memory, the scratch, page tables, what sockets
-// may hold, and, where the host loses memory meanwhile, the kernel's objects that the cell had it
-// make.
-// Pages of files are the image's and the environment's, and can be dropped; the pages that large
-// arguments came in are the caller's, but for what was written to. A process that made itself
-// undumpable hides its page counts; its whole resident size counts then.
+// Memory means what the host cannot reclaim: anonymous pages (a shared page counts by its share),
+// swapped pages, huge pages, shared memory, the scratch, page tables, what sockets may hold, and,
+// if the host loses memory meanwhile, kernel objects that the cell caused.
+// Pages of files belong to the image and the environment, and can be dropped. The pages of large
+// arguments belong to the caller, except those that were written to. A process that made itself
+// undumpable hides its page counts; then its whole resident size counts.
 //
-// What tells shares, maps and open files waits for locks that the processes themselves hold, for as
+// Reading shares, maps and open files waits for locks that the processes themselves hold, for as
 // long as they like: MeasureShares() and MeasureKernelObjects() are for the reader's thread
-// (reader.h), where the processes run somebody's code. All others wait for nobody.
+// (reader.h) if the processes run untrusted code. All other functions wait for no process.
 //
-// Thread contract: from any thread; a directory is listed by one at a time but for those two.
+// Thread contract: any thread; except for those two, one thread at a time lists a directory.
 #pragma once
 
 #include <sys/types.h>
@@ -31,11 +30,11 @@ struct Usage {
   uint64_t shared_kb = 0;  // shared memory in use by mappings; some of it may be the scratch's
   uint64_t cpu_us = 0;
   uint32_t processes = 0;
-  int64_t walk_us = 0;        // of our own processor time, to find out
-  bool kept_waiting = false;  // for too long: some are counted as the most that they may have
+  int64_t walk_us = 0;        // processor time that the measurement took
+  bool kept_waiting = false;  // for too long: some processes count as the most they may have
 };
 
-// The processes of one look, in the order of their numbers.
+// The processes of one sample, in the order of their numbers.
 struct ProcessTable {
   ProcessTimes one[SpentTime::kMost];
   size_t count = 0;
@@ -47,18 +46,18 @@ struct ScratchUse {
   bool full = false;
 };
 
-// What to count for each process by the kernel's counters, which is never less than the true share:
-// all that is resident, in a few microseconds; or what is its own or shared memory, page tables,
-// swap and huge pages with it.
+// What to count for each process by the kernel's counters, which is never less than its true share.
+// kResident: all that is resident, in a few microseconds. kMost: its own and shared memory, with
+// page tables, swap and huge pages.
 enum class Counting { kResident, kMost };
 
-// All processes that `proc`, a directory, shows, but `excluded_pid`. `times`, where it is given, is
-// filled with all of them, that one included; times are read with resident sizes alone.
+// Measures all processes in the directory `proc` except `excluded_pid`. `times`, if given, is
+// filled with all of them, including that one; times are read only with kResident.
 Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting,
                        ProcessTable* times = nullptr);
 
 // In the order of their numbers; how many there are, `most` at the most.
-inline constexpr int kMaxProcesses = 32768;  // more are not looked at in one round
+inline constexpr int kMaxProcesses = 32768;  // more are not measured in one round
 struct ProcessParent {
   pid_t pid;
   pid_t parent;
@@ -79,9 +78,9 @@ HostMemory MeasureHost(int proc);
 double ProcessorShare(int proc);
 unsigned Processors();
 
-// What no size of a process shows: the kernel's objects behind its mappings, and behind what it has
-// open: locks, watches, pipes. `whole` is false where something could not be seen: a process that
-// is hidden, files on their way in a socket, or more than can be looked at in the time.
+// Memory that no size of a process includes: kernel objects behind its mappings and its open files
+// (locks, watches, pipes). `whole` is false if something could not be seen: a hidden process, files
+// in transit in a socket, or more than can be measured in time.
 struct KernelObjects {
   uint64_t bytes = 0;
   bool whole = true;
@@ -94,7 +93,7 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid);
 uint64_t ResidentKb(int proc, pid_t pid);
 
 // What the kernel that `proc` belongs to has of anonymous and shared memory and of scratch: on
-// gVisor, whose kernel is the container's alone, and which tells no shares of processes.
+// gVisor, whose kernel is the container's alone, and which reports no shares of processes.
 uint64_t KernelsMemoryKb(int proc);
 
 ScratchUse MeasureScratch(int scratch);

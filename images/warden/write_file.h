@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Writing a setting of the kernel's.
+// Writes a file of /proc or /sys.
 #pragma once
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 namespace hutch {
 
-// All of `text`, at once, into a file that is there. False: errno says why.
+// Writes all of `text` in one call into an existing file. False: errno says why.
 inline bool WriteFile(const char* path, const char* text) {
   const int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0) return false;

@@ -92,7 +92,7 @@ void Warden::ConfigureZygote() {
 }
 
 void Warden::OnZygote() {
-  Message message;
+  Datagram message;
   while (zygote_control_ >= 0) {
     const Receiving got = Receive(zygote_control_, &message);
     if (got == Receiving::kNothing) return;
@@ -101,7 +101,7 @@ void Warden::OnZygote() {
       close(zygote_control_);
       zygote_control_ = -1;
       // Of no use without it, but where it is about to be a cell, and has closed it itself.
-      if (zygote_ > 0 && !(bare_ && zygote_ready_)) kill(zygote_, SIGKILL);
+      if (zygote_ > 0 && !(single_cell_ && zygote_ready_)) kill(zygote_, SIGKILL);
       return;
     }
     message.CloseDescriptors();
@@ -195,7 +195,7 @@ void Warden::OnZygoteDeath(int status) {
   died.a = static_cast<uint32_t>(status);
   static constexpr char kText[] = "the zygote died";
   Report(died, kText, sizeof kText - 1);
-  ending_ = true;  // its cells are killed and told of first
+  ending_ = true;  // its cells are killed and reported first
   ending_us_ = NowUs();
   for (Slot& slot : slots_) {
     if (slot.cell.state != CellState::kNone) Kill(&slot.cell, kLost);

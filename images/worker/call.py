@@ -34,20 +34,35 @@ from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import encode as encoding
-
-CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
-    1, 12
+from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
+    CALL,
+    IN_MEMFD,
+    IN_PARTS,
+    LIMIT_DISK,
+    LIMIT_MEMORY,
+    LIMIT_PIDS,
+    MARSHAL,
+    MAX_PAYLOAD,
+    MEMFD,
+    MOST_IN_PARTS,
+    NEED,
+    PART,
+    PICKLE,
+    PLAIN,
+    PLAIN_KEPT,
+    RAISED,
+    RESULT,
+    SECTIONS,
+    STARTED,
+    TOO_LARGE,
+    UNENCODABLE,
+    USAGE_SIZE,
 )
+
 NO_IDENTITY = bytes(32)
-IN_MEMFD, IN_PARTS = 1, 2
-SECTIONS = 4
-# What sections begin with.
-PLAIN, PLAIN_KEPT, PICKLE, MARSHAL = b"P", b"K", 0x80, 0x81
-MAX_PAYLOAD = 64 * 1024
-MOST_IN_PARTS = 4 << 20
-LIMIT_MEMORY, LIMIT_PIDS, LIMIT_DISK = 3, 4, 5
+PLAIN_MARK, PLAIN_KEPT_MARK = bytes((PLAIN,)), bytes((PLAIN_KEPT,))
 LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
-# Their `raise` tells what a child process met.
+# Modules whose `raise` passes on the error of a child process.
 PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
 SCRATCH = ("/work", "/tmp", "/dev/shm")  # without namespaces they are three file systems
 
@@ -69,7 +84,6 @@ COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 # Whose files write how they end when they are closed.
 PACKED = ("bz2", "gzip", "lzma", "zipfile")
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-USAGE_SIZE = 48  # CallUsage
 INLINE = MAX_PAYLOAD - USAGE_SIZE
 _lengths = Struct(f"<{SECTIONS}I")
 
@@ -149,8 +163,8 @@ class Call:
             function = self._map()
         self.function: Any  # None: not loaded
         self.code: Any  # a pickle, text, or a Text
-        told, self.function, self.code, _ = loaded or (meta, None, function, False)
-        self.meta = meta_of(meta if told is None else told)
+        known, self.function, self.code, _ = loaded or (meta, None, function, False)
+        self.meta = meta_of(meta if known is None else known)
         self._arguments: Any = self._map() if arguments is None else arguments
         self._places: Any = self._map() if places is None else places
 
@@ -208,14 +222,14 @@ class Worker:
         sections: tuple[bytes | None, ...],
         descriptors: tuple[int, ...],
     ) -> None:
-        """Ahead of a call. What goes wrong here goes wrong again in the call, and is told then."""
+        """Ahead of a call. Errors are ignored here: they occur again in the call."""
         try:
             call = Call(sections, descriptors)
             if call.meta["mode"] in PICKLED:
                 plain = sections[0] is not None and sections[0][0] != PICKLE
                 self.loaded[key] = call.meta, call.load_function(), call.code, plain
             elif call.meta["mode"] == "program":
-                rehearse_text()
+                warm_up_text()
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # what is said of it is said in the call
                     text = Text(call.code, filename_of(call.meta))
@@ -241,7 +255,7 @@ class Worker:
             run = self.prepare(call)
             if self.keep:
                 # What is not plain once is not later: its limits are held here.
-                plain = sections[0] is not None and sections[0][:1] == PLAIN_KEPT
+                plain = sections[0] is not None and sections[0][:1] == PLAIN_KEPT_MARK
                 self.loaded[key] = meta, call.function, call.code, plain
             if cell.loaded() > SLOW_LOAD_NS:
                 cell.send(self.fd, STARTED, 0, call_id, 0, 0)
@@ -379,8 +393,8 @@ class Worker:
         exit_unless_zero(error.code)
 
     def fail_program(self, error: BaseException) -> None:
-        """The interpreter's end, of a program that raised. The error is still its outcome. A limit
-        is told as it is met, and leaves nothing to end with.
+        """Ends the interpreter after a program that raised. The error stays its outcome. After a
+        limit there may be nothing left to end with, so that is only reported.
         """
         if self.cell.is_fork() or limit_of(error, self.cell):
             return  # leave_fork() does it, or nobody
@@ -473,15 +487,15 @@ class Worker:
 
     # ---- before the first call ----
 
-    def rehearse(self) -> None:
-        """Walks the path of a call that returns on dummies, before the first one: it then meets few
-        page faults. What raises, or is run as text, is left out: each cell would pay for it twice
-        what it pays for all else. A call sees nothing of it."""
+    def warm_up(self) -> None:
+        """Serves dummy calls that return, before the first real call, which then has few page
+        faults. Calls that raise, or that run text, are left out: each cell would pay for them twice
+        what it pays for all others. A call can observe nothing of it."""
         self.walk(_DUMMIES)
 
-    def rehearse_all(self) -> None:
-        """In the zygote: what is made once for all cells."""
-        rehearse_text()
+    def warm_up_all(self) -> None:
+        """The same in the zygote, once for all cells, with every kind of call."""
+        warm_up_text()
         self.walk([*_MORE_DUMMIES, *_DUMMIES])
 
     def walk(self, dummies: list[bytes]) -> None:
@@ -594,11 +608,11 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     """The error as data: the user's own frames only, with the lines of files that are not here."""
     for filename, text in sources.items():
         remember_source(filename, text)
-    told = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    leave_out_own(told)
-    line = told.stack[-1].lineno if told.stack else None
+    report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    leave_out_own(report)
+    line = report.stack[-1].lineno if report.stack else None
     own = {*sources, *(getattr(sys.modules.get(name), "__file__", None) for name in TEXTS)}
-    for frame in told.stack:
+    for frame in report.stack:
         if frame.filename in own:
             line = frame.lineno
     if isinstance(error, SyntaxError) and error.filename in own:
@@ -608,7 +622,7 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     except Exception as second:
         message = f"(its text cannot be had: {type(second).__name__})"
     bases = encoding.builtin_bases(type(error))
-    text = "".join(told.format())
+    text = "".join(report.format())
     hint = ""
     if any(error is one for one in _not_loaded) and not isinstance(
         error, (ImportError, MemoryError)
@@ -627,8 +641,9 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args, **kwargs: asyncio.run(function(*args, **kwargs))
 
 
-def leave_out_own(told: traceback.TracebackException) -> None:
-    waiting, seen = [told], set()
+def leave_out_own(report: traceback.TracebackException) -> None:
+    """Removes the frames of the worker's own files, also from causes and contexts."""
+    waiting, seen = [report], set()
     while waiting:
         one = waiting.pop()
         if id(one) in seen:
@@ -639,8 +654,8 @@ def leave_out_own(told: traceback.TracebackException) -> None:
         waiting += getattr(one, "exceptions", None) or []
 
 
-def rehearse_text() -> None:
-    """What a program or a function that is given as text takes beyond that."""
+def warm_up_text() -> None:
+    """Runs the parts that only programs, and functions given as text, need."""
     main, here = sys.modules["__main__"], sys.path[:]
     sys.path.insert(0, os.getcwd())
     space = fresh_main("program.py").__dict__
@@ -844,8 +859,8 @@ def tell_multiprocessing() -> None:
 
 def end_interpreter(keep: bool) -> None:
     """What a program can observe of the interpreter's end: threads are waited for, exit functions
-    run, objects finalized. `keep`: another program follows in this process. What raises here is
-    told, and changes neither what became of the program nor what is still to be done.
+    run, objects finalized. `keep`: another program follows in this process. An exception here is
+    printed, and changes neither the outcome of the program nor what is still to be done.
 
     That of logging comes last, as it was registered first; where there is no handler but its own it
     would do nothing, at the cost of a third of a short program."""
@@ -905,7 +920,7 @@ _kept: list[Any] = []  # until this process ends
 def finalize_objects(keep: bool) -> None:
     """Calls `__del__` of what the program leaves, closes its generators, and writes what its files
     hold back. Objects of the zygote are not looked at: they are frozen. Nothing is destroyed: the
-    process ends, or with `keep` destroys them later, which ends them then. Classes are told apart
+    process ends, or with `keep` destroys them later, which ends them then. Classes are compared
     by their addresses, and looked into past their metaclasses, which may refuse, or lie."""
     try:
         young, middle = gc.get_objects(0), gc.get_objects(1)
@@ -1003,9 +1018,9 @@ def leave_fork(error: BaseException | None) -> NoReturn:
         if isinstance(error, SystemExit):
             code = error.code
         elif error is not None:
-            told = traceback.TracebackException.from_exception(error)
-            leave_out_own(told)
-            print("".join(told.format()), end="", file=sys.stderr)
+            report = traceback.TracebackException.from_exception(error)
+            leave_out_own(report)
+            print("".join(report.format()), end="", file=sys.stderr)
             code = 1
         end_interpreter(False)
         exit_unless_zero(code)
@@ -1037,7 +1052,7 @@ def flush(stream: Any) -> None:
 
 def _dummy(function: bytes, args: bytes, plain: bool) -> bytes:
     meta = pickle.dumps({"mode": "function", "sources": {}}, 5)
-    sections = [PLAIN + meta if plain else meta, function, args, b""]
+    sections = [PLAIN_MARK + meta if plain else meta, function, args, b""]
     return NO_IDENTITY + _lengths.pack(*map(len, sections)) + b"".join(sections)
 
 

@@ -28,7 +28,6 @@
 #include <initializer_list>
 
 #include "images/warden/control.h"
-#include "images/worker/bare.h"
 #include "images/worker/clone.h"
 #include "images/worker/footprint.h"
 #include "images/worker/frames.h"
@@ -36,6 +35,7 @@
 #include "images/worker/network.h"
 #include "images/worker/pages.h"
 #include "images/worker/serving.h"
+#include "images/worker/single_cell.h"
 #include "images/worker/slot.h"
 
 namespace hutch {
@@ -102,9 +102,9 @@ long MakeNetworkAndCell(const Received& received, uint64_t id, const int (&descr
   return MakeCell(plan, id, descriptors, step);
 }
 
-// Makes cells until the warden is gone. PyOS_BeforeFork() and its like are not called: what they
-// mend are locks that another thread may hold, and there is no other thread here. They would cost
-// as much as the fork.
+// Makes cells until the warden is gone. PyOS_BeforeFork() and its like are not called: they
+// repair locks that another thread may hold, and there is no other thread here. They would cost as
+// much as the fork.
 PyObject* Serve(PyObject*, PyObject* args) {
   PyObject *before, *parent, *child, *reseed;
   if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &before, &PyTuple_Type, &parent,
@@ -146,9 +146,8 @@ PyObject* Serve(PyObject*, PyObject* args) {
   }
 }
 
-// This process becomes the one cell of a worker that can make none. Returns only to say that it did
-// not.
-PyObject* EnterBareCell(PyObject*, PyObject* args) {
+// This process becomes the one cell of a worker that can make none. Returns only if that failed.
+PyObject* EnterSingleCell(PyObject*, PyObject* args) {
   int control, gvisor;
   PyObject* reseed;
   unsigned slot;
@@ -160,12 +159,13 @@ PyObject* EnterBareCell(PyObject*, PyObject* args) {
   uint64_t id = 0;
   bool skip_warm_up = false;
   const SlotOptions options{memory_kb, disk_kb, pids, nofile};
-  if (const char* step = EnterBare(options, control, slot, gvisor != 0, &id, &skip_warm_up))
+  if (const char* step = BecomeSingleCell(options, control, slot, gvisor != 0, &id, &skip_warm_up))
     return Failed(step);
   ServeCell(reseed, id, skip_warm_up);
 }
 
-// Whether one more process may be made now: tells EAGAIN of the process limit from any other.
+// Whether one more process may be made now: distinguishes EAGAIN of the process limit from any
+// other.
 PyObject* CanFork(PyObject*, PyObject*) {
   const pid_t pid = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
   if (pid == 0) syscall(SYS_exit_group, 0);
@@ -174,8 +174,8 @@ PyObject* CanFork(PyObject*, PyObject*) {
 }
 
 // Every cell can open /proc/self/exe, which is the one file that all cells of a worker see as the
-// same inode. The zygote holds every lock on it that can be taken on a file opened for reading, for
-// ever, so that cells cannot meet by locks there.
+// same inode. The zygote always holds every lock on it that can be taken on a file opened for
+// reading, so that cells cannot communicate by locks there.
 PyObject* LockExecutable(PyObject*, PyObject*) {
   const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
   struct flock all{};
@@ -258,8 +258,9 @@ PyMethodDef methods[] = {
     {"enter_slot", Enter, METH_VARARGS,
      "enter_slot(control, memory_kb, disk_kb, pids, nofile, mounts='', cgroup=-1, egress='') -> "
      "locks are shared"},
-    {"enter_bare", EnterBareCell, METH_VARARGS,
-     "enter_bare(control, slot, memory_kb, disk_kb, pids, nofile, gvisor, reseed): become the one "
+    {"enter_single_cell", EnterSingleCell, METH_VARARGS,
+     "enter_single_cell(control, slot, memory_kb, disk_kb, pids, nofile, gvisor, reseed): become "
+     "the one "
      "cell of this worker, and serve its call"},
     {"serve", Serve, METH_VARARGS,
      "serve(before, parent, child, reseed): make cells, with these tuples of hooks around each "
@@ -271,7 +272,8 @@ PyMethodDef methods[] = {
      "what is allocated from now on may lie in big pages"},
     {"settle_pages", Settle, METH_NOARGS, "no more of that; make big pages of what is there"},
     {"watch_pages", Watch, METH_NOARGS, "from now on, which pages this process touches"},
-    {"touched_pages", Touched, METH_NOARGS, "those, as bytes; none where the kernel does not tell"},
+    {"touched_pages", Touched, METH_NOARGS,
+     "those, as bytes; none where the kernel does not report them"},
     {"keep_footprint", Keep, METH_VARARGS,
      "keep_footprint(touched pages, most): cells that wait have them ahead, if no more than `most` "
      "are to be copied -> so many"},
@@ -279,6 +281,42 @@ PyMethodDef methods[] = {
     {"stir_openssl", StirOpenssl, METH_NOARGS,
      "give the generators of what was found a state of this process"},
     {nullptr, nullptr, 0, nullptr},
+};
+
+// What call.py and zygote.py use of wire/cell_frame.h and control.h.
+constexpr struct {
+  const char* name;
+  long value;
+} kConstants[] = {
+    {"CALL", static_cast<long>(FrameKind::kCall)},
+    {"STARTED", static_cast<long>(FrameKind::kStarted)},
+    {"RESULT", static_cast<long>(FrameKind::kResult)},
+    {"RAISED", static_cast<long>(FrameKind::kRaised)},
+    {"UNENCODABLE", static_cast<long>(FrameKind::kUnencodable)},
+    {"NEED", static_cast<long>(FrameKind::kNeed)},
+    {"MEMFD", static_cast<long>(FrameKind::kMemfd)},
+    {"TOO_LARGE", static_cast<long>(FrameKind::kTooLarge)},
+    {"PART", static_cast<long>(FrameKind::kPart)},
+    {"MAKE_SLOT", static_cast<long>(FrameKind::kMakeSlot)},
+    {"ZYGOTE_READY", static_cast<long>(FrameKind::kZygoteReady)},
+    {"SLOT_READY", static_cast<long>(FrameKind::kSlotReady)},
+    {"FAILED", static_cast<long>(FrameKind::kFailed)},
+    {"CONFIG", static_cast<long>(kConfig)},
+    {"IMPORTING", static_cast<long>(kImporting)},
+    {"SKIP", static_cast<long>(kSkip)},
+    {"IN_MEMFD", kFlagInMemfd},
+    {"IN_PARTS", kFlagInParts},
+    {"MOST_IN_PARTS", kMostInParts},
+    {"MAX_PAYLOAD", kMaxPayload},
+    {"SECTIONS", kSections},
+    {"USAGE_SIZE", sizeof(CallUsage)},
+    {"PLAIN", kPlain},
+    {"PLAIN_KEPT", kPlainKept},
+    {"PICKLE", static_cast<unsigned char>(kPickled)},
+    {"MARSHAL", static_cast<unsigned char>(kMarshalled)},
+    {"LIMIT_MEMORY", kLimitMemory},
+    {"LIMIT_PIDS", kLimitPids},
+    {"LIMIT_DISK", kLimitDisk},
 };
 
 PyModuleDef module = {
@@ -293,6 +331,9 @@ PyMODINIT_FUNC PyInit__hutch_cell() {
                             PyModule_AddFunctions(module, hutch::lent_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::serving_methods) != 0)) {
     return nullptr;
+  }
+  for (const auto& [name, value] : hutch::kConstants) {
+    if (module != nullptr && PyModule_AddIntConstant(module, name, value) != 0) return nullptr;
   }
   return module;
 }

@@ -135,7 +135,7 @@ void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
     int* out = reinterpret_cast<int*>(CMSG_DATA(rights));
     for (int i = 0; i < count; ++i) out[i] = descriptors[i];
   }
-  Check("tell the warden", RawCall(SYS_sendmsg, kControlFd, Arg(&message), MSG_NOSIGNAL));
+  Check("send to the warden", RawCall(SYS_sendmsg, kControlFd, Arg(&message), MSG_NOSIGNAL));
 }
 
 void CloseAllBut(int kept) {

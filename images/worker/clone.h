@@ -55,7 +55,7 @@ long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3], co
 const char* RaiseWalls(const Limits& limits, const int (&descriptors)[3]);
 
 // Called once in a slot: learns where libc keeps the thread id, the robust list and the rseq area,
-// which the user process must register anew. False where the kernel does not tell.
+// which the user process must register anew. False where the kernel does not report it.
 bool LearnThread();
 
 }  // namespace hutch

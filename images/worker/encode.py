@@ -257,8 +257,8 @@ def _capped(text: str) -> str:
     data = text[:TEXT_CAP].encode("utf-8", "backslashreplace")
     if len(text) <= TEXT_CAP and len(data) <= TEXT_CAP:
         return data.decode()
-    told = f"\n… (cut; it has {len(text):,} characters)"
-    return data[: TEXT_CAP - 64].decode("utf-8", "ignore") + told
+    note = f"\n… (cut; it has {len(text):,} characters)"
+    return data[: TEXT_CAP - 64].decode("utf-8", "ignore") + note
 
 
 def _aligned(offset: int) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is commonly used of well-known packages, used in the zygote, so that calls find made what a
-first use makes: tables, caches, modules that load late, specialized bytecode. Afterwards a fork
-does what most calls begin with once more, to tell which pages of memory that takes (footprint.h).
+"""Uses the common parts of well-known packages in the zygote, so that calls find what a first use
+makes: tables, caches, modules that load late, specialized bytecode. Afterwards a fork
+does what most calls begin with once more, to find out which pages that writes (footprint.h).
 
 Only for packages of the table below, where they were imported already, and from the environment:
 `setup=` does it for other ones. Nothing stays but what the package keeps in itself. What would

@@ -65,13 +65,13 @@ State StateOf(uint64_t entry) {
   return (entry & (kOfFile | kExclusive)) == kExclusive ? kOwn : kMapped;
 }
 
-// Calls what(mapping, page of it, state) for each page. False: the kernel does not tell.
+// Calls what(mapping, page of it, state) for each page. False: the kernel does not report it.
 template <typename What>
 bool EachPage(const What& what) {
   const int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
   uint64_t entries[512];
-  bool told = false;
+  bool known = false;
   for (size_t i = 0; i < watch->count; ++i) {
     const Mapping& mapping = watch->mappings[i];
     const size_t pages = (mapping.to - mapping.from) / PageSize();
@@ -83,11 +83,11 @@ bool EachPage(const What& what) {
       for (size_t at = 0; at < static_cast<size_t>(size) / sizeof entries[0]; ++at)
         what(mapping, page + at, StateOf(entries[at]));
       page += static_cast<size_t>(size) / sizeof entries[0];
-      told = true;
+      known = true;
     }
   }
   close(fd);
-  return told;
+  return known;
 }
 
 // What is private, and not the kernel's own.

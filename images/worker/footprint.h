@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The pages of memory that a piece of work touches, told ahead of it: a fork of the zygote does the
-// work (exercise.py) and looks which pages became its own or came to be mapped; a cell that waits
-// copies and maps the same ones, which the call then need not.
+// The pages of memory that a piece of work touches, learned ahead of it: a fork of the zygote does
+// the work (exercise.py) and finds out which pages were copied or mapped by it. A cell that waits
+// copies and maps the same pages ahead of its call.
 //
-// They are learned in the zygote only, of what is the same for all cells, and never of a call:
-// which pages a cell has would tell later calls what earlier ones did.
+// They are learned only in the zygote, from work that is the same for all cells, never from a call:
+// which pages a cell has would show later calls what earlier ones did.
 //
-// Where the kernel does not tell (/proc/self/pagemap) or cannot do it (MADV_POPULATE_WRITE, since
-// Linux 5.14), nothing changes. One thread.
+// Where the kernel does not report them (/proc/self/pagemap) or cannot do it (MADV_POPULATE_WRITE,
+// since Linux 5.14), nothing changes. One thread.
 #pragma once
 
 #include <stddef.h>
@@ -16,7 +16,7 @@
 namespace hutch {
 
 struct Footprint {
-  const char* bytes;  // nullptr: not to be had
+  const char* bytes;  // nullptr: not available
   size_t size;
 };
 

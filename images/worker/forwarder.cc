@@ -57,7 +57,7 @@ struct Listener {
 struct Flow {
   size_t begin, end;
   bool ended;  // its source has no more; what is here is still to be written
-  bool shut;   // and its destination has been told
+  bool shut;   // and its destination has been notified
   char* bytes;
 
   bool empty() const { return begin == end; }
@@ -187,7 +187,8 @@ void Serve() {
     int open = 0;
     for (Stream& stream : streams) {
       if (stream.state != State::kOpen) continue;
-      // An end that nothing is wanted of is left out: that it hung up would be told for ever.
+      // An end with nothing to wait for is left out: poll() would report its hang-up again and
+      // again.
       const short inner = Wanted(stream.up, stream.down);
       const short outer = Wanted(stream.down, stream.up);
       owners[open++] = &stream;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Frames of wire/cell_frame.h as Python sees them, and what a cell measures of the call that it
-// serves: everything that each call needs is done here, since the first run of Python code in a
-// fresh process costs a page fault for every few objects that it meets.
+// Frames of wire/cell_frame.h for Python code, and what a cell measures of the call it serves.
+// Everything that each call needs is done here, because Python code that runs for the first time in
+// a fresh process has a page fault for every few objects.
 //
 // Thread contract: one thread at a time.
 #pragma once
@@ -32,8 +32,8 @@ struct Received {
 };
 void CloseAll(Received* received);
 
-// Blocks for one datagram, into a frame that the next one replaces: nothing of it is left then.
-// nullptr, errno set: a failure, or no frame of ours (EPROTO).
+// Blocks until a datagram arrives. The frame is valid until the next call, which overwrites it.
+// nullptr, errno set: a failure, or not a valid frame (EPROTO).
 const Frame* Receive(int fd, Received* received);
 
 // The same, without the GIL.
@@ -41,7 +41,7 @@ const Frame* ReceiveUnlocked(int fd, Received* received);
 
 PyObject* RaiseErrno();
 
-// The sections of the call that came last, until the next frame does.
+// The sections of the last call received; valid until the next frame.
 inline constexpr int kSections = 4;
 struct CallSections {
   std::string_view identity;            // kIdentitySize bytes
@@ -57,32 +57,33 @@ struct CallSections {
     return false;
   }
 };
-// False: it is no call, and nothing to load before one.
+// False: the frame is neither a call nor a request to load one.
 bool SectionsOf(const Received& received, CallSections* sections);
 
 // As tuples, new references or nullptr; None for a section that came as a descriptor.
 PyObject* TupleOf(const CallSections& sections);
 PyObject* Descriptors(const Received& received);
 
-// Of the zygote, for its cells: which CPUs there are.
+// Called in the zygote, for its cells: finds out which CPUs there are.
 void LearnCpus();
 
 // Keeps this thread on `cpus` CPUs (0: on all), from `cpu` on (-1: from the one that it is on).
 void StayOn(int cpus, int cpu);
-// No more, if the last call ran for long: the next one takes a CPU that is idle then.
+// Ends that if the last call took long: the next call then runs on any idle CPU.
 void LeaveAfterLong();
 
-// From now on, what fork() makes of this process is known by IsFork(): it serves no call.
+// After this, IsFork() is true in processes that are forked from this one: they serve no call.
 void MindForks();
 bool IsFork();
 
-// What the reply tells of a call: when it came, and when each of its steps ended. Stays on `cpus`.
+// The times that a reply reports: when the call came, and when each of its steps ended. Stays on
+// `cpus`.
 void BeginMeasuring(int cpus, int cpu);
 uint64_t MeasureLoad();  // ns
 void MeasureRun();
 void MeasureEncoding();
 
-// False with an exception.
+// False: an exception is set.
 bool SendFrame(int fd, FrameHeader header, std::string_view payload = {});
 bool SendReply(int fd, FrameHeader header, iovec body);
 

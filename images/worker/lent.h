@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The memory of the host's in which large arguments of a call come: sealed memfds, mapped here so
-// that what is written to them stays in this process.
+// Large arguments of a call, which the host sends in sealed memfds. They are mapped privately, so
+// writes to them stay in this process.
+//
+// Thread contract: the GIL is held.
 #pragma once
 
 #define PY_SSIZE_T_CLEAN
@@ -12,8 +14,8 @@
 
 namespace hutch {
 
-// What the places in `table` (kCall, section 3) mean, as a list: a bytes each, or a writable view.
-// A new reference, or nullptr with an exception. Closes the descriptors, whatever comes of it.
+// The buffers at the places in `table` (kCall, section 3), as a list: each a bytes or a writable
+// view. A new reference, or nullptr with an exception. Closes the descriptors in any case.
 PyObject* BuffersOf(std::string_view table, std::span<const int> descriptors);
 
 // For a table of methods; ends with an empty entry.

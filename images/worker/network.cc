@@ -42,7 +42,7 @@ int listener_count = 0;
 int program = -1;
 pid_t forwarder = 0;
 
-// What tells of a network namespace that it was used, and costs little to read again: every packet
+// What shows that a network namespace was used, and costs little to read again: every packet
 // passes lo, what was refused without a packet is counted, and sockets that outlive their cell are
 // too. What else there is (TIME_WAIT, the counters of TCP) does not come about without a packet.
 struct Trace {

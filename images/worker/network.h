@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The slot's network namespace, where nothing but loopback is. It is kept from cell to cell, for a
-// new one costs a millisecond of CPU, unless a cell used it: ports, connections that wait to end
-// and counters would tell the next one of that.
+// The slot's network namespace, which has only a loopback device. It is kept from cell to cell,
+// because a new one costs a millisecond of CPU, unless a cell used it: ports, connections in
+// TIME_WAIT and counters would show that to the next one.
 //
 // The cell's side of a network: each host that the cell may reach has a loopback address there
 // (/etc/hosts names it), and a forwarder (forwarder.cc) listens on it before the cell exists.
 //
-// The slot binds the listeners, for ports below 1024 need a capability, and executes the forwarder,
-// which thereby has none. One for each cell: the slot ends it before it makes the next.
+// The slot binds the listeners, because ports below 1024 need a capability, and executes the
+// forwarder, which loses it by that. There is one for each cell: the slot ends it before the next.
 //
 // Thread contract: called in a slot, which is single-threaded; LoadNetwork() once.
 #pragma once
@@ -26,7 +26,7 @@ const char* LoadNetwork(const char* text, char* hosts, size_t size);
 // In a new namespace: its loopback, and how much its sockets may hold. nullptr, or the step that
 // failed, with errno set.
 const char* PrepareNetwork();
-// Keeps in mind what the namespace looks like unused. REQUIRES: no cell was in it yet.
+// Records the state of the unused namespace. REQUIRES: no cell was in it yet.
 void WatchNetwork();
 // Moves the calling process into a new namespace if the one of WatchNetwork() was used since; where
 // that was not called, does nothing. nullptr, or the step that failed, with errno set. REQUIRES: no
@@ -34,12 +34,12 @@ void WatchNetwork();
 const char* RenewNetwork();
 
 bool has_network();
-// A descriptor that is to be kept, as kForwarderFd; -1: none.
+// A descriptor to be kept as kForwarderFd; -1: none.
 int forwarder_program();
 
 // Starts the forwarder of one cell on `channel`. nullptr, or the step that failed, with errno set.
 const char* StartForwarder(int channel);
-// Ends it, if there is one, and waits for that.
+// Ends the forwarder, if there is one, and waits for its exit.
 void StopForwarder();
 
 }  // namespace hutch

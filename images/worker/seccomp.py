@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the two filters of seccomp.json: the container's profile, and what each cell adds.
+"""Makes the seccomp filters from seccomp.json: the profile of a worker's container, the filter that
+each cell adds to it, and the profile of a container that builds an environment.
 
-    python3 images/worker/seccomp.py          writes seccomp-worker.json, the same for gVisor, and
-                                              seccomp_delta.inc
-    python3 images/worker/seccomp.py --check  says whether they are what it would write
+    python3 images/worker/seccomp.py          writes seccomp-worker.json, the same for gVisor,
+                                              seccomp_delta.inc, and the builder's profile
+    python3 images/worker/seccomp.py --check  fails if one differs from what it would write
 
-A rule of seccomp.json: a name, what it does ("allow", "nothing", which tells the caller that it
-was done, or the errno that it answers), the reason, the calls. With "argument": only where that
-argument is one of "is", has one of the bits "any", is "more_than" a number, is the second of a pair
-"masked" by the first, and, with "above": [n, most], where argument n is also more than that.
-"given": [n, value]: only where argument n is that. "otherwise": the errno for any other value, but
-for those that other rules have "elsewhere". "to": in place of "is", every value up to that which no
-other rule of the call has. With "arguments": each is one of "is" (the bits of "mask" of it, where
-given), and what they are is one of "together"; "otherwise" is the errno for a value that goes with
-none of those before it. The profile refuses what no rule names (ENOSYS), the cell's filter lets it
-through. The tests of each rule are in tests/security/test_seccomp.py, by its name.
+A rule of seccomp.json has a name ("rule"), an effect ("does"), a reason and the calls it is about.
+The effect is "allow", "nothing" (the caller reads success, and nothing happens), or the errno that
+the call answers. Other fields limit a rule to some arguments:
 
-Of splice, tee, vmsplice and sendfile the profile has none: they leave pages in pipes and sockets
-that are mapped by nobody (of a huge page or a compound one all of it, for a byte), so that no watch
-sees them. Programs read and write instead, as on a kernel without them.
+    argument   the number of the argument that is compared, with one of:
+      is         it equals one of these values
+      any        it has one of these bits
+      more_than  it is above this number
+      masked     [mask, value]: its bits in the mask equal the value
+      to         every value up to this one that no other rule of the call has
+    above      [n, most]: also, argument n is above `most`
+    given      [n, value]: also, argument n equals the value
+    otherwise  the errno for every other value of the argument, except those that other rules of
+               the call handle, which are listed in "elsewhere"
+    arguments  several arguments, each with "is" and, where only some bits count, "mask"; the
+               combinations in "together" have the effect. "otherwise" of an argument is the errno
+               for a value that is in no combination with the arguments before it
+
+The profile refuses a call that no rule names (ENOSYS); the cell's filter lets it through. The
+builder's profile is the worker's, except that the rules in "builder" replace those of the worker
+for every call they name. tests/security/test_seccomp.py tries each rule of a worker by its name.
+
+The profile of workers has no splice, tee, vmsplice and sendfile: they leave pages in pipes and
+sockets that no process maps (for one byte of a huge or compound page, all of it), so the memory
+watch does not see them. Programs then read and write, as on a kernel without these calls.
 """
 
 from __future__ import annotations
@@ -50,7 +62,7 @@ def compare(argument: int, value: int, how: str = "EQ", mask: int | None = None)
 
 def together(rule: Rule, known: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     """Entries of which no two match the same call: libseccomp does not say which of them would
-    win. `known`: what the arguments before are."""
+    win. `known`: the names of the values of the arguments before."""
     arguments = rule["arguments"]
     before = [
         compare(one["argument"], one["is"][name], mask=one.get("mask"))
@@ -66,6 +78,8 @@ def together(rule: Rule, known: tuple[str, ...] = ()) -> list[dict[str, Any]]:
         if any(tuple(way[: len(known) + 1]) == (*known, name) for way in rule["together"])
     ]
     entries = [entry for name in good for entry in together(rule, (*known, name))]
+    if "otherwise" not in one:
+        return entries
     values = {one["is"][name] for name in good}
     refuse = {"comment": rule["reason"]} | action(one["otherwise"])
     gaps = [
@@ -79,7 +93,7 @@ def together(rule: Rule, known: tuple[str, ...] = ()) -> list[dict[str, Any]]:
 
 
 def values_of(rule: Rule, rules: list[Rule]) -> list[int]:
-    """Of the argument that the rule looks at: those for which it does what it says."""
+    """The values of the rule's argument for which the rule has its effect."""
     if "is" in rule:
         return sorted(rule["is"].values())
     others = {
@@ -131,8 +145,8 @@ GVISOR_NAMES = {"pselect6": "pselect"}
 
 
 def for_gvisor(rule: Rule) -> Rule:
-    """What runsc can read of a rule: it knows no masks, and no answer but EPERM. Behind its filter
-    is gVisor's kernel, not the host's."""
+    """The rule in terms that runsc can read: it has no masks, and no answer but EPERM. Behind its
+    filter is gVisor's kernel, not the host's."""
     more = [GVISOR_NAMES[name] for name in rule["calls"] if name in GVISOR_NAMES]
     if more:
         rule = rule | {"calls": rule["calls"] + more}
@@ -145,6 +159,15 @@ def for_gvisor(rule: Rule) -> Rule:
             "calls": rule["calls"]
         }
     return rule
+
+
+def for_builder(rules: list[Rule], own: list[Rule]) -> list[Rule]:
+    """The rules of `rules` without the calls of those in `own`, then those."""
+    replaced = {call for rule in own for call in rule["calls"]}
+    kept = [
+        rule | {"calls": [call for call in rule["calls"] if call not in replaced]} for rule in rules
+    ]
+    return [rule for rule in kept if rule["calls"]] + own
 
 
 class Program:
@@ -179,7 +202,7 @@ def jump(test: str, value: str) -> str:
 
 def delta(rules: list[Rule]) -> str:
     """The cell's own filter: classic BPF, one line an instruction. Only the low half of an argument
-    is looked at, as the kernel does for an int."""
+    is compared, as the kernel does for an int."""
     program = Program()
     program.add("LOAD", "offsetof(seccomp_data, arch)")
     program.add("JUMP", jump("BPF_JEQ", "kArchitecture"), "native", "", "other numbers otherwise")
@@ -254,6 +277,9 @@ def files() -> dict[Path, str]:
         HERE / "seccomp-worker.json": profile(rules["profile"]),
         HERE / "seccomp-gvisor.json": profile([for_gvisor(rule) for rule in rules["profile"]]),
         HERE / "seccomp_delta.inc": delta(rules["cell"]),
+        HERE.parent / "environment" / "seccomp-builder.json": profile(
+            for_builder(rules["profile"], rules["builder"])
+        ),
     }
 
 
@@ -261,7 +287,7 @@ def main() -> None:
     if sys.argv[1:] == ["--check"]:
         stale = [path.name for path, text in files().items() if path.read_text() != text]
         if stale:
-            sys.exit(f"{', '.join(stale)}: not what seccomp.py makes of seccomp.json; run it")
+            sys.exit(f"{', '.join(stale)}: differs from what seccomp.py makes; run it")
         return
     for path, text in files().items():
         path.write_text(text)

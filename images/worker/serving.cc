@@ -32,7 +32,7 @@ struct {
   PyObject *finish_program, *exit_program, *fail_program, *resume_chunk, *compiled, *filename,
       *main, *file_name, *annotations;
   PyObject *threading, *active_threads, *thread_exits;
-  PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *rehearse, *keep,
+  PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *warm_up, *keep,
       *flush, *builtins_name;
   int cpus;
 } own;
@@ -505,8 +505,9 @@ bool IsForUs(FrameKind kind, std::string_view identity) {
 
 enum class Served { kGone, kOther, kCall, kFailed };
 
-// One frame. kFailed: an exception is set. `rehearsed`: nobody's call, and never the last one.
-Served ServeOne(int fd, int cpus, bool skip_warm_up, bool rehearsed) {
+// Serves one frame. kFailed: an exception is set. `dummy`: a call of the warm-up, which is never
+// the last one.
+Served ServeOne(int fd, int cpus, bool skip_warm_up, bool dummy) {
   Received received;
   const Frame* const frame = ReceiveUnlocked(fd, &received);
   if (frame == nullptr) return RaiseErrno(), Served::kFailed;
@@ -520,7 +521,7 @@ Served ServeOne(int fd, int cpus, bool skip_warm_up, bool rehearsed) {
     CloseAll(&received);
     return Served::kOther;
   }
-  if (!rehearsed && !IsForUs(kind, call.identity)) {
+  if (!dummy && !IsForUs(kind, call.identity)) {
     SendFrame(fd, {.kind = FrameKind::kMisdirected, .id = id});
     _exit(kMisdirectedExit);
   }
@@ -559,8 +560,8 @@ bool CallEach(PyObject* functions) {
   return true;
 }
 
-bool Rehearse() {
-  PyObject* const done = PyObject_CallMethodObjArgs(own.worker, own.rehearse, nullptr);
+bool WarmUp() {
+  PyObject* const done = PyObject_CallMethodObjArgs(own.worker, own.warm_up, nullptr);
   Py_XDECREF(done);
   return done != nullptr;
 }
@@ -580,9 +581,9 @@ bool Rehearse() {
 [[noreturn]] void FailCell(uint64_t id) {
   PyObject* const error = TakeError();
   PyObject* const text = error == nullptr ? nullptr : PyObject_Repr(error);
-  const char* const told = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
+  const char* const reason = text == nullptr ? nullptr : PyUnicode_AsUTF8AndSize(text, nullptr);
   char message[200];
-  snprintf(message, sizeof message, "%s", told == nullptr ? "a cell's preparation" : told);
+  snprintf(message, sizeof message, "%s", reason == nullptr ? "a cell's preparation" : reason);
   SendFrame(kControlFd, {.kind = FrameKind::kFailed, .id = id}, message);
   _exit(72);
 }
@@ -603,7 +604,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                         &own.builtins_module, &PyDict_Type, &own.builtins, &own.cpus)) {
     return nullptr;
   }
-  Py_INCREF(args);  // for ever
+  Py_INCREF(args);  // never released
   LearnCpus();
   const struct {
     PyObject** name;
@@ -617,7 +618,7 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
                {&own.keep, "keep"},
                {&own.function_of, "function_of"},
                {&own.flush, "flush"},
-               {&own.rehearse, "rehearse"},
+               {&own.warm_up, "warm_up"},
                {&own.builtins_name, "__builtins__"},
                {&own.finish_program, "finish_program"},
                {&own.exit_program, "exit_program"},
@@ -648,7 +649,7 @@ PyObject* ServeOneOf(PyObject*, PyObject* args) {
 }  // namespace
 
 void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up) {
-  if (!CallEach(reseed) || (!skip_warm_up && !Rehearse())) FailCell(id);
+  if (!CallEach(reseed) || (!skip_warm_up && !WarmUp())) FailCell(id);
   SendFrame(kControlFd, {.kind = FrameKind::kCellReady, .id = id});
   close(kControlFd);
   PyGC_Enable();
@@ -656,7 +657,7 @@ void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up) {
   for (;;) {
     if ((skip_warm_up || HasFootprint()) &&
         !Comes(kCallFd, kIdleMs)) {  // nobody waits for this cell
-      if (skip_warm_up && !Rehearse()) PyErr_Print();
+      if (skip_warm_up && !WarmUp()) PyErr_Print();
       TakeFootprint();
       skip_warm_up = false;
     }
@@ -668,8 +669,8 @@ void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up) {
     }
     if (served != Served::kCall) continue;
     skip_warm_up = false;
-    // After its last call a cell sleeps until it is killed: that its socket closes would only wake
-    // it to compete with whoever has the result.
+    // After its last call a cell sleeps until it is killed: the closing of its socket would only
+    // wake it to compete with the reader of the result.
     if (!KeepsOn()) SleepForEver();
     LeaveAfterLong();
   }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Serves calls in the user process of a cell: what a plain call passes is done here, everything
-// else by call.py's Worker. A fresh process pays a page fault for every few objects that Python
-// code meets for the first time, so that the long way costs several times what the call itself
-// does.
+// Serves calls in the user process of a cell: plain calls here, all others in the Worker of
+// call.py. In a fresh process, Python code that runs for the first time has a page fault for every
+// few objects, which would cost several times what the call itself costs (docs/fast-path.md).
 //
-// A call is plain when its meta data says so (kPlain, wire/cell_frame.h) and no section of it came
-// as a descriptor. Of its result the plainest values are encoded here, as encode.py does it.
+// A call is plain if its meta data says so (kPlain, wire/cell_frame.h) and no section of it came as
+// a descriptor. Short results are encoded here, with the same bytes as encode.py.
 //
 // Thread contract: the only thread of its process, until user code starts others; the GIL is held.
 #pragma once
@@ -15,10 +14,9 @@
 
 namespace hutch {
 
-// Makes the calling process's state its own (`reseed`: a tuple of functions to be called), says
-// that the cell is ready, and serves: one call, or as many as come while the worker says `keep`.
-// `skip_warm_up`: the cell is ready without a warm-up, which follows once no call comes for a
-// while.
+// Calls the functions in the tuple `reseed`, which give the process a state of its own, reports the
+// cell as ready, and serves one call, or more as long as the worker's `keep` is true.
+// `skip_warm_up`: the warm-up is postponed until no call has come for a while.
 [[noreturn]] void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up);
 
 // For a table of methods; ends with an empty entry.

@@ -51,9 +51,9 @@ struct Mask {
   const char* path;
   const char* by;
 };
-// What a fresh /proc still shows of the host, whoever may read it: the owner is the host's root,
+// What a fresh /proc still shows of the host, readable or not: the owner is the host's root,
 // but not all is 0400. In /proc/locks stand the open-file locks of the whole machine, the host's
-// and those of other cells, which could so tell each other anything.
+// and those of other cells, which could communicate that way.
 constexpr Mask kMasks[] = {
     {"/proc/cmdline", kNothing},
     {"/proc/config.gz", kNothing},

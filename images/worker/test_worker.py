@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,109 @@ def test_short_and_long_way_of_a_call_answer_with_the_same_bytes(worker: Worker)
         both.append(answers)
         cell.kill()
     assert both[0] == both[1]
+
+
+PROGRAMS = {
+    "nothing": "pass",
+    "names": "import sys\ndef f(x):\n    return x + 1\ny = f(1)\nprint(sorted(globals()), sys.argv, sys.path[0])",
+    "main": "import sys\nm = sys.modules['__main__']\nprint(m is sys.modules[__name__], vars(m) is globals(), repr(m.__spec__), __file__, __annotations__, __builtins__)",
+    "replaced main": "import sys\ndel sys.modules['__main__']\nprint('gone')",
+    "input": "import sys\nprint(repr(sys.stdin.read()))",
+    "raises": "def f():\n    return 1 / 0\n\nf()",
+    "own hook": "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__, a[2].tb_lineno)\n1 / 0",
+    "exits": "import sys\nprint('a')\nsys.exit(3)",
+    "exits with text": "raise SystemExit('so it is')",
+    "exits with nothing": "raise SystemExit",
+    "no syntax": "x = (\n",
+    "warning": "x = 1\nprint(x is 1)",
+    "exit functions": "import atexit\natexit.register(print, 'at exit')\nprint('first')",
+    "exit function that fails": "import atexit\natexit.register(int, 'x')",
+    "thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('thread'))).start()\nprint('main')",
+    "one-line thread": "__import__('threading').Thread(target=lambda: (__import__('time').sleep(0.1), print('thread'))).start()",
+    "late log": "import logging, logging.handlers\nlogging.getLogger().addHandler(logging.handlers.MemoryHandler(9, target=logging.StreamHandler()))\nlogging.error('late')",
+    "finalizer": "class A:\n    def __del__(self): print('deleted')\na = A()",
+    "generator": "def g():\n    try: yield\n    finally: print('closed')\nx = g()\nnext(x)",
+    "open file": "f = open('out', 'w')\nf.write('x' * 10)",
+    "no newline": "import sys\nsys.stdout.write('a')\nsys.stderr.write('b')",
+    "closed stream": "import sys\nprint('a')\nsys.stdout.close()",
+    "killed": "import os\nos.kill(os.getpid(), 9)",
+    "fork": "import os\npid = os.fork()\nprint('child' if pid == 0 else os.waitpid(pid, 0)[1])",
+    "memory": "x = bytearray(1 << 40)",
+}
+
+
+def answer(cell: Cell) -> tuple[Any, ...]:
+    """All of a reply that does not depend on time, or how the cell ended without one."""
+    reply = cell.reply()
+    if reply is None:
+        end = ended(cell)
+        return end.exit_code, end.signal, end.limit
+    return reply.kind, reply.raw, reply.output, reply.errors, reply.usage["limit"]
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_answers_the_same_in_c_and_in_python(worker: Worker, source: str) -> None:
+    answers = []
+    for mark in (b"", b"R"):
+        cell = worker.cell()
+        for kind in (driver.LOAD, driver.CALL):
+            cell.arm(10_000)
+            meta = {"mode": "program"}
+            cell.send_call(source.encode(), meta, kind=kind, identity=ONE, mark=mark, marshalled=())
+        answers.append(answer(cell))
+        if not cell.gone:
+            cell.kill()
+    assert answers[0] == answers[1]
+
+
+def chunks() -> dict[str, tuple[Any, int, int]]:
+    """Functions that travel by value, how many items each is called for, and the reply."""
+
+    def of_each_kind(i: int) -> object:
+        if i % 10 == 7:
+            raise ValueError(f"number {i}")
+        kinds = (i, -i * 1.5, str(i), b"x" * i, None, True, [i, {"a": (i,)}], 1 << i, "\ud800", {i})
+        return kinds[i % 10]
+
+    def exits_at_five(i: int) -> int:
+        print(i)
+        if i == 5:
+            raise SystemExit(3)
+        return i
+
+    return {
+        "plain": (lambda i: 2 * i, 50, RESULT),
+        "of each kind": (of_each_kind, 30, RESULT),
+        "before the first error": (of_each_kind, 6, RESULT),
+        "long": (lambda i: "é" * (100 * i), 60, RESULT),
+        "printing": (exits_at_five, 5, RESULT),
+        "exiting": (exits_at_five, 9, RAISED),
+        "of no items": (exits_at_five, 0, RESULT),
+        "out of memory": (lambda i: len(bytearray(1 << (10 * i))), 5, RAISED),
+        "no data": (lambda i: print if i == 3 else i, 5, UNENCODABLE),
+    }
+
+
+@pytest.mark.parametrize("name", chunks())
+def test_a_chunk_answers_the_same_in_c_and_in_python(worker: Worker, name: str) -> None:
+    """The same values: Python writes a long list of numbers as an array, C never does."""
+    import cloudpickle
+
+    from hutch import _core
+
+    function, count, expected = chunks()[name]
+    code = cloudpickle.dumps(function, 5)
+    answers = []
+    for mark in (b"", b"C"):
+        cell = worker.cell()
+        cell.arm(10_000)
+        items = [(i,) for i in range(count)]
+        cell.send_call(code, {"mode": "chunk", "sources": {}}, mark=mark, marshalled=items)
+        kind, raw, *others = answer(cell)
+        assert kind == expected, raw
+        answers.append([_core.decode(raw, len(raw), {}, 1 << 24), *others])
+        cell.kill()
+    assert answers[0] == answers[1]
 
 
 def wait_for_affinity(process: int, cpus: list[int]) -> None:

@@ -16,7 +16,8 @@ struct Limits {
   uint64_t data_most_bytes = 0;  // and what the call may be lent
   uint64_t pids = 0;             // processes and threads of the user
   uint64_t nofile = 0;
-  bool host_kernel = true;  // false: gVisor, which keeps no books of some, and refuses to set them
+  bool host_kernel =
+      true;  // false: gVisor, which does not count some limits, and refuses to set them
 };
 
 // Each returns nullptr, or the name of the step that failed, with errno set.

@@ -10,10 +10,10 @@ package's `json.py` shadows nothing. There is no `site`: `.pth` files and `sitec
 packages are not executed.
 
 A module that hangs, kills the process, leaves threads running (a fork would copy its locks, not its
-threads) or holds open what no cell can have cannot stay: this process says so and ends, and the
-warden starts another one without it.
+threads) or holds open what no cell can have cannot stay: this process reports that and ends, and
+the warden starts another zygote without that module.
 
-Everything here runs in a process that packages share; nobody believes what it says of itself. One
+Everything here runs in a process that packages share; no reader trusts what it reports. One
 thread.
 """
 
@@ -43,16 +43,13 @@ CONTROL = 3
 CALL = 3  # in a cell
 CELL_CONTROL = 4  # in a slot, and in a cell until it is ready
 
-MAKE_SLOT, ZYGOTE_READY, SLOT_READY, FAILED = 32, 65, 66, 69
-CONFIG, IMPORTING, SKIP = 128, 129, 130
-
 ENVIRONMENT = "/opt/env"
 MODULES = "/opt/modules"
 # Whose files are the same in each cell, and can only be read there.
 SHARED = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 LOWEST = 10  # number of a descriptor that a package may hold
-REHEARSALS = 8  # the interpreter specializes code that has run that often
+WARM_UP_RUNS = 8  # the interpreter specializes code that has run that often
 SETUP = "setup()"  # no module has such a name, nor these:
 EXERCISE = "exercise of "
 FOOTPRINT = "footprint()"
@@ -61,7 +58,7 @@ MOST_LEFT_OUT = 2  # exercises, each of which costs a start; then all are
 FOOTPRINT_KB = 3072
 FOOTPRINT_SHARE = 32  # of what its memory may be
 PAGE_KB = os.sysconf("SC_PAGESIZE") >> 10
-FOOTPRINT_LIMIT = 1 << 20  # bytes that tell of one
+FOOTPRINT_LIMIT = 1 << 20  # the most bytes of one
 NOTES_LIMIT = 16 * 1024
 TEXT_LIMIT = 300
 
@@ -330,20 +327,20 @@ class Zygote:
         self.end()
 
     def start_again(self, name: str, reason: str) -> None:
-        self.cell.send(CONTROL, SKIP, 0, 0, 0, 0, f"{name}\t{reason}".encode())
+        self.cell.send(CONTROL, self.cell.SKIP, 0, 0, 0, 0, f"{name}\t{reason}".encode())
         os._exit(0)
 
     def exercise(self, exercise: Any, encode: Any, places: list[str]) -> None:
         """What a package's first use makes is made here. Its failure is nobody's concern."""
-        told = self.notes["exercised"] = {}
+        notes = self.notes["exercised"] = {}
         for name in exercise.names(places):
             known = EXERCISE + name
             if known in self.left_out or len(self.left_out) >= MOST_LEFT_OUT:
-                told[name] = self.left_out.get(known, "left out too")
+                notes[name] = self.left_out.get(known, "left out too")
                 continue
             self.begin(known, self.number("HUTCH_PRELOAD_SEC", 30))
             before, start = exercise.traces(), time.monotonic()
-            told[name] = exercise.run(name, encode) or round(time.monotonic() - start, 3)
+            notes[name] = exercise.run(name, encode) or round(time.monotonic() - start, 3)
             if settle_threads() > 1:
                 self.start_again(known, "left threads running")
             if exercise.left(before):
@@ -352,13 +349,13 @@ class Zygote:
         self.end()
 
     def learn_footprint(self, exercise: Any, encode: Any) -> None:
-        """Forks use each package that was asked for once more, as a call may, and tell which pages
-        that takes. Those that use others come first, and what has no room is left to the call."""
+        """Forks use each requested package once more, as a call may, and report which pages that
+        writes. Packages that use others come first; pages beyond the limit are left to the call."""
         if not self.exercises or FOOTPRINT in self.left_out or self.number("HUTCH_BARE", 0):
             return
         self.begin(FOOTPRINT, self.number("HUTCH_PRELOAD_SEC", 30))
         most = min(FOOTPRINT_KB, self.limits()[0] // FOOTPRINT_SHARE) // PAGE_KB
-        told = self.notes["footprint"] = {}
+        notes = self.notes["footprint"] = {}
         asked = {name.partition(".")[0] for name in self.notes["preloaded"]}
         for name in reversed(self.exercises):
             if name.partition(".")[0] not in asked:
@@ -366,7 +363,7 @@ class Zygote:
             pages = self.footprint_of(functools.partial(exercise.once, name, encode, whole=False))
             copied = self.cell.keep_footprint(pages, most)
             if copied:
-                told[name] = copied
+                notes[name] = copied
                 most -= copied
         self.end()
 
@@ -390,13 +387,13 @@ class Zygote:
 
     def begin(self, what: str, seconds: int) -> None:
         """The warden starts a zygote without it when it takes longer or ends the process."""
-        self.cell.send(CONTROL, IMPORTING, 0, 0, seconds, 0, what.encode()[:120])
+        self.cell.send(CONTROL, self.cell.IMPORTING, 0, 0, seconds, 0, what.encode()[:120])
 
     def end(self) -> None:
-        self.cell.send(CONTROL, IMPORTING, 0, 0, 0, 0)
+        self.cell.send(CONTROL, self.cell.IMPORTING, 0, 0, 0, 0)
 
     def set_up(self) -> None:
-        """The caller's own `setup=` function. Its failure is told; calls find nothing set up."""
+        """Runs the caller's `setup=` function. A failure goes into the notes."""
         path = self.config.get("HUTCH_SETUP")
         if not path:
             return
@@ -416,7 +413,7 @@ class Zygote:
     def prepare(self, call: Any) -> None:
         """What each cell needs and can be the same in all."""
         self.cell.find_openssl()
-        for _ in range(REHEARSALS):
+        for _ in range(WARM_UP_RUNS):
             self.cell.stir_openssl()  # makes its generators here, which takes milliseconds
         # Sources of random numbers that have no hook for a fork.
         self.reseed = (self.cell.stir_openssl,)
@@ -439,7 +436,7 @@ class Zygote:
         text = json.dumps(self.notes)
         if len(text) > NOTES_LIMIT:
             text = json.dumps({"preloaded": {}, "skipped": {"*": "too many notes"}})
-        self.cell.send(CONTROL, ZYGOTE_READY, 0, 0, 0, 0, text.encode())
+        self.cell.send(CONTROL, self.cell.ZYGOTE_READY, 0, 0, 0, 0, text.encode())
 
     def serve(self) -> None:
         while True:
@@ -447,14 +444,16 @@ class Zygote:
             if frame is None:
                 os._exit(0)
             kind, slot, _, _, _, _, descriptors = frame
-            if kind != MAKE_SLOT or len(descriptors) not in (1, 2):
+            if kind != self.cell.MAKE_SLOT or len(descriptors) not in (1, 2):
                 os._exit(70)
             if self.number("HUTCH_BARE", 0):
                 self.be_only_cell(slot, descriptors[0])
             try:
                 pid = self.cell.fork_slot()
             except OSError as error:
-                self.cell.send(CONTROL, FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot")
+                self.cell.send(
+                    CONTROL, self.cell.FAILED, slot, 0, error.errno or 0, 0, b"fork of a slot"
+                )
             else:
                 if pid == 0:
                     self.be_slot(slot, *descriptors)
@@ -469,10 +468,12 @@ class Zygote:
             cell.enter_slot(control, *self.limits(), mounts, cgroup, egress)
         except OSError as error:
             where = CELL_CONTROL if error.strerror == "/dev/null" else control
-            cell.send(where, FAILED, slot, 0, error.errno or 0, 0, str(error.strerror).encode())
+            cell.send(
+                where, cell.FAILED, slot, 0, error.errno or 0, 0, str(error.strerror).encode()
+            )
             os._exit(71)
         gc.disable()  # collecting is the call's business: it is switched on again in the cell
-        cell.send(CELL_CONTROL, SLOT_READY, slot, 0, 0, 0)
+        cell.send(CELL_CONTROL, cell.SLOT_READY, slot, 0, 0, 0)
         hooks = self.hooks
         cell.serve(hooks.before, hooks.parent, hooks.child, self.reseed)
 
@@ -480,10 +481,10 @@ class Zygote:
         """Where no namespaces are to be had, the container is the cell, and this its process."""
         try:
             gvisor = self.number("HUTCH_GVISOR", 0)
-            self.cell.enter_bare(control, slot, *self.limits(), gvisor, self.reseed)
+            self.cell.enter_single_cell(control, slot, *self.limits(), gvisor, self.reseed)
         except OSError as error:
             text = str(error.strerror).encode()
-            self.cell.send(CELL_CONTROL, FAILED, slot, 0, error.errno or 0, 0, text)
+            self.cell.send(CELL_CONTROL, self.cell.FAILED, slot, 0, error.errno or 0, 0, text)
             os._exit(71)
 
     def limits(self) -> tuple[int, int, int, int]:
@@ -495,12 +496,12 @@ class Zygote:
         )
 
 
-def rehearse(cell: Any, call: Any) -> None:
+def warm_up(cell: Any, call: Any) -> None:
     """What a first call makes, its caches and counters, is made here and not in each cell."""
     worker = call.Worker(cell, -1)
     worker.serve_with(0)
-    for _ in range(REHEARSALS):
-        worker.rehearse_all()
+    for _ in range(WARM_UP_RUNS):
+        worker.warm_up_all()
 
 
 def prepare_streams() -> None:
@@ -585,10 +586,10 @@ def main() -> None:
     leave_flags_to_ourselves()
     gc.disable()
     prepare_streams()
-    rehearse(cell, call)
+    warm_up(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
     frame = cell.recv(CONTROL)
-    if frame is None or frame[0] != CONFIG:
+    if frame is None or frame[0] != cell.CONFIG:
         sys.exit("zygote.py is started by hutch-warden")
     config = dict(
         item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
@@ -610,7 +611,7 @@ def main() -> None:
     hooks.end()
     zygote.exits.end()
     zygote.prepare(call)
-    # Held for ever by being open. In a bare worker there is nobody to meet.
+    # Held as long as it is open. In a single-cell worker there is no other cell to lock out.
     lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -314,6 +314,21 @@ def test_an_outcome_is_the_same_again(x: int, capfd: pytest.CaptureFixture[str])
     assert told(speak.options(cpu_sec=50).run(x)) == first
 
 
+def test_an_outcome_that_c_made_has_every_field() -> None:
+    made_in_python = hutch.Outcome("returned", 1.0)
+    for _ in range(2):  # by the long way, then by the fast path
+        outcome = speak.run(1)
+        for made, expected in (
+            (outcome, made_in_python),
+            (outcome.usage, made_in_python.usage),
+        ):
+            assert type(made) is type(expected)
+            for name in type(made).__slots__:
+                value, other = getattr(made, name), getattr(expected, name)
+                assert type(value) is type(other), name
+        assert outcome.timings.keys() == made_in_python.timings.keys()
+
+
 def test_an_outcome_is_shown_where_it_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     heard: list[str] = []
     shown, listened = speak.options(echo=True), speak.options(on_stdout=heard.append)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "images/worker/bare.h"
+#include "images/worker/single_cell.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,9 +23,9 @@ namespace {
 #define LOAD(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, field))
 #define JUMP_IF(value, yes, no) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (value), (yes), (no))
 
-// On gVisor PID 1 can be killed, and stopped, from inside: nobody signals the warden there. And
-// runsc answers EPERM where the container's profile says ENOSYS: libc would make no thread, and
-// programs would not do without what is not there.
+// On gVisor PID 1 can be killed, and stopped, from inside: this filter refuses signals to the
+// warden. And runsc answers EPERM where the container's profile says ENOSYS, which would keep libc
+// from making threads, and programs from falling back to other calls: the filter answers ENOSYS.
 sock_filter kWardenIsAlone[] = {
     LOAD(nr),
     JUMP_IF(__NR_clone3, 21, 0),
@@ -61,18 +61,18 @@ const char* ProtectWarden() {
 
 }  // namespace
 
-const char* EnterBare(const SlotOptions& options, int control, uint32_t slot, bool gvisor,
-                      uint64_t* id, bool* skip_warm_up) {
+const char* BecomeSingleCell(const SlotOptions& options, int control, uint32_t slot, bool gvisor,
+                             uint64_t* id, bool* skip_warm_up) {
   Limits limits = LimitsOf(options);
   limits.host_kernel = !gvisor;
   if (const char* failed = PlaceControl(control)) return failed;
   FrameHeader ready;
   ready.kind = FrameKind::kSlotReady;
   ready.a = slot;
-  if (send(kControlFd, &ready, sizeof ready, MSG_NOSIGNAL) < 0) return "tell the warden";
+  if (send(kControlFd, &ready, sizeof ready, MSG_NOSIGNAL) < 0) return "send to the warden";
   Received received;
   const Frame* frame = Receive(kControlFd, &received);
-  if (frame == nullptr) return "hear the warden";
+  if (frame == nullptr) return "receive from the warden";
   if (received.size < 0) _exit(0);
   if (frame->header.kind != FrameKind::kMakeCell || received.count != 3) _exit(70);
   *id = frame->header.id;
