@@ -427,7 +427,8 @@ Usage Warden::LookAt(int number, int64_t now) {
   static ProcessTable table;
   static ProcessTable before[kMaxSlots];
   Cell& cell = slots_[number].cell;
-  const Usage usage = MeasureProcesses(cell.proc, 1, Counting::kResident, &table);
+  const Usage usage =
+      MeasureProcesses(cell.proc, 1, Counting::kResident, &table, !gvisor_ && cell.spent.loses());
   cell.pids_peak = std::max(cell.pids_peak, usage.processes);
   if (!gvisor_) {
     cell.spent.Look(table.one, table.count, before[number].one, before[number].count, now,

@@ -9,7 +9,9 @@
 // make.
 // Pages of files are the image's and the environment's, and can be dropped; the pages that large
 // arguments came in are the caller's, but for what was written to. A process that made itself
-// undumpable hides its page counts; its whole resident size counts then.
+// undumpable hides its page counts; its whole resident size counts then. A process whose first
+// thread has ended is shown by another of its threads; one whose threads cannot be seen counts as
+// all of the host's memory.
 //
 // Reading shares, maps and open files waits for locks that the processes themselves hold, for as
 // long as they like: MeasureShares() and MeasureKernelObjects() are for the reader's thread
@@ -54,8 +56,9 @@ enum class Counting { kResident, kMost };
 
 // All processes that `proc`, a directory, shows, but `excluded_pid`. `times`, where it is given, is
 // filled with all of them, that one included; times are read with resident sizes alone.
+// `all_threads`: a process runs though its first thread does not, if another does.
 Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting,
-                       ProcessTable* times = nullptr);
+                       ProcessTable* times = nullptr, bool all_threads = false);
 
 // In the order of their numbers; how many there are, `most` at the most.
 inline constexpr int kMaxProcesses = 32768;  // more are not looked at in one round
@@ -90,8 +93,8 @@ struct KernelObjects {
 };
 KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid);
 
-// One process: anonymous, swapped and shared memory, or its resident size where the rest is hidden.
-uint64_t ResidentKb(int proc, pid_t pid);
+// The resident size of one process. `threads`, where it is known: how many it has.
+uint64_t ResidentKb(int proc, pid_t pid, uint32_t threads = UINT32_MAX);
 
 // What the kernel that `proc` belongs to has of anonymous and shared memory and of scratch: on
 // gVisor, whose kernel is the container's alone, and which reports no shares of processes.
