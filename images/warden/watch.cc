@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +27,9 @@ namespace hutch {
 namespace {
 
 constexpr char kLent[] = "/memfd:hutch-arguments";
+constexpr char kMemfd[] = "/memfd:";
 constexpr uint64_t kLittleKb = 1024;
+constexpr uint64_t kLittleScratchKb = 64;  // mapped by one process
 // Of the warden's own processor time, for the shares of one cell's processes: a walk takes 0.2 ms
 // for an ordinary one, 10 ms and more for one with as many maps as there may be. What is left then
 // counts by its resident size, so that nobody keeps the warden from its other cells. On a slow
@@ -48,6 +52,7 @@ constexpr uint64_t kBytesOfText = 4;
 constexpr int64_t kMaxWaitedUs = 300'000;
 constexpr int64_t kMaxObjectsNs = 50'000'000;  // of our own processor time, to count them
 constexpr size_t kMaxMapsText = 2 << 20;       // 1500 maps: with more, what comes after them counts
+constexpr size_t kMaxAreasText = 8 << 20;
 constexpr int kThreadTries = 8;
 constexpr unsigned kExiting = 0x4;  // PF_EXITING, of the flags in a thread's stat
 
@@ -80,6 +85,7 @@ uint64_t Field(const char* text, const char* name) {
 // A directory of /proc that shows a process: its own, or that of a thread of it.
 struct View {
   explicit View(pid_t pid) { snprintf(path, sizeof path, "%d", pid); }
+  explicit View(const char* name) { snprintf(path, sizeof path, "%s", name); }
   View(pid_t pid, pid_t thread) { snprintf(path, sizeof path, "%d/task/%d", pid, thread); }
   char path[64];
 };
@@ -191,59 +197,103 @@ Living FindThread(int proc, pid_t pid) {
 struct Share {
   uint64_t anonymous_kb = 0;
   uint64_t shared_kb = 0;
+  uint64_t scratch_kb = 0;  // mapped files of the scratch, and memory for a result
 };
 
-// Adds up, line by line, the pages of lent memory in the text of an smaps file.
-class LentPages {
+// One line of maps, or the first one of an area in smaps.
+struct Area {
+  uint64_t size = 0;
+  uint64_t offset = 0;
+  dev_t device = 0;
+  uint64_t inode = 0;
+  const char* path = "";
+
+  explicit Area(const char* line) {
+    unsigned long long begin = 0, end = 0, from = 0, number = 0;
+    unsigned high = 0, low = 0;
+    int path_at = 0;
+    if (sscanf(line, "%llx-%llx %*s %llx %x:%x %llu %n", &begin, &end, &from, &high, &low, &number,
+               &path_at) != 6) {
+      return;
+    }
+    size = end - begin;
+    offset = from;
+    device = makedev(high, low);
+    inode = number;
+    path = line + path_at;
+  }
+};
+
+// Adds up, line by line, what the text of an smaps file says of shared memory that has a name.
+class NamedPages {
  public:
+  explicit NamedPages(const Scratches& scratches) : scratches_(scratches) {}
   void Line(const char* line) {
     if (*line >= 'A' && *line <= 'Z') {
-      if (!inside_) return;
+      if (total_kb_ == nullptr) return;
       if (strncmp(line, "Pss:", 4) == 0) pss_kb_ = strtoull(line + 4, nullptr, 10);
       if (strncmp(line, "Anonymous:", 10) != 0) return;
       const uint64_t own_kb = strtoull(line + 10, nullptr, 10);  // written to, and so copied
-      total_kb_ += pss_kb_ - std::min(pss_kb_, own_kb);
+      *total_kb_ += pss_kb_ - std::min(pss_kb_, own_kb);
       return;
     }
-    int path = 0;
-    sscanf(line, "%*s %*s %*s %*s %*s %n", &path);
-    inside_ = path > 0 && strncmp(line + path, kLent, sizeof kLent - 1) == 0;
+    const Area area(line);
+    total_kb_ = nullptr;
+    if (area.inode != 0 && scratches_.Have(area.device)) {
+      total_kb_ = &scratch_kb_;
+    } else if (strncmp(area.path, kLent, sizeof kLent - 1) == 0) {
+      total_kb_ = &lent_kb_;
+    } else if (strncmp(area.path, kMemfd, sizeof kMemfd - 1) == 0) {
+      total_kb_ = &scratch_kb_;
+    }
   }
-  uint64_t total_kb() const { return total_kb_; }
+  uint64_t lent_kb() const { return lent_kb_; }
+  uint64_t scratch_kb() const { return scratch_kb_; }
 
  private:
-  bool inside_ = false;
+  const Scratches& scratches_;
+  uint64_t* total_kb_ = nullptr;  // what the area counts in; null: in neither
   uint64_t pss_kb_ = 0;
-  uint64_t total_kb_ = 0;
+  uint64_t lent_kb_ = 0;
+  uint64_t scratch_kb_ = 0;
 };
 
-// What a process maps of the memory that large arguments came in, which is the host's: a cell can
-// neither make a memfd nor write to that one. (client/segment.h names it; no file of a cell's can
-// be called so, since its root is read-only.)
-uint64_t LentKb(int proc, const View& view) {
+// Calls `body` with each line of a file, of `most` characters at the most. False: there are more,
+// or it is hidden.
+template <typename Body>
+bool EachLine(int proc, const View& view, const char* file, size_t most, Body body) {
   char text[32768];  // a path takes four times 4096 at most
   char path[128];
-  snprintf(path, sizeof path, "%s/smaps", view.path);
+  snprintf(path, sizeof path, "%s/%s", view.path, file);
   const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0) return 0;
-  LentPages lent;
+  if (fd < 0) return errno == ENOENT || errno == ESRCH;
   size_t have = 0;
-  ssize_t size;
-  for (size_t seen = 0;
-       seen < kMaxMapsText && (size = read(fd, text + have, sizeof text - 1 - have)) > 0;
+  ssize_t size = 0;
+  for (size_t seen = 0; seen < most && (size = read(fd, text + have, sizeof text - 1 - have)) > 0;
        seen += static_cast<size_t>(size)) {
     have += static_cast<size_t>(size);
     text[have] = '\0';
     char* line = text;
     for (char* end; (end = strchr(line, '\n')) != nullptr; line = end + 1) {
       *end = '\0';
-      lent.Line(line);
+      body(line);
     }
     have -= static_cast<size_t>(line - text);
     memmove(text, line, have);
   }
   close(fd);
-  return lent.total_kb();
+  return size == 0 || (size < 0 && errno == ESRCH);
+}
+
+// Of what a process maps of shared memory: what large arguments came in, which is the host's, since
+// a cell can neither make a memfd nor write to that one (client/segment.h names it); and what is
+// the scratch's or that of a result. No area of a cell's own can be called so: a file of the
+// scratch is known by its device, and the kernel puts the name that a process gives to an area in
+// brackets.
+NamedPages ReadNamed(int proc, const View& view, const Scratches& scratches) {
+  NamedPages named(scratches);
+  EachLine(proc, view, "smaps", kMaxMapsText, [&](const char* line) { named.Line(line); });
+  return named;
 }
 
 // Fills `text` with the status of a process. `*view` is what shows its memory. False: nothing does,
@@ -261,7 +311,7 @@ bool ReadStatus(int proc, pid_t pid, View* view, Text& text) {
   return false;
 }
 
-Share MeasureShare(int proc, pid_t pid) {
+Share MeasureShare(int proc, pid_t pid, const Scratches& scratches) {
   Text text;
   View view(pid);
   if (!ReadStatus(proc, pid, &view, text)) return {HostKb(), 0};
@@ -271,8 +321,12 @@ Share MeasureShare(int proc, pid_t pid) {
   Share share{Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:") + tables_kb,
               Field(text, "\nPss_Shmem:")};
   // The walk of all maps is worth it only where there may be something to take off.
-  if (share.shared_kb >= kLittleKb)
-    share.shared_kb -= std::min(share.shared_kb, LentKb(proc, view));
+  if (share.shared_kb >= (scratches.used_kb >= kLittleKb ? kLittleScratchKb : kLittleKb)) {
+    const NamedPages named = ReadNamed(proc, view, scratches);
+    share.shared_kb -= std::min(share.shared_kb, named.lent_kb());
+    share.scratch_kb = std::min(share.shared_kb, named.scratch_kb());
+    share.shared_kb -= share.scratch_kb;
+  }
   return share;
 }
 
@@ -433,6 +487,21 @@ void AddOpenFiles(int proc, const View& view, int64_t begun, PipeSet* pipes, Wai
   if (!listed) objects->whole &= errno == ENOENT || errno == ESRCH;
 }
 
+// The device of shared memory without a file; 0: none can be had.
+dev_t SharedDevice() {
+  const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const area = mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (area == MAP_FAILED) return 0;
+  char begin[32];
+  snprintf(begin, sizeof begin, "%lx-", reinterpret_cast<unsigned long>(area));
+  dev_t device = 0;
+  EachLine(AT_FDCWD, View("/proc/self"), "maps", kMaxAreasText, [&](const char* line) {
+    if (strncmp(line, begin, strlen(begin)) == 0) device = Area(line).device;
+  });
+  munmap(area, size);
+  return device;
+}
+
 // What a socket of the other families may hold, by the host's own settings.
 uint64_t BufferKb() {
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -498,7 +567,8 @@ size_t ListParents(int proc, ProcessParent* parents, size_t most) {
   return count;
 }
 
-Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t count) {
+Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t count,
+                    const Scratches& scratches) {
   Usage usage;
   static const int64_t max_walk_ns = MaxWalkNs();
   const int64_t begun = OwnNs();
@@ -512,10 +582,11 @@ Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t coun
     if (waiting.over() || OwnNs() - begun > max_walk_ns) {
       share = MeasureMost(proc, pid);
     } else {
-      waiting.In([&] { share = MeasureShare(proc, pid); });
+      waiting.In([&] { share = MeasureShare(proc, pid, scratches); });
     }
     usage.memory_kb += share.anonymous_kb;
     usage.shared_kb += share.shared_kb;
+    usage.scratch_kb += share.scratch_kb;
     return ++seen < kMaxProcesses;
   };
   if (only != nullptr) {
@@ -531,7 +602,7 @@ Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t coun
 HostMemory MeasureHost(int proc) {
   Text buffer;
   const char* text = ReadFile(proc, "meminfo", buffer);
-  return {Field(text, "\nMemAvailable:"), Field(text, "\nSUnreclaim:")};
+  return {Field(text, "\nMemAvailable:"), Field(text, "\nSUnreclaim:"), Field(text, "\nShmem:")};
 }
 
 unsigned Processors() {
@@ -573,6 +644,68 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid) {
   return objects;
 }
 
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid) {
+  // The kernel keeps shared memory without a file in a file system of its own.
+  static const dev_t device = SharedDevice();
+  SharedAreas areas;
+  const int64_t begun = OwnNs();
+  Waiting waiting;
+  EachNumberIn(proc, ".", [&](long number) {
+    const auto pid = static_cast<pid_t>(number);
+    if (pid == excluded_pid) return true;
+    const auto list = [&](const View& view) {
+      bool shown = false;
+      areas.whole &= EachLine(proc, view, "maps", kMaxAreasText, [&](const char* line) {
+        shown = true;
+        if (strstr(line, " 00:") == nullptr) return;  // most have no such device
+        const Area area(line);
+        if (area.inode == 0 || area.device != device) return;
+        if (strncmp(area.path, kMemfd, sizeof kMemfd - 1) == 0) return;
+        areas.Add(area.inode, (area.offset + area.size) / 1024);
+      });
+      return shown;
+    };
+    waiting.In([&] {
+      if (list(View(pid))) return;
+      const Living living = FindThread(proc, pid);
+      if (living.hidden || (living.thread != 0 && !list(View(pid, living.thread))))
+        areas.whole = false;
+    });
+    return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (areas.whole = false);
+  });
+  areas.walk_us = (OwnNs() - begun) / 1000;
+  areas.kept_waiting = waiting.over();
+  return areas;
+}
+
+void SharedAreas::Add(uint64_t inode, uint64_t kb, uint32_t unseen) {
+  for (size_t i = 0; i < count; ++i) {
+    if (one[i].inode != inode) continue;
+    one[i].kb = std::max(one[i].kb, kb);
+    return;
+  }
+  if (count == kMost) {
+    whole = false;
+  } else {
+    one[count++] = {inode, kb, unseen};
+  }
+}
+
+void SharedAreas::Remember(const SharedAreas& before) {
+  for (size_t i = 0; i < before.count; ++i) {
+    const auto& then = before.one[i];
+    bool seen = false;
+    for (size_t k = 0; k < count; ++k) seen = seen || one[k].inode == then.inode;
+    if (seen || then.unseen < kForgottenAfter) Add(then.inode, then.kb, then.unseen + 1);
+  }
+}
+
+uint64_t SharedAreas::MostKb(uint64_t least_kb) const {
+  uint64_t kb = 0;
+  for (size_t i = 0; i < count; ++i) kb += std::max(one[i].kb, least_kb);
+  return kb;
+}
+
 uint64_t KernelsMemoryKb(int proc) {
   Text text;
   return Field(ReadFile(proc, "meminfo", text), "\nAnonPages:");
@@ -592,6 +725,19 @@ uint64_t SocketKb(int proc) {
   const uint64_t used = Field(ReadFile(proc, View(1), "net/sockstat", text), "sockets: used");
   static const uint64_t socket_kb = std::max(kSocketKb, BufferKb());
   return used > kFreeSockets ? (used - kFreeSockets) * socket_kb : 0;
+}
+
+void Scratches::Add(int scratch, uint64_t used) {
+  struct stat file;
+  used_kb += used;
+  if (scratch >= 0 && count < kMost && fstat(scratch, &file) == 0) device[count++] = file.st_dev;
+}
+
+bool Scratches::Have(dev_t one) const {
+  for (size_t i = 0; i < count; ++i) {
+    if (device[i] == one) return true;
+  }
+  return false;
 }
 
 bool IsProc(int fd) { return IsDirectoryOf(fd, PROC_SUPER_MAGIC); }
