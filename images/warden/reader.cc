@@ -85,7 +85,8 @@ bool Reader::Waits() const {
 Reader::Answer MeasureExactly(const Reader::Job& job) {
   Reader::Answer answer;
   if (job.objects) answer.objects = MeasureKernelObjects(job.proc, 1);
-  answer.usage = MeasureShares(job.proc, 1, job.only, job.only_count);
+  if (job.areas) answer.areas = ListSharedAreas(job.proc, 1);
+  answer.usage = MeasureShares(job.proc, 1, job.only, job.only_count, job.scratches);
   return answer;
 }
 

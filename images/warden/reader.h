@@ -24,12 +24,15 @@ class Reader {
     uint64_t cell = 0;
     int proc = -1;  // the reader's own, which closes it
     bool objects = false;
+    bool areas = false;
+    Scratches scratches{};
     const pid_t* only = nullptr;  // these, not all that `proc` shows
     size_t only_count = 0;
   };
   struct Answer {
     Usage usage;
     KernelObjects objects;
+    SharedAreas areas;
   };
   using Measure = Answer (*)(const Job& job);
 

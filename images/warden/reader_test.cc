@@ -4,7 +4,11 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace hutch {
@@ -99,6 +103,91 @@ TEST(WatchTest, TheMostIsNeverLessThanTheShare) {
   EXPECT_GE(most.memory_kb + 1024, share.memory_kb);  // the kernel's counters lag
   EXPECT_FALSE(share.kept_waiting);
   EXPECT_EQ(held.back(), 'x');
+  close(proc);
+}
+
+// A child whose first thread ends, if `leaves`, while another one, which holds 32 MiB, waits or
+// runs until it is killed.
+class TwoThreads {
+ public:
+  TwoThreads(bool leaves, bool spins) {
+    int ready[2];
+    EXPECT_EQ(pipe2(ready, O_CLOEXEC), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      static std::vector<char> held;
+      static bool runs;
+      static int told;
+      runs = spins;
+      told = ready[1];
+      pthread_t thread;
+      pthread_create(
+          &thread, nullptr,
+          [](void*) -> void* {
+            held.assign(32 << 20, 'x');
+            usleep(50'000);
+            if (write(told, "x", 1) != 1) _exit(1);
+            for (;;) {
+              if (!runs) pause();
+            }
+          },
+          nullptr);
+      if (leaves) syscall(SYS_exit, 0);
+      for (;;) pause();
+    }
+    close(ready[1]);
+    char byte = 0;
+    EXPECT_EQ(read(ready[0], &byte, 1), 1);
+    close(ready[0]);
+  }
+  ~TwoThreads() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST(WatchTest, SeesAProcessWhoseFirstThreadHasEnded) {
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (const bool leaves : {false, true}) {
+    const TwoThreads child(leaves, false);
+    const pid_t pid = child.pid();
+    EXPECT_GE(ResidentKb(proc, pid), 32u << 10) << leaves;
+    EXPECT_GE(MeasureShares(proc, 0, &pid, 1).memory_kb, 32u << 10) << leaves;
+  }
+  close(proc);
+}
+
+TEST(WatchTest, AProcessThatIsNotWaitedForHasNoMemory) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  siginfo_t info{};
+  EXPECT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  EXPECT_EQ(ResidentKb(proc, pid), 0u);
+  EXPECT_EQ(MeasureShares(proc, 0, &pid, 1).memory_kb, 0u);
+  waitpid(pid, nullptr, 0);
+  close(proc);
+}
+
+TEST(WatchTest, AProcessRunsWhereAnyThreadOfItDoes) {
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  static ProcessTable table;
+  const auto runs = [&](pid_t pid, bool all_threads) {
+    MeasureProcesses(proc, 0, Counting::kResident, &table, all_threads);
+    for (size_t i = 0; i < table.count; ++i) {
+      if (table.one[i].pid == pid) return table.one[i].running;
+    }
+    ADD_FAILURE() << "it is not in the table";
+    return false;
+  };
+  const TwoThreads left_spins(true, true), left_waits(true, false), spins(false, true);
+  EXPECT_TRUE(runs(left_spins.pid(), false));
+  EXPECT_FALSE(runs(left_waits.pid(), false));
+  EXPECT_TRUE(runs(spins.pid(), true));
   close(proc);
 }
 

@@ -67,6 +67,9 @@ void Warden::SendReaders() {
     } else {
       job.cell = cell->id;
       job.objects = std::exchange(cell->wanted_objects, false);
+      job.areas = std::exchange(cell->wanted_areas, false);
+      job.scratches.Add(cell->scratch, cell->scratch_kb);
+      for (const int more : more_scratch_) job.scratches.Add(more, 0);
       cell->wanted = false;
       cell->reader = reader;
     }
@@ -88,7 +91,7 @@ void Warden::OnReaders() {
 void Warden::TakeAnswer(const Reader::Job& job, const Reader::Answer& answer) {
   if (job.owner == kWorker) {
     own_reader_ = nullptr;
-    JudgeWorker(answer.usage.memory_kb + answer.usage.shared_kb);
+    JudgeWorker(answer.usage.memory_kb + answer.usage.shared_kb + answer.usage.scratch_kb);
     return;
   }
   Cell* const cell = &slots_[job.owner].cell;
@@ -96,13 +99,16 @@ void Warden::TakeAnswer(const Reader::Job& job, const Reader::Answer& answer) {
   cell->reader = nullptr;
   if (cell->state != CellState::kReady || cell->end != kEndedItself) return;
   const int64_t now = NowUs();
-  cell->slow = cell->slow || answer.usage.kept_waiting || answer.objects.kept_waiting;
+  cell->slow = cell->slow || answer.usage.kept_waiting || answer.objects.kept_waiting ||
+               answer.areas.kept_waiting;
   // One cell has a fifth of a processor at most, and half of it while it grows: what it takes in
   // the meantime nobody sees.
-  const int64_t walk_us = answer.usage.walk_us + answer.objects.walk_us;
+  const int64_t walk_us = answer.usage.walk_us + answer.objects.walk_us + answer.areas.walk_us;
   cell->exact_after_us = now + 5 * walk_us;
   cell->exact_if_grown_us = now + 2 * walk_us;
+  cell->shared_kb = answer.usage.shared_kb;
   if (job.objects) TakeObjects(cell, answer.objects);
+  if (job.areas) TakeAreas(cell, answer.areas);
   const uint64_t exact_kb = Sum(*cell, answer.usage, Scratch(*cell), now);
   if (cell->armed_us != 0) return TakeMemory(cell, exact_kb, cell->asked_kb);
   parked_kb_ = exact_kb;
@@ -135,6 +141,7 @@ void Warden::WatchReaders(int64_t now) {
     if (job.objects)
       cell->kernel_kb =
           std::max(cell->kernel_kb, host_.slab_kb - std::min(host_.slab_kb, cell->least_slab_kb));
+    if (job.areas) cell->areas_kb = std::max(cell->areas_kb, SharedGrowthKb(*cell));
     const int64_t begun_us = NowUs();
     const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
     cell->exact_if_grown_us = now + 2 * (NowUs() - begun_us);

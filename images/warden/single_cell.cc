@@ -34,7 +34,8 @@ void Warden::TakeSingleCell(Cell* cell) {
   more_scratch_[0] = OpenScratch("/tmp");
   more_scratch_[1] = OpenScratch("/dev/shm");
   const Usage usage = MeasureShares(cell->proc, 1);
-  cell->base_kb = gvisor_ ? KernelsMemoryKb(cell->proc) : usage.memory_kb + usage.shared_kb;
+  cell->base_kb =
+      gvisor_ ? KernelsMemoryKb(cell->proc) : usage.memory_kb + usage.shared_kb + usage.scratch_kb;
   cell->base_cpu_us = MeasureProcesses(cell->proc, 1, Counting::kResident).cpu_us;
   if (!gvisor_) parked_most_kb_ = MostOf(*cell, Scratch(*cell), 0);
 }

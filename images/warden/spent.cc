@@ -58,8 +58,9 @@ void SpentTime::AddSample(const ProcessTimes* processes, size_t count, const Pro
 }
 
 uint64_t SpentTime::lost_us() const {
-  return faults_.certain() < kProof ? seen_.certain()
-                                    : std::max(seen_.certain(), estimated_.certain());
+  return loses() ? std::max(seen_.certain(), estimated_.certain()) : seen_.certain();
 }
+
+bool SpentTime::loses() const { return faults_.certain() >= kProof; }
 
 }  // namespace hutch

@@ -26,8 +26,9 @@ namespace hutch {
 struct ProcessTimes {
   pid_t pid = 0;
   pid_t parent = 0;
-  bool running = false;  // or ready to run
-  uint32_t threads = 0;
+  bool running = false;  // or ready to run: its first thread, or others where that one is not
+  uint32_t threads = 0;  // all, or those others
+  uint32_t all_threads = 0;
   uint64_t began = 0;     // distinguishes it from an earlier process with that number
   uint64_t cpu_us = 0;    // its own, and of children that it waited for
   uint64_t given_us = 0;  // of the latter
@@ -49,6 +50,9 @@ class SpentTime {
 
   // What is missing from what the living have.
   uint64_t lost_us() const;
+
+  // Whether processes go without being waited for, so that their last samples matter.
+  bool loses() const;
 
  private:
   // What went away without being received. A process may be gone, and its parent's times have been

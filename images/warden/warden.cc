@@ -42,6 +42,9 @@ constexpr int64_t kReturningUs = 2'000'000;  // for a result to be written, of a
 // A loss of the host's memory after which the kernel objects of a cell are measured.
 constexpr uint64_t kSlabStepKb = 8 << 10;
 constexpr uint64_t kAvailableStepKb = 32 << 10;
+// A growth of the host's shared memory that is worth a look at a cell's shared areas; also what an
+// area may have held before a look saw it.
+constexpr uint64_t kSharedStepKb = 8 << 10;
 
 }  // namespace
 
@@ -432,7 +435,8 @@ Usage Warden::SampleCell(int number, int64_t now) {
   static ProcessTable table;
   static ProcessTable before[kMaxSlots];
   Cell& cell = slots_[number].cell;
-  const Usage usage = MeasureProcesses(cell.proc, 1, Counting::kResident, &table);
+  const Usage usage =
+      MeasureProcesses(cell.proc, 1, Counting::kResident, &table, !gvisor_ && cell.spent.loses());
   cell.pids_peak = std::max(cell.pids_peak, usage.processes);
   if (!gvisor_) {
     cell.spent.AddSample(table.one, table.count, before[number].one, before[number].count, now,
@@ -449,9 +453,9 @@ uint64_t Warden::Sum(const Cell& cell, const Usage& usage, const ScratchUse& scr
                      int64_t now) const {
   // What it returns is on its way for a while, and its own for good if it never comes.
   const bool kept = cell.result_kb != 0 && now - cell.result_us > kReturningUs;
-  // Scratch that is mapped counts in both; at worst its size is forgiven where both are full.
-  const uint64_t all = usage.memory_kb +
-                       std::max(usage.shared_kb, scratch.used_kb + (kept ? cell.result_kb : 0)) +
+  // Scratch that is mapped counts once.
+  const uint64_t all = usage.memory_kb + std::max(usage.shared_kb, cell.areas_kb) +
+                       std::max(usage.scratch_kb, scratch.used_kb + (kept ? cell.result_kb : 0)) +
                        SocketKb(cell.proc) + cell.kernel_kb;
   return all - std::min(all, cell.base_kb);
 }
@@ -477,6 +481,42 @@ bool Warden::HostLostMemory(Cell* cell) const {
          host_.available_kb + kAvailableStepKb < cell->host.available_kb;
 }
 
+// Of the host's shared memory, what is neither in a scratch of ours nor mapped in another cell.
+uint64_t Warden::UnexplainedKb(const Cell& cell) const {
+  uint64_t known_kb = 0;
+  for (const Slot& slot : slots_) {
+    known_kb += slot.cell.scratch_kb;
+    if (&slot.cell != &cell) known_kb += slot.cell.shared_kb;
+  }
+  return host_.shmem_kb - std::min(host_.shmem_kb, known_kb);
+}
+
+// How much more of it there is than when the call began.
+uint64_t Warden::SharedGrowthKb(const Cell& cell) const {
+  const uint64_t now_kb = UnexplainedKb(cell);
+  return now_kb - std::min(now_kb, cell.least_unexplained_kb);
+}
+
+// Whether there is so much more than at the last look at this cell's shared areas that it is worth
+// another one. As above, the host's numbers do not show whose it is.
+bool Warden::HostSharesMore(Cell* cell) const {
+  const uint64_t now_kb = UnexplainedKb(*cell);
+  cell->least_unexplained_kb = std::min(cell->least_unexplained_kb, now_kb);
+  cell->unexplained_kb = std::min(cell->unexplained_kb, now_kb);
+  return now_kb > cell->unexplained_kb + kSharedStepKb;
+}
+
+// A call answers for what its areas may hold, but for no more than the host has lost since it
+// began: one with small areas is not blamed for what others take.
+void Warden::TakeAreas(Cell* cell, const SharedAreas& areas) const {
+  SharedAreas all = areas;
+  all.Remember(cell->areas);
+  cell->areas = all;
+  const uint64_t growth_kb = SharedGrowthKb(*cell);
+  cell->areas_kb = all.whole ? std::min(all.MostKb(kSharedStepKb), growth_kb) : growth_kb;
+  cell->unexplained_kb = UnexplainedKb(*cell);
+}
+
 void Warden::TakeObjects(Cell* cell, const KernelObjects& objects) const {
   cell->kernel_kb = objects.bytes / 1024;
   // Who hides what it has made answers for what the host has lost meanwhile.
@@ -496,6 +536,7 @@ void Warden::WatchCell(int number, int64_t now) {
   Cell* const cell = &slots_[number].cell;
   if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
+  cell->scratch_kb = scratch.used_kb;
   const Usage usage = SampleCell(number, now);
   cell->quiet = cell->loading && cell->sampled_us != 0 && cell->cpu_us == cell->seen_cpu_us;
   cell->sampled_us = now;
@@ -506,22 +547,24 @@ void Warden::WatchCell(int number, int64_t now) {
     return Kill(cell, kKilled, kLimitPids);
   if (files_ != 0 && scratch.files > files_) return Kill(cell, kKilled, kLimitDisk);
   const bool lost = !gvisor_ && HostLostMemory(cell) && !WallIsDown("objects");
+  const bool unseen = !gvisor_ && HostSharesMore(cell) && !WallIsDown("objects");
   const uint64_t resident_kb =
       usage.memory_kb + scratch.used_kb + SocketKb(cell->proc) + cell->kernel_kb + cell->result_kb;
-  const bool suspect = lost || resident_kb > watch_kb_ + cell->base_kb;
+  const bool suspect = lost || unseen || resident_kb > watch_kb_ + cell->base_kb;
   if (!suspect && !gvisor_ && cell->samples++ % kExactEvery != 0) return;
   const bool grown = cell->exact_kb + resident_kb > watch_kb_ + cell->resident_kb;
   if (now < (grown ? cell->exact_if_grown_us : cell->exact_after_us)) return;
   if (gvisor_) return TakeMemory(cell, MostOf(*cell, scratch, now), resident_kb);
   if (cell->reader != nullptr) return;
   // Who keeps a reader waiting is sent none while there is nothing to find.
-  if (cell->slow && !lost) {
+  if (cell->slow && !lost && !unseen) {
     const bool within = MostOf(*cell, scratch, now) <= watch_kb_;
     cell->exact_after_us = now + 5 * (NowUs() - now);
     if (within) return;
   }
   cell->wanted = true;
   cell->wanted_objects = lost || cell->kernel_kb > kSlabStepKb;
+  cell->wanted_areas = unseen || cell->areas_kb != 0;
   cell->asked_kb = resident_kb;
 }
 

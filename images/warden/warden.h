@@ -100,8 +100,17 @@ class Warden {
     HostMemory host;  // the most that was available, the least slab since the last sample
     uint64_t least_slab_kb = 0;  // since it was armed
     uint64_t kernel_kb = 0;      // of kernel objects, as last seen
-    bool wanted = false;         // an exact measurement, of objects too
+    uint64_t scratch_kb = 0;     // as measured last
+    uint64_t shared_kb = 0;      // likewise: shared memory that its processes map
+    // Of the host's shared memory what no cell is known to have (UnexplainedKb): the least since it
+    // was armed, and since the last look at its shared areas.
+    uint64_t least_unexplained_kb = UINT64_MAX;
+    uint64_t unexplained_kb = UINT64_MAX;
+    SharedAreas areas;      // as measured last
+    uint64_t areas_kb = 0;  // what they may hold
+    bool wanted = false;    // an exact measurement, of objects too
     bool wanted_objects = false;
+    bool wanted_areas = false;
     const Reader* reader = nullptr;  // at its processes now
     uint64_t asked_kb = 0;           // its resident size when it was sent
     uint32_t waits = 0;              // ticks at which it was kept waiting
@@ -175,6 +184,10 @@ class Warden {
   uint64_t Sum(const Cell& cell, const Usage& usage, const ScratchUse& scratch, int64_t now) const;
   uint64_t MostOf(const Cell& cell, const ScratchUse& scratch, int64_t now) const;
   bool HostLostMemory(Cell* cell) const;
+  uint64_t UnexplainedKb(const Cell& cell) const;
+  uint64_t SharedGrowthKb(const Cell& cell) const;
+  bool HostSharesMore(Cell* cell) const;
+  void TakeAreas(Cell* cell, const SharedAreas& areas) const;
   void TakeObjects(Cell* cell, const KernelObjects& objects) const;
   void TakeMemory(Cell* cell, uint64_t exact_kb, uint64_t resident_kb);
   void WatchWorker();

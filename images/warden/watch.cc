@@ -9,11 +9,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -25,7 +27,9 @@ namespace hutch {
 namespace {
 
 constexpr char kLent[] = "/memfd:hutch-arguments";
+constexpr char kMemfd[] = "/memfd:";
 constexpr uint64_t kLittleKb = 1024;
+constexpr uint64_t kLittleScratchKb = 64;  // mapped by one process
 // Of the warden's own processor time, for the shares of one cell's processes: a walk takes 0.2 ms
 // for an ordinary one, 10 ms and more for one with as many maps as there may be. What is left then
 // counts by its resident size, so that nobody keeps the warden from its other cells. On a slow
@@ -48,6 +52,9 @@ constexpr uint64_t kBytesOfText = 4;
 constexpr int64_t kMaxWaitedUs = 300'000;
 constexpr int64_t kMaxObjectsNs = 50'000'000;  // of our own processor time, to count them
 constexpr size_t kMaxMapsText = 2 << 20;       // 1500 maps: with more, what comes after them counts
+constexpr size_t kMaxAreasText = 8 << 20;
+constexpr int kThreadTries = 8;
+constexpr unsigned kExiting = 0x4;  // PF_EXITING, of the flags in a thread's stat
 
 struct DirectoryEntry {  // of getdents64
   uint64_t inode;
@@ -70,102 +77,288 @@ const char* ReadFile(int proc, const char* path, Text& text) {
   return text;
 }
 
-const char* ReadFile(int proc, pid_t pid, const char* file, Text& text) {
-  char path[64];
-  snprintf(path, sizeof path, "%d/%s", pid, file);
-  return ReadFile(proc, path, text);
-}
-
 uint64_t Field(const char* text, const char* name) {
   const char* found = strstr(text, name);
   return found == nullptr ? 0 : strtoull(found + strlen(name), nullptr, 10);
 }
 
+// A directory of /proc that shows a process: its own, or that of a thread of it.
+struct View {
+  explicit View(pid_t pid) { snprintf(path, sizeof path, "%d", pid); }
+  explicit View(const char* name) { snprintf(path, sizeof path, "%s", name); }
+  View(pid_t pid, pid_t thread) { snprintf(path, sizeof path, "%d/task/%d", pid, thread); }
+  char path[64];
+};
+
+const char* ReadFile(int proc, const View& view, const char* file, Text& text) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", view.path, file);
+  return ReadFile(proc, path, text);
+}
+
+// Calls `body` with each name in a directory that is a number, until it returns false.
+template <typename Body>
+void EachNumber(int directory, Body body) {
+  alignas(DirectoryEntry) char entries[8192];
+  for (;;) {
+    const long size = syscall(SYS_getdents64, directory, entries, sizeof entries);
+    if (size <= 0) return;
+    for (long at = 0; at < size;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
+      at += entry->length;
+      if (entry->name[0] < '0' || entry->name[0] > '9') continue;
+      if (!body(strtol(entry->name, nullptr, 10))) return;
+    }
+  }
+}
+
+// The same, with a place in the list of its own, as others may go through it meanwhile. False:
+// errno says why it cannot be opened.
+template <typename Body>
+bool EachNumberIn(int proc, const char* path, Body body) {
+  const int list = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (list < 0) return false;
+  EachNumber(list, body);
+  close(list);
+  return true;
+}
+
+uint64_t ResidentPages(int proc, const View& view) {
+  unsigned long long pages = 0;
+  Text text;
+  sscanf(ReadFile(proc, view, "statm", text), "%*u %llu", &pages);
+  return pages;
+}
+
+uint64_t PageKb() {
+  static const uint64_t page_kb = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 1024;
+  return page_kb;
+}
+
+// What counts for a process whose memory cannot be seen: all that the host has.
+uint64_t HostKb() {
+  static const uint64_t host_kb = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * PageKb();
+  return host_kb;
+}
+
+struct ThreadState {
+  bool exiting = true;  // or gone
+  bool running = false;
+};
+
+ThreadState StateOf(int proc, const View& thread) {
+  Text buffer;
+  const char* text = ReadFile(proc, thread, "stat", buffer);
+  const char* after_name = strrchr(text, ')');
+  char state = 0;
+  unsigned flags = 0;
+  if (after_name == nullptr ||
+      sscanf(after_name + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2) {
+    return {};
+  }
+  return {(flags & kExiting) != 0, state == 'R'};
+}
+
+// The files that /proc shows of a process are those of its first thread, and are empty once that
+// one has ended, though others live on. Finds a living thread of such a process.
+struct Living {
+  pid_t thread = 0;     // 0: there is none that can be seen
+  uint64_t pages = 0;   // resident ones of the process
+  bool hidden = false;  // its threads take turns so fast that none can be seen: an honest program
+                        // has at least one that stays
+};
+
+Living FindThread(int proc, pid_t pid) {
+  const View process(pid);
+  char tasks[80];
+  snprintf(tasks, sizeof tasks, "%s/task", process.path);
+  uint64_t before = 0;
+  for (int i = 0; i < kThreadTries; ++i) {
+    Living found;
+    bool all_end = true;
+    uint64_t listed = 1;
+    EachNumberIn(proc, tasks, [&](long number) {
+      const auto thread = static_cast<pid_t>(number);
+      listed = listed * 0x9E3779B97F4A7C15u + static_cast<uint64_t>(number);
+      const View view(pid, thread);
+      found.pages = ResidentPages(proc, view);
+      if (found.pages != 0) found.thread = thread;
+      if (found.pages == 0) all_end = all_end && StateOf(proc, view).exiting;
+      return found.pages == 0;
+    });
+    if (found.thread != 0) return found;
+    // A thread that is exiting makes no other one: if no other is there now, the process ends.
+    if (all_end && (listed == 1 || listed == before)) return {};
+    before = all_end ? listed : 0;
+  }
+  return {.hidden = true};
+}
+
 struct Share {
   uint64_t anonymous_kb = 0;
   uint64_t shared_kb = 0;
+  uint64_t scratch_kb = 0;  // mapped files of the scratch, and memory for a result
 };
 
-// Adds up, line by line, the pages of lent memory in the text of an smaps file.
-class LentPages {
+// One line of maps, or the first one of an area in smaps.
+struct Area {
+  uint64_t size = 0;
+  uint64_t offset = 0;
+  dev_t device = 0;
+  uint64_t inode = 0;
+  const char* path = "";
+
+  explicit Area(const char* line) {
+    unsigned long long begin = 0, end = 0, from = 0, number = 0;
+    unsigned high = 0, low = 0;
+    int path_at = 0;
+    if (sscanf(line, "%llx-%llx %*s %llx %x:%x %llu %n", &begin, &end, &from, &high, &low, &number,
+               &path_at) != 6) {
+      return;
+    }
+    size = end - begin;
+    offset = from;
+    device = makedev(high, low);
+    inode = number;
+    path = line + path_at;
+  }
+};
+
+// Adds up, line by line, what the text of an smaps file says of shared memory that has a name.
+class NamedPages {
  public:
+  explicit NamedPages(const Scratches& scratches) : scratches_(scratches) {}
   void Line(const char* line) {
     if (*line >= 'A' && *line <= 'Z') {
-      if (!inside_) return;
+      if (total_kb_ == nullptr) return;
       if (strncmp(line, "Pss:", 4) == 0) pss_kb_ = strtoull(line + 4, nullptr, 10);
       if (strncmp(line, "Anonymous:", 10) != 0) return;
       const uint64_t own_kb = strtoull(line + 10, nullptr, 10);  // written to, and so copied
-      total_kb_ += pss_kb_ - std::min(pss_kb_, own_kb);
+      *total_kb_ += pss_kb_ - std::min(pss_kb_, own_kb);
       return;
     }
-    int path = 0;
-    sscanf(line, "%*s %*s %*s %*s %*s %n", &path);
-    inside_ = path > 0 && strncmp(line + path, kLent, sizeof kLent - 1) == 0;
+    const Area area(line);
+    total_kb_ = nullptr;
+    if (area.inode != 0 && scratches_.Have(area.device)) {
+      total_kb_ = &scratch_kb_;
+    } else if (strncmp(area.path, kLent, sizeof kLent - 1) == 0) {
+      total_kb_ = &lent_kb_;
+    } else if (strncmp(area.path, kMemfd, sizeof kMemfd - 1) == 0) {
+      total_kb_ = &scratch_kb_;
+    }
   }
-  uint64_t total_kb() const { return total_kb_; }
+  uint64_t lent_kb() const { return lent_kb_; }
+  uint64_t scratch_kb() const { return scratch_kb_; }
 
  private:
-  bool inside_ = false;
+  const Scratches& scratches_;
+  uint64_t* total_kb_ = nullptr;  // what the area counts in; null: in neither
   uint64_t pss_kb_ = 0;
-  uint64_t total_kb_ = 0;
+  uint64_t lent_kb_ = 0;
+  uint64_t scratch_kb_ = 0;
 };
 
-// What a process maps of the memory that large arguments came in, which is the host's: a cell can
-// neither make a memfd nor write to that one. (client/segment.h names it; no file of a cell's can
-// be called so, since its root is read-only.)
-uint64_t LentKb(int proc, pid_t pid) {
+// Calls `body` with each line of a file, of `most` characters at the most. False: there are more,
+// or it is hidden.
+template <typename Body>
+bool EachLine(int proc, const View& view, const char* file, size_t most, Body body) {
   char text[32768];  // a path takes four times 4096 at most
-  char path[64];
-  snprintf(path, sizeof path, "%d/smaps", pid);
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", view.path, file);
   const int fd = openat(proc, path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-  if (fd < 0) return 0;
-  LentPages lent;
+  if (fd < 0) return errno == ENOENT || errno == ESRCH;
   size_t have = 0;
-  ssize_t size;
-  for (size_t seen = 0;
-       seen < kMaxMapsText && (size = read(fd, text + have, sizeof text - 1 - have)) > 0;
+  ssize_t size = 0;
+  for (size_t seen = 0; seen < most && (size = read(fd, text + have, sizeof text - 1 - have)) > 0;
        seen += static_cast<size_t>(size)) {
     have += static_cast<size_t>(size);
     text[have] = '\0';
     char* line = text;
     for (char* end; (end = strchr(line, '\n')) != nullptr; line = end + 1) {
       *end = '\0';
-      lent.Line(line);
+      body(line);
     }
     have -= static_cast<size_t>(line - text);
     memmove(text, line, have);
   }
   close(fd);
-  return lent.total_kb();
+  return size == 0 || (size < 0 && errno == ESRCH);
 }
 
-Share MeasureShare(int proc, pid_t pid) {
+// Of what a process maps of shared memory: what large arguments came in, which is the host's, since
+// a cell can neither make a memfd nor write to that one (client/segment.h names it); and what is
+// the scratch's or that of a result. No area of a cell's own can be called so: a file of the
+// scratch is known by its device, and the kernel puts the name that a process gives to an area in
+// brackets.
+NamedPages ReadNamed(int proc, const View& view, const Scratches& scratches) {
+  NamedPages named(scratches);
+  EachLine(proc, view, "smaps", kMaxMapsText, [&](const char* line) { named.Line(line); });
+  return named;
+}
+
+// Fills `text` with the status of a process. `*view` is what shows its memory. False: nothing does,
+// though it has some.
+bool ReadStatus(int proc, pid_t pid, View* view, Text& text) {
+  ReadFile(proc, *view, "status", text);
+  if (Field(text, "\nThreads:") <= 1 || strstr(text, "\nVmPTE:") != nullptr) return true;
+  for (int i = 0; i < kThreadTries; ++i) {
+    const Living living = FindThread(proc, pid);
+    if (living.thread == 0) return !living.hidden;
+    *view = View(pid, living.thread);
+    ReadFile(proc, *view, "status", text);
+    if (strstr(text, "\nVmPTE:") != nullptr) return true;
+  }
+  return false;
+}
+
+Share MeasureShare(int proc, pid_t pid, const Scratches& scratches) {
   Text text;
-  const char* const status = ReadFile(proc, pid, "status", text);
-  const uint64_t tables_kb = Field(status, "\nVmPTE:") + Field(status, "\nHugetlbPages:");
-  ReadFile(proc, pid, "smaps_rollup", text);
+  View view(pid);
+  if (!ReadStatus(proc, pid, &view, text)) return {HostKb(), 0};
+  const uint64_t tables_kb = Field(text, "\nVmPTE:") + Field(text, "\nHugetlbPages:");
+  ReadFile(proc, view, "smaps_rollup", text);
   if (*text == '\0') return {ResidentKb(proc, pid), 0};
   Share share{Field(text, "\nPss_Anon:") + Field(text, "\nSwapPss:") + tables_kb,
               Field(text, "\nPss_Shmem:")};
   // The walk of all maps is worth it only where there may be something to take off.
-  if (share.shared_kb >= kLittleKb) share.shared_kb -= std::min(share.shared_kb, LentKb(proc, pid));
+  if (share.shared_kb >= (scratches.used_kb >= kLittleKb ? kLittleScratchKb : kLittleKb)) {
+    const NamedPages named = ReadNamed(proc, view, scratches);
+    share.shared_kb -= std::min(share.shared_kb, named.lent_kb());
+    share.scratch_kb = std::min(share.shared_kb, named.scratch_kb());
+    share.shared_kb -= share.scratch_kb;
+  }
   return share;
 }
 
 // Never less than the share, and from counters: nobody's lock is waited for.
 Share MeasureMost(int proc, pid_t pid) {
   Text text;
-  ReadFile(proc, pid, "status", text);
+  View view(pid);
+  if (!ReadStatus(proc, pid, &view, text)) return {HostKb(), 0};
   return {Field(text, "\nRssAnon:") + Field(text, "\nVmSwap:") + Field(text, "\nVmPTE:") +
               Field(text, "\nHugetlbPages:"),
           Field(text, "\nRssShmem:")};
 }
 
-ProcessTimes TimesOf(int proc, pid_t pid) {
+// How many threads of a process run, of those that are not its first.
+uint32_t RunningThreads(int proc, pid_t pid) {
+  char tasks[80];
+  snprintf(tasks, sizeof tasks, "%d/task", pid);
+  uint32_t running = 0;
+  EachNumberIn(proc, tasks, [&](long number) {
+    const auto thread = static_cast<pid_t>(number);
+    if (thread != pid && StateOf(proc, View(pid, thread)).running) ++running;
+    return true;
+  });
+  return running;
+}
+
+// `all_threads`: whether it is worth it to look for one that runs where the first does not.
+ProcessTimes TimesOf(int proc, pid_t pid, bool all_threads = false) {
   ProcessTimes times;
   times.pid = pid;
   Text buffer;
-  const char* text = ReadFile(proc, pid, "stat", buffer);
+  const char* text = ReadFile(proc, View(pid), "stat", buffer);
   const char* after_name = strrchr(text, ')');
   if (after_name == nullptr) return times;
   char state = 0;
@@ -177,7 +370,13 @@ ProcessTimes TimesOf(int proc, pid_t pid) {
          &state, &times.parent, &minor, &minor_given, &major, &major_given, &user, &system,
          &children_user, &children_system, &times.threads, &began);
   static const uint64_t us_per_tick = 1000000 / static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
+  times.all_threads = times.threads;
   times.running = state == 'R';
+  if (!times.running && times.threads > 1 && (all_threads || state == 'Z')) {
+    const uint32_t running = RunningThreads(proc, pid);
+    times.running = running > 0;
+    if (times.running) times.threads = running;
+  }
   times.began = began;
   times.given_us = static_cast<uint64_t>(children_user + children_system) * us_per_tick;
   times.cpu_us = (user + system) * us_per_tick + times.given_us;
@@ -224,33 +423,6 @@ class Waiting {
   int64_t us_ = 0;
 };
 
-// Calls `body` with each name in a directory that is a number, until it returns false.
-template <typename Body>
-void EachNumber(int directory, Body body) {
-  alignas(DirectoryEntry) char entries[8192];
-  for (;;) {
-    const long size = syscall(SYS_getdents64, directory, entries, sizeof entries);
-    if (size <= 0) return;
-    for (long at = 0; at < size;) {
-      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries + at);
-      at += entry->length;
-      if (entry->name[0] < '0' || entry->name[0] > '9') continue;
-      if (!body(strtol(entry->name, nullptr, 10))) return;
-    }
-  }
-}
-
-// The same, with a place in the list of its own, as others may go through it meanwhile. False:
-// errno says why it cannot be opened.
-template <typename Body>
-bool EachNumberIn(int proc, const char* path, Body body) {
-  const int list = openat(proc, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (list < 0) return false;
-  EachNumber(list, body);
-  close(list);
-  return true;
-}
-
 // Reads a file to its end, or until the time is over: false then, and where it is hidden.
 template <typename Body>
 bool EachPiece(int proc, const char* path, int64_t begun, Body body) {
@@ -280,27 +452,31 @@ class PipeSet {
   uint64_t bits_[1024] = {};
 };
 
-void AddMappings(int proc, long pid, int64_t begun, KernelObjects* objects) {
-  char path[64];
-  snprintf(path, sizeof path, "%ld/maps", pid);
+// False: none are shown.
+bool AddMappings(int proc, const View& view, int64_t begun, KernelObjects* objects) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/maps", view.path);
+  bool shown = false;
   objects->whole &= EachPiece(proc, path, begun, [&](const char* text, size_t size) {
+    shown = true;
     objects->bytes += kMappingBytes * static_cast<uint64_t>(std::count(text, text + size, '\n'));
   });
+  return shown;
 }
 
-void AddOpenFiles(int proc, long pid, int64_t begun, PipeSet* pipes, Waiting* waiting,
+void AddOpenFiles(int proc, const View& view, int64_t begun, PipeSet* pipes, Waiting* waiting,
                   KernelObjects* objects) {
-  char path[64];
-  snprintf(path, sizeof path, "%ld/fdinfo", pid);
+  char path[128];
+  snprintf(path, sizeof path, "%s/fdinfo", view.path);
   const bool listed = EachNumberIn(proc, path, [&](long fd) {
     objects->bytes += kFileBytes;
     waiting->In([&] {
-      snprintf(path, sizeof path, "%ld/fdinfo/%ld", pid, fd);
+      snprintf(path, sizeof path, "%s/fdinfo/%ld", view.path, fd);
       objects->whole &= EachPiece(proc, path, begun, [&](const char* text, size_t size) {
         objects->bytes += kBytesOfText * size;
         if (Field(text, "scm_fds:") != 0) objects->whole = false;
       });
-      snprintf(path, sizeof path, "%ld/fd/%ld", pid, fd);
+      snprintf(path, sizeof path, "%s/fd/%ld", view.path, fd);
       struct stat file;
       if (fstatat(proc, path, &file, 0) == 0 && S_ISFIFO(file.st_mode) && pipes->Add(file.st_ino))
         objects->bytes += kPipeBytes;
@@ -309,6 +485,21 @@ void AddOpenFiles(int proc, long pid, int64_t begun, PipeSet* pipes, Waiting* wa
     return goes_on || (objects->whole = false);
   });
   if (!listed) objects->whole &= errno == ENOENT || errno == ESRCH;
+}
+
+// The device of shared memory without a file; 0: none can be had.
+dev_t SharedDevice() {
+  const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const area = mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (area == MAP_FAILED) return 0;
+  char begin[32];
+  snprintf(begin, sizeof begin, "%lx-", reinterpret_cast<unsigned long>(area));
+  dev_t device = 0;
+  EachLine(AT_FDCWD, View("/proc/self"), "maps", kMaxAreasText, [&](const char* line) {
+    if (strncmp(line, begin, strlen(begin)) == 0) device = Area(line).device;
+  });
+  munmap(area, size);
+  return device;
 }
 
 // What a socket of the other families may hold, by the host's own settings.
@@ -332,15 +523,15 @@ bool IsDirectoryOf(int fd, long file_system) {
 
 }  // namespace
 
-uint64_t ResidentKb(int proc, pid_t pid) {
-  static const uint64_t page_kb = static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) / 1024;
-  unsigned long long pages = 0;
-  Text text;
-  sscanf(ReadFile(proc, pid, "statm", text), "%*u %llu", &pages);
-  return pages * page_kb;
+uint64_t ResidentKb(int proc, pid_t pid, uint32_t threads) {
+  const uint64_t pages = ResidentPages(proc, View(pid));
+  if (pages != 0 || threads <= 1) return pages * PageKb();
+  const Living living = FindThread(proc, pid);
+  return living.hidden ? HostKb() : living.pages * PageKb();
 }
 
-Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessTable* times) {
+Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessTable* times,
+                       bool all_threads) {
   Usage usage;
   if (times != nullptr) times->count = 0;
   lseek(proc, 0, SEEK_SET);
@@ -348,13 +539,13 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessT
   EachNumber(proc, [&](long number) {
     const pid_t pid = static_cast<pid_t>(number);
     ProcessTimes spent;
-    if (counting == Counting::kResident) spent = TimesOf(proc, pid);
+    if (counting == Counting::kResident) spent = TimesOf(proc, pid, all_threads);
     usage.cpu_us += spent.cpu_us;
     if (times != nullptr && times->count < SpentTime::kMost) times->one[times->count++] = spent;
     if (pid == excluded_pid) return ++seen < kMaxProcesses;
     ++usage.processes;
     if (counting == Counting::kResident) {
-      usage.memory_kb += ResidentKb(proc, pid);
+      usage.memory_kb += ResidentKb(proc, pid, spent.all_threads);
     } else {
       const Share share = MeasureMost(proc, pid);
       usage.memory_kb += share.anonymous_kb;
@@ -376,7 +567,8 @@ size_t ListParents(int proc, ProcessParent* parents, size_t most) {
   return count;
 }
 
-Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t count) {
+Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t count,
+                    const Scratches& scratches) {
   Usage usage;
   static const int64_t max_walk_ns = MaxWalkNs();
   const int64_t begun = OwnNs();
@@ -390,10 +582,11 @@ Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t coun
     if (waiting.over() || OwnNs() - begun > max_walk_ns) {
       share = MeasureMost(proc, pid);
     } else {
-      waiting.In([&] { share = MeasureShare(proc, pid); });
+      waiting.In([&] { share = MeasureShare(proc, pid, scratches); });
     }
     usage.memory_kb += share.anonymous_kb;
     usage.shared_kb += share.shared_kb;
+    usage.scratch_kb += share.scratch_kb;
     return ++seen < kMaxProcesses;
   };
   if (only != nullptr) {
@@ -409,7 +602,7 @@ Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t coun
 HostMemory MeasureHost(int proc) {
   Text buffer;
   const char* text = ReadFile(proc, "meminfo", buffer);
-  return {Field(text, "\nMemAvailable:"), Field(text, "\nSUnreclaim:")};
+  return {Field(text, "\nMemAvailable:"), Field(text, "\nSUnreclaim:"), Field(text, "\nShmem:")};
 }
 
 unsigned Processors() {
@@ -432,13 +625,85 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid) {
   Waiting waiting;
   EachNumberIn(proc, ".", [&](long pid) {
     if (pid == excluded_pid) return true;
-    waiting.In([&] { AddMappings(proc, pid, begun, &objects); });
-    AddOpenFiles(proc, pid, begun, &pipes, &waiting, &objects);
+    View view(static_cast<pid_t>(pid));
+    Living living;
+    bool shown = true;
+    waiting.In([&] { shown = AddMappings(proc, view, begun, &objects); });
+    if (!shown) living = FindThread(proc, static_cast<pid_t>(pid));
+    if (living.thread != 0) {
+      view = View(static_cast<pid_t>(pid), living.thread);
+      waiting.In([&] { shown = AddMappings(proc, view, begun, &objects); });
+    }
+    AddOpenFiles(proc, view, begun, &pipes, &waiting, &objects);
+    const bool lost = living.thread != 0 && (!shown || StateOf(proc, view).exiting);
+    if (living.hidden || lost) objects.whole = false;
     return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (objects.whole = false);
   });
   objects.walk_us = (OwnNs() - begun) / 1000;
   objects.kept_waiting = waiting.over();
   return objects;
+}
+
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid) {
+  // The kernel keeps shared memory without a file in a file system of its own.
+  static const dev_t device = SharedDevice();
+  SharedAreas areas;
+  const int64_t begun = OwnNs();
+  Waiting waiting;
+  EachNumberIn(proc, ".", [&](long number) {
+    const auto pid = static_cast<pid_t>(number);
+    if (pid == excluded_pid) return true;
+    const auto list = [&](const View& view) {
+      bool shown = false;
+      areas.whole &= EachLine(proc, view, "maps", kMaxAreasText, [&](const char* line) {
+        shown = true;
+        if (strstr(line, " 00:") == nullptr) return;  // most have no such device
+        const Area area(line);
+        if (area.inode == 0 || area.device != device) return;
+        if (strncmp(area.path, kMemfd, sizeof kMemfd - 1) == 0) return;
+        areas.Add(area.inode, (area.offset + area.size) / 1024);
+      });
+      return shown;
+    };
+    waiting.In([&] {
+      if (list(View(pid))) return;
+      const Living living = FindThread(proc, pid);
+      if (living.hidden || (living.thread != 0 && !list(View(pid, living.thread))))
+        areas.whole = false;
+    });
+    return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (areas.whole = false);
+  });
+  areas.walk_us = (OwnNs() - begun) / 1000;
+  areas.kept_waiting = waiting.over();
+  return areas;
+}
+
+void SharedAreas::Add(uint64_t inode, uint64_t kb, uint32_t unseen) {
+  for (size_t i = 0; i < count; ++i) {
+    if (one[i].inode != inode) continue;
+    one[i].kb = std::max(one[i].kb, kb);
+    return;
+  }
+  if (count == kMost) {
+    whole = false;
+  } else {
+    one[count++] = {inode, kb, unseen};
+  }
+}
+
+void SharedAreas::Remember(const SharedAreas& before) {
+  for (size_t i = 0; i < before.count; ++i) {
+    const auto& then = before.one[i];
+    bool seen = false;
+    for (size_t k = 0; k < count; ++k) seen = seen || one[k].inode == then.inode;
+    if (seen || then.unseen < kForgottenAfter) Add(then.inode, then.kb, then.unseen + 1);
+  }
+}
+
+uint64_t SharedAreas::MostKb(uint64_t least_kb) const {
+  uint64_t kb = 0;
+  for (size_t i = 0; i < count; ++i) kb += std::max(one[i].kb, least_kb);
+  return kb;
 }
 
 uint64_t KernelsMemoryKb(int proc) {
@@ -457,9 +722,22 @@ ScratchUse MeasureScratch(int scratch) {
 uint64_t SocketKb(int proc) {
   // PID 1 of the cell is in its network. The count is of all families, queued ones included.
   Text text;
-  const uint64_t used = Field(ReadFile(proc, 1, "net/sockstat", text), "sockets: used");
+  const uint64_t used = Field(ReadFile(proc, View(1), "net/sockstat", text), "sockets: used");
   static const uint64_t socket_kb = std::max(kSocketKb, BufferKb());
   return used > kFreeSockets ? (used - kFreeSockets) * socket_kb : 0;
+}
+
+void Scratches::Add(int scratch, uint64_t used) {
+  struct stat file;
+  used_kb += used;
+  if (scratch >= 0 && count < kMost && fstat(scratch, &file) == 0) device[count++] = file.st_dev;
+}
+
+bool Scratches::Have(dev_t one) const {
+  for (size_t i = 0; i < count; ++i) {
+    if (device[i] == one) return true;
+  }
+  return false;
 }
 
 bool IsProc(int fd) { return IsDirectoryOf(fd, PROC_SUPER_MAGIC); }

@@ -8,13 +8,16 @@
 // if the host loses memory meanwhile, kernel objects that the cell caused.
 // Pages of files belong to the image and the environment, and can be dropped. The pages of large
 // arguments belong to the caller, except those that were written to. A process that made itself
-// undumpable hides its page counts; then its whole resident size counts.
+// undumpable hides its page counts; then its whole resident size counts. A process whose first
+// thread has ended is measured by another of its threads; one whose threads cannot be seen counts
+// as all of the host's memory.
 //
 // Reading shares, maps and open files waits for locks that the processes themselves hold, for as
-// long as they like: MeasureShares() and MeasureKernelObjects() are for the reader's thread
-// (reader.h) if the processes run untrusted code. All other functions wait for no process.
+// long as they like: MeasureShares(), MeasureKernelObjects() and ListSharedAreas() are for the
+// reader's thread (reader.h) if the processes run untrusted code. All other functions wait for no
+// process.
 //
-// Thread contract: any thread; except for those two, one thread at a time lists a directory.
+// Thread contract: any thread; except for those three, one thread at a time lists a directory.
 #pragma once
 
 #include <sys/types.h>
@@ -26,8 +29,9 @@
 namespace hutch {
 
 struct Usage {
-  uint64_t memory_kb = 0;  // anonymous, swapped and huge, or resident
-  uint64_t shared_kb = 0;  // shared memory in use by mappings; some of it may be the scratch's
+  uint64_t memory_kb = 0;   // anonymous, swapped and huge, or resident
+  uint64_t shared_kb = 0;   // shared memory in use by mappings, but for
+  uint64_t scratch_kb = 0;  // files of the scratch, where exact, and memory for a result
   uint64_t cpu_us = 0;
   uint32_t processes = 0;
   int64_t walk_us = 0;        // processor time that the measurement took
@@ -53,8 +57,9 @@ enum class Counting { kResident, kMost };
 
 // Measures all processes in the directory `proc` except `excluded_pid`. `times`, if given, is
 // filled with all of them, including that one; times are read only with kResident.
+// `all_threads`: a process counts as running though its first thread does not run, if another does.
 Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting,
-                       ProcessTable* times = nullptr);
+                       ProcessTable* times = nullptr, bool all_threads = false);
 
 // In the order of their numbers; how many there are, `most` at the most.
 inline constexpr int kMaxProcesses = 32768;  // more are not measured in one round
@@ -64,13 +69,26 @@ struct ProcessParent {
 };
 size_t ListParents(int proc, ProcessParent* parents, size_t most);
 
+// The file systems that a cell's scratch is in.
+struct Scratches {
+  static constexpr size_t kMost = 3;
+  dev_t device[kMost] = {};
+  size_t count = 0;
+  uint64_t used_kb = 0;
+
+  void Add(int scratch, uint64_t used);  // a directory of one, or -1
+  bool Have(dev_t one) const;
+};
+
 // The true shares, by a walk of the page tables; of `count` processes, where `only` names some.
-Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only = nullptr, size_t count = 0);
+Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only = nullptr, size_t count = 0,
+                    const Scratches& scratches = {});
 
 // What the whole host has, in KiB.
 struct HostMemory {
   uint64_t available_kb = 0;
-  uint64_t slab_kb = 0;  // of the kernel's own objects, that it cannot drop
+  uint64_t slab_kb = 0;   // of the kernel's own objects, that it cannot drop
+  uint64_t shmem_kb = 0;  // of all tmpfs and shared memory, whether anybody maps it or not
 };
 HostMemory MeasureHost(int proc);
 
@@ -89,8 +107,34 @@ struct KernelObjects {
 };
 KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid);
 
-// One process: anonymous, swapped and shared memory, or its resident size where the rest is hidden.
-uint64_t ResidentKb(int proc, pid_t pid);
+// The areas of shared memory without a file that processes map: its pages may be in nobody's page
+// tables, so that no size of a process shows them. Each area is known by its inode, and has the end
+// of the farthest mapping of it that was seen.
+struct SharedAreas {
+  static constexpr size_t kMost = 128;
+  static constexpr uint32_t kForgottenAfter = 8;
+  struct One {
+    uint64_t inode;
+    uint64_t kb;
+    uint32_t unseen;  // looks since it was seen
+  };
+  One one[kMost];
+  size_t count = 0;
+  bool whole = true;  // false: there are others
+  int64_t walk_us = 0;
+  bool kept_waiting = false;
+
+  void Add(uint64_t inode, uint64_t kb, uint32_t unseen = 0);
+  // Adds what was seen before: all of it for a few looks, and the sizes for as long as the areas
+  // are there.
+  void Remember(const SharedAreas& before);
+  // What they may hold in all, each `least_kb` or more.
+  uint64_t MostKb(uint64_t least_kb) const;
+};
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid);
+
+// The resident size of one process. `threads`, where it is known: how many it has.
+uint64_t ResidentKb(int proc, pid_t pid, uint32_t threads = UINT32_MAX);
 
 // What the kernel that `proc` belongs to has of anonymous and shared memory and of scratch: on
 // gVisor, whose kernel is the container's alone, and which reports no shares of processes.

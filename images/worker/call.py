@@ -535,12 +535,21 @@ _ballast = mmap.mmap(-1, BALLAST, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 def limit_of(error: BaseException, cell: Any) -> int:
     """Which limit of the cell an uncaught exception is, or 0. What a `raise` statement made is any
-    error, whatever it says.
+    error, whatever it says. An error whose own code raises as it is examined is no limit.
     """
+    try:
+        return _limit_of(error, cell)
+    except BaseException:
+        return 0
+
+
+def _limit_of(error: BaseException, cell: Any) -> int:
     if isinstance(error, MemoryError):
         return LIMIT_MEMORY if is_out_of_memory(error) else 0
     number = _errno_of(error) if issubclass(type(error), OSError) else None
-    no_thread = isinstance(error, RuntimeError) and error.args == ("can't start new thread",)
+    if type(number) is not int:  # any object may stand there, and compare as it likes
+        number = None
+    no_thread = isinstance(error, RuntimeError) and is_text(error.args, "can't start new thread")
     if number not in LIMIT_ERRORS and not no_thread:
         return 0
     if raised_in(error) not in (None, *PASSES_ON):
@@ -552,6 +561,11 @@ def limit_of(error: BaseException, cell: Any) -> int:
     if number == errno.EAGAIN or has_own_memory_limit():
         return 0
     return LIMIT_MEMORY
+
+
+def is_text(arguments: Any, text: str) -> bool:
+    """Whether the arguments of an exception are just this text; no other object is compared."""
+    return len(arguments) == 1 and type(arguments[0]) is str and arguments[0] == text
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -585,7 +599,8 @@ def raised_in(error: BaseException) -> str | None:
     # Compiled code may have a frame without any bytecode.
     if place.tb_frame.f_code.co_code[max(place.tb_lasti, 0) :][:1] != bytes((RAISE,)):
         return None
-    return str(place.tb_frame.f_globals.get("__name__", ""))
+    name = place.tb_frame.f_globals.get("__name__")
+    return name if type(name) is str else ""
 
 
 def full_scratch() -> str:

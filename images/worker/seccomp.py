@@ -85,7 +85,7 @@ def together(rule: Rule, known: tuple[str, ...] = ()) -> list[dict[str, Any]]:
     gaps = [
         compare(number, value, mask=mask)
         for value in range(max(values) if mask is None else mask + 1)
-        if value not in values
+        if value not in values and (mask is None or value & ~mask == 0)
     ]
     if mask is None:
         gaps.append(compare(number, max(values), "GT"))
@@ -152,6 +152,8 @@ def for_gvisor(rule: Rule) -> Rule:
         rule = rule | {"calls": rule["calls"] + more}
     if "arguments" in rule:
         first = rule["arguments"][0]
+        if "mask" in first:
+            return {key: rule[key] for key in ("rule", "does", "reason", "calls")}
         plain = {key: rule[key] for key in ("rule", "does", "reason", "calls")}
         return plain | {key: first[key] for key in ("argument", "is", "otherwise")}
     if rule["does"] == "nothing" or "setsockopt" in rule["calls"]:

@@ -146,6 +146,51 @@ def test_what_is_no_limit_of_the_call_is_not_told_as_one(text: str, isolation: A
     assert (outcome.status, outcome.limit) == ("raised", None), str(outcome)
 
 
+ODD = """
+class Odd:
+    def __eq__(self, other): return self
+    def __bool__(self): raise ValueError("the truth value is ambiguous")
+    def __str__(self): raise SystemExit(7)
+    __hash__ = None
+"""
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container", "shared"])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("raise RuntimeError(Odd())", "RuntimeError"),
+        ("raise OSError(Odd(), 'x')", "OSError"),
+        ("error = OSError(28, 'x'); error.errno = Odd()\nraise error", "OSError"),
+        ("__name__ = Odd()\nraise OSError(28, 'x')", "OSError"),
+        ("class E(RuntimeError):\n    args = property(lambda self: 1 / 0)\nraise E('x')", "E"),
+        ("raise RuntimeError('text')", "RuntimeError"),  # the honest twin
+    ],
+)
+def test_an_error_that_holds_any_object_is_that_error(text: str, kind: str, isolation: Any) -> None:
+    outcome = hutch.run(ODD + text, isolation=isolation)
+    assert (outcome.status, outcome.limit) == ("raised", None), str(outcome)
+    assert outcome.error is not None and outcome.error.type.rpartition(".")[2] == kind
+
+
+def test_an_error_that_holds_any_object_is_that_error_in_a_chunk() -> None:
+    @sandbox
+    def fail(kind: int) -> int:
+        class Odd:
+            def __eq__(self, other: object) -> bool:
+                raise SystemExit(7)
+
+            __hash__ = None  # type: ignore[assignment]
+
+        if kind:
+            raise RuntimeError(Odd())
+        return 7
+
+    outcomes = list(fail.map([0, 1, 0], chunksize=3, on_error="outcome"))
+    assert [one.status for one in outcomes] == ["returned", "raised", "returned"]
+    assert [one.limit for one in outcomes] == [None, None, None]
+
+
 @pytest.mark.parametrize(
     ("text", "limit"),
     [

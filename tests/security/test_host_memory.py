@@ -251,6 +251,221 @@ def test_ordinary_use_of_the_kernels_objects_is_none_of_it(kind: str, count: int
     assert make_objects(kind, count) >= count
 
 
+ISOLATIONS = ("cell", "container", "shared")
+
+
+@sandbox(memory_mb=64, timeout_sec=30)
+def take_in_threads(first_thread: str, megabytes: int) -> int:
+    """A child's second thread takes memory, with or without a first thread beside it."""
+    import ctypes
+    import os
+    import threading
+    import time
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    read, write = os.pipe()
+    if os.fork() == 0:
+
+        def take() -> None:
+            time.sleep(0.2)
+            held = [b"x" * (4 << 20) for _ in range(megabytes // 4)]
+            time.sleep(2)
+            os.write(write, bytes((len(held),)))
+            os._exit(0)
+
+        taker = threading.Thread(target=take)
+        taker.start()
+        if first_thread == "ends":
+            libc.syscall(60, 0)  # SYS_exit: this thread alone
+        if first_thread == "takes turns":
+
+            def next_one() -> None:
+                threading.Thread(target=next_one).start()
+
+            next_one()
+            libc.syscall(60, 0)
+        taker.join()
+    os.close(write)
+    return os.read(read, 1)[0] * 4
+
+
+@pytest.mark.wall("watch")
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("first_thread", ["stays", "ends", "takes turns"])
+def test_memory_of_a_process_without_its_first_thread_counts(
+    first_thread: str, isolation: Any, next_call_works: None
+) -> None:
+    take = take_in_threads.options(isolation=isolation)
+    outcome = take.run(first_thread, 400)
+    assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
+    assert take(first_thread, 8) == 8  # the honest twin: pthread_exit in main()
+
+
+@sandbox(memory_mb=64, timeout_sec=60)
+def make_objects_in_a_thread(locks: int) -> int:
+    """The kernel's objects of a process whose first thread has ended."""
+    import ctypes
+    import fcntl
+    import os
+    import threading
+    import time
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    read, write = os.pipe()
+    if os.fork() == 0:
+
+        def make() -> None:
+            time.sleep(0.2)
+            each = locks // 800 + 1
+            for n in range(locks):
+                if n % each == 0:
+                    file = os.open(f"locked {n}", os.O_RDWR | os.O_CREAT)
+                fcntl.lockf(file, fcntl.LOCK_EX, 1, 2 * n)
+            time.sleep(3)
+            os.write(write, b"x")
+            os._exit(0)
+
+        maker = threading.Thread(target=make)
+        maker.start()
+        libc.syscall(60, 0)
+    os.close(write)
+    return len(os.read(read, 1)) * locks
+
+
+@pytest.mark.wall("objects")
+def test_the_kernels_objects_of_a_process_without_its_first_thread_count(
+    next_call_works: None,
+) -> None:
+    outcome = make_objects_in_a_thread.run(800_000)
+    assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
+    assert make_objects_in_a_thread(2_000) == 2_000
+
+
+@sandbox(memory_mb=64, timeout_sec=30)
+def share(how: str, megabytes: int) -> int:
+    """Shared memory without a file, in somebody's page tables or in nobody's."""
+    import mmap
+    import os
+    import time
+
+    step, kept = 4 << 20, []
+    if how == "by a child":
+        for _ in range(megabytes // 8):
+            area = mmap.mmap(-1, 8 << 20)
+            read, write = os.pipe()
+            if len(kept) < 50 and os.fork() == 0:
+                os.close(write)
+                os.read(read, 1)
+                os._exit(0)
+            kept.append(write)
+            area[:] = b"x" * (8 << 20)
+            area.close()
+    else:
+        area = mmap.mmap(-1, megabytes << 20)
+        for at in range(0, megabytes << 20, step):
+            area[at : at + step] = b"x" * step
+            if how == "dropped":
+                area.madvise(mmap.MADV_DONTNEED, at, step)
+    time.sleep(2)
+    return megabytes
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param("mapped", marks=pytest.mark.wall("watch")),
+        pytest.param("dropped", marks=pytest.mark.wall("objects")),
+        pytest.param("by a child", marks=pytest.mark.wall("objects")),
+    ],
+)
+def test_shared_memory_counts_though_nobody_has_it_in_page_tables(
+    how: str, isolation: Any, next_call_works: None
+) -> None:
+    outcome = share.options(isolation=isolation).run(how, 320)
+    assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
+    # the honest twin
+    assert share.options(isolation=isolation)(how, 24) == 24
+
+
+@sandbox(memory_mb=64, timeout_sec=30)
+def share_honestly() -> int:
+    import mmap
+    import multiprocessing
+    import time
+
+    context = multiprocessing.get_context("fork")
+    value, area = context.Value("i", 0), mmap.mmap(-1, 4 << 20)
+
+    def work() -> None:
+        for at in range(0, len(area), 4096):
+            area[at] = 1
+        with value.get_lock():
+            value.value += 1
+
+    workers = [context.Process(target=work) for _ in range(4)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join()
+    time.sleep(2)
+    return int(value.value)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_call_with_small_shared_areas_is_not_blamed_for_what_others_share(isolation: Any) -> None:
+    import mmap
+
+    over = threading.Event()
+
+    def take() -> None:
+        areas = []
+        for _ in range(40):
+            if over.wait(0.05):
+                return
+            areas.append(mmap.mmap(-1, 8 << 20))
+            areas[-1][:] = b"x" * (8 << 20)
+        over.wait(30)
+
+    neighbour = threading.Thread(target=take)
+    neighbour.start()
+    try:
+        assert share_honestly.options(isolation=isolation)() == 4
+    finally:
+        over.set()
+        neighbour.join()
+
+
+@sandbox(memory_mb=200, disk_mb=200, timeout_sec=30)
+def fill_both(scratch: int, shared: int, mapped: bool) -> int:
+    import mmap
+    import time
+
+    step = b"x" * (1 << 20)
+    with open("f", "w+b") as file:
+        for _ in range(scratch):
+            file.write(step)
+        file.flush()
+        of_scratch = mmap.mmap(file.fileno(), scratch << 20) if mapped else b""
+        seen = sum(of_scratch[at] for at in range(0, len(of_scratch), 4096))
+    area = mmap.mmap(-1, max(shared, 1) << 20)
+    for at in range(shared):
+        area[at << 20 : (at + 1) << 20] = step
+    time.sleep(2)
+    return scratch + shared + (seen & 0)
+
+
+@pytest.mark.wall("watch")
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_scratch_and_shared_memory_count_together(isolation: Any, next_call_works: None) -> None:
+    fill = fill_both.options(isolation=isolation)
+    outcome = fill.run(140, 140, False)
+    assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
+    # the honest twins: the scratch counts once, though a process maps it
+    assert fill(70, 70, False) == 140
+    assert fill(140, 1, True) == 141
+
+
 @sandbox
 def ask_for_landlock() -> list[str]:
     import ctypes

@@ -265,6 +265,62 @@ def test_sockets_speak_tcp_and_udp_and_nothing_else() -> None:
     assert made["high"] == []
 
 
+@sandbox(timeout_sec=60)
+def split_descriptors() -> dict[str, str]:
+    """Each way for a thread to have a table of descriptors that is not its process's."""
+    import ctypes
+    import errno
+    import os
+    import threading
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    thread, shared, files = 0x10000 | 0x800 | 0x100 | 0x200, 0x10000 | 0x800 | 0x100, 0x400
+    tries = {
+        # CLONE_THREAD, CLONE_SIGHAND, CLONE_VM, and CLONE_FS or not. Where the kernel takes them
+        # this is a crash, as the thread has no stack.
+        "clone": (56, thread, 0, 0, 0, 0),
+        "clone without a shared directory": (56, shared, 0, 0, 0, 0),
+        "clone in 64 bits": (56, thread | 1 << 32, 0, 0, 0, 0),
+        "close_range": (436, 1 << 30, 1 << 30, 2),
+        "close_range and a mark": (436, 1 << 30, 1 << 30, 2 | 4),
+        "close_range in 64 bits": (436, 1 << 30, 1 << 30, 2 | 1 << 32),
+        "unshare": (272, files),
+    }
+    found = {}
+    for what, (number, *arguments) in tries.items():
+        ctypes.set_errno(0)
+        result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) for a in arguments])
+        found[what] = "done" if result >= 0 else errno.errorcode[ctypes.get_errno()]
+    # the honest twins
+    ran = threading.Thread(target=found.__setitem__, args=("thread", "done"))
+    ran.start()
+    ran.join()
+    for what, flags in (("close_range", 0), ("mark", 4)):
+        kept = os.dup(0)
+        result = libc.syscall(ctypes.c_long(436), *[ctypes.c_long(a) for a in (kept, kept, flags)])
+        found[f"honest {what}"] = "done" if result == 0 else "refused"
+    for what, flags in (("process", 17), ("process that shares descriptors", 17 | files)):
+        child = libc.syscall(ctypes.c_long(56), *[ctypes.c_long(a) for a in (flags, 0, 0, 0, 0)])
+        if child == 0:
+            os._exit(0)
+        found[f"honest {what}"] = "done" if os.waitpid(child, 0)[1] == 0 else "refused"
+    return found
+
+
+@pytest.mark.wall("profile")
+def test_a_thread_has_the_descriptors_of_its_process() -> None:
+    """A table of its own would be read by nobody who counts what a call holds."""
+    found = split_descriptors()
+    refused = {what: answer for what, answer in found.items() if answer != "done"}
+    assert refused == {
+        "clone": "EINVAL", "clone without a shared directory": "EINVAL",
+        "clone in 64 bits": "EINVAL", "close_range": "EINVAL", "close_range and a mark": "EINVAL",
+        "close_range in 64 bits": "EINVAL", "unshare": "EPERM",
+    }  # fmt: skip
+    assert len(found) == len(refused) + 5
+
+
 @sandbox
 def odd_protocols() -> dict[str, str]:
     import errno
