@@ -88,7 +88,7 @@ ETC = {
     "etc/passwd": "root:x:0:0:root:/tmp:/bin/sh\ncell:x:1000:1000:cell:/tmp:/bin/sh\n",
     "etc/group": "root:x:0:\ncell:x:1000:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
-    "etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "etc/hosts": "127.0.0.1 localhost cell\n::1 localhost cell\n",
     "etc/os-release": 'ID=hutch-base\nNAME="Hutch base image"\n',
 }
 # ctypes.util.find_library asks `ldconfig -p`. The image has no cache of libraries: the loader finds

@@ -72,10 +72,11 @@ BY_VALUE = "What came by value of a module that is not here."
 MOST_LOOKED_INTO = 1024  # functions, and modules by value
 # A program with one of these words may look for its own file, or start an interpreter that does.
 LOOKERS = re.compile(
-    r"\b(__file__|coverage|doctest|dotenv|dynaconf|forkserver|inspect|joblib|loky|linecache|mpire"
-    r"|multiprocess|multiprocessing|n_jobs|numba|pathos|ProcessPoolExecutor|pytest|runpy|spawn"
-    r"|unittest)\b"
+    r"\b(__file__|argv|billiard|coverage|doctest|dotenv|dynaconf|forkserver|icecream|inspect|joblib"
+    r"|loky|line_profiler|linecache|memory_profiler|mpire|multiprocess|multiprocessing|n_jobs|numba"
+    r"|pathos|pdb|ProcessPoolExecutor|pytest|rich|runpy|spawn|trace|traceback|unittest)\b"
 )
+MULTIPROCESSING = ("multiprocessing.process", "multiprocess.process", "billiard.process")
 TEXTS = ("__main__", "program")  # the modules that a program's text, or a function's, runs as
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
 RAISE = opcode.opmap["RAISE_VARARGS"]
@@ -389,8 +390,9 @@ class Worker:
         end_interpreter(self.keep)
 
     def exit_program(self, error: SystemExit) -> None:
+        code = exit_code_of(error.code)
         end_interpreter(self.keep)
-        exit_unless_zero(error.code)
+        exit_unless_zero(code)
 
     def fail_program(self, error: BaseException) -> None:
         """Ends the interpreter after a program that raised. The error stays its outcome. After a
@@ -543,7 +545,7 @@ def limit_of(error: BaseException, cell: Any) -> int:
         return 0
 
 
-def _limit_of(error: BaseException, cell: Any) -> int:
+def _limit_of(error: BaseException, cell: Any) -> Any:
     if isinstance(error, MemoryError):
         return LIMIT_MEMORY if is_out_of_memory(error) else 0
     number = _errno_of(error) if issubclass(type(error), OSError) else None
@@ -866,10 +868,11 @@ def add_site_builtins() -> None:
 
 def tell_multiprocessing() -> None:
     """A child that it starts anew looks for the program where the parent was when it was imported:
-    that was in the zygote, in another directory."""
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None:
-        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+    that was in the zygote, in another directory. Copies of it in other packages do the same."""
+    for name in MULTIPROCESSING:
+        process = sys.modules.get(name)
+        if process is not None:
+            process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
 
 
 def end_interpreter(keep: bool) -> None:
@@ -1006,21 +1009,24 @@ def write_out(file: Any, close: bool) -> None:
         pass  # it is closed, or there is no room
 
 
-def exit_unless_zero(code: Any) -> None:
-    """As the interpreter does: what is neither None nor an int is a message, though it equals 0."""
+def exit_code_of(code: Any) -> int:
+    """As the interpreter does: what is neither None nor an int is a message, though it equals 0.
+    The message is printed before the interpreter ends."""
     if code is None:
-        return
+        return 0
     if issubclass(type(code), int):
         code = int.__int__(code)
-        if code == 0:
-            return
-        code = code if -(1 << 63) <= code < 1 << 63 else -1
-    else:
-        try:
-            print(code, file=sys.stderr)
-        except BaseException:
-            pass
-        code = 1
+        return code if -(1 << 63) <= code < 1 << 63 else -1
+    try:
+        print(code, file=sys.stderr)
+    except BaseException:
+        pass
+    return 1
+
+
+def exit_unless_zero(code: int) -> None:
+    if code == 0:
+        return
     flush_streams()
     leave(code)
 
@@ -1028,10 +1034,10 @@ def exit_unless_zero(code: Any) -> None:
 def leave_fork(error: BaseException | None) -> NoReturn:
     """Ends a process that the program forked and that came back from it, as the interpreter's end
     would: the reply to the call is its parent's."""
-    code: Any = 0
+    code = 0
     try:
         if isinstance(error, SystemExit):
-            code = error.code
+            code = exit_code_of(error.code)
         elif error is not None:
             report = traceback.TracebackException.from_exception(error)
             leave_out_own(report)

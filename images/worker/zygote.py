@@ -283,6 +283,35 @@ def is_same(one: os.stat_result, other: os.stat_result) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
+class Generators:
+    """The generators of random numbers that packages make while they are imported, and do not seed
+    with anything of their own: each cell seeds them anew, or all calls would draw the same."""
+
+    def __init__(self) -> None:
+        self.unseeded: dict[int, Any] = {}
+        self.end: Callable[[], None] = lambda: None
+        self.seed: Any = None
+
+    def begin(self) -> None:
+        import random
+
+        original = self.seed = random.Random.seed
+
+        def seed(generator: Any, a: Any = None, version: int = 2) -> None:
+            original(generator, a, version)
+            if a is None:
+                self.unseeded[id(generator)] = generator
+            else:
+                self.unseeded.pop(id(generator), None)
+
+        random.Random.seed = seed  # type: ignore[assignment,method-assign]
+        self.end = functools.partial(setattr, random.Random, "seed", original)
+
+    def seed_anew(self) -> None:
+        for generator in self.unseeded.values():
+            self.seed(generator)
+
+
 class Zygote:
     def __init__(self, cell: Any, config: dict[str, str], hooks: ForkHooks) -> None:
         self.cell = cell
@@ -290,6 +319,7 @@ class Zygote:
         self.hooks = hooks
         self.exits = ExitHandlers()
         self.descriptors = Descriptors()
+        self.generators = Generators()
         self.notes: dict[str, Any] = {"preloaded": {}, "skipped": {}}
         self.reseed: tuple[Any, ...] = ()  # called in each cell
         self.exercises: list[str] = []
@@ -307,7 +337,10 @@ class Zygote:
 
     def preload(self) -> None:
         deadline = self.number("HUTCH_PRELOAD_SEC", 30)
-        for name in filter(None, self.config.get("HUTCH_PRELOAD", "").split(",")):
+        names = [name for name in self.config.get("HUTCH_PRELOAD", "").split(",") if name]
+        if names:
+            self.generators.begin()
+        for name in names:
             if name in self.notes["skipped"]:
                 continue
             self.begin(name, deadline)
@@ -419,7 +452,9 @@ class Zygote:
         self.reseed = (self.cell.stir_openssl,)
         if self.descriptors.remember():
             self.reseed += (self.descriptors.open_anew,)
-        if "multiprocessing.process" in sys.modules:
+        if self.generators.unseeded:
+            self.reseed += (self.generators.seed_anew,)
+        if not sys.modules.keys().isdisjoint(call.MULTIPROCESSING):
             self.reseed += (call.tell_multiprocessing,)
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
@@ -608,6 +643,7 @@ def main() -> None:
     encode = functools.partial(call.encoding.encode, max_bytes=1 << 24)
     zygote.exercise(exercise, encode, [path for path in there if path != MODULES])
     zygote.set_up()
+    zygote.generators.end()
     hooks.end()
     zygote.exits.end()
     zygote.prepare(call)
