@@ -8,7 +8,8 @@
 // left its time, and its page faults, with somebody who waited; what is missing was lost, and is
 // added here as it was last seen. What such processes used after that look, and those that no look
 // saw, are estimated, once faults prove that processes go without being waited for: one that ran as
-// we looked stands for all that ran since the look before. Looks come at times that nobody can
+// we looked stands for all that ran since the look before. So is what one used whose time the
+// kernel has not shown yet, which it counts in units of 10 ms. Looks come at times that nobody can
 // foresee (Warden::SetTick), so that on average it is neither more nor less than that.
 //
 // Thread contract: one thread.
@@ -33,6 +34,7 @@ struct ProcessTimes {
   uint64_t given_us = 0;  // of the latter
   uint64_t faults = 0;    // likewise
   uint64_t given_faults = 0;
+  uint64_t ran_us = 0;  // estimated by SpentTime: at the looks so far, where it ran
 };
 
 class SpentTime {
@@ -43,9 +45,10 @@ class SpentTime {
   void Reset() { *this = {}; }
 
   // One look. `share`: how much of a processor a thread that can run has, 1 where there are enough.
-  // `processes` are in the order of their numbers, and are kept: swap two tables in turn.
-  void Look(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
-            size_t before_count, int64_t now_us, double share, unsigned cpus);
+  // `processes` are in the order of their numbers, are filled in (`ran_us`), and are kept: swap two
+  // tables in turn.
+  void Look(ProcessTimes* processes, size_t count, const ProcessTimes* before, size_t before_count,
+            int64_t now_us, double share, unsigned cpus);
 
   // What is missing from what the living have.
   uint64_t lost_us() const;
