@@ -106,7 +106,7 @@ void Warden::TakeAnswer(const Reader::Job& job, const Reader::Answer& answer) {
   const int64_t walk_us = answer.usage.walk_us + answer.objects.walk_us + answer.areas.walk_us;
   cell->exact_after_us = now + 5 * walk_us;
   cell->exact_if_grown_us = now + 2 * walk_us;
-  cell->shared_kb = answer.usage.shared_kb;
+  if (answer.usage.exact) cell->shared_kb = answer.usage.shared_kb;
   if (job.objects) TakeObjects(cell, answer.objects);
   if (job.areas) TakeAreas(cell, answer.areas);
   const uint64_t exact_kb = Sum(*cell, answer.usage, Scratch(*cell), now);

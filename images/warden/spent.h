@@ -9,8 +9,9 @@
 // lost, and is added here as it was last seen. What such processes used after that sample, and
 // processes that no sample saw, are estimated, once faults prove that processes go without being
 // waited for: a process that runs at the time of a sample stands for all that ran since the sample
-// before. The times of samples cannot be predicted (Warden::SetTick), so the estimate is right on
-// average.
+// before. So is what a process used whose time the kernel has not shown yet, which it counts in
+// units of 10 ms. The times of samples cannot be predicted (Warden::SetTick), so the estimate is
+// right on average.
 //
 // Thread contract: one thread.
 #pragma once
@@ -34,6 +35,7 @@ struct ProcessTimes {
   uint64_t given_us = 0;  // of the latter
   uint64_t faults = 0;    // likewise
   uint64_t given_faults = 0;
+  uint64_t ran_us = 0;  // estimated by SpentTime: at the looks so far, where it ran
 };
 
 class SpentTime {
@@ -44,8 +46,9 @@ class SpentTime {
   void Reset() { *this = {}; }
 
   // Adds a sample. `share`: how much of a processor a thread that can run has, 1 where there are
-  // enough. `processes` are in the order of their numbers, and are kept: swap two tables in turn.
-  void AddSample(const ProcessTimes* processes, size_t count, const ProcessTimes* before,
+  // enough. `processes` are in the order of their numbers, are filled in (`ran_us`), and are kept:
+  // swap two tables in turn.
+  void AddSample(ProcessTimes* processes, size_t count, const ProcessTimes* before,
                  size_t before_count, int64_t now_us, double share, unsigned cpus);
 
   // What is missing from what the living have.

@@ -288,6 +288,8 @@ void Warden::OnArm(const FrameHeader& header) {
   cell.cpu_limit_us = header.c * 1000;
   cell.loading = loading;
   cell.quiet = false;
+  cell.areas.count = 0;  // another call's, where it is not the first
+  cell.shared_kb = 0;
 }
 
 void Warden::Pong() {
@@ -453,9 +455,14 @@ uint64_t Warden::Sum(const Cell& cell, const Usage& usage, const ScratchUse& scr
                      int64_t now) const {
   // What it returns is on its way for a while, and its own for good if it never comes.
   const bool kept = cell.result_kb != 0 && now - cell.result_us > kReturningUs;
-  // Scratch that is mapped counts once.
-  const uint64_t all = usage.memory_kb + std::max(usage.shared_kb, cell.areas_kb) +
-                       std::max(usage.scratch_kb, scratch.used_kb + (kept ? cell.result_kb : 0)) +
+  // Scratch that is mapped counts once. Counters do not tell it from other shared memory: then that
+  // is what the last exact look found.
+  const uint64_t known_kb = usage.exact ? usage.shared_kb : cell.shared_kb;
+  const uint64_t shared_kb =
+      std::clamp(known_kb, usage.shared_kb, usage.shared_kb + usage.scratch_kb);
+  const uint64_t scratch_kb = usage.shared_kb + usage.scratch_kb - shared_kb;
+  const uint64_t all = usage.memory_kb + std::max(shared_kb, cell.areas_kb) +
+                       std::max(scratch_kb, scratch.used_kb + (kept ? cell.result_kb : 0)) +
                        SocketKb(cell.proc) + cell.kernel_kb;
   return all - std::min(all, cell.base_kb);
 }

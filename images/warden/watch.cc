@@ -337,7 +337,7 @@ Share MeasureMost(int proc, pid_t pid) {
   if (!ReadStatus(proc, pid, &view, text)) return {HostKb(), 0};
   return {Field(text, "\nRssAnon:") + Field(text, "\nVmSwap:") + Field(text, "\nVmPTE:") +
               Field(text, "\nHugetlbPages:"),
-          Field(text, "\nRssShmem:")};
+          0, Field(text, "\nRssShmem:")};
 }
 
 // How many threads of a process run, of those that are not its first.
@@ -550,6 +550,7 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessT
       const Share share = MeasureMost(proc, pid);
       usage.memory_kb += share.anonymous_kb;
       usage.shared_kb += share.shared_kb;
+      usage.scratch_kb += share.scratch_kb;
     }
     return ++seen < kMaxProcesses;
   });
@@ -570,6 +571,7 @@ size_t ListParents(int proc, ProcessParent* parents, size_t most) {
 Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t count,
                     const Scratches& scratches) {
   Usage usage;
+  usage.exact = true;
   static const int64_t max_walk_ns = MaxWalkNs();
   const int64_t begun = OwnNs();
   Waiting waiting;
@@ -581,6 +583,7 @@ Usage MeasureShares(int proc, pid_t excluded_pid, const pid_t* only, size_t coun
     Share share;
     if (waiting.over() || OwnNs() - begun > max_walk_ns) {
       share = MeasureMost(proc, pid);
+      usage.exact = false;
     } else {
       waiting.In([&] { share = MeasureShare(proc, pid, scratches); });
     }

@@ -30,8 +30,9 @@ namespace hutch {
 
 struct Usage {
   uint64_t memory_kb = 0;   // anonymous, swapped and huge, or resident
-  uint64_t shared_kb = 0;   // shared memory in use by mappings, but for
-  uint64_t scratch_kb = 0;  // files of the scratch, where exact, and memory for a result
+  uint64_t shared_kb = 0;   // shared memory that is mapped, but for what the next one has:
+  uint64_t scratch_kb = 0;  // files of the scratch, memory for a result; where not exact, all
+  bool exact = false;
   uint64_t cpu_us = 0;
   uint32_t processes = 0;
   int64_t walk_us = 0;        // processor time that the measurement took

@@ -540,7 +540,8 @@ def limit_of(error: BaseException, cell: Any) -> int:
     error, whatever it says. An error whose own code raises as it is examined is no limit.
     """
     try:
-        return _limit_of(error, cell)
+        limit: int = _limit_of(error, cell)
+        return limit
     except BaseException:
         return 0
 

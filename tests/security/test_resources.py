@@ -318,7 +318,7 @@ def burn_in_children(how: str, each_sec: float, total_sec: float) -> float:
     import time
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if how in ("ignored", "grandchildren"):
+    if how in ("ignored", "grandchildren", "a thread", "a thread alone"):
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     if how == "no zombies":  # sigaction with SA_NOCLDWAIT, and a handler of SIG_DFL
         libc.sigaction(17, struct.pack("Q128siP", 0, b"", 2, 0), None)
@@ -331,12 +331,26 @@ def burn_in_children(how: str, each_sec: float, total_sec: float) -> float:
         while time.process_time() < end:
             pass
 
+    def burn_in_a_thread(first_thread_ends: bool) -> None:
+        import threading
+
+        def work() -> None:
+            burn()
+            os._exit(0)
+
+        threading.Thread(target=work).start()
+        if first_thread_ends:
+            libc.syscall(60, 0)
+        time.sleep(60)
+
     burnt = 0.0
     while burnt < total_sec:
         child = os.fork()
         if child == 0:
             if how == "waited for":
                 burn()
+            elif how in ("a thread", "a thread alone"):
+                burn_in_a_thread(first_thread_ends=how == "a thread alone")
             elif how == "grandchildren" or how == "adopted":
                 if os.fork() == 0:
                     burn()
@@ -366,9 +380,10 @@ def burn_in_children(how: str, each_sec: float, total_sec: float) -> float:
     [
         *(
             pytest.param(how, each_sec, marks=pytest.mark.wall("lost_time"))
-            for how in ("ignored", "no zombies", "adopted")
+            for how in ("ignored", "no zombies", "adopted", "a thread", "a thread alone")
             for each_sec in (0.2, 0.03)
         ),
+        *((how, 0.008) for how in ("a thread", "a thread alone")),
         *((how, 0.005) for how in ("ignored", "no zombies", "adopted")),
         *(("grandchildren", each_sec) for each_sec in (0.2, 0.03, 0.005)),
     ],
