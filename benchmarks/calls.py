@@ -333,8 +333,8 @@ def _faults_of_calls(function: Any, count: int) -> list[int]:
     told: list[int] = []
     send = run.send
 
-    def noted(*args: Any) -> Any:
-        result, pool = send(*args)
+    def noted(*args: Any, **named: Any) -> Any:
+        result, pool = send(*args, **named)
         told.append(int(result.usage["minor_faults"]))
         return result, pool
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import hutch
+
 PACKAGE = Path(__file__).with_name("hutch")
 # A module imports from its own room and from those before it, as docs/architecture.md draws them.
 ROOMS = ("_results", "ground", "_options", "_connect", "_carry", "_calls", "top", "cli")
@@ -77,3 +79,10 @@ def test_a_room_loads_nothing_by_itself() -> None:
     for name in ROOMS:
         if name.startswith("_"):
             assert not list(imports((PACKAGE / name / "__init__.py").read_text()))
+
+
+def test_public_names_show_no_room() -> None:
+    """What pickles name stays where it is when a module moves."""
+    for name in hutch.__all__:
+        place = getattr(getattr(hutch, name), "__module__", None) or "hutch"
+        assert place.count(".") <= 1 and not place.endswith(ROOMS)
