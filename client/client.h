@@ -20,7 +20,7 @@
 
 namespace hutch {
 
-class Client : private Connection::Receiver {
+class Client final : private Connection::Receiver {
  public:
   // Throws kUnavailable when nobody listens, kVersionMismatch.
   Client(const std::string& socket, long connect_uid);
