@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "wire/error.h"
 
@@ -24,42 +25,17 @@ void SendAll(int fd, const std::string& text) {
 
 }  // namespace
 
-EgressPolicy::EgressPolicy(const std::vector<std::string>& allow_network,
-                           std::vector<SecretRule> its_secrets)
-    : secrets(std::move(its_secrets)) {
-  for (const std::string& text : allow_network) rules.push_back(ParseEgressRule(text));
-  plan = PlanEgress(rules, secrets);
-  for (const EgressRule& rule : rules) {
-    if (rule.kind != EgressRule::Kind::kCidr) continue;
-    if (const auto cidr = ParseCidr(rule.text)) named.push_back(*cidr);
-  }
+void Stream::End::Unwatch(Loop& loop) {
+  if (std::exchange(watched, false)) loop.Remove(fd.get());
 }
 
-std::vector<SecretRule> EgressPolicy::SecretsOf(const std::string& host) const {
-  std::vector<SecretRule> found;
-  for (const SecretRule& secret : secrets) {
-    if (secret.host == host) found.push_back(secret);
+bool Stream::End::Flush() {
+  while (!pending.empty()) {
+    const ssize_t n = ::send(fd.get(), pending.data(), pending.size(), MSG_NOSIGNAL);
+    if (n < 0) return errno == EAGAIN;
+    pending.erase(0, static_cast<size_t>(n));
   }
-  return found;
-}
-
-bool EgressPolicy::MayAsk(const Authority& to) const {
-  if (!to.literal) {
-    return Allows(rules, to.host, to.port) || (to.port == kHttpPort && !SecretsOf(to.host).empty());
-  }
-  const std::optional<IpAddress> address = ParseIp(to.host);
-  return address && std::ranges::any_of(rules, [&](const EgressRule& rule) {
-           if (!HasPort(rule, to.port)) return false;
-           if (rule.kind == EgressRule::Kind::kAny) return true;
-           if (rule.kind != EgressRule::Kind::kCidr) return false;
-           const auto cidr = ParseCidr(rule.text);
-           return cidr && Contains(*cidr, *address);
-         });
-}
-
-bool EgressPolicy::NamesOwnAddress(const IpAddress& address) const {
-  return std::ranges::any_of(
-      named, [&](const Cidr& cidr) { return cidr.bits > 0 && Contains(cidr, address); });
+  return true;
 }
 
 Stream::Stream(EgressShared& shared, Owner& owner, uint64_t id)
@@ -73,12 +49,11 @@ void Stream::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   --shared_.streams;
-  if (cell_watched_) shared_.loop.Remove(cell_.get());
-  if (server_watched_) shared_.loop.Remove(server_.get());
-  cell_watched_ = server_watched_ = false;
+  cell_.Unwatch(shared_.loop);
+  server_.Unwatch(shared_.loop);
   tls_.reset();
-  cell_.reset();
-  server_.reset();
+  cell_.fd.reset();
+  server_.fd.reset();
   if (recorded_) owner_.Note(record_);
   recorded_ = false;
 }
@@ -101,10 +76,10 @@ bool Stream::HandOver() {
     recorded_ = true;
     return false;
   }
-  cell_ = Fd(ends[0]);
+  cell_.fd = Fd(ends[0]);
   Fd theirs(ends[1]);
   const int size = StreamBuffer(shared_.streams);
-  ::setsockopt(cell_.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+  ::setsockopt(cell_.fd.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   ::setsockopt(theirs.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   handed_over_ = owner_.HandOver(id_, std::move(theirs));
   return handed_over_;
@@ -151,12 +126,11 @@ void Stream::Refuse(const Refusal& refusal, bool denied, std::string host) {
 // unread, the kernel would discard our answer.
 void Stream::Answer(const std::string& text) {
   if (text.empty()) return Finish();
-  SendAll(cell_.get(), text);
-  ::shutdown(cell_.get(), SHUT_WR);
+  SendAll(cell_.fd.get(), text);
+  ::shutdown(cell_.fd.get(), SHUT_WR);
   state_ = State::kAnswering;
-  if (server_watched_) shared_.loop.Remove(server_.get());
-  server_watched_ = false;
-  server_.reset();
+  server_.Unwatch(shared_.loop);
+  server_.fd.reset();
   begun_ = Clock::now();
   Watch();
 }
@@ -202,13 +176,13 @@ void Stream::OnResolved(Resolved resolved) {
     if (!bad && IsOwnAddress(address) && !owner_.policy().NamesOwnAddress(address))
       bad = "this host's own address";
     if (!bad) {
-      addresses_.push_back(address);
+      dialling_.addresses.push_back(address);
     } else if (why.empty()) {
       why = *bad;
       refused = address.ToText();
     }
   }
-  if (!addresses_.empty()) return Dial();
+  if (!dialling_.addresses.empty()) return Dial();
   if (refused.empty()) {
     return Refuse({502, to_.host + " did not resolve: " + resolved.error}, false);
   }
@@ -222,41 +196,41 @@ void Stream::OnResolved(Resolved resolved) {
 
 void Stream::Dial() {
   state_ = State::kConnecting;
-  while (next_address_ < addresses_.size()) {
-    const IpAddress& address = addresses_[next_address_++];
-    if (server_watched_) shared_.loop.Remove(server_.get());
-    server_watched_ = false;
-    server_ = Fd(::socket(address.v6 ? AF_INET6 : AF_INET,
-                          SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-    if (!server_) {
-      last_error_ = std::strerror(errno);
+  while (dialling_.next < dialling_.addresses.size()) {
+    const IpAddress& address = dialling_.addresses[dialling_.next++];
+    server_.Unwatch(shared_.loop);
+    server_.fd = Fd(::socket(address.v6 ? AF_INET6 : AF_INET,
+                             SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+    if (!server_.fd) {
+      dialling_.error = std::strerror(errno);
       continue;
     }
     const int on = 1;
-    ::setsockopt(server_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(server_.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     sockaddr_storage to;
     const unsigned size = ToSocketAddress(address, with_secret_ ? shared_.tls_port : to_.port, &to);
-    attempt_begun_ = Clock::now();
-    if (::connect(server_.get(), reinterpret_cast<const sockaddr*>(&to), size) == 0)
+    dialling_.begun = Clock::now();
+    if (::connect(server_.fd.get(), reinterpret_cast<const sockaddr*>(&to), size) == 0)
       return OnConnected();
     if (errno == EINPROGRESS) return Watch();
-    last_error_ = std::strerror(errno);
+    dialling_.error = std::strerror(errno);
   }
-  Refuse({502, "no connection to " + HostPort(to_.host, to_.port) + ": " + last_error_}, false);
+  Refuse({502, "no connection to " + HostPort(to_.host, to_.port) + ": " + dialling_.error}, false);
 }
 
 void Stream::OnConnected() {
   // The connection must lead to the address that was vetted.
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
-  const bool known = ::getpeername(server_.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
-  if (!known || FromSocketAddress(peer) != addresses_[next_address_ - 1]) {
-    last_error_ = "the connection went elsewhere";
+  const bool known =
+      ::getpeername(server_.fd.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+  if (!known || FromSocketAddress(peer) != dialling_.addresses[dialling_.next - 1]) {
+    dialling_.error = "the connection went elsewhere";
     return Dial();
   }
   if (!with_secret_) return BeginRelay();
   state_ = State::kHandshake;
-  tls_ = std::make_unique<TlsClient>(*shared_.tls, server_.get(), to_.host);
+  tls_ = std::make_unique<TlsClient>(*shared_.tls, server_.fd.get(), to_.host);
   Handshake();
 }
 
@@ -289,12 +263,12 @@ void Stream::BeginRelay() {
     return normal && Allows(owner_.policy().rules, *normal, to_.port);
   };
   gate_.emplace(std::move(options));
-  if (proxy_ && !head_) to_cell_ = proxy_->Granted();
+  if (proxy_ && !head_) cell_.pending = proxy_->Granted();
   state_ = State::kRelay;
   active_ = Clock::now();
   try {
-    if (head_) gate_->FeedHead(std::move(*head_), &to_server_);
-    gate_->Feed(std::exchange(early_, {}), &to_server_);
+    if (head_) gate_->FeedHead(std::move(*head_), &server_.pending);
+    gate_->Feed(std::exchange(early_, {}), &server_.pending);
   } catch (const Error& error) {
     return Refuse(RefusalOf(error), true, gate_->named());
   }
@@ -307,9 +281,9 @@ void Stream::OnServerEvent(uint32_t events) {
     case State::kConnecting: {
       int error = 0;
       socklen_t size = sizeof error;
-      ::getsockopt(server_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      ::getsockopt(server_.fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error == 0 && (events & EPOLLOUT) != 0) return OnConnected();
-      last_error_ = std::strerror(error == 0 ? ECONNABORTED : error);
+      dialling_.error = std::strerror(error == 0 ? ECONNABORTED : error);
       return Dial();
     }
     case State::kHandshake:
@@ -327,14 +301,14 @@ void Stream::OnCellEvent(uint32_t) {
   if (state_ == State::kRelay) return Pump();
   if (state_ != State::kAnswering) return;
   for (unsigned i = 0; i < kReadsInARow; ++i) {
-    const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
+    const ssize_t n = ::recv(cell_.fd.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
     if (n == 0 || (n < 0 && errno != EAGAIN)) return Finish();
     if (n < 0 || !owner_.Spend(static_cast<uint64_t>(n))) return;
   }
 }
 
 void Stream::ReadRequest() {
-  const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), kMaxRequestHead, 0);
+  const ssize_t n = ::recv(cell_.fd.get(), shared_.buffer.data(), kMaxRequestHead, 0);
   if (n < 0 && errno == EAGAIN) return;
   if (n <= 0) return Finish();
   active_ = Clock::now();
@@ -345,14 +319,14 @@ void Stream::ReadRequest() {
     if (!owner_.Spend(static_cast<uint64_t>(n)))
       ThrowRefusal({429, "the call has used up its bytes"});
     std::optional<ProxyRequest> request = proxy_->Feed(in, &reply);
-    SendAll(cell_.get(), reply);
+    SendAll(cell_.fd.get(), reply);
     if (!request) return;
     early_ = in;
     head_ = std::move(request->head);
     unfinished_since_.reset();
     Decide(std::move(request->to));
   } catch (const Error& error) {
-    SendAll(cell_.get(), reply);
+    SendAll(cell_.fd.get(), reply);
     Refuse(RefusalOf(error), true);
   }
 }
@@ -363,17 +337,17 @@ void Stream::Pump() {
   if (!PumpToServer() || !PumpToCell()) return;  // the stream has ended
   if (state_ != State::kRelay) return;
   // The server's answer may have released bytes that were held back.
-  if (!to_server_.empty() && !FlushToServer()) return Finish();
-  if (cell_eof_ && to_server_.empty() && !server_shut_) {
-    server_shut_ = true;
+  if (!server_.pending.empty() && !FlushToServer()) return Finish();
+  if (cell_.eof && server_.pending.empty() && !server_.shut) {
+    server_.shut = true;
     if (tls_) tls_->Shutdown();
-    ::shutdown(server_.get(), SHUT_WR);
+    ::shutdown(server_.fd.get(), SHUT_WR);
   }
-  if (server_eof_ && to_cell_.empty() && !cell_shut_) {
-    cell_shut_ = true;
-    ::shutdown(cell_.get(), SHUT_WR);
+  if (server_.eof && cell_.pending.empty() && !cell_.shut) {
+    cell_.shut = true;
+    ::shutdown(cell_.fd.get(), SHUT_WR);
   }
-  if (cell_shut_ && (server_shut_ || gate_->one_request())) return Finish();
+  if (cell_.shut && (server_.shut || gate_->one_request())) return Finish();
   Watch();
 }
 
@@ -382,15 +356,15 @@ bool Stream::PumpToServer() {
     Finish();
     return false;
   }
-  for (unsigned i = 0; i < kReadsInARow && to_server_.empty() && !cell_eof_; ++i) {
-    const ssize_t n = ::recv(cell_.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
+  for (unsigned i = 0; i < kReadsInARow && server_.pending.empty() && !cell_.eof; ++i) {
+    const ssize_t n = ::recv(cell_.fd.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) {
       Finish();
       return false;
     }
     if (n == 0) {
-      cell_eof_ = true;
+      cell_.eof = true;
       break;
     }
     active_ = Clock::now();
@@ -400,14 +374,14 @@ bool Stream::PumpToServer() {
         ThrowRefusal({429, "the call has used up its bytes"});
       const std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
       if (gate_->open() && !tls_) {
-        const ssize_t sent = ::send(server_.get(), in.data(), in.size(), MSG_NOSIGNAL);
+        const ssize_t sent = ::send(server_.fd.get(), in.data(), in.size(), MSG_NOSIGNAL);
         if (sent < 0 && errno != EAGAIN) {
           Finish();
           return false;
         }
-        to_server_.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
+        server_.pending.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
       } else {
-        gate_->Feed(in, &to_server_);
+        gate_->Feed(in, &server_.pending);
         if (!FlushToServer()) {
           Finish();
           return false;
@@ -427,12 +401,12 @@ bool Stream::PumpToServer() {
 }
 
 bool Stream::PumpToCell() {
-  if (!FlushToCell()) {
+  if (!cell_.Flush()) {
     Finish();
     return false;
   }
   const bool tls = tls_ != nullptr;
-  for (unsigned i = 0; to_cell_.empty() && !server_eof_; ++i) {
+  for (unsigned i = 0; cell_.pending.empty() && !server_.eof; ++i) {
     if (i >= kReadsInARow && !(tls && tls_->HasPending())) break;
     char* const to = shared_.buffer.data();
     ssize_t n = 0;
@@ -447,7 +421,7 @@ bool Stream::PumpToCell() {
       }
       n = static_cast<ssize_t>(result.size);
     } else {
-      n = ::recv(server_.get(), to, shared_.buffer.size(), 0);
+      n = ::recv(server_.fd.get(), to, shared_.buffer.size(), 0);
       if (n < 0 && errno == EAGAIN) break;
       if (n < 0) {
         Finish();
@@ -455,7 +429,7 @@ bool Stream::PumpToCell() {
       }
     }
     if (n == 0) {
-      server_eof_ = true;
+      server_.eof = true;
       break;
     }
     active_ = Clock::now();
@@ -464,46 +438,30 @@ bool Stream::PumpToCell() {
     try {
       if (!owner_.Spend(static_cast<uint64_t>(n)))
         ThrowRefusal({429, "the call has used up its bytes"});
-      if (gate_->awaits_answer()) gate_->FeedAnswer(in, &to_server_);
+      if (gate_->awaits_answer()) gate_->FeedAnswer(in, &server_.pending);
     } catch (const Error& error) {
       Refuse(RefusalOf(error), true, gate_->named());
       return false;
     }
-    const ssize_t sent = ::send(cell_.get(), in.data(), in.size(), MSG_NOSIGNAL);
+    const ssize_t sent = ::send(cell_.fd.get(), in.data(), in.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno != EAGAIN) {
       Finish();
       return false;
     }
-    to_cell_.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
+    cell_.pending.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
   }
   return true;
 }
 
 bool Stream::FlushToServer() {
-  while (!to_server_.empty()) {
-    size_t sent = 0;
-    if (tls_) {
-      const TlsResult result = tls_->Write(to_server_.data(), to_server_.size());
-      tls_wants_write_ = result.status == TlsStatus::kWantWrite;
-      if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite)
-        return true;
-      if (result.status != TlsStatus::kDone) return false;
-      sent = result.size;
-    } else {
-      const ssize_t n = ::send(server_.get(), to_server_.data(), to_server_.size(), MSG_NOSIGNAL);
-      if (n < 0) return errno == EAGAIN;
-      sent = static_cast<size_t>(n);
-    }
-    to_server_.erase(0, sent);
-  }
-  return true;
-}
-
-bool Stream::FlushToCell() {
-  while (!to_cell_.empty()) {
-    const ssize_t n = ::send(cell_.get(), to_cell_.data(), to_cell_.size(), MSG_NOSIGNAL);
-    if (n < 0) return errno == EAGAIN;
-    to_cell_.erase(0, static_cast<size_t>(n));
+  if (!tls_) return server_.Flush();
+  while (!server_.pending.empty()) {
+    const TlsResult result = tls_->Write(server_.pending.data(), server_.pending.size());
+    tls_wants_write_ = result.status == TlsStatus::kWantWrite;
+    if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite)
+      return true;
+    if (result.status != TlsStatus::kDone) return false;
+    server_.pending.erase(0, result.size);
   }
   return true;
 }
@@ -517,29 +475,26 @@ void Stream::Watch() {
   if (state_ == State::kConnecting) server = EPOLLOUT;
   if (state_ == State::kHandshake) server = tls_wants_write_ ? EPOLLOUT : EPOLLIN;
   if (state_ == State::kRelay) {
-    if (!cell_eof_ && to_server_.empty()) cell |= EPOLLIN;
-    if (!to_cell_.empty()) cell |= EPOLLOUT;
-    if (!server_eof_ && to_cell_.empty()) server |= EPOLLIN;
-    if (tls_ ? tls_wants_write_ : !to_server_.empty()) server |= EPOLLOUT;
+    if (!cell_.eof && server_.pending.empty()) cell |= EPOLLIN;
+    if (!cell_.pending.empty()) cell |= EPOLLOUT;
+    if (!server_.eof && cell_.pending.empty()) server |= EPOLLIN;
+    if (tls_ ? tls_wants_write_ : !server_.pending.empty()) server |= EPOLLOUT;
   }
-  const auto watch = [this](int fd, uint32_t events, bool* watched, uint32_t* now,
-                            void (Stream::*handler)(uint32_t)) {
-    if (fd < 0) return;
-    if (events == 0) {
-      if (*watched) shared_.loop.Remove(fd);
-      *watched = false;
-    } else if (!*watched) {
-      shared_.loop.Add(fd, events, [self = weak_from_this(), handler](uint32_t got) {
+  const auto watch = [this](End& end, uint32_t events, void (Stream::*handler)(uint32_t)) {
+    if (!end.fd) return;
+    if (events == 0) return end.Unwatch(shared_.loop);
+    if (!end.watched) {
+      shared_.loop.Add(end.fd.get(), events, [self = weak_from_this(), handler](uint32_t got) {
         if (const auto stream = self.lock()) (stream.get()->*handler)(got);
       });
-      *watched = true;
-    } else if (*now != events) {
-      shared_.loop.Change(fd, events);
+      end.watched = true;
+    } else if (end.events != events) {
+      shared_.loop.Change(end.fd.get(), events);
     }
-    *now = events;
+    end.events = events;
   };
-  watch(cell_.get(), cell, &cell_watched_, &cell_events_, &Stream::OnCellEvent);
-  watch(server_.get(), server, &server_watched_, &server_events_, &Stream::OnServerEvent);
+  watch(cell_, cell, &Stream::OnCellEvent);
+  watch(server_, server, &Stream::OnServerEvent);
 }
 
 void Stream::Tick(Clock::time_point now) {
@@ -552,9 +507,9 @@ void Stream::Tick(Clock::time_point now) {
       if (now - begun_ >= limits.connect)
         return Refuse({504, "no connection to " + HostPort(to_.host, to_.port) + " in time"},
                       false);
-      if (state_ == State::kConnecting && next_address_ < addresses_.size() &&
-          now - attempt_begun_ >= limits.attempt) {
-        last_error_ = "no answer";
+      if (state_ == State::kConnecting && dialling_.next < dialling_.addresses.size() &&
+          now - dialling_.begun >= limits.attempt) {
+        dialling_.error = "no answer";
         Dial();
       }
       return;

@@ -22,6 +22,7 @@
 
 #include "agent/egress/gate.h"
 #include "agent/egress/limits.h"
+#include "agent/egress/policy.h"
 #include "agent/egress/proxy.h"
 #include "agent/egress/resolve.h"
 #include "agent/egress/tls.h"
@@ -31,20 +32,6 @@
 #include "wire/values.h"
 
 namespace hutch {
-
-struct EgressPolicy {
-  std::vector<EgressRule> rules;
-  std::vector<SecretRule> secrets;
-  EgressPlan plan;
-  std::vector<Cidr> named;  // networks of the rules
-
-  // Throws kInvalidArgument.
-  EgressPolicy(const std::vector<std::string>& allow_network, std::vector<SecretRule> secrets);
-  std::vector<SecretRule> SecretsOf(const std::string& host) const;
-  // Whether the policy allows the cell to ask for this. Decided before anything is resolved.
-  bool MayAsk(const Authority& to) const;
-  bool NamesOwnAddress(const IpAddress& address) const;
-};
 
 // What all streams of a process share.
 struct EgressShared {
@@ -93,6 +80,26 @@ class Stream : public std::enable_shared_from_this<Stream> {
  private:
   enum class State { kAsking, kResolving, kConnecting, kHandshake, kRelay, kAnswering, kClosed };
 
+  // One side of the relay.
+  struct End {
+    Fd fd{};
+    bool watched = false;  // the loop watches it, for `events`
+    uint32_t events = 0;
+    bool eof = false;       // it sends no more
+    bool shut = false;      // no more is sent to it
+    std::string pending{};  // to be sent to it; while there is any, the other side is not read
+
+    void Unwatch(Loop& loop);
+    bool Flush();  // sends what the socket takes; false: it is broken
+  };
+  // The vetted addresses, tried one after another.
+  struct Dialling {
+    std::vector<IpAddress> addresses{};
+    size_t next = 0;
+    std::string error{};        // of the last attempt
+    Clock::time_point begun{};  // when the last attempt began
+  };
+
   void Decide(Authority to);
   void StartLookup();
   void OnResolved(Resolved resolved);
@@ -107,7 +114,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool PumpToServer();
   bool PumpToCell();
   bool FlushToServer();
-  bool FlushToCell();
   void Watch();
   bool HandOver();
   void Refuse(const Refusal& refusal, bool denied, std::string host = {});
@@ -118,36 +124,21 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Owner& owner_;
   const uint64_t id_;
   State state_ = State::kAsking;
-  Fd cell_;
-  Fd server_;
+  End cell_;
+  End server_;
   std::unique_ptr<TlsClient> tls_;
   bool tls_wants_write_ = false;
   bool handed_over_ = false;
-  bool cell_watched_ = false;
-  bool server_watched_ = false;
-  uint32_t cell_events_ = 0;
-  uint32_t server_events_ = 0;
-  bool cell_eof_ = false;
-  bool server_eof_ = false;
-  bool server_shut_ = false;
-  bool cell_shut_ = false;
-
   std::optional<ProxyReader> proxy_;
   std::optional<RequestHead> head_;
   std::string early_;  // what followed the request to the proxy
   Authority to_;
   bool with_secret_ = false;
-  std::vector<IpAddress> addresses_;
-  size_t next_address_ = 0;
-  std::string last_error_;
+  Dialling dialling_;
   std::optional<Gate> gate_;
-  std::string to_server_;
-  std::string to_cell_;
-
   NetworkRecord record_;
   bool recorded_ = false;  // record_ has to be noted when the stream ends
   Clock::time_point begun_;
-  Clock::time_point attempt_begun_;
   Clock::time_point active_;
   std::optional<Clock::time_point> unfinished_since_;
 };
