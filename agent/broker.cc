@@ -28,12 +28,6 @@ constexpr size_t kMaxLockText = 4 << 20;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-// Clamped to a year so that adding it to now() cannot overflow.
-std::chrono::milliseconds Milliseconds(uint64_t ms) {
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
-}
-
 }  // namespace
 
 Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths& paths,
@@ -120,7 +114,7 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
   const auto unwanted = std::make_shared<std::atomic<bool>>(false);
   peers_.Find(id)->preparing[prepare.request] = unwanted;
   builds_.Get(
-      SpecOf(prepare.spec), Clock::now() + Milliseconds(prepare.timeout_ms), unwanted,
+      SpecOf(prepare.spec), Clock::now() + ClampedMs(prepare.timeout_ms), unwanted,
       [this, id, request = prepare.request](const BuildProgress& p) {
         peers_.Send(id, Progress{request, p.stage, p.text, p.done, p.total});
       },

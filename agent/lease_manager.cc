@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "agent/validate.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 
@@ -18,12 +19,6 @@ namespace {
 uint64_t Micros(Clock::duration d) {
   return static_cast<uint64_t>(
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::microseconds>(d).count()));
-}
-
-// Clamped to a year so that adding it to now() cannot overflow.
-std::chrono::milliseconds Milliseconds(uint64_t ms) {
-  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
-  return std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
 // Gives a cell what it is to load. It is leased to the client that sent the frame right after this:
@@ -78,10 +73,12 @@ void LeaseManager::Request(Peer& peer, const Acquire& acquire, const Load& load)
                                Error(Code::kBusy, "no cell can be kept ahead now"));
   }
   // The ticket is not known until Acquire() returns.
-  if (!context_.peers.Find(id)->waiting.try_emplace(acquire.request, acquire.key, 0).second)
+  if (!context_.peers.Find(id)
+           ->waiting.try_emplace(acquire.request, Peers::Place{acquire.key})
+           .second)
     throw Error(Code::kProtocol, "a client used a request's number twice");
   const uint64_t ticket = entry->pool->Acquire(
-      id, Milliseconds(acquire.queue_ms), acquire.ahead,
+      id, ClampedMs(acquire.queue_ms), acquire.ahead,
       [this, id, request = acquire.request, key = acquire.key, ahead = acquire.ahead,
        load](Grant grant) {
         const uint64_t cell = grant.cell;

@@ -2,6 +2,7 @@
 
 #include "agent/validate.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -25,6 +26,11 @@ std::string Bounds(const LimitField& limit) {
 bool IsHex(std::string_view text, size_t digits) {
   return text.size() == digits &&
          text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::chrono::milliseconds ClampedMs(uint64_t ms) {
+  constexpr std::chrono::milliseconds kYear = std::chrono::hours(24 * 365);
+  return std::chrono::milliseconds(std::min(ms, static_cast<uint64_t>(kYear.count())));
 }
 
 void Validate(const Prepare& prepare) {

@@ -4,7 +4,9 @@
 // container unchecked. Pure functions.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "wire/message.h"
@@ -13,6 +15,9 @@ namespace hutch {
 
 // Whether `text` is exactly `digits` lower-case hex digits.
 bool IsHex(std::string_view text, size_t digits);
+
+// Clamped to a year so that adding it to now() cannot overflow.
+std::chrono::milliseconds ClampedMs(uint64_t ms);
 
 // Throws kInvalidArgument when a field of the request is out of bounds.
 void Validate(const Prepare& prepare);
