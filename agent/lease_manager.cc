@@ -69,7 +69,9 @@ void LeaseManager::Request(Peer& peer, const Acquire& acquire, const Load& load)
                                Error(Code::kBusy, "no cell can be kept ahead now"));
   }
   // The ticket is not known until Acquire() returns.
-  if (!context_.peers.Find(id)->waiting.try_emplace(acquire.request, acquire.key, 0).second)
+  if (!context_.peers.Find(id)
+           ->waiting.try_emplace(acquire.request, Peers::Place{acquire.key})
+           .second)
     throw Error(Code::kProtocol, "a client used a request's number twice");
   const uint64_t ticket = entry->pool->Acquire(
       id, ClampToYear(acquire.queue_ms), acquire.ahead,

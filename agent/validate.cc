@@ -2,6 +2,7 @@
 
 #include "agent/validate.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 

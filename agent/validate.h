@@ -4,7 +4,9 @@
 // container unchecked. Pure functions.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <string_view>
 
 #include "wire/message.h"

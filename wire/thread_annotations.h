@@ -3,7 +3,7 @@
 // A mutex and a condition variable whose use clang checks at compile time, and the annotations that
 // say which lock guards what. They are those of std, at no cost: libstdc++ has no annotations.
 //
-// The fuzz build is compiled by clang with -Werror=thread-safety; to other compilers the
+// The build with sanitizers is by clang with -Werror=thread-safety; to other compilers the
 // annotations are empty. https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #pragma once
 

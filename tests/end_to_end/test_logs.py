@@ -42,17 +42,9 @@ def entries_with(text: str, wait_sec: float = 10) -> list[str]:
 
 
 def agent_kb() -> int:
-    """Resident memory of the agents of this host."""
-    most = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            command = (status.parent / "cmdline").read_bytes().split(b"\0")
-            text = status.read_text()
-        except OSError:
-            continue
-        if b"--serve" in command and b"hutch-agent" in command[0]:
-            most = max(most, int(re.findall(r"VmRSS:\s+(\d+)", text)[0]))
-    return most
+    found = re.search(r"^process_resident_memory_bytes ([\d.e+]+)$", hutch.metrics(), re.M)
+    assert found is not None
+    return int(float(found[1])) >> 10
 
 
 def crash_with_a_traceback() -> None:
