@@ -36,7 +36,7 @@ class Admission {
   const AgentConfig& config() const { return config_; }
 
   // Why a policy is refused before anything is built; nullopt: it is allowed. `enforcement`: of
-  // limits on this host, as in Prepared.
+  // limits on this host, as in PoolReady.
   std::optional<Error> WhyRefuse(const Prepare& prepare, std::string_view enforcement) const;
 
   // What each cell of such a pool takes of the quotas.

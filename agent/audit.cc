@@ -64,7 +64,7 @@ ordered_json MountsOf(const PoolSpec& spec) {
 }  // namespace
 
 std::string AuditLine(const AuditEntry& entry) {
-  const CallNote& note = entry.note;
+  const CallStats& note = entry.note;
   ordered_json line = {
       {"event", "call"},
       {"time", entry.time_sec},

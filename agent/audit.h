@@ -41,7 +41,7 @@ struct AuditPool {
 struct AuditEntry {
   std::shared_ptr<const AuditPool> pool{};
   AuditCaller caller{};
-  CallNote note{};  // its ending is known: not kUntold
+  CallStats note{};  // its ending is known: not kUntold
   std::string worker{};
   std::optional<CellReport> report{};  // the warden's, of a cell that served this call alone
   std::vector<NetworkRecord> network{};

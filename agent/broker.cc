@@ -68,7 +68,7 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* warm = std::get_if<Warm>(&message)) return OnWarm(peer, *warm);
   if (const auto* acquire = std::get_if<Acquire>(&message))
     return leases_.OnAcquire(peer, *acquire);
-  if (const auto* done = std::get_if<Done>(&message)) return leases_.OnDone(peer, *done);
+  if (const auto* done = std::get_if<LeaseEnded>(&message)) return leases_.OnDone(peer, *done);
   if (const auto* ask = std::get_if<Ask>(&message)) return OnAsk(peer, *ask);
   if (const auto* started = std::get_if<Started>(&message))
     return leases_.OnStarted(peer, *started);
@@ -148,7 +148,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
 }
 
 // Once the pool has a worker.
-void Broker::AnswerWhenReady(uint64_t id, Prepared prepared, const PoolSpec& spec) {
+void Broker::AnswerWhenReady(uint64_t id, PoolReady prepared, const PoolSpec& spec) {
   if (prepared.built || AsCaller(spec)) {
     const char* what = AsCaller(spec)
                            ? "starting a worker with your own uid; the first copies the base image"

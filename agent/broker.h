@@ -43,7 +43,7 @@ class Broker {
   ~Broker();
   // Before any pool is made. `cgroups` outlives the broker.
   void UseCgroups(Cgroups& cgroups) { pools_.UseCgroups(cgroups); }
-  const char* Enforcement() const {  // of limits, see Prepared
+  const char* Enforcement() const {  // of limits, see PoolReady
     return pools_.cgroups() == nullptr ? "watchdog" : pools_.cgroups()->enforcement();
   }
 
@@ -68,7 +68,7 @@ class Broker {
  private:
   void OnPrepare(Peer& peer, const Prepare& prepare);
   void OnEnvironment(uint64_t peer, const Prepare& prepare, const Environment& environment);
-  void AnswerWhenReady(uint64_t peer, Prepared prepared, const PoolSpec& spec);
+  void AnswerWhenReady(uint64_t peer, PoolReady prepared, const PoolSpec& spec);
   void OnWarm(const Peer& peer, const Warm& warm);
   void OnForget(uint64_t peer, const Forget& forget);
   void OnAsk(const Peer& peer, const Ask& ask);

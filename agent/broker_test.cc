@@ -117,9 +117,9 @@ class BrokerTest : public ::testing::Test {
   // An environment without packages needs no build. Returns the pool's key.
   std::string PrepareFor(FakePeer& peer) {
     broker_->Handle(peer, Prepare{1, 60'000, spec_});
-    RunUntil([&] { return peer.Count<Prepared>() + peer.Count<Failed>() > 0; });
+    RunUntil([&] { return peer.Count<PoolReady>() + peer.Count<Failed>() > 0; });
     if (peer.Count<Failed>() > 0) ADD_FAILURE() << peer.All<Failed>()[0].message;
-    return peer.Count<Prepared>() > 0 ? peer.All<Prepared>()[0].key : "";
+    return peer.Count<PoolReady>() > 0 ? peer.All<PoolReady>()[0].key : "";
   }
   Leased AcquireFor(FakePeer& peer, const std::string& key, bool ahead = false) {
     const size_t before = peer.Count<Leased>();
@@ -143,11 +143,11 @@ TEST_F(BrokerTest, ACellGetsWhatItIsToLoadBeforeItIsLeased) {
   const std::string key = PrepareFor(peer);
   const Leased first = AcquireFor(peer, key);
   peer.Use(first);
-  broker_->Handle(peer, Done{first.lease, false, {Ending::kReturned}, 90, "a frame"});
+  broker_->Handle(peer, LeaseEnded{first.lease, false, {Ending::kReturned}, 90, "a frame"});
   RunUntil([&] { return peer.Count<Leased>() == 2; });
   RunUntil([&] { return wardens_.cells_ended == 1; });
   EXPECT_EQ(wardens_.last_frame(), "") << "the first one was given nothing";
-  broker_->Handle(peer, Done{peer.All<Leased>()[1].lease, false, {}});
+  broker_->Handle(peer, LeaseEnded{peer.All<Leased>()[1].lease, false, {}});
   RunUntil([&] { return wardens_.cells_ended == 2; });
   EXPECT_EQ(wardens_.last_frame(), "a frame");
 }
@@ -157,11 +157,11 @@ TEST_F(BrokerTest, WhatIsTooLargeForACellIsNoFrameForIt) {
   const std::string key = PrepareFor(peer);
   const Leased first = AcquireFor(peer, key);
   std::string large(sizeof(FrameHeader) + kMaxPayload, 'x');
-  broker_->Handle(peer, Done{first.lease, false, {}, 90, large});
+  broker_->Handle(peer, LeaseEnded{first.lease, false, {}, 90, large});
   RunUntil([&] { return peer.Count<Leased>() == 2; });
   const Leased second = peer.All<Leased>()[1];
   large += 'x';
-  EXPECT_THROW(broker_->Handle(peer, Done{second.lease, false, {}, 91, large}), Error);
+  EXPECT_THROW(broker_->Handle(peer, LeaseEnded{second.lease, false, {}, 91, large}), Error);
 }
 
 TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
@@ -170,7 +170,7 @@ TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
   const Leased lease = AcquireFor(peer, key);
   EXPECT_EQ(peer.descriptors_seen, 3u);
   EXPECT_EQ(peer.mark(lease), MarkOf(lease.lease, kLeaseIdle));
-  broker_->Handle(peer, Done{lease.lease, true, {Ending::kReturned}});
+  broker_->Handle(peer, LeaseEnded{lease.lease, true, {Ending::kReturned}});
   RunUntil([&] { return peer.Count<Report>() == 1; });
   EXPECT_EQ(peer.All<Report>()[0].lease, lease.lease);
   EXPECT_EQ(peer.All<Report>()[0].report.wall_us, 7u);
@@ -193,7 +193,7 @@ TEST_F(BrokerTest, RefusesAnyNetworkAndMountsOnGvisorWhateverItsClientLetThrough
   EXPECT_EQ(refusal([](PoolSpec& s) { s.allow_network = {"a.test:443"}; }), why);
   EXPECT_EQ(refusal([](PoolSpec& s) { s.secrets = {{"a.test", "X", "v", {}, {}}}; }), why);
   EXPECT_EQ(refusal([](PoolSpec& s) { s.mounts.resize(1); }), why);
-  EXPECT_EQ(peer.Count<Prepared>(), 0u);
+  EXPECT_EQ(peer.Count<PoolReady>(), 0u);
   EXPECT_EQ(wardens_.containers().created(), 0u);
   spec_.isolation = Isolation::kContainer;
   spec_.allow_network = {"a.test:443"};
@@ -239,7 +239,7 @@ TEST_F(BrokerTest, RemovesWhatWasUsedTheLongestAgoWhereEnvironmentsTakeMoreThanT
     broker_.emplace(loop_, podman_, store_, paths_, "generation", [] { return ::getuid(); });
     FakePeer peer(1);
     PrepareFor(peer);
-    EXPECT_EQ(peer.All<Prepared>()[0].digest, in_use);
+    EXPECT_EQ(peer.All<PoolReady>()[0].digest, in_use);
     use(in_use, seconds(3000));  // but a pool has it
     AgentConfig config;
     config.host.environment_disk_mb = most_mb;
@@ -266,10 +266,10 @@ TEST_F(BrokerTest, AClientThatNamesTheDigestOfAnotherSetGetsItsOwn) {
     spec.labels["case"] = std::to_string(id);  // a pool of its own
     name(spec);
     broker_->Handle(peer, Prepare{1, 60'000, spec});
-    RunUntil([&] { return peer.Count<Prepared>() + peer.Count<Failed>() > 0; });
+    RunUntil([&] { return peer.Count<PoolReady>() + peer.Count<Failed>() > 0; });
     const bool shown = ('\0' + wardens_.last_config()).find(line) != std::string::npos;
-    const bool prepared = peer.Count<Prepared>() > 0;
-    const bool named = prepared && peer.All<Prepared>()[0].digest == theirs;
+    const bool prepared = peer.Count<PoolReady>() > 0;
+    const bool named = prepared && peer.All<PoolReady>()[0].digest == theirs;
     broker_->Gone(peer);
     return shown || named ? "theirs" : prepared ? "its own" : "refused";
   };
@@ -307,18 +307,20 @@ TEST_F(BrokerTest, CountsEachCallOnce) {
 
   const Leased simple = AcquireFor(peer, key);
   peer.Use(simple);
-  broker_->Handle(peer, Done{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
-  broker_->Handle(peer, Done{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
+  broker_->Handle(peer,
+                  LeaseEnded{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
+  broker_->Handle(peer,
+                  LeaseEnded{simple.lease, false, {Ending::kReturned, 1000, 1000, 1000, 1000}});
   EXPECT_EQ(state()["calls"], 1) << "also when it is reported twice";
 
   const Leased unused = AcquireFor(peer, key, true);
-  broker_->Handle(peer, Done{unused.lease, false, {}});
+  broker_->Handle(peer, LeaseEnded{unused.lease, false, {}});
   EXPECT_EQ(state()["calls"], 1) << "a lease that served no call is none";
 
   // A cell that died is counted once, whether the warden or the client reports it first.
   const Leased untold = AcquireFor(peer, key, true);
   peer.Use(untold);
-  broker_->Handle(peer, Done{untold.lease, true, {Ending::kUntold, 0, 0, 1, 0}});
+  broker_->Handle(peer, LeaseEnded{untold.lease, true, {Ending::kUntold, 0, 0, 1, 0}});
   RunUntil([&] { return peer.Count<Report>() == 1; });
   const json status = state();
   EXPECT_EQ(status["calls"], 2);
@@ -352,7 +354,7 @@ TEST_F(BrokerTest, TheWorkerUsedTheLongestAgoGoesWhenThereAreTooMany) {
     FakePeer& peer = *peers.emplace_back(std::make_unique<FakePeer>(i));
     const Leased lease = AcquireFor(peer, PrepareFor(peer));
     workers.push_back(lease.worker);
-    if (i != 1) broker_->Handle(peer, Done{lease.lease, false, {}});
+    if (i != 1) broker_->Handle(peer, LeaseEnded{lease.lease, false, {}});
   }
   RunUntil([&] { return wardens_.retired == 1; });
   broker_->Handle(*peers[0], Ask{99, "status"});
@@ -370,7 +372,7 @@ TEST_F(BrokerTest, TwoClientsOfOneSpecShareAPool) {
   EXPECT_EQ(wardens_.containers().created(), 1u);
   spec_.memory_mb += 1;
   FakePeer third(3);
-  EXPECT_NE(PrepareFor(third), first.All<Prepared>()[0].key);
+  EXPECT_NE(PrepareFor(third), first.All<PoolReady>()[0].key);
 }
 
 TEST_F(BrokerTest, RefusesLimitsOutOfRange) {
@@ -474,7 +476,7 @@ TEST_F(BrokerTest, AnotherPeersLeaseIsNoneOfItsBusiness) {
   FakePeer owner(1);
   FakePeer other(2);
   const Leased lease = AcquireFor(owner, PrepareFor(owner));
-  broker_->Handle(other, Done{lease.lease, false, {Ending::kReturned}});
+  broker_->Handle(other, LeaseEnded{lease.lease, false, {Ending::kReturned}});
   broker_->Handle(other, Started{lease.lease, 1, 1});
   broker_->Handle(owner, Started{lease.lease, 1000, 0});
   RunUntil([&] { return wardens_.armed == 1; });
@@ -489,7 +491,7 @@ TEST_F(BrokerTest, ForgetsWhoGaveUp) {
   broker_->Handle(peer, Acquire{50, key, 60'000, false});
   broker_->Handle(peer, Forget{50});
   broker_->Handle(peer, Forget{50});
-  broker_->Handle(peer, Done{first.lease, true, {Ending::kReturned}});
+  broker_->Handle(peer, LeaseEnded{first.lease, true, {Ending::kReturned}});
   RunUntil([&] { return peer.Count<Report>() == 1; });
   AcquireFor(peer, key);
   for (const Leased& lease : peer.All<Leased>()) EXPECT_NE(lease.request, 50u);
@@ -501,7 +503,7 @@ TEST_F(BrokerTest, APreparationForWhoGaveUpIsNotAnswered) {
   broker_->Handle(peer, Forget{1});
   FakePeer other(2);
   PrepareFor(other);
-  EXPECT_EQ(peer.Count<Prepared>(), 0u);
+  EXPECT_EQ(peer.Count<PoolReady>(), 0u);
 }
 
 TEST_F(BrokerTest, NoTableSlotIsGivenTwice) {
@@ -514,7 +516,7 @@ TEST_F(BrokerTest, NoTableSlotIsGivenTwice) {
     for (size_t a = 0; a + 1 < held.size(); ++a)
       EXPECT_NE(held[a].table_slot, held.back().table_slot);
     if (held.size() == 3) {
-      broker_->Handle(peer, Done{held.front().lease, true, {Ending::kReturned}});
+      broker_->Handle(peer, LeaseEnded{held.front().lease, true, {Ending::kReturned}});
       const size_t reports = peer.Count<Report>();
       RunUntil([&] { return peer.Count<Report>() > reports; });
       held.pop_front();
@@ -533,7 +535,7 @@ TEST_F(BrokerTest, OneLeaseMoreThanItsTableHoldsWaitsAndDoesNotFail) {
   RunUntil([&] { return peer.Count<Leased>() == kLeaseTableSlots; });
   AcquireFor(other, key);  // whom it does not keep waiting
   EXPECT_EQ(peer.Count<Leased>(), kLeaseTableSlots);
-  broker_->Handle(peer, Done{peer.All<Leased>()[7].lease, false, {Ending::kReturned}});
+  broker_->Handle(peer, LeaseEnded{peer.All<Leased>()[7].lease, false, {Ending::kReturned}});
   RunUntil([&] { return peer.Count<Leased>() == kLeaseTableSlots + 1; });
   EXPECT_EQ(peer.Count<Failed>(), 0u);
 }
@@ -547,7 +549,7 @@ TEST_F(BrokerTest, OnePeersManyWaitingCallsDoNotStarveAnothersOne) {
   broker_->Handle(single, Acquire{1, key, 60'000, false});
   for (size_t done = 0; single.Count<Leased>() == 0; ++done) {
     ASSERT_LT(done, 3u) << "it waits for more than its turn";
-    broker_->Handle(crowd, Done{crowd.All<Leased>()[done].lease, false, {Ending::kReturned}});
+    broker_->Handle(crowd, LeaseEnded{crowd.All<Leased>()[done].lease, false, {Ending::kReturned}});
     RunUntil([&] { return crowd.Count<Leased>() + single.Count<Leased>() == 3 + done; });
   }
   EXPECT_EQ(crowd.Count<Failed>() + single.Count<Failed>(), 0u);
@@ -602,7 +604,7 @@ TEST_F(BrokerTest, DrainsACallThatRunsAndThenStops) {
   int turns = 0;
   RunUntil([&] { return ++turns > 40; });
   EXPECT_FALSE(stopped);
-  broker_->Handle(peer, Done{lease.lease, false, {Ending::kReturned}});
+  broker_->Handle(peer, LeaseEnded{lease.lease, false, {Ending::kReturned}});
   RunUntil([&] { return stopped; });
 }
 
@@ -664,7 +666,7 @@ TEST_F(BrokerTest, CallersWaitForTheHostsQuotaAndGetItWhenItComesFree) {
   int turns = 0;
   RunUntil([&] { return ++turns > 40; });
   EXPECT_EQ(two.Count<Leased>(), 0u);
-  broker_->Handle(one, Done{first.lease, false, {Ending::kReturned}});
+  broker_->Handle(one, LeaseEnded{first.lease, false, {Ending::kReturned}});
   RunUntil([&] { return two.Count<Leased>() == 1; });
 }
 
@@ -753,14 +755,15 @@ TEST_F(BrokerTest, EachCallIsWrittenDownOnceWithWhatTheWardenSays) {
     const std::string key = PrepareFor(peer);
     const Leased one = AcquireFor(peer, key);
     peer.Use(one);
-    broker_->Handle(peer, Done{one.lease, true, {.ending = Ending::kReturned, .call_id = 1}});
+    broker_->Handle(peer, LeaseEnded{one.lease, true, {.ending = Ending::kReturned, .call_id = 1}});
     RunUntil([&] { return peer.Count<Report>() == 1; });
     const Leased unused = AcquireFor(peer, key, true);
-    broker_->Handle(peer, Done{unused.lease, true, {}});
+    broker_->Handle(peer, LeaseEnded{unused.lease, true, {}});
     RunUntil([&] { return peer.Count<Report>() == 2; });
     const Leased untold = AcquireFor(peer, key);
     peer.Use(untold);
-    broker_->Handle(peer, Done{untold.lease, true, {.ending = Ending::kUntold, .call_id = 2}});
+    broker_->Handle(peer,
+                    LeaseEnded{untold.lease, true, {.ending = Ending::kUntold, .call_id = 2}});
     RunUntil([&] { return peer.Count<Report>() == 3; });
     const Leased abandoned = AcquireFor(lost, key);
     lost.Use(abandoned);
@@ -802,11 +805,11 @@ class ServerTest : public BrokerTest {
     auto prepared = Receive(client);
     while (prepared && std::holds_alternative<Progress>(prepared->message))
       prepared = Receive(client);
-    if (!prepared || !std::holds_alternative<Prepared>(prepared->message)) {
+    if (!prepared || !std::holds_alternative<PoolReady>(prepared->message)) {
       ADD_FAILURE() << "no pool was prepared";
       return "";
     }
-    return std::get<Prepared>(prepared->message).key;
+    return std::get<PoolReady>(prepared->message).key;
   }
   // Waits for one answer, while the loop runs.
   std::optional<ReceivedMessage> Receive(int fd) {

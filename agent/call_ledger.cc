@@ -14,7 +14,7 @@ void CallLedger::NotePolicy(const Prepare& prepare) {
   if (audit_ != nullptr) audit_->NotePolicy(prepare);
 }
 
-void CallLedger::Count(PoolMetrics* pool, bool held_ahead, const CallNote& note,
+void CallLedger::Count(PoolMetrics* pool, bool held_ahead, const CallStats& note,
                        Clock::time_point now) {
   if (note.ending == Ending::kNoCall) return;
   ++calls_;
@@ -26,7 +26,7 @@ void CallLedger::CountAbandoned(PoolMetrics& pool, bool held_ahead, Clock::time_
   pool.AddAbandoned(held_ahead, now);
 }
 
-void CallLedger::Audit(AuditEntry entry, const CallNote& note) {
+void CallLedger::Audit(AuditEntry entry, const CallStats& note) {
   if (audit_ == nullptr || entry.pool == nullptr || note.ending == Ending::kNoCall) return;
   entry.note = note;
   audit_->Append(std::move(entry));

@@ -22,11 +22,11 @@ class CallLedger {
 
   // Counts a call that has ended. `pool`: nullptr when its pool is gone. `held_ahead`: the cell was
   // leased before the call wanted it. A lease that served no call (kNoCall) is not counted.
-  void Count(PoolMetrics* pool, bool held_ahead, const CallNote& note, Clock::time_point now);
+  void Count(PoolMetrics* pool, bool held_ahead, const CallStats& note, Clock::time_point now);
   // Counts a call that was running when its client went away.
   void CountAbandoned(PoolMetrics& pool, bool held_ahead, Clock::time_point now);
   // Writes the call to the audit log; `entry` without a pool is dropped.
-  void Audit(AuditEntry entry, const CallNote& note);
+  void Audit(AuditEntry entry, const CallStats& note);
 
   uint64_t calls() const { return calls_; }  // in all, also of pools that are gone
 

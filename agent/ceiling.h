@@ -32,7 +32,7 @@ uint64_t Bounded(uint64_t asked_ms, const std::optional<double>& ceiling_sec);
 bool LiesIn(std::string_view path, const std::vector<std::string>& roots);
 
 // kPlatform that names the limits this host does not enforce hard; nullopt: it enforces all.
-// `enforcement`: as in Prepared.
+// `enforcement`: as in PoolReady.
 std::optional<Error> NotHard(std::string_view enforcement);
 
 // The first tenant whose labels the spec has; nullptr: none.

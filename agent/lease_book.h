@@ -31,10 +31,10 @@ struct LeaseRecord {
   bool ahead = false;      // may be reclaimed for a waiting call while its client does not use it
   bool releasing = false;  // its cell is being ended
   bool want_report = false;
-  bool held_ahead = false;         // it was leased before the call that used it
-  std::optional<CallNote> note{};  // its client's report of the call; the first one counts
-  bool armed = false;              // the warden has the limits of its call
-  bool kept = false;               // serves several calls; its client reports each of them
+  bool held_ahead = false;          // it was leased before the call that used it
+  std::optional<CallStats> note{};  // its client's report of the call; the first one counts
+  bool armed = false;               // the warden has the limits of its call
+  bool kept = false;                // serves several calls; its client reports each of them
   Reservation reservation{};
   AuditCaller caller{};
   std::vector<NetworkRecord> network{};  // what the egress process decided for its cell

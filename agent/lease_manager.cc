@@ -42,7 +42,7 @@ void LeaseManager::RemovePeer(uint64_t peer) {
     PoolMetrics* metrics = MetricsOf(*lease);
     if (metrics == nullptr || !book_.IsMarked(cell, *lease, kLeaseUsed)) continue;
     context_.ledger.CountAbandoned(*metrics, lease->held_ahead, Clock::now());
-    lease->note = CallNote{.ending = Ending::kCancelled};
+    lease->note = CallStats{.ending = Ending::kCancelled};
   }
   for (const uint64_t cell : book_.RemovePeer(peer)) {
     if (LeaseRecord* lease = book_.Find(cell)) Release(cell, *lease);
@@ -163,7 +163,7 @@ void LeaseManager::OnStarted(const Peer& peer, const Started& started) {
             context_.admission.CpuMs(started.cpu_ms), started.result_kb);
 }
 
-void LeaseManager::OnDone(Peer& peer, const Done& done) {
+void LeaseManager::OnDone(Peer& peer, const LeaseEnded& done) {
   if (done.load.size() > sizeof(FrameHeader) + kMaxPayload)
     throw Error(Code::kProtocol, "a client sent a frame that is too large for a cell");
   if (IsLogged(LogLevel::kDebug)) {
@@ -190,9 +190,9 @@ void LeaseManager::OnDone(Peer& peer, const Done& done) {
 }
 
 // Its cell ended before the client reported the call.
-void LeaseManager::OnDoneAfterEnd(Peer& peer, const Done& done) {
+void LeaseManager::OnDoneAfterEnd(Peer& peer, const LeaseEnded& done) {
   if (std::optional<EndedLease> ended = book_.TakeEnded(peer.id(), done.lease)) {
-    CallNote note = done.note;
+    CallStats note = done.note;
     if (note.ending == Ending::kUntold) note.ending = ended->ending;
     PoolEntry* entry = context_.pools.FindEntry(ended->pool);
     context_.ledger.Count(entry == nullptr ? nullptr : &entry->metrics, ended->held_ahead, note,

@@ -42,7 +42,7 @@ class LeaseManager {
   void RemovePeer(uint64_t peer);  // ends every cell that it holds
   void OnAcquire(Peer& peer, const Acquire& acquire) { Request(peer, acquire, {}); }
   void OnStarted(const Peer& peer, const Started& started);
-  void OnDone(Peer& peer, const Done& done);
+  void OnDone(Peer& peer, const LeaseEnded& done);
 
   // Callbacks of the pools, see Pools::Callbacks.
   void OnCellGone(uint64_t cell, const CellReport& report);
@@ -68,7 +68,7 @@ class LeaseManager {
   void Request(Peer& peer, const Acquire& acquire, const Load& load);
   void OnGranted(uint64_t peer, uint64_t request, const std::string& key, bool ahead,
                  LeasedCell grant);
-  void OnDoneAfterEnd(Peer& peer, const Done& done);
+  void OnDoneAfterEnd(Peer& peer, const LeaseEnded& done);
   void Conclude(uint64_t cell, const CellReport& report, std::vector<NetworkRecord> network);
   void ServePoolsOf(uint64_t peer);
   void ReclaimForQuotas();

@@ -138,7 +138,7 @@ uint64_t PoolMetrics::calls() const {
   return std::accumulate(endings.begin(), endings.end(), uint64_t{0});
 }
 
-void PoolMetrics::Add(const CallNote& note, bool ahead, Clock::time_point now) {
+void PoolMetrics::Add(const CallStats& note, bool ahead, Clock::time_point now) {
   ++endings[static_cast<size_t>(note.ending)];
   ++(ahead ? hits : misses);
   queue.Add(note.queue_us);

@@ -85,7 +85,7 @@ struct PoolMetrics {
 
   uint64_t calls() const;
   // `ahead`: the cell was leased before the call wanted it.
-  void Add(const CallNote& note, bool ahead, Clock::time_point now);
+  void Add(const CallStats& note, bool ahead, Clock::time_point now);
   // A call whose client is gone: how long it took is not known.
   void AddAbandoned(bool ahead, Clock::time_point now);
 };

@@ -194,7 +194,7 @@ py::dict PyClient::Prepare(const py::dict& spec, uint64_t timeout_ms, const py::
   prepare.hard_limits = Get<bool>(spec, "hard_limits");
   prepare.policy = Get<uint64_t>(spec, "policy");
   Pending pending;
-  const Prepared done = Wait(Live(), pending, [&](Client& client, const CallHooks& hooks) {
+  const PoolReady done = Wait(Live(), pending, [&](Client& client, const CallHooks& hooks) {
     return client.PreparePool(
         prepare,
         [&](const Progress& step) {

@@ -66,7 +66,7 @@ void SetBroken(CallRecord& record, const HeldLease& held, const Error& error) {
   record.outcome.detail = error.what();
 }
 
-CallNote NoteOf(const CallRecord& record) {
+CallStats NoteOf(const CallRecord& record) {
   return {EndingOf(record.outcome),
           ToMicroseconds(record.queue),
           ToMicroseconds(record.send()),

@@ -25,7 +25,7 @@ struct CallRecord {
   Clock::duration queue{};         // until it had a cell
   Clock::duration worker_start{};  // part of that
   Clock::time_point begun{};
-  uint64_t policy = 0;  // with `code` and `calls`: see CallNote
+  uint64_t policy = 0;  // with `code` and `calls`: see CallStats
   std::array<uint64_t, 2> code{};
   uint32_t calls = 1;
 
@@ -47,6 +47,6 @@ bool IsSimple(const CallOutcome& outcome);
 CallRecord RecordOf(const HeldLease& held, const CallRequest& request, Clock::time_point begun);
 // The cell broke the protocol.
 void SetBroken(CallRecord& record, const HeldLease& held, const Error& error);
-CallNote NoteOf(const CallRecord& record);
+CallStats NoteOf(const CallRecord& record);
 
 }  // namespace hutch

@@ -24,10 +24,10 @@ void Client::OnMessage(uint64_t request, ReceivedMessage received) {
   connection_.GiveBack(received.message);  // the thread that asked for it gave up meanwhile
 }
 
-Prepared Client::PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
-                             const CallHooks& hooks) {
+PoolReady Client::PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
+                              const CallHooks& hooks) {
   const uint64_t id = prepare.request = connection_.NextRequest();
-  Prepared prepared;
+  PoolReady prepared;
   // The agent has the deadline; ours is only for an agent that does not answer at all.
   const Clock::time_point deadline = DeadlineIn(prepare.timeout_ms) + std::chrono::seconds(200);
   connection_.Converse(prepare, id, deadline, hooks, [&](ReceivedMessage& received) {
@@ -35,7 +35,7 @@ Prepared Client::PreparePool(Prepare prepare, const std::function<void(const Pro
       if (progress) progress(*step);
       return false;
     }
-    if (auto* done = std::get_if<Prepared>(&received.message)) {
+    if (auto* done = std::get_if<PoolReady>(&received.message)) {
       prepared = std::move(*done);
       return true;
     }

@@ -26,8 +26,8 @@ class Client final : private Connection::Receiver {
   Client(const std::string& socket, long connect_uid);
 
   // `prepare`: its number is chosen here.
-  Prepared PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
-                       const CallHooks& hooks);
+  PoolReady PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
+                        const CallHooks& hooks);
   CallRecord Call(const std::string& key, const CallRequest& request, const CallHooks& hooks);
   uint64_t WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms,
                     const CallHooks& hooks);

@@ -178,14 +178,14 @@ class FakeAgent {
       return;
     }
     if (const auto* acquire = std::get_if<Acquire>(&message)) ++(acquire->ahead ? ahead : acquired);
-    if (const auto* over = std::get_if<Done>(&message)) {
+    if (const auto* over = std::get_if<LeaseEnded>(&message)) {
       ++done;
       if (over->note.ending == Ending::kNoCall) ++unused;
       ++ended[static_cast<size_t>(over->note.ending)];
     }
     if (std::get_if<Forget>(&message) != nullptr) ++forgotten;
     script_(*this, message);
-    const auto* over = std::get_if<Done>(&message);
+    const auto* over = std::get_if<LeaseEnded>(&message);
     if (over != nullptr && over->next != 0)
       OnMessage(Acquire{over->next, kKey, kAheadPatienceMs, true});
   }
@@ -208,7 +208,7 @@ void Nothing(FakeAgent&, const Message&) {}
 
 void GrantEach(FakeAgent& agent, const Message& message) {
   if (const auto* acquire = std::get_if<Acquire>(&message)) agent.Grant(acquire->request);
-  if (const auto* done = std::get_if<Done>(&message)) {
+  if (const auto* done = std::get_if<LeaseEnded>(&message)) {
     if (done->want_report) agent.Send(Report{done->lease, CellReport{.signal = 9, .wall_us = 1}});
   }
 }
@@ -319,7 +319,7 @@ TEST_F(ClientTest, UsesMemoryAgainOnlyWhenTheWardenSaysThatItsCellIsDead) {
         if (const auto* acquire = std::get_if<Acquire>(&message)) {
           if (!acquire->ahead) self.Grant(acquire->request);
         }
-        if (const auto* done = std::get_if<Done>(&message)) {
+        if (const auto* done = std::get_if<LeaseEnded>(&message)) {
           EXPECT_TRUE(done->want_report);
           self.Send(Report{done->lease, {.memory_limit_kb = from_warden ? 1024u : 0u}});
         }
@@ -397,7 +397,7 @@ TEST_F(ClientTest, AsksTheWardenAboutACellThatEnded) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
     if (const auto* acquire = std::get_if<Acquire>(&message))
       self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
-    const auto* done = std::get_if<Done>(&message);
+    const auto* done = std::get_if<LeaseEnded>(&message);
     if (done != nullptr && done->want_report)
       self.Send(Report{done->lease, CellReport{.signal = 11}});
   });
@@ -412,7 +412,7 @@ TEST_F(ClientTest, AgentAndCellLostDuringACallMayHaveRun) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
     if (const auto* acquire = std::get_if<Acquire>(&message))
       self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
-    if (std::get_if<Done>(&message) != nullptr) self.HangUp();
+    if (std::get_if<LeaseEnded>(&message) != nullptr) self.HangUp();
   });
   Client client(agent.path(), -1);
   const Error error = ErrorOf([&] { client.Call(kKey, request_, {}); });
@@ -510,13 +510,13 @@ TEST_F(ClientTest, ReportsTheStepsOfAPreparation) {
     const auto* prepare = std::get_if<Prepare>(&message);
     if (prepare == nullptr) return;
     self.Send(Progress{prepare->request, "download", "x", 1, 2});
-    self.Send(Prepared{prepare->request, "key", "digest", "lock", {}, true, 1, 2, "watchdog"});
+    self.Send(PoolReady{prepare->request, "key", "digest", "lock", {}, true, 1, 2, "watchdog"});
   });
   Client client(agent.path(), -1);
   std::vector<std::string> stages;
   Prepare prepare;
   prepare.timeout_ms = 1000;
-  const Prepared prepared =
+  const PoolReady prepared =
       client.PreparePool(prepare, [&](const Progress& step) { stages.push_back(step.stage); }, {});
   EXPECT_EQ(prepared.key, "key");
   EXPECT_EQ(stages, std::vector<std::string>{"download"});
@@ -649,7 +649,7 @@ TEST_F(InFlightCallsTest, WhatTheWardenHasToTellIsLeftToWhoeverConcludes) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
     if (const auto* acquire = std::get_if<Acquire>(&message))
       self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
-    const auto* done = std::get_if<Done>(&message);
+    const auto* done = std::get_if<LeaseEnded>(&message);
     if (done != nullptr && done->want_report)
       self.Send(Report{done->lease, CellReport{.signal = 11}});
   });
@@ -801,9 +801,9 @@ TEST_F(InFlightCallsTest, AllThatWaitHearOfTheAgentsEnd) {
 
 TEST_F(InFlightCallsTest, ANoteBringsWhatTheNextCellIsToLoad) {
   std::mutex mutex;
-  std::vector<hutch::Done> notes;
+  std::vector<LeaseEnded> notes;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
-    if (const auto* over = std::get_if<hutch::Done>(&message)) {
+    if (const auto* over = std::get_if<LeaseEnded>(&message)) {
       const std::lock_guard lock(mutex);
       notes.push_back(*over);
     }
@@ -825,7 +825,7 @@ TEST_F(InFlightCallsTest, ANoteBringsWhatTheNextCellIsToLoad) {
   EXPECT_EQ(notes.at(2).load.substr(sizeof(FrameHeader)),
             LoadFrame(request_, true).substr(sizeof(FrameHeader)));
   EXPECT_EQ(notes.at(2).load_cpu_ms, 60'000u) << "what its time limit is";
-  for (const hutch::Done& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
+  for (const LeaseEnded& note : notes) EXPECT_TRUE(note.next != 0 || note.load.empty());
 }
 
 TEST_F(InFlightCallsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
@@ -834,7 +834,7 @@ TEST_F(InFlightCallsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
   std::map<std::string, uint8_t> loaded;  // likewise, by reply
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const std::lock_guard lock(mutex);
-    const auto* done = std::get_if<hutch::Done>(&message);
+    const auto* done = std::get_if<LeaseEnded>(&message);
     if (done != nullptr && !done->load.empty())
       asked[done->next] = static_cast<uint8_t>(done->load[sizeof(FrameHeader)]);
     const auto* acquire = std::get_if<Acquire>(&message);
@@ -871,11 +871,11 @@ TEST_F(InFlightCallsTest, ACellThatWasLoadedServesCallsOfItsIdentityAlone) {
 
 TEST_F(InFlightCallsTest, NothingIsLoadedOfACallThatDidNotComeBack) {
   std::mutex mutex;
-  std::vector<hutch::Done> notes;
+  std::vector<LeaseEnded> notes;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     if (const auto* acquire = std::get_if<Acquire>(&message))
       self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
-    const auto* done = std::get_if<hutch::Done>(&message);
+    const auto* done = std::get_if<LeaseEnded>(&message);
     if (done == nullptr) return;
     if (done->want_report) self.Send(Report{done->lease, CellReport{.signal = 11}});
     const std::lock_guard lock(mutex);

@@ -114,7 +114,7 @@ void Connection::Tell(const Message& message) {
 
 void Connection::GiveBack(const Message& message) {
   if (const auto* leased = std::get_if<Leased>(&message))
-    Tell(hutch::Done{leased->lease, false, {}});
+    Tell(LeaseEnded{leased->lease, false, {}});
 }
 
 void Connection::Dispatch(ReceivedMessage received) {

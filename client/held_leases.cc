@@ -53,7 +53,7 @@ void HeldLeases::TrimStocks() {
         largest = &stock;
     }
     if (largest == nullptr || largest->size() == 0) return;
-    connection_.Tell(Done{largest->GiveUp().lease.id(), false, {}});
+    connection_.Tell(LeaseEnded{largest->GiveUp().lease.id(), false, {}});
   }
 }
 
@@ -110,7 +110,7 @@ void HeldLeases::GiveBackUnwanted(const std::string& key) {
       unwanted = TakeUnwanted(key);
     }
     if (!unwanted) return;
-    connection_.Tell(Done{unwanted->lease.id(), false, {}});
+    connection_.Tell(LeaseEnded{unwanted->lease.id(), false, {}});
   }
 }
 
@@ -243,7 +243,7 @@ void HeldLeases::DeferClose(HeldLease held) {
 
 void HeldLeases::GiveUp(uint64_t lease, Ending ending) {
   reports_.Forget(lease);
-  connection_.Tell(Done{lease, false, {.ending = ending}});
+  connection_.Tell(LeaseEnded{lease, false, {.ending = ending}});
 }
 
 HeldLeases::Wanted HeldLeases::WantAhead(const std::string& key, const CallRequest* finished,
@@ -268,7 +268,7 @@ HeldLeases::Wanted HeldLeases::WantAhead(const std::string& key, const CallReque
 }
 
 void HeldLeases::SendDone(const std::string& key, uint64_t lease, bool want_report,
-                          const CallNote& note, Wanted wanted) {
+                          const CallStats& note, Wanted wanted) {
   if (IsTraced()) {
     Trace("done", {{"call", LogId(note.call_id)},
                    {"lease", lease},
@@ -279,10 +279,10 @@ void HeldLeases::SendDone(const std::string& key, uint64_t lease, bool want_repo
   }
   const std::vector<uint64_t>& requests = wanted.requests;
   if (requests.empty()) {
-    connection_.Send(Done{lease, want_report, note});
+    connection_.Send(LeaseEnded{lease, want_report, note});
   } else {
     connection_.Send(
-        Done{lease, want_report, note, requests[0], std::move(wanted.load), wanted.cpu_ms});
+        LeaseEnded{lease, want_report, note, requests[0], std::move(wanted.load), wanted.cpu_ms});
   }
   for (size_t i = 1; i < requests.size(); ++i)
     connection_.Send(hutch::Acquire{requests[i], key, kAheadPatienceMs, true});

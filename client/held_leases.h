@@ -107,7 +107,7 @@ class HeldLeases {
   Wanted WantAhead(const std::string& key, const CallRequest* finished, bool quick)
       EXCLUDES(connection_lock);
   // Says that a lease is over, and asks for more ahead.
-  void SendDone(const std::string& key, uint64_t lease, bool want_report, const CallNote& note,
+  void SendDone(const std::string& key, uint64_t lease, bool want_report, const CallStats& note,
                 Wanted wanted);
 
   Connection& connection_;

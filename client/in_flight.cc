@@ -352,7 +352,7 @@ void InFlightCalls::SendWaiting() {
         break;
       }
     }
-    for (const HeldLease& one : unwanted) connection_.Tell(Done{one.lease.id(), false, {}});
+    for (const HeldLease& one : unwanted) connection_.Tell(LeaseEnded{one.lease.id(), false, {}});
     if (!call) break;
     SendTo(std::move(call), std::move(*held));
   }

@@ -4,7 +4,7 @@
 // decides what became of it.
 //
 // A Lease is the exclusive use of a cell. Destroying it closes our ends; the agent kills the cell
-// when it gets Done, or when this process ends. One thread at a time.
+// when it gets LeaseEnded, or when this process ends. One thread at a time.
 #pragma once
 
 #include <poll.h>
@@ -73,7 +73,7 @@ struct CallRequest {
   // When the caller began to prepare it, which counts as "send" in its timings; zero: when Call()
   // is called.
   Clock::time_point begun{};
-  // For the agent's audit log, see CallNote.
+  // For the agent's audit log, see CallStats.
   uint64_t policy = 0;
   std::array<uint64_t, 2> code{};
 };
@@ -131,7 +131,7 @@ struct CallOutcome {
 };
 
 // A digest of everything that is loaded for a call, and of nothing that belongs to one call only.
-// `code`: the digest of the function's bytes. `policy`: as in CallNote.
+// `code`: the digest of the function's bytes. `policy`: as in CallStats.
 Sha256Digest IdentityOf(std::string_view meta, const Sha256Digest& code, uint64_t policy,
                         bool shared);
 

@@ -175,7 +175,7 @@ void serialize(A& a, Started& m) {
   a(m.lease, m.timeout_ms, m.cpu_ms, m.result_kb);
 }
 template <class A>
-void serialize(A& a, CallNote& m) {
+void serialize(A& a, CallStats& m) {
   auto ending = static_cast<uint8_t>(m.ending);
   a(ending, m.queue_us, m.send_us, m.run_us, m.receive_us, m.call_id, m.policy, m.function[0],
     m.function[1], m.calls);
@@ -184,7 +184,7 @@ void serialize(A& a, CallNote& m) {
   m.ending = static_cast<Ending>(ending);
 }
 template <class A>
-void serialize(A& a, Done& m) {
+void serialize(A& a, LeaseEnded& m) {
   a(m.lease, Flag{m.want_report}, m.note, m.next, m.load, m.load_cpu_ms);
 }
 template <class A>
@@ -200,7 +200,7 @@ void serialize(A& a, Progress& m) {
   a(m.request, m.stage, m.text, m.done, m.total);
 }
 template <class A>
-void serialize(A& a, Prepared& m) {
+void serialize(A& a, PoolReady& m) {
   a(m.request, m.key, m.digest, m.lock, m.notes, Flag{m.built}, m.build_sec, m.worker_sec,
     m.enforcement);
 }

@@ -14,12 +14,12 @@
 //                                  <-  Welcome   with the lease table
 //   Prepare                        ->            the pool of these requirements and this policy
 //                                  <-  Progress  while packages are installed; any number
-//                                  <-  Prepared  its key
+//                                  <-  PoolReady  its key
 //   Acquire                        ->            one cell; the call waits in the pool's queue
 //                                  <-  Leased    with the cell's socket, stdout and stderr
 //   (the call: cell_frame.h, straight between client and cell)
 //   Started                        ->            only if the call lasts: arms its limits
-//   Done                           ->            the lease is over, and how; asks for a next one
+//   LeaseEnded                     ->            the lease is over, and how; asks for a next one
 //                                  <-  Report    if wanted: what the warden measured
 //                                  <-  Leased    ahead of the next call
 //
@@ -130,7 +130,7 @@ constexpr Ending EndingOfLimit(uint32_t cell_limit) {
 }
 // A call as its client saw it, since the agent takes no part in a call. Times are in microseconds,
 // from when the pool was known; `receive_us` ends when this is sent, before the result is decoded.
-struct CallNote {
+struct CallStats {
   Ending ending = Ending::kNoCall;
   uint64_t queue_us = 0;
   uint64_t send_us = 0;
@@ -142,10 +142,10 @@ struct CallNote {
   std::array<uint64_t, 2> function{};  // the first 16 bytes of its code's SHA-256, big-endian
   uint32_t calls = 1;                  // how many the cell served: a shared one serves several
 };
-struct Done {  // the lease is over; its cell dies
+struct LeaseEnded {  // the lease is over; its cell dies
   uint64_t lease = 0;
   bool want_report = false;
-  CallNote note;
+  CallStats note;
   uint64_t next = 0;   // not 0: this is also an Acquire with that number, ahead, same pool
   std::string load{};  // the kLoad frame that the next cell gets before it is leased; "": none
   uint64_t load_cpu_ms = 0;  // how much CPU time loading may take; 0: no limit
@@ -167,7 +167,7 @@ struct Progress {
   double done = 0;
   double total = 0;
 };
-struct Prepared {
+struct PoolReady {
   uint64_t request = 0;
   std::string key;
   std::string digest;
@@ -205,8 +205,8 @@ struct Failed {
   Figures figures{};
 };
 
-using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, Done, Ask, Welcome,
-                             Progress, Prepared, Leased, Report, Answer, Failed>;
+using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, LeaseEnded, Ask,
+                             Welcome, Progress, PoolReady, Leased, Report, Answer, Failed>;
 
 std::string EncodeMessage(const Message& message);
 Message DecodeMessage(std::string_view bytes);  // throws kProtocol

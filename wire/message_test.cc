@@ -91,11 +91,11 @@ TEST(Message, EveryAlternativeArrivesAsItself) {
       Acquire{1, "k", 2, true},
       Forget{1},
       Started{1, 2, 3, 4},
-      Done{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5, "frame", 6},
+      LeaseEnded{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5, "frame", 6},
       Ask{1, "status"},
       Welcome{1, "agent"},
       Progress{1, "download", "t", 0.5, 2},
-      Prepared{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup"},
+      PoolReady{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup"},
       Leased{1, 2, 3, "w", 4, 5, 0.5},
       Report{1, CellReport{.exit_code = 3, .peak_kb = 9}, {{"h", 1, true, "r", "s", 2, 3, 4}}},
       Answer{1, "text"},
@@ -172,7 +172,7 @@ TEST(Message, RefusesBytesAfterItsEnd) {
 TEST(Message, DamageIsAnErrorAndNothingElse) {
   std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed): the same damage each time
   const std::string whole =
-      EncodeMessage(Prepared{1, "key", "digest", "lock", {"a", "b"}, true, 1, 2, "cgroup"});
+      EncodeMessage(PoolReady{1, "key", "digest", "lock", {"a", "b"}, true, 1, 2, "cgroup"});
   for (size_t cut = 0; cut < whole.size(); ++cut)
     EXPECT_THROW(DecodeMessage(whole.substr(0, cut)), Error);
   for (int i = 0; i < 2000; ++i) {
