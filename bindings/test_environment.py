@@ -236,7 +236,7 @@ def test_a_directory_has_to_be_a_virtual_environment_of_this_version(tmp_path: P
     have = ".".join(platform.python_version_tuple()[:2])
     packages = place / "lib" / f"python{have}" / "site-packages"
     (packages / "Tiny_Thing-2.0.dist-info").mkdir(parents=True)
-    with pytest.raises(ValueError, match="no virtual environment"):
+    with pytest.raises(ValueError, match="not a virtual environment"):
         options(place)
     (place / "pyvenv.cfg").write_text("version = 3.2.1\n")
     with pytest.raises(ValueError, match=r"is of Python 3\.2"):
