@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "images/warden/clock.h"
 #include "images/warden/locks.h"
@@ -386,6 +387,15 @@ void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
   }
 }
 
+void Warden::LookAtHost() {
+  host_ = MeasureHost(proc_);
+  known_shared_kb_ = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.state != SlotState::kFree)
+      known_shared_kb_ += slot.cell.scratch_kb + slot.cell.shared_kb;
+  }
+}
+
 void Warden::Tick() {
   const int64_t now = NowUs();
   const int64_t delay = now - ticked_us_ - period_ms_ * 1000;
@@ -413,7 +423,7 @@ void Warden::Tick() {
       FailSlot(i, ETIMEDOUT, kText, sizeof kText - 1);
     } else if (cell.state == CellState::kReady && cell.armed_us != 0 && cell.end == kEndedItself &&
                (!cell.quiet || now - cell.looked_us >= kQuietUs)) {
-      if (!measured) host_ = MeasureHost(proc_);
+      if (!measured) LookAtHost();
       measured = true;
       WatchCell(i, now);
     }
@@ -485,11 +495,7 @@ bool Warden::HostLostMemory(Cell* cell) const {
 
 // Of the host's shared memory, what is neither in a scratch of ours nor mapped in another cell.
 uint64_t Warden::UnexplainedKb(const Cell& cell) const {
-  uint64_t known_kb = 0;
-  for (const Slot& slot : slots_) {
-    known_kb += slot.cell.scratch_kb;
-    if (&slot.cell != &cell) known_kb += slot.cell.shared_kb;
-  }
+  const uint64_t known_kb = known_shared_kb_ - std::min(known_shared_kb_, cell.shared_kb);
   return host_.shmem_kb - std::min(host_.shmem_kb, known_kb);
 }
 
@@ -538,7 +544,7 @@ void Warden::WatchCell(int number, int64_t now) {
   Cell* const cell = &slots_[number].cell;
   if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
-  cell->scratch_kb = scratch.used_kb;
+  known_shared_kb_ += scratch.used_kb - std::exchange(cell->scratch_kb, scratch.used_kb);
   const Usage usage = LookAt(number, now);
   cell->quiet = cell->loading && cell->looked_us != 0 && cell->cpu_us == cell->seen_cpu_us;
   cell->looked_us = now;

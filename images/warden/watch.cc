@@ -647,13 +647,13 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid) {
   return objects;
 }
 
-SharedAreas ListSharedAreas(int proc, pid_t excluded_pid) {
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only, size_t count) {
   // The kernel keeps shared memory without a file in a file system of its own.
   static const dev_t device = SharedDevice();
   SharedAreas areas;
   const int64_t begun = OwnNs();
   Waiting waiting;
-  EachNumberIn(proc, ".", [&](long number) {
+  const auto add = [&](long number) {
     const auto pid = static_cast<pid_t>(number);
     if (pid == excluded_pid) return true;
     const auto list = [&](const View& view) {
@@ -675,7 +675,12 @@ SharedAreas ListSharedAreas(int proc, pid_t excluded_pid) {
         areas.whole = false;
     });
     return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (areas.whole = false);
-  });
+  };
+  if (only != nullptr) {
+    for (size_t i = 0; i < count; ++i) add(only[i]);
+  } else {
+    EachNumberIn(proc, ".", add);
+  }
   areas.walk_us = (OwnNs() - begun) / 1000;
   areas.kept_waiting = waiting.over();
   return areas;

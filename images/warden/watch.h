@@ -132,7 +132,8 @@ struct SharedAreas {
   // What they may hold in all, each `least_kb` or more.
   uint64_t MostKb(uint64_t least_kb) const;
 };
-SharedAreas ListSharedAreas(int proc, pid_t excluded_pid);
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only = nullptr,
+                            size_t count = 0);
 
 // The resident size of one process. `threads`, where it is known: how many it has.
 uint64_t ResidentKb(int proc, pid_t pid, uint32_t threads = UINT32_MAX);
