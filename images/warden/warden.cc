@@ -46,6 +46,7 @@ constexpr uint64_t kAvailableStepKb = 32 << 10;
 // A growth of the host's shared memory that is worth a look at a cell's shared areas; also what an
 // area may have held before a look saw it.
 constexpr uint64_t kSharedStepKb = 8 << 10;
+constexpr int kMostCutLooks = 4;
 
 }  // namespace
 
@@ -521,7 +522,10 @@ void Warden::TakeAreas(Cell* cell, const SharedAreas& areas) const {
   all.Remember(cell->areas);
   cell->areas = all;
   const uint64_t growth_kb = SharedGrowthKb(*cell);
-  cell->areas_kb = all.whole ? std::min(all.MostKb(kSharedStepKb), growth_kb) : growth_kb;
+  // On a busy machine a look may be cut short: that is no guilt, unless it is so each time.
+  cell->cut_looks = areas.cut ? cell->cut_looks + 1 : 0;
+  const bool seen = all.whole && cell->cut_looks < kMostCutLooks;
+  cell->areas_kb = seen ? std::min(all.MostKb(kSharedStepKb), growth_kb) : growth_kb;
   cell->unexplained_kb = UnexplainedKb(*cell);
 }
 

@@ -100,6 +100,7 @@ class Warden {
     uint64_t unexplained_kb = UINT64_MAX;
     SharedAreas areas;      // as last seen
     uint64_t areas_kb = 0;  // what they may hold
+    int cut_looks = 0;      // the last ones at them, that had no time to see all
     bool wanted = false;    // an exact look, of objects too
     bool wanted_objects = false;
     bool wanted_areas = false;

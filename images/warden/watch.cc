@@ -674,7 +674,8 @@ SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only, siz
       if (living.hidden || (living.thread != 0 && !list(View(pid, living.thread))))
         areas.whole = false;
     });
-    return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (areas.whole = false);
+    areas.cut = OwnNs() - begun >= kMaxObjectsNs || waiting.over();
+    return !areas.cut;
   };
   if (only != nullptr) {
     for (size_t i = 0; i < count; ++i) add(only[i]);

@@ -121,7 +121,8 @@ struct SharedAreas {
   };
   One one[kMost];
   size_t count = 0;
-  bool whole = true;  // false: there are others
+  bool whole = true;  // false: others are hidden, or there are too many
+  bool cut = false;   // there was no time to see them all
   int64_t walk_us = 0;
   bool kept_waiting = false;
 
