@@ -6,10 +6,15 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 namespace hutch {
 namespace {
@@ -188,6 +193,99 @@ TEST(WatchTest, AProcessRunsWhereAnyThreadOfItDoes) {
   EXPECT_TRUE(runs(left_spins.pid(), false));
   EXPECT_FALSE(runs(left_waits.pid(), false));
   EXPECT_TRUE(runs(spins.pid(), true));
+  close(proc);
+}
+
+// A child that maps what the test has mapped, and waits to be killed.
+class Sleeper {
+ public:
+  Sleeper() : pid_(fork()) {
+    while (pid_ == 0) pause();
+  }
+  ~Sleeper() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(WatchTest, ListsSharedAreasThatNobodyHasInPageTables) {
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const auto map = [](size_t size, int flags) {
+    return mmap(nullptr, size, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+  };
+  pid_t pids[] = {getpid(), 0};
+  size_t processes = 1;
+  const auto of_48_mb = [&] {
+    const SharedAreas areas = ListSharedAreas(proc, 0, pids, processes);
+    EXPECT_TRUE(areas.whole);
+    return std::count_if(areas.one, areas.one + areas.count,
+                         [](const auto& one) { return one.kb == 48 << 10; });
+  };
+  void* const own = map(48 << 20, MAP_PRIVATE);
+  EXPECT_EQ(of_48_mb(), 0);
+  void* const shared = map(48 << 20, MAP_SHARED);
+  const Sleeper child;
+  pids[processes++] = child.pid();
+  EXPECT_EQ(of_48_mb(), 1) << "an area that two processes map is one";
+  munmap(shared, 48 << 20);
+  munmap(own, 48 << 20);
+  EXPECT_EQ(of_48_mb(), 1) << "the child maps it still";
+  close(proc);
+}
+
+TEST(WatchTest, RemembersTheFarthestEndOfAnArea) {
+  SharedAreas before, now;
+  before.Add(1, 100);
+  before.Add(1, 70);
+  before.Add(2, 5);
+  now.Add(1, 10);
+  now.Remember(before);
+  EXPECT_EQ(now.count, 2u);
+  EXPECT_EQ(now.MostKb(0), 105u);
+  EXPECT_EQ(now.MostKb(8), 108u);
+  for (uint32_t i = 0; i < SharedAreas::kForgottenAfter; ++i) {
+    before = now;
+    now = {};
+    now.Add(1, 10);
+    now.Remember(before);
+  }
+  EXPECT_EQ(now.MostKb(8), 100u) << "one that is gone is forgotten";
+  for (uint64_t inode = 1; inode <= SharedAreas::kMost; ++inode) now.Add(inode, 1);
+  EXPECT_TRUE(now.whole);
+  now.Add(SharedAreas::kMost + 1, 1);
+  EXPECT_FALSE(now.whole) << "there is no room for it";
+}
+
+TEST(WatchTest, DistinguishesWhatIsMappedOfTheScratch) {
+  char path[] = "/dev/shm/hutch-watch-XXXXXX";
+  const int file = mkstemp(path);
+  unlink(path);
+  EXPECT_EQ(ftruncate(file, 8 << 20), 0);
+  void* const scratch = mmap(nullptr, 8 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* const area =
+      mmap(nullptr, 16 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  memset(scratch, 1, 8 << 20);
+  memset(area, 1, 16 << 20);
+  Scratches scratches;
+  scratches.Add(file, 8 << 10);
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const pid_t pid = getpid();
+  const Usage exact = MeasureShares(proc, 0, &pid, 1, scratches);
+  EXPECT_TRUE(exact.exact);
+  EXPECT_GE(exact.shared_kb, 16u << 10);
+  EXPECT_LT(exact.shared_kb, 17u << 10);
+  EXPECT_GE(exact.scratch_kb, 8u << 10);
+  EXPECT_LT(exact.scratch_kb, 9u << 10);
+  const Usage most = MeasureProcesses(proc, 0, Counting::kMost);
+  EXPECT_FALSE(most.exact);
+  EXPECT_GE(most.scratch_kb, 24u << 10);
+  munmap(scratch, 8 << 20);
+  munmap(area, 16 << 20);
+  close(file);
   close(proc);
 }
 

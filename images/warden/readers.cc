@@ -141,7 +141,9 @@ void Warden::WatchReaders(int64_t now) {
     if (job.objects)
       cell->kernel_kb =
           std::max(cell->kernel_kb, host_.slab_kb - std::min(host_.slab_kb, cell->least_slab_kb));
-    if (job.areas) cell->areas_kb = std::max(cell->areas_kb, SharedGrowthKb(*cell));
+    // Others may have taken it: that counts only where the wait is no accident of a busy machine.
+    if (job.areas && reader_waits_[i] > kTooLongWait)
+      cell->areas_kb = std::max(cell->areas_kb, SharedGrowthKb(*cell));
     const int64_t begun_us = NowUs();
     const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
     cell->exact_if_grown_us = now + 2 * (NowUs() - begun_us);

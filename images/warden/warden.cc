@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "images/warden/clock.h"
 #include "images/warden/locks.h"
@@ -45,6 +46,7 @@ constexpr uint64_t kAvailableStepKb = 32 << 10;
 // A growth of the host's shared memory that is worth a look at a cell's shared areas; also what an
 // area may have held before a look saw it.
 constexpr uint64_t kSharedStepKb = 8 << 10;
+constexpr int kMostCutLooks = 4;
 
 }  // namespace
 
@@ -391,6 +393,15 @@ void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
   }
 }
 
+void Warden::SampleHost() {
+  host_ = MeasureHost(proc_);
+  known_shared_kb_ = 0;
+  for (const Slot& slot : slots_) {
+    if (slot.state != SlotState::kFree)
+      known_shared_kb_ += slot.cell.scratch_kb + slot.cell.shared_kb;
+  }
+}
+
 void Warden::Tick() {
   const int64_t now = NowUs();
   const int64_t delay = now - ticked_us_ - period_ms_ * 1000;
@@ -418,7 +429,7 @@ void Warden::Tick() {
       FailSlot(i, ETIMEDOUT, kText, sizeof kText - 1);
     } else if (cell.state == CellState::kReady && cell.armed_us != 0 && cell.end == kEndedItself &&
                (!cell.quiet || now - cell.sampled_us >= kQuietUs)) {
-      if (!measured) host_ = MeasureHost(proc_);
+      if (!measured) SampleHost();
       measured = true;
       WatchCell(i, now);
     }
@@ -490,11 +501,7 @@ bool Warden::HostLostMemory(Cell* cell) const {
 
 // Of the host's shared memory, what is neither in a scratch of ours nor mapped in another cell.
 uint64_t Warden::UnexplainedKb(const Cell& cell) const {
-  uint64_t known_kb = 0;
-  for (const Slot& slot : slots_) {
-    known_kb += slot.cell.scratch_kb;
-    if (&slot.cell != &cell) known_kb += slot.cell.shared_kb;
-  }
+  const uint64_t known_kb = known_shared_kb_ - std::min(known_shared_kb_, cell.shared_kb);
   return host_.shmem_kb - std::min(host_.shmem_kb, known_kb);
 }
 
@@ -520,7 +527,10 @@ void Warden::TakeAreas(Cell* cell, const SharedAreas& areas) const {
   all.Remember(cell->areas);
   cell->areas = all;
   const uint64_t growth_kb = SharedGrowthKb(*cell);
-  cell->areas_kb = all.whole ? std::min(all.MostKb(kSharedStepKb), growth_kb) : growth_kb;
+  // On a busy machine a look may be cut short: that is no guilt, unless it is so each time.
+  cell->cut_samples = areas.cut ? cell->cut_samples + 1 : 0;
+  const bool seen = all.whole && cell->cut_samples < kMostCutLooks;
+  cell->areas_kb = seen ? std::min(all.MostKb(kSharedStepKb), growth_kb) : growth_kb;
   cell->unexplained_kb = UnexplainedKb(*cell);
 }
 
@@ -543,7 +553,7 @@ void Warden::WatchCell(int number, int64_t now) {
   Cell* const cell = &slots_[number].cell;
   if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
-  cell->scratch_kb = scratch.used_kb;
+  known_shared_kb_ += scratch.used_kb - std::exchange(cell->scratch_kb, scratch.used_kb);
   const Usage usage = SampleCell(number, now);
   cell->quiet = cell->loading && cell->sampled_us != 0 && cell->cpu_us == cell->seen_cpu_us;
   cell->sampled_us = now;

@@ -108,6 +108,7 @@ class Warden {
     uint64_t unexplained_kb = UINT64_MAX;
     SharedAreas areas;      // as measured last
     uint64_t areas_kb = 0;  // what they may hold
+    int cut_samples = 0;    // the last measurements of them that had no time to see all
     bool wanted = false;    // an exact measurement, of objects too
     bool wanted_objects = false;
     bool wanted_areas = false;
@@ -178,6 +179,7 @@ class Warden {
   void CheckForStopped();
   void OnDeath(pid_t pid, int status, const rusage& usage);
   bool IsNewChild(pid_t pid) const;
+  void SampleHost();
   void Tick();
   void WatchCell(int number, int64_t now);
   Usage SampleCell(int number, int64_t now);
@@ -262,8 +264,9 @@ class Warden {
   // Of a cell that waits for its call: its memory, and the most that it may have by its counters.
   uint64_t parked_kb_ = 0;
   uint64_t parked_most_kb_ = 0;
-  HostMemory host_;      // as of this tick
-  uint64_t random_ = 0;  // state of the generator that ticks come by
+  HostMemory host_;               // as of this tick
+  uint64_t known_shared_kb_ = 0;  // of its shared memory, what is in all our cells
+  uint64_t random_ = 0;           // state of the generator that ticks come by
   bool ending_ = false;
   int64_t ending_us_ = 0;
   Slot slots_[kMaxSlots];

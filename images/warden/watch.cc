@@ -647,13 +647,13 @@ KernelObjects MeasureKernelObjects(int proc, pid_t excluded_pid) {
   return objects;
 }
 
-SharedAreas ListSharedAreas(int proc, pid_t excluded_pid) {
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only, size_t count) {
   // The kernel keeps shared memory without a file in a file system of its own.
   static const dev_t device = SharedDevice();
   SharedAreas areas;
   const int64_t begun = OwnNs();
   Waiting waiting;
-  EachNumberIn(proc, ".", [&](long number) {
+  const auto add = [&](long number) {
     const auto pid = static_cast<pid_t>(number);
     if (pid == excluded_pid) return true;
     const auto list = [&](const View& view) {
@@ -674,8 +674,14 @@ SharedAreas ListSharedAreas(int proc, pid_t excluded_pid) {
       if (living.hidden || (living.thread != 0 && !list(View(pid, living.thread))))
         areas.whole = false;
     });
-    return (OwnNs() - begun < kMaxObjectsNs && !waiting.over()) || (areas.whole = false);
-  });
+    areas.cut = OwnNs() - begun >= kMaxObjectsNs || waiting.over();
+    return !areas.cut;
+  };
+  if (only != nullptr) {
+    for (size_t i = 0; i < count; ++i) add(only[i]);
+  } else {
+    EachNumberIn(proc, ".", add);
+  }
   areas.walk_us = (OwnNs() - begun) / 1000;
   areas.kept_waiting = waiting.over();
   return areas;

@@ -121,7 +121,8 @@ struct SharedAreas {
   };
   One one[kMost];
   size_t count = 0;
-  bool whole = true;  // false: there are others
+  bool whole = true;  // false: others are hidden, or there are too many
+  bool cut = false;   // there was no time to see them all
   int64_t walk_us = 0;
   bool kept_waiting = false;
 
@@ -132,7 +133,8 @@ struct SharedAreas {
   // What they may hold in all, each `least_kb` or more.
   uint64_t MostKb(uint64_t least_kb) const;
 };
-SharedAreas ListSharedAreas(int proc, pid_t excluded_pid);
+SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only = nullptr,
+                            size_t count = 0);
 
 // The resident size of one process. `threads`, where it is known: how many it has.
 uint64_t ResidentKb(int proc, pid_t pid, uint32_t threads = UINT32_MAX);
