@@ -159,7 +159,7 @@ def test_a_requirements_file_is_read_with_those_it_names(tmp_path: Path) -> None
     [
         ("-e .", "option '-e'"),
         ("--pre", "option '--pre'"),
-        ("--config-settings=x", "not taken"),
+        ("--config-settings=x", "not supported"),
         ("-r /etc/passwd", "not in the directory"),
         ("-r ../outside.txt", "not in the directory"),
         ("-c link.txt", "not in the directory"),
