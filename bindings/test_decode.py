@@ -190,7 +190,9 @@ STANDARD = [
     "value",
     PLAIN + STANDARD,
     ids=lambda v: (
-        f"{type(v).__name__}-{str(v)[:20]!a}" if not isinstance(v, int) else f"{v.bit_length()}bit"
+        f"{v.bit_length()}bit"
+        if isinstance(v, int)
+        else f"{type(v).__name__}-{'' if isinstance(v, (set, frozenset)) else str(v)[:20]!a}"
     ),
 )
 def test_a_value_comes_back_equal_and_of_its_type(value: Any) -> None:

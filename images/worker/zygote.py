@@ -338,7 +338,7 @@ class Zygote:
     def preload(self) -> None:
         deadline = self.number("HUTCH_PRELOAD_SEC", 30)
         names = [name for name in self.config.get("HUTCH_PRELOAD", "").split(",") if name]
-        if names:
+        if names or self.config.get("HUTCH_SETUP"):
             self.generators.begin()
         for name in names:
             if name in self.notes["skipped"]:

@@ -212,3 +212,29 @@ def test_a_function_finds_the_source_of_what_travels(isolation: Any) -> None:
     for _ in range(3):
         assert texts() == [inspect.getsource(one) for one in found]
         assert "bind(None).args[0].shout()" in told()
+
+
+def ready() -> None:
+    import builtins
+    import random
+
+    builtins.generators = [random.Random(), random.Random(7)]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container"])
+def test_a_generator_that_was_made_ahead_is_seeded_anew_for_each_call(isolation: Any) -> None:
+    @hutch.sandbox(setup=ready, isolation=isolation)
+    def draw() -> list[float]:
+        import builtins
+
+        return [one.random() for one in builtins.generators]  # type: ignore[attr-defined]
+
+    (first, seeded), (second, again) = draw(), draw()
+    assert first != second
+    assert seeded == again  # one with a seed of its own goes on from it
+
+
+def test_the_message_of_an_exit_comes_before_what_the_end_prints() -> None:
+    text = "import atexit, sys\natexit.register(print, 'end', file=sys.stderr)\nsys.exit('message')"
+    outcome = hutch.run(text)
+    assert (outcome.stderr, outcome.exit_code) == ("message\nend\n", 1)
