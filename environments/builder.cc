@@ -264,7 +264,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
               {"NUMEXPR_NUM_THREADS", "1"},
               {"MPLCONFIGDIR", "/tmp"}};
   if (!base) env["PATH"] = on.path;
-  Json limits = {{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}};
+  Json limits = Json::array({{{"type", "CORE"}, {"hard", 0}, {"soft", 0}}});
   if (import) limits.push_back({{"type", "FSIZE"}, {"hard", kMaxAnswer}, {"soft", kMaxAnswer}});
   Json spec = {
       {"name", "hutch-builder-" + name_ + "-" + step},
@@ -425,7 +425,7 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   // In a file, not in arguments or the environment: `podman inspect` shows those.
   WriteFile(made + "/fetch.json", settings.dump(), 0600);
   // One mount for cache and tree: a hard link does not cross mounts.
-  Json mounts = {Bind(isolated_ ? made : paths_.store_dir(), "/store", true)};
+  Json mounts = Json::array({Bind(isolated_ ? made : paths_.store_dir(), "/store", true)});
   for (size_t i = 0; i < spec.links.size(); ++i)
     mounts.push_back(Bind(ShownPath(paths_, spec.links[i]), LinksAt(i), false));
   const std::string script = std::string(kScripts) + "fetch.py";
@@ -481,7 +481,7 @@ void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
                          {"max_bytes", kMaxBytes},
                          {"max_files", kMaxFiles}};
   WriteFile(directory_ + "/check.json", settings.dump(), 0600);
-  const Json mounts = {Bind(directory_, "/store", true)};
+  const Json mounts = Json::array({Bind(directory_, "/store", true)});
   std::optional<Error> failure;
   bool done = false;
   RunStep("check", {std::string(kScripts) + "fetch.py", "--check", "/store"}, mounts.dump(),
@@ -501,7 +501,8 @@ std::vector<std::string> Builder::Import(BuildResult* result) {
   // Packages' code may write to one file of the host, which we made, and whose size is limited.
   const std::string out = directory_ + "/import.json";
   WriteFile(out, "", 0666);
-  const Json mounts = {Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)};
+  const Json mounts =
+      Json::array({Bind(directory_ + "/tree", "/opt/env", false), Bind(out, kAnswer, true)});
   std::vector<std::string> command = {std::string(kScripts) + "probe.py", kAnswer,
                                       std::to_string(kImportSeconds)};
   command.insert(command.end(), installed_.modules.begin(), installed_.modules.end());
@@ -534,7 +535,7 @@ void Builder::Compile(const std::string& step, const char* kind,
   // The same mount as the fetch step's: bytecode is hard-linked into the cache, and no code of
   // packages runs here. A named base's Python is a stranger.
   const std::string inside = isolated_ || named() ? "/store" : "/store/build/" + name_;
-  Json mounts = {Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)};
+  Json mounts = Json::array({Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)});
   if (named()) {
     WriteFile(report, "", 0644);
     mounts = {Bind(directory_ + "/tree", "/store/tree", true),
@@ -553,7 +554,7 @@ std::string Builder::Look(const std::string& image, const std::string& runtime_i
   base_.image = image;
   const std::string out = directory_ + "/interpreter.json";
   WriteFile(out, "", 0666);
-  const Json mounts = {Bind(out, kAnswer, true)};
+  const Json mounts = Json::array({Bind(out, kAnswer, true)});
   const std::vector<std::string> command = {std::string(kScripts) + "interpreter.py", kAnswer};
   std::string text;
   RunStep("base", command, mounts.dump(), out, limit, [&](const std::string& line) {

@@ -189,6 +189,9 @@ TEST(WatchTest, AProcessRunsWhereAnyThreadOfItDoes) {
     ADD_FAILURE() << "it is not in the table";
     return false;
   };
+  MeasureProcesses(proc, 0, Counting::kResident, &table, false);
+  if (table.count > SpentTime::kMost / 2)
+    GTEST_SKIP() << "this machine runs more processes than the table of a cell has places for";
   const TwoThreads left_spins(true, true), left_waits(true, false), spins(false, true);
   EXPECT_TRUE(runs(left_spins.pid(), false));
   EXPECT_FALSE(runs(left_waits.pid(), false));

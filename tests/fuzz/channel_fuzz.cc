@@ -47,14 +47,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           const int descriptors = std::min(how >> 1, 16);
           if (bytes.empty()) bytes = " ";
           if (SendWith(end.get(), bytes, descriptors)) {
-            hutch::Message message;
-            const hutch::Receiving got = hutch::Receive(our_end.get(), &message);
-            if (got == hutch::Receiving::kMessage) {
+            hutch::Datagram datagram;
+            const hutch::Receiving got = hutch::Receive(our_end.get(), &datagram);
+            if (got == hutch::Receiving::kDatagram) {
               accepted = true;
-              if (message.size + sizeof(hutch::FrameHeader) != bytes.size()) std::abort();
-              if (message.count != std::min(descriptors, hutch::kMaxDescriptors)) std::abort();
-              message.CloseDescriptors();
-            } else if (got != hutch::Receiving::kMalformed || message.count != 0) {
+              if (datagram.size + sizeof(hutch::FrameHeader) != bytes.size()) std::abort();
+              if (datagram.count != std::min(descriptors, hutch::kMaxDescriptors)) std::abort();
+              datagram.CloseDescriptors();
+            } else if (got != hutch::Receiving::kMalformed || datagram.count != 0) {
               std::abort();
             }
           }
