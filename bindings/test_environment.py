@@ -291,7 +291,7 @@ def test_links_of_a_package_bring_nothing_from_elsewhere(tmp_path: Path) -> None
 
 
 def test_a_module_that_is_a_link_to_what_would_stay_behind_is_refused(tmp_path: Path) -> None:
-    from hutch import _modules
+    from hutch._carry import modules
 
     hidden = tmp_path / ".keys"
     hidden.mkdir()
@@ -303,5 +303,5 @@ def test_a_module_that_is_a_link_to_what_would_stay_behind_is_refused(tmp_path: 
     (tmp_path / "package").symlink_to(hidden)
     for refused in ("one.py", "two.py", "package"):
         with pytest.raises(ValueError, match="a link to"):
-            _modules.files_of([tmp_path / refused])
-    assert _modules.files_of([tmp_path / "three.py"]) == {"three.py": b"x = 1"}
+            modules.files_of([tmp_path / refused])
+    assert modules.files_of([tmp_path / "three.py"]) == {"three.py": b"x = 1"}

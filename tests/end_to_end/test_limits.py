@@ -358,7 +358,7 @@ def test_a_result_that_is_too_large_hits_the_result_limit() -> None:
 
 
 def test_a_result_of_too_many_small_dicts_is_refused_with_what_to_return_instead() -> None:
-    @sandbox(result_mb=8, timeout_sec=60)
+    @sandbox(result_mb=8, timeout_sec=300)
     def many() -> list[dict[str, int]]:
         return [{} for _ in range(4_000_000)]
 

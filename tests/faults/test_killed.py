@@ -31,7 +31,7 @@ def nap(seconds: float) -> str:
 class Running:
     """A call in a thread of its own, begun for certain."""
 
-    def __init__(self, seconds: float = 20) -> None:
+    def __init__(self, seconds: float = 120) -> None:
         self.outcome: Any = None
         self.error: BaseException | None = None
         self.began = threading.Event()
@@ -50,7 +50,7 @@ class Running:
             self.began.set()
 
     def join(self) -> None:
-        self.thread.join(15)
+        self.thread.join(60)
         assert not self.thread.is_alive(), "the call hangs"
 
 

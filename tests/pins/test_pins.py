@@ -21,6 +21,8 @@ pytest.importorskip("msgpack", reason="msgpack is not installed")
 from driver import RESULT, Worker  # noqa: E402
 from tracing import MARK, Attached, between_marks, needs_strace  # noqa: E402
 
+pytestmark = pytest.mark.alone  # page faults and system calls are counted
+
 # Minor page faults of a cell: as it counts them itself, from the call's arrival to the function's
 # end; and from outside, from before the call until it sleeps after its reply. All cells of a worker
 # meet as many; between workers the layout of memory varies: measured 7 to 15 (7 to 12 before
@@ -208,7 +210,6 @@ CALLS = f"""
 import os, time
 from hutch import sandbox
 
-pytestmark = pytest.mark.alone  # page faults and system calls are counted
 @sandbox
 def double(x: int) -> int: return 2 * x
 for n in range(3): double(n)

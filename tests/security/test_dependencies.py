@@ -205,7 +205,7 @@ def test_workers_are_pinned_by_the_images_id() -> None:
     """A worker is made of what its tag meant when it was looked up, and never of what is pulled for
     it: only a base that the caller names is, before it is looked at.
     """
-    worker = (ROOT / "pool" / "worker.cc").read_text()
+    worker = (ROOT / "pool" / "worker_container.cc").read_text()
     assert re.search(r"launch\.image = \*image;\s+podman\.Start\(podman\.Create\(", worker)
     pulling = [
         path.name

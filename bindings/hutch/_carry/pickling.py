@@ -242,7 +242,7 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
             # cloudpickle would send the content of a file that is open for reading.
             raise pickle.PicklingError("an open file cannot be sent: pass its content")
         elif kind is CodeType:
-            return super().reducer_override(portable_code(obj))
+            return _with_filename(portable_code(obj), *self.dispatch_table[CodeType](obj))
         elif kind.__name__ == "ArrowStringArray" and kind.__module__.startswith("pandas."):
             return _strings(obj)
         elif kind.__name__ == "Tensor" and kind.__module__ == "torch" and _is_dense(obj):
@@ -370,6 +370,12 @@ def _is_constant(value: Any) -> bool:
     if kind is tuple or kind is frozenset:
         return all(map(_is_constant, value))
     return kind in _CONSTANTS
+
+
+def _with_filename(code: CodeType, make: Any, arguments: tuple[Any, ...]) -> Any:
+    """cloudpickle leaves the name of the file out from 3.1.3 on; tracebacks and inspect need it."""
+    left_out = "<dynamic-code>"
+    return make, tuple(code.co_filename if item == left_out else item for item in arguments)
 
 
 def _with_qualname(kind: type, reduced: Any) -> Any:
