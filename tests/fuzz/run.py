@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
-BUILD = ROOT.parent.parent / "build" / "fuzz"
+BUILD = ROOT.parent.parent / "build" / "sanitized"
 SEED = 20_240_229
 LARGEST = 16  # MiB allocated at once, by inputs of 8 KiB at most
 MEMORY = 1024  # MiB of the process, with the sanitizer's own
