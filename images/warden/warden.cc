@@ -43,10 +43,10 @@ constexpr int64_t kReturningUs = 2'000'000;  // for a result to be written, of a
 // A loss of the host's memory after which the kernel objects of a cell are measured.
 constexpr uint64_t kSlabStepKb = 8 << 10;
 constexpr uint64_t kAvailableStepKb = 32 << 10;
-// A growth of the host's shared memory that is worth a look at a cell's shared areas; also what an
-// area may have held before a look saw it.
+// A growth of the host's shared memory that is worth measuring the shared areas of a cell; also
+// what an area may have held before a sample saw it.
 constexpr uint64_t kSharedStepKb = 8 << 10;
-constexpr int kMostCutLooks = 4;
+constexpr int kMostCutSamples = 4;
 
 }  // namespace
 
@@ -467,7 +467,7 @@ uint64_t Warden::Sum(const Cell& cell, const Usage& usage, const ScratchUse& scr
   // What it returns is on its way for a while, and its own for good if it never comes.
   const bool kept = cell.result_kb != 0 && now - cell.result_us > kReturningUs;
   // Scratch that is mapped counts once. Counters do not tell it from other shared memory: then that
-  // is what the last exact look found.
+  // is what the last exact measurement found.
   const uint64_t known_kb = usage.exact ? usage.shared_kb : cell.shared_kb;
   const uint64_t shared_kb =
       std::clamp(known_kb, usage.shared_kb, usage.shared_kb + usage.scratch_kb);
@@ -511,8 +511,8 @@ uint64_t Warden::SharedGrowthKb(const Cell& cell) const {
   return now_kb - std::min(now_kb, cell.least_unexplained_kb);
 }
 
-// Whether there is so much more than at the last look at this cell's shared areas that it is worth
-// another one. As above, the host's numbers do not show whose it is.
+// Whether there is so much more than when the shared areas of this cell were last measured that it
+// is worth measuring them again. As above, the host's numbers do not show whose it is.
 bool Warden::HostSharesMore(Cell* cell) const {
   const uint64_t now_kb = UnexplainedKb(*cell);
   cell->least_unexplained_kb = std::min(cell->least_unexplained_kb, now_kb);
@@ -527,9 +527,10 @@ void Warden::TakeAreas(Cell* cell, const SharedAreas& areas) const {
   all.Remember(cell->areas);
   cell->areas = all;
   const uint64_t growth_kb = SharedGrowthKb(*cell);
-  // On a busy machine a look may be cut short: that is no guilt, unless it is so each time.
+  // On a busy machine a measurement may be cut short, which is not held against the call unless it
+  // happens each time.
   cell->cut_samples = areas.cut ? cell->cut_samples + 1 : 0;
-  const bool seen = all.whole && cell->cut_samples < kMostCutLooks;
+  const bool seen = all.whole && cell->cut_samples < kMostCutSamples;
   cell->areas_kb = seen ? std::min(all.MostKb(kSharedStepKb), growth_kb) : growth_kb;
   cell->unexplained_kb = UnexplainedKb(*cell);
 }
