@@ -938,15 +938,16 @@ TEST_F(InFlightCallsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
   });
   Client client(agent.path(), -1);
   request_.identity = {1};
-  request_.calls_of_cell = 1000;
+  request_.calls_of_cell = 1'000'000;
   request_.age_of_cell = std::chrono::hours(1);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
-      for (int round = 0; round < 10; ++round) EXPECT_EQ(CallText(client), "reply 1");
-    });
+  // Many last calls: a cell may be left just when nobody waits for it yet, and nobody will leave
+  // it again.
+  for (int round = 0; round < 300; ++round) {
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] { EXPECT_EQ(CallText(client), "reply 1"); });
+    for (std::thread& thread : threads) thread.join();
   }
-  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -134,7 +134,11 @@ HeldLease HeldLeases::Acquire(const std::string& key, const CallRequest& request
   };
   const hutch::Acquire acquire{id, key, request.limits.queue_ms, false};
   if (request.shared()) {
-    const auto begin = [&]() REQUIRES(connection_lock) { shared_waiters_[key].push_back(id); };
+    const auto begin = [&]() REQUIRES(connection_lock) {
+      shared_waiters_[key].push_back(id);
+      // Another call may have left one since Take() found none.
+      if (std::optional<HeldLease> kept = stocks_[key].TakeKept()) HandOn(key, std::move(*kept));
+    };
     try {
       connection_.Converse(acquire, id, deadline, hooks, handle, begin);
     } catch (...) {

@@ -47,11 +47,8 @@ class Stock {
   // For a call that begins. `shared`: one that served calls before comes first.
   std::optional<HeldLease> Take(bool shared, const Sha256Digest& identity) {
     std::optional<HeldLease> taken;
-    if (shared && !kept_.empty()) {
-      taken = std::move(kept_.back());
-      kept_.pop_back();
-      return taken;
-    }
+    if (shared) taken = TakeKept();
+    if (taken) return taken;
     const auto found = Find(identity);
     missed_ = found == ahead_.end();
     if (missed_) {
@@ -64,6 +61,14 @@ class Stock {
     ahead_.erase(found);
     ++takes_;
     if (++hits_ % kHits == 0) depth_ = std::max(depth_ - 1, kLeast);
+    return taken;
+  }
+  // One that served calls before.
+  std::optional<HeldLease> TakeKept() {
+    std::optional<HeldLease> taken;
+    if (kept_.empty()) return taken;
+    taken = std::move(kept_.back());
+    kept_.pop_back();
     return taken;
   }
   // After Take(): a loaded one that has not been taken for long, or because of which a call found
