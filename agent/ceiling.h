@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "agent/config.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/error.h"
 #include "wire/message.h"
 

@@ -14,7 +14,7 @@
 #include <set>
 
 #include "agent/limits.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/error.h"
 
 namespace hutch {

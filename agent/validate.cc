@@ -8,7 +8,7 @@
 
 #include "agent/limits.h"
 #include "podman/mounts.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/error.h"
 
 namespace hutch {

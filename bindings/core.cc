@@ -10,7 +10,7 @@
 #include "bindings/decode.h"
 #include "bindings/fast_call.h"
 #include "bindings/result.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/paths.h"
 
 namespace hutch {

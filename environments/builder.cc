@@ -109,7 +109,7 @@ T Member(const Json& object, const char* key, T otherwise) {
   }
 }
 
-// Where the fetch step finds a directory of wheels.
+// Where the install step finds a directory of wheels.
 std::string LinksAt(size_t i) { return "/links/" + std::to_string(i); }
 
 std::vector<std::string> Strings(const Json& object, const char* key, size_t max) {
@@ -136,7 +136,7 @@ std::string Printable(std::string_view text, size_t max) {
   return out;
 }
 
-// Reads the last item of the fetch step's report. False: `item` is another one.
+// Reads the last item of the install step's report. False: `item` is another one.
 bool TakeEnd(const Json& item, BuildResult* result, std::vector<std::string>* modules,
              std::vector<std::string>* uncompiled) {
   if (!item.is_object() || !item.contains("packages")) return false;
@@ -245,7 +245,7 @@ std::string Builder::ContainerSpec(const std::string& step, const std::vector<st
   // code and the installer.
   const bool base = step == "base";
   const bool import = step == "import" || base;
-  const bool network = step == "fetch";
+  const bool network = step == "install";
   const Base& on = (network && !isolated_) || step == "check" ? derived_ : base_;
   Json mounts = Json::parse(mounts_json);
   mounts.push_back(Bind(runtime_dir_, "/opt/hutch", false));
@@ -314,7 +314,7 @@ std::string Builder::StartStep(const std::string& step, const std::vector<std::s
     podman_.Start(id);
     return id;
   } catch (const Error& error) {
-    if (step != "fetch" || error.code() != Code::kPodman) throw;
+    if (step != "install" || error.code() != Code::kPodman) throw;
     // The network helper was a guess.
     const std::string found = podman_.NetworkHelper();
     if (found.empty()) {
@@ -342,7 +342,7 @@ void Builder::RunStep(const std::string& step, const std::vector<std::string>& c
   std::string rest;
   uint64_t received = 0;
   bool ended = false;
-  // The fetch step watches the disk, too, but what it runs may have stopped it.
+  // The install step watches the disk, too, but what it runs may have stopped it.
   const Free before = FreeAt(directory_);
   const Free least = {std::max(kReserve, Less(before.bytes, kMaxBytes)),
                       Less(before.files, 4 * kMaxFiles)};
@@ -423,12 +423,12 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
                          {"max_bytes", kMaxBytes},
                          {"max_files", kMaxFiles}};
   // In a file, not in arguments or the environment: `podman inspect` shows those.
-  WriteFile(made + "/fetch.json", settings.dump(), 0600);
+  WriteFile(made + "/install.json", settings.dump(), 0600);
   // One mount for cache and tree: a hard link does not cross mounts.
   Json mounts = Json::array({Bind(isolated_ ? made : paths_.store_dir(), "/store", true)});
   for (size_t i = 0; i < spec.links.size(); ++i)
     mounts.push_back(Bind(ShownPath(paths_, spec.links[i]), LinksAt(i), false));
-  const std::string script = std::string(kScripts) + "fetch.py";
+  const std::string script = std::string(kScripts) + "install.py";
 
   std::optional<Error> failure;
   bool done = false;
@@ -445,7 +445,7 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
     }
     return done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
   };
-  RunStep("fetch", {script, inside}, mounts.dump(), made + "/report.jsonl", seconds(3600), read);
+  RunStep("install", {script, inside}, mounts.dump(), made + "/report.jsonl", seconds(3600), read);
   // Build scripts of source packages may have left processes, and links for us to follow: first the
   // processes are ended, then the tree is read.
   if (isolated_) {
@@ -484,7 +484,7 @@ void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
   const Json mounts = Json::array({Bind(directory_, "/store", true)});
   std::optional<Error> failure;
   bool done = false;
-  RunStep("check", {std::string(kScripts) + "fetch.py", "--check", "/store"}, mounts.dump(),
+  RunStep("check", {std::string(kScripts) + "install.py", "--check", "/store"}, mounts.dump(),
           directory_ + "/checked.jsonl", seconds(600), [&](const std::string& line) {
             const Json item = ParseShallow(line, 3);
             if (item.is_object() && item.contains("failed")) failure = Failure(item);
@@ -532,7 +532,7 @@ void Builder::Compile(const std::string& step, const char* kind,
   const std::string list = directory_ + "/" + step + ".json";
   const std::string report = directory_ + "/" + step + ".done.json";
   WriteFile(list, Json{{kind, names}}.dump(-1, ' ', false, Json::error_handler_t::replace), 0644);
-  // The same mount as the fetch step's: bytecode is hard-linked into the cache, and no code of
+  // The same mount as the install step's: bytecode is hard-linked into the cache, and no code of
   // packages runs here. A named base's Python is a stranger.
   const std::string inside = isolated_ || named() ? "/store" : "/store/build/" + name_;
   Json mounts = Json::array({Bind(isolated_ ? directory_ : paths_.store_dir(), "/store", true)});
@@ -567,7 +567,7 @@ std::string Builder::Look(const std::string& image, const std::string& runtime_i
 BuildResult Builder::Run(const EnvironmentSpec& spec) {
   runtime_dir_ = paths_.runtime_dir(spec.runtime_id);
   isolated_ = spec.allow_sdists;
-  if (::access((runtime_dir_ + "/environment/fetch.py").c_str(), R_OK) != 0) {
+  if (::access((runtime_dir_ + "/environment/install.py").c_str(), R_OK) != 0) {
     throw Error(Code::kMissingRuntime,
                 "the worker files " + spec.runtime_id + " are not installed");
   }
@@ -584,7 +584,7 @@ BuildResult Builder::Run(const EnvironmentSpec& spec) {
     start = Clock::now();
   };
   Fetch(spec, &result);
-  lap(&result.fetch_sec);
+  lap(&result.install_sec);
   // First the modules that the sources import, on every core, so that the import finds bytecode;
   // then the modules that it found without bytecode.
   Compile("compile", "modules", installed_.uncompiled, FirstOf(installed_.uncompiled));

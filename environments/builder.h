@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Builds one environment in containers that are thrown away: fetch, import, compile, one after
+// Builds one environment in containers that are thrown away: install, import, compile, one after
 // another.
 //
-// fetch has the network and the download cache and runs nothing of the packages; import runs their
-// code and has neither, nor a writable tree; compile has a writable tree and runs nothing of them.
-// With sdists allowed, fetch runs build scripts: it then gets a cache and a store of its own, so
-// that it can damage no environment but this one. Belongs to one thread. The destructor always
-// removes the containers; the caller removes the directory.
+// install has the network and the download cache and runs nothing of the packages; import runs
+// their code and has neither, nor a writable tree; compile has a writable tree and runs nothing of
+// them. With sdists allowed, install runs build scripts: it then gets a cache and a store of its
+// own, so that it can damage no environment but this one. Belongs to one thread. The destructor
+// always removes the containers; the caller removes the directory.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,7 @@ struct BuildResult {
   std::vector<std::string> notes;     // sentences about those that do not
   uint64_t bytes = 0;
   uint64_t files = 0;
-  double fetch_sec = 0, import_sec = 0, compile_sec = 0;
+  double install_sec = 0, import_sec = 0, compile_sec = 0;
 };
 
 struct ProbeAnswer {

@@ -73,7 +73,7 @@ TEST(ProbeAnswer, PutsNoControlCharactersIntoNotes) {
   for (const char c : answer.notes[0]) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
 }
 
-// A build whose fetch step is refused by its installer as soon as it has a network.
+// A build whose install step is refused by its installer as soon as it has a network.
 class NetworkHelper : public testing::Test {
  protected:
   NetworkHelper() {
@@ -83,7 +83,7 @@ class NetworkHelper : public testing::Test {
     spec_.base_id = std::string(32, 'b');
     spec_.runtime_id = std::string(32, 'a');
     fs::create_directories(paths_.runtime_dir(spec_.runtime_id) + "/environment");
-    std::ofstream(paths_.runtime_dir(spec_.runtime_id) + "/environment/fetch.py");
+    std::ofstream(paths_.runtime_dir(spec_.runtime_id) + "/environment/install.py");
     fs::create_directories(Directory());
   }
   ~NetworkHelper() override { fs::remove_all(paths_.state_dir); }
@@ -127,7 +127,7 @@ class NetworkHelper : public testing::Test {
   Paths paths_;
   EnvironmentSpec spec_;
   std::string version_ = "4.9.3";
-  std::string report_ = R"({"failed": "resolve", "log": "no six"})";  // of the fetch step
+  std::string report_ = R"({"failed": "resolve", "log": "no six"})";  // of the install step
   std::string there_;                                                 // members of /info's host
   bool exists_ = false;                                               // the step's container
   bool broken_ = false;  // no container starts, whatever its network
@@ -168,7 +168,7 @@ TEST_F(NetworkHelper, ThatIsMissingIsNamed) {
   EXPECT_EQ(tried_, Strings{"slirp4netns"});
 }
 
-// A build whose fetch step ends well, as far as its report says.
+// A build whose install step ends well, as far as its report says.
 class Fetched : public NetworkHelper {
  protected:
   Fetched() {
@@ -231,7 +231,7 @@ TEST_F(Fetched, LockOfAnySizeOrKindIsAnErrorThatSaysSo) {
   for (const auto& way : ways) {
     way();
     fs::remove(Directory() + "/report.jsonl");
-    fs::remove(Directory() + "/fetch.json");
+    fs::remove(Directory() + "/install.json");
     EXPECT_FALSE(Run().has_value());
     ASSERT_TRUE(error_.has_value());
     EXPECT_EQ(error_->code(), Code::kInstallFailed);

@@ -359,7 +359,7 @@ void EnvironmentStore::Publish(const Build& build, const BuildResult& result, do
       {"created_sec", static_cast<int64_t>(::time(nullptr))},
       {"build_sec", seconds},
       {"stages_sec",
-       {{"fetch", result.fetch_sec},
+       {{"install", result.install_sec},
         {"import", result.import_sec},
         {"compile", result.compile_sec}}},
       {"boot", BootId()},

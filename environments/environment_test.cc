@@ -209,7 +209,7 @@ class EnvironmentStoreTest : public testing::Test {
   }
   void InstallRuntime() {
     fs::create_directories(paths_.runtime_dir(std::string(32, 'a')) + "/environment");
-    std::ofstream(paths_.runtime_dir(std::string(32, 'a')) + "/environment/fetch.py");
+    std::ofstream(paths_.runtime_dir(std::string(32, 'a')) + "/environment/install.py");
   }
   fs::path Published(const std::string& digest) const {
     return fs::path(paths_.environment_dir()) / digest;

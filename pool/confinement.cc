@@ -10,7 +10,7 @@
 
 #include "podman/mounts.h"
 #include "wire/cell_frame.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/error.h"
 
 namespace hutch {

@@ -9,7 +9,7 @@
 #include "loop/descriptors.h"
 #include "pool/shared_workers.h"
 #include "pool/single_use_workers.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/log.h"
 
 namespace hutch {

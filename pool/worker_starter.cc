@@ -7,7 +7,7 @@
 
 #include "podman/mounts.h"
 #include "pool/rotation.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 
 namespace hutch {
 namespace {

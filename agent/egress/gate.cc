@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "agent/egress/sni.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 
 namespace hutch {
 namespace {

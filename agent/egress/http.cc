@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "agent/egress/vet.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 
 namespace hutch {
 namespace {

@@ -76,7 +76,8 @@ class BodyReader {
 };
 
 // Reads "host:port"; the port may be missing if there is a default. nullopt: it is not that. The
-// host is in normal form (wire/egress.h), or an address in its shortest form without brackets.
+// host is in normal form (wire/egress_rules.h), or an address in its shortest form without
+// brackets.
 struct Authority {
   std::string host;
   uint16_t port = 0;

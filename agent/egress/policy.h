@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "agent/egress/http.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/network.h"
 #include "wire/values.h"
 

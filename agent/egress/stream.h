@@ -27,7 +27,7 @@
 #include "agent/egress/resolve.h"
 #include "agent/egress/tls.h"
 #include "loop/loop.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 #include "wire/fd.h"
 #include "wire/values.h"
 

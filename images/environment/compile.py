@@ -18,7 +18,7 @@ Sources are untrusted, and can make a compiler crash or take any amount of memor
 processes compile: two, since it is all CPU time. Nothing of a child that fails is used.
 
 With CACHE, the installer's, the bytecode is hard-linked into a store beside the unpacked wheels,
-where the fetch step finds it for the next environment with that wheel. Only what was written here
+where the install step finds it for the next environment with that wheel. Only what was written here
 and now is kept, and for a wheel only what was made of its own source: the source in TREE and the
 wheel's are one inode. The unpacked wheels themselves are not written to, so that what a wheel
 ships as bytecode and what was compiled are never taken for each other.
@@ -43,7 +43,7 @@ HOME = "/opt/env"
 PROCESSES = 2
 MEMORY = 2 << 30  # bytes of address space of each
 SECONDS = 60  # of CPU time for one file
-STORE = "hutch-bytecode-1"  # in CACHE; fetch.py has it too
+STORE = "hutch-bytecode-1"  # in CACHE; install.py has it too
 SCANNED = 4 << 20  # bytes of a source that are looked through for imports
 LONGEST = 512  # bytes of a module's name
 # What is not indented. What is, in `try`, under `if TYPE_CHECKING`, in a function, may not run at

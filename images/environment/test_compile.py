@@ -190,7 +190,7 @@ def test_bytecode_that_another_wheel_brings_is_not_kept(
     wheels("a", {bytecode: evil, "pkg/m.pyc": evil, "pkg/only.pyc": evil})
     before = contents(own)
     tree = str(tmp_path / "env")
-    fetch = script("fetch")
+    fetch = script("install")
     fetch.check_tree(tree, 1 << 20, 100)
     fetch.take_bytecode(str(tmp_path / "cache"), tree)
     assert not (tmp_path / "env" / bytecode).exists()
@@ -323,4 +323,4 @@ def test_names_of_any_length_cost_little(compiled_of: Callable[..., set[str]]) -
 
 
 def test_the_fetch_step_looks_where_this_one_keeps(script: Script) -> None:
-    assert script("fetch").STORE == script("compile").STORE
+    assert script("install").STORE == script("compile").STORE

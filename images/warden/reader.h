@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "images/warden/watch.h"
+#include "images/warden/measure.h"
 
 namespace hutch {
 

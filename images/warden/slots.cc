@@ -11,8 +11,8 @@
 #include <algorithm>
 
 #include "images/warden/clock.h"
+#include "images/warden/measure.h"
 #include "images/warden/warden.h"
-#include "images/warden/watch.h"
 
 namespace hutch {
 namespace {

@@ -26,10 +26,10 @@
 
 #include "images/warden/channel.h"
 #include "images/warden/environments.h"
+#include "images/warden/measure.h"
 #include "images/warden/namespace_probe.h"
 #include "images/warden/reader.h"
 #include "images/warden/stderr_tail.h"
-#include "images/warden/watch.h"
 
 namespace hutch {
 

@@ -15,8 +15,8 @@
 #include <algorithm>
 
 #include "images/warden/clock.h"
+#include "images/warden/measure.h"
 #include "images/warden/warden.h"
-#include "images/warden/watch.h"
 #include "images/worker/wall_switch.h"
 
 namespace hutch {

@@ -28,7 +28,7 @@
 #include <initializer_list>
 
 #include "images/warden/control.h"
-#include "images/worker/clone.h"
+#include "images/worker/cell_init.h"
 #include "images/worker/footprint.h"
 #include "images/worker/frames.h"
 #include "images/worker/lent.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "images/warden/control.h"
-#include "images/worker/clone.h"
+#include "images/worker/cell_init.h"
 #include "images/worker/frames.h"
 
 namespace hutch {

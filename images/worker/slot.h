@@ -14,7 +14,7 @@
 
 #include <cstdint>
 
-#include "images/worker/clone.h"
+#include "images/worker/cell_init.h"
 
 namespace hutch {
 

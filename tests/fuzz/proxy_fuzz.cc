@@ -14,7 +14,7 @@
 #include "tests/fuzz/choices.h"
 #include "tests/fuzz/request_mutator.h"
 #include "tests/fuzz/tally.h"
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "wire/egress.h"
+#include "wire/egress_rules.h"
 
 #include <algorithm>
 #include <array>

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fetch step of an environment's build: resolve, download, install. Runs as PID 1 of a builder
+"""The install step of an environment's build: resolve, download, install. Runs as PID 1 of a builder
 container.
 
-    python3 -I -S fetch.py DIR
-    python3 -I -S fetch.py --check DIR
+    python3 -I -S install.py DIR
+    python3 -I -S install.py --check DIR
 
-DIR holds `fetch.json` (what to install and from where; deleted once read, it may hold credentials).
+DIR holds `install.json` (what to install and from where; deleted once read, it may hold credentials).
 Into DIR go `tree/` (the packages), `lock.txt` (versions and hashes) and `report.jsonl`: one JSON
 object a line, for the agent that reads it as it grows:
 
@@ -604,7 +604,7 @@ def main() -> int:
     check = sys.argv[1] == "--check"
     directory = os.path.realpath(sys.argv[2 if check else 1])
     os.umask(0o022)
-    path = os.path.join(directory, "check.json" if check else "fetch.json")
+    path = os.path.join(directory, "check.json" if check else "install.json")
     with open(path) as file:
         settings = json.load(file)
     os.unlink(path)

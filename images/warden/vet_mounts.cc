@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "images/warden/mounts.h"
+#include "images/warden/vet_mounts.h"
 
 #include <limits.h>
 #include <stdio.h>

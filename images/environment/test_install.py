@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the fetch step decides by itself: import names, progress, and what it refuses in an
+"""What the install step decides by itself: import names, progress, and what it refuses in an
 installed tree."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Script = Callable[[str], ModuleType]
 
 @pytest.fixture
 def fetch(script: Script) -> ModuleType:
-    return script("fetch")
+    return script("install")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_second_look_reports_what_is_there(
 
     def check() -> dict[str, Any]:
         (tmp_path / "check.json").write_text(json.dumps(settings))
-        monkeypatch.setattr("sys.argv", ["fetch.py", "--check", str(tmp_path)])
+        monkeypatch.setattr("sys.argv", ["install.py", "--check", str(tmp_path)])
         fetch.main()
         lines = (tmp_path / "checked.jsonl").read_text().splitlines()
         return dict(json.loads(lines[-1]))

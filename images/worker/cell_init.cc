@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "images/worker/clone.h"
+#include "images/worker/cell_init.h"
 
 #include <dlfcn.h>
 #include <errno.h>

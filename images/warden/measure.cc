@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-#include "images/warden/watch.h"
+#include "images/warden/measure.h"
 
 #include <dirent.h>
 #include <errno.h>
