@@ -44,6 +44,10 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
           loop, host_, std::move(worker_uid), most_workers,
           {.cell_gone = [this](uint64_t cell,
                                const CellReport& report) { leases_.OnCellGone(cell, report); },
+           .session_event =
+               [this](uint64_t cell, SessionEvent event, const CellReport& report) {
+                 leases_.sessions().OnEvent(cell, event, report);
+               },
            .reclaim = [this](Pool& pool,
                              const std::string* worker) { return leases_.Reclaim(pool, worker); },
            .may_take = [this](uint64_t caller,
@@ -72,6 +76,11 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* ask = std::get_if<Ask>(&message)) return OnAsk(peer, *ask);
   if (const auto* started = std::get_if<Started>(&message))
     return leases_.OnStarted(peer, *started);
+  if (const auto* executed = std::get_if<Executed>(&message))
+    return leases_.sessions().OnExecuted(peer, *executed);
+  if (const auto* keep = std::get_if<Keep>(&message)) return leases_.sessions().OnKeep(peer, *keep);
+  if (const auto* restart = std::get_if<Restart>(&message))
+    return leases_.sessions().OnRestart(peer, *restart);
   if (const auto* forget = std::get_if<Forget>(&message)) return OnForget(peer.id(), *forget);
   throw Error(Code::kProtocol, "a client sent a message that only an agent sends");
 }
@@ -278,6 +287,7 @@ void Broker::Tick() {
   leases_.OfferUnused();
   pools_.Tick();
   leases_.ArmUnannounced();
+  leases_.sessions().Tick(now);
   if (ticks_ % kTicksBetweenSweeps == 0) TrimEnvironments();
   if (++ticks_ % kTicksBetweenSweeps == 0) Sweep();
   tick_due_ = Clock::now() + kTick;

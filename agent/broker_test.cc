@@ -39,7 +39,7 @@ using std::chrono::milliseconds;
 // What the broker sees of a client: notes what it is sent.
 class FakePeer final : public Peer {
  public:
-  explicit FakePeer(uint64_t id) : id_(id), table_(kLeaseTableSlots) {}
+  explicit FakePeer(uint64_t id) : id_(id), table_(2 * kLeaseTableSlots) {}
   bool Send(const Message& message, std::span<const int> descriptors) override {
     if (deaf) return false;
     messages.push_back(message);
@@ -835,7 +835,7 @@ TEST_F(ServerTest, WelcomesAClientWithItsTable) {
   ASSERT_EQ(received->descriptors.size(), 1u);
   struct stat status;
   ASSERT_EQ(::fstat(received->descriptors[0].get(), &status), 0);
-  EXPECT_EQ(static_cast<size_t>(status.st_size), kLeaseTableSlots * sizeof(uint32_t));
+  EXPECT_EQ(static_cast<size_t>(status.st_size), kLeaseTableBytes);
 }
 
 TEST_F(ServerTest, TellsAnotherVersionSo) {

@@ -74,6 +74,12 @@ bool LeaseBook::IsMarked(uint64_t cell, const LeaseRecord& lease, LeaseMark mark
          MarkOf(cell, mark);
 }
 
+uint32_t LeaseBook::UsesOf(const LeaseRecord& lease) const {
+  const auto peer = peers_.find(lease.peer);
+  if (peer == peers_.end()) return 0;
+  return std::atomic_ref<uint32_t>(peer->second.table[kLeaseTableSlots + lease.table_slot]).load();
+}
+
 bool LeaseBook::Reclaim(uint64_t cell, LeaseRecord& lease) {
   const auto peer = peers_.find(lease.peer);
   if (peer == peers_.end()) return false;
@@ -87,7 +93,8 @@ bool LeaseBook::Reclaim(uint64_t cell, LeaseRecord& lease) {
 
 void LeaseBook::OfferUnused() {
   for (auto& [cell, lease] : leases_) {
-    if (lease.ahead || lease.releasing || ++lease.ticks_unused < kTicksToBegin) continue;
+    if (lease.ahead || lease.kept || lease.releasing || ++lease.ticks_unused < kTicksToBegin)
+      continue;
     lease.ahead = IsMarked(cell, lease, kLeaseIdle);
   }
 }

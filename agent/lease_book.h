@@ -52,7 +52,8 @@ class LeaseBook {
  public:
   using Leases = std::map<uint64_t, LeaseRecord>;  // by cell; oldest first
 
-  // `table` has kLeaseTableSlots marks and stays mapped until RemovePeer().
+  // `table` has kLeaseTableSlots marks, and as many counters after them, and stays mapped until
+  // RemovePeer().
   void AddPeer(uint64_t peer, uint32_t* table);
   // The cells that it held. Their leases stay until they are removed; their marks are out of reach.
   std::set<uint64_t> RemovePeer(uint64_t peer);
@@ -69,6 +70,8 @@ class LeaseBook {
 
   // Whether its client has marked the lease so. False once the client is gone.
   bool IsMarked(uint64_t cell, const LeaseRecord& lease, LeaseMark mark) const;
+  // How often its client has used it, if it is kept for a session; 0 once the client is gone.
+  uint32_t UsesOf(const LeaseRecord& lease) const;
   // Takes an idle lease from its client and marks it as being ended. False: the client uses it, or
   // is gone.
   bool Reclaim(uint64_t cell, LeaseRecord& lease);

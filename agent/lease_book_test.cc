@@ -22,7 +22,7 @@ class LeaseBookTest : public ::testing::Test {
     table_[book_.Find(cell)->table_slot] = MarkOf(cell, mark);
   }
 
-  std::vector<uint32_t> table_ = std::vector<uint32_t>(kLeaseTableSlots);
+  std::vector<uint32_t> table_ = std::vector<uint32_t>(2 * kLeaseTableSlots);
   LeaseBook book_;
 };
 

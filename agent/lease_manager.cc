@@ -33,7 +33,9 @@ void GiveAhead(int cell, const std::string& frame) {
 
 LeaseManager::LeaseManager(Context context)
     : context_(context),
-      loads_(context_.loop, [this](uint64_t cell, uint64_t cpu_ms) { ArmLoading(cell, cpu_ms); }) {}
+      loads_(context_.loop, [this](uint64_t cell, uint64_t cpu_ms) { ArmLoading(cell, cpu_ms); }),
+      sessions_({book_, context_.peers, context_.pools, context_.admission, context_.ledger,
+                 [this](uint64_t cell) { EndSession(cell); }}) {}
 
 void LeaseManager::RemovePeer(uint64_t peer) {
   for (const uint64_t cell : book_.CellsOf(peer)) {
@@ -53,6 +55,13 @@ void LeaseManager::Release(uint64_t cell, LeaseRecord& lease) {
   if (std::exchange(lease.releasing, true)) return;
   context_.networks.CallIsOver(cell);
   if (Pool* pool = context_.pools.Find(lease.pool)) pool->Release(cell);
+}
+
+void LeaseManager::EndSession(uint64_t cell) {
+  LeaseRecord* lease = book_.Find(cell);
+  if (lease == nullptr) return;
+  lease->want_report = true;  // by which its client learns of it
+  Release(cell, *lease);
 }
 
 void LeaseManager::Request(Peer& peer, const Acquire& acquire, const Load& load) {
@@ -154,7 +163,8 @@ void LeaseManager::OnStarted(const Peer& peer, const Started& started) {
   if (IsLogged(LogLevel::kDebug)) LogDebug("started", {{"lease", started.lease}});
   Pool* pool = context_.pools.Find(lease->pool);
   if (pool == nullptr) return;
-  if (started.timeout_ms == 0 && started.cpu_ms == 0 && started.result_kb == 0) {
+  const bool no_limits = started.timeout_ms == 0 && started.cpu_ms == 0 && started.result_kb == 0;
+  if (!sessions_.OnStarted(started.lease) && no_limits) {
     lease->ahead = lease->kept = true;
     return pool->Arm(started.lease, 0, 0);
   }
@@ -217,6 +227,7 @@ void LeaseManager::Conclude(uint64_t cell, const CellReport& report,
   LeaseRecord* lease = book_.Find(cell);
   if (lease == nullptr) return;
   lease->network = std::move(network);
+  sessions_.OnGone(cell);
   if (IsLogged(LogLevel::kDebug)) {
     LogDebug("the cell ended", {{"lease", cell},
                                 {"call", LogId(lease->note ? lease->note->call_id : 0)},

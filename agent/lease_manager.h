@@ -18,6 +18,7 @@
 #include "agent/networks.h"
 #include "agent/peers.h"
 #include "agent/pools.h"
+#include "agent/session_leases.h"
 #include "loop/loop.h"
 #include "wire/message.h"
 
@@ -43,6 +44,7 @@ class LeaseManager {
   void OnAcquire(Peer& peer, const Acquire& acquire) { Request(peer, acquire, {}); }
   void OnStarted(const Peer& peer, const Started& started);
   void OnDone(Peer& peer, const LeaseEnded& done);
+  SessionLeases& sessions() { return sessions_; }
 
   // Callbacks of the pools, see Pools::Callbacks.
   void OnCellGone(uint64_t cell, const CellReport& report);
@@ -74,6 +76,7 @@ class LeaseManager {
   void ReclaimForQuotas();
   bool TakeBack(uint64_t cell, LeaseRecord& lease);  // false: its client uses it
   void Release(uint64_t cell, LeaseRecord& lease);
+  void EndSession(uint64_t cell);
   void ArmLoading(uint64_t cell, uint64_t cpu_ms);
   PoolMetrics* MetricsOf(const LeaseRecord& lease);
   AuditEntry EntryOf(const LeaseRecord& lease);
@@ -81,6 +84,7 @@ class LeaseManager {
   Context context_;
   LeaseBook book_;
   LoadWatch loads_;
+  SessionLeases sessions_;
   bool reclaiming_ = false;  // ReclaimForQuotas() is posted
   bool serving_ = false;     // ServeWaiters() is posted
 };

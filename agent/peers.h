@@ -29,7 +29,7 @@ class Peer {
   // are no descriptors to keep `descriptors` until they can be sent.
   virtual bool Send(const Message& message, std::span<const int> descriptors = {}) = 0;
   virtual uint64_t id() const = 0;
-  // The lease table shared with this client, kLeaseTableSlots marks.
+  // The lease table shared with this client, kLeaseTableBytes.
   virtual uint32_t* lease_table() = 0;
   virtual AuditCaller caller() const { return {}; }
 };

@@ -44,6 +44,7 @@ class Pools {
   // As in Pool::Context; `may_take` also gets the pool's key.
   struct Callbacks {
     std::function<void(uint64_t cell, const CellReport&)> cell_gone;
+    std::function<void(uint64_t cell, SessionEvent, const CellReport&)> session_event;
     std::function<bool(Pool&, const std::string* worker)> reclaim;
     std::function<bool(uint64_t caller, const std::string& key)> may_take;
     std::function<void(uint64_t cell, const PoolSpec&, Fd channel)> open_network;

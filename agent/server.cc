@@ -66,7 +66,7 @@ class Server::Connection final : public Peer {
   }
 
  private:
-  static constexpr size_t kTableBytes = kLeaseTableSlots * sizeof(uint32_t);
+  static constexpr size_t kTableBytes = kLeaseTableBytes;
   struct Queued {
     Message message;
     std::vector<Fd> descriptors;

@@ -238,6 +238,36 @@ CallRecord PyClient::Call(const std::string& key, const CallRequest& request,
       cancel);
 }
 
+std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_t idle_ms) const {
+  return std::make_unique<PySession>(Live(), key, idle_ms);
+}
+
+CallRecord PySession::Call(const CallRequest& request, const CancelToken* cancel,
+                           const PyOutput& output) {
+  Pending pending;
+  return Wait(
+      client_, pending,
+      [&](Client&, CallHooks& hooks) {
+        if (output) {
+          hooks.output = [&](int stream, std::string_view text) {
+            pending.Run([&] { output(stream, py::bytes(text.data(), text.size())); });
+          };
+        }
+        return session_->Call(request, hooks);
+      },
+      cancel);
+}
+
+bool PySession::Restart() {
+  const py::gil_scoped_release no_gil;
+  return session_->Restart();
+}
+
+void PySession::Close() {
+  const py::gil_scoped_release no_gil;
+  session_->Close();
+}
+
 uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py::object& function,
                          const py::bytes& arguments, const py::sequence& buffers,
                          const CallTerms& terms, bool output, double begun) {

@@ -134,6 +134,24 @@ struct CallBytes {
 // What a call prints, as it comes, with the GIL: 0 is stdout, 1 stderr.
 using PyOutput = std::function<void(int stream, const py::bytes& text)>;
 
+// A session of a client, which it keeps alive.
+class PySession {
+ public:
+  PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms)
+      : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms)) {}
+
+  CallRecord Call(const CallRequest& request, const CancelToken* cancel, const PyOutput& output);
+  bool Restart();
+  void Close();
+  // In a forked child: the session is the parent's.
+  void Abandon() { static_cast<void>(session_.release()); }
+  const Session& session() const { return *session_; }
+
+ private:
+  std::shared_ptr<Client> client_;
+  std::unique_ptr<Session> session_;
+};
+
 class PyClient {
  public:
   PyClient(const std::string& socket, long uid);
@@ -155,6 +173,7 @@ class PyClient {
   CallResult Conclude(OpenCall& open);
   void EndBackgroundCalls() { background_.reset(); }
 
+  std::unique_ptr<PySession> MakeSession(const std::string& key, uint64_t idle_ms) const;
   std::string Ask(const std::string& what, uint64_t timeout_ms);
   void Abandon();
   void Close();

@@ -141,6 +141,30 @@ PYBIND11_MODULE(_core, m) {
 
   const py::class_<OpenCall, std::shared_ptr<OpenCall>> open_call(m, "OpenCall");
 
+  py::class_<PySession>(m, "Session")
+      .def(
+          "call",
+          [](PySession& s, const py::bytes& meta, const py::object& function,
+             const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
+             const CancelToken* cancel, const py::object& output, double begun) {
+            CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
+            bytes.request.identity = {};  // its cell was loaded for no call
+            PyOutput shown;
+            if (!output.is_none())
+              shown = [&](int stream, const py::bytes& text) { output(stream, text); };
+            return MakeResult(s.Call(bytes.request, cancel, shown));
+          },
+          py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
+          py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
+          py::arg("begun") = 0.0)
+      .def("restart", &PySession::Restart)
+      .def("close", &PySession::Close)
+      .def("abandon", &PySession::Abandon)
+      .def_property_readonly("started", [](const PySession& s) { return s.session().started(); })
+      .def_property_readonly("over", [](const PySession& s) { return s.session().over(); })
+      .def_property_readonly("restarts", [](const PySession& s) { return s.session().restarts(); })
+      .def_property_readonly("worker", [](const PySession& s) { return s.session().worker(); });
+
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
       .def_property_readonly("pid", &PyClient::pid)
@@ -162,6 +186,7 @@ PYBIND11_MODULE(_core, m) {
           py::arg("key"), py::arg("meta"), py::arg("function"), py::arg("arguments"),
           py::arg("buffers"), py::arg("terms"), py::arg("cancel") = py::none(),
           py::arg("output") = py::none(), py::arg("begun") = 0.0)
+      .def("session", &PyClient::MakeSession, py::arg("key"), py::arg("idle_ms"))
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),
            py::arg("begun"))

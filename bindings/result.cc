@@ -154,6 +154,7 @@ py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
   Set(outcome, "call_id", py::str(result.CallId()));
   Set(outcome, "worker_id", py::str(result.record.worker));
   Set(outcome, "may_have_run", py::bool_(true));
+  Set(outcome, "restarted", py::bool_(false));
   Set(outcome, "_failure", none);
   return outcome;
 }

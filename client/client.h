@@ -9,13 +9,16 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "client/call_record.h"
 #include "client/connection.h"
 #include "client/held_leases.h"
 #include "client/in_flight.h"
 #include "client/reports.h"
+#include "client/session.h"
 #include "wire/message.h"
 
 namespace hutch {
@@ -33,6 +36,11 @@ class Client final : private Connection::Receiver {
                     const CallHooks& hooks);
   std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
 
+  // A session of this client, which outlives it, in a pool that was prepared.
+  std::unique_ptr<Session> MakeSession(std::string key, uint64_t idle_ms) {
+    return std::make_unique<Session>(Session::Parts{connection_, reports_, leases_, users_},
+                                     std::move(key), idle_ms);
+  }
   InFlightCalls& in_flight() { return in_flight_; }
   CallRecord Conclude(OpenCall& open);
 
@@ -51,6 +59,7 @@ class Client final : private Connection::Receiver {
 
   Connection connection_;
   Reports reports_{connection_};
+  UserProcesses users_{connection_};
   HeldLeases leases_;
   InFlightCalls in_flight_{connection_, reports_, leases_};
 };

@@ -53,9 +53,9 @@ class FakeAgent {
     char name[] = "/tmp/hutch-client-XXXXXX";
     dir_ = ::mkdtemp(name);
     listener_ = ListenAt(path(), 4);
-    table_fd_ = MakeResultMemfd(kLeaseTableSlots * sizeof(uint32_t));
-    void* mapped = ::mmap(nullptr, kLeaseTableSlots * sizeof(uint32_t), PROT_READ | PROT_WRITE,
-                          MAP_SHARED, table_fd_.get(), 0);
+    table_fd_ = MakeResultMemfd(kLeaseTableBytes);
+    void* mapped =
+        ::mmap(nullptr, kLeaseTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd_.get(), 0);
     table_ = static_cast<uint32_t*>(mapped);
     thread_ = std::thread([this] { Run(); });
   }
@@ -66,7 +66,7 @@ class FakeAgent {
       cell.socket.reset();
       if (cell.thread.joinable()) cell.thread.join();
     }
-    ::munmap(table_, kLeaseTableSlots * sizeof(uint32_t));
+    ::munmap(table_, kLeaseTableBytes);
     std::filesystem::remove_all(dir_);
   }
   std::string path() const { return dir_ + "/agent.sock"; }

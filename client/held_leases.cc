@@ -197,6 +197,12 @@ bool HeldLeases::Send(HeldLease& held, const CallRequest& request) {
   return false;
 }
 
+bool HeldLeases::MarkUsed(const HeldLease& held) {
+  if (table_.MarkUsed(held.table_slot, held.lease.id())) return true;
+  reports_.Forget(held.lease.id());
+  return false;
+}
+
 Error HeldLeases::CellsEnd() {
   return Error(Code::kWorkerFailed, "cells end before a call can be sent to them",
                "`hutch logs` says why");

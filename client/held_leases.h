@@ -60,6 +60,14 @@ class HeldLeases {
   // Sends the call to the cell. False: it never ran, since the agent took the cell back, or the
   // cell is gone; the lease is given back.
   bool Send(HeldLease& held, const CallRequest& request) EXCLUDES(connection_lock);
+  // Of a lease that is kept for a session. MarkUsed: false if the agent took it back; it is given
+  // up.
+  bool MarkUsed(const HeldLease& held) EXCLUDES(connection_lock);
+  void MarkIdle(const HeldLease& held) { table_.MarkIdle(held.table_slot, held.lease.id()); }
+  void CountUse(const HeldLease& held) {
+    table_.CountUse(held.table_slot);
+    table_.MarkUsed(held.table_slot, held.lease.id());
+  }
   static Error CellsEnd();  // what a call fails with after a number of attempts to send it
   // The call has been running for some time: the agent is to hold it to its limits.
   void TellStarted(const HeldLease& held, const CallRequest& request);

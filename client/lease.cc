@@ -40,16 +40,23 @@ Clock::time_point DeadlineFrom(Clock::time_point start, uint64_t timeout_ms) {
 }
 
 // Of a frame that answers call `call_id`. Throws kProtocol when it is none.
-FrameHeader HeaderOf(const char* frame, const ReceiveResult& got, uint64_t call_id) {
+FrameHeader HeaderOf(const char* frame, const ReceiveResult& got, uint64_t call_id, bool kept) {
   FrameHeader header;
   if (got.status == ReceiveStatus::kTruncated || got.size < sizeof header) {
     throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
   }
   std::memcpy(&header, frame, sizeof header);
-  if (header.magic != kFrameMagic || header.version != kFrameVersion || header.id != call_id) {
+  const bool ended = kept && header.kind == FrameKind::kUserEnded && header.id == 0;
+  if (header.magic != kFrameMagic || header.version != kFrameVersion ||
+      (header.id != call_id && !ended)) {
     throw Error(Code::kProtocol, "the cell sent a frame that does not answer its call", "", true);
   }
   return header;
+}
+
+bool IsClosed(int socket) {
+  pollfd closed{socket, POLLRDHUP, 0};
+  return ::poll(&closed, 1, 0) > 0;
 }
 
 }  // namespace
@@ -296,18 +303,33 @@ void Lease::ReadOutput(int stream, const OutputHook& output) {
   }
 }
 
+void Lease::TakeRest(Output& output, const OutputHook& hook) {
+  std::swap(outcome_.output, output);
+  for (int stream : {0, 1}) {
+    for (size_t before = 0, now = 1; now != before;) {
+      before = outcome_.output.size(stream);
+      ReadOutput(stream, hook);
+      now = outcome_.output.size(stream);
+    }
+  }
+  std::swap(outcome_.output, output);
+  alignas(FrameHeader) char frame[sizeof(FrameHeader)];
+  while (ReceiveDatagram(socket_.get(), frame, nullptr, 0).status != ReceiveStatus::kNothing &&
+         !IsClosed(socket_.get())) {
+  }
+}
+
 bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   alignas(FrameHeader) thread_local char buffer[sizeof(FrameHeader) + kMaxPayload];
   const ReceiveResult got = ReceiveDatagram(socket_.get(), buffer, nullptr, 0);
   if (got.status == ReceiveStatus::kNothing) return false;
   if (got.status == ReceiveStatus::kClosed) {
-    pollfd closed{socket_.get(), POLLRDHUP, 0};
-    if (::poll(&closed, 1, 0) <= 0)  // what came is an empty frame
+    if (!IsClosed(socket_.get()))  // what came is an empty frame
       throw Error(Code::kProtocol, "the cell sent a malformed frame", "", true);
     hung_up_ = true;
     return false;
   }
-  const FrameHeader header = HeaderOf(buffer, got, call_id_);
+  const FrameHeader header = HeaderOf(buffer, got, call_id_, kept_);
   const std::string_view payload(buffer + sizeof header, got.size - sizeof header);
   const uint64_t limit =
       request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
@@ -370,6 +392,9 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     case FrameKind::kUnencodable:
       outcome.status = CallStatus::kUnencodable;
       break;
+    case FrameKind::kUserEnded:
+      if (kept_) return outcome.status = CallStatus::kEnded, true;
+      [[fallthrough]];
     default:
       throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);
   }

@@ -163,6 +163,12 @@ class Lease {
   bool is_loaded() const { return loaded_.has_value(); }
   bool IsLoadedFor(const Sha256Digest& identity) const { return loaded_ == identity; }
 
+  // The cell is kept for a session, and serves calls of any kind. Calls end as kEnded when its user
+  // process ends, which its PID 1 says.
+  void SetKept() { kept_ = true; }
+  // After the end of its user process: all that it still printed. Frames that it sent are dropped.
+  void TakeRest(Output& output, const OutputHook& hook);
+
   // Sends the call. False: the cell was gone before it was sent, or is loaded for another, so it
   // certainly did not run.
   bool Send(const CallRequest& request, uint64_t call_id);
@@ -222,6 +228,7 @@ class Lease {
   bool restarted_ = false;
   bool reported_slow_ = false;
   bool hung_up_ = false;
+  bool kept_ = false;
   std::optional<Sha256Digest> loaded_;
   std::set<Sha256Digest> known_;  // what a shared cell has loaded
   bool stream_ended_[2] = {false, false};

@@ -12,7 +12,7 @@
 namespace hutch {
 namespace {
 
-constexpr size_t kBytes = kLeaseTableSlots * sizeof(uint32_t);
+constexpr size_t kBytes = kLeaseTableBytes;
 
 }  // namespace
 
@@ -28,6 +28,10 @@ bool LeaseTable::MarkUsed(uint32_t slot, uint64_t lease) {
   uint32_t expected = MarkOf(lease, kLeaseIdle);
   return std::atomic_ref<uint32_t>(slots_[slot])
       .compare_exchange_strong(expected, MarkOf(lease, kLeaseUsed));
+}
+
+void LeaseTable::CountUse(uint32_t slot) {
+  std::atomic_ref<uint32_t>(slots_[kLeaseTableSlots + slot]).fetch_add(1);
 }
 
 void LeaseTable::MarkIdle(uint32_t slot, uint64_t lease) {

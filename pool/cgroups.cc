@@ -209,9 +209,12 @@ bool Cgroups::Group::populated() const {
   return Field(Read(directory_.get(), "cgroup.events"), "populated") == 1;
 }
 
-bool Cgroups::Group::out_of_memory() const {
-  return Field(Read(directory_.get(), "memory.events"), "oom_kill") > 0;
+uint64_t Cgroups::Group::memory_kills() const {
+  const auto kills = Field(Read(directory_.get(), "memory.events"), "oom_kill");
+  return kills > 0 ? static_cast<uint64_t>(kills) : 0;
 }
+
+void Cgroups::Group::KillOneByOne() const { Write(directory_.get(), "memory.oom.group", "0"); }
 
 uint64_t Cgroups::Group::peak_kb() const {
   return std::strtoull(Read(directory_.get(), "memory.peak").c_str(), nullptr, 10) / 1024;

@@ -174,6 +174,20 @@ void Pool::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
     member->worker->cells().ArmLoading(cell, cpu_ms);
 }
 
+void Pool::Keep(uint64_t cell) {
+  if (Member* member = workers_.members().OfLeased(cell)) member->worker->cells().Keep(cell);
+}
+
+void Pool::EndCall(uint64_t cell) {
+  last_use_ = Clock::now();
+  if (Member* member = workers_.members().OfLeased(cell)) member->worker->cells().EndCall(cell);
+}
+
+void Pool::RestartUser(uint64_t cell, uint64_t user) {
+  if (Member* member = workers_.members().OfLeased(cell))
+    member->worker->cells().RestartUser(cell, user);
+}
+
 void Pool::Release(uint64_t cell) {
   last_use_ = Clock::now();
   use_.NoteRelease(last_use_);

@@ -54,7 +54,11 @@ class Pool final : private PoolWorkers::Owner {
   void Serve() override;
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb = 0);
   void ArmLoading(uint64_t cell, uint64_t cpu_ms);  // until Arm(): see kArm
-  void Release(uint64_t cell);                      // The cell is killed; cell_gone follows.
+  // Of a leased cell that is kept for a session, see WorkerCells.
+  void Keep(uint64_t cell);
+  void EndCall(uint64_t cell);
+  void RestartUser(uint64_t cell, uint64_t user);
+  void Release(uint64_t cell);  // The cell is killed; cell_gone follows.
   // As Release, of a cell that was never used: it does not count as a use of the pool.
   void TakeBack(uint64_t cell);
   // Ends a cell that is not leased, if it is one of this pool; one that is still being made as soon

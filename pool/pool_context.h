@@ -36,6 +36,8 @@ struct PoolContext {
   // ---- leases, which are the broker's
   // Called for every leased cell that is gone, with what its warden measured.
   std::function<void(uint64_t cell, const CellReport&)> cell_gone;
+  // Called for a leased cell that is kept, see Pool::Keep().
+  std::function<void(uint64_t cell, SessionEvent, const CellReport&)> session_event;
   // Calls TakeBack() for one cell of the pool that was leased ahead and is not in use, of the
   // worker with that name or (nullptr) of any. False: there is none.
   std::function<bool(Pool&, const std::string* worker)> reclaim;

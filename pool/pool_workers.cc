@@ -124,6 +124,11 @@ void PoolWorkers::OnCellGone(Worker& worker, uint64_t cell, const CellReport& re
   Fill();
 }
 
+void PoolWorkers::OnSessionEvent(Worker&, uint64_t cell, SessionEvent event,
+                                 const CellReport& report) {
+  context_.session_event(cell, event, report);
+}
+
 void PoolWorkers::OnSlotsChanged(Worker& worker) {
   if (worker.cells().tainted()) owner_.Tick();
   owner_.Serve();

@@ -84,6 +84,8 @@ class PoolWorkers final : private Worker::Listener {
   void OnWorkerReady(Worker& worker) override;
   void OnCellReady(Worker& worker, uint64_t cell) override;
   void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) override;
+  void OnSessionEvent(Worker& worker, uint64_t cell, SessionEvent event,
+                      const CellReport& report) override;
   void OnSlotsChanged(Worker& worker) override;
   void OnWorkerDead(Worker& worker, const std::string& why) override;
 

@@ -76,6 +76,7 @@ bool SlotTable::Confine(uint32_t slot) {
   auto group = cgroups_->Make(limits_);
   if (group == nullptr) return false;
   groups_.insert_or_assign(slot, std::move(group));
+  memory_kills_.erase(slot);
   return true;
 }
 
@@ -86,7 +87,17 @@ const Cgroups::Group* SlotTable::GroupOf(uint32_t slot) const {
 
 bool SlotTable::RanOutOfMemory(uint32_t slot) const {
   const Cgroups::Group* group = GroupOf(slot);
-  return group != nullptr && group->out_of_memory();
+  const auto forgotten = memory_kills_.find(slot);
+  return group != nullptr &&
+         group->memory_kills() > (forgotten == memory_kills_.end() ? 0 : forgotten->second);
+}
+
+void SlotTable::ForgetMemoryKills(uint32_t slot) {
+  if (const Cgroups::Group* group = GroupOf(slot)) memory_kills_[slot] = group->memory_kills();
+}
+
+void SlotTable::KillOneByOne(uint32_t slot) const {
+  if (const Cgroups::Group* group = GroupOf(slot)) group->KillOneByOne();
 }
 
 void SlotTable::KillGroups() const {

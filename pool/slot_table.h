@@ -54,6 +54,8 @@ class SlotTable {
   // nullptr: the slot has no cgroup.
   const Cgroups::Group* GroupOf(uint32_t slot) const;
   bool RanOutOfMemory(uint32_t slot) const;  // according to the kernel
+  void ForgetMemoryKills(uint32_t slot);     // those until now do not count any more
+  void KillOneByOne(uint32_t slot) const;    // see Cgroups::Group
   void KillGroups() const;                   // every process in any of them
 
  private:
@@ -64,9 +66,10 @@ class SlotTable {
   Cgroups* cgroups_ = nullptr;
   CgroupLimits limits_;
   std::map<uint32_t, std::unique_ptr<Cgroups::Group>> groups_;
-  uint32_t next_number_ = 0;            // the lowest number that was never used
-  std::vector<uint32_t> free_numbers_;  // of released slots
-  uint64_t counts_[5] = {};             // slots in each state
+  std::map<uint32_t, uint64_t> memory_kills_;  // that do not count, by slot
+  uint32_t next_number_ = 0;                   // the lowest number that was never used
+  std::vector<uint32_t> free_numbers_;         // of released slots
+  uint64_t counts_[5] = {};                    // slots in each state
 };
 
 }  // namespace hutch

@@ -147,6 +147,12 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       return cells_.OnCellReady(header.id);
     case FrameKind::kCellExit:
       return cells_.OnCellExit(header.id, payload);
+    case FrameKind::kKept:
+      return cells_.OnKept(header.id);
+    case FrameKind::kUserExit:
+      return cells_.OnUserExit(header.id, payload);
+    case FrameKind::kUserReady:
+      return cells_.OnUserReady(header.id);
     case FrameKind::kFailed:
       return cells_.OnFailed(header.a, header.id, Printable(payload, kMaxReason));
     case FrameKind::kPong:

@@ -40,6 +40,8 @@ class Worker final : private WardenLink::Owner, private WorkerCells::Owner {
     virtual void OnWorkerReady(Worker& worker) = 0;
     virtual void OnCellReady(Worker& worker, uint64_t cell) = 0;
     virtual void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) = 0;
+    virtual void OnSessionEvent(Worker& worker, uint64_t cell, SessionEvent event,
+                                const CellReport& report) = 0;
     virtual void OnSlotsChanged(Worker& worker) = 0;
     // The worker is of no more use; its container is being removed. Its cells were reported gone
     // before. Must not destroy the worker at once, but may do so on the loop's next turn.
@@ -87,6 +89,9 @@ class Worker final : private WardenLink::Owner, private WorkerCells::Owner {
   void OnCellReady(uint64_t cell) override { listener_->OnCellReady(*this, cell); }
   void OnCellGone(uint64_t cell, const CellReport& report) override {
     listener_->OnCellGone(*this, cell, report);
+  }
+  void OnSessionEvent(uint64_t cell, SessionEvent event, const CellReport& report) override {
+    listener_->OnSessionEvent(*this, cell, event, report);
   }
   void OnSlotsChanged() override { listener_->OnSlotsChanged(*this); }
   void GiveUp(const std::string& why) override;

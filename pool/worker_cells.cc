@@ -113,6 +113,24 @@ void WorkerCells::Kill(uint64_t cell) {
   });
 }
 
+void WorkerCells::Keep(uint64_t id) {
+  const auto cell = cells_.find(id);
+  if (cell == cells_.end() || cell->second.keeping) return;
+  cell->second.keeping = true;
+  slots_.KillOneByOne(cell->second.slot);
+  send_({.kind = FrameKind::kKeep, .id = id}, {});
+}
+
+void WorkerCells::EndCall(uint64_t cell) {
+  if (!cells_.contains(cell)) return;
+  send_({.kind = FrameKind::kArm, .a = kBetweenCalls, .id = cell}, {});
+}
+
+void WorkerCells::RestartUser(uint64_t cell, uint64_t user) {
+  if (!cells_.contains(cell)) return;
+  send_({.kind = FrameKind::kRestart, .id = cell, .b = user}, {});
+}
+
 void WorkerCells::Discard(uint64_t id) {
   const auto cell = cells_.find(id);
   if (cell == cells_.end()) return;
@@ -159,12 +177,7 @@ void WorkerCells::OnCellExit(uint64_t id, std::string_view payload) {
   std::memcpy(&report, payload.data(), sizeof report);
   const uint32_t slot = cell->second.slot;
   if (slots_.RanOutOfMemory(slot)) {
-    // The kernel killed the slot together with the cell, so the warden knows no reason.
-    report.end = kKilled;
-    report.limit = kLimitMemory;
-    const uint64_t peak_kb = slots_.GroupOf(slot)->peak_kb();
-    if (peak_kb != 0) report.peak_kb = peak_kb;
-    report.memory_limit_kb = slots_.limits().memory_kb;
+    BlameMemory(slot, &report);  // the slot was killed together with the cell
     cells_.erase(cell);
     EndSlot(slot);
     return owner_.OnCellGone(id, report);
@@ -174,6 +187,44 @@ void WorkerCells::OnCellExit(uint64_t id, std::string_view payload) {
   const auto gone = cells_.extract(cell);  // Its network is closed after OnCellGone().
   slots_.Move(slot, SlotState::kFree);
   owner_.OnCellGone(id, report);
+}
+
+void WorkerCells::OnKept(uint64_t id) {
+  const auto cell = cells_.find(id);
+  if (cell == cells_.end() || !cell->second.keeping)
+    return owner_.GiveUp("the warden kept an unexpected cell");
+  owner_.OnSessionEvent(id, SessionEvent::kKept, {});
+}
+
+void WorkerCells::OnUserExit(uint64_t id, std::string_view payload) {
+  const auto cell = cells_.find(id);
+  if (cell == cells_.end() || !cell->second.keeping || cell->second.restarting ||
+      payload.size() != sizeof(CellReport)) {
+    return owner_.GiveUp("the warden reported an unexpected end of a user process");
+  }
+  cell->second.restarting = true;
+  CellReport report;
+  std::memcpy(&report, payload.data(), sizeof report);
+  if (slots_.RanOutOfMemory(cell->second.slot)) BlameMemory(cell->second.slot, &report);
+  slots_.ForgetMemoryKills(cell->second.slot);
+  owner_.OnSessionEvent(id, SessionEvent::kUserExit, report);
+}
+
+void WorkerCells::OnUserReady(uint64_t id) {
+  const auto cell = cells_.find(id);
+  if (cell == cells_.end() || !cell->second.restarting)
+    return owner_.GiveUp("the warden reported an unexpected user process");
+  cell->second.restarting = false;
+  owner_.OnSessionEvent(id, SessionEvent::kUserReady, {});
+}
+
+// The kernel killed it, so the warden knows no reason.
+void WorkerCells::BlameMemory(uint32_t slot, CellReport* report) {
+  report->end = kKilled;
+  report->limit = kLimitMemory;
+  const uint64_t peak_kb = slots_.GroupOf(slot)->peak_kb();
+  if (peak_kb != 0) report->peak_kb = peak_kb;
+  report->memory_limit_kb = slots_.limits().memory_kb;
 }
 
 void WorkerCells::OnFailed(uint32_t slot, uint64_t cell, const std::string& reason) {

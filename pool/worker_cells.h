@@ -24,10 +24,19 @@
 
 namespace hutch {
 
+// What happens to a cell that is kept for a session.
+enum class SessionEvent {
+  kKept,       // it outlives its user process from now on
+  kUserExit,   // its user process has ended, and every other one with it
+  kUserReady,  // it has another one
+};
+
 class WorkerCells {
  public:
   class Owner {
    public:
+    // `report`: of kUserExit.
+    virtual void OnSessionEvent(uint64_t cell, SessionEvent event, const CellReport& report) = 0;
     virtual void OnCellReady(uint64_t cell) = 0;
     virtual void OnCellGone(uint64_t cell, const CellReport& report) = 0;
     virtual void OnSlotsChanged() = 0;
@@ -78,7 +87,13 @@ class WorkerCells {
   CellChannels Take(uint64_t cell);
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb);
   void ArmLoading(uint64_t cell, uint64_t cpu_ms);
-  void Kill(uint64_t cell);     // OnCellGone follows
+  void Kill(uint64_t cell);  // OnCellGone follows
+  // Keeps the cell, which is taken, when its user process ends: OnSessionEvent follows, now and for
+  // each of those. Nothing follows where it cannot be kept.
+  void Keep(uint64_t cell);
+  void EndCall(uint64_t cell);  // no call runs in a kept cell from now on, until it is armed
+  // Ends the user process of a kept cell, if `user` of them have ended before.
+  void RestartUser(uint64_t cell, uint64_t user);
   void Discard(uint64_t cell);  // as Kill; a cell that is being made ends as soon as it is ready
 
   // Reports of the warden: a cell or slot that is not known, or in another state, ends the worker.
@@ -86,6 +101,9 @@ class WorkerCells {
   void OnSlotGone(uint32_t slot);
   void OnCellReady(uint64_t cell);
   void OnCellExit(uint64_t cell, std::string_view payload);
+  void OnKept(uint64_t cell);
+  void OnUserExit(uint64_t cell, std::string_view payload);
+  void OnUserReady(uint64_t cell);
   void OnFailed(uint32_t slot, uint64_t cell, const std::string& reason);
 
   void Drop();  // Reports every cell as lost, and forgets slots and cells.
@@ -96,6 +114,8 @@ class WorkerCells {
     CellChannels channels;
     bool ready = false;
     bool unwanted = false;            // it ends when it is ready
+    bool keeping = false;             // it was asked to be kept
+    bool restarting = false;          // it is kept, and has no user process
     std::shared_ptr<void> network{};  // closes it at its end
   };
 
@@ -104,6 +124,7 @@ class WorkerCells {
   std::map<uint64_t, Cell>::iterator CellOf(uint32_t slot);
   // The cell of that slot, if there is one, is gone, and the warden will not report it.
   void LoseCellOf(uint32_t slot);
+  void BlameMemory(uint32_t slot, CellReport* report);
   bool CountFailedCell();  // True if so many failed in a row that the worker is given up.
 
   Loop& loop_;

@@ -78,6 +78,10 @@
 //     payload = CallUsage, and, where the cell knows it, the body of a map {path} of the value that
 //     is too large.
 //
+// kUserEnded   cell -> client
+//     Only of a kept cell, and only a hint: its user process has ended, and the agent has been told
+//     how. No payload; id = 0.
+//
 // ---- agent -> warden
 // kMakeSlot    a = slot number (0, 1, ...): the zygote makes one more slot
 // kMakeCell    a = slot number, id = cell id; three descriptors: the cell's socket, stdout, stderr
@@ -90,7 +94,12 @@
 //     client gave it for its result (kNeed), 0: none; for a call that is armed already this changes
 //     no other clock. a = kLoading: the cell loads what a call will need, and then waits for that
 //     call; while it waits it is measured less often.
+//     a = kBetweenCalls: a kept cell serves none now; it is watched without limits of time. What it
+//     takes until the next kArm counts for no call.
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
+// kKeep        id = cell id: from kKept on it outlives its user process: when that ends, for a limit
+//     too, its other processes are killed, kUserExit follows, and kUserReady of a new one
+// kRestart     id = cell id, of a kept cell: kill its user process, if b of them have ended before
 // kRetire      make no more; kill every cell and exit 0
 // kConfigure   payload = lines KEY=value, each with a zero byte at its end: what the worker is for
 // kPing        answered by kPong at once, whatever the worker does
@@ -112,6 +121,9 @@
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
 // kCellExit    a = slot, id = cell id, payload = CellReport
+// kKept        a = slot, id = cell id: as kKeep asked
+// kUserExit    a = slot, id = cell id, payload = CellReport: the user process of a kept cell has ended
+// kUserReady   a = slot, id = cell id: it has another one, b = microseconds it took to make
 // kFailed      a slot or a cell was not made, and the slot is gone
 //     a = slot, id = cell id or 0, b = errno, payload = text of what failed
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
@@ -133,6 +145,7 @@ inline constexpr uint16_t kFrameMagic = 0x4348;
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kSkipWarmUp = 1;
 inline constexpr uint32_t kLoading = 0xffffffffu;
+inline constexpr uint32_t kBetweenCalls = 0xfffffffeu;
 inline constexpr uint64_t kQuickUs = 200;
 inline constexpr size_t kMaxPayload = 64 * 1024;
 inline constexpr size_t kMaxConfig = 48 * 1024;
@@ -165,6 +178,7 @@ enum class FrameKind : uint8_t {
   kLoad = 10,
   kPart = 11,
   kMisdirected = 12,
+  kUserEnded = 13,
 
   kMakeSlot = 32,
   kMakeCell = 33,
@@ -174,6 +188,8 @@ enum class FrameKind : uint8_t {
   kConfigure = 37,
   kEndSlot = 38,
   kPing = 39,
+  kKeep = 40,
+  kRestart = 41,
 
   kOpenStream = 48,
   kStream = 49,
@@ -189,6 +205,9 @@ enum class FrameKind : uint8_t {
   kSlotGone = 71,
   kPong = 72,
   kZygoteStderr = 73,
+  kKept = 74,
+  kUserExit = 75,
+  kUserReady = 76,
 };
 
 struct FrameHeader {

@@ -188,6 +188,26 @@ void serialize(A& a, LeaseEnded& m) {
   a(m.lease, Flag{m.want_report}, m.note, m.next, m.load, m.load_cpu_ms);
 }
 template <class A>
+void serialize(A& a, Keep& m) {
+  a(m.request, m.lease, m.idle_ms);
+}
+template <class A>
+void serialize(A& a, Executed& m) {
+  a(m.lease, m.note);
+}
+template <class A>
+void serialize(A& a, Restart& m) {
+  a(m.lease, m.user);
+}
+template <class A>
+void serialize(A& a, UserEnded& m) {
+  a(m.lease, m.report);
+}
+template <class A>
+void serialize(A& a, UserReady& m) {
+  a(m.lease);
+}
+template <class A>
 void serialize(A& a, Ask& m) {
   a(m.request, m.what);
 }

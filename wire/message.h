@@ -23,6 +23,17 @@
 //                                  <-  Report    if wanted: what the warden measured
 //                                  <-  Leased    ahead of the next call
 //
+// A lease that is kept for a session serves calls until it is over:
+//
+//   Keep                           ->            the cell outlives its user process
+//                                  <-  Answer    it does
+//   (a call, as above; Started as above)
+//   Executed                       ->            the call is over
+//   Restart                        ->            ends the user process
+//                                  <-  UserEnded whenever it has ended, with the warden's report
+//                                  <-  UserReady the cell has another one
+//   LeaseEnded                     ->            the session is over
+//
 // Warm, Forget and Ask may come at any time after Welcome.
 #pragma once
 
@@ -44,8 +55,11 @@ namespace hutch {
 inline constexpr size_t kInlineMessage = 32 * 1024;
 inline constexpr size_t kMaxMessage = 256u << 20;
 inline constexpr uint32_t kLeaseTableSlots = 1024;
+inline constexpr size_t kLeaseTableBytes = 2 * kLeaseTableSlots * sizeof(uint32_t);
 
-// What a slot of the lease table holds. The table is one memfd for each connection, mapped by both
+// What a slot of the lease table holds. After the slots there is a counter for each: how often the
+// client used a lease that it keeps for a session.
+// The table is one memfd for each connection, mapped by both
 // sides: it decides, without a message, whether a lease that was handed out ahead is used by the
 // client or taken back by the agent.
 //
@@ -150,6 +164,21 @@ struct LeaseEnded {  // the lease is over; its cell dies
   std::string load{};  // the kLoad frame that the next cell gets before it is leased; "": none
   uint64_t load_cpu_ms = 0;  // how much CPU time loading may take; 0: no limit
 };
+// The lease is a session's. The agent ends it when it was not used for `idle_ms` (0: never): a
+// client counts each use in the lease table.
+struct Keep {
+  uint64_t request = 0;
+  uint64_t lease = 0;
+  uint64_t idle_ms = 0;
+};
+struct Executed {  // a call of a kept lease is over; its limits hold no more
+  uint64_t lease = 0;
+  CallStats note;
+};
+struct Restart {
+  uint64_t lease = 0;
+  uint64_t user = 0;  // how many user processes of the cell have ended: this one is ended, no later
+};
 struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;
   std::string what;
@@ -192,6 +221,13 @@ struct Report {
   CellReport report;
   std::vector<NetworkRecord> network{};  // only in a pool with a network
 };
+struct UserEnded {
+  uint64_t lease = 0;
+  CellReport report;
+};
+struct UserReady {
+  uint64_t lease = 0;
+};
 struct Answer {
   uint64_t request = 0;
   std::string text;
@@ -205,8 +241,9 @@ struct Failed {
   Figures figures{};
 };
 
-using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, LeaseEnded, Ask,
-                             Welcome, Progress, PoolReady, Leased, Report, Answer, Failed>;
+using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, LeaseEnded, Ask, Keep,
+                             Executed, Restart, Welcome, Progress, PoolReady, Leased, Report,
+                             UserEnded, UserReady, Answer, Failed>;
 
 std::string EncodeMessage(const Message& message);
 Message DecodeMessage(std::string_view bytes);  // throws kProtocol

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         SandboxStartupError as SandboxStartupError,
         SandboxTimeoutError as SandboxTimeoutError,
         SerializationError as SerializationError,
+        SessionBusy as SessionBusy,
+        SessionNotFound as SessionNotFound,
     )
     from hutch._executor import Executor as Executor
     from hutch._explain import explain as explain
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
         sandbox as sandbox,
         sandbox_async as sandbox_async,
     )
+    from hutch._session import Session as Session
     from hutch._status import (
         PoolStatus as PoolStatus,
         Status as Status,
@@ -83,7 +86,8 @@ _PLACES = {
     "_errors": "AgentUnavailable AnnotationWarning DependencyInstallError LimitExceeded "
     "NetworkDenied PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback "
     "RequirementError SandboxBusy SandboxDied SandboxExecutionError "
-    "SandboxMemoryError SandboxStartupError SandboxTimeoutError SerializationError",
+    "SandboxMemoryError SandboxStartupError SandboxTimeoutError SerializationError SessionBusy "
+    "SessionNotFound",
     "_results.empty": "empty",
     "_options.environment": "Environment",
     "_explain": "explain",
@@ -97,6 +101,7 @@ _PLACES = {
     "_options.options": "Pool",
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
+    "_session": "Session",
     "_status": "PoolStatus Status close close_aio doctor doctor_aio metrics metrics_aio status "
     "status_aio",
 }
@@ -136,6 +141,9 @@ __all__ = [
     "SandboxedFunction",
     "Secret",
     "SerializationError",
+    "Session",
+    "SessionBusy",
+    "SessionNotFound",
     "Status",
     "Usage",
     "agent",

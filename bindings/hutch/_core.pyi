@@ -166,6 +166,31 @@ class CallResult:
     def as_outcome(self, outcome: type[Any], usage: type[Any], enforcement: str) -> Any:
         """What was seen from outside; `network` is left empty, and timings["receive"] is 0.0."""
 
+class Session:
+    """A cell that is kept for one call after another. One thread at a time."""
+
+    started: bool
+    over: bool  # its cell is gone
+    restarts: int  # interpreters that have ended
+    worker: str
+
+    def call(
+        self,
+        meta: bytes,
+        function: Function,
+        arguments: bytes,
+        buffers: Sequence[Any],
+        terms: Terms,
+        cancel: Cancel | None = None,
+        output: Callable[[int, bytes], None] | None = None,
+        begun: float = 0.0,
+    ) -> CallResult: ...
+    def restart(self) -> bool:
+        """Ends the interpreter. False: the session is over."""
+    def close(self) -> None: ...
+    def abandon(self) -> None:
+        """In a forked child, where it is the parent's."""
+
 class FastHooks:
     def __init__(
         self,
@@ -270,6 +295,11 @@ class Client:
         `buffers` are contiguous buffer objects, sent out of band. Raises Error: busy (queue_ms ran
         out), worker_failed,
         unavailable (may_have_run tells), unknown_pool.
+        """
+
+    def session(self, key: str, idle_ms: int) -> Session:
+        """In a prepared pool; its cell is leased by its first call. `idle_ms`: the agent ends it
+        when it was not used for so long; 0: never.
         """
 
     def start(

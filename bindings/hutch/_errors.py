@@ -151,6 +151,14 @@ class SandboxBusy(SandboxStartupError):
     waited_sec: float | None = None
 
 
+class SessionBusy(SandboxStartupError):
+    """The session runs another call; this one certainly did not run."""
+
+
+class SessionNotFound(SandboxStartupError):
+    """There is no session of that id."""
+
+
 class AgentUnavailable(SandboxStartupError, ConnectionError):
     """The agent does not answer, or went away."""
 

@@ -189,6 +189,8 @@ class Outcome(_Record, Generic[R]):
     time; "" if none did. A call that failed then is a "fault"; one that returned may have returned
     less.
 
+    `restarted`: of a session, whether this call ended its interpreter, whose names are lost.
+
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
     whole chunk. In a fault, the way to the cell and the time in it count as one stage.
     """
@@ -213,6 +215,7 @@ class Outcome(_Record, Generic[R]):
         "call_id",
         "worker_id",
         "may_have_run",
+        "restarted",
         "_failure",
     )
 
@@ -256,6 +259,7 @@ class Outcome(_Record, Generic[R]):
         self.call_id = call_id
         self.worker_id = worker_id
         self.may_have_run = may_have_run
+        self.restarted = False
         self._failure: SandboxError | None = None
 
     def copy(self) -> Outcome[R]:

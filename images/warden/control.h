@@ -20,7 +20,10 @@
 // kCellMade    cell's PID 1 -> warden   id = cell; two descriptors: the root of its /proc, the root of its scratch. The
 //                                kernel attaches the sender's pid.
 // kCellReady   user process -> warden   id = cell. After it the process has no way to the warden.
-// kCellStatus  cell's PID 1 -> warden   id = cell, a = raw wait status of the user process
+// kCellStatus  cell's PID 1 -> warden   id = cell, a = raw wait status of the user process. Of a kept cell: every
+//                                other process of the cell is gone, too, and kCellReady of another user process follows
+// kKeepCell    warden -> slot    id = cell: it is kept (cell_init.h)
+// kCellKept    slot -> warden    id = cell: from now on
 // kFailed      slot, user process, zygote -> warden   as in cell_frame.h
 // clang-format on
 //
@@ -42,6 +45,8 @@ inline constexpr FrameKind kImporting{129};
 inline constexpr FrameKind kSkip{130};
 inline constexpr FrameKind kCellMade{131};
 inline constexpr FrameKind kCellStatus{132};
+inline constexpr FrameKind kKeepCell{133};
+inline constexpr FrameKind kCellKept{134};
 
 inline constexpr unsigned kLastFd = 0x7fffffff;  // for close_range; gVisor takes none beyond it
 

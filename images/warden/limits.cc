@@ -32,12 +32,21 @@ void Warden::OnArm(const FrameHeader& header) {
   Slot* slot = FindCell(header.id);
   if (slot == nullptr) return;  // it has just ended: kCellExit is on its way
   Cell& cell = slot->cell;
+  if (cell.kept && header.a == kBetweenCalls) {
+    cell.between = true;
+    cell.armed_us = NowUs();
+    cell.deadline_us = 0;
+    cell.cpu_limit_us = 0;
+    cell.result_kb = 0;
+    return;
+  }
   const bool loading = header.a == kLoading;
   const bool given = !loading && header.a != 0 && cell.result_kb == 0;
   cell.result_kb = loading ? 0 : header.a;
   if (given) cell.result_us = NowUs();
-  if (given && cell.armed_us != 0 && !cell.loading) return;
+  if (given && cell.armed_us != 0 && !cell.loading && !cell.between) return;
   cell.armed_us = NowUs();
+  if (std::exchange(cell.between, false)) BeginCall(slot);
   cell.deadline_us =
       header.b == 0 ? 0 : cell.armed_us + static_cast<int64_t>(header.b) * 1000 + kGraceUs;
   cell.cpu_limit_us = header.c * 1000;
@@ -45,6 +54,16 @@ void Warden::OnArm(const FrameHeader& header) {
   cell.quiet = false;
   cell.areas.count = 0;  // another call's, where it is not the first
   cell.shared_kb = 0;
+}
+
+// A call of a kept cell begins: what the cell has taken until now is not the call's.
+void Warden::BeginCall(Slot* slot) {
+  Cell& cell = slot->cell;
+  SampleCell(static_cast<int>(slot - slots_), cell.armed_us);
+  cell.base_cpu_us = cell.used_cpu_us;
+  cell.cpu_us = 0;
+  cell.peak_kb = 0;
+  cell.pids_peak = 0;
 }
 
 void Warden::SampleHost() {
@@ -71,6 +90,7 @@ Usage Warden::SampleCell(int number, int64_t now) {
     before[number].count = table.count;
   }
   const uint64_t used = usage.cpu_us + (WallIsDown("lost_time") ? 0 : cell.spent.lost_us());
+  cell.used_cpu_us = std::max(cell.used_cpu_us, used);
   cell.cpu_us = std::max(cell.cpu_us, used - std::min(used, cell.base_cpu_us));
   return usage;
 }
@@ -160,23 +180,24 @@ void Warden::TakeMemory(Cell* cell, uint64_t exact_kb, uint64_t resident_kb) {
   cell->exact_kb = exact_kb;
   cell->resident_kb = resident_kb;
   cell->peak_kb = std::max(cell->peak_kb, exact_kb);
-  if (exact_kb > watch_kb_ && !WallIsDown("watch")) Kill(cell, kKilled, kLimitMemory);
+  if (exact_kb > watch_kb_ && !WallIsDown("watch")) EndCall(cell, kLimitMemory);
 }
 
 void Warden::WatchCell(int number, int64_t now) {
   Cell* const cell = &slots_[number].cell;
-  if (cell->deadline_us != 0 && now > cell->deadline_us) return Kill(cell, kKilled, kLimitTime);
+  if (cell->deadline_us != 0 && now > cell->deadline_us) return EndCall(cell, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
   known_shared_kb_ += scratch.used_kb - std::exchange(cell->scratch_kb, scratch.used_kb);
   const Usage usage = SampleCell(number, now);
-  cell->quiet = cell->loading && cell->sampled_us != 0 && cell->cpu_us == cell->seen_cpu_us;
+  cell->quiet = (cell->loading || cell->between) && cell->sampled_us != 0 &&
+                cell->cpu_us == cell->seen_cpu_us;
   cell->sampled_us = now;
   cell->seen_cpu_us = cell->cpu_us;
   if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !WallIsDown("cpu"))
-    return Kill(cell, kKilled, kLimitCpuTime);
+    return EndCall(cell, kLimitCpuTime);
   if (gvisor_ && usage.processes > pids_)  // it counts none for RLIMIT_NPROC
-    return Kill(cell, kKilled, kLimitPids);
-  if (files_ != 0 && scratch.files > files_) return Kill(cell, kKilled, kLimitDisk);
+    return EndCall(cell, kLimitPids);
+  if (files_ != 0 && scratch.files > files_) return EndCall(cell, kLimitDisk);
   const bool lost = !gvisor_ && HostLostMemory(cell) && !WallIsDown("objects");
   const bool unseen = !gvisor_ && HostSharesMore(cell) && !WallIsDown("objects");
   const uint64_t resident_kb =

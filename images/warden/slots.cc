@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -154,21 +155,78 @@ void Warden::OnSlotMessage(int number, Datagram* message) {
   if (header.kind == kCellMade) {
     if (!TakeCell(&slot, message)) Fatal("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
-    cell.state = CellState::kReady;
-    FrameHeader ready = About(FrameKind::kCellReady, number, cell.id);
-    ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
-    Report(ready);
-    if (parked_most_kb_ == 0 && !single_cell_) {
-      cell.wanted = true;
-      cell.asked_kb = MostOf(cell, Scratch(cell), NowUs());
-      SendReaders();
-    }
+    OnCellReady(number, message->sender);
+  } else if (header.kind == kCellKept && cell.kept && cell.state == CellState::kReady) {
+    Report(About(FrameKind::kKept, number, cell.id));
+  } else if (header.kind == kCellStatus && cell.kept && cell.state == CellState::kReady) {
+    OnUserEnd(number, static_cast<int>(header.a));
   } else if (header.kind == kCellStatus && !cell.ended && cell.state != CellState::kMaking) {
     cell.ended = true;
     cell.status = static_cast<int>(header.a);
   } else {
     Fatal("a slot spoke out of turn");
   }
+}
+
+void Warden::OnCellReady(int number, pid_t user) {
+  Cell& cell = slots_[number].cell;
+  cell.state = CellState::kReady;
+  if (!single_cell_) cell.user = static_cast<int>(syscall(SYS_pidfd_open, user, 0));
+  FrameHeader ready =
+      About(cell.kept ? FrameKind::kUserReady : FrameKind::kCellReady, number, cell.id);
+  ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
+  Report(ready);
+  if (parked_most_kb_ == 0 && !single_cell_ && !cell.kept) {
+    cell.wanted = true;
+    cell.asked_kb = MostOf(cell, Scratch(cell), NowUs());
+    SendReaders();
+  }
+}
+
+// Its kernel gives no pidfd, or the cell is no process of a slot's: it is not kept, and the agent
+// hears nothing of it.
+void Warden::OnKeep(const FrameHeader& header) {
+  Slot* slot = FindCell(header.id);
+  if (slot == nullptr || single_cell_ || slot->cell.state != CellState::kReady ||
+      slot->cell.user < 0)
+    return;
+  Cell& cell = slot->cell;
+  cell.kept = cell.between = true;
+  cell.armed_us = NowUs();
+  FrameHeader keep;
+  keep.kind = kKeepCell;
+  keep.id = cell.id;
+  if (!Send(slot->control, keep, nullptr, 0)) {
+    static constexpr char kText[] = "the slot does not listen";
+    FailSlot(static_cast<int>(slot - slots_), errno, kText, sizeof kText - 1);
+  }
+}
+
+// The user process of a kept cell has ended, and all that it left; another one is being made.
+void Warden::OnUserEnd(int number, int status) {
+  Cell& cell = slots_[number].cell;
+  const int64_t now = NowUs();
+  SampleCell(number, now);
+  cell.ended = true;
+  cell.status = status;
+  if (cell.killed) return;  // kCellExit follows
+  ++cell.users_ended;
+  const CellReport report = ReportOf(cell, cell.cpu_us);
+  Report(About(FrameKind::kUserExit, number, cell.id), &report, sizeof report);
+  close(cell.user);
+  cell.user = -1;
+  cell.ended = false;
+  cell.end = kEndedItself;
+  cell.limit = kNoLimit;
+  cell.state = CellState::kMade;
+  cell.begun_us = now;
+  slots_[number].waited_us = 0;
+  cell.between = true;
+  cell.deadline_us = 0;
+  cell.cpu_limit_us = 0;
+  cell.result_kb = 0;
+  cell.areas.count = 0;
+  cell.shared_kb = cell.areas_kb = 0;
 }
 
 bool Warden::TakeCell(Slot* slot, Datagram* message) {
@@ -187,24 +245,37 @@ bool Warden::TakeCell(Slot* slot, Datagram* message) {
 }
 
 void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
-  if (cell->end != kEndedItself) return;
+  if (cell->kept ? cell->killed : cell->end != kEndedItself) return;
+  cell->killed = true;
   cell->end = end;
   cell->limit = limit;
-  // What a dying namespace reaps by itself is in nobody's rusage.
-  if (cell->armed_us != 0) {
-    const int64_t now = NowUs();
-    for (int i = 0; i < kMaxSlots; ++i) {
-      if (&slots_[i].cell == cell) SampleCell(i, now);
-    }
-    if (cell->peak_kb == 0) {  // no reader was there in its short time
-      const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
-      // Memory that was lent to it is in there, so this may be too much.
-      cell->peak_kb =
-          std::min(parked_kb_ + most_kb - std::min(most_kb, parked_most_kb_), watch_kb_);
-    }
-  }
+  TakeLastMeasurement(cell);
   if (single_cell_ && cell->state != CellState::kNone) kill(-1, SIGKILL);
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
+}
+
+void Warden::EndCall(Cell* cell, uint32_t limit) {
+  if (!cell->kept) return Kill(cell, kKilled, limit);
+  if (cell->end != kEndedItself || cell->state != CellState::kReady) return;
+  cell->end = kKilled;
+  cell->limit = limit;
+  cell->begun_us = NowUs();
+  TakeLastMeasurement(cell);
+  syscall(SYS_pidfd_send_signal, cell->user, SIGKILL, nullptr, 0);
+}
+
+// What a dying namespace reaps by itself is in nobody's rusage.
+void Warden::TakeLastMeasurement(Cell* cell) {
+  if (cell->armed_us == 0) return;
+  const int64_t now = NowUs();
+  for (int i = 0; i < kMaxSlots; ++i) {
+    if (&slots_[i].cell == cell) SampleCell(i, now);
+  }
+  if (cell->peak_kb != 0) return;
+  // No reader was there in its short time. Memory that was lent to it is in there, so this may be
+  // too much.
+  const uint64_t most_kb = MostOf(*cell, Scratch(*cell), now);
+  cell->peak_kb = std::min(parked_kb_ + most_kb - std::min(most_kb, parked_most_kb_), watch_kb_);
 }
 
 ScratchUse Warden::Scratch(const Cell& cell) const {
@@ -223,7 +294,7 @@ ScratchUse Warden::Scratch(const Cell& cell) const {
 void Warden::FailSlot(int number, int error, const char* text, size_t size) {
   Slot& slot = slots_[number];
   if (slot.state == SlotState::kFree || slot.state == SlotState::kLost) return;
-  const bool ran = slot.cell.state == CellState::kReady;
+  const bool ran = slot.cell.state == CellState::kReady || slot.cell.kept;
   FrameHeader failed = About(FrameKind::kFailed, number, ran ? 0 : slot.cell.id);
   failed.b = static_cast<uint64_t>(error);
   if (slot.pid > 0) kill(slot.pid, SIGKILL);
@@ -239,20 +310,13 @@ void Warden::FailSlot(int number, int error, const char* text, size_t size) {
 
 void Warden::FreeSlot(int number) {
   Slot& slot = slots_[number];
-  for (const int fd : {slot.control, slot.cell.proc, slot.cell.scratch}) {
+  for (const int fd : {slot.control, slot.cell.proc, slot.cell.scratch, slot.cell.user}) {
     if (fd >= 0) close(fd);
   }
   slot = Slot{};
 }
 
-void Warden::OnCellDeath(int number, const rusage& usage) {
-  Slot& slot = slots_[number];
-  Cell& cell = slot.cell;
-  cell.init = 0;
-  if (cell.state != CellState::kReady && cell.end == kEndedItself) {
-    static constexpr char kText[] = "the cell died before it was ready";
-    return FailSlot(number, ECHILD, kText, sizeof kText - 1);
-  }
+CellReport Warden::ReportOf(const Cell& cell, uint64_t cpu_us) const {
   CellReport report;
   if (cell.ended && WIFEXITED(cell.status)) report.exit_code = WEXITSTATUS(cell.status);
   if (cell.ended && WIFSIGNALED(cell.status)) report.signal = WTERMSIG(cell.status);
@@ -263,8 +327,7 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   report.end = cell.ended || cell.end != kEndedItself ? cell.end : kLost;
   report.wall_us =
       static_cast<uint64_t>(NowUs() - (cell.armed_us != 0 ? cell.armed_us : cell.begun_us));
-  const uint64_t cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
-  report.cpu_us = std::max(cell.cpu_us, cpu_us - std::min(cpu_us, cell.base_cpu_us));
+  report.cpu_us = cpu_us;
   // The kernel's own limit, in whole seconds; anybody can send the signal.
   const uint64_t cpu_limit_us = cell.armed_us != 0 ? cell.cpu_limit_us : 1'000'000;
   if (report.signal == SIGXCPU && cpu_limit_us != 0 && report.cpu_us + kCpuSlackUs >= cpu_limit_us)
@@ -273,9 +336,24 @@ void Warden::OnCellDeath(int number, const rusage& usage) {
   report.memory_limit_kb = memory_kb_;
   report.pids_peak = cell.pids_peak;
   report.disk_full = Scratch(cell).full ? 1 : 0;
+  return report;
+}
+
+void Warden::OnCellDeath(int number, const rusage& usage) {
+  Slot& slot = slots_[number];
+  Cell& cell = slot.cell;
+  cell.init = 0;
+  if (cell.state != CellState::kReady && cell.end == kEndedItself && !cell.kept) {
+    static constexpr char kText[] = "the cell died before it was ready";
+    return FailSlot(number, ECHILD, kText, sizeof kText - 1);
+  }
+  const uint64_t cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
+  const CellReport report =
+      ReportOf(cell, std::max(cell.cpu_us, cpu_us - std::min(cpu_us, cell.base_cpu_us)));
   Report(About(FrameKind::kCellExit, number, cell.id), &report, sizeof report);
-  close(cell.proc);
-  close(cell.scratch);
+  for (const int fd : {cell.proc, cell.scratch, cell.user}) {
+    if (fd >= 0) close(fd);
+  }
   cell = Cell{};
   if (slot.state != SlotState::kLost) return;
   FrameHeader failed = About(FrameKind::kFailed, number, 0);

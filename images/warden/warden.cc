@@ -201,6 +201,15 @@ void Warden::OnAgent() {
         Reap();  // one that is dead already was not killed by this
         if (Slot* slot = FindCell(header.id)) Kill(&slot->cell, kKilled);
         break;
+      case FrameKind::kKeep:
+        OnKeep(header);
+        break;
+      case FrameKind::kRestart:
+        Reap();
+        if (Slot* slot = FindCell(header.id);
+            slot != nullptr && slot->cell.kept && header.b == slot->cell.users_ended)
+          EndCall(&slot->cell, kNoLimit);
+        break;
       case FrameKind::kPing:
         Pong();
         break;
@@ -383,7 +392,8 @@ void Warden::Tick() {
     slot.waited_us += held_up;
     const bool late =
         (slot.state == SlotState::kStarting && now - slot.begun_us - slot.waited_us > kMakingUs) ||
-        ((cell.state == CellState::kMaking || cell.state == CellState::kMade) &&
+        ((cell.state == CellState::kMaking || cell.state == CellState::kMade ||
+          (cell.kept && cell.end != kEndedItself)) &&
          now - cell.begun_us - slot.waited_us > kMakingUs);
     if (late) {
       static constexpr char kText[] = "it took longer than 10 s";
@@ -408,7 +418,8 @@ void Warden::SetTick() {
   bool busy = agent_ < 0 || (configured_ && !zygote_ready_) || ending_;
   for (const Slot& slot : slots_) {
     busy = busy || slot.state == SlotState::kStarting ||
-           (slot.cell.armed_us != 0 && !slot.cell.quiet) || slot.cell.state == CellState::kMaking;
+           (slot.cell.armed_us != 0 && !slot.cell.quiet) || slot.cell.state == CellState::kMaking ||
+           (slot.cell.kept && slot.cell.state == CellState::kMade);
   }
   const int64_t period = busy ? kBusyMs : kIdleMs;
   if (period == period_ms_) return;

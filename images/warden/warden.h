@@ -76,6 +76,12 @@ class Warden {
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
     bool loading = false;  // armed for what it loads: its call is still to come
+    bool kept = false;     // it outlives its user process
+    bool between = false;  // kept, and serves no call now
+    uint64_t users_ended = 0;
+    bool killed = false;       // the cell was, not only its user process
+    int user = -1;             // pidfd of the user process; not in a worker of a single cell
+    uint64_t used_cpu_us = 0;  // of all that it ran until now
     int64_t sampled_us = 0;
     uint64_t seen_cpu_us = 0;  // of the last sample
     bool quiet = false;        // it took no CPU time between the last two samples
@@ -146,6 +152,7 @@ class Warden {
   const char* Text(const char* key) const;
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
+  void OnKeep(const FrameHeader& header);
   void Pong();
   void Report(const FrameHeader& header, const void* payload = nullptr, size_t size = 0);
   void Flush();
@@ -166,7 +173,13 @@ class Warden {
   void FailSlot(int number, int error, const char* text, size_t size);
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);
+  void OnUserEnd(int number, int status);
+  void OnCellReady(int number, pid_t user);
+  CellReport ReportOf(const Cell& cell, uint64_t cpu_us) const;
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
+  // Ends what runs in the cell: the cell, or of a kept one only its user process.
+  void EndCall(Cell* cell, uint32_t limit);
+  void TakeLastMeasurement(Cell* cell);
   ScratchUse Scratch(const Cell& cell) const;
   // single_cell.cc
   void TakeSingleCell(Cell* cell);
@@ -180,6 +193,7 @@ class Warden {
   void OnDeath(pid_t pid, int status, const rusage& usage);
   bool IsNewChild(pid_t pid) const;
   void SampleHost();
+  void BeginCall(Slot* slot);
   void Tick();
   void WatchCell(int number, int64_t now);
   Usage SampleCell(int number, int64_t now);

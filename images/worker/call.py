@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import encode as encoding
+import session
 from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     CALL,
     IN_MEMFD,
@@ -251,10 +252,13 @@ class Worker:
         try:
             call = Call(sections, descriptors, self.loaded.get(key))
             meta = call.meta
-            sources = meta.get("sources") or sources
+            if meta["mode"] == "session":
+                meta["sources"] = sources  # as they are, once it is prepared
+            else:
+                sources = meta.get("sources") or sources
             self.keep = "keep" in meta
             run = self.prepare(call)
-            if self.keep:
+            if self.keep and meta["mode"] != "session":
                 # What is not plain once is not later: its limits are held here.
                 plain = sections[0] is not None and sections[0][:1] == PLAIN_KEPT_MARK
                 self.loaded[key] = meta, call.function, call.code, plain
@@ -278,7 +282,8 @@ class Worker:
     def finish(self, call_id: int, value: Any, meta: Any) -> None:
         meta = meta_of(meta)
         try:
-            self.reply_value(call_id, value, meta.get("result_bytes") or 1 << 62)
+            most = meta.get("result_bytes") or 1 << 62
+            self.reply_value(call_id, value, most, meta["mode"] == "session")
         except BaseException as error:
             self.fail(call_id, error, meta)
 
@@ -298,9 +303,13 @@ class Worker:
             tell_multiprocessing()
         if meta.get("cpu_ms"):
             limit_cpu(meta["cpu_ms"] / 1000 + self.cell.cpu_used() / 1e6, self.keep)
+        elif meta["mode"] == "session":
+            lift_cpu_limit()  # of the call before
         mode = meta["mode"]
         if mode == "program":
             return self.prepare_program(call)
+        if mode == "session":
+            return session.prepare(call, self.cell, remember_source)
         if "reads_sources" in meta:
             for filename, text in meta["sources"].items():
                 remember_source(filename, text)
@@ -412,13 +421,18 @@ class Worker:
 
     # ---- replying ----
 
-    def reply_value(self, call_id: int, value: Any, max_bytes: int) -> None:
+    def reply_value(self, call_id: int, value: Any, max_bytes: int, paired: bool = False) -> None:
+        """`paired`: the value is the first of a pair."""
         cell = self.cell
+
+        def path_of(error: Any) -> Any:
+            return error.path.replace("result[0]", "result", 1) if paired else error.path
+
         try:
             payload = encoding.encode(value, max_bytes)
         except encoding.Unencodable as error:
             fields = {
-                "path": error.path,
+                "path": path_of(error),
                 "type": error.type_name,
                 "hint": error.hint,
                 "message": str(error),
@@ -427,7 +441,7 @@ class Worker:
             cell.reply(self.fd, UNENCODABLE, 0, call_id, len(body), len(body), body)
             return
         except encoding.TooLarge as error:
-            body = bytes(encoding.encode({"path": error.path}, 1 << 24).body)
+            body = bytes(encoding.encode({"path": path_of(error)}, 1 << 24).body)
             cell.reply(self.fd, TOO_LARGE, 0, call_id, error.size, 0, body[:INLINE])
             return
         cell.encoded()
@@ -856,6 +870,11 @@ def limit_cpu(seconds: float, more_to_come: bool) -> None:
     whole = int(seconds) + 1
     most = resource.RLIM_INFINITY if more_to_come else whole + 1
     resource.setrlimit(resource.RLIMIT_CPU, (whole, most))
+
+
+def lift_cpu_limit() -> None:
+    most = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
 
 
 def add_site_builtins() -> None:

@@ -102,34 +102,53 @@ long MakeNetworkAndCell(const Received& received, uint64_t id, const int (&descr
   return MakeCell(plan, id, descriptors, step);
 }
 
+// Of Serve(): what modules registered to be called around a fork, and what seeds generators.
+struct {
+  PyObject *before, *parent, *child, *reseed;
+} hooks;
+
+// In a user process of a kept cell that is not its first.
+[[noreturn]] void ServeAgain() {
+  const uint64_t id = BeginAgain();
+  CallAll(hooks.before);
+  CallAll(hooks.child);
+  ServeCell(hooks.reseed, id, true);
+}
+
 // Makes cells until the warden is gone. PyOS_BeforeFork() and its like are not called: they
 // repair locks that another thread may hold, and there is no other thread here. They would cost as
 // much as the fork.
 PyObject* Serve(PyObject*, PyObject* args) {
-  PyObject *before, *parent, *child, *reseed;
-  if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &before, &PyTuple_Type, &parent,
-                        &PyTuple_Type, &child, &PyTuple_Type, &reseed)) {
+  if (!PyArg_ParseTuple(args, "O!O!O!O!", &PyTuple_Type, &hooks.before, &PyTuple_Type,
+                        &hooks.parent, &PyTuple_Type, &hooks.child, &PyTuple_Type, &hooks.reseed)) {
     return nullptr;
   }
+  if (__builtin_setjmp(restart_frame) != 0) ServeAgain();
   for (;;) {
     Received received;
     const Frame* frame = Receive(kControlFd, &received);
-    if (frame == nullptr || received.size < 0 || frame->header.kind != FrameKind::kMakeCell ||
-        received.count != (has_network() ? 4 : 3)) {
-      _exit(received.size < 0 ? 0 : 70);
+    if (frame == nullptr || received.size < 0) _exit(received.size < 0 ? 0 : 70);
+    if (frame->header.kind == kKeepCell && received.count == 0) {
+      FrameHeader kept = frame->header;
+      KeepCell();
+      kept.kind = kCellKept;
+      if (send(kControlFd, &kept, sizeof kept, MSG_NOSIGNAL) < 0) _exit(70);
+      continue;
     }
+    if (frame->header.kind != FrameKind::kMakeCell || received.count != (has_network() ? 4 : 3))
+      _exit(70);
     const int descriptors[3] = {received.descriptors[0], received.descriptors[1],
                                 received.descriptors[2]};
     const uint64_t id = frame->header.id;
     const bool skip_warm_up = frame->header.c == kSkipWarmUp;
     const char* step = "";
-    CallAll(before);
+    CallAll(hooks.before);
     const long made = MakeNetworkAndCell(received, id, descriptors, &step);
     if (made == 0) {
-      CallAll(child);
-      ServeCell(reseed, id, skip_warm_up);
+      CallAll(hooks.child);
+      ServeCell(hooks.reseed, id, skip_warm_up);
     }
-    CallAll(parent);
+    CallAll(hooks.parent);
     CloseAll(&received);
     if (made < 0) {
       FrameHeader failed;

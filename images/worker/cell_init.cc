@@ -16,6 +16,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "images/warden/control.h"
 #include "images/worker/raw_syscall.h"
 #include "images/worker/wall_switch.h"
@@ -32,6 +34,8 @@ struct Birth {
   const CellPlan* plan;
   uint64_t id;
   int done;  // pipe: PID 1 writes one byte when the user process exists; its end is PID 1's death
+  int descriptors[3];  // of the cell's call
+  volatile bool kept;  // the slot writes it, PID 1 reads it
   const char* failed_step;
   int failed_errno;
   void* frame[5];  // of __builtin_setjmp
@@ -138,9 +142,56 @@ void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
   Check("send to the warden", RawCall(SYS_sendmsg, kControlFd, Arg(&message), MSG_NOSIGNAL));
 }
 
-void CloseAllBut(int kept) {
-  RawCall(SYS_close_range, 0, kept - 1, 0);
-  RawCall(SYS_close_range, kept + 1, kLastFd, 0);
+// Closes all but the control socket and the descriptors of the call.
+void CloseOthers() {
+  long first = 0;
+  for (;;) {
+    long next = kLastFd;
+    for (const int kept :
+         {kControlFd, birth.descriptors[0], birth.descriptors[1], birth.descriptors[2]}) {
+      if (kept >= first && kept < next) next = kept;
+    }
+    if (next > first) RawCall(SYS_close_range, first, next == kLastFd ? next : next - 1, 0);
+    if (next == kLastFd) return;
+    first = next + 1;
+  }
+}
+
+// libc caches the thread id: the kernel writes the new one where the old one was (a stale one turns
+// abort() into SIGSEGV).
+long CloneUser() {
+#if defined(__x86_64__)
+  return RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0,
+                 Arg(thread.tid), 0);
+#else
+  return RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, 0,
+                 Arg(thread.tid));
+#endif
+}
+
+// Ends every other process of the cell. A process that is killed makes no more, and one that its
+// parent leaves behind is ours, so that none is left when there is none to wait for.
+void EndOthers() {
+  long pid;
+  do {
+    RawCall(SYS_kill, -1, SIGKILL);
+    pid = RawCall(SYS_wait4, -1, 0, __WALL, 0);
+  } while (pid != -ECHILD);
+}
+
+// What the client sent to a user process that is gone. Descriptors in it are closed by the kernel.
+void EmptyCallSocket() {
+  char byte;
+  while (RawCall(SYS_recvfrom, birth.descriptors[0], Arg(&byte), 1, MSG_DONTWAIT, 0, 0) > 0) {
+  }
+}
+
+// Tells the client to ask the agent. The agent alone is believed, so this may get lost.
+void TellClient() {
+  FrameHeader header;
+  header.kind = FrameKind::kUserEnded;
+  RawCall(SYS_sendto, birth.descriptors[0], Arg(&header), sizeof header,
+          MSG_NOSIGNAL | MSG_DONTWAIT, 0, 0);
 }
 
 int CellInit(void*) {
@@ -156,30 +207,30 @@ int CellInit(void*) {
   // again.
   if (!WallIsDown("dumpable")) Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
 
-  // libc caches the thread id: the kernel writes the new one where the old one was (a stale one
-  // turns abort() into SIGSEGV).
-#if defined(__x86_64__)
-  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0,
-                            Arg(thread.tid), 0);
-#else
-  const long user = RawCall(SYS_clone, SIGCHLD | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID, 0, 0, 0,
-                            Arg(thread.tid));
-#endif
+  long user = CloneUser();
   if (user == 0) __builtin_longjmp(birth.frame, 1);
   Check("clone of the user process", user);
   const char done = 1;
   RawCall(SYS_write, birth.done, Arg(&done), 1);
-  CloseAllBut(kControlFd);
+  CloseOthers();
   for (;;) {
     int status = 0;
     const long pid = RawCall(SYS_wait4, -1, Arg(&status), __WALL | WUNTRACED, 0);
+    if (pid == -ECHILD) Exit(1);
+    if (pid != user) continue;
     // Stopped is ended too: nobody outside would ever continue it, and its caller would wait in
     // vain.
-    if (pid == user) {
+    if (!birth.kept) {
       Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
       Exit(0);
     }
-    if (pid == -ECHILD) Exit(1);
+    EndOthers();
+    EmptyCallSocket();
+    Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
+    TellClient();
+    user = CloneUser();
+    if (user == 0) __builtin_longjmp(restart_frame, 1);
+    Check("clone of the user process", user);
   }
 }
 
@@ -196,12 +247,20 @@ void RestoreThread() {
   }
 }
 
+// What an earlier user process may have set of the open files that it shared with this one.
+const char* ResetFlags(const int (&descriptors)[3]) {
+  for (const int fd : descriptors) {
+    if (fcntl(fd, F_SETFL, 0) != 0 || fcntl(fd, F_SETOWN, 0) != 0) return "flags";
+  }
+  return nullptr;
+}
+
 const char* PlaceDescriptors(const int (&descriptors)[3]) {
   // Opened anew: locks, flags and owners belong to an open file, which the slot's is for all cells.
   if (!WallIsDown("stdin")) {
-    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int null = open("/dev/null", O_RDWR);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) return "stdin";
-    close(null);
+    if (null != STDIN_FILENO) close(null);
   }
   if (dup2(descriptors[1], STDOUT_FILENO) < 0) return "stdout";
   if (dup2(descriptors[2], STDERR_FILENO) < 0) return "stderr";
@@ -241,6 +300,18 @@ const char* RaiseWalls(const Limits& limits, const int (&descriptors)[3]) {
   return sigprocmask(SIG_SETMASK, &none, nullptr) == 0 ? nullptr : "sigprocmask";
 }
 
+void* restart_frame[5];
+
+void KeepCell() { birth.kept = true; }
+
+uint64_t BeginAgain() {
+  RestoreThread();
+  const char* failed = ResetFlags(birth.descriptors);
+  if (failed == nullptr) failed = RaiseWalls(birth.plan->limits, birth.descriptors);
+  if (failed != nullptr) FailCell(failed);
+  return birth.id;
+}
+
 bool LearnThread() {
   if (prctl(PR_GET_TID_ADDRESS, &thread.tid, 0, 0, 0) != 0) return false;
   syscall(SYS_get_robust_list, 0, &thread.robust_head, &thread.robust_size);
@@ -261,6 +332,8 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   birth.plan = &plan;
   birth.id = id;
   birth.done = done[1];
+  birth.kept = false;
+  for (int i = 0; i < 3; ++i) birth.descriptors[i] = descriptors[i];
   birth.failed_step = nullptr;
   if (__builtin_setjmp(birth.frame) != 0) {
     RestoreThread();

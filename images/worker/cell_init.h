@@ -49,6 +49,15 @@ struct CellPlan {
 // REQUIRES: called in a slot (slot.h), all signals blocked.
 long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3], const char** step);
 
+// Where a user process of a kept cell begins that is not its first. To be set by
+// __builtin_setjmp() in a function of the slot that does not return; there, in the copy,
+// BeginAgain() does what MakeCell() does in the first one.
+extern void* restart_frame[5];
+// The cell that the slot made is kept from now on.
+void KeepCell();
+// In a user process that is not the first: raises its walls. Returns the cell's id.
+uint64_t BeginAgain();
+
 // Puts the descriptors of a call in their places and raises the calling process's own walls:
 // session, limits, capabilities, filter. What MakeCell() does in the user process, last. nullptr,
 // or the step that failed, with errno set.

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "agent/session_leases.h"
+
+#include <utility>
+#include <vector>
+
+#include "wire/error.h"
+#include "wire/log.h"
+
+namespace hutch {
+
+SessionLeases::Session* SessionLeases::FindOf(const Peer& peer, uint64_t cell) {
+  if (context_.book.FindOf(peer.id(), cell) == nullptr) return nullptr;
+  const auto found = sessions_.find(cell);
+  return found == sessions_.end() ? nullptr : &found->second;
+}
+
+void SessionLeases::OnKeep(const Peer& peer, const Keep& keep) {
+  LeaseRecord* lease = context_.book.FindOf(peer.id(), keep.lease);
+  Pool* pool = lease == nullptr ? nullptr : context_.pools.Find(lease->pool);
+  if (pool == nullptr || lease->releasing || sessions_.contains(keep.lease)) {
+    return context_.peers.Fail(peer.id(), keep.request,
+                               Error(Code::kWorkerFailed, "the cell for the session has ended"));
+  }
+  lease->ahead = false;
+  lease->kept = true;
+  sessions_[keep.lease] = {.keep_request = keep.request,
+                           .idle = ClampToYear(keep.idle_ms),
+                           .used = Clock::now(),
+                           .uses = context_.book.UsesOf(*lease)};
+  pool->Keep(keep.lease);
+}
+
+bool SessionLeases::OnStarted(uint64_t cell) {
+  const auto found = sessions_.find(cell);
+  if (found == sessions_.end()) return false;
+  return found->second.armed = true;
+}
+
+void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
+  Session* session = FindOf(peer, executed.lease);
+  if (session == nullptr) return;
+  const LeaseRecord& lease = *context_.book.Find(executed.lease);
+  PoolEntry* entry = context_.pools.FindEntry(lease.pool);
+  context_.ledger.Count(entry == nullptr ? nullptr : &entry->metrics, false, executed.note,
+                        Clock::now());
+  if (entry == nullptr) return;
+  context_.ledger.Audit({.pool = entry->audit, .caller = lease.caller, .worker = lease.worker},
+                        executed.note);
+  if (std::exchange(session->armed, false)) entry->pool->EndCall(executed.lease);
+}
+
+void SessionLeases::OnRestart(const Peer& peer, const Restart& restart) {
+  if (FindOf(peer, restart.lease) == nullptr) return;
+  if (Pool* pool = context_.pools.Find(context_.book.Find(restart.lease)->pool))
+    pool->RestartUser(restart.lease, restart.user);
+}
+
+void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport& report) {
+  const LeaseRecord* lease = context_.book.Find(cell);
+  const auto found = sessions_.find(cell);
+  if (lease == nullptr || found == sessions_.end()) return;
+  switch (event) {
+    case SessionEvent::kKept:
+      if (const uint64_t request = std::exchange(found->second.keep_request, 0))
+        context_.peers.Send(lease->peer, Answer{request, ""});
+      return;
+    case SessionEvent::kUserExit:
+      found->second.armed = false;
+      context_.peers.Send(lease->peer, UserEnded{cell, report});
+      return;
+    case SessionEvent::kUserReady:
+      context_.peers.Send(lease->peer, UserReady{cell});
+      return;
+  }
+}
+
+void SessionLeases::Tick(Clock::time_point now) {
+  std::vector<uint64_t> idle;
+  for (auto& [cell, session] : sessions_) {
+    const LeaseRecord* lease = context_.book.Find(cell);
+    if (lease == nullptr || lease->releasing) continue;
+    const bool used = context_.book.IsMarked(cell, *lease, kLeaseUsed);
+    const uint32_t uses = context_.book.UsesOf(*lease);
+    if (used || std::exchange(session.uses, uses) != uses) session.used = now;
+    if (used && !session.armed && context_.admission.LimitsTime()) {
+      session.armed = true;
+      if (Pool* pool = context_.pools.Find(lease->pool))
+        pool->Arm(cell, context_.admission.TimeoutMs(0), context_.admission.CpuMs(0));
+    }
+    if (session.idle != Clock::duration{} && now - session.used >= session.idle)
+      idle.push_back(cell);
+  }
+  for (const uint64_t cell : idle) {
+    LogInfo("a session was not used for too long", {{"lease", cell}});
+    context_.end(cell);
+  }
+}
+
+}  // namespace hutch

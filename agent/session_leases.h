@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Leases that are kept for sessions: a session's cell serves calls until its client gives it back,
+// does not use it for too long, or goes away.
+//
+// Belongs to the loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+
+#include "agent/admission.h"
+#include "agent/call_ledger.h"
+#include "agent/lease_book.h"
+#include "agent/peers.h"
+#include "agent/pools.h"
+#include "wire/clock.h"
+#include "wire/message.h"
+
+namespace hutch {
+
+class SessionLeases {
+ public:
+  // All outlive it.
+  struct Context {
+    LeaseBook& book;
+    Peers& peers;
+    Pools& pools;
+    Admission& admission;
+    CallLedger& ledger;
+    std::function<void(uint64_t cell)> end;  // gives the lease up
+  };
+  explicit SessionLeases(Context context) : context_(std::move(context)) {}
+
+  // Messages of clients. What names no lease of that client is ignored: it may just have ended.
+  void OnKeep(const Peer& peer, const Keep& keep);
+  void OnExecuted(const Peer& peer, const Executed& executed);
+  void OnRestart(const Peer& peer, const Restart& restart);
+  // The limits of its call are the warden's from now on. False: the lease is no session's.
+  bool OnStarted(uint64_t cell);
+
+  void OnEvent(uint64_t cell, SessionEvent event, const CellReport& report);
+  void OnGone(uint64_t cell) { sessions_.erase(cell); }  // the lease has ended
+
+  // Once per tick: sets limits for calls that their clients do not announce, and ends sessions
+  // that were not used for too long. So a client that is stopped, or hangs, holds no cell for ever.
+  void Tick(Clock::time_point now);
+
+  uint64_t size() const { return sessions_.size(); }
+
+ private:
+  struct Session {
+    uint64_t keep_request = 0;  // 0: answered
+    Clock::duration idle{};     // 0: for ever
+    Clock::time_point used{};
+    uint32_t uses = 0;  // the client's count when it was last read
+    bool armed = false;
+  };
+  Session* FindOf(const Peer& peer, uint64_t cell);
+
+  Context context_;
+  std::map<uint64_t, Session> sessions_;  // by cell
+};
+
+}  // namespace hutch

@@ -1,0 +1,426 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Session`: a cell that stays, with its names and its files, for one piece of code after another.
+
+One call at a time: a second one at once is refused (SessionBusy). A session belongs to the process
+that made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from hutch import _core
+from hutch._calls.echo import Streams
+from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
+from hutch._calls.target import Target
+from hutch._carry import arguments
+from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
+from hutch._errors import SandboxError, SandboxStartupError, SessionBusy
+from hutch._faults import from_core
+from hutch._options.checks import _optional_sec, _text, quoted
+from hutch._options.keywords import with_keywords
+from hutch._options.options import NORMAL, Options
+from hutch._outcome import Outcome
+from hutch._session_files import SessionFiles, content_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hutch._options.keywords import Keywords
+
+# What may be given for one call; everything else holds for the session.
+OF_A_CALL = (
+    "timeout_sec",
+    "cpu_sec",
+    "queue_sec",
+    "output_mb",
+    "result_mb",
+    "echo",
+    "on_stdout",
+    "on_stderr",
+)
+_NO_CODE = _core.Function(b"")
+_ISOLATION = (
+    'a session takes isolation="cell" only: "shared" keeps no two of its calls apart, and the others '
+    "have a container for each call"
+)
+
+
+class SessionTarget(Target):
+    """A call of a session, with its limits."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__("the session's code", options, "")
+
+
+class Reply(NamedTuple):
+    """Of a call: the Outcome, whose value is what the verb gave."""
+
+    outcome: Outcome[Any]
+    names: list[str] | None  # of the session, where they have changed
+
+
+class Session:
+    """Runs code in one sandbox whose names and files last from one call to the next.
+
+    `files`: put there at the start, by path: str, bytes, or the path of a file or directory of the
+    host as a `pathlib.Path`. `cwd`: the working directory inside, to which relative paths refer.
+    `idle_sec`: a session that is not used for so long (default 600 s) is ended; None: never.
+    `keywords`: those of `@sandbox`. `timeout_sec`, `cpu_sec`, `output_mb` and `result_mb` hold for
+    each call, the others for the session. Nothing is started before the first call.
+
+    A call that hits a limit, or crashes, ends the interpreter: its names are lost (`lost`), files
+    stay, and the next call finds a fresh interpreter (`outcome.restarted`).
+
+    Raises ValueError or TypeError for a wrong keyword.
+
+        with Session(files={"data.csv": "a,b\\n1,2\\n"}) as s:
+            s.exec("import csv; rows = list(csv.DictReader(open('data.csv')))")
+            assert s.exec("rows[0]['b']").value == "2"
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Mapping[str, Any] | None = None,
+        cwd: str = "/work",
+        idle_sec: float | None = 600.0,
+        **keywords: Unpack[Keywords],
+    ) -> None:
+        options = with_keywords(NORMAL, keywords)
+        if options.isolation != "cell":
+            raise ValueError(f"isolation={quoted(options.isolation)}: {_ISOLATION}")
+        if options.key is not None:
+            raise ValueError("key= is for functions: a session's calls are never repeated")
+        if not _text("cwd", cwd).startswith("/") or "\0" in cwd:
+            raise ValueError(f"cwd={quoted(cwd)}: it is an absolute path inside, as /work")
+        idle = _optional_sec("idle_sec", idle_sec)
+        self.id = uuid.uuid4().hex
+        self.lost: list[str] = []  # the names that were lost at the last restart
+        self.files = SessionFiles(self._files_verb)
+        self._options = options
+        self._initial = content_of(files or {})
+        self._files = dict(self._initial)  # that are still to be put there
+        self._cwd = cwd
+        self._idle_ms = 0 if idle is None else milliseconds(idle)
+        self._targets: dict[tuple[Any, ...], SessionTarget] = {(): SessionTarget(options)}
+        self._core: _core.Session | None = None
+        self._pool: PreparedPool | None = None
+        self._connection: Connection | None = None  # kept: the session is this client's
+        self._begun = False  # in the present interpreter
+        self._names: list[str] = []
+        self._number = 0
+        self._restarts = 0
+        self._closed = ""
+        self._pid = os.getpid()
+        self._busy = threading.Lock()
+
+    # ---- running code ----
+
+    def exec(self, source: str, **limits: Any) -> Outcome[Any]:
+        """Runs the text. The Outcome's value is that of its last expression, unless a semicolon
+        follows it. `await` works outside functions; `return` there ends it with that value.
+        `limits`: `timeout_sec`, `cpu_sec`, `output_mb`, `result_mb`, `on_stdout`, `on_stderr`,
+        `echo`, for this call. Never raises for what the code did; raises SessionBusy while another
+        call runs, and SandboxError where the session cannot go on.
+        """
+        if not isinstance(source, str):
+            raise TypeError(f"exec() takes source text, not {type(source).__name__}")
+        code = _core.Function(source.encode("utf-8", "surrogatepass"))
+        with self._one_call():
+            self._number += 1
+            return self._send("exec", code, (), {}, limits, number=self._number).outcome
+
+    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of yours there, with the session's names as its globals. Returns the
+        value, or raises what `Outcome.unwrap` would.
+        """
+        from hutch._calls.target import FunctionTarget
+        from hutch._carry.functions import require_function
+
+        plain = getattr(type(function), "__hutch_plain__", None)
+        function = require_function(plain(function) if plain is not None else function)
+        target = FunctionTarget(cast(Any, function), self._options, "", {})
+        with self._one_call():
+            return self._send("call", target.code(), args, kwargs, {}, target).outcome.unwrap()
+
+    # ---- names ----
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, or `default`."""
+        found, value = self._verb("get", _name(name))
+        return value if found == "ok" else default
+
+    def set(self, name: str, value: Any) -> None:
+        self._verb("set", _name(name), value)
+
+    def delete(self, name: str) -> None:
+        """Raises KeyError where there is no such name."""
+        if not self._verb("delete", _name(name)):
+            raise KeyError(name)
+
+    def names(self) -> list[str]:
+        """Those that its code has made, in the order in which it made them."""
+        found = self._verb("names")
+        return [name for name in found if isinstance(name, str)] if type(found) is list else []
+
+    def has(self, name: str) -> bool:
+        return _name(name) in self.names()
+
+    def __getitem__(self, name: str) -> Any:
+        found, value = self._verb("get", _name(name))
+        if found != "ok":
+            raise KeyError(name)
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self.delete(name)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    # ---- its life ----
+
+    def reset(self, files: bool = False) -> None:
+        """A fresh interpreter. `files`: with a fresh directory, too, and the `files` of the start."""
+        with self._one_call():
+            if self._core is None:
+                return
+            if files:
+                self._core.close()
+                self._core = None
+                self._restarts = 0
+                self._files = dict(self._initial)
+                self._note_restart()
+                return
+            self._core.restart()
+            self._note_end()
+
+    def info(self) -> dict[str, Any]:
+        """`id`, `started`, `closed` ("" or why), `restarts`, `execs`, `worker_id`, `cwd`."""
+        core = self._core
+        return {
+            "id": self.id,
+            "started": core is not None and core.started,
+            "closed": self._closed,
+            "restarts": 0 if core is None else core.restarts,
+            "execs": self._number,
+            "worker_id": "" if core is None else core.worker,
+            "cwd": self._cwd,
+        }
+
+    def close(self) -> None:
+        """Ends the session with all that it has. Nothing happens the second time."""
+        if not self._closed:
+            self._closed = "it was closed"
+        core, self._core = self._core, None
+        if core is None:
+            return
+        if self._pid != os.getpid():
+            core.abandon()
+        else:
+            core.close()
+        self._connection = None
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            if not self._busy.locked():
+                self.close()
+
+    def __repr__(self) -> str:
+        state = self._closed or ("ready" if self._core is not None else "not started")
+        return f"<hutch.Session {self.id[:8]}: {state}>"
+
+    # ---- one call ----
+
+    @contextlib.contextmanager
+    def _one_call(self) -> Iterator[None]:
+        if self._pid != os.getpid():
+            raise SandboxStartupError(
+                "this session belongs to the parent of this process",
+                hint="make another one in the child",
+                may_have_run=False,
+            )
+        if not self._busy.acquire(blocking=False):
+            raise SessionBusy(
+                "the session is running another call",
+                hint="wait for it, or use a second session",
+                may_have_run=False,
+            )
+        try:
+            if self._closed:
+                raise SandboxStartupError(
+                    f"the session has ended: {self._closed}",
+                    hint="start another one",
+                    may_have_run=False,
+                )
+            yield
+        finally:
+            self._busy.release()
+
+    def _verb(self, verb: str, *args: Any) -> Any:
+        with self._one_call():
+            return self._send(verb, _NO_CODE, args, {}, {}).outcome.unwrap()
+
+    def _files_verb(self, verb: str, *args: Any) -> Any:
+        return self._verb("files." + verb, *args)
+
+    def _target(self, limits: Mapping[str, Any]) -> SessionTarget:
+        if not limits:
+            return self._targets[()]
+        for name in limits:
+            if name not in OF_A_CALL:
+                raise TypeError(
+                    f"{name}= cannot be given for one call of a session: "
+                    f"{', '.join(OF_A_CALL)} can; what else there is holds for the session"
+                )
+        return SessionTarget(self._options.changed(limits))
+
+    def _send(
+        self,
+        verb: str,
+        code: _core.Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        limits: Mapping[str, Any],
+        target: Target | None = None,
+        number: int = 0,
+    ) -> Reply:
+        begun = time.monotonic()
+        target = target or self._target(limits)
+        if not self._begun and (self._core is None or not self._core.started) and self._files:
+            self._put_files()
+        data, buffers = arguments.pickle_arguments(
+            target.function, args, kwargs, target.sandbox_modules
+        )
+        options = target.options
+        streams: Streams | None = None
+        if options.echo or options.on_stdout is not None or options.on_stderr is not None:
+            streams = Streams(options, bool(options.echo))
+        fields: dict[str, Any] = {"mode": "session", "verb": verb, "keep": True, "number": number}
+        if not self._begun:
+            fields["begin"] = self._cwd
+        fields["cpu_ms"] = target.terms.cpu_ms
+        fields["result_bytes"] = target.terms.result_bytes
+        pickled = time.monotonic()
+        known: float | None = None
+
+        def work(connection: Connection, pool: PreparedPool) -> _core.CallResult:
+            nonlocal known
+            known = time.monotonic()
+            if self._core is None:
+                self._core = connection.client.session(pool.key, self._idle_ms)
+                self._connection, self._pool = connection, pool
+            result = self._core.call(
+                pickle.dumps(fields, 5),
+                code,
+                data,
+                buffers,
+                target.terms,
+                None,
+                None if streams is None else streams.feed,
+                begun + (known - pickled),
+            )
+            result.environment_sec = known - pickled
+            return result
+
+        try:
+            if self._core is not None and self._core.started:
+                assert self._connection is not None and self._pool is not None
+                try:
+                    result = work(self._connection, self._pool)
+                except _core.Error as error:
+                    raise from_core(error) from None
+            else:
+                self._core = None
+                result = on_pool(self._targets[()].request, work)
+        except SandboxError as error:
+            self._note_end()
+            if error.outcome is None:
+                ran = isinstance(error, SandboxStartupError) and error.may_have_run
+                timings = timings_of_fault(error, begun, pickled, known, None)
+                Outcome[Any](status_of(error), timings=timings, may_have_run=ran).fail(error)
+            raise
+        self._begun = True
+        if streams is not None:
+            streams.finish()
+        assert self._pool is not None
+        return self._reply(target, result, self._pool, args, kwargs)
+
+    def _reply(
+        self,
+        target: Target,
+        result: _core.CallResult,
+        pool: PreparedPool,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Reply:
+        outcome = outcome_of(target, result, pool, args, kwargs)
+        names: list[str] | None = None
+        if outcome.ok:
+            value, names = _pair(outcome.value)
+            outcome.value = value
+            if names is not None:
+                self._names = names
+        outcome.restarted = self._note_end()
+        return Reply(outcome, names)
+
+    def _note_end(self) -> bool:
+        """Whether the interpreter has ended since it was last asked."""
+        core = self._core
+        if core is None:
+            return False
+        ended = core.restarts != self._restarts
+        self._restarts = core.restarts
+        if core.over:
+            self._closed = self._closed or "its cell is gone"
+        if ended or core.over:
+            self._note_restart()
+        return ended and not core.over
+
+    def _note_restart(self) -> None:
+        self.lost = self._names
+        self._names = []
+        self._begun = False
+
+    def _put_files(self) -> None:
+        files, self._files = self._files, {}
+        for path, content in files.items():
+            self._send("files.write", _NO_CODE, (path, content), {}, {}).outcome.unwrap()
+
+
+def _pair(value: Any) -> tuple[Any, list[str] | None]:
+    """The reply of a session is this; a hostile one may be anything."""
+    if type(value) is not tuple or len(value) != 2:
+        return value, None
+    names = value[1]
+    if type(names) is not list or not all(type(name) is str for name in names):
+        return value[0], None
+    return value[0], names
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a name is text, not {type(name).__name__}")
+    if not name.isidentifier():
+        raise ValueError(f"{quoted(name)} is not a valid name of a variable")
+    return name

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "client/session.h"
+
+#include <utility>
+
+namespace hutch {
+namespace {
+
+constexpr int kStartAttempts = 9;  // each with another cell
+constexpr auto kKeepPatience = std::chrono::seconds(10);
+// For the processes of a cell to be killed, and a user process to be made. The warden gives up
+// after ten seconds.
+constexpr auto kEndPatience = std::chrono::seconds(1);
+constexpr auto kRestartPatience = std::chrono::seconds(15);
+
+Error Over() {
+  return Error(Code::kUnavailable, "the session has ended: its cell is gone",
+               "its files and names are lost; start another session", true);
+}
+
+// Whether the user process cannot serve another call after this one.
+bool IsToBeReplaced(CallStatus status) {
+  switch (status) {
+    case CallStatus::kReturned:
+    case CallStatus::kRaised:
+    case CallStatus::kUnencodable:
+    case CallStatus::kTooLarge:
+      return false;
+    default:
+      return true;
+  }
+}
+
+}  // namespace
+
+void UserProcesses::Expect(uint64_t lease) {
+  const Connection::Lock lock(connection_);
+  states_[lease];
+}
+
+void UserProcesses::Forget(uint64_t lease) {
+  const Connection::Lock lock(connection_);
+  states_.erase(lease);
+}
+
+bool UserProcesses::HasEnded(uint64_t lease) {
+  const Connection::Lock lock(connection_);
+  if (!connection_.broken()) connection_.ReadIfFree([] { return false; });
+  const auto found = states_.find(lease);
+  return found != states_.end() && found->second.ended;
+}
+
+bool UserProcesses::AwaitEnd(uint64_t lease, Clock::duration patience) {
+  const Connection::Lock lock(connection_);
+  try {
+    return connection_.WaitFor(Clock::now() + patience, {}, [&]() REQUIRES(connection_lock) {
+      return states_[lease].ended.has_value();
+    });
+  } catch (const Error&) {
+    return true;  // the agent is gone
+  }
+}
+
+std::optional<CellReport> UserProcesses::AwaitNext(uint64_t lease, Clock::duration patience) {
+  const Connection::Lock lock(connection_);
+  try {
+    const bool came =
+        connection_.WaitFor(Clock::now() + patience, {}, [&]() REQUIRES(connection_lock) {
+          const State& state = states_[lease];
+          return state.ended && state.ready;
+        });
+    if (!came) return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // the agent is gone
+  }
+  return *std::exchange(states_[lease], {}).ended;
+}
+
+void UserProcesses::OnEnded(const UserEnded& message) {
+  const auto found = states_.find(message.lease);
+  if (found != states_.end()) found->second = {message.report, false};
+}
+
+void UserProcesses::OnReady(const UserReady& message) {
+  const auto found = states_.find(message.lease);
+  if (found != states_.end()) found->second.ready = true;
+}
+
+void Session::RequireConnection() {
+  if (parts_.connection.broken()) over_ = true;
+  if (over_) throw Over();
+}
+
+bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
+  const uint64_t lease = held.lease.id();
+  if (!parts_.leases.MarkUsed(held)) return false;
+  parts_.users.Expect(lease);
+  const uint64_t request = parts_.connection.NextRequest();
+  try {
+    parts_.connection.Converse(
+        hutch::Keep{request, lease, idle_ms_}, request, Clock::now() + kKeepPatience, hooks,
+        [](ReceivedMessage& received) { return std::holds_alternative<Answer>(received.message); });
+  } catch (const Error& error) {
+    parts_.users.Forget(lease);
+    parts_.leases.GiveUp(lease, Ending::kNoCall);
+    if (error.code() == Code::kWorkerFailed) return false;  // the cell has just ended
+    throw;
+  } catch (...) {
+    parts_.users.Forget(lease);
+    parts_.leases.GiveUp(lease, Ending::kNoCall);
+    throw;
+  }
+  held.lease.SetKept();
+  return true;
+}
+
+void Session::Start(const CallRequest& request, const CallHooks& hooks) {
+  for (int attempt = 0; attempt < kStartAttempts; ++attempt) {
+    std::optional<HeldLease> held = parts_.leases.Take(key_, request);
+    if (!held) held = parts_.leases.Acquire(key_, request, hooks);
+    if (!Keep(*held, hooks)) continue;
+    worker_ = held->lease.worker();
+    held_ = std::move(held);
+    return;
+  }
+  throw HeldLeases::CellsEnd();
+}
+
+CallOutcome Session::Await(const CallRequest& request, const CallHooks& hooks) {
+  const uint64_t lease = held_->lease.id();
+  return held_->lease.Await(
+      request, hooks, [&] { parts_.leases.TellStarted(*held_, request); },
+      [&](bool hung_up) {
+        return parts_.reports.IsLost(lease, hung_up) || parts_.users.HasEnded(lease);
+      });
+}
+
+CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
+  RequireConnection();
+  const Clock::time_point begun =
+      request.begun == Clock::time_point{} ? Clock::now() : request.begun;
+  if (!held_) Start(request, hooks);
+  // What happened between two calls: a background thread that crashed, or took too much memory.
+  if (parts_.users.HasEnded(held_->lease.id())) {
+    CallRecord idle;
+    Replace(idle, hooks);
+    RequireConnection();
+  }
+  parts_.leases.CountUse(*held_);
+  CallRecord record = RecordOf(*held_, request, begun);
+  held_->queue = held_->worker_start = {};
+  if (!held_->lease.Send(request, RandomCallId())) {
+    over_ = true;
+    throw Over();
+  }
+  try {
+    record.outcome = Await(request, hooks);
+  } catch (const Error& error) {
+    if (error.code() != Code::kProtocol) throw;
+    SetBroken(record, *held_, error);
+  }
+  if (IsToBeReplaced(record.outcome.status)) Replace(record, hooks);
+  CallStats stats = NoteOf(record);
+  if (stats.ending == Ending::kUntold) {
+    stats.ending = record.report ? EndingOfLimit(record.report->limit) : Ending::kFault;
+    if (stats.ending == Ending::kNoCall) stats.ending = Ending::kDied;
+  }
+  parts_.connection.Tell(Executed{held_->lease.id(), stats});
+  parts_.leases.MarkIdle(*held_);
+  return record;
+}
+
+void Session::Replace(CallRecord& record, const CallHooks& hooks) {
+  const uint64_t lease = held_->lease.id();
+  const CallStatus status = record.outcome.status;
+  if (held_->lease.hung_up()) {
+    over_ = true;
+    if (const auto report = parts_.reports.Await(lease, kEndPatience)) {
+      record.report = report->report;
+    } else {
+      SetBroken(record, *held_, Error(Code::kProtocol, "it closed the socket of its calls"));
+    }
+    return;
+  }
+  // That it has ended is what its cell says, where the agent does not: it may lie.
+  if (status != CallStatus::kEnded || !parts_.users.AwaitEnd(lease, kEndPatience))
+    parts_.connection.Tell(hutch::Restart{lease, restarts_});
+  record.report = parts_.users.AwaitNext(lease, kRestartPatience);
+  if (!record.report) {
+    over_ = true;
+    return;
+  }
+  ++restarts_;
+  // The processes that wrote it are dead, so this is all of it.
+  held_->lease.TakeRest(record.outcome.output, hooks.output);
+}
+
+bool Session::Restart() {
+  if (over_) return false;
+  if (!held_) return true;
+  CallRecord record;
+  record.outcome.status = CallStatus::kCancelled;
+  Replace(record, {});
+  return !over_;
+}
+
+void Session::Close() {
+  over_ = true;
+  if (!held_) return;
+  const uint64_t lease = held_->lease.id();
+  parts_.users.Forget(lease);
+  try {
+    parts_.reports.HoldLoans(lease, held_->lease.TakeLoans());
+  } catch (const Error&) {
+    // Memory that was lent is not used again.
+  }
+  parts_.leases.GiveUp(lease, Ending::kNoCall);
+  held_.reset();
+}
+
+}  // namespace hutch

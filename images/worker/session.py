@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session does in the user process of its cell: runs code in names that last, and gets, sets
+and lists them, and its files, for its client.
+
+The other side believes nothing of what comes from here, since the code that runs may have replaced
+any of it. One thread.
+"""
+
+from __future__ import annotations
+
+import __future__
+
+import ast
+import builtins
+import errno
+import io
+import os
+import stat
+import sys
+import tokenize
+import types
+from collections.abc import Callable
+from typing import Any
+
+TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
+RETURN = "__hutch_return__"  # of builtins: what a `return` outside a function raises
+MOST_NAMES = 10_000  # that the client is told of
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_FEATURES = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
+_builtins = vars(builtins)
+
+
+class Return(BaseException):
+    """Ends the code of an exec with a value."""
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Names:
+    """The names of a session: those of its `__main__`."""
+
+    def __init__(self) -> None:
+        main = types.ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        main.__dict__["__annotations__"] = {}
+        sys.modules["__main__"] = main
+        _builtins[RETURN] = Return
+        self.space = main.__dict__
+        self.own = {*self.space}
+        self.told: set[str] | None = set()
+        self.flags = 0  # of the features that its code imported from __future__
+        self.loop: Any = None
+
+    def listed(self) -> list[str]:
+        return [name for name in list(self.space) if type(name) is str and name not in self.own]
+
+    def news(self) -> list[str] | None:
+        """The names, where they are not those that were told before."""
+        now = set(self.listed()[:MOST_NAMES])
+        if now == self.told:
+            return None
+        self.told = now
+        return sorted(now)
+
+    def execute(self, source: str, filename: str) -> Any:
+        """Runs it; the value of its last expression, unless a semicolon follows."""
+        tree = self.parse(source, filename)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
+            last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        code = self.compile(tree, filename, "exec")
+        value = None
+        try:
+            if tree.body:
+                self.evaluate(code)
+            if last is not None:
+                value = self.evaluate(self.compile(last, filename, "eval"))
+        except Return as ended:
+            value = ended.value
+        return value
+
+    def parse(self, source: str, filename: str) -> ast.Module:
+        tree = compile(
+            source,
+            filename,
+            "exec",
+            ast.PyCF_ONLY_AST | TOP_LEVEL_AWAIT | self.flags,
+            dont_inherit=True,
+        )
+        replace_returns(tree)
+        return tree
+
+    def compile(self, tree: Any, filename: str, mode: str) -> types.CodeType:
+        code: types.CodeType = compile(
+            tree, filename, mode, TOP_LEVEL_AWAIT | self.flags, dont_inherit=True
+        )
+        for feature in _FEATURES:
+            self.flags |= code.co_flags & feature
+        return code
+
+    def evaluate(self, code: types.CodeType) -> Any:
+        value = eval(code, self.space)
+        return self.awaited(value) if code.co_flags & COROUTINE else value
+
+    def awaited(self, coroutine: Any) -> Any:
+        import asyncio
+
+        if self.loop is None or self.loop.is_closed():
+            self.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self.loop)
+        return self.loop.run_until_complete(coroutine)
+
+    def call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """With the session's globals; what the function brings of its own fills gaps."""
+        if isinstance(function, types.FunctionType):
+            for name, value in function.__globals__.items():
+                self.space.setdefault(name, value)
+            bound = types.FunctionType(
+                function.__code__,
+                self.space,
+                function.__name__,
+                function.__defaults__,
+                function.__closure__,
+            )
+            bound.__kwdefaults__ = function.__kwdefaults__
+            function = bound
+        value = function(*args, **kwargs)
+        return self.awaited(value) if isinstance(value, types.CoroutineType) else value
+
+
+def is_silenced(source: str) -> bool:
+    """Whether its last token is a semicolon."""
+    last = ""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.OP or token.string.strip():
+                if token.type != tokenize.COMMENT:
+                    last = token.string
+    except (tokenize.TokenError, SyntaxError):
+        return False
+    return last == ";"
+
+
+def replace_returns(tree: ast.Module) -> None:
+    """Makes each `return` that is in no function end the code with its value."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for _, field in ast.iter_fields(node):
+            if not isinstance(field, list):
+                continue
+            for i, child in enumerate(field):
+                if isinstance(child, ast.Return):
+                    field[i] = raise_of(child)
+                elif isinstance(child, ast.AST) and not isinstance(child, (*SCOPES, ast.expr)):
+                    waiting.append(child)
+
+
+def raise_of(node: ast.Return) -> ast.Raise:
+    value = [] if node.value is None else [node.value]
+    name = ast.Name(RETURN, ast.Load())
+    made = ast.Raise(ast.Call(name, value, []), ast.Constant(None))
+    return ast.fix_missing_locations(ast.copy_location(made, node))
+
+
+# ---- files
+
+FILE_TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+
+
+def kind_of(mode: int) -> str:
+    return FILE_TYPES.get(stat.S_IFMT(mode), "other")
+
+
+def open_file(path: str) -> int:
+    """For reading. A FIFO or a device is refused, and blocks nobody."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    raise OSError(number, os.strerror(number), path)
+
+
+def read(path: str, most: int) -> bytes:
+    fd = open_file(path)
+    with open(fd, "rb", buffering=0) as file:
+        size = os.fstat(fd).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+        return file.readall() or b""
+
+
+def write(path: str, content: Any, append: bool = False) -> int:
+    above = os.path.dirname(path)
+    if above:
+        os.makedirs(above, exist_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    fd = os.open(path, flags | (os.O_APPEND if append else os.O_TRUNC), 0o644)
+    with open(fd, "wb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        view = memoryview(content).cast("B")
+        while view:
+            view = view[file.write(view[: 1 << 30]) :]
+    return os.stat(path).st_size
+
+
+def stat_of(path: str) -> dict[str, Any]:
+    found = os.stat(path)
+    return {
+        "type": kind_of(found.st_mode),
+        "size": found.st_size,
+        "mtime": found.st_mtime,
+        "mode": stat.S_IMODE(found.st_mode),
+    }
+
+
+def entries(path: str) -> list[str]:
+    return sorted(os.listdir(path))
+
+
+def matches(pattern: str) -> list[str]:
+    import glob
+
+    return sorted(glob.glob(pattern, recursive=True))
+
+
+def exists(path: str) -> bool:
+    return os.path.lexists(path)
+
+
+def delete(path: str) -> None:
+    """A file, a link, or a directory with all that is in it."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def make_directory(path: str) -> None:
+    os.makedirs(path, exist_ok=True)
+
+
+def rename(source: str, target: str) -> None:
+    os.rename(source, target)
+
+
+def real_path(path: str) -> str:
+    return os.path.realpath(path, strict=True)
+
+
+FILE_VERBS: dict[str, Callable[..., Any]] = {
+    "read": read,
+    "write": write,
+    "stat": stat_of,
+    "list": entries,
+    "glob": matches,
+    "exists": exists,
+    "delete": delete,
+    "remove": os.unlink,
+    "mkdir": make_directory,
+    "rename": rename,
+    "realpath": real_path,
+}
+
+
+def on_files(verb: str, args: Any) -> tuple[str, Any]:
+    """("ok", what it gave), or ("error", (errno, path)) of one that the system reported."""
+    try:
+        return "ok", FILE_VERBS[verb](*args)
+    except OSError as error:
+        path = error.filename if type(error.filename) is str else ""
+        return "error", [error.errno or errno.EIO, path]
+
+
+# ---- what its client asks for
+
+_names: Names | None = None
+
+
+def begin(cwd: str) -> None:
+    """In a fresh user process."""
+    global _names
+    os.makedirs(cwd, exist_ok=True)
+    os.chdir(cwd)
+    sys.argv = [""]
+    sys.path.insert(0, "")
+    _names = Names()
+
+
+def prepare(call: Any, cell: Any, remember: Callable[[str, str], None]) -> Callable[[], Any]:
+    """What it returns runs the call of the client's. Its result: (value, names or None)."""
+    meta = call.meta
+    if meta.get("begin") is not None:
+        begin(meta["begin"])
+    names = _names
+    if names is None:
+        raise RuntimeError("the session has not begun")
+    verb = meta["verb"]
+    if verb == "exec":
+        source = str(call.code, "utf-8", "surrogatepass")
+        filename = f"<cell {meta['number']}>"
+        remember(filename, source)
+        meta["sources"][filename] = source
+        return lambda: (names.execute(source, filename), names.news())
+    args, kwargs = call.arguments(cell)
+    if verb == "call":
+        function = call.load_function()
+        return lambda: (names.call(function, args, kwargs), names.news())
+    return lambda: (plain(names, verb, args), names.news())
+
+
+def plain(names: Names, verb: str, args: Any) -> Any:
+    if verb == "get":
+        name = args[0]
+        return ("ok", names.space[name]) if name in names.space else ("missing", None)
+    if verb == "set":
+        names.space[args[0]] = args[1]
+        return None
+    if verb == "delete":
+        return names.space.pop(args[0], RETURN) is not RETURN
+    if verb == "names":
+        return names.listed()
+    return on_files(verb.removeprefix("files."), args)
