@@ -79,6 +79,8 @@ void Broker::Handle(Peer& peer, const Message& message) {
   if (const auto* executed = std::get_if<Executed>(&message))
     return leases_.sessions().OnExecuted(peer, *executed);
   if (const auto* keep = std::get_if<Keep>(&message)) return leases_.sessions().OnKeep(peer, *keep);
+  if (const auto* interrupt = std::get_if<Interrupt>(&message))
+    return leases_.sessions().OnInterrupt(peer, *interrupt);
   if (const auto* restart = std::get_if<Restart>(&message))
     return leases_.sessions().OnRestart(peer, *restart);
   if (const auto* forget = std::get_if<Forget>(&message)) return OnForget(peer.id(), *forget);

@@ -51,6 +51,12 @@ void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
   if (std::exchange(session->armed, false)) entry->pool->EndCall(executed.lease);
 }
 
+void SessionLeases::OnInterrupt(const Peer& peer, const Interrupt& interrupt) {
+  if (FindOf(peer, interrupt.lease) == nullptr) return;
+  if (Pool* pool = context_.pools.Find(context_.book.Find(interrupt.lease)->pool))
+    pool->InterruptUser(interrupt.lease, interrupt.user, interrupt.call);
+}
+
 void SessionLeases::OnRestart(const Peer& peer, const Restart& restart) {
   if (FindOf(peer, restart.lease) == nullptr) return;
   if (Pool* pool = context_.pools.Find(context_.book.Find(restart.lease)->pool))

@@ -36,6 +36,7 @@ class SessionLeases {
   // Messages of clients. What names no lease of that client is ignored: it may just have ended.
   void OnKeep(const Peer& peer, const Keep& keep);
   void OnExecuted(const Peer& peer, const Executed& executed);
+  void OnInterrupt(const Peer& peer, const Interrupt& interrupt);
   void OnRestart(const Peer& peer, const Restart& restart);
   // The limits of its call are the warden's from now on. False: the lease is no session's.
   bool OnStarted(uint64_t cell);

@@ -242,9 +242,15 @@ std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_
   return std::make_unique<PySession>(Live(), key, idle_ms);
 }
 
-CallRecord PySession::Call(const CallRequest& request, const CancelToken* cancel,
-                           const PyOutput& output) {
+CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
+                           const py::object& dialogue) {
   Pending pending;
+  const Dialogue answer = [&](bool asks, const std::string& body) -> std::optional<std::string> {
+    std::optional<std::string> pickled;
+    pending.Run([&] { pickled = dialogue(asks, py::bytes(body)).cast<std::string>(); });
+    return pickled;
+  };
+  if (!dialogue.is_none()) request.dialogue = &answer;
   return Wait(
       client_, pending,
       [&](Client&, CallHooks& hooks) {

@@ -140,7 +140,10 @@ class PySession {
   PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms)
       : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms)) {}
 
-  CallRecord Call(const CallRequest& request, const CancelToken* cancel, const PyOutput& output);
+  // `dialogue(asks, body) -> bytes`, or None: see Dialogue.
+  CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
+                  const py::object& dialogue);
+  void Interrupt() { session_->Interrupt(); }
   bool Restart();
   void Close();
   // In a forked child: the session is the parent's.

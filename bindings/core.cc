@@ -146,17 +146,19 @@ PYBIND11_MODULE(_core, m) {
           "call",
           [](PySession& s, const py::bytes& meta, const py::object& function,
              const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
-             const CancelToken* cancel, const py::object& output, double begun) {
+             const CancelToken* cancel, const py::object& output, double begun,
+             const py::object& dialogue) {
             CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
             bytes.request.identity = {};  // its cell was loaded for no call
             PyOutput shown;
             if (!output.is_none())
               shown = [&](int stream, const py::bytes& text) { output(stream, text); };
-            return MakeResult(s.Call(bytes.request, cancel, shown));
+            return MakeResult(s.Call(bytes.request, cancel, shown, dialogue));
           },
           py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
           py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
-          py::arg("begun") = 0.0)
+          py::arg("begun") = 0.0, py::arg("dialogue") = py::none())
+      .def("interrupt", &PySession::Interrupt)
       .def("restart", &PySession::Restart)
       .def("close", &PySession::Close)
       .def("abandon", &PySession::Abandon)

@@ -23,6 +23,7 @@ constexpr auto kSlowAfter = std::chrono::milliseconds(5);
 // most so much is believed, and nothing unless as much time has passed by our clock.
 constexpr auto kMostLoading = std::chrono::seconds(1);
 constexpr auto kSlowLoading = std::chrono::milliseconds(15);  // the cell reports 20 ms and more
+constexpr auto kInterruptGrace = std::chrono::milliseconds(300);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr size_t kMaxLent = 4;  // segments lent as they are: a cell takes 8 descriptors with a call
@@ -135,6 +136,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   restarted_ = reported_slow_ = false;
   result_memfd_.reset();
   parts_.clear();
+  said_ = said_bytes_ = 0;
+  interrupted_ = false;
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
@@ -265,6 +268,11 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
     outcome_.ended = now;
     return true;
   }
+  if (now >= deadline_ && interrupt_ && !std::exchange(interrupted_, true)) {
+    deadline_ = now + kInterruptGrace;
+    interrupt_();
+    return false;
+  }
   if (now >= deadline_) {
     outcome_ = End(CallStatus::kTimedOut, output);
     return true;
@@ -371,6 +379,11 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
       SendDatagram(socket_.get(), {&part, 1}, {&descriptor, 1});
       return false;
     }
+    case FrameKind::kSay:
+    case FrameKind::kAsk:
+      if (OnSaid(header, payload, request)) return false;
+      outcome.status = CallStatus::kInterrupted;
+      return true;
     case FrameKind::kMisdirected:
       // Send() makes sure that this is not so, and loaded code may lie: if that were believed, it
       // could have its call repeated as if the fault were ours.
@@ -399,8 +412,46 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
       throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);
   }
   outcome.ended = Clock::now();
+  outcome.replied = true;
   TakeResult(outcome, header, payload);
+  if (interrupted_) {
+    if (outcome.status != CallStatus::kRaised) outcome.payload.reset();
+    outcome.status = CallStatus::kTimedOut;
+  }
   if (header.kind == FrameKind::kResult && request.shared()) known_.insert(request.identity);
+  return true;
+}
+
+bool Lease::OnSaid(const FrameHeader& header, std::string_view payload,
+                   const CallRequest& request) {
+  if (request.dialogue == nullptr)
+    throw Error(Code::kProtocol, "the cell says something that nobody asked it for", "", true);
+  const bool in_parts = header.a == kFlagInParts;
+  const uint64_t limit =
+      request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
+  said_bytes_ += header.c;
+  if (header.b != ++said_ || header.a > kFlagInParts || header.a == kFlagInMemfd ||
+      (in_parts && !payload.empty()) || header.c != (in_parts ? parts_.size() : payload.size())) {
+    throw Error(Code::kProtocol, "what the cell says contradicts itself", "", true);
+  }
+  if (said_bytes_ > limit)
+    throw Error(Code::kProtocol, "what it said is larger than result_mb in all", "", true);
+  const std::string body = in_parts ? std::exchange(parts_, {}) : std::string(payload);
+  const bool asks = header.kind == FrameKind::kAsk;
+  const std::optional<std::string> answer = (*request.dialogue)(asks, body);
+  if (!answer) return false;
+  if (!asks) return true;
+  const FrameHeader reply{.kind = FrameKind::kAnswer, .id = call_id_, .b = header.b};
+  if (answer->size() <= kMaxPayload) {
+    const iovec parts[] = {{const_cast<FrameHeader*>(&reply), sizeof reply},
+                           {const_cast<char*>(answer->data()), answer->size()}};
+    SendDatagram(socket_.get(), parts);
+    return true;
+  }
+  const Fd memfd = MakeSealedMemfd("hutch-answer", answer->data(), answer->size());
+  const iovec part{const_cast<FrameHeader*>(&reply), sizeof reply};
+  const int descriptor = memfd.get();
+  SendDatagram(socket_.get(), {&part, 1}, {&descriptor, 1});
   return true;
 }
 

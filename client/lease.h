@@ -53,6 +53,10 @@ struct Buffer {
   bool is_bytes = false;  // a Python bytes object: read-only
 };
 
+// What a call says, and, with `asks`, asks for, while it runs: `body` is data (bindings/decode.h).
+// Returns the pickle that answers it, which is sent if it asked; nullopt: the call is to end.
+using Dialogue = std::function<std::optional<std::string>(bool asks, const std::string& body)>;
+
 struct CallRequest {
   std::string_view meta;
   const Blob* function = nullptr;
@@ -66,6 +70,7 @@ struct CallRequest {
   // calls, and at what age, a cell is replaced. 0: a fresh cell, for this call only.
   uint64_t calls_of_cell = 0;
   Clock::duration age_of_cell{};
+  const Dialogue* dialogue = nullptr;  // nullptr: the call may say nothing
   // The pool has a network: its use is requested from the agent before the outcome is returned.
   bool network = false;
 
@@ -123,7 +128,8 @@ struct CallOutcome {
   std::unique_ptr<Payload> payload;
   CallUsage usage;
   uint64_t result_size = 0;
-  std::string detail;  // of kBroken: what it did
+  bool replied = false;  // the cell sent a reply, also to a call that was interrupted at its limit
+  std::string detail;    // of kBroken: what it did
   // When sending it began; when its reply had come, or it was over without one.
   Clock::time_point sent{}, ended{};
   Output output;
@@ -165,7 +171,13 @@ class Lease {
 
   // The cell is kept for a session, and serves calls of any kind. Calls end as kEnded when its user
   // process ends, which its PID 1 says.
-  void SetKept() { kept_ = true; }
+  // `interrupt`, called at a call's deadline: has it raise KeyboardInterrupt, for which it has a
+  // grace of 0.3 s.
+  void SetKept(std::function<void()> interrupt) {
+    kept_ = true;
+    interrupt_ = std::move(interrupt);
+  }
+  uint32_t call_number() const { return static_cast<uint32_t>(call_id_); }
   // After the end of its user process: all that it still printed. Frames that it sent are dropped.
   void TakeRest(Output& output, const OutputHook& hook);
 
@@ -209,6 +221,8 @@ class Lease {
  private:
   // True when `outcome` is decided.
   bool OnFrame(CallOutcome& outcome, const CallRequest& request);
+  // False: the call is to end.
+  bool OnSaid(const FrameHeader& header, std::string_view payload, const CallRequest& request);
   void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
   void TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload);
   void ReadOutput(int stream, const OutputHook& output);
@@ -229,6 +243,8 @@ class Lease {
   bool reported_slow_ = false;
   bool hung_up_ = false;
   bool kept_ = false;
+  std::function<void()> interrupt_;
+  bool interrupted_ = false;
   std::optional<Sha256Digest> loaded_;
   std::set<Sha256Digest> known_;  // what a shared cell has loaded
   bool stream_ended_[2] = {false, false};
@@ -237,6 +253,8 @@ class Lease {
   uint64_t result_memfd_size_ = 0;
   std::string parts_;  // of a result, as they come
   uint64_t parts_size_ = 0;
+  uint64_t said_ = 0;        // frames of the call's dialogue
+  uint64_t said_bytes_ = 0;  // and their size
 };
 
 }  // namespace hutch

@@ -111,7 +111,6 @@ bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
     parts_.leases.GiveUp(lease, Ending::kNoCall);
     throw;
   }
-  held.lease.SetKept();
   return true;
 }
 
@@ -121,7 +120,9 @@ void Session::Start(const CallRequest& request, const CallHooks& hooks) {
     if (!held) held = parts_.leases.Acquire(key_, request, hooks);
     if (!Keep(*held, hooks)) continue;
     worker_ = held->lease.worker();
+    lease_ = held->lease.id();
     held_ = std::move(held);
+    held_->lease.SetKept([this] { Interrupt(); });
     return;
   }
   throw HeldLeases::CellsEnd();
@@ -129,11 +130,14 @@ void Session::Start(const CallRequest& request, const CallHooks& hooks) {
 
 CallOutcome Session::Await(const CallRequest& request, const CallHooks& hooks) {
   const uint64_t lease = held_->lease.id();
-  return held_->lease.Await(
+  call_ = held_->lease.call_number();
+  CallOutcome outcome = held_->lease.Await(
       request, hooks, [&] { parts_.leases.TellStarted(*held_, request); },
       [&](bool hung_up) {
         return parts_.reports.IsLost(lease, hung_up) || parts_.users.HasEnded(lease);
       });
+  call_ = 0;
+  return outcome;
 }
 
 CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
@@ -157,10 +161,11 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
   try {
     record.outcome = Await(request, hooks);
   } catch (const Error& error) {
+    call_ = 0;
     if (error.code() != Code::kProtocol) throw;
     SetBroken(record, *held_, error);
   }
-  if (IsToBeReplaced(record.outcome.status)) Replace(record, hooks);
+  if (!record.outcome.replied && IsToBeReplaced(record.outcome.status)) Replace(record, hooks);
   CallStats stats = NoteOf(record);
   if (stats.ending == Ending::kUntold) {
     stats.ending = record.report ? EndingOfLimit(record.report->limit) : Ending::kFault;
@@ -194,6 +199,11 @@ void Session::Replace(CallRecord& record, const CallHooks& hooks) {
   ++restarts_;
   // The processes that wrote it are dead, so this is all of it.
   held_->lease.TakeRest(record.outcome.output, hooks.output);
+}
+
+void Session::Interrupt() {
+  const uint32_t call = call_;  // of another one that begins meanwhile, nothing is interrupted
+  if (call != 0) parts_.connection.Tell(hutch::Interrupt{lease_, restarts_, call});
 }
 
 bool Session::Restart() {

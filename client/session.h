@@ -4,9 +4,11 @@
 // process ends (a limit, a crash, Restart()), the cell gets another one: files stay, the state of
 // the interpreter is lost.
 //
-// One thread at a time; its Client outlives it. Not usable after fork() in the child.
+// One thread at a time, but for Interrupt(); its Client outlives it. Not usable after fork() in the
+// child.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -66,6 +68,8 @@ class Session {
 
   // Throws what Client::Call() throws, and kUnavailable where the session is over.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
+  // Has the call that runs raise KeyboardInterrupt. On any thread.
+  void Interrupt();
   // Ends the user process, if there is a cell. False: the session is over.
   bool Restart();
   void Close();  // Nothing can be called any more. Never throws.
@@ -88,7 +92,9 @@ class Session {
   uint64_t idle_ms_;
   std::optional<HeldLease> held_;
   std::string worker_;
-  uint64_t restarts_ = 0;
+  std::atomic<uint64_t> restarts_ = 0;
+  std::atomic<uint64_t> lease_ = 0;
+  std::atomic<uint32_t> call_ = 0;  // the low bits of its id, while it runs
   bool over_ = false;
 };
 

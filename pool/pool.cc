@@ -183,6 +183,11 @@ void Pool::EndCall(uint64_t cell) {
   if (Member* member = workers_.members().OfLeased(cell)) member->worker->cells().EndCall(cell);
 }
 
+void Pool::InterruptUser(uint64_t cell, uint64_t user, uint32_t call) {
+  if (Member* member = workers_.members().OfLeased(cell))
+    member->worker->cells().InterruptUser(cell, user, call);
+}
+
 void Pool::RestartUser(uint64_t cell, uint64_t user) {
   if (Member* member = workers_.members().OfLeased(cell))
     member->worker->cells().RestartUser(cell, user);

@@ -126,6 +126,11 @@ void WorkerCells::EndCall(uint64_t cell) {
   send_({.kind = FrameKind::kArm, .a = kBetweenCalls, .id = cell}, {});
 }
 
+void WorkerCells::InterruptUser(uint64_t cell, uint64_t user, uint32_t call) {
+  if (!cells_.contains(cell)) return;
+  send_({.kind = FrameKind::kInterrupt, .a = call, .id = cell, .b = user}, {});
+}
+
 void WorkerCells::RestartUser(uint64_t cell, uint64_t user) {
   if (!cells_.contains(cell)) return;
   send_({.kind = FrameKind::kRestart, .id = cell, .b = user}, {});

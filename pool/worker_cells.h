@@ -92,6 +92,9 @@ class WorkerCells {
   // each of those. Nothing follows where it cannot be kept.
   void Keep(uint64_t cell);
   void EndCall(uint64_t cell);  // no call runs in a kept cell from now on, until it is armed
+  // Has the call with these low bits of its id raise KeyboardInterrupt, if it still runs, and
+  // `user` user processes have ended before.
+  void InterruptUser(uint64_t cell, uint64_t user, uint32_t call);
   // Ends the user process of a kept cell, if `user` of them have ended before.
   void RestartUser(uint64_t cell, uint64_t user);
   void Discard(uint64_t cell);  // as Kill; a cell that is being made ends as soon as it is ready

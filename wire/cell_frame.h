@@ -78,6 +78,13 @@
 //     payload = CallUsage, and, where the cell knows it, the body of a map {path} of the value that
 //     is too large.
 //
+// kSay         cell -> client   something for the caller, while its call runs
+//     Only of a call that may. b = its number among those and kAsk of the call, from 1; c = size of
+//     the body. payload = the body (decode.h); with a = kFlagInParts it lies in the kPart frames
+//     before. At most kMostInParts.
+// kAsk         cell -> client   as kSay; the call waits for the kAnswer with that number
+// kAnswer      client -> cell   b = that of the kAsk
+//     payload = a pickle, or one descriptor: a sealed memfd with it.
 // kUserEnded   cell -> client
 //     Only of a kept cell, and only a hint: its user process has ended, and the agent has been told
 //     how. No payload; id = 0.
@@ -99,6 +106,8 @@
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kKeep        id = cell id: from kKept on it outlives its user process: when that ends, for a limit
 //     too, its other processes are killed, kUserExit follows, and kUserReady of a new one
+// kInterrupt   id = cell id, of a kept cell: SIGINT with the value a, the low 32 bits of a call's id, to
+//     its user process, if b of them have ended before
 // kRestart     id = cell id, of a kept cell: kill its user process, if b of them have ended before
 // kRetire      make no more; kill every cell and exit 0
 // kConfigure   payload = lines KEY=value, each with a zero byte at its end: what the worker is for
@@ -179,6 +188,9 @@ enum class FrameKind : uint8_t {
   kPart = 11,
   kMisdirected = 12,
   kUserEnded = 13,
+  kSay = 14,
+  kAsk = 15,
+  kAnswer = 16,
 
   kMakeSlot = 32,
   kMakeCell = 33,
@@ -190,6 +202,7 @@ enum class FrameKind : uint8_t {
   kPing = 39,
   kKeep = 40,
   kRestart = 41,
+  kInterrupt = 42,
 
   kOpenStream = 48,
   kStream = 49,

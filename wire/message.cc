@@ -196,6 +196,10 @@ void serialize(A& a, Executed& m) {
   a(m.lease, m.note);
 }
 template <class A>
+void serialize(A& a, Interrupt& m) {
+  a(m.lease, m.user, m.call);
+}
+template <class A>
 void serialize(A& a, Restart& m) {
   a(m.lease, m.user);
 }

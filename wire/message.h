@@ -29,6 +29,7 @@
 //                                  <-  Answer    it does
 //   (a call, as above; Started as above)
 //   Executed                       ->            the call is over
+//   Interrupt                      ->            a call that runs raises KeyboardInterrupt
 //   Restart                        ->            ends the user process
 //                                  <-  UserEnded whenever it has ended, with the warden's report
 //                                  <-  UserReady the cell has another one
@@ -175,6 +176,11 @@ struct Executed {  // a call of a kept lease is over; its limits hold no more
   uint64_t lease = 0;
   CallStats note;
 };
+struct Interrupt {  // the call with these low bits of its id, if it still runs
+  uint64_t lease = 0;
+  uint64_t user = 0;  // as in Restart
+  uint32_t call = 0;
+};
 struct Restart {
   uint64_t lease = 0;
   uint64_t user = 0;  // how many user processes of the cell have ended: this one is ended, no later
@@ -242,8 +248,8 @@ struct Failed {
 };
 
 using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, LeaseEnded, Ask, Keep,
-                             Executed, Restart, Welcome, Progress, PoolReady, Leased, Report,
-                             UserEnded, UserReady, Answer, Failed>;
+                             Executed, Interrupt, Restart, Welcome, Progress, PoolReady, Leased,
+                             Report, UserEnded, UserReady, Answer, Failed>;
 
 std::string EncodeMessage(const Message& message);
 Message DecodeMessage(std::string_view bytes);  // throws kProtocol

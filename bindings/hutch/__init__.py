@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hutch._calls.future import SandboxFuture as SandboxFuture
     from hutch._cancelled import SandboxCancelled as SandboxCancelled
     from hutch._carry.functions import Carried as Carried
+    from hutch._dialogue import StopExec as StopExec
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
         AnnotationWarning as AnnotationWarning,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
         status as status,
         status_aio as status_aio,
     )
+    from hutch._tools import Tool as Tool
 
 __version__: str  # CMakeLists.txt has it
 
@@ -92,6 +94,7 @@ _PLACES = {
     "_options.environment": "Environment",
     "_explain": "explain",
     "_carry.functions": "Carried",
+    "_dialogue": "StopExec",
     "_executor": "Executor",
     "_calls.future": "SandboxFuture",
     "_options.mounts": "Mount",
@@ -102,6 +105,7 @@ _PLACES = {
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_session": "Session",
+    "_tools": "Tool",
     "_status": "PoolStatus Status close close_aio doctor doctor_aio metrics metrics_aio status "
     "status_aio",
 }
@@ -145,6 +149,8 @@ __all__ = [
     "SessionBusy",
     "SessionNotFound",
     "Status",
+    "StopExec",
+    "Tool",
     "Usage",
     "agent",
     "close",

@@ -184,7 +184,14 @@ class Session:
         cancel: Cancel | None = None,
         output: Callable[[int, bytes], None] | None = None,
         begun: float = 0.0,
-    ) -> CallResult: ...
+        dialogue: Callable[[bool, bytes], bytes] | None = None,
+    ) -> CallResult:
+        """`dialogue(asks, body)` is called with what the cell says while it runs, as data; what it
+        returns, a pickle, answers what the cell asks. What it raises ends the call.
+        """
+    def interrupt(self) -> None:
+        """Has the call that runs raise KeyboardInterrupt. On any thread."""
+
     def restart(self) -> bool:
         """Ends the interpreter. False: the session is over."""
     def close(self) -> None: ...

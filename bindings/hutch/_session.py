@@ -13,7 +13,7 @@ import pickle
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hutch import _core
@@ -22,6 +22,7 @@ from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
 from hutch._calls.target import Target
 from hutch._carry import arguments
 from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
+from hutch._dialogue import Dialogue
 from hutch._errors import SandboxError, SandboxStartupError, SessionBusy
 from hutch._faults import from_core
 from hutch._options.checks import _optional_sec, _text, quoted
@@ -29,6 +30,7 @@ from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 from hutch._outcome import Outcome
 from hutch._session_files import SessionFiles, content_of
+from hutch._tools import Tool, tools_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -73,6 +75,9 @@ class Session:
     `files`: put there at the start, by path: str, bytes, or the path of a file or directory of the
     host as a `pathlib.Path`. `cwd`: the working directory inside, to which relative paths refer.
     `idle_sec`: a session that is not used for so long (default 600 s) is ended; None: never.
+    `tools`: functions of the host that its code may call, or `Tool`s. `on_input(prompt)` answers
+    `input()`, which otherwise raises EOFError. `on_display(forms)` gets what is shown, as it comes;
+    `outcome.display` has it all.
     `keywords`: those of `@sandbox`. `timeout_sec`, `cpu_sec`, `output_mb` and `result_mb` hold for
     each call, the others for the session. Nothing is started before the first call.
 
@@ -92,6 +97,9 @@ class Session:
         files: Mapping[str, Any] | None = None,
         cwd: str = "/work",
         idle_sec: float | None = 600.0,
+        tools: Iterable[Callable[..., Any] | Tool] = (),
+        on_input: Callable[[str], str] | None = None,
+        on_display: Callable[[dict[str, Any]], object] | None = None,
         **keywords: Unpack[Keywords],
     ) -> None:
         options = with_keywords(NORMAL, keywords)
@@ -110,6 +118,9 @@ class Session:
         self._files = dict(self._initial)  # that are still to be put there
         self._cwd = cwd
         self._idle_ms = 0 if idle is None else milliseconds(idle)
+        self._tools = tools_of(tools)
+        self._on_input = on_input
+        self._on_display = on_display
         self._targets: dict[tuple[Any, ...], SessionTarget] = {(): SessionTarget(options)}
         self._core: _core.Session | None = None
         self._pool: PreparedPool | None = None
@@ -194,8 +205,18 @@ class Session:
 
     # ---- its life ----
 
+    def interrupt(self) -> None:
+        """Has the code that runs raise KeyboardInterrupt, from another thread. Nothing happens
+        where none runs.
+        """
+        core = self._core
+        if core is not None and core.started and self._busy.locked():
+            core.interrupt()
+
     def reset(self, files: bool = False) -> None:
-        """A fresh interpreter. `files`: with a fresh directory, too, and the `files` of the start."""
+        """A fresh interpreter. `files`: with a fresh directory, too, which has the `files` of the
+        start.
+        """
         with self._one_call():
             if self._core is None:
                 return
@@ -318,9 +339,10 @@ class Session:
             streams = Streams(options, bool(options.echo))
         fields: dict[str, Any] = {"mode": "session", "verb": verb, "keep": True, "number": number}
         if not self._begun:
-            fields["begin"] = self._cwd
+            fields["begin"] = (self._cwd, [(one.name, one.stub()) for one in self._tools.values()])
         fields["cpu_ms"] = target.terms.cpu_ms
         fields["result_bytes"] = target.terms.result_bytes
+        talk = Dialogue(self._tools, self._on_input, self._on_display)
         pickled = time.monotonic()
         known: float | None = None
 
@@ -339,6 +361,7 @@ class Session:
                 None,
                 None if streams is None else streams.feed,
                 begun + (known - pickled),
+                talk.answer,
             )
             result.environment_sec = known - pickled
             return result
@@ -364,7 +387,9 @@ class Session:
         if streams is not None:
             streams.finish()
         assert self._pool is not None
-        return self._reply(target, result, self._pool, args, kwargs)
+        reply = self._reply(target, result, self._pool, args, kwargs)
+        reply.outcome.display = talk.displayed
+        return reply
 
     def _reply(
         self,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The install step of an environment's build: resolve, download, install. Runs as PID 1 of a builder
-container.
+"""The install step of an environment's build: resolve, download, install. Runs as PID 1 of a
+builder container.
 
     python3 -I -S install.py DIR
     python3 -I -S install.py --check DIR
 
-DIR holds `install.json` (what to install and from where; deleted once read, it may hold credentials).
-Into DIR go `tree/` (the packages), `lock.txt` (versions and hashes) and `report.jsonl`: one JSON
-object a line, for the agent that reads it as it grows:
+DIR holds `install.json` (what to install and from where; deleted once read, as it may hold
+credentials). Into DIR go `tree/` (the packages), `lock.txt` (versions and hashes) and
+`report.jsonl`: one JSON object a line, for the agent that reads it as it grows:
 
     {"stage": "resolve" | "download" | "install", "text": str, "done": number, "total": number}
     {"failed": stage, "log": str}                                                   the end, or

@@ -264,6 +264,18 @@ void Warden::EndCall(Cell* cell, uint32_t limit) {
   syscall(SYS_pidfd_send_signal, cell->user, SIGKILL, nullptr, 0);
 }
 
+void Warden::InterruptUser(const Cell& cell, const FrameHeader& interrupt) const {
+  if (!cell.kept || cell.state != CellState::kReady || cell.end != kEndedItself ||
+      interrupt.b != cell.users_ended) {
+    return;
+  }
+  siginfo_t info{};
+  info.si_signo = SIGINT;
+  info.si_code = SI_QUEUE;
+  info.si_value.sival_int = static_cast<int>(interrupt.a);
+  syscall(SYS_pidfd_send_signal, cell.user, SIGINT, &info, 0);
+}
+
 // What a dying namespace reaps by itself is in nobody's rusage.
 void Warden::TakeLastMeasurement(Cell* cell) {
   if (cell->armed_us == 0) return;

@@ -204,6 +204,9 @@ void Warden::OnAgent() {
       case FrameKind::kKeep:
         OnKeep(header);
         break;
+      case FrameKind::kInterrupt:
+        if (Slot* slot = FindCell(header.id)) InterruptUser(slot->cell, header);
+        break;
       case FrameKind::kRestart:
         Reap();
         if (Slot* slot = FindCell(header.id);

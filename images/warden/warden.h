@@ -174,6 +174,7 @@ class Warden {
   void FreeSlot(int number);
   void OnCellDeath(int number, const rusage& usage);
   void OnUserEnd(int number, int status);
+  void InterruptUser(const Cell& cell, const FrameHeader& interrupt) const;
   void OnCellReady(int number, pid_t user);
   CellReport ReportOf(const Cell& cell, uint64_t cpu_us) const;
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);

@@ -167,6 +167,7 @@ class Call:
         self.code: Any  # a pickle, text, or a Text
         known, self.function, self.code, _ = loaded or (meta, None, function, False)
         self.meta = meta_of(meta if known is None else known)
+        self.id = 0
         self._arguments: Any = self._map() if arguments is None else arguments
         self._places: Any = self._map() if places is None else places
 
@@ -252,6 +253,7 @@ class Worker:
         try:
             call = Call(sections, descriptors, self.loaded.get(key))
             meta = call.meta
+            call.id = call_id
             if meta["mode"] == "session":
                 meta["sources"] = sources  # as they are, once it is prepared
             else:
@@ -283,7 +285,7 @@ class Worker:
         meta = meta_of(meta)
         try:
             most = meta.get("result_bytes") or 1 << 62
-            self.reply_value(call_id, value, most, meta["mode"] == "session")
+            self.reply_value(call_id, value, most, meta if meta["mode"] == "session" else None)
         except BaseException as error:
             self.fail(call_id, error, meta)
 
@@ -309,7 +311,7 @@ class Worker:
         if mode == "program":
             return self.prepare_program(call)
         if mode == "session":
-            return session.prepare(call, self.cell, remember_source)
+            return session.prepare(call, call.id, self, flush_streams, remember_source)
         if "reads_sources" in meta:
             for filename, text in meta["sources"].items():
                 remember_source(filename, text)
@@ -421,16 +423,22 @@ class Worker:
 
     # ---- replying ----
 
-    def reply_value(self, call_id: int, value: Any, max_bytes: int, paired: bool = False) -> None:
-        """`paired`: the value is the first of a pair."""
+    def reply_value(
+        self, call_id: int, value: Any, max_bytes: int, of_session: Meta | None = None
+    ) -> None:
+        """`of_session`: its meta data; the value is then the first of a pair."""
         cell = self.cell
 
         def path_of(error: Any) -> Any:
-            return error.path.replace("result[0]", "result", 1) if paired else error.path
+            return error.path.replace("result[0]", "result", 1) if of_session else error.path
 
         try:
             payload = encoding.encode(value, max_bytes)
         except encoding.Unencodable as error:
+            instead = of_session and session.shown_instead(of_session, call_id, value)
+            if instead:
+                self.reply_value(call_id, instead, max_bytes, of_session)
+                return
             fields = {
                 "path": path_of(error),
                 "type": error.type_name,

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -163,6 +164,39 @@ PyObject* Encoded(PyObject*, PyObject*) {
 
 PyObject* HitLimit(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "I", &measured.limit)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// The low bits of the id of the call that runs and may be interrupted; 0: none may.
+volatile sig_atomic_t interruptible = 0;
+
+void OnInterrupt(int, siginfo_t* info, void*) {
+  if (info->si_code == SI_QUEUE && interruptible != 0 && info->si_value.sival_int == interruptible)
+    PyErr_SetInterrupt();
+}
+
+PyObject* TakeInterrupts(PyObject*, PyObject*) {
+  struct sigaction action{};
+  action.sa_sigaction = OnInterrupt;
+  action.sa_flags = SA_SIGINFO;
+  if (sigaction(SIGINT, &action, nullptr) != 0) return RaiseErrno();
+  Py_RETURN_NONE;
+}
+
+PyObject* BeginInterruptible(PyObject*, PyObject* args) {
+  unsigned long long id;
+  if (!PyArg_ParseTuple(args, "K", &id)) return nullptr;
+  interruptible = static_cast<int>(static_cast<uint32_t>(id));
+  Py_RETURN_NONE;
+}
+
+// An interrupt that came too late to be raised is dropped here.
+PyObject* EndInterruptible(PyObject*, PyObject*) {
+  interruptible = 0;
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  if (PyErr_CheckSignals() != 0) PyErr_Clear();
+  PyErr_Restore(type, error, traceback);
   Py_RETURN_NONE;
 }
 
@@ -359,6 +393,11 @@ PyMethodDef frame_methods[] = {
     {"hit_limit", HitLimit, METH_VARARGS, "hit_limit(limit): what ended the call"},
     {"reply", Reply, METH_VARARGS,
      "reply(fd, kind, a, id, b, c, body=b''): one frame, what was measured before the body"},
+    {"take_interrupts", TakeInterrupts, METH_NOARGS,
+     "SIGINT interrupts the call that it names, and no other"},
+    {"begin_interruptible", BeginInterruptible, METH_VARARGS,
+     "begin_interruptible(call id): that call may be interrupted"},
+    {"end_interruptible", EndInterruptible, METH_NOARGS, "no call may be interrupted"},
     {"cpu_used", CpuUsed, METH_NOARGS, "cpu_used() -> microseconds of this process"},
     {nullptr, nullptr, 0, nullptr},
 };

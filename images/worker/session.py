@@ -7,7 +7,6 @@ any of it. One thread.
 """
 
 from __future__ import annotations
-
 import __future__
 
 import ast
@@ -22,10 +21,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import dialogue as talk
+
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 RETURN = "__hutch_return__"  # of builtins: what a `return` outside a function raises
 MOST_NAMES = 10_000  # that the client is told of
+MOST_TEXT = 10_000  # characters of a value that is shown and not returned
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _FEATURES = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
 _builtins = vars(builtins)
@@ -111,7 +113,14 @@ class Names:
         if self.loop is None or self.loop.is_closed():
             self.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self.loop)
-        return self.loop.run_until_complete(coroutine)
+        task = self.loop.create_task(coroutine)
+        try:
+            return self.loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():  # it was interrupted, and would go on in the next one
+                task.cancel()
+                self.loop.run_until_complete(asyncio.wait([task]))
+            raise
 
     def call(self, function: Any, args: Any, kwargs: Any) -> Any:
         """With the session's globals; what the function brings of its own fills gaps."""
@@ -282,39 +291,107 @@ def on_files(verb: str, args: Any) -> tuple[str, Any]:
 
 # ---- what its client asks for
 
-_names: Names | None = None
+
+class State:
+    """Of the user process, once its session has begun."""
+
+    def __init__(self, cell: Any, fd: int, flush: Callable[[], None], tools: Any) -> None:
+        cell.take_interrupts()
+        self.names = Names()
+        self.dialogue = talk.Dialogue(cell, fd, flush)
+        talk.add_display(self.dialogue, self.names.space)
+        talk.add_tools(self.dialogue, tools, self.names.space)
+        self.names.own |= self.names.space.keys()
+
+    def execute(self, source: str, filename: str) -> tuple[Any, list[str] | None]:
+        talk.prepare_figures(self.dialogue)
+        value = self.names.execute(source, filename)
+        talk.show_figures(self.dialogue)
+        if talk.is_rich(value):
+            self.dialogue.say("display", talk.bundle_of(value))
+        return value, self.names.news()
+
+    def show_instead(self, call_id: int, value: Any) -> tuple[None, list[str] | None]:
+        """Of a value that is no data: what is shown, and returned, in place of it."""
+        self.dialogue.call_id = call_id
+        try:
+            if not talk.is_rich(value):
+                self.dialogue.say("display", {"text/plain": repr(value)[:MOST_TEXT]})
+        finally:
+            self.dialogue.end()
+        return None, None
 
 
-def begin(cwd: str) -> None:
+_state: State | None = None
+
+
+def begin(cwd: str, cell: Any, fd: int, flush: Callable[[], None], tools: Any) -> State:
     """In a fresh user process."""
-    global _names
+    global _state
     os.makedirs(cwd, exist_ok=True)
     os.chdir(cwd)
     sys.argv = [""]
     sys.path.insert(0, "")
-    _names = Names()
+    _state = State(cell, fd, flush, tools)
+    return _state
 
 
-def prepare(call: Any, cell: Any, remember: Callable[[str, str], None]) -> Callable[[], Any]:
+def prepare(
+    call: Any,
+    call_id: int,
+    worker: Any,
+    flush: Callable[[], None],
+    remember: Callable[[str, str], None],
+) -> Callable[[], Any]:
     """What it returns runs the call of the client's. Its result: (value, names or None)."""
     meta = call.meta
+    state = _state
     if meta.get("begin") is not None:
-        begin(meta["begin"])
-    names = _names
-    if names is None:
+        cwd, tools = meta["begin"]
+        state = begin(cwd, worker.cell, worker.fd, flush, tools)
+    if state is None:
         raise RuntimeError("the session has not begun")
+    run = verb_of(state, call, worker.cell, remember)
+    dialogue = state.dialogue
+
+    def talking() -> Any:
+        dialogue.begin(call_id)
+        try:
+            worker.cell.begin_interruptible(call_id)
+            try:
+                return run()
+            finally:
+                worker.cell.end_interruptible()
+        finally:
+            if dialogue.pid == os.getpid():
+                dialogue.end()
+
+    return talking
+
+
+def verb_of(
+    state: State, call: Any, cell: Any, remember: Callable[[str, str], None]
+) -> Callable[[], Any]:
+    meta, names = call.meta, state.names
     verb = meta["verb"]
     if verb == "exec":
         source = str(call.code, "utf-8", "surrogatepass")
         filename = f"<cell {meta['number']}>"
         remember(filename, source)
         meta["sources"][filename] = source
-        return lambda: (names.execute(source, filename), names.news())
+        return lambda: state.execute(source, filename)
     args, kwargs = call.arguments(cell)
     if verb == "call":
         function = call.load_function()
         return lambda: (names.call(function, args, kwargs), names.news())
     return lambda: (plain(names, verb, args), names.news())
+
+
+def shown_instead(meta: Any, call_id: int, pair: Any) -> Any:
+    """What is returned in place of a pair whose value is no data; None: nothing is."""
+    if _state is None or meta["verb"] != "exec":
+        return None
+    return _state.show_instead(call_id, pair[0])[0], pair[1]
 
 
 def plain(names: Names, verb: str, args: Any) -> Any:

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import os
 import pathlib
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 import hutch
-from hutch import Session
+from hutch import Session, Tool
 
 MAKES_A_FORK_BOMB = """
 import os, signal
@@ -128,7 +130,9 @@ def test_what_a_session_defines_can_be_pickled_and_forked(s: Session) -> None:
 
 
 def test_a_forked_child_that_comes_back_does_not_answer_for_its_parent(s: Session) -> None:
-    outcome = s.exec("import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n'child' if pid == 0 else 'parent'")
+    outcome = s.exec(
+        "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n'child' if pid == 0 else 'parent'"
+    )
     assert outcome.value == "parent"
     assert s.exec("1").value == 1
 
@@ -165,12 +169,13 @@ def test_a_function_is_called_with_the_sessions_names(s: Session) -> None:
     assert s.call(ordered, reverse=True) == [3, 2, 1]
 
 
-def test_a_value_that_is_no_data_says_where(s: Session) -> None:
-    outcome = s.exec("{'a': [1, lambda: 0]}")
+def test_a_value_that_is_no_data_is_shown_and_not_returned(s: Session) -> None:
+    outcome = s.exec("x = {'a': [1, lambda: 0]}\nx")
+    assert outcome.ok and outcome.value is None
+    assert "<function <lambda>" in outcome.display[0]["text/plain"]
     with pytest.raises(hutch.SerializationError) as caught:
-        outcome.unwrap()
-    assert caught.value.path == "result['a'][1]" or caught.value.path == 'result["a"][1]'
-    assert s.exec("1").value == 1
+        s["x"]
+    assert caught.value.path.endswith("['a'][1]") or caught.value.path.endswith('["a"][1]')
 
 
 # ---- limits: names are lost, files never
@@ -245,8 +250,9 @@ def test_what_a_dead_interpreter_leaves_is_cleared_away(s: Session) -> None:
         "p = subprocess.Popen(['sleep', '1000']); os.kill(p.pid, signal.SIGSTOP)"
     )
     assert ends_by_time(s).restarted
-    assert s.exec("import os; [p for p in os.listdir('/proc') if p.isdigit() and int(p) > 2]").value is not None
-    left = s.exec("[open(f'/proc/{p}/comm').read() for p in os.listdir('/proc') if p.isdigit()]").value
+    left = s.exec(
+        "import os\n[open(f'/proc/{p}/comm').read() for p in os.listdir('/proc') if p.isdigit()]"
+    ).value
     assert "sleep\n" not in left
 
 
@@ -425,3 +431,210 @@ def test_wrong_keywords_are_refused() -> None:
         Session(no_such=1)  # type: ignore[call-arg]
     with Session(memory_mb=256) as s, pytest.raises(TypeError, match="memory_mb"):
         s.exec("1", memory_mb=5)
+
+
+# ---- tools
+
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: float = 0.5
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def add(a: int, b: int = 1) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def move(point: Point, colors: list[Color], how: Literal["up", "down"] = "up") -> dict[str, Any]:
+    return {"x": point.x, "colors": [one.name for one in colors], "how": how}
+
+
+def fails(text: str) -> None:
+    raise ValueError(text)
+
+
+def echo(text: str) -> str:
+    return text
+
+
+def test_a_tool_is_a_function_inside() -> None:
+    with Session(tools=[add, move, fails, echo], memory_mb=256) as s:
+        assert s.exec("add(1, b=2)").value == 3
+        assert s.exec("from hutch_tools import call, search, add as plus\nplus(1)").value == 2
+        assert s.exec("search('two numbers'), call('add', 5)").value == (["add"], 6)
+        assert s.exec("add.__doc__").value == "Adds two numbers."
+        assert s.exec("move({'x': 1}, ['red', 'blue'], how='down')").value == {
+            "x": 1,
+            "colors": ["RED", "BLUE"],
+            "how": "down",
+        }
+        assert s.names() == ["call", "search", "plus"]
+        assert s.exec("sum(add(i) for i in range(100))").value == 5050
+        assert s.exec("'x' * 1_000_000 == echo('x' * 1_000_000)").value is True
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "text"),
+    [
+        ("add('1')", "TypeError", "a must be int, not str"),
+        ("add(True)", "TypeError", "a must be int, not bool"),
+        ("add()", "TypeError", "missing a required argument"),
+        ("add(1, c=2)", "TypeError", "unexpected keyword"),
+        ("move({'z': 1}, [])", "TypeError", "no field 'z'"),
+        ("move({'x': 1}, ['green'])", "ValueError", "must be one of 'red', 'blue'"),
+        ("move({'x': 1}, [], 'left')", "ValueError", "'up', 'down'"),
+        ("fails('no')", "ValueError", "no"),
+        ("add(lambda: 1)", "Unencodable", ""),
+        ("import hutch_tools; hutch_tools.call('other')", "RuntimeError", "no tool 'other'"),
+    ],
+)
+def test_a_tool_gets_what_it_is_annotated_with(source: str, kind: str, text: str) -> None:
+    with Session(tools=[add, move, fails], memory_mb=256) as s:
+        outcome = s.exec(source)
+        assert outcome.error is not None and outcome.error.type == kind
+        assert text in outcome.error.message
+        assert s.exec("add(1)").value == 2
+
+
+def test_what_a_tool_raises_is_raised_inside_by_its_type() -> None:
+    with Session(tools=[fails], memory_mb=256) as s:
+        source = "try:\n  fails('why')\nexcept ValueError as error:\n  return str(error)"
+        assert s.exec(source).value == "why"
+
+
+def test_a_tool_may_be_limited_approved_and_end_the_exec() -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    def approve(name: str, arguments: dict[str, Any]) -> bool:
+        asked.append((name, arguments))
+        return bool(arguments["a"] < 10)
+
+    def stop(why: str) -> None:
+        raise hutch.StopExec(why)
+
+    tools = [Tool(add, max_calls=2), Tool(add, name="plus", approve=approve), stop]
+    with Session(tools=tools, memory_mb=256) as s:
+        assert s.exec("add(1); add(1); add(1)").error is not None
+        assert s.exec("add(1)").value == 2
+        assert s.exec("plus(1)").value == 2 and asked == [("plus", {"a": 1})]
+        outcome = s.exec("plus(10)")
+        assert outcome.error is not None and outcome.error.type == "PermissionError"
+        outcome = s.exec("x = 1\nstop('now')\nx = 2")
+        assert outcome.error is not None and outcome.error.type == "StopExec"
+        assert s["x"] == 1
+
+
+def test_threads_inside_may_call_tools() -> None:
+    with Session(tools=[add], memory_mb=256) as s:
+        outcome = s.exec(
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "with ThreadPoolExecutor(4) as pool: r = list(pool.map(add, range(50)))\nsum(r)"
+        )
+        assert outcome.value == 1275
+
+
+def test_a_tool_is_refused_where_no_exec_runs() -> None:
+    with Session(tools=[add], memory_mb=256) as s:
+        s.exec(
+            "import threading, time\nfound = []\n"
+            "def later():\n  time.sleep(0.3)\n"
+            "  try: found.append(add(1))\n  except RuntimeError as e: found.append(str(e))\n"
+            "threading.Thread(target=later).start()"
+        )
+        time.sleep(0.6)
+        assert "only while a call" in s.exec("found[0]").value
+        child = (
+            "import os\nif os.fork() == 0:\n  try: add(1)\n  except RuntimeError: os._exit(7)\n"
+            "os.waitstatus_to_exitcode(os.wait()[1])"
+        )
+        assert s.exec(child).value == 7
+
+
+def test_a_tool_without_annotations_is_refused_at_once() -> None:
+    def bare(x):  # type: ignore[no-untyped-def]
+        return x
+
+    with pytest.raises(TypeError, match="no annotation"):
+        Session(tools=[bare])
+    with pytest.raises(ValueError, match="two tools"):
+        Session(tools=[add, add])
+
+
+def test_what_a_tool_calls_may_end_the_exec() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with Session(tools=[interrupt], memory_mb=256) as s:
+        with pytest.raises(KeyboardInterrupt):
+            s.exec("interrupt()")
+        assert s.exec("1 + 1").value == 2
+
+
+# ---- what is shown, and input
+
+
+def test_what_is_shown_arrives_by_type() -> None:
+    seen: list[dict[str, Any]] = []
+    with Session(memory_mb=256, on_display=seen.append) as s:
+        outcome = s.exec(
+            "class Rich:\n  def _repr_html_(self): return '<b>x</b>'\n"
+            "  def _repr_png_(self): return b'PNG'\n  def __repr__(self): return 'Rich'\n"
+            "display(Rich(), 5)\ndisplay({'text/latex': '$x$'}, raw=True)\nRich()"
+        )
+        html = {"text/html": "<b>x</b>", "image/png": b"PNG", "text/plain": "Rich"}
+        assert outcome.display == [html, {"text/plain": "5"}, {"text/latex": "$x$"}, html]
+        assert seen == outcome.display
+        assert s.exec("1").display == []
+
+
+def test_input_is_answered_or_at_its_end() -> None:
+    with Session(memory_mb=256, on_input=lambda prompt: prompt.upper()) as s:
+        assert s.exec("input('name')").value == "NAME"
+    with Session(memory_mb=256) as s:
+        outcome = s.exec("input()")
+        assert outcome.error is not None and outcome.error.type == "EOFError"
+
+
+def test_displays_are_bounded(s: Session) -> None:
+    outcome = s.exec("for i in range(20_000): display(i)", timeout_sec=60)
+    assert outcome.ok and len(outcome.display) == 10_000
+    assert s.exec("1").value == 1
+
+
+# ---- lies
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "frame(14, number=7)",  # of another number
+        "frame(14, id=1)",  # of another call
+        "frame(15, size=1 << 40)",
+        "frame(77)",
+        "frame(13, id=0)",  # that its own process has ended
+        "frame(2)",
+    ],
+)
+def test_a_forged_frame_costs_the_session_its_names_at_most(source: str) -> None:
+    forge = (
+        "import socket, struct, gc\n"
+        "talk = next(o for o in gc.get_objects() if type(o).__name__ == 'Dialogue')\n"
+        "def frame(kind, id=None, number=1, size=0):\n"
+        "  id = talk.call_id if id is None else id\n"
+        "  head = struct.pack('<HBBIQQQ', 0x4348, 3, kind, 0, id, number, size)\n"
+        "  socket.socket(fileno=3).send(head)\n"
+    )
+    with Session(memory_mb=256, timeout_sec=10) as s:
+        s.exec("x = 1")
+        begun = time.monotonic()
+        outcome = s.exec(forge + source)
+        assert outcome.ok or outcome.restarted, outcome
+        assert time.monotonic() - begun < 8
+        assert s.exec("2 + 2").value == 4

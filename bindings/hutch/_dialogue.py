@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session's code says and asks for while it runs: tools, `input()`, and what it shows.
+
+All of it comes from the sandbox: it is decoded as data, and each field may be anything.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hutch import _core
+from hutch._tools import Tool
+
+_MOST = 64 << 20  # bytes of memory that one message may take, once it is decoded
+_MOST_SHOWN = 10_000  # forms that are kept of one call
+_MOST_FORMS = 32  # of one thing that is shown
+
+
+class StopExec(BaseException):
+    """Raised by a tool: ends the code that called it."""
+
+
+class Dialogue:
+    """Of one call. `displayed`: what it showed, as dicts of forms by type of media."""
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        on_input: Callable[[str], str] | None,
+        on_display: Callable[[dict[str, Any]], object] | None,
+    ) -> None:
+        self.displayed: list[dict[str, Any]] = []
+        self._tools = tools
+        self._on_input = on_input
+        self._on_display = on_display
+        self._calls: dict[str, int] = {}
+        self._stopped = False
+
+    def answer(self, asks: bool, body: bytes) -> bytes:
+        """The pickle that is sent back. What it raises ends the call, and its process with it."""
+        try:
+            content = _core.decode(body, len(body), {}, _MOST)
+        except _core.DecodeError as error:
+            return _error(f"this cannot be sent: {error}")
+        if type(content) is not list or not content or type(content[0]) is not str:
+            return _error("a message of this kind is not known")
+        if self._stopped:
+            raise StopExec
+        topic, rest = content[0], content[1:]
+        if topic == "display":
+            self._display(rest)
+            return b""
+        if not asks:
+            return b""
+        if topic == "tool" and len(rest) == 3:
+            return self._call_tool(*rest)
+        if topic == "input" and len(rest) == 1 and type(rest[0]) is str:
+            return self._input(rest[0])
+        return _error("a message of this kind is not known")
+
+    def _display(self, rest: list[Any]) -> None:
+        if len(rest) != 1 or type(rest[0]) is not dict or len(self.displayed) >= _MOST_SHOWN:
+            return
+        forms = {
+            name: form
+            for name, form in list(rest[0].items())[:_MOST_FORMS]
+            if type(name) is str and type(form) in (str, bytes, dict, list)
+        }
+        if not forms:
+            return
+        self.displayed.append(forms)
+        if self._on_display is not None:
+            self._on_display(forms)
+
+    def _input(self, prompt: str) -> bytes:
+        if self._on_input is None:
+            return _error("nobody answers input() in this session", "EOFError")
+        return pickle.dumps(("ok", str(self._on_input(prompt))), 5)
+
+    def _call_tool(self, name: Any, args: Any, kwargs: Any) -> bytes:
+        tool = self._tools.get(name) if type(name) is str else None
+        if tool is None or type(args) is not list or type(kwargs) is not dict:
+            return _error(f"there is no tool {str(name)[:100]!r}: {', '.join(self._tools)}")
+        self._calls[tool.name] = self._calls.get(tool.name, 0) + 1
+        if tool.max_calls is not None and self._calls[tool.name] > tool.max_calls:
+            return _error(f"{tool.name}() may be called {tool.max_calls} times in one exec")
+        try:
+            value = tool.invoke(args, kwargs)
+        except StopExec:
+            self._stopped = True
+            return pickle.dumps(("stop", None), 5)
+        except Exception as error:
+            return _error(str(error), type(error).__name__)
+        try:
+            return pickle.dumps(("ok", value), 5)
+        except Exception as error:
+            return _error(f"the result of {tool.name}() cannot be sent: {error}")
+
+
+def _error(text: str, name: str = "RuntimeError") -> bytes:
+    return pickle.dumps(("error", name, text[:10_000]), 5)

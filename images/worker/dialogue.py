@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call says to its caller, and asks of it, while it runs: tools, `display()`, `input()`.
+
+A thread that asks waits for its answer with the lock held, so that threads take turns. Works in the
+process of the call only, and while a call runs: afterwards it raises RuntimeError.
+"""
+
+from __future__ import annotations
+
+import builtins
+import mmap
+import os
+import pickle
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import encode as encoding
+from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
+    ANSWER,
+    ASK,
+    IN_PARTS,
+    MAX_PAYLOAD,
+    MOST_IN_PARTS,
+    PART,
+    SAY,
+)
+
+TOOLS = "hutch_tools"
+MOST_FIGURES = 20  # shown at the end of a call
+_getpid = os.getpid
+
+
+class ToolError(Exception):
+    """A tool of the host's raised: its type and message."""
+
+
+def error_of(name: str, message: str) -> Exception:
+    """What the host raised: the builtin exception of that name, or a ToolError so named."""
+    kind = getattr(builtins, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = type(name, (ToolError,), {"__module__": TOOLS})
+    try:
+        error: Exception = kind(message)
+    except Exception:  # one that takes other arguments
+        error = ToolError(f"{name}: {message}")
+    return error
+
+
+class StopExec(BaseException):
+    """A tool of the host's ended the code that called it."""
+
+
+class Dialogue:
+    """Of one process. `flush` writes what was printed, which is to arrive first."""
+
+    def __init__(self, cell: Any, fd: int, flush: Callable[[], None]) -> None:
+        self.cell = cell
+        self.fd = fd
+        self.flush = flush
+        self.lock = threading.RLock()
+        self.pid = _getpid()
+        self.call_id = 0  # 0: no call runs
+        self.number = 0
+
+    def begin(self, call_id: int) -> None:
+        self.call_id, self.number = call_id, 0
+
+    def end(self) -> None:
+        """Once nobody waits for an answer."""
+        with self.lock:
+            self.call_id = 0
+
+    def say(self, topic: str, *content: Any) -> None:
+        with self.lock:
+            self._send(SAY, [topic, *content])
+
+    def ask(self, topic: str, *content: Any) -> Any:
+        """The answer, or raises what the caller answered with."""
+        with self.lock:
+            self._send(ASK, [topic, *content])
+            kind, value, *rest = self._receive()
+        if kind == "ok":
+            return value
+        if kind == "stop":
+            raise StopExec()
+        raise error_of(value, rest[0])
+
+    def _send(self, kind: int, content: list[Any]) -> None:
+        if self.call_id == 0 or self.pid != _getpid():
+            raise RuntimeError(
+                "this works only while a call of the session runs, and in its own process"
+            )
+        payload = encoding.encode(content, MOST_IN_PARTS)
+        body = b"".join(bytes(chunk) for _, chunk in payload.chunks())
+        self.flush()
+        self.number += 1
+        if len(body) <= MAX_PAYLOAD:
+            self.cell.send(self.fd, kind, 0, self.call_id, self.number, len(body), body)
+            return
+        for at in range(0, len(body), MAX_PAYLOAD):
+            piece = body[at : at + MAX_PAYLOAD]
+            self.cell.send(self.fd, PART, 0, self.call_id, 0, len(body), piece)
+        self.cell.send(self.fd, kind, IN_PARTS, self.call_id, self.number, len(body))
+
+    def _receive(self) -> Any:
+        frame = self.cell.recv(self.fd)
+        if frame is None:
+            os._exit(0)
+        kind, _, _, number, _, payload, descriptors = frame
+        if kind != ANSWER or number != self.number:
+            raise RuntimeError("another answer came than was asked for")
+        if not descriptors:
+            return pickle.loads(payload)
+        fd = descriptors[0]
+        try:
+            size = os.fstat(fd).st_size
+            with mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as content:
+                return pickle.loads(content[:])
+        finally:
+            os.close(fd)
+
+
+def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]], space: dict[str, Any]) -> None:
+    """Makes a function of each (name, documentation), among the session's names and in
+    `hutch_tools`.
+    """
+    module = types.ModuleType(TOOLS, "The tools of this session.")
+
+    def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Calls the tool of that name."""
+        return dialogue.ask("tool", name, list(args), kwargs)
+
+    def search(text: str = "") -> list[str]:
+        """The names of the tools whose name or documentation has this text."""
+        return [name for name, doc in tools if text.lower() in f"{name} {doc}".lower()]
+
+    module.call, module.search = call, search  # type: ignore[attr-defined]
+    for name, documentation in tools:
+        stub = stub_of(call, name, documentation)
+        setattr(module, name, stub)
+        space[name] = stub
+    sys.modules[TOOLS] = module
+
+
+def stub_of(call: Callable[..., Any], name: str, documentation: str) -> Any:
+    def stub(*args: Any, **kwargs: Any) -> Any:
+        return call(name, *args, **kwargs)
+
+    stub.__name__ = stub.__qualname__ = name
+    stub.__module__ = TOOLS
+    stub.__doc__ = documentation
+    return stub
+
+
+# ---- what is shown
+
+REPRS = (
+    ("text/html", "_repr_html_"),
+    ("image/svg+xml", "_repr_svg_"),
+    ("image/png", "_repr_png_"),
+    ("image/jpeg", "_repr_jpeg_"),
+    ("text/markdown", "_repr_markdown_"),
+    ("text/latex", "_repr_latex_"),
+    ("application/json", "_repr_json_"),
+)
+
+
+def bundle_of(value: Any, plain: bool = True) -> dict[str, Any]:
+    """Its forms by type of media. What one of its methods raises leaves that form out."""
+    bundle: dict[str, Any] = {}
+    kind = type(value)
+    if callable(getattr(kind, "_repr_mimebundle_", None)):
+        try:
+            found = value._repr_mimebundle_()
+            found = found[0] if isinstance(found, tuple) else found
+            bundle.update((str(key), of_form(form)) for key, form in found.items())
+        except Exception:
+            pass
+    for media, name in REPRS:
+        if media in bundle or not callable(getattr(kind, name, None)):
+            continue
+        try:
+            form = getattr(value, name)()
+        except Exception:
+            continue
+        form = form[0] if isinstance(form, tuple) else form
+        if form is not None:
+            bundle[media] = of_form(form)
+    if kind.__name__ == "Figure" and kind.__module__ == "matplotlib.figure":
+        bundle.setdefault("image/png", png_of(value))
+    if plain and (bundle or plain is True):
+        try:
+            bundle.setdefault("text/plain", repr(value))
+        except Exception:
+            pass
+    return bundle
+
+
+def of_form(form: Any) -> Any:
+    return form if isinstance(form, (str, bytes, dict, list)) else str(form)
+
+
+def png_of(figure: Any) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", bbox_inches="tight")
+    return buffer.getvalue()
+
+
+def is_rich(value: Any) -> bool:
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return False
+    names = ("_repr_mimebundle_", *(name for _, name in REPRS))
+    return any(callable(getattr(kind, name, None)) for name in names) or (
+        kind.__module__ == "matplotlib.figure"
+    )
+
+
+def add_display(dialogue: Dialogue, space: dict[str, Any]) -> None:
+    """`display` and `input`, and pictures of matplotlib where that is loaded."""
+
+    def display(*values: Any, raw: bool = False, **_: Any) -> None:
+        """Shows each value's forms to the caller. `raw`: the values are such forms, by type."""
+        for value in values:
+            forms = {str(k): of_form(v) for k, v in value.items()} if raw else bundle_of(value)
+            dialogue.say("display", forms)
+
+    def ask_for_input(prompt: Any = "", /) -> str:
+        if prompt != "":
+            print(prompt, end="")
+        return str(dialogue.ask("input", str(prompt)))
+
+    vars(builtins)["display"] = display
+    vars(builtins)["input"] = ask_for_input
+
+
+def show_figures(dialogue: Dialogue) -> None:
+    """The figures of pyplot that are open, which are closed."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None:
+        return
+    for number in pyplot.get_fignums()[:MOST_FIGURES]:
+        dialogue.say("display", bundle_of(pyplot.figure(number)))
+    pyplot.close("all")
+
+
+def prepare_figures(dialogue: Dialogue) -> None:
+    """Has plt.show() show to the caller, where pyplot is loaded."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or getattr(pyplot.show, "__module__", "") == __name__:
+        return
+
+    def show(*_: Any, **__: Any) -> None:
+        show_figures(dialogue)
+
+    show.__module__ = __name__
+    pyplot.show = show
