@@ -50,8 +50,8 @@ OF_A_CALL = (
 )
 _NO_CODE = _core.Function(b"")
 _ISOLATION = (
-    'a session takes isolation="cell" only: "shared" keeps no two of its calls apart, and the others '
-    "have a container for each call"
+    'a session takes isolation="cell" only: "shared" keeps no two of its calls apart, and the '
+    "others have a container for each call"
 )
 
 

@@ -106,12 +106,15 @@ class Dialogue:
         self.cell.send(self.fd, kind, IN_PARTS, self.call_id, self.number, len(body))
 
     def _receive(self) -> Any:
-        frame = self.cell.recv(self.fd)
-        if frame is None:
-            os._exit(0)
-        kind, _, _, number, _, payload, descriptors = frame
-        if kind != ANSWER or number != self.number:
-            raise RuntimeError("another answer came than was asked for")
+        while True:
+            frame = self.cell.recv(self.fd)
+            if frame is None:
+                os._exit(0)
+            kind, _, call_id, number, _, payload, descriptors = frame
+            if kind == ANSWER and call_id == self.call_id and number == self.number:
+                break
+            for fd in descriptors:  # of one that was interrupted while it waited
+                os.close(fd)
         if not descriptors:
             return pickle.loads(payload)
         fd = descriptors[0]

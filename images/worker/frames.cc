@@ -183,21 +183,20 @@ PyObject* TakeInterrupts(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* BeginInterruptible(PyObject*, PyObject* args) {
+// No bytecode runs between the function's end and that of the time in which it may be interrupted:
+// what comes later is dropped here, and raised nowhere.
+PyObject* RunInterruptible(PyObject*, PyObject* args) {
   unsigned long long id;
-  if (!PyArg_ParseTuple(args, "K", &id)) return nullptr;
+  PyObject* function;
+  if (!PyArg_ParseTuple(args, "KO", &id, &function)) return nullptr;
   interruptible = static_cast<int>(static_cast<uint32_t>(id));
-  Py_RETURN_NONE;
-}
-
-// An interrupt that came too late to be raised is dropped here.
-PyObject* EndInterruptible(PyObject*, PyObject*) {
+  PyObject* const result = PyObject_CallNoArgs(function);
   interruptible = 0;
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
   if (PyErr_CheckSignals() != 0) PyErr_Clear();
   PyErr_Restore(type, error, traceback);
-  Py_RETURN_NONE;
+  return result;
 }
 
 bool ParseHeader(PyObject* args, int* fd, FrameHeader* header, PyObject** body) {
@@ -395,9 +394,8 @@ PyMethodDef frame_methods[] = {
      "reply(fd, kind, a, id, b, c, body=b''): one frame, what was measured before the body"},
     {"take_interrupts", TakeInterrupts, METH_NOARGS,
      "SIGINT interrupts the call that it names, and no other"},
-    {"begin_interruptible", BeginInterruptible, METH_VARARGS,
-     "begin_interruptible(call id): that call may be interrupted"},
-    {"end_interruptible", EndInterruptible, METH_NOARGS, "no call may be interrupted"},
+    {"run_interruptible", RunInterruptible, METH_VARARGS,
+     "run_interruptible(call id, function): calls it, while that call may be interrupted"},
     {"cpu_used", CpuUsed, METH_NOARGS, "cpu_used() -> microseconds of this process"},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -357,11 +357,7 @@ def prepare(
     def talking() -> Any:
         dialogue.begin(call_id)
         try:
-            worker.cell.begin_interruptible(call_id)
-            try:
-                return run()
-            finally:
-                worker.cell.end_interruptible()
+            return worker.cell.run_interruptible(call_id, run)
         finally:
             if dialogue.pid == os.getpid():
                 dialogue.end()

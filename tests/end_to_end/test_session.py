@@ -182,7 +182,10 @@ def test_a_value_that_is_no_data_is_shown_and_not_returned(s: Session) -> None:
 
 
 def ends_by_time(s: Session) -> hutch.Outcome[Any]:
-    return s.exec("while True: pass", timeout_sec=0.5)
+    return s.exec(
+        "n = 0\nwhile True:\n  try:\n    while n >= 0: n += 1\n  except BaseException: n = 2",
+        timeout_sec=0.5,
+    )
 
 
 def ends_by_cpu(s: Session) -> hutch.Outcome[Any]:
@@ -300,6 +303,60 @@ def test_the_next_exec_comes_after_anything(source: str) -> None:
         assert outcome.value == 4
 
 
+# ---- interrupts
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["while True: pass", "import time; time.sleep(60)", "import asyncio; await asyncio.sleep(60)"],
+)
+def test_a_time_limit_interrupts_and_costs_no_names(s: Session, source: str) -> None:
+    s.exec("kept = 1")
+    outcome = s.exec(source, timeout_sec=0.3)
+    assert outcome.limit == "time" and not outcome.restarted
+    assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"
+    assert s.exec("kept").value == 1
+
+
+def test_code_may_end_in_its_own_way_when_it_is_interrupted(s: Session) -> None:
+    outcome = s.exec("n = 0\ntry:\n  while n >= 0: n += 1\nfinally:\n  ended = 1", timeout_sec=0.3)
+    assert outcome.limit == "time" and s["ended"] == 1
+
+
+def test_an_exec_is_interrupted_on_demand(s: Session) -> None:
+    s.interrupt()
+    s.exec("kept = 1")
+    timer = threading.Timer(0.3, s.interrupt)
+    timer.start()
+    outcome = s.exec("import time; time.sleep(60)")
+    assert outcome.status == "raised" and not outcome.restarted
+    assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"
+    assert s.exec("kept").value == 1
+
+
+def test_an_interrupt_hits_no_other_exec(s: Session) -> None:
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        while not ended.is_set():
+            s.interrupt()
+            time.sleep(0.0003)
+
+    s.exec("n = 0")
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        outcomes = [s.exec("for i in range(100): n += 1\nn;") for _ in range(500)]
+    finally:
+        ended.set()
+        thread.join()
+    for outcome in outcomes:
+        assert not outcome.restarted, outcome
+        assert outcome.error is None or outcome.error.type == "KeyboardInterrupt"
+    for _ in range(20):
+        assert s.exec("1").value == 1
+
+
 # ---- files
 
 
@@ -324,7 +381,7 @@ def test_files_are_read_and_written(s: Session, tmp_path: pathlib.Path) -> None:
         s.files.read("c")
     with pytest.raises(IsADirectoryError):
         s.files.read("d")
-    with pytest.raises(PermissionError):
+    with pytest.raises(OSError, match="Read-only"):
         s.files.write("/usr/x", b"")
 
 
@@ -469,7 +526,7 @@ def test_a_tool_is_a_function_inside() -> None:
         assert s.exec("add(1, b=2)").value == 3
         assert s.exec("from hutch_tools import call, search, add as plus\nplus(1)").value == 2
         assert s.exec("search('two numbers'), call('add', 5)").value == (["add"], 6)
-        assert s.exec("add.__doc__").value == "Adds two numbers."
+        assert "Adds two numbers." in s.exec("add.__doc__").value
         assert s.exec("move({'x': 1}, ['red', 'blue'], how='down')").value == {
             "x": 1,
             "colors": ["RED", "BLUE"],
