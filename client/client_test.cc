@@ -930,6 +930,81 @@ TEST_F(InFlightCallsTest, ACallForAFreshCellNeverGetsASharedOne) {
   EXPECT_NE(CallText(client), "reply 1");
 }
 
+// ---- sessions
+
+class SessionTest : public ClientTest {
+ protected:
+  // An agent whose cells are kept, and end as `way` says.
+  static FakeAgent::Script Keeps(FakeCell::Way way = FakeCell::Way::kReplies) {
+    return [way](FakeAgent& self, const Message& message) {
+      if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, way);
+      if (const auto* keep = std::get_if<Keep>(&message)) self.Send(Answer{keep->request, ""});
+      if (const auto* restart = std::get_if<Restart>(&message)) {
+        self.Send(UserEnded{restart->lease, CellReport{.signal = 9, .memory_limit_kb = 1}});
+        self.Send(UserReady{restart->lease});
+      }
+    };
+  }
+};
+
+TEST_F(SessionTest, ServesCallAfterCallOnOneCell) {
+  FakeAgent agent(Keeps());
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0);
+  EXPECT_FALSE(session->started());
+  for (int i = 0; i < 3; ++i) {
+    CallRecord record = session->Call(request_, {});
+    ASSERT_EQ(record.outcome.status, CallStatus::kReturned);
+    EXPECT_EQ(std::string(record.outcome.payload->data(), record.outcome.payload->size()),
+              "reply 1");
+  }
+  EXPECT_TRUE(session->started());
+  session->Close();
+  FakeAgent::Until([&] { return agent.done == 1; });
+  EXPECT_EQ(ErrorOf([&] { session->Call(request_, {}); }).code(), Code::kUnavailable);
+}
+
+TEST_F(SessionTest, ARestartIsCountedAndTheNextCallIsServed) {
+  FakeAgent agent(Keeps());
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0);
+  EXPECT_TRUE(session->Restart()) << "there is nothing to restart";
+  session->Call(request_, {});
+  EXPECT_TRUE(session->Restart());
+  EXPECT_EQ(session->restarts(), 1u);
+  EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+}
+
+TEST_F(SessionTest, ACellThatIsGoneEndsIt) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    Keeps(FakeCell::Way::kDiesDuring)(self, message);
+    if (const auto* executed = std::get_if<Executed>(&message))
+      self.Send(Report{executed->lease, CellReport{.end = kLost}});
+  });
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0);
+  EXPECT_NE(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+  EXPECT_TRUE(session->over());
+  EXPECT_TRUE(ErrorOf([&] { session->Call(request_, {}); }).may_have_run());
+}
+
+TEST_F(SessionTest, AnAgentThatIsGoneEndsIt) {
+  FakeAgent agent(Keeps());
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0);
+  session->Call(request_, {});
+  agent.HangUp();
+  FakeAgent::Until([&] {
+    try {
+      session->Call(request_, {});
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  });
+  EXPECT_TRUE(session->over());
+}
+
 TEST_F(InFlightCallsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
   std::atomic<int> granted = 0;
   FakeAgent agent([&](FakeAgent& self, const Message& message) {

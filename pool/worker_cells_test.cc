@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "loop/loop.h"
@@ -35,6 +37,10 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
     last_report_ = report;
   }
   void OnSlotsChanged() override { ++slots_changed_; }
+  void OnSessionEvent(uint64_t cell, SessionEvent event, const CellReport& report) override {
+    session_events_.emplace_back(cell, event);
+    reports_of_users_.push_back(report);
+  }
   void GiveUp(const std::string& why) override {
     if (why_.empty()) why_ = why;
     cells_->Drop();
@@ -60,6 +66,8 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
   std::vector<uint64_t> ready_, gone_;
   CellReport last_report_;
   int slots_changed_ = 0;
+  std::vector<std::pair<uint64_t, SessionEvent>> session_events_;
+  std::vector<CellReport> reports_of_users_;
   std::string why_;  // the worker was given up, "": it was not
 };
 
@@ -98,6 +106,52 @@ TEST_F(WorkerCellsTest, EveryReportThatFitsNoOrderEndsTheWorker) {
   after([this](uint64_t cell) { cells_->OnCellExit(cell, Bytes({}).substr(1)); });
   after([this](uint64_t) { cells_->OnFailed(9, 0, "no such slot"); });
   after([this](uint64_t) { cells_->OnFailed(0, 0, "its only slot"); });
+}
+
+TEST_F(WorkerCellsTest, AKeptCellOutlivesItsUserProcesses) {
+  const uint64_t cell = MakeCell();
+  cells_->OnCellReady(cell);
+  cells_->Take(cell);
+  cells_->Keep(cell);
+  EXPECT_EQ(orders_.back().kind, FrameKind::kKeep);
+  cells_->Keep(cell);
+  EXPECT_EQ(std::ranges::count(orders_, FrameKind::kKeep, &FrameHeader::kind), 1);
+  cells_->OnKept(cell);
+  for (uint64_t user = 0; user < 3; ++user) {
+    cells_->RestartUser(cell, user);
+    EXPECT_EQ(orders_.back().b, user);
+    cells_->OnUserExit(cell, Bytes({.cpu_us = user}));
+    EXPECT_EQ(reports_of_users_.back().cpu_us, user);
+    cells_->OnUserReady(cell);
+  }
+  EXPECT_EQ(session_events_.size(), 7u);
+  EXPECT_EQ(session_events_.back(), std::pair(cell, SessionEvent::kUserReady));
+  EXPECT_TRUE(gone_.empty());
+  cells_->OnCellExit(cell, Bytes({}));
+  EXPECT_EQ(gone_, std::vector{cell});
+  EXPECT_EQ(why_, "");
+}
+
+TEST_F(WorkerCellsTest, EveryReportOfASessionThatFitsNoOrderEndsTheWorker) {
+  const auto after = [this](bool keep, const auto& report) {
+    why_.clear();
+    const uint64_t cell = MakeCell();
+    cells_->OnCellReady(cell);
+    if (keep) cells_->Keep(cell);
+    report(cell);
+    EXPECT_NE(why_, "");
+    Begin();
+  };
+  after(false, [this](uint64_t cell) { cells_->OnKept(cell); });
+  after(false, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({})); });
+  after(true, [this](uint64_t cell) { cells_->OnUserReady(cell); });
+  after(true, [this](uint64_t cell) { cells_->OnUserExit(cell + 1, Bytes({})); });
+  after(true, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({}).substr(1)); });
+  after(true, [this](uint64_t cell) {
+    cells_->OnUserExit(cell, Bytes({}));
+    EXPECT_EQ(why_, "");
+    cells_->OnUserExit(cell, Bytes({}));
+  });
 }
 
 TEST_F(WorkerCellsTest, ReportsEveryCellGoneOnceWhenTheWorkerIsGivenUp) {

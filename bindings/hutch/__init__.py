@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hutch import agent as agent
+    from hutch._async_session import AsyncSession as AsyncSession
     from hutch._calls.future import SandboxFuture as SandboxFuture
     from hutch._cancelled import SandboxCancelled as SandboxCancelled
     from hutch._carry.functions import Carried as Carried
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 __version__: str  # CMakeLists.txt has it
 
 _PLACES = {
+    "_async_session": "AsyncSession",
     "_cancelled": "SandboxCancelled",
     "_errors": "AgentUnavailable AnnotationWarning DependencyInstallError LimitExceeded "
     "NetworkDenied PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback "
@@ -115,6 +117,7 @@ __all__ = [
     "AgentUnavailable",
     "AnnotationWarning",
     "AsyncSandboxedFunction",
+    "AsyncSession",
     "Carried",
     "DependencyInstallError",
     "Environment",

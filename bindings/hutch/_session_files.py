@@ -11,10 +11,12 @@ import errno
 import os
 import pathlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from hutch._errors import SandboxExecutionError
 
+T = TypeVar("T")
+Names = list[str]  # `list` is a method below
 _MOST = 1 << 34  # bytes of a file that is read; result_mb is met first
 _LONGEST = 4096  # bytes of a path
 
@@ -42,11 +44,11 @@ class SessionFiles:
         """Makes the directories above it."""
         self._do("write", _path(path), _bytes(content), append)
 
-    def list(self, path: str = ".") -> list[str]:
+    def list(self, path: str = ".") -> Names:
         """The names in a directory, sorted."""
         return _texts(self._do("list", _path(path)))
 
-    def glob(self, pattern: str) -> list[str]:
+    def glob(self, pattern: str) -> Names:
         """The paths that match; `**` matches any number of directories."""
         return _texts(self._do("glob", _path(pattern)))
 
@@ -148,7 +150,7 @@ def _path(path: Any) -> str:
     return path
 
 
-def _of(kind: type, value: Any) -> Any:
+def _of(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
         raise _not_said()
     return value

@@ -51,7 +51,7 @@ class Tool:
         if not callable(fn):
             raise TypeError(f"a tool is a function, not {type(fn).__name__}")
         self.fn = fn
-        self.name = name or getattr(fn, "__name__", "")
+        self.name: str = name or str(getattr(fn, "__name__", ""))
         if not self.name.isidentifier():
             raise ValueError(f"{self.name!r} is not a valid name of a tool: give it name=")
         self.description = description if description is not None else inspect.getdoc(fn) or ""

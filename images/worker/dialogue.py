@@ -262,4 +262,4 @@ def prepare_figures(dialogue: Dialogue) -> None:
         show_figures(dialogue)
 
     show.__module__ = __name__
-    pyplot.show = show
+    pyplot.show = show  # type: ignore[attr-defined]

@@ -85,7 +85,7 @@ class Names:
         return value
 
     def parse(self, source: str, filename: str) -> ast.Module:
-        tree = compile(
+        tree: ast.Module = compile(
             source,
             filename,
             "exec",

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = [ROOT / "examples" / name for name in ("text_program.py", "grading.py")]
+EXAMPLES = [ROOT / "examples" / name for name in ("text_program.py", "grading.py", "agent.py")]
 
 
 def snippets() -> list[object]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 import os
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import pytest
 
 import hutch
-from hutch import Session, Tool
+from hutch import AsyncSession, Session, Tool
 
 MAKES_A_FORK_BOMB = """
 import os, signal
@@ -695,3 +696,27 @@ def test_a_forged_frame_costs_the_session_its_names_at_most(source: str) -> None
         assert outcome.ok or outcome.restarted, outcome
         assert time.monotonic() - begun < 8
         assert s.exec("2 + 2").value == 4
+
+
+# ---- asyncio
+
+
+def test_an_async_session_does_the_same() -> None:
+    async def use() -> None:
+        async with AsyncSession(tools=[add], memory_mb=256, timeout_sec=20) as s:
+            assert (await s.exec("x = add(1)\nx")).value == 2
+            await s.set("y", [1])
+            assert await s.get("y") == [1] and await s.has("x")
+            assert await s.names() == ["x", "y"]
+            await s.files.write("f", "text")
+            assert await s.files.read("f") == "text"
+            running = asyncio.ensure_future(s.exec("import time; time.sleep(60)"))
+            await asyncio.sleep(0.3)
+            with pytest.raises(hutch.SessionBusy):
+                await s.exec("1")
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await s.exec("x")).value == 2  # it was interrupted
+
+    asyncio.run(use())

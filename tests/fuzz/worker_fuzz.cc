@@ -44,6 +44,7 @@ class Books : public Worker::Listener {
     cells.erase(cell);
   }
   void OnSlotsChanged(Worker&) override {}
+  void OnSessionEvent(Worker&, uint64_t, SessionEvent, const CellReport&) override {}
   void OnWorkerDead(Worker&, const std::string&) override {
     if (dead || !cells.empty()) std::abort();  // every cell was said to be gone before
     dead = true;
@@ -123,7 +124,7 @@ class Run {
   }
   void Wish(uint8_t what) {
     if (!books_.ready || books_.dead) return;
-    switch (what % 6) {
+    switch (what % 8) {
       case 0:
         if (worker_->cells().slots().alive() < 8) worker_->cells().AddSlot();
         return;
@@ -137,6 +138,12 @@ class Run {
         return;
       case 4:
         return worker_->cells().MakeCells(4);
+      case 5:
+        if (!books_.cells.empty()) worker_->cells().Keep(books_.cells.begin()->first);
+        return;
+      case 6:
+        if (!books_.cells.empty()) worker_->cells().RestartUser(books_.cells.begin()->first, 0);
+        return;
       default:
         if (!books_.cells.empty()) worker_->cells().Take(books_.cells.begin()->first);
         return;
