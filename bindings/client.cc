@@ -264,6 +264,11 @@ CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const
       cancel);
 }
 
+void PySession::Settle() {
+  const py::gil_scoped_release no_gil;
+  session_->Settle();
+}
+
 bool PySession::Restart() {
   const py::gil_scoped_release no_gil;
   return session_->Restart();

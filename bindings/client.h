@@ -143,6 +143,7 @@ class PySession {
   // `dialogue(asks, body) -> bytes`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                   const py::object& dialogue);
+  void Settle();
   void Interrupt() { session_->Interrupt(); }
   bool Restart();
   void Close();

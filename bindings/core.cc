@@ -158,6 +158,7 @@ PYBIND11_MODULE(_core, m) {
           py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
           py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
           py::arg("begun") = 0.0, py::arg("dialogue") = py::none())
+      .def("settle", &PySession::Settle)
       .def("interrupt", &PySession::Interrupt)
       .def("restart", &PySession::Restart)
       .def("close", &PySession::Close)

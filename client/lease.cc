@@ -213,9 +213,13 @@ CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
     const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
     const int ready = ::ppoll(polled, kPolled + 1, &timeout, nullptr);
     if (ready < 0 && errno != EINTR) ThrowErrno("poll");
-    if (interrupted(ready < 0)) return End(CallStatus::kInterrupted, hooks.output);
+    if (interrupted(ready < 0) && GiveUp(CallStatus::kInterrupted))
+      return End(CallStatus::kInterrupted, hooks.output);
     if (ready < 0) continue;
-    if (polled[kPolled].revents != 0) return End(CallStatus::kCancelled, hooks.output);
+    if (polled[kPolled].revents != 0) {
+      if (GiveUp(CallStatus::kCancelled)) return End(CallStatus::kCancelled, hooks.output);
+      polled[kPolled].fd = -1;
+    }
     if (Step(request, polled, hooks.output, slow)) return Take();
     if (ready == 0 && reported_slow_ && lost && lost(hung_up_))
       return End(CallStatus::kEnded, hooks.output);
@@ -268,13 +272,8 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
     outcome_.ended = now;
     return true;
   }
-  if (now >= deadline_ && interrupt_ && !std::exchange(interrupted_, true)) {
-    deadline_ = now + kInterruptGrace;
-    interrupt_();
-    return false;
-  }
-  if (now >= deadline_) {
-    outcome_ = End(CallStatus::kTimedOut, output);
+  if (now >= deadline_ && GiveUp(CallStatus::kTimedOut)) {
+    outcome_ = End(interrupted_ ? interrupted_as_ : CallStatus::kTimedOut, output);
     return true;
   }
   if (!reported_slow_ && now - sent_ >= kSlowAfter) {
@@ -416,10 +415,19 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
   TakeResult(outcome, header, payload);
   if (interrupted_) {
     if (outcome.status != CallStatus::kRaised) outcome.payload.reset();
-    outcome.status = CallStatus::kTimedOut;
+    outcome.status = interrupted_as_;
   }
   if (header.kind == FrameKind::kResult && request.shared()) known_.insert(request.identity);
   return true;
+}
+
+bool Lease::GiveUp(CallStatus status) {
+  if (!interrupt_ || interrupted_) return true;
+  interrupted_ = true;
+  interrupted_as_ = status;
+  deadline_ = Clock::now() + kInterruptGrace;
+  interrupt_();
+  return false;
 }
 
 bool Lease::OnSaid(const FrameHeader& header, std::string_view payload,

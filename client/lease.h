@@ -223,6 +223,8 @@ class Lease {
   bool OnFrame(CallOutcome& outcome, const CallRequest& request);
   // False: the call is to end.
   bool OnSaid(const FrameHeader& header, std::string_view payload, const CallRequest& request);
+  // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
+  bool GiveUp(CallStatus status);
   void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
   void TakeResult(CallOutcome& outcome, const FrameHeader& header, std::string_view payload);
   void ReadOutput(int stream, const OutputHook& output);
@@ -245,6 +247,7 @@ class Lease {
   bool kept_ = false;
   std::function<void()> interrupt_;
   bool interrupted_ = false;
+  CallStatus interrupted_as_{};
   std::optional<Sha256Digest> loaded_;
   std::set<Sha256Digest> known_;  // what a shared cell has loaded
   bool stream_ended_[2] = {false, false};

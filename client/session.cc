@@ -140,17 +140,17 @@ CallOutcome Session::Await(const CallRequest& request, const CallHooks& hooks) {
   return outcome;
 }
 
+void Session::Settle() {
+  if (over_ || !held_ || !parts_.users.HasEnded(held_->lease.id())) return;
+  CallRecord idle;
+  Replace(idle, {});
+}
+
 CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
   RequireConnection();
   const Clock::time_point begun =
       request.begun == Clock::time_point{} ? Clock::now() : request.begun;
   if (!held_) Start(request, hooks);
-  // What happened between two calls: a background thread that crashed, or took too much memory.
-  if (parts_.users.HasEnded(held_->lease.id())) {
-    CallRecord idle;
-    Replace(idle, hooks);
-    RequireConnection();
-  }
   parts_.leases.CountUse(*held_);
   CallRecord record = RecordOf(*held_, request, begun);
   held_->queue = held_->worker_start = {};

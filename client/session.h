@@ -68,6 +68,9 @@ class Session {
 
   // Throws what Client::Call() throws, and kUnavailable where the session is over.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
+  // Between two calls: takes note of a user process that has ended meanwhile, as when a background
+  // thread crashed, or took too much memory.
+  void Settle();
   // Has the call that runs raise KeyboardInterrupt. On any thread.
   void Interrupt();
   // Ends the user process, if there is a cell. False: the session is over.

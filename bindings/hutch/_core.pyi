@@ -189,6 +189,9 @@ class Session:
         """`dialogue(asks, body)` is called with what the cell says while it runs, as data; what it
         returns, a pickle, answers what the cell asks. What it raises ends the call.
         """
+    def settle(self) -> None:
+        """Between two calls: takes note of an interpreter that has ended meanwhile."""
+
     def interrupt(self) -> None:
         """Has the call that runs raise KeyboardInterrupt. On any thread."""
 

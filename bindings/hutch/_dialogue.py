@@ -32,6 +32,7 @@ class Dialogue:
         on_display: Callable[[dict[str, Any]], object] | None,
     ) -> None:
         self.displayed: list[dict[str, Any]] = []
+        self.raised: BaseException | None = None  # by a callback: to be raised after the call
         self._tools = tools
         self._on_input = on_input
         self._on_display = on_display
@@ -39,16 +40,26 @@ class Dialogue:
         self._stopped = False
 
     def answer(self, asks: bool, body: bytes) -> bytes:
-        """The pickle that is sent back. What it raises ends the call, and its process with it."""
+        """The pickle that is sent back. What a callback raises ends the code, and is raised after;
+        code that goes on and asks again is ended with its process, by what this raises.
+        """
         try:
             content = _core.decode(body, len(body), {}, _MOST)
         except _core.DecodeError as error:
             return _error(f"this cannot be sent: {error}")
         if type(content) is not list or not content or type(content[0]) is not str:
             return _error("a message of this kind is not known")
-        if self._stopped:
-            raise StopExec
-        topic, rest = content[0], content[1:]
+        if self._stopped and asks:
+            raise self.raised or StopExec  # it was told to end
+        try:
+            return self._answer(asks, content[0], content[1:])
+        except BaseException as error:
+            self._stopped = True
+            if not isinstance(error, StopExec):
+                self.raised = error
+            return pickle.dumps(("stop", None), 5)
+
+    def _answer(self, asks: bool, topic: str, rest: list[Any]) -> bytes:
         if topic == "display":
             self._display(rest)
             return b""
@@ -88,9 +99,6 @@ class Dialogue:
             return _error(f"{tool.name}() may be called {tool.max_calls} times in one exec")
         try:
             value = tool.invoke(args, kwargs)
-        except StopExec:
-            self._stopped = True
-            return pickle.dumps(("stop", None), 5)
         except Exception as error:
             return _error(str(error), type(error).__name__)
         try:

@@ -189,7 +189,8 @@ class Outcome(_Record, Generic[R]):
     time; "" if none did. A call that failed then is a "fault"; one that returned may have returned
     less.
 
-    `restarted`: of a session, whether this call ended its interpreter, whose names are lost.
+    `restarted`: of a session, whether its interpreter ended, in this call or since the one before:
+    its names are lost.
 
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
     whole chunk. In a fault, the way to the cell and the time in it count as one stage.

@@ -247,6 +247,16 @@ class Session:
         """Ends the session with all that it has. Nothing happens the second time."""
         if not self._closed:
             self._closed = "it was closed"
+        if self._pid == os.getpid() and not self._busy.acquire(blocking=False):
+            self.interrupt()  # the call that runs closes it at its end
+            return
+        try:
+            self._close_core()
+        finally:
+            if self._pid == os.getpid():
+                self._busy.release()
+
+    def _close_core(self) -> None:
         core, self._core = self._core, None
         if core is None:
             return
@@ -264,8 +274,7 @@ class Session:
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            if not self._busy.locked():
-                self.close()
+            self.close()
 
     def __repr__(self) -> str:
         state = self._closed or ("ready" if self._core is not None else "not started")
@@ -296,6 +305,8 @@ class Session:
                 )
             yield
         finally:
+            if self._closed:
+                self._close_core()
             self._busy.release()
 
     def _verb(self, verb: str, *args: Any) -> Any:
@@ -327,6 +338,10 @@ class Session:
         number: int = 0,
     ) -> Reply:
         begun = time.monotonic()
+        restarted = False
+        if self._core is not None and self._core.started:
+            self._core.settle()
+            restarted = self._note_end()
         target = target or self._target(limits)
         if not self._begun and (self._core is None or not self._core.started) and self._files:
             self._put_files()
@@ -383,12 +398,19 @@ class Session:
                 timings = timings_of_fault(error, begun, pickled, known, None)
                 Outcome[Any](status_of(error), timings=timings, may_have_run=ran).fail(error)
             raise
+        except BaseException:  # of a callback, or Ctrl-C
+            self._begun = True
+            self._note_end()
+            raise
         self._begun = True
         if streams is not None:
             streams.finish()
         assert self._pool is not None
         reply = self._reply(target, result, self._pool, args, kwargs)
         reply.outcome.display = talk.displayed
+        reply.outcome.restarted |= restarted
+        if talk.raised is not None:
+            raise talk.raised
         return reply
 
     def _reply(

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import os
 import pathlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -358,6 +359,50 @@ def test_an_interrupt_hits_no_other_exec(s: Session) -> None:
         assert s.exec("1").value == 1
 
 
+def test_ctrl_c_interrupts_the_code_and_costs_no_names(s: Session) -> None:
+    s.exec("kept = 1")
+    threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        s.exec("import time; time.sleep(60)")
+    assert s.exec("kept").value == 1
+
+
+def test_what_happens_between_two_execs_is_noted(s: Session) -> None:
+    s.exec(
+        "kept = 1\nimport os, threading, time\n"
+        "def die():\n  time.sleep(0.2)\n  os._exit(4)\n"
+        "threading.Thread(target=die).start()"
+    )
+    time.sleep(1)
+    outcome = s.exec("1 + 1")
+    assert outcome.value == 2 and outcome.restarted and "kept" in s.lost
+
+
+def test_memory_between_two_execs_is_limited(s: Session) -> None:
+    s.exec(
+        "import threading, mmap, time\n"
+        "def grow():\n  time.sleep(0.2)\n  m = [mmap.mmap(-1, 64 << 20) for _ in range(8)]\n"
+        "  for one in m:\n    for i in range(0, 64 << 20, 4096): one[i] = 1\n  time.sleep(60)\n"
+        "threading.Thread(target=grow).start()"
+    )
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        if s.exec("1").restarted:
+            break
+    else:
+        pytest.fail("512 MB were not noticed")
+
+
+def test_a_session_may_be_closed_while_it_runs() -> None:
+    s = Session(memory_mb=256)
+    s.exec("import time")
+    threading.Timer(0.3, s.close).start()
+    s.exec("time.sleep(60)")
+    with pytest.raises(hutch.SandboxStartupError, match="closed"):
+        s.exec("1")
+
+
 # ---- files
 
 
@@ -631,8 +676,21 @@ def test_what_a_tool_calls_may_end_the_exec() -> None:
 
     with Session(tools=[interrupt], memory_mb=256) as s:
         with pytest.raises(KeyboardInterrupt):
-            s.exec("interrupt()")
-        assert s.exec("1 + 1").value == 2
+            s.exec("kept = 1\ninterrupt()")
+        assert s["kept"] == 1
+        with pytest.raises(KeyboardInterrupt):
+            s.exec("while True:\n  try: interrupt()\n  except BaseException: pass")
+        assert s.exec("1 + 1").value == 2 and s.lost == ["kept"]
+
+
+def test_a_callback_that_raises_ends_the_code_and_is_raised() -> None:
+    def refuse(_: object) -> None:
+        raise LookupError("not shown")
+
+    with Session(memory_mb=256, on_display=refuse) as s:
+        with pytest.raises(LookupError):
+            s.exec("kept = 1\ndisplay(1)")
+        assert s["kept"] == 1
 
 
 # ---- what is shown, and input
