@@ -60,6 +60,7 @@ class PoolTest : public ::testing::Test {
         "generation",
         2,
         [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
+        [](uint64_t, SessionEvent, const CellReport&) {},
         [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
         [this](uint64_t caller) { return !full_callers_.contains(caller); },
         queues_,

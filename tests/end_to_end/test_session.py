@@ -26,7 +26,7 @@ def bomb():
         try:
             if os.fork() == 0:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        except OSError:
+        except BaseException:
             pass
 """
 
