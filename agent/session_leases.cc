@@ -82,6 +82,14 @@ void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport&
   }
 }
 
+void SessionLeases::OnGone(uint64_t cell) {
+  const auto session = sessions_.extract(cell);
+  const LeaseRecord* lease = context_.book.Find(cell);
+  if (!session || session.mapped().keep_request == 0 || lease == nullptr) return;
+  context_.peers.Fail(lease->peer, session.mapped().keep_request,
+                      Error(Code::kWorkerFailed, "the cell for the session has ended"));
+}
+
 void SessionLeases::Tick(Clock::time_point now) {
   std::vector<uint64_t> idle;
   for (auto& [cell, session] : sessions_) {

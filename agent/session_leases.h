@@ -42,7 +42,7 @@ class SessionLeases {
   bool OnStarted(uint64_t cell);
 
   void OnEvent(uint64_t cell, SessionEvent event, const CellReport& report);
-  void OnGone(uint64_t cell) { sessions_.erase(cell); }  // the lease has ended
+  void OnGone(uint64_t cell);  // the lease has ended
 
   // Once per tick: sets limits for calls that their clients do not announce, and ends sessions
   // that were not used for too long. So a client that is stopped, or hangs, holds no cell for ever.

@@ -245,9 +245,13 @@ std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_
 CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                            const py::object& dialogue) {
   Pending pending;
-  const Dialogue answer = [&](bool asks, const std::string& body) -> std::optional<std::string> {
+  const Dialogue answer = [&](bool asks, const std::string& data,
+                              size_t body_size) -> std::optional<std::string> {
     std::optional<std::string> pickled;
-    pending.Run([&] { pickled = dialogue(asks, py::bytes(body)).cast<std::string>(); });
+    pending.Run([&] {
+      const py::object reply = dialogue(asks, py::bytes(data), body_size);
+      if (py::isinstance<py::bytes>(reply)) pickled = reply.cast<std::string>();
+    });
     return pickled;
   };
   if (!dialogue.is_none()) request.dialogue = &answer;

@@ -140,7 +140,7 @@ class PySession {
   PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms)
       : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms)) {}
 
-  // `dialogue(asks, body) -> bytes`, or None: see Dialogue.
+  // `dialogue(asks, data, body size) -> bytes or None`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                   const py::object& dialogue);
   void Settle();

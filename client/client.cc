@@ -19,7 +19,10 @@ Client::Client(const std::string& socket, long connect_uid)
       }) {}
 
 void Client::OnMessage(uint64_t request, ReceivedMessage received) {
-  if (const auto* report = std::get_if<Report>(&received.message)) return reports_.Add(*report);
+  if (const auto* report = std::get_if<Report>(&received.message)) {
+    users_.OnGone(report->lease);
+    return reports_.Add(*report);
+  }
   if (const auto* ended = std::get_if<UserEnded>(&received.message)) return users_.OnEnded(*ended);
   if (const auto* ready = std::get_if<UserReady>(&received.message)) return users_.OnReady(*ready);
   if (leases_.OnMessage(request, received) || in_flight_.OnMessage(request, received)) return;

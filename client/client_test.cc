@@ -961,7 +961,7 @@ TEST_F(SessionTest, ServesCallAfterCallOnOneCell) {
   EXPECT_TRUE(session->started());
   session->Close();
   FakeAgent::Until([&] { return agent.done == 1; });
-  EXPECT_EQ(ErrorOf([&] { session->Call(request_, {}); }).code(), Code::kUnavailable);
+  EXPECT_EQ(ErrorOf([&] { session->Call(request_, {}); }).code(), Code::kWorkerFailed);
 }
 
 TEST_F(SessionTest, ARestartIsCountedAndTheNextCallIsServed) {
@@ -985,7 +985,7 @@ TEST_F(SessionTest, ACellThatIsGoneEndsIt) {
   const auto session = client.MakeSession(kKey, 0);
   EXPECT_NE(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
   EXPECT_TRUE(session->over());
-  EXPECT_TRUE(ErrorOf([&] { session->Call(request_, {}); }).may_have_run());
+  EXPECT_FALSE(ErrorOf([&] { session->Call(request_, {}); }).may_have_run());
 }
 
 TEST_F(SessionTest, AnAgentThatIsGoneEndsIt) {

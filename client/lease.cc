@@ -136,7 +136,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   restarted_ = reported_slow_ = false;
   result_memfd_.reset();
   parts_.clear();
-  said_ = said_bytes_ = 0;
+  said_ = said_bytes_ = answer_bytes_ = 0;
   interrupted_ = false;
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
@@ -380,15 +380,18 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     }
     case FrameKind::kSay:
     case FrameKind::kAsk:
-      if (OnSaid(header, payload, request)) return false;
-      outcome.status = CallStatus::kInterrupted;
-      return true;
+      if (const auto end = OnSaid(header, payload, request)) {
+        outcome.status = *end;
+        return true;
+      }
+      return false;
     case FrameKind::kMisdirected:
       // Send() makes sure that this is not so, and loaded code may lie: if that were believed, it
       // could have its call repeated as if the fault were ours.
       throw Error(Code::kProtocol, "the cell says that it was loaded for another call", "", true);
     case FrameKind::kTooLarge:
-      outcome.status = CallStatus::kTooLarge;
+      outcome.status = interrupted_ ? interrupted_as_ : CallStatus::kTooLarge;
+      outcome.replied = true;
       outcome.result_size = header.b;
       if (payload.size() > sizeof(CallUsage)) {
         const std::string_view detail = payload.substr(sizeof(CallUsage));
@@ -430,37 +433,39 @@ bool Lease::GiveUp(CallStatus status) {
   return false;
 }
 
-bool Lease::OnSaid(const FrameHeader& header, std::string_view payload,
-                   const CallRequest& request) {
+std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_view payload,
+                                        const CallRequest& request) {
   if (request.dialogue == nullptr)
     throw Error(Code::kProtocol, "the cell says something that nobody asked it for", "", true);
-  const bool in_parts = header.a == kFlagInParts;
+  const bool in_parts = payload.empty();
   const uint64_t limit =
       request.limits.result_bytes != 0 ? request.limits.result_bytes : kMaxResult;
-  said_bytes_ += header.c;
-  if (header.b != ++said_ || header.a > kFlagInParts || header.a == kFlagInMemfd ||
-      (in_parts && !payload.empty()) || header.c != (in_parts ? parts_.size() : payload.size())) {
+  said_bytes_ += header.c + sizeof header;
+  if (header.b != ++said_ || header.a > header.c || header.c > kMostInParts ||
+      header.c != (in_parts ? parts_.size() : payload.size())) {
     throw Error(Code::kProtocol, "what the cell says contradicts itself", "", true);
   }
-  if (said_bytes_ > limit)
-    throw Error(Code::kProtocol, "what it said is larger than result_mb in all", "", true);
-  const std::string body = in_parts ? std::exchange(parts_, {}) : std::string(payload);
+  if (said_bytes_ > limit) return CallStatus::kTooLarge;
+  const std::string data = in_parts ? std::exchange(parts_, {}) : std::string(payload);
   const bool asks = header.kind == FrameKind::kAsk;
-  const std::optional<std::string> answer = (*request.dialogue)(asks, body);
-  if (!answer) return false;
-  if (!asks) return true;
-  const FrameHeader reply{.kind = FrameKind::kAnswer, .id = call_id_, .b = header.b};
+  const std::optional<std::string> answer = (*request.dialogue)(asks, data, header.a);
+  if (!answer) return CallStatus::kInterrupted;
+  if (!asks) return std::nullopt;
+  FrameHeader reply{.kind = FrameKind::kAnswer, .id = call_id_, .b = header.b};
+  iovec parts[] = {{&reply, sizeof reply}, {const_cast<char*>(answer->data()), answer->size()}};
   if (answer->size() <= kMaxPayload) {
-    const iovec parts[] = {{const_cast<FrameHeader*>(&reply), sizeof reply},
-                           {const_cast<char*>(answer->data()), answer->size()}};
     SendDatagram(socket_.get(), parts);
-    return true;
+    return std::nullopt;
   }
+  // Memory of the host that the cell holds for as long as it likes, unmapped: no size of its
+  // processes shows that.
+  answer_bytes_ += answer->size();
+  if (request.limits.memory_bytes != 0 && answer_bytes_ > request.limits.memory_bytes)
+    return CallStatus::kOutOfMemory;
   const Fd memfd = MakeSealedMemfd("hutch-answer", answer->data(), answer->size());
-  const iovec part{const_cast<FrameHeader*>(&reply), sizeof reply};
   const int descriptor = memfd.get();
-  SendDatagram(socket_.get(), {&part, 1}, {&descriptor, 1});
-  return true;
+  SendDatagram(socket_.get(), {parts, 1}, {&descriptor, 1});
+  return std::nullopt;
 }
 
 void Lease::TakePart(const FrameHeader& header, std::string_view payload, uint64_t most) {

@@ -53,9 +53,11 @@ struct Buffer {
   bool is_bytes = false;  // a Python bytes object: read-only
 };
 
-// What a call says, and, with `asks`, asks for, while it runs: `body` is data (bindings/decode.h).
-// Returns the pickle that answers it, which is sent if it asked; nullopt: the call is to end.
-using Dialogue = std::function<std::optional<std::string>(bool asks, const std::string& body)>;
+// What a call says, and, with `asks`, asks for, while it runs: `data` (bindings/decode.h) of which
+// the first `body_size` bytes are the body. Returns the pickle that answers it, which is sent if it
+// asked; nullopt: the call is to end.
+using Dialogue =
+    std::function<std::optional<std::string>(bool asks, const std::string& data, size_t body_size)>;
 
 struct CallRequest {
   std::string_view meta;
@@ -221,8 +223,9 @@ class Lease {
  private:
   // True when `outcome` is decided.
   bool OnFrame(CallOutcome& outcome, const CallRequest& request);
-  // False: the call is to end.
-  bool OnSaid(const FrameHeader& header, std::string_view payload, const CallRequest& request);
+  // What became of the call, if it is to end.
+  std::optional<CallStatus> OnSaid(const FrameHeader& header, std::string_view payload,
+                                   const CallRequest& request);
   // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
   bool GiveUp(CallStatus status);
   void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
@@ -258,6 +261,7 @@ class Lease {
   uint64_t parts_size_ = 0;
   uint64_t said_ = 0;        // frames of the call's dialogue
   uint64_t said_bytes_ = 0;  // and their size
+  uint64_t answer_bytes_ = 0;
 };
 
 }  // namespace hutch

@@ -15,21 +15,9 @@ constexpr auto kEndPatience = std::chrono::seconds(1);
 constexpr auto kRestartPatience = std::chrono::seconds(15);
 
 Error Over() {
-  return Error(Code::kUnavailable, "the session has ended: its cell is gone",
-               "its files and names are lost; start another session", true);
-}
-
-// Whether the user process cannot serve another call after this one.
-bool IsToBeReplaced(CallStatus status) {
-  switch (status) {
-    case CallStatus::kReturned:
-    case CallStatus::kRaised:
-    case CallStatus::kUnencodable:
-    case CallStatus::kTooLarge:
-      return false;
-    default:
-      return true;
-  }
+  return Error(Code::kWorkerFailed,
+               "the session has ended: it was not used for idle_sec, or its worker was lost",
+               "its files and names are lost; start another session", false);
 }
 
 }  // namespace
@@ -55,7 +43,8 @@ bool UserProcesses::AwaitEnd(uint64_t lease, Clock::duration patience) {
   const Connection::Lock lock(connection_);
   try {
     return connection_.WaitFor(Clock::now() + patience, {}, [&]() REQUIRES(connection_lock) {
-      return states_[lease].ended.has_value();
+      const State& state = states_[lease];
+      return state.ended || state.gone;
     });
   } catch (const Error&) {
     return true;  // the agent is gone
@@ -68,9 +57,9 @@ std::optional<CellReport> UserProcesses::AwaitNext(uint64_t lease, Clock::durati
     const bool came =
         connection_.WaitFor(Clock::now() + patience, {}, [&]() REQUIRES(connection_lock) {
           const State& state = states_[lease];
-          return state.ended && state.ready;
+          return state.gone || (state.ended && state.ready);
         });
-    if (!came) return std::nullopt;
+    if (!came || states_[lease].gone) return std::nullopt;
   } catch (const Error&) {
     return std::nullopt;  // the agent is gone
   }
@@ -79,7 +68,12 @@ std::optional<CellReport> UserProcesses::AwaitNext(uint64_t lease, Clock::durati
 
 void UserProcesses::OnEnded(const UserEnded& message) {
   const auto found = states_.find(message.lease);
-  if (found != states_.end()) found->second = {message.report, false};
+  if (found != states_.end()) found->second = {message.report, false, found->second.gone};
+}
+
+void UserProcesses::OnGone(uint64_t lease) {
+  const auto found = states_.find(lease);
+  if (found != states_.end()) found->second.gone = true;
 }
 
 void UserProcesses::OnReady(const UserReady& message) {
@@ -165,7 +159,7 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
     if (error.code() != Code::kProtocol) throw;
     SetBroken(record, *held_, error);
   }
-  if (!record.outcome.replied && IsToBeReplaced(record.outcome.status)) Replace(record, hooks);
+  if (!record.outcome.replied) Replace(record, hooks);
   CallStats stats = NoteOf(record);
   if (stats.ending == Ending::kUntold) {
     stats.ending = record.report ? EndingOfLimit(record.report->limit) : Ending::kFault;
@@ -194,6 +188,8 @@ void Session::Replace(CallRecord& record, const CallHooks& hooks) {
   record.report = parts_.users.AwaitNext(lease, kRestartPatience);
   if (!record.report) {
     over_ = true;
+    if (const auto report = parts_.reports.Await(lease, kEndPatience))
+      record.report = report->report;
     return;
   }
   ++restarts_;

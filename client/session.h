@@ -32,12 +32,13 @@ class UserProcesses {
   void Forget(uint64_t lease) EXCLUDES(connection_lock);
   // Whether it has ended, and was not awaited yet.
   bool HasEnded(uint64_t lease) EXCLUDES(connection_lock);
-  // Waits for its end. False: it did not come in time.
+  // Waits for its end, or that of its cell. False: it did not come in time.
   bool AwaitEnd(uint64_t lease, Clock::duration patience) EXCLUDES(connection_lock);
   // Waits for its end, and for the next one. nullopt: they did not come in time.
   std::optional<CellReport> AwaitNext(uint64_t lease, Clock::duration patience)
       EXCLUDES(connection_lock);
 
+  void OnGone(uint64_t lease) REQUIRES(connection_lock);  // its cell is
   void OnEnded(const UserEnded& message) REQUIRES(connection_lock);
   void OnReady(const UserReady& message) REQUIRES(connection_lock);
 
@@ -45,6 +46,7 @@ class UserProcesses {
   struct State {
     std::optional<CellReport> ended;
     bool ready = false;
+    bool gone = false;
   };
   Connection& connection_;
   std::map<uint64_t, State> states_ GUARDED_BY(connection_lock);  // by lease

@@ -79,9 +79,9 @@
 //     is too large.
 //
 // kSay         cell -> client   something for the caller, while its call runs
-//     Only of a call that may. b = its number among those and kAsk of the call, from 1; c = size of
-//     the body. payload = the body (decode.h); with a = kFlagInParts it lies in the kPart frames
-//     before. At most kMostInParts.
+//     Only of a call that may. b = its number among those and kAsk of the call, from 1; a = size of
+//     the body (decode.h), c = size of all, at most kMostInParts. payload = all of it, or nothing
+//     where the kPart frames before had it.
 // kAsk         cell -> client   as kSay; the call waits for the kAnswer with that number
 // kAnswer      client -> cell   b = that of the kAsk
 //     payload = a pickle, or one descriptor: a sealed memfd with it.

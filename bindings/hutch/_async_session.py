@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class _Awaiting(Session):
+    _awaits = True
+
+
 class AsyncSession:
-    """Takes what Session takes. Cancelling the task interrupts the code.
+    """Takes what Session takes, and tools that are async, which run on the loop of the task that
+    awaits. Cancelling the task interrupts the code.
 
     async with AsyncSession() as s:
         await s.exec("x = 1")
@@ -28,7 +33,7 @@ class AsyncSession:
     """
 
     def __init__(self, **keywords: Any) -> None:
-        self._session = Session(**keywords)
+        self._session = _Awaiting(**keywords)
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="hutch-session")
         self._runs = False
         self.files = _Files(self)
@@ -88,10 +93,14 @@ class AsyncSession:
                 hint="await it first, or use a second session",
                 may_have_run=False,
             )
+        loop = asyncio.get_running_loop()
+        self._session._wait_for = lambda coroutine: asyncio.run_coroutine_threadsafe(
+            coroutine, loop
+        ).result()
         # One that was cancelled and has not ended yet is waited for, on the thread.
         self._runs = True
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            return await loop.run_in_executor(self._threads, work)
         except asyncio.CancelledError:
             self._session.interrupt()
             raise

@@ -184,10 +184,11 @@ class Session:
         cancel: Cancel | None = None,
         output: Callable[[int, bytes], None] | None = None,
         begun: float = 0.0,
-        dialogue: Callable[[bool, bytes], bytes] | None = None,
+        dialogue: Callable[[bool, bytes, int], bytes | None] | None = None,
     ) -> CallResult:
-        """`dialogue(asks, body)` is called with what the cell says while it runs, as data; what it
-        returns, a pickle, answers what the cell asks. What it raises ends the call.
+        """`dialogue(asks, data, body_size)` is called with what the cell says while it runs; what
+        it returns, a pickle, answers what the cell asks. None ends the call, as what it raises
+        does.
         """
     def settle(self) -> None:
         """Between two calls: takes note of an interpreter that has ended meanwhile."""

@@ -6,14 +6,15 @@ All of it comes from the sandbox: it is decoded as data, and each field may be a
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hutch import _core
-from hutch._tools import Tool
+from hutch._tools import ArgumentError, Tool, plain
 
-_MOST = 64 << 20  # bytes of memory that one message may take, once it is decoded
+_MOST = 32 << 20  # bytes of memory that one message may take, once it is decoded
 _MOST_SHOWN = 10_000  # forms that are kept of one call
 _MOST_FORMS = 32  # of one thing that is shown
 
@@ -30,27 +31,29 @@ class Dialogue:
         tools: Mapping[str, Tool],
         on_input: Callable[[str], str] | None,
         on_display: Callable[[dict[str, Any]], object] | None,
+        wait_for: Callable[[Any], Any] | None = None,
     ) -> None:
         self.displayed: list[dict[str, Any]] = []
         self.raised: BaseException | None = None  # by a callback: to be raised after the call
         self._tools = tools
+        self._await = wait_for  # runs a coroutine to its end; None: there are none
         self._on_input = on_input
         self._on_display = on_display
         self._calls: dict[str, int] = {}
         self._stopped = False
 
-    def answer(self, asks: bool, body: bytes) -> bytes:
-        """The pickle that is sent back. What a callback raises ends the code, and is raised after;
-        code that goes on and asks again is ended with its process, by what this raises.
+    def answer(self, asks: bool, data: bytes, body_size: int) -> bytes | None:
+        """The pickle that is sent back. What a callback raises ends the code, and is raised after
+        the call. None: code that went on and asks again is ended with its process.
         """
         try:
-            content = _core.decode(body, len(body), {}, _MOST)
+            content = _core.decode(data, body_size, {}, _MOST)
         except _core.DecodeError as error:
-            return _error(f"this cannot be sent: {error}")
+            return _error(f"this cannot be sent: {error!s:.1000}")
         if type(content) is not list or not content or type(content[0]) is not str:
             return _error("a message of this kind is not known")
-        if self._stopped and asks:
-            raise self.raised or StopExec  # it was told to end
+        if self._stopped:
+            return None
         try:
             return self._answer(asks, content[0], content[1:])
         except BaseException as error:
@@ -93,18 +96,25 @@ class Dialogue:
     def _call_tool(self, name: Any, args: Any, kwargs: Any) -> bytes:
         tool = self._tools.get(name) if type(name) is str else None
         if tool is None or type(args) is not list or type(kwargs) is not dict:
-            return _error(f"there is no tool {str(name)[:100]!r}: {', '.join(self._tools)}")
+            shown = repr(name[:100]) if type(name) is str else f"of type {type(name).__name__}"
+            return _error(f"there is no tool {shown}: {', '.join(self._tools)}")
+        if not all(type(key) is str for key in kwargs):
+            return _error("the names of a tool's arguments are text", "TypeError")
         self._calls[tool.name] = self._calls.get(tool.name, 0) + 1
         if tool.max_calls is not None and self._calls[tool.name] > tool.max_calls:
             return _error(f"{tool.name}() may be called {tool.max_calls} times in one exec")
         try:
             value = tool.invoke(args, kwargs)
+            if self._await is not None and inspect.iscoroutine(value):
+                value = self._await(value)
+        except ArgumentError as error:
+            return _error(str(error), "TypeError")
         except Exception as error:
             return _error(str(error), type(error).__name__)
         try:
-            return pickle.dumps(("ok", value), 5)
+            return pickle.dumps(("ok", plain(value)), 5)
         except Exception as error:
-            return _error(f"the result of {tool.name}() cannot be sent: {error}")
+            return _error(f"{tool.name}() ran, but its result cannot be sent: {error}")
 
 
 def _error(text: str, name: str = "RuntimeError") -> bytes:

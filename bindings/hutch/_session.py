@@ -14,12 +14,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch import _core
 from hutch._calls.echo import Streams
 from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
-from hutch._calls.target import Target
+from hutch._calls.target import FunctionTarget, Target
 from hutch._carry import arguments
 from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
 from hutch._dialogue import Dialogue
@@ -29,7 +30,7 @@ from hutch._options.checks import _optional_sec, _text, quoted
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 from hutch._outcome import Outcome
-from hutch._session_files import SessionFiles, content_of
+from hutch._session_files import SessionFiles, checked, content_of, parts_of
 from hutch._tools import Tool, tools_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ OF_A_CALL = (
     "on_stdout",
     "on_stderr",
 )
+WRITABLE = ("/work", "/tmp")
 _NO_CODE = _core.Function(b"")
 _ISOLATION = (
     'a session takes isolation="cell" only: "shared" keeps no two of its calls apart, and the '
@@ -60,6 +62,15 @@ class SessionTarget(Target):
 
     def __init__(self, options: Options) -> None:
         super().__init__("the session's code", options, "")
+
+
+class SessionFunctionTarget(FunctionTarget):
+    """A function that is called in a session, whose reply is a pair."""
+
+    @property
+    def annotation(self) -> Any:
+        of_value = FunctionTarget.annotation.fget(self)  # type: ignore[attr-defined]
+        return Any if of_value is Any else tuple[of_value, Any]  # type: ignore[valid-type]
 
 
 class Reply(NamedTuple):
@@ -91,6 +102,8 @@ class Session:
             assert s.exec("rows[0]['b']").value == "2"
     """
 
+    _awaits = False  # whether tools may be async
+
     def __init__(
         self,
         *,
@@ -107,18 +120,28 @@ class Session:
             raise ValueError(f"isolation={quoted(options.isolation)}: {_ISOLATION}")
         if options.key is not None:
             raise ValueError("key= is for functions: a session's calls are never repeated")
-        if not _text("cwd", cwd).startswith("/") or "\0" in cwd:
-            raise ValueError(f"cwd={quoted(cwd)}: it is an absolute path inside, as /work")
+        _text("cwd", cwd)
+        inside = {*WRITABLE, *(place for place, mount in options.mounts if mount.writable)}
+        if "\0" in cwd or not any(cwd == one or cwd.startswith(one + "/") for one in inside):
+            raise ValueError(
+                f"cwd={quoted(cwd)}: it is a path inside that may be written to, in "
+                f"{' or '.join(sorted(inside))}"
+            )
+        if files is not None and not isinstance(files, Mapping):
+            raise TypeError(
+                f"files= takes a dict of paths and contents, not {type(files).__name__}"
+            )
         idle = _optional_sec("idle_sec", idle_sec)
         self.id = uuid.uuid4().hex
         self.lost: list[str] = []  # the names that were lost at the last restart
         self.files = SessionFiles(self._files_verb)
         self._options = options
         self._initial = content_of(files or {})
-        self._files = dict(self._initial)  # that are still to be put there
+        self._files = self._initial  # that are still to be put there
         self._cwd = cwd
         self._idle_ms = 0 if idle is None else milliseconds(idle)
-        self._tools = tools_of(tools)
+        self._tools = tools_of(tools, self._awaits)
+        self._wait_for: Callable[[Any], Any] | None = None  # what runs coroutines of tools
         self._on_input = on_input
         self._on_display = on_display
         self._targets: dict[tuple[Any, ...], SessionTarget] = {(): SessionTarget(options)}
@@ -153,12 +176,14 @@ class Session:
         """Calls a function of yours there, with the session's names as its globals. Returns the
         value, or raises what `Outcome.unwrap` would.
         """
-        from hutch._calls.target import FunctionTarget
-        from hutch._carry.functions import require_function
-
         plain = getattr(type(function), "__hutch_plain__", None)
-        function = require_function(plain(function) if plain is not None else function)
-        target = FunctionTarget(cast(Any, function), self._options, "", {})
+        function = plain(function) if plain is not None else function
+        if not isinstance(function, FunctionType):
+            raise TypeError(
+                f"call() takes a Python function of yours, not {type(function).__name__}: what is "
+                "there already is called by exec()"
+            )
+        target = SessionFunctionTarget(function, self._options, "", {})
         with self._one_call():
             return self._send("call", target.code(), args, kwargs, {}, target).outcome.unwrap()
 
@@ -224,7 +249,7 @@ class Session:
                 self._core.close()
                 self._core = None
                 self._restarts = 0
-                self._files = dict(self._initial)
+                self._files = self._initial
                 self._note_restart()
                 return
             self._core.restart()
@@ -357,7 +382,7 @@ class Session:
             fields["begin"] = (self._cwd, [(one.name, one.stub()) for one in self._tools.values()])
         fields["cpu_ms"] = target.terms.cpu_ms
         fields["result_bytes"] = target.terms.result_bytes
-        talk = Dialogue(self._tools, self._on_input, self._on_display)
+        talk = Dialogue(self._tools, self._on_input, self._on_display, self._wait_for)
         pickled = time.monotonic()
         known: float | None = None
 
@@ -450,9 +475,10 @@ class Session:
         self._begun = False
 
     def _put_files(self) -> None:
-        files, self._files = self._files, {}
-        for path, content in files.items():
-            self._send("files.write", _NO_CODE, (path, content), {}, {}).outcome.unwrap()
+        files, self._files = self._files, []
+        for part in parts_of(files):
+            sent = self._send("files.put", _NO_CODE, (part,), {}, {}).outcome.unwrap()
+            checked(sent, "files=")
 
 
 def _pair(value: Any) -> tuple[Any, list[str] | None]:

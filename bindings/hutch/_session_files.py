@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from hutch._errors import SandboxExecutionError
@@ -19,10 +20,14 @@ T = TypeVar("T")
 Names = list[str]  # `list` is a method below
 _MOST = 1 << 34  # bytes of a file that is read; result_mb is met first
 _LONGEST = 4096  # bytes of a path
+_PART = 16 << 20  # bytes that are sent at once
+_MOST_AT_ONCE = 1000  # files that are
+_MOST_ENTRIES = 100_000  # of a tree that is downloaded
 
 
 class SessionFiles:
-    """Paths are relative to the session's directory, or absolute inside. Errors are those of the
+    """Paths are relative to the session's directory (its `cwd`, wherever its code has gone), or
+    absolute inside. Errors are those of the
     system: FileNotFoundError, IsADirectoryError, PermissionError and their kin.
 
         s.files.write("a/b.txt", "x")
@@ -78,54 +83,112 @@ class SessionFiles:
         return _of(str, self._do("realpath", _path(path)))
 
     def upload(self, source: str | os.PathLike[str], path: str | None = None) -> None:
-        """A file or directory of the host. `path`: where to; by default its own name."""
+        """A file, or a directory with all that is in it, of the host. `path`: where to; by default
+        its own name. A link in a directory is made as a link, and never followed.
+        """
         source = pathlib.Path(source)
-        for name, content in content_of({path or source.name: source}).items():
-            self.write(name, content)
+        for part in parts_of(content_of({path or source.name: source})):
+            self._do("put", part, of=str(path or source.name))
 
     def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """One file, to a file of the host, which is replaced as a whole."""
+        """A file, to a file of the host, which is replaced as a whole; or a directory, to a new or
+        empty one. Links and special files in it are left out.
+        """
+        if self.stat(path)["type"] == "directory":
+            return self._download_tree(path, pathlib.Path(to))
         content = self.read_bytes(path)
         target = pathlib.Path(to)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        fd, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
-            part.write_bytes(content)
+            with open(fd, "wb") as file:
+                file.write(content)
+            os.chmod(part, 0o644)
             os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
+        except BaseException:
+            os.unlink(part)
+            raise
 
-    def _do(self, verb: str, *args: Any) -> Any:
-        reply = self._send(verb, *args)
-        if type(reply) is tuple and len(reply) == 2:
-            if reply[0] == "ok":
-                return reply[1]
-            failed = reply[1]
-            if type(failed) is list and len(failed) == 2 and type(failed[0]) is int:
-                number = failed[0] if failed[0] in errno.errorcode else errno.EIO
-                raise OSError(number, os.strerror(number), args[0])
-        raise _not_said()
+    def _download_tree(self, path: str, target: pathlib.Path) -> None:
+        entries = _of(list, self._do("tree", _path(path), _MOST_ENTRIES))
+        target.mkdir(parents=True, exist_ok=True)
+        if any(target.iterdir()):
+            raise FileExistsError(errno.EEXIST, "the directory is not empty", str(target))
+        for entry in entries:
+            if type(entry) is not list or [type(one) for one in entry] != [str, str, int, bool]:
+                raise _not_said()
+            name, kind, _, executable = entry
+            steps = name.split("/")
+            if len(name) > _LONGEST or any(one in ("", ".", "..") or "\0" in one for one in steps):
+                raise _not_said()
+            # Nothing but what is made here is in there: no step of a path is a link.
+            place = target.joinpath(*steps)
+            if kind == "directory":
+                place.mkdir(parents=True, exist_ok=True)
+            elif kind == "file":
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(self.read_bytes(os.path.join(path, name)))
+                if executable:
+                    place.chmod(0o755)
+
+    def _do(self, verb: str, *args: Any, of: str = "") -> Any:
+        return checked(self._send(verb, *args), of or args[0])
 
 
-def content_of(files: Mapping[str, Any]) -> dict[str, bytes]:
-    """Of files= and upload(): by path inside. A link of the host's is not followed into a
-    directory; what is no file is left out.
-    """
-    found: dict[str, bytes] = {}
+def checked(reply: Any, path: str) -> Any:
+    """What a verb gave. Raises the system's error where it says that there was one."""
+    if type(reply) is tuple and len(reply) == 2:
+        if reply[0] == "ok":
+            return reply[1]
+        failed = reply[1]
+        if type(failed) is list and len(failed) == 2 and type(failed[0]) is int:
+            number = failed[0] if failed[0] in errno.errorcode else errno.EIO
+            named = failed[1] if type(failed[1]) is str and failed[1] else path
+            raise OSError(number, os.strerror(number), named[:_LONGEST])
+    raise _not_said()
+
+
+# Path inside, kind ("file", "directory" or "link"), content or target, whether it may be executed.
+Entry = tuple[str, str, Any, bool]
+
+
+def content_of(files: Mapping[str, Any]) -> list[Entry]:
+    """Of files= and upload(). A directory's links are links, and are never followed."""
+    found: list[Entry] = []
     for name, content in files.items():
         _path(name)
         if not isinstance(content, os.PathLike):
-            found[name] = _bytes(content)
+            found.append((name, "file", _bytes(content), False))
             continue
         source = pathlib.Path(content)
         if not source.is_dir():
-            found[name] = source.read_bytes()
+            found.append((name, "file", source.read_bytes(), os.access(source, os.X_OK)))
             continue
-        for above, _, names in os.walk(source):
-            for one in names:
-                file = pathlib.Path(above, one)
-                if file.is_file():
-                    found[os.path.join(name, file.relative_to(source))] = file.read_bytes()
+        found.append((name, "directory", b"", False))
+        for above, directories, names in os.walk(source):
+            for one in (*directories, *names):
+                place = pathlib.Path(above, one)
+                inside = os.path.join(name, place.relative_to(source))
+                if place.is_symlink():
+                    found.append((inside, "link", os.readlink(place), False))
+                elif place.is_dir():
+                    found.append((inside, "directory", b"", False))
+                elif place.is_file():
+                    found.append((inside, "file", place.read_bytes(), os.access(place, os.X_OK)))
     return found
+
+
+def parts_of(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """As many at once as is not too much for one message."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and (size > _PART or len(part) == _MOST_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += len(entry[2])
+    if part:
+        yield part
 
 
 def _bytes(content: Any) -> bytes:

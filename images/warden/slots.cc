@@ -18,6 +18,9 @@
 namespace hutch {
 namespace {
 
+// More user processes of a session in that time end it.
+constexpr int kMostUsers = 100;
+constexpr int64_t kUsersPeriodUs = 10'000'000;
 constexpr uint64_t kCpuSlackUs = 100'000;  // between two ways to count it
 
 uint64_t Microseconds(const timeval& time) {
@@ -138,6 +141,9 @@ void Warden::OnSlotMessage(int number, Datagram* message) {
   Slot& slot = slots_[number];
   Cell& cell = slot.cell;
   const FrameHeader& header = message->header;
+  if (header.kind == FrameKind::kFailed && cell.kept && header.id == cell.id) {
+    return Kill(&cell, kKilled);  // its code left what no user process can begin in
+  }
   if (header.kind == FrameKind::kFailed) {
     return FailSlot(number, static_cast<int>(header.b), message->payload, message->size);
   }
@@ -152,6 +158,14 @@ void Warden::OnSlotMessage(int number, Datagram* message) {
     Fatal("a slot named a cell that it does not have");
   if (single_cell_ && header.kind == FrameKind::kCellReady && cell.state == CellState::kMaking)
     TakeSingleCell(&cell);
+  // A session's cell that is being killed: its PID 1 may just have made another user process.
+  if (cell.kept && cell.killed) {
+    if (header.kind == kCellStatus && !cell.ended) {
+      cell.ended = true;
+      cell.status = static_cast<int>(header.a);
+    }
+    return;
+  }
   if (header.kind == kCellMade) {
     if (!TakeCell(&slot, message)) Fatal("a cell is not what it says");
   } else if (header.kind == FrameKind::kCellReady && cell.state == CellState::kMade) {
@@ -209,8 +223,13 @@ void Warden::OnUserEnd(int number, int status) {
   SampleCell(number, now);
   cell.ended = true;
   cell.status = status;
-  if (cell.killed) return;  // kCellExit follows
   ++cell.users_ended;
+  // Code may have left what ends each user process at once.
+  if (now - cell.users_since_us > kUsersPeriodUs) {
+    cell.users_since_us = now;
+    cell.users = 0;
+  }
+  if (++cell.users > kMostUsers) return Kill(&cell, kKilled);
   const CellReport report = ReportOf(cell, cell.cpu_us);
   Report(About(FrameKind::kUserExit, number, cell.id), &report, sizeof report);
   close(cell.user);

@@ -79,6 +79,8 @@ class Warden {
     bool kept = false;     // it outlives its user process
     bool between = false;  // kept, and serves no call now
     uint64_t users_ended = 0;
+    int users = 0;  // of those, since:
+    int64_t users_since_us = 0;
     bool killed = false;       // the cell was, not only its user process
     int user = -1;             // pidfd of the user process; not in a worker of a single cell
     uint64_t used_cpu_us = 0;  // of all that it ran until now

@@ -433,7 +433,8 @@ class Worker:
             return error.path.replace("result[0]", "result", 1) if of_session else error.path
 
         try:
-            payload = encoding.encode(value, max_bytes)
+            named = of_session is None or of_session["verb"] == "call"
+            payload = encoding.encode(value, max_bytes, named)
         except encoding.Unencodable as error:
             instead = of_session and session.shown_instead(of_session, call_id, value)
             if instead:

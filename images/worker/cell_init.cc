@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -250,8 +251,25 @@ void RestoreThread() {
 // What an earlier user process may have set of the open files that it shared with this one.
 const char* ResetFlags(const int (&descriptors)[3]) {
   for (const int fd : descriptors) {
-    if (fcntl(fd, F_SETFL, 0) != 0 || fcntl(fd, F_SETOWN, 0) != 0) return "flags";
+    if (fcntl(fd, F_SETFL, 0) != 0 || fcntl(fd, F_SETOWN, 0) != 0 || fcntl(fd, F_SETSIG, 0) != 0)
+      return "flags";
   }
+  const timeval no_time{};
+  const linger no_linger{};
+  const int none = 0;
+  const int no_offset = -1;
+  const struct {
+    int option;
+    const void* value;
+    socklen_t size;
+  } options[] = {
+      {SO_RCVTIMEO, &no_time, sizeof no_time},    {SO_SNDTIMEO, &no_time, sizeof no_time},
+      {SO_LINGER, &no_linger, sizeof no_linger},  {SO_PASSCRED, &none, sizeof none},
+      {SO_PASSSEC, &none, sizeof none},           {SO_TIMESTAMP, &none, sizeof none},
+      {SO_TIMESTAMPNS, &none, sizeof none},       {SO_BUSY_POLL, &none, sizeof none},
+      {SO_PEEK_OFF, &no_offset, sizeof no_offset}};
+  for (const auto& one : options)  // a kernel that lacks one has not had it set
+    setsockopt(descriptors[0], SOL_SOCKET, one.option, one.value, one.size);
   return nullptr;
 }
 

@@ -21,7 +21,6 @@ import encode as encoding
 from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     ANSWER,
     ASK,
-    IN_PARTS,
     MAX_PAYLOAD,
     MOST_IN_PARTS,
     PART,
@@ -81,7 +80,11 @@ class Dialogue:
         """The answer, or raises what the caller answered with."""
         with self.lock:
             self._send(ASK, [topic, *content])
-            kind, value, *rest = self._receive()
+            try:
+                kind, value, *rest = self._receive()
+            except (ImportError, AttributeError) as error:
+                text = f"it ran, but its result cannot be loaded here: {error}"
+                raise ToolError(text) from None
         if kind == "ok":
             return value
         if kind == "stop":
@@ -91,19 +94,30 @@ class Dialogue:
     def _send(self, kind: int, content: list[Any]) -> None:
         if self.call_id == 0 or self.pid != _getpid():
             raise RuntimeError(
-                "this works only while a call of the session runs, and in its own process"
+                "tools, display() and input() work only while an exec runs, and in the session's "
+                "own process"
             )
-        payload = encoding.encode(content, MOST_IN_PARTS)
-        body = b"".join(bytes(chunk) for _, chunk in payload.chunks())
+        try:
+            payload = encoding.encode(content, MOST_IN_PARTS, False)
+        except encoding.Unencodable as error:
+            text = f"this is no data that can be sent: it has {error.type_name} in it"
+            raise TypeError(text) from None
+        except encoding.TooLarge as error:
+            text = f"{error.size:,} bytes cannot be sent at once: at most {MOST_IN_PARTS:,}"
+            raise ValueError(text) from None
+        data = bytearray(payload.size)
+        for at, chunk in payload.chunks():
+            data[at : at + chunk.nbytes] = chunk
         self.flush()
         self.number += 1
-        if len(body) <= MAX_PAYLOAD:
-            self.cell.send(self.fd, kind, 0, self.call_id, self.number, len(body), body)
+        head = (self.fd, kind, len(payload.body), self.call_id, self.number, len(data))
+        if len(data) <= MAX_PAYLOAD:
+            self.cell.send(*head, data)
             return
-        for at in range(0, len(body), MAX_PAYLOAD):
-            piece = body[at : at + MAX_PAYLOAD]
-            self.cell.send(self.fd, PART, 0, self.call_id, 0, len(body), piece)
-        self.cell.send(self.fd, kind, IN_PARTS, self.call_id, self.number, len(body))
+        for at in range(0, len(data), MAX_PAYLOAD):
+            piece = data[at : at + MAX_PAYLOAD]
+            self.cell.send(self.fd, PART, 0, self.call_id, 0, len(data), piece)
+        self.cell.send(*head)
 
     def _receive(self) -> Any:
         while True:
@@ -134,7 +148,7 @@ def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]], space: dict[
 
     def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the tool of that name."""
-        return dialogue.ask("tool", name, list(args), kwargs)
+        return dialogue.ask("tool", name, plain(list(args)), plain(kwargs))
 
     def search(text: str = "") -> list[str]:
         """The names of the tools whose name or documentation has this text."""
@@ -146,6 +160,30 @@ def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]], space: dict[
         setattr(module, name, stub)
         space[name] = stub
     sys.modules[TOOLS] = module
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Dataclasses, models, named tuples and enums as what they are made of, for a tool's arguments:
+    the host has classes of its own.
+    """
+    kind = type(value)
+    if depth > 100 or kind in (str, int, float, bool, bytes, type(None)):
+        return value
+    if kind is dict:
+        return {plain(key, depth + 1): plain(one, depth + 1) for key, one in value.items()}
+    if kind in (list, set, frozenset) or issubclass(kind, tuple):
+        made = [plain(one, depth + 1) for one in value]
+        return kind(made) if kind in (set, frozenset) else made if kind is list else tuple(made)
+    if "__dataclass_fields__" in dir(kind):
+        return {name: plain(getattr(value, name), depth + 1) for name in kind.__dataclass_fields__}
+    if callable(getattr(kind, "model_dump", None)):
+        return plain(value.model_dump(), depth + 1)
+    enum = sys.modules.get("enum")
+    if enum is not None and isinstance(value, enum.Enum):
+        return plain(value.value, depth + 1)
+    if kind.__module__ == "numpy" and callable(getattr(kind, "item", None)):
+        return value.item() if getattr(value, "ndim", 1) == 0 else value.tolist()
+    return value
 
 
 def stub_of(call: Callable[..., Any], name: str, documentation: str) -> Any:
@@ -224,6 +262,40 @@ def is_rich(value: Any) -> bool:
     )
 
 
+IPYTHON = """
+class _Shown:
+    media = ""
+    def __init__(self, data=None, **_): self.data = data
+    def _repr_mimebundle_(self, **_): return {self.media: self.data}
+    def __repr__(self): return f"<{type(self).__name__}>"
+class HTML(_Shown): media = "text/html"
+class Markdown(_Shown): media = "text/markdown"
+class Latex(_Shown): media = "text/latex"
+class SVG(_Shown): media = "image/svg+xml"
+class JSON(_Shown): media = "application/json"
+class Image(_Shown):
+    media = "image/png"
+    def __init__(self, data=None, filename=None, **_):
+        if data is None: data = open(filename, "rb").read()
+        self.data = data
+        if data[:2] == b"\\xff\\xd8": self.media = "image/jpeg"
+def clear_output(wait=False): pass
+"""
+
+
+def add_ipython() -> None:
+    """`IPython.display`, where IPython is not installed."""
+    import importlib.util
+
+    if "IPython" in sys.modules or importlib.util.find_spec("IPython") is not None:
+        return
+    top, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    exec(IPYTHON, module.__dict__)
+    module.display = builtins.display  # type: ignore[attr-defined]
+    top.display = module  # type: ignore[attr-defined]
+    sys.modules["IPython"], sys.modules["IPython.display"] = top, module
+
+
 def add_display(dialogue: Dialogue, space: dict[str, Any]) -> None:
     """`display` and `input`, and pictures of matplotlib where that is loaded."""
 
@@ -240,6 +312,7 @@ def add_display(dialogue: Dialogue, space: dict[str, Any]) -> None:
 
     vars(builtins)["display"] = display
     vars(builtins)["input"] = ask_for_input
+    add_ipython()
 
 
 def show_figures(dialogue: Dialogue) -> None:

@@ -112,8 +112,11 @@ class Payload:
             end = start + buffer.nbytes
 
 
-def encode(value: Any, max_bytes: int) -> Payload:
-    """Raises Unencodable, TooLarge, or what the machine raises (MemoryError, KeyboardInterrupt)."""
+def encode(value: Any, max_bytes: int, named: bool = True) -> Payload:
+    """Raises Unencodable, TooLarge, or what the machine raises (MemoryError, KeyboardInterrupt).
+    `named`: classes of the user's own travel, by their names.
+    """
+    encode_standard.named = named
     encoder = Encoder(max_bytes, value)
     try:
         encoder.value(value)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Handler = Callable[[Encoder, Any], None]
 
+NO_CLASS = "a class of the sandbox's own is not returned: return what it is made of, as a dict"
 _BUILTINS = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
 
 
@@ -134,16 +135,22 @@ _TABLE: dict[str, tuple[str, Handler]] = {
 }
 
 
-def _wire_name(x: Any) -> str:
+# Whether a class of the user's own may travel by its name, which the host then looks up.
+named = True
+
+
+def _wire_name(e: Encoder, x: Any) -> str:
+    if not named:
+        e.refuse(x, NO_CLASS)
     return f"{type(x).__module__}.{type(x).__qualname__}"
 
 
 def _enum(e: Encoder, x: Any) -> None:
-    e.mark(0x20, _wire_name(x), x._name_)
+    e.mark(0x20, _wire_name(e, x), x._name_)
 
 
 def _flag(e: Encoder, x: Any) -> None:
-    e.mark(0x21, _wire_name(x), int(x._value_))
+    e.mark(0x21, _wire_name(e, x), int(x._value_))
 
 
 def _named(
@@ -151,7 +158,7 @@ def _named(
 ) -> None:
     """Name and fields; unlike in a dict, a refused field's step is `.field`."""
     e.open(2 + len(more), kind)
-    e.value(_wire_name(x))
+    e.value(_wire_name(e, x))
     e.open_map(len(values))
     for name, value in values.items():
         e.value(name)
@@ -173,7 +180,7 @@ def _fields(x: Any) -> dict[str, Any]:
 
 def _named_tuple(e: Encoder, x: Any) -> None:
     e.open(2, 0x23)
-    e.value(_wire_name(x))
+    e.value(_wire_name(e, x))
     e.open(len(x))
     for name, value in zip(type(x)._fields, tuple.__iter__(x)):
         e.value(value, "." + name)

@@ -57,7 +57,8 @@ class Names:
         self.loop: Any = None
 
     def listed(self) -> list[str]:
-        return [name for name in list(self.space) if type(name) is str and name not in self.own]
+        names = [name for name in list(self.space) if type(name) is str and name not in self.own]
+        return [name for name in names if not (name.startswith("__") and name.endswith("__"))]
 
     def news(self) -> list[str] | None:
         """The names, where they are not those that were told before."""
@@ -233,10 +234,46 @@ def entries(path: str) -> list[str]:
     return sorted(os.listdir(path))
 
 
-def matches(pattern: str) -> list[str]:
+def matches(cwd: str, pattern: str) -> list[str]:
     import glob
 
-    return sorted(glob.glob(pattern, recursive=True))
+    return sorted(glob.glob(pattern, recursive=True, root_dir=cwd))
+
+
+def put(cwd: str, entries: Any) -> None:
+    """Many at once: (path, kind, content or a link's target, whether it may be executed)."""
+    for path, kind, content, executable in entries:
+        path = os.path.join(cwd, path)
+        if kind == "directory":
+            os.makedirs(path, exist_ok=True)
+        elif kind == "link":
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if os.path.lexists(path):
+                os.unlink(path)
+            os.symlink(content, path)
+        else:
+            write(path, content)
+            if executable:
+                os.chmod(path, 0o755)
+
+
+def tree(path: str, most: int) -> list[Any]:
+    """What is in a directory: (path, kind, size, whether it may be executed), at most so many."""
+    found: list[Any] = []
+    waiting = [""]
+    while waiting:
+        above = waiting.pop()
+        with os.scandir(os.path.join(path, above)) as directory:
+            for entry in directory:
+                if len(found) == most:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+                status = entry.stat(follow_symlinks=False)
+                name = os.path.join(above, entry.name)
+                kind = kind_of(status.st_mode)
+                found.append([name, kind, status.st_size, status.st_mode & 0o100 != 0])
+                if kind == "directory":
+                    waiting.append(name)
+    return found
 
 
 def exists(path: str) -> bool:
@@ -270,6 +307,8 @@ FILE_VERBS: dict[str, Callable[..., Any]] = {
     "write": write,
     "stat": stat_of,
     "list": entries,
+    "put": put,
+    "tree": tree,
     "glob": matches,
     "exists": exists,
     "delete": delete,
@@ -280,9 +319,15 @@ FILE_VERBS: dict[str, Callable[..., Any]] = {
 }
 
 
-def on_files(verb: str, args: Any) -> tuple[str, Any]:
-    """("ok", what it gave), or ("error", (errno, path)) of one that the system reported."""
+def on_files(verb: str, cwd: str, args: Any) -> tuple[str, Any]:
+    """("ok", what it gave), or ("error", (errno, path)) of one that the system reported. Paths are
+    relative to the session's directory, wherever its code has gone.
+    """
+    paths = 2 if verb == "rename" else 0 if verb in ("glob", "put") else 1
+    args = [os.path.join(cwd, one) if i < paths else one for i, one in enumerate(args)]
     try:
+        if verb in ("glob", "put"):
+            return "ok", FILE_VERBS[verb](cwd, *args)
         return "ok", FILE_VERBS[verb](*args)
     except OSError as error:
         path = error.filename if type(error.filename) is str else ""
@@ -295,8 +340,9 @@ def on_files(verb: str, args: Any) -> tuple[str, Any]:
 class State:
     """Of the user process, once its session has begun."""
 
-    def __init__(self, cell: Any, fd: int, flush: Callable[[], None], tools: Any) -> None:
+    def __init__(self, cell: Any, fd: int, flush: Callable[[], None], tools: Any, cwd: str) -> None:
         cell.take_interrupts()
+        self.cwd = cwd
         self.names = Names()
         self.dialogue = talk.Dialogue(cell, fd, flush)
         talk.add_display(self.dialogue, self.names.space)
@@ -305,8 +351,10 @@ class State:
 
     def execute(self, source: str, filename: str) -> tuple[Any, list[str] | None]:
         talk.prepare_figures(self.dialogue)
-        value = self.names.execute(source, filename)
-        talk.show_figures(self.dialogue)
+        try:
+            value = self.names.execute(source, filename)
+        finally:
+            talk.show_figures(self.dialogue)
         if talk.is_rich(value):
             self.dialogue.say("display", talk.bundle_of(value))
         return value, self.names.news()
@@ -332,7 +380,7 @@ def begin(cwd: str, cell: Any, fd: int, flush: Callable[[], None], tools: Any) -
     os.chdir(cwd)
     sys.argv = [""]
     sys.path.insert(0, "")
-    _state = State(cell, fd, flush, tools)
+    _state = State(cell, fd, flush, tools, cwd)
     return _state
 
 
@@ -380,7 +428,7 @@ def verb_of(
     if verb == "call":
         function = call.load_function()
         return lambda: (names.call(function, args, kwargs), names.news())
-    return lambda: (plain(names, verb, args), names.news())
+    return lambda: (plain(state, verb, args), names.news())
 
 
 def shown_instead(meta: Any, call_id: int, pair: Any) -> Any:
@@ -390,7 +438,8 @@ def shown_instead(meta: Any, call_id: int, pair: Any) -> Any:
     return _state.show_instead(call_id, pair[0])[0], pair[1]
 
 
-def plain(names: Names, verb: str, args: Any) -> Any:
+def plain(state: State, verb: str, args: Any) -> Any:
+    names = state.names
     if verb == "get":
         name = args[0]
         return ("ok", names.space[name]) if name in names.space else ("missing", None)
@@ -401,4 +450,4 @@ def plain(names: Names, verb: str, args: Any) -> Any:
         return names.space.pop(args[0], RETURN) is not RETURN
     if verb == "names":
         return names.listed()
-    return on_files(verb.removeprefix("files."), args)
+    return on_files(verb.removeprefix("files."), state.cwd, args)

@@ -11,6 +11,7 @@ import pathlib
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -169,6 +170,33 @@ def test_a_function_is_called_with_the_sessions_names(s: Session) -> None:
 
     assert s.call(ordered) == [1, 2, 3]
     assert s.call(ordered, reverse=True) == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from dataclasses import dataclass\n@dataclass\nclass P:\n  x: int\nP(1)",
+        "import urllib.parse; urllib.parse.urlparse('http://x')",
+        "import http; http.HTTPStatus.OK",
+        "import shutil; [shutil.disk_usage('.')]",
+    ],
+)
+def test_a_value_of_a_class_of_the_sandbox_is_shown(s: Session, source: str) -> None:
+    outcome = s.exec(source)
+    assert outcome.ok and outcome.value is None and outcome.display[0]["text/plain"]
+
+
+def test_a_called_function_is_annotated_as_any(s: Session) -> None:
+    def number() -> int:
+        return 3
+
+    def point() -> Point:
+        return Point(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert s.call(number) == 3
+        assert s.call(point) == Point(1)
 
 
 def test_a_value_that_is_no_data_is_shown_and_not_returned(s: Session) -> None:
@@ -431,6 +459,44 @@ def test_files_are_read_and_written(s: Session, tmp_path: pathlib.Path) -> None:
         s.files.write("/usr/x", b"")
 
 
+def test_trees_go_both_ways_and_no_link_leads_out(s: Session, tmp_path: pathlib.Path) -> None:
+    up = tmp_path / "up"
+    (up / "empty").mkdir(parents=True)
+    (up / "run.sh").write_text("#!/bin/sh\necho ran")
+    (up / "run.sh").chmod(0o755)
+    (up / "evil").symlink_to("/etc/hostname")
+    (up / "up").symlink_to(tmp_path)
+    s.files.upload(up, "tree")
+    assert s.exec("import os, subprocess; sorted(os.listdir('tree'))").value == [
+        "empty",
+        "evil",
+        "run.sh",
+        "up",
+    ]
+    assert s.exec("subprocess.run(['./tree/run.sh'], capture_output=True).stdout").value == b"ran\n"
+    with pytest.raises(FileNotFoundError):
+        s.files.read("tree/evil")
+    s.exec("os.symlink('/etc', 'tree/empty/out'); os.mkfifo('tree/fifo')")
+    s.files.download("tree", tmp_path / "down")
+    found = {str(one.relative_to(tmp_path / "down")) for one in (tmp_path / "down").rglob("*")}
+    assert found == {"empty", "run.sh"}
+    assert os.access(tmp_path / "down" / "run.sh", os.X_OK)
+    with pytest.raises(FileExistsError):
+        s.files.download("tree", tmp_path / "down")
+
+
+def test_paths_do_not_follow_the_codes_directory(s: Session) -> None:
+    s.exec("import os; os.chdir('/tmp')")
+    s.files.write("r.csv", "1")
+    assert s.files.glob("*") == ["r.csv"] and s.files.exists("/work/r.csv")
+
+
+@pytest.mark.parametrize("path", ["/etc/x", "../y"])
+def test_files_that_cannot_be_put_there_are_an_error(path: str) -> None:
+    with Session(files={path: "1"}, memory_mb=256) as s, pytest.raises(OSError):
+        s.exec("1")
+
+
 def test_a_fifo_blocks_nobody(s: Session) -> None:
     s.exec("import os; os.mkfifo('fifo')")
     with pytest.raises(OSError):
@@ -594,7 +660,9 @@ def test_a_tool_is_a_function_inside() -> None:
         ("move({'x': 1}, ['green'])", "ValueError", "must be one of 'red', 'blue'"),
         ("move({'x': 1}, [], 'left')", "ValueError", "'up', 'down'"),
         ("fails('no')", "ValueError", "no"),
-        ("add(lambda: 1)", "Unencodable", ""),
+        ("add(lambda: 1)", "TypeError", "no data"),
+        ("add('x' * 10_000_000)", "ValueError", "cannot be sent at once"),
+        ("import hutch_tools; hutch_tools.call(10 ** 6000)", "RuntimeError", "no tool"),
         ("import hutch_tools; hutch_tools.call('other')", "RuntimeError", "no tool 'other'"),
     ],
 )
@@ -629,6 +697,8 @@ def test_a_tool_may_be_limited_approved_and_end_the_exec() -> None:
         assert s.exec("plus(1)").value == 2 and asked == [("plus", {"a": 1})]
         outcome = s.exec("plus(10)")
         assert outcome.error is not None and outcome.error.type == "PermissionError"
+        outcome = s.exec("try:\n  stop('a')\nexcept BaseException: pass\nstop('b')")
+        assert outcome.status == "cancelled" and outcome.restarted
         outcome = s.exec("x = 1\nstop('now')\nx = 2")
         assert outcome.error is not None and outcome.error.type == "StopExec"
         assert s["x"] == 1
@@ -652,7 +722,7 @@ def test_a_tool_is_refused_where_no_exec_runs() -> None:
             "threading.Thread(target=later).start()"
         )
         time.sleep(0.6)
-        assert "only while a call" in s.exec("found[0]").value
+        assert "only while an exec" in s.exec("found[0]").value
         child = (
             "import os\nif os.fork() == 0:\n  try: add(1)\n  except RuntimeError: os._exit(7)\n"
             "os.waitstatus_to_exitcode(os.wait()[1])"
@@ -668,6 +738,53 @@ def test_a_tool_without_annotations_is_refused_at_once() -> None:
         Session(tools=[bare])
     with pytest.raises(ValueError, match="two tools"):
         Session(tools=[add, add])
+
+    async def later(x: int) -> int:
+        return x
+
+    with pytest.raises(TypeError, match="AsyncSession"):
+        Session(tools=[later])
+    with pytest.raises(TypeError, match="a function"):
+        Session(tools=[Point])
+
+
+def test_large_arguments_of_a_tool_arrive() -> None:
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    with Session(tools=[total], memory_mb=256) as s:
+        for n in (10, 5_000, 20_000, 200_000):
+            assert s.exec(f"total(list(range({n})))").value == n * (n - 1) // 2
+
+
+def test_classes_go_to_tools_and_back_as_what_they_are_made_of() -> None:
+    def mirror(point: Point, color: Color = Color.RED) -> Point:
+        return dataclasses.replace(point, x=-point.x)
+
+    tool = Tool(mirror)
+    assert tool.stub().startswith(
+        "def mirror(point: dict, color: Literal['red', 'blue'] = 'red') -> dict:"
+    )
+    assert tool.schema["properties"]["color"]["default"] == "red"
+    with Session(tools=[tool], memory_mb=256) as s:
+        assert s.exec("mirror({'x': 3})").value == {"x": -3, "y": 0.5}
+        mine = "from dataclasses import dataclass\n@dataclass\nclass P:\n  x: int\nmirror(P(4))"
+        assert s.exec(mine).value == {"x": -4, "y": 0.5}
+
+
+def test_a_flag_annotation_makes_no_members() -> None:
+    class Mode(enum.IntFlag):
+        READ = 1
+        WRITE = 2
+
+    def use(mode: Mode) -> str:
+        return str(mode.name)
+
+    with Session(tools=[use], memory_mb=256) as s:
+        before = len(Mode._value2member_map_)
+        assert s.exec("use(2)").value == "WRITE"
+        s.exec("for i in range(100):\n  try: use(i)\n  except TypeError: pass")
+        assert len(Mode._value2member_map_) == before
 
 
 def test_what_a_tool_calls_may_end_the_exec() -> None:
@@ -725,6 +842,52 @@ def test_displays_are_bounded(s: Session) -> None:
 
 
 # ---- lies
+
+
+HOSTILE = """
+import os, resource, signal, socket, struct, fcntl
+s = socket.socket(fileno=os.dup(3))
+for option, value in ((20, struct.pack('qq', 0, 1)), (21, struct.pack('qq', 0, 1)), (16, 1)):
+    try: s.setsockopt(1, option, value)
+    except OSError: pass
+for fd in (1, 2, 3):
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+refused = 0
+for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU):
+    try: resource.prlimit(1, limit, (1, 1))
+    except PermissionError: refused += 1
+assert refused == 3, refused
+os.umask(0o777); os.nice(5); os.chdir('/tmp')
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+os._exit(3)
+"""
+STATE = """
+import os, resource, signal, fcntl
+lines = dict(line.split(':', 1) for line in open('/proc/self/status').read().splitlines())
+wanted = ('CapEff', 'CapPrm', 'NoNewPrivs', 'Seccomp', 'Seccomp_filters', 'Uid', 'SigBlk', 'SigIgn', 'Umask')
+{
+    'status': {name: lines[name].split() for name in wanted if name in lines},
+    'limits': {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith('RLIMIT_')},
+    'descriptors': sorted(os.listdir('/proc/self/fd')),
+    'flags': [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (1, 2, 3)],
+    'nice': os.nice(0), 'cwd': os.getcwd(), 'environ': sorted(os.environ),
+    'oom': open('/proc/self/oom_score_adj').read(),
+    'affinity': len(os.sched_getaffinity(0)),
+}
+"""
+
+
+def test_a_restarted_process_is_as_the_first_one(s: Session) -> None:
+    first = s.exec(STATE)
+    assert first.ok, first
+    for _ in range(3):
+        outcome = s.exec(HOSTILE)
+        assert outcome.exit_code == 3, outcome
+        again = s.exec(STATE)
+        assert again.value == first.value
+    time.sleep(1)
+    assert s.info()["restarts"] == 3, "nothing restarts by itself"
 
 
 @pytest.mark.parametrize(
