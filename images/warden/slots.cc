@@ -266,6 +266,7 @@ bool Warden::TakeCell(Slot* slot, Datagram* message) {
 void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
   if (cell->kept ? cell->killed : cell->end != kEndedItself) return;
   cell->killed = true;
+  if (cell->kept) cell->begun_us = NowUs();  // it has so long to end, see Tick()
   cell->end = end;
   cell->limit = limit;
   TakeLastMeasurement(cell);

@@ -369,8 +369,12 @@ void Warden::OnDeath(pid_t pid, int status, const rusage& usage) {
     if (slots_[i].cell.init == pid) return OnCellDeath(i, usage);
     if (slots_[i].pid == pid) {
       slots_[i].pid = 0;
-      static constexpr char kText[] = "the slot died";
-      return FailSlot(i, ECHILD, kText, sizeof kText - 1);
+      char text[64];
+      const int size =
+          WIFEXITED(status)
+              ? snprintf(text, sizeof text, "the slot exited with %d", WEXITSTATUS(status))
+              : snprintf(text, sizeof text, "the slot died of signal %d", WTERMSIG(status));
+      return FailSlot(i, ECHILD, text, static_cast<size_t>(size));
     }
   }
 }

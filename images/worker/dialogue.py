@@ -166,14 +166,16 @@ def plain(value: Any, depth: int = 0) -> Any:
     """Dataclasses, models, named tuples and enums as what they are made of, for a tool's arguments:
     the host has classes of its own.
     """
-    kind = type(value)
+    kind: Any = type(value)
     if depth > 100 or kind in (str, int, float, bool, bytes, type(None)):
         return value
     if kind is dict:
         return {plain(key, depth + 1): plain(one, depth + 1) for key, one in value.items()}
     if kind in (list, set, frozenset) or issubclass(kind, tuple):
         made = [plain(one, depth + 1) for one in value]
-        return kind(made) if kind in (set, frozenset) else made if kind is list else tuple(made)
+        if kind is set or kind is frozenset:
+            return kind(made)
+        return made if kind is list else tuple(made)
     if "__dataclass_fields__" in dir(kind):
         return {name: plain(getattr(value, name), depth + 1) for name in kind.__dataclass_fields__}
     if callable(getattr(kind, "model_dump", None)):
