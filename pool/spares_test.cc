@@ -54,6 +54,7 @@ class SparesTest : public ::testing::Test {
         "generation",
         2,
         [](uint64_t, const CellReport&) {},
+        [](uint64_t, SessionEvent, const CellReport&) {},
         [](Pool&, const std::string*) { return false; },
         [](uint64_t) { return true; },
         queues_,
