@@ -322,6 +322,34 @@ def test_a_thread_has_the_descriptors_of_its_process() -> None:
 
 
 @sandbox
+def limit_others() -> dict[str, object]:
+    """PID 1 of a cell has the uid of its code."""
+    import ctypes
+    import errno
+    import resource
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    low = (ctypes.c_uint64 * 2)(64, 64)
+    found: dict[str, object] = {}
+    for what, pid in (("PID 1", 1), ("in 64 bits", 1 | 1 << 32), ("any other", 2)):
+        ctypes.set_errno(0)
+        arguments = [ctypes.c_long(302), ctypes.c_long(pid), ctypes.c_long(7), low, None]
+        result = libc.syscall(*arguments)
+        found[what] = "done" if result == 0 else errno.errorcode[ctypes.get_errno()]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    found["own"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - soft
+    return found
+
+
+@pytest.mark.wall("profile")
+def test_a_process_limits_itself_alone() -> None:
+    refused = dict.fromkeys(("PID 1", "in 64 bits", "any other"), "EPERM")
+    assert limit_others() == {**refused, "own": -1}
+
+
+@sandbox
 def odd_protocols() -> dict[str, str]:
     import errno
     import socket
