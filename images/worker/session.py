@@ -74,13 +74,13 @@ class Names:
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
             last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-        code = self.compile(tree, filename, "exec")
+        codes = [self.compile(tree, filename, "exec")] if tree.body else []
+        if last is not None:
+            codes.append(self.compile(last, filename, "eval"))
         value = None
         try:
-            if tree.body:
-                self.evaluate(code)
-            if last is not None:
-                value = self.evaluate(self.compile(last, filename, "eval"))
+            for code in codes:
+                value = self.evaluate(code)
         except Return as ended:
             value = ended.value
         return value
@@ -93,7 +93,8 @@ class Names:
             ast.PyCF_ONLY_AST | TOP_LEVEL_AWAIT | self.flags,
             dont_inherit=True,
         )
-        replace_returns(tree)
+        if "return" in source:
+            replace_returns(tree)
         return tree
 
     def compile(self, tree: Any, filename: str, mode: str) -> types.CodeType:
@@ -143,6 +144,8 @@ class Names:
 
 def is_silenced(source: str) -> bool:
     """Whether its last token is a semicolon."""
+    if ";" not in source:
+        return False
     last = ""
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
