@@ -111,6 +111,14 @@ auto Wait(const std::shared_ptr<Client>& client, Pending& pending, const Work& w
   }
 }
 
+// Both outlive the wait.
+void SetOutput(CallHooks& hooks, Pending& pending, const PyOutput& output) {
+  if (!output) return;
+  hooks.output = [&](int stream, std::string_view text) {
+    pending.Run([&] { output(stream, py::bytes(text.data(), text.size())); });
+  };
+}
+
 // (id, 0 or 1, what it printed), (id, 2, its CallResult), (id, 3, OpenCall), (id, 4, an Error).
 py::tuple ToTuple(CallEvent& event) {
   if (event.stream >= 0) return py::make_tuple(event.id, event.stream, py::bytes(event.text));
@@ -228,11 +236,7 @@ CallRecord PyClient::Call(const std::string& key, const CallRequest& request,
   return Wait(
       Live(), pending,
       [&](Client& client, CallHooks& hooks) {
-        if (output) {
-          hooks.output = [&](int stream, std::string_view text) {
-            pending.Run([&] { output(stream, py::bytes(text.data(), text.size())); });
-          };
-        }
+        SetOutput(hooks, pending, output);
         return client.Call(key, request, hooks);
       },
       cancel);
@@ -258,11 +262,7 @@ CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const
   return Wait(
       client_, pending,
       [&](Client&, CallHooks& hooks) {
-        if (output) {
-          hooks.output = [&](int stream, std::string_view text) {
-            pending.Run([&] { output(stream, py::bytes(text.data(), text.size())); });
-          };
-        }
+        SetOutput(hooks, pending, output);
         return session_->Call(request, hooks);
       },
       cancel);

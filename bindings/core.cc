@@ -35,6 +35,12 @@ py::dict PathsDict() {
   }
 }
 
+// A callable of Python's, or None.
+PyOutput OutputTo(const py::object& callback) {
+  if (callback.is_none()) return nullptr;
+  return [callback](int stream, const py::bytes& text) { callback(stream, text); };
+}
+
 // The names of the parts of an Error, in order.
 py::dict FieldsOfError() {
   py::dict fields;
@@ -150,10 +156,7 @@ PYBIND11_MODULE(_core, m) {
              const py::object& dialogue) {
             CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
             bytes.request.identity = {};  // its cell was loaded for no call
-            PyOutput shown;
-            if (!output.is_none())
-              shown = [&](int stream, const py::bytes& text) { output(stream, text); };
-            return MakeResult(s.Call(bytes.request, cancel, shown, dialogue));
+            return MakeResult(s.Call(bytes.request, cancel, OutputTo(output), dialogue));
           },
           py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
           py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
@@ -181,10 +184,7 @@ PYBIND11_MODULE(_core, m) {
              const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
              const CancelToken* cancel, const py::object& output, double begun) {
             const CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
-            PyOutput shown;
-            if (!output.is_none())
-              shown = [&](int stream, const py::bytes& text) { output(stream, text); };
-            return MakeResult(c.Call(key, bytes.request, cancel, shown));
+            return MakeResult(c.Call(key, bytes.request, cancel, OutputTo(output)));
           },
           py::arg("key"), py::arg("meta"), py::arg("function"), py::arg("arguments"),
           py::arg("buffers"), py::arg("terms"), py::arg("cancel") = py::none(),

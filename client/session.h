@@ -68,7 +68,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Throws what Client::Call() throws, and kUnavailable where the session is over.
+  // Throws what Client::Call() throws, and kWorkerFailed where the session is over.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
   // Between two calls: takes note of a user process that has ended meanwhile, as when a background
   // thread crashed, or took too much memory.

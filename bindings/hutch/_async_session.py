@@ -10,8 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hutch._errors import SessionBusy
-from hutch._session import Session
+from hutch._session import Session, busy
 
 if TYPE_CHECKING:
     from hutch._outcome import Outcome
@@ -88,11 +87,7 @@ class AsyncSession:
 
     async def _do(self, work: Callable[[], T]) -> T:
         if self._runs:
-            raise SessionBusy(
-                "the session is running another call",
-                hint="await it first, or use a second session",
-                may_have_run=False,
-            )
+            raise busy()
         loop = asyncio.get_running_loop()
         self._session._wait_for = lambda coroutine: asyncio.run_coroutine_threadsafe(
             coroutine, loop

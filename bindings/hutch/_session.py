@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hutch import _core
 from hutch._calls.echo import Streams
@@ -73,11 +73,12 @@ class SessionFunctionTarget(FunctionTarget):
         return Any if of_value is Any else tuple[of_value, Any]  # type: ignore[valid-type]
 
 
-class Reply(NamedTuple):
-    """Of a call: the Outcome, whose value is what the verb gave."""
-
-    outcome: Outcome[Any]
-    names: list[str] | None  # of the session, where they have changed
+def busy() -> SessionBusy:
+    return SessionBusy(
+        "the session is running another call",
+        hint="wait for it, or use a second session",
+        may_have_run=False,
+    )
 
 
 class Session:
@@ -144,10 +145,9 @@ class Session:
         self._wait_for: Callable[[Any], Any] | None = None  # what runs coroutines of tools
         self._on_input = on_input
         self._on_display = on_display
-        self._targets: dict[tuple[Any, ...], SessionTarget] = {(): SessionTarget(options)}
+        self._usual = SessionTarget(options)  # of a call without limits of its own
         self._core: _core.Session | None = None
         self._pool: PreparedPool | None = None
-        self._connection: Connection | None = None  # kept: the session is this client's
         self._begun = False  # in the present interpreter
         self._names: list[str] = []
         self._number = 0
@@ -170,7 +170,7 @@ class Session:
         code = _core.Function(source.encode("utf-8", "surrogatepass"))
         with self._one_call():
             self._number += 1
-            return self._send("exec", code, (), {}, limits, number=self._number).outcome
+            return self._send("exec", code, (), {}, limits, number=self._number)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function of yours there, with the session's names as its globals. Returns the
@@ -185,7 +185,7 @@ class Session:
             )
         target = SessionFunctionTarget(function, self._options, "", {})
         with self._one_call():
-            return self._send("call", target.code(), args, kwargs, {}, target).outcome.unwrap()
+            return self._send("call", target.code(), args, kwargs, {}, target).unwrap()
 
     # ---- names ----
 
@@ -289,7 +289,6 @@ class Session:
             core.abandon()
         else:
             core.close()
-        self._connection = None
 
     def __enter__(self) -> Session:
         return self
@@ -316,11 +315,7 @@ class Session:
                 may_have_run=False,
             )
         if not self._busy.acquire(blocking=False):
-            raise SessionBusy(
-                "the session is running another call",
-                hint="wait for it, or use a second session",
-                may_have_run=False,
-            )
+            raise busy()
         try:
             if self._closed:
                 raise SandboxStartupError(
@@ -336,14 +331,14 @@ class Session:
 
     def _verb(self, verb: str, *args: Any) -> Any:
         with self._one_call():
-            return self._send(verb, _NO_CODE, args, {}, {}).outcome.unwrap()
+            return self._send(verb, _NO_CODE, args, {}, {}).unwrap()
 
     def _files_verb(self, verb: str, *args: Any) -> Any:
         return self._verb("files." + verb, *args)
 
     def _target(self, limits: Mapping[str, Any]) -> SessionTarget:
         if not limits:
-            return self._targets[()]
+            return self._usual
         for name in limits:
             if name not in OF_A_CALL:
                 raise TypeError(
@@ -361,14 +356,15 @@ class Session:
         limits: Mapping[str, Any],
         target: Target | None = None,
         number: int = 0,
-    ) -> Reply:
+    ) -> Outcome[Any]:
+        """The Outcome's value is what the verb gave."""
         begun = time.monotonic()
         restarted = False
         if self._core is not None and self._core.started:
             self._core.settle()
             restarted = self._note_end()
         target = target or self._target(limits)
-        if not self._begun and (self._core is None or not self._core.started) and self._files:
+        if self._files:
             self._put_files()
         data, buffers = arguments.pickle_arguments(
             target.function, args, kwargs, target.sandbox_modules
@@ -386,13 +382,10 @@ class Session:
         pickled = time.monotonic()
         known: float | None = None
 
-        def work(connection: Connection, pool: PreparedPool) -> _core.CallResult:
+        def call(core: _core.Session) -> _core.CallResult:
             nonlocal known
             known = time.monotonic()
-            if self._core is None:
-                self._core = connection.client.session(pool.key, self._idle_ms)
-                self._connection, self._pool = connection, pool
-            result = self._core.call(
+            result = core.call(
                 pickle.dumps(fields, 5),
                 code,
                 data,
@@ -406,16 +399,19 @@ class Session:
             result.environment_sec = known - pickled
             return result
 
+        def first(connection: Connection, pool: PreparedPool) -> _core.CallResult:
+            self._core = connection.client.session(pool.key, self._idle_ms)
+            self._pool = pool
+            return call(self._core)
+
         try:
-            if self._core is not None and self._core.started:
-                assert self._connection is not None and self._pool is not None
+            if self._core is None or not self._core.started:
+                result = on_pool(self._usual.request, first)
+            else:
                 try:
-                    result = work(self._connection, self._pool)
+                    result = call(self._core)
                 except _core.Error as error:
                     raise from_core(error) from None
-            else:
-                self._core = None
-                result = on_pool(self._targets[()].request, work)
         except SandboxError as error:
             self._note_end()
             if error.outcome is None:
@@ -424,37 +420,22 @@ class Session:
                 Outcome[Any](status_of(error), timings=timings, may_have_run=ran).fail(error)
             raise
         except BaseException:  # of a callback, or Ctrl-C
-            self._begun = True
+            self._begun = self._core is not None and self._core.started
             self._note_end()
             raise
         self._begun = True
         if streams is not None:
             streams.finish()
         assert self._pool is not None
-        reply = self._reply(target, result, self._pool, args, kwargs)
-        reply.outcome.display = talk.displayed
-        reply.outcome.restarted |= restarted
+        outcome = outcome_of(target, result, self._pool, args, kwargs)
+        if outcome.ok:
+            outcome.value, names = _pair(outcome.value)
+            self._names = self._names if names is None else names
+        outcome.display = talk.displayed
+        outcome.restarted = self._note_end() or restarted
         if talk.raised is not None:
             raise talk.raised
-        return reply
-
-    def _reply(
-        self,
-        target: Target,
-        result: _core.CallResult,
-        pool: PreparedPool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Reply:
-        outcome = outcome_of(target, result, pool, args, kwargs)
-        names: list[str] | None = None
-        if outcome.ok:
-            value, names = _pair(outcome.value)
-            outcome.value = value
-            if names is not None:
-                self._names = names
-        outcome.restarted = self._note_end()
-        return Reply(outcome, names)
+        return outcome
 
     def _note_end(self) -> bool:
         """Whether the interpreter has ended since it was last asked."""
@@ -476,9 +457,13 @@ class Session:
 
     def _put_files(self) -> None:
         files, self._files = self._files, []
-        for part in parts_of(files):
-            sent = self._send("files.put", _NO_CODE, (part,), {}, {}).outcome.unwrap()
-            checked(sent, "files=")
+        try:
+            for part in parts_of(files):
+                sent = self._send("files.put", _NO_CODE, (part,), {}, {}).unwrap()
+                checked(sent, "files=")
+        except BaseException:
+            self._files = files  # no code runs without them
+            raise
 
 
 def _pair(value: Any) -> tuple[Any, list[str] | None]:

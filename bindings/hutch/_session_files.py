@@ -27,8 +27,8 @@ _MOST_ENTRIES = 100_000  # of a tree that is downloaded
 
 class SessionFiles:
     """Paths are relative to the session's directory (its `cwd`, wherever its code has gone), or
-    absolute inside. Errors are those of the
-    system: FileNotFoundError, IsADirectoryError, PermissionError and their kin.
+    absolute inside. Errors are those of the system: FileNotFoundError, IsADirectoryError,
+    PermissionError and their kin.
 
         s.files.write("a/b.txt", "x")
         assert s.files.read("a/b.txt") == "x"
@@ -114,9 +114,9 @@ class SessionFiles:
         if any(target.iterdir()):
             raise FileExistsError(errno.EEXIST, "the directory is not empty", str(target))
         for entry in entries:
-            if type(entry) is not list or [type(one) for one in entry] != [str, str, int, bool]:
+            if type(entry) is not list or [type(one) for one in entry] != [str, str, bool]:
                 raise _not_said()
-            name, kind, _, executable = entry
+            name, kind, executable = entry
             steps = name.split("/")
             if len(name) > _LONGEST or any(one in ("", ".", "..") or "\0" in one for one in steps):
                 raise _not_said()

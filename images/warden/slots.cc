@@ -197,14 +197,12 @@ void Warden::OnCellReady(int number, pid_t user) {
   }
 }
 
-// Its kernel gives no pidfd, or the cell is no process of a slot's: it is not kept, and the agent
-// hears nothing of it.
 void Warden::OnKeep(const FrameHeader& header) {
   Slot* slot = FindCell(header.id);
-  if (slot == nullptr || single_cell_ || slot->cell.state != CellState::kReady ||
-      slot->cell.user < 0)
-    return;
+  if (slot == nullptr || slot->cell.state != CellState::kReady) return;  // kCellExit is on its way
   Cell& cell = slot->cell;
+  // Without a pidfd its user process could not be ended by itself.
+  if (single_cell_ || cell.user < 0) return Kill(&cell, kKilled);
   cell.kept = cell.between = true;
   cell.armed_us = NowUs();
   FrameHeader keep;

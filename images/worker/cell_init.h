@@ -8,8 +8,15 @@
 // /proc, masks it, and closes the door to further user namespaces. Then it clones the user process,
 // by a plain copy-on-write clone: a copy of the slot's memory as the slot is, blocked in
 // MakeCell(). That copy jumps back into MakeCell()'s frame and returns from it, as fork() would, in
-// the cell. PID 1 keeps no descriptor but the control socket, reaps whatever is orphaned, reports
-// how the user process ended, and exits, at which the kernel kills all that is left in the cell.
+// the cell. PID 1 keeps no descriptor but the control socket and those of the call, reaps whatever is
+// orphaned, reports how the user process ended, and exits, at which the kernel kills all that is
+// left in the cell.
+//
+// A kept cell, that of a session, outlives its user process: when that ends, PID 1 kills all other
+// processes of the cell, empties the call socket, and clones another user process from the slot's
+// memory, which is as it was at the cell's birth. That one jumps to the frame in which the slot
+// waits for its next order (Serve() in cell.cc), and raises its walls as the first one did. Whether
+// the cell is kept is in memory that PID 1 shares with the slot, which is told so.
 //
 // With CLONE_PARENT the warden, not the slot, is the parent of PID 1: it kills and reaps it, and
 // gets its rusage.

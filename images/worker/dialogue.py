@@ -298,7 +298,7 @@ def add_ipython() -> None:
     sys.modules["IPython"], sys.modules["IPython.display"] = top, module
 
 
-def add_display(dialogue: Dialogue, space: dict[str, Any]) -> None:
+def add_display(dialogue: Dialogue) -> None:
     """`display` and `input`, and pictures of matplotlib where that is loaded."""
 
     def display(*values: Any, raw: bool = False, **_: Any) -> None:

@@ -116,8 +116,8 @@ def encode(value: Any, max_bytes: int, named: bool = True) -> Payload:
     """Raises Unencodable, TooLarge, or what the machine raises (MemoryError, KeyboardInterrupt).
     `named`: classes of the user's own travel, by their names.
     """
-    encode_standard.named = named
     encoder = Encoder(max_bytes, value)
+    encoder.named = named
     try:
         encoder.value(value)
     except Unencodable as error:
@@ -273,7 +273,7 @@ class Encoder:
     refuse.
     """
 
-    __slots__ = ("buffers", "depth", "limit", "look_at", "memo", "out", "outside", "root")
+    __slots__ = ("buffers", "depth", "limit", "look_at", "memo", "named", "out", "outside", "root")
 
     def __init__(self, limit: int, root: Any = None) -> None:
         self.out = bytearray(b"\xc1\x01")
@@ -283,6 +283,7 @@ class Encoder:
         self.root = root
         self.look_at = min(_LOOK_AT, limit)
         self.depth = 0
+        self.named = True  # classes of the user's own travel, by names that the host looks up
         self.memo: dict[str, bytes] = {}
 
     def value(self, x: Any, step: str = "") -> None:

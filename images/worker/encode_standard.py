@@ -135,12 +135,8 @@ _TABLE: dict[str, tuple[str, Handler]] = {
 }
 
 
-# Whether a class of the user's own may travel by its name, which the host then looks up.
-named = True
-
-
 def _wire_name(e: Encoder, x: Any) -> str:
-    if not named:
+    if not e.named:
         e.refuse(x, NO_CLASS)
     return f"{type(x).__module__}.{type(x).__qualname__}"
 

@@ -183,8 +183,8 @@ PyObject* TakeInterrupts(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// No bytecode runs between the function's end and that of the time in which it may be interrupted:
-// what comes later is dropped here, and raised nowhere.
+// In C, so that no bytecode runs between the function's end and the moment from which the call
+// cannot be interrupted. An interrupt that came in between is dropped.
 PyObject* RunInterruptible(PyObject*, PyObject* args) {
   unsigned long long id;
   PyObject* function;

@@ -52,7 +52,7 @@ class Names:
         _builtins[RETURN] = Return
         self.space = main.__dict__
         self.own = {*self.space}
-        self.told: set[str] | None = set()
+        self.told: set[str] = set()
         self.flags = 0  # of the features that its code imported from __future__
         self.loop: Any = None
 
@@ -208,7 +208,7 @@ def read(path: str, most: int) -> bytes:
         return file.readall() or b""
 
 
-def write(path: str, content: Any, append: bool = False) -> int:
+def write(path: str, content: Any, append: bool = False) -> None:
     above = os.path.dirname(path)
     if above:
         os.makedirs(above, exist_ok=True)
@@ -220,7 +220,6 @@ def write(path: str, content: Any, append: bool = False) -> int:
         view = memoryview(content).cast("B")
         while view:
             view = view[file.write(view[: 1 << 30]) :]
-    return os.stat(path).st_size
 
 
 def stat_of(path: str) -> dict[str, Any]:
@@ -261,7 +260,7 @@ def put(cwd: str, entries: Any) -> None:
 
 
 def tree(path: str, most: int) -> list[Any]:
-    """What is in a directory: (path, kind, size, whether it may be executed), at most so many."""
+    """What is in a directory: (path, kind, whether it may be executed), at most so many."""
     found: list[Any] = []
     waiting = [""]
     while waiting:
@@ -273,14 +272,10 @@ def tree(path: str, most: int) -> list[Any]:
                 status = entry.stat(follow_symlinks=False)
                 name = os.path.join(above, entry.name)
                 kind = kind_of(status.st_mode)
-                found.append([name, kind, status.st_size, status.st_mode & 0o100 != 0])
+                found.append([name, kind, status.st_mode & 0o100 != 0])
                 if kind == "directory":
                     waiting.append(name)
     return found
-
-
-def exists(path: str) -> bool:
-    return os.path.lexists(path)
 
 
 def delete(path: str) -> None:
@@ -297,10 +292,6 @@ def make_directory(path: str) -> None:
     os.makedirs(path, exist_ok=True)
 
 
-def rename(source: str, target: str) -> None:
-    os.rename(source, target)
-
-
 def real_path(path: str) -> str:
     return os.path.realpath(path, strict=True)
 
@@ -313,11 +304,11 @@ FILE_VERBS: dict[str, Callable[..., Any]] = {
     "put": put,
     "tree": tree,
     "glob": matches,
-    "exists": exists,
+    "exists": os.path.lexists,
     "delete": delete,
     "remove": os.unlink,
     "mkdir": make_directory,
-    "rename": rename,
+    "rename": os.rename,
     "realpath": real_path,
 }
 
@@ -348,7 +339,7 @@ class State:
         self.cwd = cwd
         self.names = Names()
         self.dialogue = talk.Dialogue(cell, fd, flush)
-        talk.add_display(self.dialogue, self.names.space)
+        talk.add_display(self.dialogue)
         talk.add_tools(self.dialogue, tools, self.names.space)
         self.names.own |= self.names.space.keys()
 
@@ -362,15 +353,14 @@ class State:
             self.dialogue.say("display", talk.bundle_of(value))
         return value, self.names.news()
 
-    def show_instead(self, call_id: int, value: Any) -> tuple[None, list[str] | None]:
-        """Of a value that is no data: what is shown, and returned, in place of it."""
+    def show(self, call_id: int, value: Any) -> None:
+        """A value that is no data, at the end of its exec; one that is rich was shown already."""
         self.dialogue.call_id = call_id
         try:
             if not talk.is_rich(value):
                 self.dialogue.say("display", {"text/plain": repr(value)[:MOST_TEXT]})
         finally:
             self.dialogue.end()
-        return None, None
 
 
 _state: State | None = None
@@ -435,10 +425,11 @@ def verb_of(
 
 
 def shown_instead(meta: Any, call_id: int, pair: Any) -> Any:
-    """What is returned in place of a pair whose value is no data; None: nothing is."""
+    """What is returned in place of a pair whose value is no data, which is shown; None: nothing."""
     if _state is None or meta["verb"] != "exec":
         return None
-    return _state.show_instead(call_id, pair[0])[0], pair[1]
+    _state.show(call_id, pair[0])
+    return None, pair[1]
 
 
 def plain(state: State, verb: str, args: Any) -> Any:

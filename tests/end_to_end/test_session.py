@@ -304,6 +304,14 @@ def test_a_fork_bomb_is_cleared_away() -> None:
         assert neighbour.info()["restarts"] == 0
 
 
+def test_a_session_whose_interpreter_ends_without_end_is_ended(s: Session) -> None:
+    with pytest.raises(hutch.SandboxStartupError, match="ended"):
+        for _ in range(500):
+            s.exec("import os; os._exit(3)")
+    with pytest.raises(hutch.SandboxStartupError, match="ended"):
+        s.exec("1")
+
+
 def test_a_program_may_replace_itself(s: Session) -> None:
     s.exec("open('file', 'w').write('there')")
     outcome = s.exec("import os; os.execv('/bin/echo', ['echo', 'replaced'])")
@@ -454,7 +462,7 @@ def test_files_are_read_and_written(s: Session, tmp_path: pathlib.Path) -> None:
     s.files.rename("a/b.txt", "c")
     s.files.mkdir("d/e")
     s.files.delete("a")
-    assert not s.files.exists("a") and s.files.realpath("c") == "/work/c"
+    assert not s.files.exists("a") and s.files.realpath("c") == f"{s.info()['cwd']}/c"
     (tmp_path / "up").write_bytes(b"\0" * 5_000_000)
     s.files.upload(tmp_path / "up")
     s.files.download("up", tmp_path / "down")
@@ -497,13 +505,15 @@ def test_trees_go_both_ways_and_no_link_leads_out(s: Session, tmp_path: pathlib.
 def test_paths_do_not_follow_the_codes_directory(s: Session) -> None:
     s.exec("import os; os.chdir('/tmp')")
     s.files.write("r.csv", "1")
-    assert s.files.glob("*") == ["r.csv"] and s.files.exists("/work/r.csv")
+    assert s.files.glob("*") == ["r.csv"] and s.files.exists(f"{s.info()['cwd']}/r.csv")
 
 
 @pytest.mark.parametrize("path", ["/etc/x", "../y"])
 def test_files_that_cannot_be_put_there_are_an_error(path: str) -> None:
-    with Session(files={path: "1"}, memory_mb=256) as s, pytest.raises(OSError):
-        s.exec("1")
+    with Session(files={path: "1"}, memory_mb=256) as s:
+        for _ in range(2):
+            with pytest.raises(OSError):
+                s.exec("1")
 
 
 def test_a_fifo_blocks_nobody(s: Session) -> None:
