@@ -83,19 +83,21 @@ void Warden::OnReaders() {
   for (Reader& reader : readers_) {
     const Reader::Job job = reader.job();
     Reader::Answer answer;
-    if (reader.Take(&answer)) TakeAnswer(job, answer);
+    if (reader.Take(&answer)) TakeAnswer(reader, job, answer);
   }
   SendReaders();
 }
 
-void Warden::TakeAnswer(const Reader::Job& job, const Reader::Answer& answer) {
+void Warden::TakeAnswer(const Reader& reader, const Reader::Job& job,
+                        const Reader::Answer& answer) {
   if (job.owner == kWorker) {
     own_reader_ = nullptr;
     JudgeWorker(answer.usage.memory_kb + answer.usage.shared_kb + answer.usage.scratch_kb);
     return;
   }
   Cell* const cell = &slots_[job.owner].cell;
-  if (cell->reader == nullptr || cell->id != job.cell) return;  // it is gone
+  // It is gone, or the user process that was measured is.
+  if (cell->reader != &reader || cell->id != job.cell) return;
   cell->reader = nullptr;
   if (cell->state != CellState::kReady || cell->end != kEndedItself) return;
   const int64_t now = NowUs();
@@ -150,7 +152,7 @@ void Warden::WatchReaders(int64_t now) {
     const bool too_long = all_wait && wanted && reader_waits_[i] > kTooLongWait;
     if ((most_kb <= watch_kb_ && !too_long) || WallIsDown("watch")) continue;
     cell->peak_kb = std::max(cell->peak_kb, most_kb);
-    Kill(cell, kKilled, kLimitMemory);
+    EndCall(cell, kLimitMemory);
   }
 }
 

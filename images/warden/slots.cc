@@ -231,19 +231,23 @@ void Warden::OnUserEnd(int number, int status) {
   const CellReport report = ReportOf(cell, cell.cpu_us);
   Report(About(FrameKind::kUserExit, number, cell.id), &report, sizeof report);
   close(cell.user);
-  cell.user = -1;
-  cell.ended = false;
-  cell.end = kEndedItself;
-  cell.limit = kNoLimit;
-  cell.state = CellState::kMade;
-  cell.begun_us = now;
+  // Nothing that was measured of the processes that are gone is held against the next one.
+  Cell next;
+  next.state = CellState::kMade;
+  next.id = cell.id;
+  next.init = cell.init;
+  next.proc = cell.proc;
+  next.scratch = cell.scratch;
+  next.scratch_kb = cell.scratch_kb;
+  next.begun_us = next.armed_us = now;
+  next.kept = next.between = true;
+  next.users_ended = cell.users_ended;
+  next.users = cell.users;
+  next.users_since_us = cell.users_since_us;
+  next.spent = cell.spent;
+  next.used_cpu_us = next.base_cpu_us = cell.used_cpu_us;
+  cell = next;
   slots_[number].waited_us = 0;
-  cell.between = true;
-  cell.deadline_us = 0;
-  cell.cpu_limit_us = 0;
-  cell.result_kb = 0;
-  cell.areas.count = 0;
-  cell.shared_kb = cell.areas_kb = 0;
 }
 
 bool Warden::TakeCell(Slot* slot, Datagram* message) {

@@ -215,7 +215,7 @@ class Warden {
   void SendReaders();
   Reader* FreeReader();
   void OnReaders();
-  void TakeAnswer(const Reader::Job& job, const Reader::Answer& answer);
+  void TakeAnswer(const Reader& reader, const Reader::Job& job, const Reader::Answer& answer);
   void WatchReaders(int64_t now);
   uint64_t OwnMemoryKb();
   void JudgeWorker(uint64_t total_kb);
