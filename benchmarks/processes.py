@@ -57,6 +57,11 @@ def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
+def is_warden(pid: int) -> bool:
+    """False for the first process of a worker under gVisor, whose processes are not the host's."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"/opt/hutch/hutch-warden\0")
+
+
 @dataclass
 class WorkerTree:
     """One worker: host pids of its warden, zygote, slots, and of the processes that calls run in.

@@ -42,8 +42,10 @@ def counts() -> dict[str, int]:
         "agent: threads": len(os.listdir(f"/proc/{agent}/task")),
         "processes of workers": 0,
     }
-    for worker in workers:
-        tree = processes.worker_tree(int(worker["Pid"]))
+    for pid in (int(worker["Pid"]) for worker in workers):
+        if not processes.is_warden(pid):
+            continue
+        tree = processes.worker_tree(pid)
         found["processes of workers"] += len(_tree(tree.warden))
         for name, pid in (("wardens", tree.warden), ("zygotes", tree.zygote)):
             told = {
