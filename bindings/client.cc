@@ -33,6 +33,27 @@ bool Interrupted(Pending& pending) {
   return true;
 }
 
+// Of what Python gives; none of None.
+Dialogue DialogueOf(Pending& pending, const py::object& dialogue) {
+  if (dialogue.is_none()) return nullptr;
+  return [&](bool asks, const std::string& data, size_t body_size,
+             const StopClock& stop_clock) -> std::optional<std::string> {
+    std::optional<std::string> pickled;
+    pending.Run([&] {
+      const auto clock = std::make_shared<const StopClock*>(&stop_clock);
+      const py::cpp_function stop([clock](bool begin) {
+        if (*clock == nullptr) return;  // the message is answered
+        const py::gil_scoped_release no_gil;
+        (**clock)(begin);
+      });
+      const auto forget = std::shared_ptr<void>(nullptr, [&](void*) { *clock = nullptr; });
+      const py::object reply = dialogue(asks, py::bytes(data), body_size, stop);
+      if (py::isinstance<py::bytes>(reply)) pickled = reply.cast<std::string>();
+    });
+    return pickled;
+  };
+}
+
 template <class T>
 T Get(const py::dict& from, const char* name) {
   if (!from.contains(name)) {
@@ -242,6 +263,21 @@ CallRecord PyClient::Call(const std::string& key, const CallRequest& request,
       cancel);
 }
 
+CallRecord PyClient::CallWithDialogue(const std::string& key, CallRequest request,
+                                      const CancelToken* cancel, const PyOutput& output,
+                                      const py::object& dialogue) {
+  Pending pending;
+  const Dialogue answer = DialogueOf(pending, dialogue);
+  if (answer) request.dialogue = &answer;
+  return Wait(
+      Live(), pending,
+      [&](Client& client, CallHooks& hooks) {
+        SetOutput(hooks, pending, output);
+        return client.Call(key, request, hooks);
+      },
+      cancel);
+}
+
 std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_t idle_ms) const {
   return std::make_unique<PySession>(Live(), key, idle_ms);
 }
@@ -249,16 +285,8 @@ std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_
 CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                            const py::object& dialogue) {
   Pending pending;
-  const Dialogue answer = [&](bool asks, const std::string& data,
-                              size_t body_size) -> std::optional<std::string> {
-    std::optional<std::string> pickled;
-    pending.Run([&] {
-      const py::object reply = dialogue(asks, py::bytes(data), body_size);
-      if (py::isinstance<py::bytes>(reply)) pickled = reply.cast<std::string>();
-    });
-    return pickled;
-  };
-  if (!dialogue.is_none()) request.dialogue = &answer;
+  const Dialogue answer = DialogueOf(pending, dialogue);
+  if (answer) request.dialogue = &answer;
   return Wait(
       client_, pending,
       [&](Client&, CallHooks& hooks) {

@@ -140,7 +140,7 @@ class PySession {
   PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms)
       : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms)) {}
 
-  // `dialogue(asks, data, body size) -> bytes or None`, or None: see Dialogue.
+  // `dialogue(asks, data, body size, stop_clock) -> bytes or None`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                   const py::object& dialogue);
   void Settle();
@@ -167,6 +167,10 @@ class PyClient {
   uint64_t Warm(const std::string& key, int64_t cells, uint64_t timeout_ms);
   CallRecord Call(const std::string& key, const CallRequest& request, const CancelToken* cancel,
                   const PyOutput& output);
+  // `dialogue`: as of PySession::Call().
+  CallRecord CallWithDialogue(const std::string& key, CallRequest request,
+                              const CancelToken* cancel, const PyOutput& output,
+                              const py::object& dialogue);
 
   // ---- background calls: no thread waits for each of them
   uint64_t Start(const std::string& key, const py::bytes& meta, const py::object& function,

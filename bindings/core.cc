@@ -182,13 +182,18 @@ PYBIND11_MODULE(_core, m) {
           "call",
           [](PyClient& c, const std::string& key, const py::bytes& meta, const py::object& function,
              const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
-             const CancelToken* cancel, const py::object& output, double begun) {
-            const CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
-            return MakeResult(c.Call(key, bytes.request, cancel, OutputTo(output)));
+             const CancelToken* cancel, const py::object& output, double begun,
+             const py::object& dialogue, bool streams) {
+            CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
+            const PyOutput to = OutputTo(output);
+            if (dialogue.is_none()) return MakeResult(c.Call(key, bytes.request, cancel, to));
+            bytes.request.streams = streams;
+            return MakeResult(c.CallWithDialogue(key, bytes.request, cancel, to, dialogue));
           },
           py::arg("key"), py::arg("meta"), py::arg("function"), py::arg("arguments"),
           py::arg("buffers"), py::arg("terms"), py::arg("cancel") = py::none(),
-          py::arg("output") = py::none(), py::arg("begun") = 0.0)
+          py::arg("output") = py::none(), py::arg("begun") = 0.0,
+          py::arg("dialogue") = py::none(), py::arg("streams") = false)
       .def("session", &PyClient::MakeSession, py::arg("key"), py::arg("idle_ms"))
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),

@@ -138,6 +138,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   parts_.clear();
   said_ = said_bytes_ = answer_bytes_ = 0;
   interrupted_ = false;
+  timeout_ms_ = request.limits.timeout_ms;
+  stopped_at_.reset();
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
@@ -246,7 +248,7 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
   if (polled[0].revents != 0) {
     const bool had_restarted = restarted_;
     const bool had_memory = static_cast<bool>(result_memfd_);
-    if (OnFrame(outcome_, request)) {
+    if (OnFrame(outcome_, request, slow)) {
       for (int stream : {0, 1}) {
         if (polled[stream + 1].revents != 0) ReadOutput(stream, output);
       }
@@ -326,7 +328,8 @@ void Lease::TakeRest(Output& output, const OutputHook& hook) {
   }
 }
 
-bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
+bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request,
+                    const std::function<void()>& slow) {
   alignas(FrameHeader) thread_local char buffer[sizeof(FrameHeader) + kMaxPayload];
   const ReceiveResult got = ReceiveDatagram(socket_.get(), buffer, nullptr, 0);
   if (got.status == ReceiveStatus::kNothing) return false;
@@ -380,7 +383,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request) {
     }
     case FrameKind::kSay:
     case FrameKind::kAsk:
-      if (const auto end = OnSaid(header, payload, request)) {
+      if (const auto end = OnSaid(header, payload, request, slow)) {
         outcome.status = *end;
         return true;
       }
@@ -433,8 +436,26 @@ bool Lease::GiveUp(CallStatus status) {
   return false;
 }
 
+void Lease::SetClock(bool stop, const std::function<void()>& slow) {
+  const bool is_stopped = stopped_at_.has_value();
+  if (stop == is_stopped || interrupted_ || deadline_ == Clock::time_point::max()) return;
+  const Clock::time_point now = Clock::now();
+  if (stop) {
+    stopped_at_ = now;
+    timeout_ms_ = static_cast<uint64_t>(kYear.count());
+  } else {
+    deadline_ += now - *stopped_at_;
+    stopped_at_.reset();
+    timeout_ms_ = static_cast<uint64_t>(
+        std::max<int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now).count()));
+  }
+  reported_slow_ = true;
+  slow();
+}
+
 std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_view payload,
-                                        const CallRequest& request) {
+                                        const CallRequest& request,
+                                        const std::function<void()>& slow) {
   if (request.dialogue == nullptr)
     throw Error(Code::kProtocol, "the cell says something that nobody asked it for", "", true);
   const bool in_parts = payload.empty();
@@ -445,10 +466,12 @@ std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_v
       header.c != (in_parts ? parts_.size() : payload.size())) {
     throw Error(Code::kProtocol, "what the cell says contradicts itself", "", true);
   }
-  if (said_bytes_ > limit) return CallStatus::kTooLarge;
+  if (said_bytes_ > limit && !request.streams) return CallStatus::kTooLarge;
   const std::string data = in_parts ? std::exchange(parts_, {}) : std::string(payload);
   const bool asks = header.kind == FrameKind::kAsk;
-  const std::optional<std::string> answer = (*request.dialogue)(asks, data, header.a);
+  const std::optional<std::string> answer =
+      (*request.dialogue)(asks, data, header.a, [&](bool stop) { SetClock(stop, slow); });
+  SetClock(false, slow);
   if (!answer) return CallStatus::kInterrupted;
   if (!asks) return std::nullopt;
   FrameHeader reply{.kind = FrameKind::kAnswer, .id = call_id_, .b = header.b};

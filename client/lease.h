@@ -53,11 +53,14 @@ struct Buffer {
   bool is_bytes = false;  // a Python bytes object: read-only
 };
 
+// Stops the clock of the call's wall time, and has it go on.
+using StopClock = std::function<void(bool stop)>;
+
 // What a call says, and, with `asks`, asks for, while it runs: `data` (bindings/decode.h) of which
 // the first `body_size` bytes are the body. Returns the pickle that answers it, which is sent if it
-// asked; nullopt: the call is to end.
-using Dialogue =
-    std::function<std::optional<std::string>(bool asks, const std::string& data, size_t body_size)>;
+// asked; nullopt: the call is to end. A clock that was stopped goes on when it returns.
+using Dialogue = std::function<std::optional<std::string>(
+    bool asks, const std::string& data, size_t body_size, const StopClock& stop_clock)>;
 
 struct CallRequest {
   std::string_view meta;
@@ -73,6 +76,8 @@ struct CallRequest {
   uint64_t calls_of_cell = 0;
   Clock::duration age_of_cell{};
   const Dialogue* dialogue = nullptr;  // nullptr: the call may say nothing
+  // What it says is passed on and not kept, so that `result_bytes` limits each message only.
+  bool streams = false;
   // The pool has a network: its use is requested from the agent before the outcome is returned.
   bool network = false;
 
@@ -195,7 +200,8 @@ class Lease {
   bool has_loans() const { return !loans_.empty(); }
 
   // Waits for what becomes of it. `slow` is called when the call has been running for some
-  // milliseconds, when its clock begins anew, and when it was given memory for its result.
+  // milliseconds, when its clock begins anew, is stopped or goes on, and when it was given memory
+  // for its result.
   // REQUIRES: Send() returned true. Throws kProtocol when the cell breaks the protocol. `lost` is
   // called every quarter second in which the cell sends nothing; true: the wait ends, for the agent
   // does not watch the cell any more, or (it hung up) it is dead.
@@ -213,6 +219,8 @@ class Lease {
             const std::function<void()>& slow);
   CallOutcome Take() { return std::move(outcome_); }
   bool reported_slow() const { return reported_slow_; }
+  // The limit of its wall time from now on, for `slow`; 0: none.
+  uint64_t timeout_ms() const { return timeout_ms_; }
   // No reply will come: the program was replaced (exec), or its process ended. Processes that have
   // its standard output may still print.
   bool hung_up() const { return hung_up_; }
@@ -222,10 +230,11 @@ class Lease {
 
  private:
   // True when `outcome` is decided.
-  bool OnFrame(CallOutcome& outcome, const CallRequest& request);
+  bool OnFrame(CallOutcome& outcome, const CallRequest& request, const std::function<void()>& slow);
   // What became of the call, if it is to end.
   std::optional<CallStatus> OnSaid(const FrameHeader& header, std::string_view payload,
-                                   const CallRequest& request);
+                                   const CallRequest& request, const std::function<void()>& slow);
+  void SetClock(bool stop, const std::function<void()>& slow);
   // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
   bool GiveUp(CallStatus status);
   void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
@@ -243,7 +252,9 @@ class Lease {
   uint64_t call_id_ = 0;
   Clock::time_point sent_;
   Clock::time_point deadline_;
-  bool quick_ = false;  // as its last call was
+  uint64_t timeout_ms_ = 0;
+  std::optional<Clock::time_point> stopped_at_;  // since when its clock stands
+  bool quick_ = false;                           // as its last call was
   bool restarted_ = false;
   bool reported_slow_ = false;
   bool hung_up_ = false;

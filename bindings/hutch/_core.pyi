@@ -166,6 +166,8 @@ class CallResult:
     def as_outcome(self, outcome: type[Any], usage: type[Any], enforcement: str) -> Any:
         """What was seen from outside; `network` is left empty, and timings["receive"] is 0.0."""
 
+Dialogue = Callable[[bool, bytes, int, Callable[[bool], None]], "bytes | None"]
+
 class Session:
     """A cell that is kept for one call after another. One thread at a time."""
 
@@ -184,11 +186,12 @@ class Session:
         cancel: Cancel | None = None,
         output: Callable[[int, bytes], None] | None = None,
         begun: float = 0.0,
-        dialogue: Callable[[bool, bytes, int], bytes | None] | None = None,
+        dialogue: Dialogue | None = None,
     ) -> CallResult:
-        """`dialogue(asks, data, body_size)` is called with what the cell says while it runs; what
-        it returns, a pickle, answers what the cell asks. None ends the call, as what it raises
-        does.
+        """`dialogue(asks, data, body_size, stop_clock)` is called with what the cell says while it
+        runs; what it returns, a pickle, answers what the cell asks. None ends the call, as what it
+        raises does. Between `stop_clock(True)` and its return, or `stop_clock(False)`, the time
+        limit stands still.
         """
     def settle(self) -> None:
         """Between two calls: takes note of an interpreter that has ended meanwhile."""
@@ -299,9 +302,12 @@ class Client:
         cancel: Cancel | None = None,
         output: Callable[[int, bytes], None] | None = None,
         begun: float = 0.0,
+        dialogue: Dialogue | None = None,
+        streams: bool = False,
     ) -> CallResult:
         """Runs one call in a fresh cell. Blocks without the GIL; Ctrl-C kills the cell, then
-        raises. `begun`: by time.monotonic, since when its "send" counts; 0: since now.
+        raises. `begun`: by time.monotonic, since when its "send" counts; 0: since now. `dialogue`:
+        as of Session.call(). `streams`: the size of all that the cell says has no limit.
 
         `buffers` are contiguous buffer objects, sent out of band. Raises Error: busy (queue_ms ran
         out), worker_failed,

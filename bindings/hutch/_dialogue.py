@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session's code says and asks for while it runs: tools, `input()`, and what it shows.
+"""What code says and asks for while it runs: tools, `input()`, what it shows, what it yields.
 
 All of it comes from the sandbox: it is decoded as data, and each field may be anything.
 """
@@ -9,10 +9,15 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hutch import _core
+from hutch._calls.outcomes import not_decoded
 from hutch._tools import ArgumentError, Tool, plain
+
+if TYPE_CHECKING:
+    from hutch._calls.stream import Stream
+    from hutch._calls.target import Target
 
 _MOST = 32 << 20  # bytes of memory that one message may take, once it is decoded
 _MOST_SHOWN = 10_000  # forms that are kept of one call
@@ -32,6 +37,8 @@ class Dialogue:
         on_input: Callable[[str], str] | None,
         on_display: Callable[[dict[str, Any]], object] | None,
         wait_for: Callable[[Any], Any] | None = None,
+        stream: Stream | None = None,
+        types: Mapping[str, type] | None = None,  # that what it yields may hold
     ) -> None:
         self.displayed: list[dict[str, Any]] = []
         self.raised: BaseException | None = None  # by a callback: to be raised after the call
@@ -39,22 +46,32 @@ class Dialogue:
         self._await = wait_for  # runs a coroutine to its end; None: there are none
         self._on_input = on_input
         self._on_display = on_display
+        self._stream = stream
+        self._types = types or {}
         self._calls: dict[str, int] = {}
         self._stopped = False
 
-    def answer(self, asks: bool, data: bytes, body_size: int) -> bytes | None:
+    def answer(
+        self, asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], None]
+    ) -> bytes | None:
         """The pickle that is sent back. What a callback raises ends the code, and is raised after
         the call. None: code that went on and asks again is ended with its process.
         """
         try:
-            content = _core.decode(data, body_size, {}, _MOST)
+            content = _core.decode(data, body_size, self._types, _MOST)
         except _core.DecodeError as error:
+            if self._stream is not None:  # an item may be lost
+                self.raised = not_decoded(error)
+                return None
             return _error(f"this cannot be sent: {error!s:.1000}")
         if type(content) is not list or not content or type(content[0]) is not str:
             return _error("a message of this kind is not known")
         if self._stopped:
             return None
         try:
+            if content[0] == "yield" and self._stream is not None and len(content) == 2:
+                goes_on = self._stream.put(content[1], asks, stop_clock)
+                return pickle.dumps(("ok", goes_on), 5)
             return self._answer(asks, content[0], content[1:])
         except BaseException as error:
             self._stopped = True
@@ -115,6 +132,22 @@ class Dialogue:
             return pickle.dumps(("ok", plain(value)), 5)
         except Exception as error:
             return _error(f"{tool.name}() ran, but its result cannot be sent: {error}")
+
+
+def of_call(
+    target: Target, wait_for: Callable[[Any], Any] | None, stream: Stream | None
+) -> Dialogue:
+    """Of a call that has tools, or yields. Raises TypeError for an async tool that nothing runs."""
+    tools = {tool.name: tool for tool in target.options.tools}
+    if wait_for is None:
+        for tool in tools.values():
+            if tool.is_async:
+                raise TypeError(
+                    f"the tool {tool.name}() is async: await the function, or its .aio(), so that "
+                    "it runs on your event loop"
+                )
+    types = target.named_types if stream is not None else {}
+    return Dialogue(tools, None, None, wait_for, stream, types)
 
 
 def _error(text: str, name: str = "RuntimeError") -> bytes:

@@ -16,7 +16,7 @@ from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -69,10 +69,13 @@ class Program:
     ) -> Outcome[None]:
         from hutch._calls.future import awaited
 
+        from hutch._sandbox import on_loop
+
         asked = time.monotonic()
         given = _given(args, stdin, files)
+        wait_for = on_loop() if self._options.tools else None
         return await awaited(
-            lambda token: self._call(given, token, asked),
+            lambda token: self._call(given, token, asked, wait_for),
             self._resolved(),
             lambda: self._parcel(given, asked),
         )
@@ -155,11 +158,12 @@ class Program:
         given: dict[str, Any],
         token: _core.Cancel | None,
         asked: float | None = None,
+        wait_for: Callable[[Any], Any] | None = None,
     ) -> Outcome[None]:
         from hutch._calls import run
 
         target = self._resolved()
-        outcome = run.call(target, (), given, cancel=token, asked=asked)
+        outcome = run.call(target, (), given, cancel=token, asked=asked, wait_for=wait_for)
         _hint_at_metadata(outcome, self._source)
         return outcome
 

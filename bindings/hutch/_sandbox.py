@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch._calls.future import SandboxFuture
+    from hutch._calls.stream import AsyncSandboxedGenerator, SandboxedGenerator
     from hutch._calls.target import FunctionTarget, Target
     from hutch._calls.threads import CallThreads
     from hutch._carry.functions import Carried
@@ -44,8 +45,13 @@ _OF_THE_BYTES = (
     "environment",
     "modules",
     "refuse_secrets",
+    "tools",
 )  # options that its bytes depend on
-_COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
+_COROUTINE, _GENERATOR, _ASYNC_GENERATOR = 0x80, 0x20, 0x200  # of a code object's flags
+_NO_SHARED = (
+    'isolation="shared" is not supported for a generator function: its process serves many calls; '
+    "leave isolation= out"
+)
 
 
 class SandboxedFunction(Generic[P, R]):
@@ -360,8 +366,17 @@ class SandboxedFunction(Generic[P, R]):
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
+        wait_for = on_loop() if self._options.tools else None
         return await awaited(
-            lambda token: run.call(target, arguments, kwargs, echo=echo, cancel=token, asked=asked),
+            lambda token: run.call(
+                target,
+                arguments,
+                kwargs,
+                echo=echo,
+                cancel=token,
+                asked=asked,
+                wait_for=wait_for,
+            ),
             target,
             lambda: run.prepare(target, arguments, kwargs, echo, asked),
         )
@@ -403,6 +418,43 @@ class AsyncSandboxedFunction(SandboxedFunction[P, R]):
     ) -> AsyncSandboxedFunction[Q, R]: ...
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return super().__get__(instance, owner)
+
+
+class GeneratorFunction(SandboxedFunction[P, R]):
+    """What a generator function becomes: called, it gives a lazy iterator."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> SandboxedGenerator[Any]:  # type: ignore[override]
+        from hutch._calls.stream import SandboxedGenerator, stream_of
+
+        return SandboxedGenerator(stream_of(self._resolved(), (*self._bound, *args), kwargs))
+
+    def options(self, **keywords: Unpack[Keywords]) -> GeneratorFunction[P, R]:
+        if keywords.get("isolation") == "shared":
+            raise ValueError(_NO_SHARED)
+        return cast("GeneratorFunction[P, R]", super().options(**keywords))
+
+    def _call(self, *_: Any) -> Any:
+        raise TypeError(f"{self!r} is a generator function: call it, and iterate over what it gives")
+
+    run = aio = run_aio = submit = _submit = map = starmap = _call  # type: ignore[assignment]
+
+
+class AsyncGeneratorFunction(GeneratorFunction[P, R]):
+    """What an async generator function becomes: called, it gives a lazy async iterator."""
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSandboxedGenerator[Any]:  # type: ignore[override]
+        from hutch._calls.stream import AsyncSandboxedGenerator, stream_of
+
+        stream = stream_of(self._resolved(), (*self._bound, *args), kwargs, on_loop())
+        return AsyncSandboxedGenerator(stream)
+
+
+def on_loop() -> Callable[[Any], Any]:
+    """What runs a coroutine on the running loop, for another thread that waits for it."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    return lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 class _Decorator:
@@ -452,7 +504,7 @@ def make(
         raise ValueError(_INLINE)
     from types import FunctionType
 
-    if type(function) is not FunctionType or function.__code__.co_flags & 0x220:
+    if type(function) is not FunctionType:
         from hutch._carry.functions import require_function
 
         function = require_function(function)
@@ -473,7 +525,14 @@ def make(
             shared.append(target)
         return target
 
-    kind = AsyncSandboxedFunction if plain.__code__.co_flags & _COROUTINE else SandboxedFunction
+    flags = plain.__code__.co_flags
+    kind: type[SandboxedFunction[..., Any]] = SandboxedFunction
+    if flags & _COROUTINE:
+        kind = AsyncSandboxedFunction
+    elif flags & (_GENERATOR | _ASYNC_GENERATOR):
+        kind = GeneratorFunction if flags & _GENERATOR else AsyncGeneratorFunction
+        if options.isolation == "shared":
+            raise ValueError(_NO_SHARED)
     return kind(plain, options, make_target)
 
 

@@ -136,12 +136,12 @@ class Session:
         self.id = uuid.uuid4().hex
         self.lost: list[str] = []  # the names that were lost at the last restart
         self.files = SessionFiles(self._files_verb)
-        self._options = options
         self._initial = content_of(files or {})
         self._files = self._initial  # that are still to be put there
         self._cwd = cwd
         self._idle_ms = 0 if idle is None else milliseconds(idle)
         self._tools = tools_of(tools, self._awaits)
+        self._options = options = options._replace(tools=tuple(self._tools.values()))
         self._wait_for: Callable[[Any], Any] | None = None  # what runs coroutines of tools
         self._on_input = on_input
         self._on_display = on_display
@@ -367,7 +367,7 @@ class Session:
         if self._files:
             self._put_files()
         data, buffers = arguments.pickle_arguments(
-            target.function, args, kwargs, target.sandbox_modules
+            target.function, args, kwargs, target.sandbox_modules, target.outside
         )
         options = target.options
         streams: Streams | None = None

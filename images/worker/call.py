@@ -28,11 +28,12 @@ import sys
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
 from typing import Any, NoReturn
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
+import dialogue as talk
 import encode as encoding
 import session
 from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
@@ -61,6 +62,7 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
 )
 
 NO_IDENTITY = bytes(32)
+NO_TOOLS: Mapping[str, Any] = {}
 PLAIN_MARK, PLAIN_KEPT_MARK = bytes((PLAIN,)), bytes((PLAIN_KEPT,))
 LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
 # Modules whose `raise` passes on the error of a child process.
@@ -116,8 +118,8 @@ def meta_of(data: Any) -> Meta:
 _not_loaded: list[Exception] = []  # what came of loading a function, the last one
 
 
-def function_of(code: Any) -> Any:
-    """What the call of a function calls."""
+def function_of(code: Any, tools: Mapping[str, Any] = NO_TOOLS) -> Any:
+    """What the call of a function calls. `tools`: what its globals get, where they have none."""
     if code[0] != MARSHAL:
         try:
             function = _loads(code)
@@ -125,10 +127,18 @@ def function_of(code: Any) -> Any:
             _not_loaded[:] = [error]
             raise
         publish(function)
+        if tools and isinstance(function, types.FunctionType):
+            add_names(function.__globals__, tools)
         return called(function)
     body, space, defaults = marshal.loads(memoryview(code)[1:])
     space["__builtins__"] = _builtins
+    add_names(space, tools)
     return types.FunctionType(body, space, None, defaults)
+
+
+def add_names(space: dict[str, Any], names: Mapping[str, Any]) -> None:
+    for name, value in names.items():
+        space.setdefault(name, value)
 
 
 class Text:
@@ -167,13 +177,14 @@ class Call:
         self.code: Any  # a pickle, text, or a Text
         known, self.function, self.code, _ = loaded or (meta, None, function, False)
         self.meta = meta_of(meta if known is None else known)
+        self.tools: Mapping[str, Any] = NO_TOOLS
         self.id = 0
         self._arguments: Any = self._map() if arguments is None else arguments
         self._places: Any = self._map() if places is None else places
 
     def load_function(self) -> Any:
         if self.function is None:
-            self.function = function_of(self.code)
+            self.function = function_of(self.code, self.tools)
         return self.function
 
     def _map(self) -> Any:
@@ -207,6 +218,8 @@ class Worker:
         self.cell = cell
         self.fd = fd
         self.keep = False
+        self.dialogue: talk.Dialogue | None = None  # of calls that have tools, or yield
+        self.tools: Mapping[str, Any] = NO_TOOLS
         # By identity: ahead, or by earlier calls of a shared cell.
         self.loaded: dict[bytes, Loaded] = {}
         self.function_of = function_of
@@ -228,6 +241,7 @@ class Worker:
         """Ahead of a call. Errors are ignored here: they occur again in the call."""
         try:
             call = Call(sections, descriptors)
+            self.dialogue_of(call)
             if call.meta["mode"] in PICKLED:
                 plain = sections[0] is not None and sections[0][0] != PICKLE
                 self.loaded[key] = call.meta, call.load_function(), call.code, plain
@@ -237,9 +251,21 @@ class Worker:
                     warnings.simplefilter("error")  # what is said of it is said in the call
                     text = Text(call.code, filename_of(call.meta))
                 # serving.cc writes no file.
-                self.loaded[key] = None, None, text, not text.is_looked_for
+                plain = not text.is_looked_for and self.dialogue is None
+                self.loaded[key] = None, None, text, plain
         except BaseException:
             pass
+
+    def dialogue_of(self, call: Call) -> talk.Dialogue | None:
+        """Where it has tools, or yields. Its tools can be imported from then on."""
+        meta = call.meta
+        if "tools" not in meta and "streams" not in meta:
+            return None
+        if self.dialogue is None:
+            self.dialogue = talk.Dialogue(self.cell, self.fd, flush_streams)
+            self.tools = talk.add_tools(self.dialogue, meta.get("tools", ()))
+        call.tools = self.tools
+        return self.dialogue
 
     def handle(
         self,
@@ -259,6 +285,7 @@ class Worker:
             else:
                 sources = meta.get("sources") or sources
             self.keep = "keep" in meta
+            dialogue = self.dialogue_of(call)
             run = self.prepare(call)
             if self.keep and meta["mode"] != "session":
                 # What is not plain once is not later: its limits are held here.
@@ -268,7 +295,10 @@ class Worker:
                 cell.send(self.fd, STARTED, 0, call_id, 0, 0)
                 cell.loaded()
             try:
-                value = run()
+                if dialogue is None:
+                    value = run()
+                else:
+                    value = talking(dialogue, call_id, run, "streams" in meta)
             finally:
                 flush_streams()
                 cell.ran()
@@ -316,7 +346,8 @@ class Worker:
             for filename, text in meta["sources"].items():
                 remember_source(filename, text)
         if mode == "function_source" and call.function is None:
-            call.function = called(define(str(call.code, "utf-8", "surrogatepass"), meta))
+            text = str(call.code, "utf-8", "surrogatepass")
+            call.function = called(define(text, meta, call.tools))
         function = call.load_function()
         if mode == "chunk" or meta.get("chunk"):
             calls = call.arguments(self.cell)
@@ -372,6 +403,7 @@ class Worker:
         meta = call.meta
         filename = filename_of(meta)
         main = fresh_main(filename)  # first: a SyntaxError is of its file
+        add_names(main.__dict__, call.tools)
         text = call.code if isinstance(call.code, Text) else Text(call.code, filename)
         given = call.arguments(self.cell)[1]
         if given.get("files"):
@@ -673,6 +705,17 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     return encoding.error_fields(type(error).__name__, message, text, line, hint, bases)
 
 
+def talking(dialogue: talk.Dialogue, call_id: int, run: Callable[[], Any], streams: bool) -> Any:
+    """Runs it with its tools, or sends what it yields."""
+    dialogue.begin(call_id)
+    try:
+        value = run()
+        return talk.send_items(dialogue, value) if streams else value
+    finally:
+        if dialogue.pid == os.getpid():
+            dialogue.end()
+
+
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
     """What is called for it: a coroutine function is run to its end."""
     if not getattr(getattr(function, "__code__", None), "co_flags", 0) & COROUTINE:
@@ -711,13 +754,14 @@ def remember_source(filename: str, text: str) -> None:
     linecache.cache[filename] = (len(text), None, lines, filename)
 
 
-def define(source: str, meta: dict[str, Any]) -> Any:
+def define(source: str, meta: dict[str, Any], tools: Mapping[str, Any]) -> Any:
     """The function of that name, after the text ran once as a module that is not `__main__`."""
     filename = filename_of(meta)
     remember_source(filename, source)
     module = types.ModuleType("program")
     module.__file__ = filename
     sys.modules["program"] = module
+    add_names(module.__dict__, tools)
     exec(compile(source, filename, "exec", dont_inherit=True), module.__dict__)
     try:
         return module.__dict__[meta["name"]]

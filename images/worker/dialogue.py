@@ -13,6 +13,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
 )
 
 TOOLS = "hutch_tools"
+SAID_AT_ONCE = 8  # items that are yielded without waiting for an answer
+QUICK_NS = 1_000_000  # between two of them
 MOST_FIGURES = 20  # shown at the end of a call
 _getpid = os.getpid
 
@@ -91,14 +94,20 @@ class Dialogue:
             raise StopExec()
         raise error_of(value, rest[0])
 
-    def _send(self, kind: int, content: list[Any]) -> None:
+    def offer(self, item: Any, waits: bool) -> bool:
+        """Sends what was yielded. `waits`: until the caller wants more; False: it wants none."""
+        with self.lock:
+            self._send(ASK if waits else SAY, ["yield", item], True)
+            return not waits or self._receive()[1] is True
+
+    def _send(self, kind: int, content: list[Any], named: bool = False) -> None:
         if self.call_id == 0 or self.pid != _getpid():
             raise RuntimeError(
-                "tools, display() and input() work only while an exec runs, and in the session's "
-                "own process"
+                "tools, display(), input() and yield work only while a call runs, and in its own "
+                "process"
             )
         try:
-            payload = encoding.encode(content, MOST_IN_PARTS, False)
+            payload = encoding.encode(content, MOST_IN_PARTS, named)
         except encoding.Unencodable as error:
             text = f"this is no data that can be sent: it has {error.type_name} in it"
             raise TypeError(text) from None
@@ -140,11 +149,53 @@ class Dialogue:
             os.close(fd)
 
 
-def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]], space: dict[str, Any]) -> None:
-    """Makes a function of each (name, documentation), among the session's names and in
-    `hutch_tools`.
+def send_items(dialogue: Dialogue, made: Any) -> Any:
+    """Sends what a generator yields, as long as the caller takes it; what it returns."""
+    if isinstance(made, types.AsyncGeneratorType):
+        import asyncio
+
+        return asyncio.run(_send_async(dialogue, made))
+    pace = Pace()
+    try:
+        while dialogue.offer(next(made), pace.waits()):
+            pass
+    except StopIteration as ended:
+        return ended.value
+    finally:
+        made.close()
+    return None
+
+
+async def _send_async(dialogue: Dialogue, made: Any) -> None:
+    pace = Pace()
+    try:
+        async for item in made:
+            if not dialogue.offer(item, pace.waits()):
+                break
+    finally:
+        await made.aclose()
+
+
+class Pace:
+    """Whether an item waits for the caller: one in so many of those that follow at once, and each
+    that comes later, so that a caller that stops is heard before the next.
     """
-    module = types.ModuleType(TOOLS, "The tools of this session.")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = 0
+
+    def waits(self) -> bool:
+        now = time.monotonic_ns()
+        quick, self.last = now - self.last < QUICK_NS, now
+        self.count = self.count + 1 if quick else 0
+        return self.count % SAID_AT_ONCE == 0
+
+
+def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Makes a function of each (name, documentation), in `hutch_tools`; them by name."""
+    module = types.ModuleType(TOOLS, "The caller's tools.")
+    stubs = {}
 
     def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the tool of that name."""
@@ -158,8 +209,9 @@ def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]], space: dict[
     for name, documentation in tools:
         stub = stub_of(call, name, documentation)
         setattr(module, name, stub)
-        space[name] = stub
+        stubs[name] = stub
     sys.modules[TOOLS] = module
+    return stubs
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -340,7 +340,7 @@ class State:
         self.names = Names()
         self.dialogue = talk.Dialogue(cell, fd, flush)
         talk.add_display(self.dialogue)
-        talk.add_tools(self.dialogue, tools, self.names.space)
+        self.names.space.update(talk.add_tools(self.dialogue, tools))
         self.names.own |= self.names.space.keys()
 
     def execute(self, source: str, filename: str) -> tuple[Any, list[str] | None]:

@@ -61,6 +61,8 @@ def _state(
     name = target.request.name
     if connection.pools.get(name) is not pool or target.options.key is not None:
         return None
+    if target.options.tools:
+        return None
     annotation = target.annotation
     if annotation is Any or target.is_program:
         annotation = None

@@ -84,6 +84,11 @@ class SandboxFuture(Future[R]):
             call.cancel()
         return True
 
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether `cancel()` was called."""
+        return self._token.cancelled
+
     def cancelled(self) -> bool:
         if super().cancelled():
             return True

@@ -188,6 +188,8 @@ def start(
     options = target.options
     if options.key is not None or options.on_stdout is not None or options.on_stderr is not None:
         return None
+    if options.tools:  # which may take their time
+        return None
     connection = connections.ready()
     if connection is None:
         return None

@@ -232,7 +232,7 @@ def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
             target,
             code,
             target.meta(code, "chunk"),
-            arguments.pickle_chunk(target.function, items, target.sandbox_modules),
+            arguments.pickle_chunk(target.function, items, target.sandbox_modules, target.outside),
             echo,
             begun,
             lambda result, pool: _outcomes_of_chunk(target, items, result, pool, values),

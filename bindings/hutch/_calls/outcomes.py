@@ -176,17 +176,17 @@ def decoded(result: _core.CallResult, target: Target, arguments: Any) -> Any:
         return _core.decode(payload, payload.body_size, known, allowed)
     except _core.DecodeError as error:
         if type(error.__cause__).__name__ != "UnknownClass":
-            raise _not_decoded(error) from None
+            raise not_decoded(error) from None
         more = types.named_types(target.annotation, [arguments[0], arguments[1]])
         if more.keys() <= known.keys():
-            raise _not_decoded(error) from None
+            raise not_decoded(error) from None
     try:
         return _core.decode(payload, payload.body_size, more, allowed)
     except _core.DecodeError as error:
-        raise _not_decoded(error) from None
+        raise not_decoded(error) from None
 
 
-def _not_decoded(error: _core.DecodeError) -> SerializationError:
+def not_decoded(error: _core.DecodeError) -> SerializationError:
     hint = "return plain data; a class of your own must be named by the return annotation"
     if "too much memory" in str(error):
         hint = (

@@ -8,8 +8,8 @@ outcomes.py says what the reply means. A failure of Hutch itself is raised as an
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hutch import _core
 from hutch._calls.annotation import check
@@ -21,6 +21,10 @@ from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._errors import SandboxError, SandboxStartupError, SerializationError
 from hutch._outcome import Outcome
 
+if TYPE_CHECKING:
+    from hutch._calls.stream import Stream
+    from hutch._dialogue import Dialogue
+
 
 def call(
     target: Target,
@@ -30,9 +34,12 @@ def call(
     echo: bool = False,
     cancel: _core.Cancel | None = None,
     asked: float | None = None,
+    wait_for: Callable[[Any], Any] | None = None,
+    stream: Stream | None = None,
 ) -> Outcome[Any]:
     """`echo`: whether it shows what is printed, where the options do not say. `asked`: when the
     caller asked for it, by time.monotonic, where that was before now: it has been in a queue.
+    `wait_for`: what runs coroutines of async tools. `stream`: gets what a generator yields.
     """
     if target.options.key is not None:
         from hutch._calls import idempotency
@@ -41,9 +48,9 @@ def call(
             target.options.key,
             target,
             cancel,
-            lambda: _call(target, args, kwargs or {}, echo, cancel, asked),
+            lambda: _call(target, args, kwargs or {}, echo, cancel, asked, wait_for, stream),
         )
-    return _call(target, args, kwargs or {}, echo, cancel, asked)
+    return _call(target, args, kwargs or {}, echo, cancel, asked, wait_for, stream)
 
 
 def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -100,13 +107,25 @@ def _call(
     echo: bool,
     cancel: _core.Cancel | None,
     asked: float | None,
+    wait_for: Callable[[Any], Any] | None,
+    stream: Stream | None,
 ) -> Outcome[Any]:
     begun = time.monotonic()
     code = target.code()
     arguments, buffers = target.pickle(args, kwargs)
     sent = target.meta(code)
     result, pool = send(
-        target, code, arguments, buffers, sent, echo=echo, begun=begun, cancel=cancel, asked=asked
+        target,
+        code,
+        arguments,
+        buffers,
+        sent,
+        echo=echo,
+        begun=begun,
+        cancel=cancel,
+        asked=asked,
+        wait_for=wait_for,
+        stream=stream,
     )
     outcome = outcome_of(target, result, pool, args, kwargs)
     # The fast path waits for a call, and shows nothing.
@@ -134,6 +153,8 @@ def send(
     begun: float,
     cancel: _core.Cancel | None = None,
     asked: float | None = None,
+    wait_for: Callable[[Any], Any] | None = None,
+    stream: Stream | None = None,
 ) -> tuple[_core.CallResult, PreparedPool]:
     """`begun`: when the pickling began. The result has all timings but "receive"."""
     options = target.options
@@ -144,6 +165,11 @@ def send(
         shown = options.echo
     if shown or options.on_stdout is not None or options.on_stderr is not None:
         streams = Streams(options, shown)
+    talk: Dialogue | None = None
+    if options.tools or stream is not None:
+        from hutch._dialogue import of_call
+
+        talk = of_call(target, wait_for, stream)
     pickled = time.monotonic()
     known: float | None = None  # since when the pool is prepared
 
@@ -161,6 +187,8 @@ def send(
             cancel,
             None if streams is None else streams.feed,
             begun + environment,
+            None if talk is None else talk.answer,
+            stream is not None,
         )
         # If this call waited for the preparation: its part that started the first worker.
         worker = pool.worker_sec if environment > pool.worker_sec else 0.0
@@ -180,4 +208,6 @@ def send(
         raise
     if streams is not None:
         streams.finish()
+    if talk is not None and talk.raised is not None:
+        raise talk.raised
     return done

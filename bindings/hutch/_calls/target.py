@@ -23,6 +23,7 @@ from hutch._carry.functions import (
     refuse_carried_secrets,
     require_function,
 )
+from hutch._carry.pickling import NO_TOOLS, Tools
 from hutch._carry.survey import Survey, Watch
 from hutch._connect.connection import PoolRequest, milliseconds
 from hutch._errors import SerializationError
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _PLAIN, _PLAIN_KEPT, _PLAIN_CHUNK, _PLAIN_PROGRAM = b"P", b"K", b"C", b"R"
 _INLINE = (64 << 10) - 48  # bytes of a result that comes with its reply
+GENERATOR = 0x20 | 0x200  # of either kind, by flags of its code
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
 
 
@@ -65,6 +67,8 @@ class Target:
         self.function: FunctionType | None = None
         self.options = options
         self.sandbox_modules = modules.names_of(options.modules) if options.modules else frozenset()
+        self.outside = outside(options)
+        self.streams = False  # what it yields is sent as it comes
         self.nonce = nonce
         self.request = self._request(options)
         self.shared = options.isolation == "shared"
@@ -108,7 +112,9 @@ class Target:
         raise NotImplementedError
 
     def pickle(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:
-        return arguments.pickle_arguments(self.function, args, kwargs, self.sandbox_modules)
+        return arguments.pickle_arguments(
+            self.function, args, kwargs, self.sandbox_modules, self.outside
+        )
 
     @property
     def named_types(self) -> dict[str, type]:
@@ -118,8 +124,17 @@ class Target:
         return self._types
 
     def _common_meta(self, code: _core.Function) -> dict[str, Any]:
-        common = {"cpu_ms": self.terms.cpu_ms, "result_bytes": self.terms.result_bytes}
-        return {**common, "keep": code.sha256} if self.shared else common
+        common: dict[str, Any] = {
+            "cpu_ms": self.terms.cpu_ms,
+            "result_bytes": self.terms.result_bytes,
+        }
+        if self.shared:
+            common["keep"] = code.sha256
+        if self.options.tools:
+            common["tools"] = [(tool.name, tool.stub()) for tool in self.options.tools]
+        if self.streams:
+            common["streams"] = True
+        return common
 
     def _request(self, options: Options) -> PoolRequest:
         if not options.mounts and options.environment is None:
@@ -227,8 +242,13 @@ class FunctionTarget(Target):
     ) -> None:
         super().__init__(function.__name__, options, nonce)
         self.function = function
+        self.streams = bool(function.__code__.co_flags & GENERATOR)
         self.data = data or FunctionBytes(
-            function, _installed(options), self.sandbox_modules, options.refuse_secrets
+            function,
+            _installed(options),
+            self.sandbox_modules,
+            options.refuse_secrets,
+            self.outside,
         )
         self._local_names = local_names
         self._annotation: Any = self  # self: not resolved yet
@@ -343,7 +363,16 @@ class ProgramTarget(TextTarget):
 def _is_plain(target: Target) -> bool:
     """Whether a cell can serve it by the fast path (wire/cell_frame.h)."""
     terms = target.terms
+    if target.options.tools or target.streams:
+        return False
     return not terms.cpu_ms and terms.result_bytes >= _INLINE
+
+
+def outside(options: Options) -> Tools:
+    if not options.tools:
+        return NO_TOOLS
+    named = [(tool.name, one) for tool in options.tools for one in (tool, tool.fn)]
+    return Tools(named)
 
 
 def _ms(seconds: float | None) -> int:

@@ -17,6 +17,7 @@ from pickle import PickleBuffer
 from typing import Any
 
 from hutch._carry import pickling
+from hutch._carry.pickling import Tools
 from hutch._errors import SerializationError
 
 OUT_OF_BAND = 64 << 10  # bytes; below it copying is cheaper than a descriptor
@@ -57,6 +58,7 @@ def pickle_arguments(
     args: Sequence[Any],
     kwargs: dict[str, Any],
     sandbox_modules: frozenset[str] = frozenset(),
+    tools: Tools = pickling.NO_TOOLS,
 ) -> tuple[bytes, list[Any]]:
     """The bytes, and the buffers beside them. Raises SerializationError."""
     kinds = _kinds(args)
@@ -68,15 +70,16 @@ def pickle_arguments(
     try:
         if simple:
             return _simply_pickled((args, kwargs))
-        return _pickled((args, kwargs), sandbox_modules)
+        return _pickled((args, kwargs), sandbox_modules, tools)
     except Exception as error:
-        raise _naming(function, args, kwargs, sandbox_modules, error) from error
+        raise _naming(function, args, kwargs, sandbox_modules, error, tools) from error
 
 
 def pickle_chunk(
     function: Callable[..., Any] | None,
     items: Sequence[tuple[Any, ...]],
     sandbox_modules: frozenset[str] = frozenset(),
+    tools: Tools = pickling.NO_TOOLS,
 ) -> tuple[bytes, list[Any]]:
     """The same of a list of calls' positional arguments."""
     kinds = _kinds(chain.from_iterable(items))
@@ -85,14 +88,14 @@ def pickle_chunk(
         return marshal.dumps(list(map(tuple, items)), 2), []
     calls: list[Any] = [(tuple(map(_outside, args)), {}) for args in items]
     try:
-        return _simply_pickled(calls) if simple else _pickled(calls, sandbox_modules)
+        return _simply_pickled(calls) if simple else _pickled(calls, sandbox_modules, tools)
     except Exception as error:
         for args, _ in calls:
             try:
-                _pickled(args, sandbox_modules)
+                _pickled(args, sandbox_modules, tools)
             except Exception as one:
-                raise _naming(function, args, {}, sandbox_modules, one) from one
-        raise _naming(function, (), {}, sandbox_modules, error) from error
+                raise _naming(function, args, {}, sandbox_modules, one, tools) from one
+        raise _naming(function, (), {}, sandbox_modules, error, tools) from error
 
 
 def _simply_pickled(value: Any) -> tuple[bytes, list[Any]]:
@@ -100,9 +103,12 @@ def _simply_pickled(value: Any) -> tuple[bytes, list[Any]]:
     return pickle.dumps(value, pickling.PROTOCOL, buffer_callback=_keeps(buffers)), buffers
 
 
-def _pickled(value: Any, sandbox_modules: frozenset[str]) -> tuple[bytes, list[Any]]:
+def _pickled(
+    value: Any, sandbox_modules: frozenset[str], tools: Tools
+) -> tuple[bytes, list[Any]]:
     buffers: list[Any] = []
-    return pickling.dumps(value, sandbox_modules, buffer_callback=_keeps(buffers)), buffers
+    keeps = _keeps(buffers)
+    return pickling.dumps(value, sandbox_modules, buffer_callback=keeps, tools=tools), buffers
 
 
 def _keeps(buffers: list[Any]) -> Callable[[PickleBuffer], bool]:
@@ -127,12 +133,13 @@ def _naming(
     kwargs: dict[str, Any],
     sandbox_modules: frozenset[str],
     error: Exception,
+    tools: Tools,
 ) -> SerializationError:
     """The error that names the argument: each is tried by itself."""
     found: tuple[str, Any] | None = None
     for name, value in [*zip(_names(function, len(args)), args), *kwargs.items()]:
         try:
-            _pickled(value, sandbox_modules)
+            _pickled(value, sandbox_modules, tools)
         except Exception as one:
             found, error = (name, value), one
             break

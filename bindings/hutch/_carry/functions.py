@@ -18,7 +18,7 @@ from typing import Any
 from hutch import _core
 from hutch._callers import callers_level
 from hutch._carry import pickling
-from hutch._carry.pickling import Deferred, nested_code
+from hutch._carry.pickling import Deferred, Tools, nested_code
 from hutch._carry.survey import Survey, Watch
 from hutch._errors import DependencyInstallError, SerializationError
 
@@ -54,8 +54,10 @@ class FunctionBytes:
         dependencies: tuple[str, ...] | None = (),
         sandbox_modules: frozenset[str] = frozenset(),
         refuse_secrets: bool = False,
+        tools: Tools = pickling.NO_TOOLS,
     ) -> None:
         self._function = function
+        self._tools = tools
         self._dependencies = dependencies
         self._sandbox_modules = sandbox_modules
         self._refuse_secrets = refuse_secrets
@@ -84,7 +86,7 @@ class FunctionBytes:
     def _make(self) -> _core.Function:
         survey, first = self._survey, self._survey is None
         if survey is None or not survey.is_current() or survey.mutable:
-            survey = Survey(self._function, self._sandbox_modules)
+            survey = Survey(self._function, self._sandbox_modules, self._tools)
             check_installed(survey.by_name, self._dependencies)
             if self._survey is None or self._survey.code != survey.code:
                 self.reads_sources = not _READERS.isdisjoint(survey.names)
@@ -106,7 +108,7 @@ class FunctionBytes:
         """What travels, the function itself first."""
         from hutch._carry import secrets
 
-        survey = Survey(self._function, self._sandbox_modules)
+        survey = Survey(self._function, self._sandbox_modules, self._tools)
         names, texts = frozenset(survey.names), secrets.code_texts(survey)
         total = Carried(
             self._function.__name__, "function", len(function_bytes(self._function, survey))
@@ -118,13 +120,13 @@ class FunctionBytes:
                 continue  # part of the module
             size, warning = None, ""
             try:
-                data = pickling.dumps(value, self._sandbox_modules, names)
+                data = pickling.dumps(value, self._sandbox_modules, names, tools=self._tools)
                 size, warning = len(data), secrets.sentence_for(name, value, data, texts)
             except Exception:
                 pass  # the call says what cannot be sent
             found.append(Carried(name, type(value).__name__, size, warning))
         for name, module in survey.modules.items():
-            size = len(pickling.dumps(module, self._sandbox_modules, names))
+            size = len(pickling.dumps(module, self._sandbox_modules, names, tools=self._tools))
             found.append(Carried(name, "module", size))
         return found
 
@@ -137,7 +139,8 @@ def function_bytes(function: FunctionType, survey: Survey) -> bytes:
             operator.getitem, [Deferred(dict.update, places, survey.imports), function], 1
         )
     try:
-        return pickling.dumps(entry, survey.sandbox_modules, frozenset(survey.names))
+        names = frozenset(survey.names)
+        return pickling.dumps(entry, survey.sandbox_modules, names, tools=survey.tools)
     except Exception as error:
         raise _unsendable(function, survey, error) from error
 
@@ -145,7 +148,8 @@ def function_bytes(function: FunctionType, survey: Survey) -> bytes:
 def _unsendable(function: FunctionType, survey: Survey, error: Exception) -> SerializationError:
     for name, value in survey.values.items():
         try:
-            pickling.dumps(value, survey.sandbox_modules, frozenset(survey.names))
+            names = frozenset(survey.names)
+            pickling.dumps(value, survey.sandbox_modules, names, tools=survey.tools)
         except Exception as one:
             return SerializationError(
                 f"{function.__name__} uses {name} ({type(value).__name__}), which cannot be sent: "
@@ -374,13 +378,4 @@ def require_function(function: Callable[..., Any]) -> FunctionType:
     if not isinstance(function, FunctionType):
         kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
         raise TypeError(f"@sandbox takes a Python function, not {kind}: {function!r:.80}")
-    if function.__code__.co_flags & 0x20:
-        raise TypeError(
-            f"{function.__name__} is a generator: what it yields cannot be returned; return a list"
-        )
-    if function.__code__.co_flags & 0x200:
-        raise TypeError(
-            f"{function.__name__} is an async generator: what it yields cannot be "
-            "returned; return a list"
-        )
     return function

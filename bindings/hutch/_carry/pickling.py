@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib
 import io
 import marshal
 import operator
@@ -26,7 +27,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
@@ -159,6 +160,22 @@ def portable_function(function: FunctionType) -> FunctionType:
     return copied
 
 
+class Tools:
+    """Functions of the caller's that stay outside: inside stands what asks for them, by name."""
+
+    def __init__(self, named: Iterable[tuple[str, Any]] = ()) -> None:
+        self._named = list(named)
+
+    def name_of(self, value: Any) -> str | None:
+        for name, function in self._named:
+            if value is function or (type(value) is MethodType and value == function):
+                return name
+        return None
+
+
+NO_TOOLS = Tools()
+
+
 class Deferred:
     """Pickles as a call that is made when it is loaded."""
 
@@ -185,7 +202,7 @@ class _Late:
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
     """`sandbox_modules`: the caller's own top-level modules that can be imported in the sandbox.
-    `names`: what is used of modules that are carried; None: everything.
+    `names`: what is used of modules that are carried; None: everything. `tools`: what is not sent.
     """
 
     def __init__(
@@ -194,8 +211,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         sandbox_modules: frozenset[str] = frozenset(),
         names: frozenset[str] | None = None,
         buffer_callback: Callable[[Any], Any] | None = None,
+        tools: Tools = NO_TOOLS,
     ) -> None:
         super().__init__(file, PROTOCOL, buffer_callback)
+        self._tools = tools
         self._sandbox_modules = sandbox_modules
         self._names = names
         self._own: dict[str, bool] = {}
@@ -217,6 +236,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
+        tool = self._tools.name_of(obj)
+        if tool is not None:
+            return getattr, (Deferred(importlib.import_module, "hutch_tools"), tool)
         if kind is FunctionType:
             if self._is_own(obj.__module__) or not _is_reachable(obj):
                 return self._function(obj)
@@ -439,7 +461,8 @@ def dumps(
     sandbox_modules: frozenset[str] = frozenset(),
     names: frozenset[str] | None = None,
     buffer_callback: Callable[[Any], Any] | None = None,
+    tools: Tools = NO_TOOLS,
 ) -> bytes:
     file = io.BytesIO()
-    Pickler(file, sandbox_modules, names, buffer_callback).dump(obj)
+    Pickler(file, sandbox_modules, names, buffer_callback, tools).dump(obj)
     return file.getvalue()

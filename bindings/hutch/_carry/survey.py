@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 from hutch._carry import pickling
-from hutch._carry.pickling import is_installed, is_own, is_standard, nested_code, top_level
+from hutch._carry.pickling import Tools, is_installed, is_own, is_standard, nested_code, top_level
 from hutch._errors import SerializationError
 
 _ATOMS = {type(None), bool, int, float, complex, str, bytes, range, type(Ellipsis)}
@@ -36,11 +36,17 @@ Watch = tuple[list[tuple[Any, Any, Any]], list[tuple[Any, str, Any]], list[tuple
 
 class Survey:
     """What goes with `function`. `sandbox_modules`: the caller's own top-level modules that the
-    sandbox has.
+    sandbox has. `tools`: what stays outside.
     """
 
-    def __init__(self, function: FunctionType, sandbox_modules: frozenset[str]) -> None:
+    def __init__(
+        self,
+        function: FunctionType,
+        sandbox_modules: frozenset[str],
+        tools: Tools = pickling.NO_TOOLS,
+    ) -> None:
         self.sandbox_modules = sandbox_modules
+        self.tools = tools
         self.mutable = False
         self.values: dict[str, Any] = {}  # captured, by the name it was found under
         self.by_name: dict[str, str] = {}  # top level of a module that goes by name: found under
@@ -180,6 +186,8 @@ class Survey:
         kind = type(value)
         if kind in _ATOMS:
             self.values.setdefault(name, value)
+        elif self.tools.name_of(value) is not None:
+            pass
         elif kind is FunctionType:
             if self._goes_by_value(value.__module__) or not pickling._is_reachable(value):
                 self.values.setdefault(name, value)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hutch._options.environment import Environment
     from hutch._options.options import PolicyKeywords, Pool
     from hutch._options.policy import Policy
+    from hutch._tools import Tool
 
     class Keywords(PolicyKeywords, total=False):
         """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         on_stdout: Callable[[str], object] | None
         on_stderr: Callable[[str], object] | None
         key: str | None
+        tools: Iterable[Callable[..., Any] | Tool]
 
 
 def with_keywords(options: Options, keywords: Mapping[str, Any]) -> Options:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hutch._options.environment import Environment
     from hutch._options.mounts import Mount
     from hutch._options.network import Secret, Secrets
+    from hutch._tools import Tool
 
     class PolicyKeywords(TypedDict, total=False):
         """The keywords that are fields of a `Policy`, too."""
@@ -137,6 +138,7 @@ class Options(NamedTuple):
     on_stdout: Callable[[str], object] | None = None
     on_stderr: Callable[[str], object] | None = None
     key: str | None = None
+    tools: tuple[Tool, ...] = ()
 
     def changed(self, keywords: Mapping[str, Any]) -> Options:
         """These options with the keywords, checked, in place of some. `policy` is not among them:
@@ -188,6 +190,11 @@ class Options(NamedTuple):
                 'allow_network= and secrets= do not go with isolation="shared": its process serves '
                 "many calls, and which of them reached what is not known; leave isolation= out"
             )
+        if options.tools and options.isolation == "shared":
+            raise ValueError(
+                'tools= with isolation="shared" is not supported: its process serves many calls; '
+                "leave isolation= out"
+            )
         if options.disk_mb > options.memory_mb:
             if "disk_mb" in given:
                 raise ValueError(
@@ -237,6 +244,14 @@ def _preload(name: str, value: Any) -> tuple[str, ...] | None:
         if not all(part.isidentifier() for part in _text(name, item).split(".")):
             raise ValueError(f"{name} takes names of modules; {quoted(item)} is not one")
     return items
+
+
+def _tools(name: str, value: Any) -> tuple[Tool, ...]:
+    if not value and value is not False:
+        return ()
+    from hutch._tools import tools_of
+
+    return tuple(tools_of(value, is_async=True).values())
 
 
 def _callable(name: str, value: Any) -> Any:
@@ -326,6 +341,7 @@ FIELDS: dict[str, Field] = {
     "on_stdout": Field(_callable),
     "on_stderr": Field(_callable),
     "key": Field(lambda name, value: None if value is None else _text(name, value)),
+    "tools": Field(_tools),
 }
 POLICY_FIELDS = tuple(name for name, field in FIELDS.items() if field.policy)
 SENT = tuple(name for name, field in FIELDS.items() if field.sent)
@@ -334,10 +350,6 @@ UNLIMITED = tuple(name for name, field in FIELDS.items() if field.check is _opti
 
 # Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
 _NOT_YET_SUPPORTED: dict[str, tuple[tuple[object, ...], str]] = {
-    "tools": (
-        ((), [], set(), frozenset(), None),
-        "a call cannot call back: pass data in, and results out",
-    ),
     "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
 }
 

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sandboxed generator function yields, as its caller asks for it.
+
+The call has a thread of its own, since the caller may stop asking for as long as it likes: then
+the generator waits inside, and its time limit stands still.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from hutch._calls.future import SandboxFuture, submit
+from hutch._calls.target import Target
+from hutch._calls.threads import CallThreads
+from hutch._outcome import Outcome
+
+T = TypeVar("T")
+
+FEW = 4  # items that wait for the caller, above which the cell is let wait
+_MOST = 16  # at most: it says so many between two questions
+_PATIENCE_SEC = 0.05  # of the call's thread, before the time limit stands still
+_LOOK_SEC = 0.25
+_GRACE_SEC = 1.0  # after close(), for the generator's own clean-up
+_END = object()
+
+
+class Stream:
+    """The items between the call's thread, which puts them, and whoever takes them."""
+
+    def __init__(self, call: Callable[[Any, Stream], Outcome[Any]]) -> None:
+        self.outcome: Outcome[Any] | None = None  # once it is over
+        self._call = call
+        self._changed = threading.Condition()
+        self._items: deque[Any] = deque()
+        self._future: SandboxFuture[Any] | None = None
+        self._over = False
+        self._closed = False
+        self._error: BaseException | None = None
+
+    def put(self, item: Any, asks: bool, stop_clock: Callable[[bool], None]) -> bool:
+        """Waits while more than a few are there. False: no more are wanted."""
+        most = FEW if asks else _MOST
+        stopped = False
+        begun = time.monotonic()
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify_all()
+            while len(self._items) > most and not self._ends():
+                self._changed.wait(_LOOK_SEC if stopped else _PATIENCE_SEC)
+                if not stopped and time.monotonic() - begun >= _PATIENCE_SEC:
+                    stopped = True
+                    stop_clock(True)
+            return not self._ends()
+
+    def take(self, wait: bool = True) -> Any:
+        """The next one; `_END` at the end; None as a place in a list of one otherwise. Raises what
+        the call failed with, once.
+        """
+        with self._changed:
+            if self._future is None and not self._over:
+                self._begin()
+            while wait and not self._items and not self._over:
+                self._changed.wait()
+            if self._items:
+                item = self._items.popleft()
+                if len(self._items) <= FEW:
+                    self._changed.notify_all()
+                return [item]
+            if not self._over:
+                return None
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return _END
+
+    def close(self, wait: bool = True) -> None:
+        """Has the generator raise GeneratorExit, and kills it after a grace."""
+        with self._changed:
+            self._closed = True
+            self._items.clear()
+            self._changed.notify_all()
+            future = self._future
+            if future is None:
+                self._over = True
+                return
+            if wait:
+                self._changed.wait_for(lambda: self._over, _GRACE_SEC)
+            self._error = None
+        if not self._over and wait:
+            future.cancel()
+        elif not self._over:
+            timer = threading.Timer(_GRACE_SEC, future.cancel)
+            timer.daemon = True
+            timer.start()
+
+    def _ends(self) -> bool:
+        return self._closed or (self._future is not None and self._future.is_cancelling)
+
+    def _begin(self) -> None:
+        threads = CallThreads(1)
+        self._future = submit(lambda token: self._call(token, self), unwrap=False, threads=threads)
+        self._future.add_done_callback(self._done)
+
+    def _done(self, future: SandboxFuture[Any]) -> None:
+        error: BaseException | None = None
+        outcome: Outcome[Any] | None = None
+        try:
+            outcome = future.result()
+            error = None if outcome.ok else outcome.exception()
+        except BaseException as failed:
+            error = failed
+        with self._changed:
+            self.outcome = outcome
+            self._error = None if self._closed else error
+            self._over = True
+            self._changed.notify_all()
+
+
+class SandboxedGenerator(Generic[T], Iterator[T]):
+    """What a sandboxed generator function yields, as it comes. The call begins at the first
+    `next()`; a few items are made ahead, and while nobody takes them the generator waits inside,
+    its time limit too. What it raises is raised by `next()`.
+
+    `close()`, or a `with` block, raises GeneratorExit inside, and kills the call after a second.
+    `outcome`: the call's, once it is over; its value is what the generator returned.
+    """
+
+    __module__ = "hutch"
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def __next__(self) -> T:
+        taken = self._stream.take()
+        if taken is _END:
+            raise StopIteration
+        item: T = taken[0]
+        return item
+
+    def close(self) -> None:
+        self._stream.close()
+
+    @property
+    def outcome(self) -> Outcome[Any] | None:
+        return self._stream.outcome
+
+    def __enter__(self) -> SandboxedGenerator[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None:
+            stream.close(wait=False)
+
+
+class AsyncSandboxedGenerator(Generic[T], AsyncIterator[T]):
+    """What a sandboxed async generator function yields: as SandboxedGenerator, awaited."""
+
+    __module__ = "hutch"
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def __anext__(self) -> T:
+        taken = self._stream.take(wait=False)
+        if taken is None:
+            import asyncio
+
+            taken = await asyncio.to_thread(self._stream.take)
+        if taken is _END:
+            raise StopAsyncIteration
+        item: T = taken[0]
+        return item
+
+    async def aclose(self) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self._stream.close)
+
+    @property
+    def outcome(self) -> Outcome[Any] | None:
+        return self._stream.outcome
+
+    async def __aenter__(self) -> AsyncSandboxedGenerator[T]:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        stream = getattr(self, "_stream", None)
+        if stream is not None:
+            stream.close(wait=False)
+
+
+def stream_of(
+    target: Target,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    wait_for: Callable[[Any], Any] | None = None,
+) -> Stream:
+    """`wait_for`: what runs coroutines of async tools."""
+    from hutch._calls import run
+
+    asked = time.monotonic()
+    return Stream(
+        lambda token, stream: run.call(
+            target,
+            args,
+            kwargs,
+            echo=True,
+            cancel=token,
+            asked=asked,
+            wait_for=wait_for,
+            stream=stream,
+        )
+    )
