@@ -72,7 +72,6 @@ def test_scratch_larger_than_memory_is_refused_or_follows() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [print]),
         ("client", object()),
     ],
 )

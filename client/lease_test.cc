@@ -587,6 +587,85 @@ TEST_F(LeaseTest, StartedRestartsTheClockOnlyOnce) {
   EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
 }
 
+FrameHeader Asking(uint64_t number, FrameKind kind = FrameKind::kAsk) {
+  return {.kind = kind, .a = 1, .id = kCallId, .b = number, .c = 1};
+}
+
+TEST_F(LeaseTest, ACallMaySayOnlyWhatItsCallerListensTo) {
+  ExpectProtocolError([](Cell& cell) { cell.Send(Asking(1, FrameKind::kSay), "x"); });
+  Renew();
+  std::vector<std::pair<bool, std::string>> heard;
+  const Dialogue dialogue = [&](bool asks, const std::string& data, size_t body_size,
+                                const StopClock&) {
+    EXPECT_EQ(body_size, 1u);
+    heard.emplace_back(asks, data);
+    return std::optional<std::string>("answer");
+  };
+  request_.dialogue = &dialogue;
+  std::string answer;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    cell.Send(Asking(1, FrameKind::kSay), "x");
+    cell.Send(Asking(2), "y");
+    answer = cell.Receive().payload;
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(heard, (std::vector<std::pair<bool, std::string>>{{false, "x"}, {true, "y"}}));
+  EXPECT_EQ(answer, "answer");
+}
+
+TEST_F(LeaseTest, WhatACallSaysIsNumberedAndLimitedInAll) {
+  const Dialogue dialogue = [](bool, const std::string&, size_t, const StopClock&) {
+    return std::optional<std::string>("");
+  };
+  request_.dialogue = &dialogue;
+  for (const uint64_t number : {0, 2}) {
+    ExpectProtocolError([&](Cell& cell) { cell.Send(Asking(number), "x"); });
+    Renew();
+  }
+  request_.limits.result_bytes = 200;
+  const auto say_three = [](Cell& cell) {
+    for (uint64_t i = 1; i <= 7; ++i) cell.Send(Asking(i, FrameKind::kSay), "x");
+    cell.Reply(FrameKind::kResult, "x");
+  };
+  EXPECT_EQ(RunAgainst(say_three).status, CallStatus::kTooLarge);
+  Renew();
+  request_.streams = true;
+  EXPECT_EQ(RunAgainst(say_three).status, CallStatus::kReturned);
+}
+
+TEST_F(LeaseTest, TheClockStandsWhileTheCallerStopsIt) {
+  request_.limits.timeout_ms = 50;
+  bool stops = true;
+  const Dialogue dialogue = [&](bool, const std::string&, size_t, const StopClock& stop_clock) {
+    if (stops) stop_clock(true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    return std::optional<std::string>("");
+  };
+  request_.dialogue = &dialogue;
+  std::vector<uint64_t> limits;  // as the agent is told them
+  const auto run = [&] {
+    Play([](Cell& cell) {
+      for (uint64_t i = 1; i <= 3; ++i) {
+        cell.Send(Asking(i), "x");
+        cell.Receive();
+      }
+      cell.Reply(FrameKind::kResult, "x");
+    });
+    EXPECT_TRUE(lease_->Send(request_, kCallId));
+    return lease_->Await(request_, hooks_, [&] { limits.push_back(lease_->timeout_ms()); }).status;
+  };
+  EXPECT_EQ(run(), CallStatus::kReturned);
+  for (size_t i = limits.size() - 6; i < limits.size(); i += 2) {
+    EXPECT_EQ(limits[i], static_cast<uint64_t>(kYear.count()));
+    EXPECT_LE(limits[i + 1], 50u);
+    EXPECT_GE(limits[i + 1], 1u);
+  }
+  Renew();
+  stops = false;
+  EXPECT_EQ(run(), CallStatus::kTimedOut);
+}
+
 // The first 20 ms of a call cannot have been slow loading: what says so is a lie, or nothing.
 TEST_F(LeaseTest, StartedAtOnceRestartsNoClock) {
   const CallOutcome outcome = RunAgainst([&](Cell& cell) {

@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hutch import agent as agent
     from hutch._async_session import AsyncSession as AsyncSession
+    from hutch._calls.dialogue import StopExec as StopExec
     from hutch._calls.future import SandboxFuture as SandboxFuture
+    from hutch._calls.stream import (
+        AsyncSandboxedGenerator as AsyncSandboxedGenerator,
+        SandboxedGenerator as SandboxedGenerator,
+    )
     from hutch._cancelled import SandboxCancelled as SandboxCancelled
     from hutch._carry.functions import Carried as Carried
-    from hutch._dialogue import StopExec as StopExec
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
         AnnotationWarning as AnnotationWarning,
@@ -96,9 +100,10 @@ _PLACES = {
     "_options.environment": "Environment",
     "_explain": "explain",
     "_carry.functions": "Carried",
-    "_dialogue": "StopExec",
+    "_calls.dialogue": "StopExec",
     "_executor": "Executor",
     "_calls.future": "SandboxFuture",
+    "_calls.stream": "AsyncSandboxedGenerator SandboxedGenerator",
     "_options.mounts": "Mount",
     "_options.network": "Secret",
     "_outcome": "ErrorInfo NetworkRecord Outcome SandboxError Usage",
@@ -117,6 +122,7 @@ __all__ = [
     "AgentUnavailable",
     "AnnotationWarning",
     "AsyncSandboxedFunction",
+    "AsyncSandboxedGenerator",
     "AsyncSession",
     "Carried",
     "DependencyInstallError",
@@ -146,6 +152,7 @@ __all__ = [
     "SandboxStartupError",
     "SandboxTimeoutError",
     "SandboxedFunction",
+    "SandboxedGenerator",
     "Secret",
     "SerializationError",
     "Session",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch._calls.future import SandboxFuture
-    from hutch._calls.stream import AsyncSandboxedGenerator, SandboxedGenerator
+    from hutch._calls.stream import AsyncSandboxedGenerator, SandboxedGenerator, Stream
     from hutch._calls.target import FunctionTarget, Target
     from hutch._calls.threads import CallThreads
     from hutch._carry.functions import Carried
@@ -424,29 +424,51 @@ class GeneratorFunction(SandboxedFunction[P, R]):
     """What a generator function becomes: called, it gives a lazy iterator."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> SandboxedGenerator[Any]:  # type: ignore[override]
-        from hutch._calls.stream import SandboxedGenerator, stream_of
+        from hutch._calls.stream import SandboxedGenerator
 
-        return SandboxedGenerator(stream_of(self._resolved(), (*self._bound, *args), kwargs))
+        return SandboxedGenerator(self._stream(args, kwargs, None))
 
     def options(self, **keywords: Unpack[Keywords]) -> GeneratorFunction[P, R]:
         if keywords.get("isolation") == "shared":
             raise ValueError(_NO_SHARED)
         return cast("GeneratorFunction[P, R]", super().options(**keywords))
 
-    def _call(self, *_: Any) -> Any:
-        raise TypeError(f"{self!r} is a generator function: call it, and iterate over what it gives")
+    def _stream(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], wait_for: Callable[[Any], Any] | None
+    ) -> Stream:
+        from hutch._calls import run
+        from hutch._calls.stream import Stream
 
-    run = aio = run_aio = submit = _submit = map = starmap = _call  # type: ignore[assignment]
+        asked = time.monotonic()
+        target, arguments = self._resolved(), (*self._bound, *args)
+        return Stream(
+            lambda token, stream: run.call(
+                target,
+                arguments,
+                kwargs,
+                echo=True,
+                cancel=token,
+                asked=asked,
+                wait_for=wait_for,
+                stream=stream,
+            )
+        )
+
+    def _call(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(
+            f"{self!r} is a generator function: call it, and iterate over what it gives"
+        )
+
+    run = aio = run_aio = submit = _submit = map = starmap = _call
 
 
 class AsyncGeneratorFunction(GeneratorFunction[P, R]):
     """What an async generator function becomes: called, it gives a lazy async iterator."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSandboxedGenerator[Any]:  # type: ignore[override]
-        from hutch._calls.stream import AsyncSandboxedGenerator, stream_of
+        from hutch._calls.stream import AsyncSandboxedGenerator
 
-        stream = stream_of(self._resolved(), (*self._bound, *args), kwargs, on_loop())
-        return AsyncSandboxedGenerator(stream)
+        return AsyncSandboxedGenerator(self._stream(args, kwargs, on_loop()))
 
 
 def on_loop() -> Callable[[Any], Any]:

@@ -13,17 +13,17 @@ import pickle
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hutch import _core
+from hutch._calls.dialogue import Dialogue
 from hutch._calls.echo import Streams
 from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
-from hutch._calls.target import FunctionTarget, Target
+from hutch._calls.target import GENERATOR, FunctionTarget, Target
 from hutch._carry import arguments
 from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
-from hutch._dialogue import Dialogue
 from hutch._errors import SandboxError, SandboxStartupError, SessionBusy
 from hutch._faults import from_core
 from hutch._options.checks import _optional_sec, _text, quoted
@@ -31,7 +31,6 @@ from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 from hutch._outcome import Outcome
 from hutch._session_files import SessionFiles, checked, content_of, parts_of
-from hutch._tools import Tool, tools_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -87,7 +86,8 @@ class Session:
     `files`: put there at the start, by path: str, bytes, or the path of a file or directory of the
     host as a `pathlib.Path`. `cwd`: the working directory inside, to which relative paths refer.
     `idle_sec`: a session that is not used for so long (default 600 s) is ended; None: never.
-    `tools`: functions of the host that its code may call, or `Tool`s. `on_input(prompt)` answers
+    `tools`: functions of the host that its code may call, or `Tool`s. Their time counts in
+    `timeout_sec`, unless `tool_time="excluded"`. `on_input(prompt)` answers
     `input()`, which otherwise raises EOFError. `on_display(forms)` gets what is shown, as it comes;
     `outcome.display` has it all.
     `keywords`: those of `@sandbox`. `timeout_sec`, `cpu_sec`, `output_mb` and `result_mb` hold for
@@ -111,7 +111,7 @@ class Session:
         files: Mapping[str, Any] | None = None,
         cwd: str = "/work",
         idle_sec: float | None = 600.0,
-        tools: Iterable[Callable[..., Any] | Tool] = (),
+        tool_time: Literal["included", "excluded"] = "included",
         on_input: Callable[[str], str] | None = None,
         on_display: Callable[[dict[str, Any]], object] | None = None,
         **keywords: Unpack[Keywords],
@@ -119,6 +119,8 @@ class Session:
         options = with_keywords(NORMAL, keywords)
         if options.isolation != "cell":
             raise ValueError(f"isolation={quoted(options.isolation)}: {_ISOLATION}")
+        if tool_time not in ("included", "excluded"):
+            raise ValueError(f'tool_time={quoted(tool_time)}: it is "included" or "excluded"')
         if options.key is not None:
             raise ValueError("key= is for functions: a session's calls are never repeated")
         _text("cwd", cwd)
@@ -140,8 +142,15 @@ class Session:
         self._files = self._initial  # that are still to be put there
         self._cwd = cwd
         self._idle_ms = 0 if idle is None else milliseconds(idle)
-        self._tools = tools_of(tools, self._awaits)
-        self._options = options = options._replace(tools=tuple(self._tools.values()))
+        self._tools = {tool.name: tool for tool in options.tools}
+        for tool in options.tools:
+            if tool.is_async and not self._awaits:
+                raise TypeError(
+                    f"{tool.name}() cannot be a tool of a Session: its function is async: "
+                    "AsyncSession awaits it"
+                )
+        self._options = options
+        self._stops_clock = tool_time == "excluded"
         self._wait_for: Callable[[Any], Any] | None = None  # what runs coroutines of tools
         self._on_input = on_input
         self._on_display = on_display
@@ -182,6 +191,11 @@ class Session:
             raise TypeError(
                 f"call() takes a Python function of yours, not {type(function).__name__}: what is "
                 "there already is called by exec()"
+            )
+        if function.__code__.co_flags & GENERATOR:
+            raise TypeError(
+                f"call() takes no generator function: let {function.__name__}() return a list, or "
+                "sandbox it by itself"
             )
         target = SessionFunctionTarget(function, self._options, "", {})
         with self._one_call():
@@ -378,7 +392,13 @@ class Session:
             fields["begin"] = (self._cwd, [(one.name, one.stub()) for one in self._tools.values()])
         fields["cpu_ms"] = target.terms.cpu_ms
         fields["result_bytes"] = target.terms.result_bytes
-        talk = Dialogue(self._tools, self._on_input, self._on_display, self._wait_for)
+        talk = Dialogue(
+            self._tools,
+            self._on_input,
+            self._on_display,
+            self._wait_for,
+            stops_clock=self._stops_clock,
+        )
         pickled = time.monotonic()
         known: float | None = None
 

@@ -28,7 +28,6 @@ _PLAIN: dict[Any, str] = {
 _DATA = (bytes,)
 _ARRAYS = (list, tuple, set, frozenset)
 _MOST_ERRORS = 20  # of a model, that are told in full
-_COROUTINE = "its function is async: AsyncSession awaits it"
 
 
 class ArgumentError(TypeError):
@@ -158,7 +157,7 @@ class Tool:
         return {**made, "$defs": shared} if shared else made
 
 
-def tools_of(tools: Iterable[Callable[..., Any] | Tool], is_async: bool = False) -> dict[str, Tool]:
+def tools_of(tools: Iterable[Callable[..., Any] | Tool]) -> dict[str, Tool]:
     found: dict[str, Tool] = {}
     if callable(tools) or isinstance(tools, (str, Tool)):
         raise TypeError("tools= takes a list of functions or Tools")
@@ -166,8 +165,6 @@ def tools_of(tools: Iterable[Callable[..., Any] | Tool], is_async: bool = False)
         tool = one if isinstance(one, Tool) else Tool(one)
         if tool.name in found:
             raise ValueError(f"two tools have the name {tool.name!r}")
-        if tool.is_async and not is_async:
-            raise TypeError(f"{tool.name}() cannot be a tool of a Session: {_COROUTINE}")
         found[tool.name] = tool
     return found
 

@@ -746,7 +746,7 @@ def test_a_tool_is_refused_where_no_exec_runs() -> None:
             "threading.Thread(target=later).start()"
         )
         time.sleep(0.6)
-        assert "only while an exec" in s.exec("found[0]").value
+        assert "only while a call runs" in s.exec("found[0]").value
         child = (
             "import os\nif os.fork() == 0:\n  try: add(1)\n  except RuntimeError: os._exit(7)\n"
             "os.waitstatus_to_exitcode(os.wait()[1])"

@@ -22,8 +22,8 @@ from hutch._errors import SandboxError, SandboxStartupError, SerializationError
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
+    from hutch._calls.dialogue import Dialogue
     from hutch._calls.stream import Stream
-    from hutch._dialogue import Dialogue
 
 
 def call(
@@ -167,7 +167,7 @@ def send(
         streams = Streams(options, shown)
     talk: Dialogue | None = None
     if options.tools or stream is not None:
-        from hutch._dialogue import of_call
+        from hutch._calls.dialogue import of_call
 
         talk = of_call(target, wait_for, stream)
     pickled = time.monotonic()

@@ -11,10 +11,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from hutch._calls.future import SandboxFuture, submit
-from hutch._calls.target import Target
 from hutch._calls.threads import CallThreads
 from hutch._outcome import Outcome
 
@@ -105,7 +105,7 @@ class Stream:
         self._future = submit(lambda token: self._call(token, self), unwrap=False, threads=threads)
         self._future.add_done_callback(self._done)
 
-    def _done(self, future: SandboxFuture[Any]) -> None:
+    def _done(self, future: Future[Any]) -> None:
         error: BaseException | None = None
         outcome: Outcome[Any] | None = None
         try:
@@ -198,27 +198,3 @@ class AsyncSandboxedGenerator(Generic[T], AsyncIterator[T]):
         stream = getattr(self, "_stream", None)
         if stream is not None:
             stream.close(wait=False)
-
-
-def stream_of(
-    target: Target,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    wait_for: Callable[[Any], Any] | None = None,
-) -> Stream:
-    """`wait_for`: what runs coroutines of async tools."""
-    from hutch._calls import run
-
-    asked = time.monotonic()
-    return Stream(
-        lambda token, stream: run.call(
-            target,
-            args,
-            kwargs,
-            echo=True,
-            cancel=token,
-            asked=asked,
-            wait_for=wait_for,
-            stream=stream,
-        )
-    )

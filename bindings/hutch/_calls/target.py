@@ -221,6 +221,8 @@ class Target:
             return b""
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
+        if function.__code__.co_flags & GENERATOR:
+            raise TypeError(f"setup= takes no generator function: {function.__name__}() is one")
         survey = Survey(function, self.sandbox_modules)
         check_installed(survey.by_name, _installed(self.options))
         data = function_bytes(function, survey)
@@ -256,7 +258,18 @@ class FunctionTarget(Target):
 
     @property
     def annotation(self) -> Any:
-        """Resolved at the first call: it may name classes that are defined after the function."""
+        """Resolved at the first call: it may name classes that are defined after the function. A
+        generator's is of its items, so its result is not checked by it.
+        """
+        return Any if self.streams else self._resolved()
+
+    @property
+    def named_types(self) -> dict[str, type]:
+        if self._types is None:
+            self._types = types.named_types(self._resolved())
+        return self._types
+
+    def _resolved(self) -> Any:
         if self._annotation is self:
             assert self.function is not None
             self._annotation = types.return_annotation(self.function, self._local_names)

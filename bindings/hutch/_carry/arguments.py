@@ -103,9 +103,7 @@ def _simply_pickled(value: Any) -> tuple[bytes, list[Any]]:
     return pickle.dumps(value, pickling.PROTOCOL, buffer_callback=_keeps(buffers)), buffers
 
 
-def _pickled(
-    value: Any, sandbox_modules: frozenset[str], tools: Tools
-) -> tuple[bytes, list[Any]]:
+def _pickled(value: Any, sandbox_modules: frozenset[str], tools: Tools) -> tuple[bytes, list[Any]]:
     buffers: list[Any] = []
     keeps = _keeps(buffers)
     return pickling.dumps(value, sandbox_modules, buffer_callback=keeps, tools=tools), buffers

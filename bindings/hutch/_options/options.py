@@ -251,7 +251,7 @@ def _tools(name: str, value: Any) -> tuple[Tool, ...]:
         return ()
     from hutch._tools import tools_of
 
-    return tuple(tools_of(value, is_async=True).values())
+    return tuple(tools_of(value).values())
 
 
 def _callable(name: str, value: Any) -> Any:

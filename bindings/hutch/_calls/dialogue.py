@@ -27,6 +27,8 @@ _MOST_FORMS = 32  # of one thing that is shown
 class StopExec(BaseException):
     """Raised by a tool: ends the code that called it."""
 
+    __module__ = "hutch"
+
 
 class Dialogue:
     """Of one call. `displayed`: what it showed, as dicts of forms by type of media."""
@@ -39,6 +41,7 @@ class Dialogue:
         wait_for: Callable[[Any], Any] | None = None,
         stream: Stream | None = None,
         types: Mapping[str, type] | None = None,  # that what it yields may hold
+        stops_clock: bool = False,  # while a tool runs
     ) -> None:
         self.displayed: list[dict[str, Any]] = []
         self.raised: BaseException | None = None  # by a callback: to be raised after the call
@@ -48,6 +51,7 @@ class Dialogue:
         self._on_display = on_display
         self._stream = stream
         self._types = types or {}
+        self._stops_clock = stops_clock
         self._calls: dict[str, int] = {}
         self._stopped = False
 
@@ -72,6 +76,8 @@ class Dialogue:
             if content[0] == "yield" and self._stream is not None and len(content) == 2:
                 goes_on = self._stream.put(content[1], asks, stop_clock)
                 return pickle.dumps(("ok", goes_on), 5)
+            if content[0] == "tool" and asks and self._stops_clock:
+                stop_clock(True)
             return self._answer(asks, content[0], content[1:])
         except BaseException as error:
             self._stopped = True

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools of sandboxed functions and programs. Those of sessions: test_session.py."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import StopExec, Tool, sandbox
+
+NOT_FOR_THE_SANDBOX = "kept by the host"
+calls: list[tuple[str, int]] = []
+
+
+def search(query: str, limit: int = 3) -> list[str]:
+    """Finds pages."""
+    calls.append((query, threading.get_ident()))
+    return [f"{query} {i} of {len(NOT_FOR_THE_SANDBOX)}" for i in range(limit)]
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+class Shop:
+    def price(self, item: str) -> int:
+        return len(item)
+
+
+def test_a_function_calls_a_tool_that_it_names() -> None:
+    @sandbox(tools=[search])
+    def work(text: str) -> list[str]:
+        return search(text, limit=2)
+
+    calls.clear()
+    assert work("rain") == ["rain 0 of 16", "rain 1 of 16"]
+    assert work("sun") == ["sun 0 of 16", "sun 1 of 16"]
+    assert calls == [("rain", threading.get_ident()), ("sun", threading.get_ident())]
+
+
+def test_what_a_tool_is_made_of_does_not_travel() -> None:
+    @sandbox(tools=[search])
+    def work() -> list[str]:
+        return [search.__module__, str(search.__globals__.get("NOT_FOR_THE_SANDBOX"))]
+
+    assert work() == ["hutch_tools", "None"]
+    assert "NOT_FOR_THE_SANDBOX" not in [one.name for one in work.carries()]
+
+    @sandbox  # the control: without tools= it is a function like any other
+    def plain() -> str:
+        return str(search.__globals__.get("NOT_FOR_THE_SANDBOX"))
+
+    assert plain() == NOT_FOR_THE_SANDBOX
+
+
+@pytest.mark.parametrize("how", ["argument", "closure", "default", "helper", "method", "tool"])
+def test_a_tool_is_its_stub_wherever_it_is_named(how: str) -> None:
+    tool, shop = Tool(search), Shop()
+    named = search
+
+    def helper() -> list[str]:
+        return named("h", limit=1)
+
+    functions: dict[str, Any] = {
+        "argument": lambda given: given("a", limit=1),
+        "closure": lambda: named("c", limit=1),
+        "default": lambda given=named: given("d", limit=1),
+        "helper": lambda: helper(),
+        "method": lambda: [str(shop_price("four"))],
+        "tool": lambda: tool("t", limit=1),  # type: ignore[operator]
+    }
+    shop_price = shop.price
+    work = functions[how]
+    work.__name__ = "work"
+    sandboxed = sandbox(tools=[shop.price if how == "method" else tool])(work)
+    value = sandboxed(search) if how == "argument" else sandboxed()
+    assert value == (["4"] if how == "method" else [f"{how[0]} 0 of 16"])
+
+
+def test_a_program_and_a_function_given_as_text_have_them() -> None:
+    text = "from hutch_tools import call\nprint(search('a', 1), call('search', 'b', limit=1))"
+    assert hutch.run(text, tools=[search]).stdout == "['a 0 of 16'] ['b 0 of 16']\n"
+    program = hutch.Program("import sys; print(search(sys.stdin.read(), 1))", tools=[search])
+    for text in ("x", "y"):  # the second is loaded ahead
+        assert program.run(stdin=text).stdout == f"['{text} 0 of 16']\n"
+    function = hutch.function("def work(x): return search(x, 1)", "work", tools=[search])
+    assert [function(x) for x in "pq"] == [["p 0 of 16"], ["q 0 of 16"]]
+
+
+def test_arguments_are_checked_and_built_before_the_function_sees_them() -> None:
+    seen: list[Any] = []
+
+    def move(point: Point, by: int = 1) -> Point:
+        seen.append(point)
+        return Point(point.x + by, point.y)
+
+    @sandbox(tools=[move])
+    def good() -> Any:
+        return move(Point(1, 2), by=3)
+
+    @sandbox(tools=[move])
+    def bad() -> Any:
+        return move({"x": "one"}, by=3)  # type: ignore[arg-type]
+
+    assert good() == {"x": 4, "y": 2}
+    error = bad.run().error
+    assert (
+        error is not None and error.type == "TypeError" and "point.x must be int" in error.message
+    )
+    assert seen == [Point(1, 2)]
+
+
+def test_what_a_tool_raises_is_raised_inside_by_name_and_message() -> None:
+    def find(name: str) -> str:
+        raise LookupError(f"no {name} in {__file__}")
+
+    @sandbox(tools=[find])
+    def work() -> str:
+        try:
+            find("x")
+        except LookupError as error:
+            return f"{error.args} {error.__cause__}"
+        return "not raised"
+
+    assert work() == f"('no x in {__file__}',) None"
+
+
+def test_a_tool_ends_the_call() -> None:
+    def finish(answer: str) -> None:
+        raise StopExec
+
+    def stop(text: str) -> None:
+        raise KeyboardInterrupt(text)
+
+    @sandbox(tools=[finish, stop])
+    def work(how: str) -> str:
+        try:
+            finish("42") if how == "finish" else stop(how)
+        finally:
+            print("cleaned up")
+        return "went on"
+
+    outcome = work.run("finish")
+    assert outcome.status == "raised" and outcome.error is not None
+    assert outcome.error.type == "StopExec" and outcome.stdout == "cleaned up\n"
+    with pytest.raises(KeyboardInterrupt, match="by hand"):
+        work.run("by hand")
+
+
+def test_calls_are_limited_and_approved() -> None:
+    tool = Tool(search, max_calls=2, approve=lambda name, given: given["query"] != "secret")
+
+    @sandbox(tools=[tool])
+    def work() -> list[str]:
+        found = []
+        for text in ("secret", "a", "b"):
+            try:
+                found += search(text, 1)
+            except Exception as error:
+                found.append(type(error).__name__)
+        return found
+
+    assert work() == ["PermissionError", "a 0 of 16", "RuntimeError"]
+    assert work() == ["PermissionError", "a 0 of 16", "RuntimeError"]  # counted for each call
+
+
+def test_an_async_tool_runs_on_the_loop_of_who_awaits() -> None:
+    loops = []
+
+    async def later(n: int) -> int:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0.001)
+        return n + 1
+
+    @sandbox(tools=[later])
+    def work(n: int) -> Any:
+        return later(n)
+
+    async def main() -> None:
+        assert await asyncio.gather(*(work.aio(n) for n in range(3))) == [1, 2, 3]
+        outcome = await hutch.run_aio("print(later(4))", tools=[later])
+        assert outcome.stdout == "5\n"
+        assert {*loops} == {asyncio.get_running_loop()}
+
+    asyncio.run(main())
+    with pytest.raises(TypeError, match=r"later\(\) is async: await the function, or its .aio"):
+        work(1)
+
+
+def test_many_calls_at_once_each_have_their_own() -> None:
+    @sandbox(tools=[search])
+    def work(text: str) -> str:
+        return search(text, 1)[0]
+
+    wanted = [f"{i} 0 of 16" for i in range(20)]
+    assert list(work.map(map(str, range(20)))) == wanted
+    assert list(work.map(map(str, range(20)), chunksize=7)) == wanted
+    futures = [work.submit(str(i)) for i in range(20)]
+    assert [one.result() for one in futures] == wanted
+
+
+@pytest.mark.parametrize("isolation", ["container", "gvisor"])
+def test_on_other_rungs(isolation: Any) -> None:
+    @sandbox(tools=[search], isolation=isolation)
+    def work() -> list[str]:
+        return search("x", 1)
+
+    assert work() == ["x 0 of 16"]
+
+
+def test_a_forked_child_and_a_later_thread_have_none() -> None:
+    @sandbox(tools=[search])
+    def fork() -> str:
+        import os
+
+        read, write = os.pipe()
+        if os.fork() == 0:
+            try:
+                search("child")
+                os.write(write, b"called")
+            except RuntimeError:
+                os.write(write, b"refused")
+            os._exit(0)
+        os.wait()
+        return os.read(read, 100).decode()
+
+    calls.clear()
+    assert fork() == "refused" and calls == []
+
+
+def test_it_is_refused_where_it_cannot_be() -> None:
+    with pytest.raises(ValueError, match='tools= with isolation="shared" is not supported'):
+        sandbox(tools=[search], isolation="shared")
+    with pytest.raises(TypeError, match="tools= takes a list of functions"):
+        sandbox(tools=search)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="no annotation"):
+        sandbox(tools=[Tool(lambda x: x, name="bare")])
+    with pytest.raises(ValueError, match="two tools have the name 'search'"):
+        sandbox(tools=[search, Tool(search)])
+    assert sandbox(tools=None)(lambda: 1)() == 1  # type: ignore[arg-type]
+
+
+def test_a_cell_that_asks_for_what_is_not_there_gets_an_error() -> None:
+    @sandbox(tools=[search])
+    def forged() -> list[str]:
+        from hutch_tools import call  # type: ignore[import-not-found]
+
+        found = []
+        for name in ("open", "__import__", "search\0"):
+            try:
+                call(name, "x")
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+        return found
+
+    assert all(one.startswith("RuntimeError: there is no tool") for one in forged())
+
+
+@pytest.mark.parametrize("tool_time", ["included", "excluded"])
+def test_the_time_of_tools_may_be_left_out_of_a_sessions_limit(tool_time: Any) -> None:
+    def wait() -> None:
+        time.sleep(0.7)
+
+    with hutch.Session(tools=[wait], timeout_sec=1, tool_time=tool_time) as s:
+        outcome = s.exec("for _ in range(4): wait()\n'went on'")
+        if tool_time == "included":
+            assert outcome.limit == "time"
+        else:
+            assert outcome.value == "went on"
+        # What it takes itself counts all the same, at the agent too.
+        assert s.exec("wait()\nwhile True: pass").limit == "time"
+        assert s.exec("1 + 1").value == 2
+
+
+def test_a_slow_tool_is_the_calls_own_time() -> None:
+    def wait() -> None:
+        time.sleep(0.7)
+
+    @sandbox(tools=[wait], timeout_sec=0.3)
+    def work() -> str:
+        wait()
+        return "went on"
+
+    assert work.run().limit == "time"
