@@ -34,6 +34,7 @@ import memory
 import network
 import page
 import rivals
+import sessions
 import soak
 import table
 from calls import Bench
@@ -45,6 +46,7 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     **many.ROWS,
     **crowd.ROWS,
     **network.ROWS,
+    **sessions.ROWS,
     **memory.ROWS,
     **cold.ROWS,
 }
