@@ -181,7 +181,7 @@ def files(bench: Bench) -> Iterator[Row]:
             (
                 "file-down",
                 "its download",
-                lambda: s.files.download("large", Path(top, "back")),
+                lambda: s.files.download("large", back),
                 0.3,
             ),
             ("files-up", f"upload of {count:,} small files", lambda: s.files.upload(tree), 2),
