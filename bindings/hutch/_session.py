@@ -117,7 +117,7 @@ class Session:
         **keywords: Unpack[Keywords],
     ) -> None:
         options = with_keywords(NORMAL, keywords)
-        if options.isolation != "cell":
+        if options.isolation == "shared":
             raise ValueError(f"isolation={quoted(options.isolation)}: {_ISOLATION}")
         if tool_time not in ("included", "excluded"):
             raise ValueError(f'tool_time={quoted(tool_time)}: it is "included" or "excluded"')

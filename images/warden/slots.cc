@@ -202,9 +202,10 @@ void Warden::OnKeep(const FrameHeader& header) {
   if (slot == nullptr || slot->cell.state != CellState::kReady) return;  // kCellExit is on its way
   Cell& cell = slot->cell;
   // Without a pidfd its user process could not be ended by itself.
-  if (single_cell_ || cell.user < 0) return Kill(&cell, kKilled);
+  if (!single_cell_ && cell.user < 0) return Kill(&cell, kKilled);
   cell.kept = cell.between = true;
   cell.armed_us = NowUs();
+  if (single_cell_) return Report(About(FrameKind::kKept, static_cast<int>(slot - slots_), cell.id));
   FrameHeader keep;
   keep.kind = kKeepCell;
   keep.id = cell.id;
@@ -277,7 +278,7 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
 }
 
 void Warden::EndCall(Cell* cell, uint32_t limit) {
-  if (!cell->kept) return Kill(cell, kKilled, limit);
+  if (!cell->kept || single_cell_) return Kill(cell, kKilled, limit);
   if (cell->end != kEndedItself || cell->state != CellState::kReady) return;
   cell->end = kKilled;
   cell->limit = limit;
@@ -295,7 +296,11 @@ void Warden::InterruptUser(const Cell& cell, const FrameHeader& interrupt) const
   info.si_signo = SIGINT;
   info.si_code = SI_QUEUE;
   info.si_value.sival_int = static_cast<int>(interrupt.a);
-  syscall(SYS_pidfd_send_signal, cell.user, SIGINT, &info, 0);
+  if (single_cell_) {
+    syscall(SYS_rt_sigqueueinfo, cell.init, SIGINT, &info);
+  } else {
+    syscall(SYS_pidfd_send_signal, cell.user, SIGINT, &info, 0);
+  }
 }
 
 // What a dying namespace reaps by itself is in nobody's rusage.
