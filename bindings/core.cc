@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "bindings/beneath.h"
 #include "bindings/client.h"
 #include "bindings/decode.h"
 #include "bindings/fast_call.h"
@@ -225,6 +226,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("normal_host",
         [](const std::string& name) { return NormalHost(name).value_or(std::string()); });
   m.def("paths", &PathsDict);
+  m.def("open_beneath", &OpenBeneath, py::arg("directory"), py::arg("path"), py::arg("flags"),
+        py::arg("mode") = 0);
   BindDecode(m);
   BindFastCall(m);
 }

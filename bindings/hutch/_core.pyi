@@ -396,3 +396,8 @@ def paths() -> dict[str, Any]:
     """Where things are: service_user uid gid home run_dir state_dir instance agent_socket
     agent_container.
     """
+
+def open_beneath(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
+    """A descriptor of a path below an open directory, by openat2(): no symbolic link is followed,
+    and nothing leads out of the directory. Close-on-exec. Raises OSError.
+    """

@@ -30,7 +30,7 @@ from hutch._options.checks import _optional_sec, _text, quoted
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 from hutch._outcome import Outcome
-from hutch._session_files import SessionFiles, checked, content_of, parts_of
+from hutch._session_files import SessionFiles, entries_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -137,9 +137,9 @@ class Session:
         idle = _optional_sec("idle_sec", idle_sec)
         self.id = uuid.uuid4().hex
         self.lost: list[str] = []  # the names that were lost at the last restart
-        self.files = SessionFiles(self._files_verb)
-        self._initial = content_of(files or {})
-        self._files = self._initial  # that are still to be put there
+        self._initial = entries_of(files or {})
+        self._is_new = True  # its files are still to be put there
+        self._is_mounted = not any(cwd == one or cwd.startswith(one + "/") for one in WRITABLE)
         self._cwd = cwd
         self._idle_ms = 0 if idle is None else milliseconds(idle)
         self._tools = {tool.name: tool for tool in options.tools}
@@ -155,6 +155,8 @@ class Session:
         self._on_input = on_input
         self._on_display = on_display
         self._usual = SessionTarget(options)  # of a call without limits of its own
+        most = self._usual.terms.result_bytes
+        self.files = SessionFiles(self._one_call, self._files_verb, most)
         self._core: _core.Session | None = None
         self._pool: PreparedPool | None = None
         self._begun = False  # in the present interpreter
@@ -263,7 +265,7 @@ class Session:
                 self._core.close()
                 self._core = None
                 self._restarts = 0
-                self._files = self._initial
+                self._is_new = True
                 self._note_restart()
                 return
             self._core.restart()
@@ -348,7 +350,8 @@ class Session:
             return self._send(verb, _NO_CODE, args, {}, {}).unwrap()
 
     def _files_verb(self, verb: str, *args: Any) -> Any:
-        return self._verb("files." + verb, *args)
+        """Within a call of the session's."""
+        return self._send("files." + verb, _NO_CODE, args, {}, {}).unwrap()
 
     def _target(self, limits: Mapping[str, Any]) -> SessionTarget:
         if not limits:
@@ -378,8 +381,8 @@ class Session:
             self._core.settle()
             restarted = self._note_end()
         target = target or self._target(limits)
-        if self._files:
-            self._put_files()
+        if self._is_new:
+            self._begin_files()
         data, buffers = arguments.pickle_arguments(
             target.function, args, kwargs, target.sandbox_modules, target.outside
         )
@@ -475,14 +478,12 @@ class Session:
         self._names = []
         self._begun = False
 
-    def _put_files(self) -> None:
-        files, self._files = self._files, []
+    def _begin_files(self) -> None:
+        self._is_new = False
         try:
-            for part in parts_of(files):
-                sent = self._send("files.put", _NO_CODE, (part,), {}, {}).unwrap()
-                checked(sent, "files=")
+            self.files._begin(self._initial, self._is_mounted)
         except BaseException:
-            self._files = files  # no code runs without them
+            self._is_new = True  # no code runs without them
             raise
 
 

@@ -8,21 +8,20 @@ there. What comes back is data, and may be anything.
 from __future__ import annotations
 
 import errno
+import io
 import os
-import pathlib
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, BinaryIO, TypeVar
 
-from hutch._errors import SandboxExecutionError
+from hutch import _session_transfers as transfers
+from hutch._carry import trees
+from hutch._carry.trees import LONGEST_PATH, Entry
+from hutch._session_transfers import not_said
 
 T = TypeVar("T")
 Names = list[str]  # `list` is a method below
-_MOST = 1 << 34  # bytes of a file that is read; result_mb is met first
-_LONGEST = 4096  # bytes of a path
-_PART = 16 << 20  # bytes that are sent at once
-_MOST_AT_ONCE = 1000  # files that are
-_MOST_ENTRIES = 100_000  # of a tree that is downloaded
+_State = tuple[int, int, int]  # size, mtime_ns, inode
 
 
 class SessionFiles:
@@ -32,16 +31,31 @@ class SessionFiles:
 
         s.files.write("a/b.txt", "x")
         assert s.files.read("a/b.txt") == "x"
+
+    A tree has at most 100,000 entries, 16 GiB, directories 100 deep and names of 255 bytes;
+    otherwise OSError (EFBIG, ENAMETOOLONG) is raised, and nothing is kept.
     """
 
-    def __init__(self, send: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        hold: Callable[[], AbstractContextManager[None]],
+        send: Callable[..., Any],
+        most: int,
+    ) -> None:
+        self._hold = hold  # the session is busy meanwhile
         self._send = send
+        self._most = most  # bytes of a result
+        self._part = max(1, min(transfers.PART, most // 2))
+        self._known: dict[str, _State] = {}  # the files at the last changed()
 
     def read(self, path: str, encoding: str = "utf-8") -> str:
         return self.read_bytes(path).decode(encoding)
 
     def read_bytes(self, path: str) -> bytes:
-        return _of(bytes, self._do("read", _path(path), _MOST))
+        """At most `result_mb`; otherwise OSError (EFBIG) is raised."""
+        path = _path(path)
+        with self._hold():
+            return transfers.content_of(self._ask, path, self._part, self._most)
 
     def write(
         self, path: str, content: str | bytes | bytearray | memoryview, *, append: bool = False
@@ -82,59 +96,138 @@ class SessionFiles:
     def realpath(self, path: str) -> str:
         return _of(str, self._do("realpath", _path(path)))
 
+    def changed(self) -> dict[str, str]:
+        """What has happened to the files of the session's directory since the session began (with
+        its `files`), or since this was last called: each path that was "added", "modified" or
+        "deleted", sorted, whoever did it. Links and special files count as files, directories do
+        not. A file is taken for modified if its size, its time or its inode is another one.
+        """
+        with self._hold():
+            now = self._states()
+        before, self._known = self._known, now
+        found = {path: "added" if path not in before else "modified" for path in now}
+        found = {path: what for path, what in found.items() if before.get(path) != now[path]}
+        found.update((path, "deleted") for path in before.keys() - now.keys())
+        return dict(sorted(found.items()))
+
+    # ---- trees ----
+
     def upload(self, source: str | os.PathLike[str], path: str | None = None) -> None:
         """A file, or a directory with all that is in it, of the host. `path`: where to; by default
-        its own name. A link in a directory is made as a link, and never followed.
+        its own name. A link in a directory is made as a link, and never followed; what is no file,
+        directory or link is left out. Shows progress on stderr if it takes long.
         """
-        source = pathlib.Path(source)
-        for part in parts_of(content_of({path or source.name: source})):
-            self._do("put", part, of=str(path or source.name))
+        name = os.path.basename(os.path.abspath(source))
+        path = _path(name if path is None else path)
+        sizes = [entry.size for entry in trees.entries_of(source, path)]
+        with self._hold(), _progress(f"upload of {name}", "sending", sum(sizes)) as step:
+            self._sender(step).send(trees.entries_of(source, path))
 
     def download(self, path: str, to: str | os.PathLike[str]) -> None:
-        """A file, to a file of the host, which is replaced as a whole; or a directory, to a new or
-        empty one. Links and special files in it are left out.
+        """A file, to a file of the host, which is replaced once the new one is whole, as is a link
+        in its place; or a directory, to a new or empty one, where nothing is seen before all is
+        there. Links and special files in it are left out. The directories above are made. Shows
+        progress on stderr if it takes long.
         """
-        if self.stat(path)["type"] == "directory":
-            return self._download_tree(path, pathlib.Path(to))
-        content = self.read_bytes(path)
-        target = pathlib.Path(to)
-        fd, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with open(fd, "wb") as file:
-                file.write(content)
-            os.chmod(part, 0o644)
-            os.replace(part, target)
-        except BaseException:
-            os.unlink(part)
-            raise
+        path, target = _path(path), os.fsdecode(to)
+        name = os.path.basename(os.path.abspath(target))
+        with self._hold():
+            status = self._status(path)
+            if status["type"] == "directory":
+                found = transfers.listing(self._ask, path)
+                size = sum(entry.size for entry in found if entry.kind == "file")
+                with _progress(f"download of {name}", "receiving", size) as step:
+                    transfers.download_tree(self._ask, path, target, found, self._part, step)
+                return
+            executable = bool(status["mode"] & 0o100)
+            with _progress(f"download of {name}", "receiving", status["size"]) as step:
+                transfers.download_file(self._ask, path, target, executable, self._part, step)
 
-    def _download_tree(self, path: str, target: pathlib.Path) -> None:
-        entries = _of(list, self._do("tree", _path(path), _MOST_ENTRIES))
-        target.mkdir(parents=True, exist_ok=True)
-        if any(target.iterdir()):
-            raise FileExistsError(errno.EEXIST, "the directory is not empty", str(target))
-        for entry in entries:
-            if type(entry) is not list or [type(one) for one in entry] != [str, str, bool]:
-                raise _not_said()
-            name, kind, executable = entry
-            steps = name.split("/")
-            if len(name) > _LONGEST or any(one in ("", ".", "..") or "\0" in one for one in steps):
-                raise _not_said()
-            # Nothing but what is made here is in there: no step of a path is a link.
-            place = target.joinpath(*steps)
-            if kind == "directory":
-                place.mkdir(parents=True, exist_ok=True)
-            elif kind == "file":
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(self.read_bytes(os.path.join(path, name)))
-                if executable:
-                    place.chmod(0o755)
+    def tar(self, path: str = ".") -> bytes:
+        """A directory with all that is in it as an uncompressed archive, in which names are
+        relative to it, at most `result_mb`. Owners, groups and rights are not kept, except whether
+        a file may be executed; times are, in seconds. Links that lead out of the directory, and
+        special files, are left out.
+        """
+        from hutch._carry.archives import Packer
 
-    def _do(self, verb: str, *args: Any, of: str = "") -> Any:
-        return checked(self._send(verb, *args), of or args[0])
+        path = _path(path)
+        packer, links = Packer(), trees.Links()
+        with self._hold():
+            found = transfers.listing(self._ask, path)
+            files = [entry for entry in found if entry.kind == "file"]
+            for entry in found:
+                name, target = os.fsdecode(entry.name), os.fsdecode(entry.target)
+                if links.is_crossed(name):
+                    raise not_said()
+                if entry.kind == "directory" or (entry.kind == "link" and links.add(name, target)):
+                    packer.add(name, entry.kind, entry.mtime_ns, b"", False, target)
+            wanted = [(entry.name, entry.size) for entry in files]
+            with _progress("tar", "receiving", sum(entry.size for entry in files)) as step:
+                content = transfers.contents_of(self._ask, path, wanted, self._part, self._most)
+                for number, data in content:
+                    entry = files[number]
+                    name = os.fsdecode(entry.name)
+                    packer.add(name, "file", entry.mtime_ns, data, entry.executable, "")
+                    step(len(data))
+        return packer.close()
+
+    def untar(
+        self,
+        archive: bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO,
+        path: str = ".",
+    ) -> None:
+        """Unpacks an archive, plain or compressed by gzip, bzip2 or xz, below `path`, which is
+        made. `archive`: its bytes, the path of a file of the host, or an open file that can be read
+        twice. Of rights, only "executable" is kept. Raises ValueError for an archive that is
+        damaged, or with an entry that is absolute, leads out by `..` or a link, or is a device or a
+        FIFO: nothing of it is unpacked then.
+        """
+        from hutch._carry import archives
+
+        path = _path(path)
+        with _opened(archive) as file:
+            sizes = [entry.size for entry in archives.entries_of(file, path)]
+            with self._hold(), _progress("untar", "sending", sum(sizes)) as step:
+                self._sender(step).send(archives.entries_of(file, path))
+
+    # ---- what is sent ----
+
+    def _begin(self, entries: Sequence[Entry], look: bool) -> None:
+        """Of a new session: puts its files there. `look`: other files may be there already."""
+        self._known = {}
+        self._sender(lambda size: None).send(entries)
+        if entries or look:
+            self._known = self._states()
+
+    def _do(self, verb: str, *args: Any) -> Any:
+        with self._hold():
+            return self._ask(verb, *args)
+
+    def _ask(self, verb: str, *args: Any) -> Any:
+        return _checked(self._send(verb, *args), args[0])
+
+    def _status(self, path: str) -> dict[str, Any]:
+        status = self._ask("stat", path)
+        fields = {"type": str, "size": int, "mode": int}
+        if type(status) is not dict or any(
+            type(status.get(name)) is not kind for name, kind in fields.items()
+        ):
+            raise not_said()
+        return status
+
+    def _states(self) -> dict[str, _State]:
+        return {
+            os.fsdecode(entry.name): (entry.size, entry.mtime_ns, entry.inode)
+            for entry in transfers.listing(self._ask, ".")
+            if entry.kind != "directory"
+        }
+
+    def _sender(self, step: transfers.Step) -> transfers.Sender:
+        return transfers.Sender(self._ask, self._part, step)
 
 
-def checked(reply: Any, path: str) -> Any:
+def _checked(reply: Any, path: Any) -> Any:
     """What a verb gave. Raises the system's error where it says that there was one."""
     if type(reply) is tuple and len(reply) == 2:
         if reply[0] == "ok":
@@ -143,52 +236,54 @@ def checked(reply: Any, path: str) -> Any:
         if type(failed) is list and len(failed) == 2 and type(failed[0]) is int:
             number = failed[0] if failed[0] in errno.errorcode else errno.EIO
             named = failed[1] if type(failed[1]) is str and failed[1] else path
-            raise OSError(number, os.strerror(number), named[:_LONGEST])
-    raise _not_said()
+            named = named[:LONGEST_PATH] if type(named) is str else None
+            raise OSError(number, os.strerror(number), named)
+    raise not_said()
 
 
-# Path inside, kind ("file", "directory" or "link"), content or target, whether it may be executed.
-Entry = tuple[str, str, Any, bool]
-
-
-def content_of(files: Mapping[str, Any]) -> list[Entry]:
-    """Of files= and upload(). A directory's links are links, and are never followed."""
-    found: list[Entry] = []
+def entries_of(files: Mapping[str, Any]) -> list[Entry]:
+    """Of files=. What they hold is read now, since it is wanted again by reset(files=True)."""
+    found = []
     for name, content in files.items():
-        _path(name)
+        path = _path(name)
         if not isinstance(content, os.PathLike):
-            found.append((name, "file", _bytes(content), False))
+            found.append(trees.of_bytes(path, _bytes(content)))
             continue
-        source = pathlib.Path(content)
-        if not source.is_dir():
-            found.append((name, "file", source.read_bytes(), os.access(source, os.X_OK)))
-            continue
-        found.append((name, "directory", b"", False))
-        for above, directories, names in os.walk(source):
-            for one in (*directories, *names):
-                place = pathlib.Path(above, one)
-                inside = os.path.join(name, place.relative_to(source))
-                if place.is_symlink():
-                    found.append((inside, "link", os.readlink(place), False))
-                elif place.is_dir():
-                    found.append((inside, "directory", b"", False))
-                elif place.is_file():
-                    found.append((inside, "file", place.read_bytes(), os.access(place, os.X_OK)))
+        for entry in trees.entries_of(content, path):
+            found.append(entry if entry.open is None else trees.kept(entry))
     return found
 
 
-def parts_of(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """As many at once as is not too much for one message."""
-    part: list[Entry] = []
-    size = 0
-    for entry in entries:
-        if part and (size > _PART or len(part) == _MOST_AT_ONCE):
-            yield part
-            part, size = [], 0
-        part.append(entry)
-        size += len(entry[2])
-    if part:
-        yield part
+@contextmanager
+def _progress(what: str, stage: str, total: int) -> Iterator[transfers.Step]:
+    from hutch._connect.progress import Progress
+
+    with Progress(what) as progress:
+        done = 0
+
+        def step(size: int) -> None:
+            nonlocal done
+            done += size
+            progress(stage, f"{done / 1e6:.1f} of {total / 1e6:.1f} MB", done, max(total, done))
+
+        yield step
+
+
+@contextmanager
+def _opened(archive: Any) -> Iterator[BinaryIO]:
+    if isinstance(archive, (bytes, bytearray, memoryview)):
+        yield io.BytesIO(archive)
+    elif isinstance(archive, (str, os.PathLike)):
+        with open(archive, "rb") as file:
+            yield file
+    elif callable(getattr(archive, "read", None)):
+        if not archive.seekable():
+            raise ValueError("the archive is a stream: untar() reads it twice; pass its bytes")
+        yield archive
+    else:
+        raise TypeError(
+            f"an archive is bytes, a path or an open file, not {type(archive).__name__}"
+        )
 
 
 def _bytes(content: Any) -> bytes:
@@ -208,25 +303,18 @@ def _path(path: Any) -> str:
         raise TypeError(f"a path is text, not {type(path).__name__}")
     if not path or "\0" in path:
         raise ValueError("a path is text without a zero byte, and not empty")
-    if len(os.fsencode(path)) >= _LONGEST:
+    if len(os.fsencode(path)) >= LONGEST_PATH:
         raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path[:100])
     return path
 
 
 def _of(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
-        raise _not_said()
+        raise not_said()
     return value
 
 
 def _texts(value: Any) -> list[str]:
     if type(value) is not list or not all(type(one) is str for one in value):
-        raise _not_said()
+        raise not_said()
     return value
-
-
-def _not_said() -> SandboxExecutionError:
-    return SandboxExecutionError(
-        "the session's process answered with something else",
-        hint="its code may have replaced what answers; reset() makes a fresh one",
-    )

@@ -11,10 +11,8 @@ import __future__
 
 import ast
 import builtins
-import errno
 import io
 import os
-import stat
 import sys
 import tokenize
 import types
@@ -22,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import dialogue as talk
+import session_files
 
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
@@ -179,155 +178,6 @@ def raise_of(node: ast.Return) -> ast.Raise:
     return ast.fix_missing_locations(ast.copy_location(made, node))
 
 
-# ---- files
-
-FILE_TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
-
-
-def kind_of(mode: int) -> str:
-    return FILE_TYPES.get(stat.S_IFMT(mode), "other")
-
-
-def open_file(path: str) -> int:
-    """For reading. A FIFO or a device is refused, and blocks nobody."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        return fd
-    os.close(fd)
-    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-    raise OSError(number, os.strerror(number), path)
-
-
-def read(path: str, most: int) -> bytes:
-    fd = open_file(path)
-    with open(fd, "rb", buffering=0) as file:
-        size = os.fstat(fd).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-        return file.readall() or b""
-
-
-def write(path: str, content: Any, append: bool = False) -> None:
-    above = os.path.dirname(path)
-    if above:
-        os.makedirs(above, exist_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-    fd = os.open(path, flags | (os.O_APPEND if append else os.O_TRUNC), 0o644)
-    with open(fd, "wb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-        view = memoryview(content).cast("B")
-        while view:
-            view = view[file.write(view[: 1 << 30]) :]
-
-
-def stat_of(path: str) -> dict[str, Any]:
-    found = os.stat(path)
-    return {
-        "type": kind_of(found.st_mode),
-        "size": found.st_size,
-        "mtime": found.st_mtime,
-        "mode": stat.S_IMODE(found.st_mode),
-    }
-
-
-def entries(path: str) -> list[str]:
-    return sorted(os.listdir(path))
-
-
-def matches(cwd: str, pattern: str) -> list[str]:
-    import glob
-
-    return sorted(glob.glob(pattern, recursive=True, root_dir=cwd))
-
-
-def put(cwd: str, entries: Any) -> None:
-    """Many at once: (path, kind, content or a link's target, whether it may be executed)."""
-    for path, kind, content, executable in entries:
-        path = os.path.join(cwd, path)
-        if kind == "directory":
-            os.makedirs(path, exist_ok=True)
-        elif kind == "link":
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            if os.path.lexists(path):
-                os.unlink(path)
-            os.symlink(content, path)
-        else:
-            write(path, content)
-            if executable:
-                os.chmod(path, 0o755)
-
-
-def tree(path: str, most: int) -> list[Any]:
-    """What is in a directory: (path, kind, whether it may be executed), at most so many."""
-    found: list[Any] = []
-    waiting = [""]
-    while waiting:
-        above = waiting.pop()
-        with os.scandir(os.path.join(path, above)) as directory:
-            for entry in directory:
-                if len(found) == most:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-                status = entry.stat(follow_symlinks=False)
-                name = os.path.join(above, entry.name)
-                kind = kind_of(status.st_mode)
-                found.append([name, kind, status.st_mode & 0o100 != 0])
-                if kind == "directory":
-                    waiting.append(name)
-    return found
-
-
-def delete(path: str) -> None:
-    """A file, a link, or a directory with all that is in it."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        import shutil
-
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
-
-
-def make_directory(path: str) -> None:
-    os.makedirs(path, exist_ok=True)
-
-
-def real_path(path: str) -> str:
-    return os.path.realpath(path, strict=True)
-
-
-FILE_VERBS: dict[str, Callable[..., Any]] = {
-    "read": read,
-    "write": write,
-    "stat": stat_of,
-    "list": entries,
-    "put": put,
-    "tree": tree,
-    "glob": matches,
-    "exists": os.path.lexists,
-    "delete": delete,
-    "remove": os.unlink,
-    "mkdir": make_directory,
-    "rename": os.rename,
-    "realpath": real_path,
-}
-
-
-def on_files(verb: str, cwd: str, args: Any) -> tuple[str, Any]:
-    """("ok", what it gave), or ("error", (errno, path)) of one that the system reported. Paths are
-    relative to the session's directory, wherever its code has gone.
-    """
-    paths = 2 if verb == "rename" else 0 if verb in ("glob", "put") else 1
-    args = [os.path.join(cwd, one) if i < paths else one for i, one in enumerate(args)]
-    try:
-        if verb in ("glob", "put"):
-            return "ok", FILE_VERBS[verb](cwd, *args)
-        return "ok", FILE_VERBS[verb](*args)
-    except OSError as error:
-        path = error.filename if type(error.filename) is str else ""
-        return "error", [error.errno or errno.EIO, path]
-
-
 # ---- what its client asks for
 
 
@@ -444,4 +294,4 @@ def plain(state: State, verb: str, args: Any) -> Any:
         return names.space.pop(args[0], RETURN) is not RETURN
     if verb == "names":
         return names.listed()
-    return on_files(verb.removeprefix("files."), state.cwd, args)
+    return session_files.answer(verb.removeprefix("files."), state.cwd, args)

@@ -7,7 +7,6 @@ import asyncio
 import dataclasses
 import enum
 import os
-import pathlib
 import signal
 import threading
 import time
@@ -446,99 +445,6 @@ def test_a_session_may_be_closed_while_it_runs() -> None:
     s.exec("time.sleep(60)")
     with pytest.raises(hutch.SandboxStartupError, match="closed"):
         s.exec("1")
-
-
-# ---- files
-
-
-def test_files_are_read_and_written(s: Session, tmp_path: pathlib.Path) -> None:
-    s.files.write("a/b.txt", "text")
-    s.files.write("a/b.txt", b" more", append=True)
-    assert s.files.read("a/b.txt") == "text more"
-    assert s.exec("open('a/b.txt').read()").value == "text more"
-    assert s.files.list() == ["a"] and s.files.list("a") == ["b.txt"]
-    assert s.files.glob("**/*.txt") == ["a/b.txt"]
-    assert s.files.stat("a/b.txt")["size"] == 9 and s.files.stat("a")["type"] == "directory"
-    s.files.rename("a/b.txt", "c")
-    s.files.mkdir("d/e")
-    s.files.delete("a")
-    assert not s.files.exists("a") and s.files.realpath("c") == f"{s.info()['cwd']}/c"
-    (tmp_path / "up").write_bytes(b"\0" * 5_000_000)
-    s.files.upload(tmp_path / "up")
-    s.files.download("up", tmp_path / "down")
-    assert (tmp_path / "down").read_bytes() == b"\0" * 5_000_000
-    s.files.remove("c")
-    with pytest.raises(FileNotFoundError):
-        s.files.read("c")
-    with pytest.raises(IsADirectoryError):
-        s.files.read("d")
-    with pytest.raises(OSError, match="Read-only"):
-        s.files.write("/usr/x", b"")
-
-
-def test_trees_go_both_ways_and_no_link_leads_out(s: Session, tmp_path: pathlib.Path) -> None:
-    up = tmp_path / "up"
-    (up / "empty").mkdir(parents=True)
-    (up / "run.sh").write_text("#!/bin/sh\necho ran")
-    (up / "run.sh").chmod(0o755)
-    (up / "evil").symlink_to("/etc/hostname")
-    (up / "up").symlink_to(tmp_path)
-    s.files.upload(up, "tree")
-    assert s.exec("import os, subprocess; sorted(os.listdir('tree'))").value == [
-        "empty",
-        "evil",
-        "run.sh",
-        "up",
-    ]
-    assert s.exec("subprocess.run(['./tree/run.sh'], capture_output=True).stdout").value == b"ran\n"
-    with pytest.raises(FileNotFoundError):
-        s.files.read("tree/evil")
-    s.exec("os.symlink('/etc', 'tree/empty/out'); os.mkfifo('tree/fifo')")
-    s.files.download("tree", tmp_path / "down")
-    found = {str(one.relative_to(tmp_path / "down")) for one in (tmp_path / "down").rglob("*")}
-    assert found == {"empty", "run.sh"}
-    assert os.access(tmp_path / "down" / "run.sh", os.X_OK)
-    with pytest.raises(FileExistsError):
-        s.files.download("tree", tmp_path / "down")
-
-
-def test_paths_do_not_follow_the_codes_directory(s: Session) -> None:
-    s.exec("import os; os.chdir('/tmp')")
-    s.files.write("r.csv", "1")
-    assert s.files.glob("*") == ["r.csv"] and s.files.exists(f"{s.info()['cwd']}/r.csv")
-
-
-@pytest.mark.parametrize("path", ["/etc/x", "../y"])
-def test_files_that_cannot_be_put_there_are_an_error(path: str) -> None:
-    with Session(files={path: "1"}, memory_mb=256) as s:
-        for _ in range(2):
-            with pytest.raises(OSError):
-                s.exec("1")
-
-
-def test_a_fifo_blocks_nobody(s: Session) -> None:
-    s.exec("import os; os.mkfifo('fifo')")
-    with pytest.raises(OSError):
-        s.files.read("fifo")
-    with pytest.raises(OSError):
-        s.files.write("fifo", b"x")
-
-
-@pytest.mark.parametrize("path", ["a\0b", "", "x" * 5000])
-def test_a_path_that_is_none_is_refused(s: Session, path: str) -> None:
-    with pytest.raises((ValueError, OSError)):
-        s.files.read(path)
-
-
-def test_files_are_there_at_the_start(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "x").write_text("of the host")
-    with Session(files={"a.txt": "a", "b/c": b"c", "tree": tmp_path}, memory_mb=256) as s:
-        assert s.exec("open('a.txt').read() + open('b/c').read()").value == "ac"
-        assert s.files.read("tree/sub/x") == "of the host"
-        s.exec("import os; os.unlink('a.txt')")
-        s.reset(files=True)
-        assert s.files.list() == ["a.txt", "b", "tree"]
 
 
 # ---- its life

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files between the host and a session, in parts: many small files at once, a large one piece by
+piece. What the session's process says of its files may be anything: it is checked here, and names
+nothing on the host. `ask(verb, *args)` has the process do something (images/worker/session_files.py
+says what), and returns what it gave or raises the system's error.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby
+from struct import Struct
+from typing import Any, NamedTuple
+
+from hutch._carry import beneath
+from hutch._carry.trees import DEEPEST, MOST_ENTRIES, Content, Entry, Tally, changed, is_a_name
+from hutch._errors import SandboxExecutionError
+
+PART = 4 << 20  # bytes of content in one message, at most
+_AT_ONCE = 1000  # files in one message, at most
+_FIVE = Struct("=5q")
+
+Ask = Callable[..., Any]
+Step = Callable[[int], object]  # is told of bytes that were moved
+
+
+def not_said() -> SandboxExecutionError:
+    return SandboxExecutionError(
+        "the session's process answered with something else",
+        hint="its code may have replaced what answers; reset() makes a fresh one",
+    )
+
+
+# ---- to the session
+
+
+class Sender:
+    """Puts entries there. A file of more than one part is put beside its place, and takes it at the
+    end.
+    """
+
+    def __init__(self, ask: Ask, part: int, step: Step) -> None:
+        self._ask = ask
+        self._step = step
+        self._room = bytearray(part)
+        self._used = 0
+        self._told: list[tuple[Any, ...]] = []
+
+    def send(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if len(self._told) >= _AT_ONCE:
+                self._flush()
+            if entry.open is not None:
+                self._add_file(entry)
+            elif entry.target:
+                self._told.append((entry.path, entry.kind, entry.target))
+            else:
+                self._told.append((entry.path, entry.kind))
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._told:
+            content = self._room if self._used == len(self._room) else self._room[: self._used]
+            self._ask("put", marshal.dumps(self._told), content)
+            self._told.clear()
+            self._used = 0
+
+    def _add_file(self, entry: Entry) -> None:
+        assert entry.open is not None
+        content = entry.open()
+        try:
+            if content.size > len(self._room):
+                self._put_beside(entry, content)
+                return
+            if content.size > len(self._room) - self._used:
+                self._flush()
+            self._read(content, 0, content.size)
+            self._tell(entry.path, 0, content.size, content.size, entry.executable)
+            content.check()
+        finally:
+            content.close()
+
+    def _put_beside(self, entry: Entry, content: Content) -> None:
+        self._flush()
+        beside = os.path.join(os.path.dirname(entry.path), f".hutch-{secrets.token_hex(8)}")
+        try:
+            size: int | None = content.size
+            offset = 0
+            while size is not None or offset < content.size:
+                start, end = content.next_data(offset)
+                length = min(end - start, len(self._room) - self._used)
+                self._read(content, start, length)
+                self._tell(beside, start, length, size, entry.executable)
+                size = None
+                offset = start + length
+                if self._used == len(self._room) or len(self._told) >= _AT_ONCE:
+                    self._flush()
+            content.check()
+            self._told.append((beside, "rename", entry.path))
+            self._flush()
+        except BaseException:
+            with suppress(Exception):
+                self._ask("remove", beside)
+            raise
+
+    def _read(self, content: Content, offset: int, length: int) -> None:
+        end = self._used + length
+        with memoryview(self._room) as view:
+            content.read(view[self._used : end], offset)
+        self._used = end
+
+    def _tell(self, path: str, start: int, length: int, size: int | None, executable: bool) -> None:
+        self._told.append((path, "file", start, length, size, executable))
+        self._step(length)
+
+
+# ---- from the session
+
+
+class Found(NamedTuple):
+    """An entry of a session's tree, as its process tells of it."""
+
+    name: bytes  # below the tree; its steps are names of a directory's entries
+    kind: str  # "file", "directory", "link" or "other"
+    executable: bool
+    size: int
+    mtime_ns: int
+    inode: int
+    target: bytes  # of a link
+
+
+_KINDS = ("file", "directory", "link", "other")
+
+
+def listing(ask: Ask, path: str) -> list[Found]:
+    """What is in a directory. Raises OSError where that is too much."""
+    reply = ask("tree", path, MOST_ENTRIES, DEEPEST)
+    if type(reply) is not tuple or [type(part) for part in reply] != [bytes] * 3:
+        raise not_said()
+    names, targets = _texts(reply[0]), _texts(reply[1])
+    numbers = _numbers(reply[2])
+    if not len(names) == len(targets) == len(numbers):
+        raise not_said()
+    tally = Tally(path)
+    found = []
+    for name, target, (kind, executable, size, mtime_ns, inode) in zip(names, targets, numbers):
+        if not 0 <= kind < len(_KINDS) or size < 0 or not all(map(is_a_name, name.split(b"/"))):
+            raise not_said()
+        tally.add(name)
+        entry = Found(name, _KINDS[kind], bool(executable), size, mtime_ns, inode, target)
+        found.append(entry)
+    return found
+
+
+def _texts(data: bytes) -> list[bytes]:
+    """Each ends with a zero."""
+    if data[-1:] not in (b"", b"\0") or data.count(b"\0") > MOST_ENTRIES + 1:
+        raise not_said()
+    return data.split(b"\0")[:-1]
+
+
+def _numbers(data: bytes) -> list[tuple[int, int, int, int, int]]:
+    """Five for each."""
+    if len(data) % _FIVE.size or len(data) > (MOST_ENTRIES + 1) * _FIVE.size:
+        raise not_said()
+    return list(_FIVE.iter_unpack(data))
+
+
+class Piece(NamedTuple):
+    file: int  # which of those that are asked for
+    start: int
+    content: memoryview
+    size: int  # of the whole file
+
+
+def pieces(ask: Ask, path: str, files: Sequence[tuple[bytes, int]], part: int) -> Iterator[Piece]:
+    """The content of files below `path`, each with its size as far as it is known, one after
+    another. What lies between two pieces of a file is zeros.
+    """
+    at = offset = 0
+    before: tuple[int, ...] = ()  # size, time and inode of a file of which there was a piece
+    while at < len(files):
+        wanted = marshal.dumps((offset, _batch(files, at, offset, part)))
+        try:
+            reply = ask("get", path, wanted, part)
+        except OSError as error:
+            if error.errno == errno.EBUSY:
+                raise changed(error.filename) from None
+            raise
+        if type(reply) is not tuple or len(reply) != 2:
+            raise not_said()
+        if [type(part) for part in reply] != [bytes, bytearray]:
+            raise not_said()
+        told, content = _numbers(reply[0]), reply[1]
+        if not told:
+            raise not_said()
+        view = memoryview(content)
+        for i, one in enumerate(told):
+            start, length, size = one[:3]
+            end = start + length
+            if not (offset <= start <= end <= size and 0 <= length <= len(view)) or at == len(
+                files
+            ):
+                raise not_said()
+            is_last = i == len(told) - 1
+            if end < size and not (is_last and len(content) == part):
+                raise not_said()
+            if before and one[2:] != before:
+                raise changed(os.path.join(path, os.fsdecode(files[at][0])))
+            yield Piece(at, start, view[:length], size)
+            view = view[length:]
+            if end == size:
+                at, offset, before = at + 1, 0, ()
+            else:
+                offset, before = end, one[2:]
+        if view:
+            raise not_said()
+
+
+def _batch(files: Sequence[tuple[bytes, int]], at: int, offset: int, part: int) -> list[bytes]:
+    """The names of those that fit into a part, and at least one."""
+    names = [files[at][0]]
+    room = part - (files[at][1] - offset)
+    for name, size in files[at + 1 : at + _AT_ONCE]:
+        room -= size
+        if room < 0:
+            break
+        names.append(name)
+    return names
+
+
+def content_of(ask: Ask, path: str, part: int, most: int) -> bytes:
+    """Of one file. Raises OSError if it has more than `most` bytes."""
+    return b"".join(content for _, content in contents_of(ask, path, [(b"", 0)], part, most))
+
+
+def contents_of(
+    ask: Ask, path: str, files: Sequence[tuple[bytes, int]], part: int, most: int
+) -> Iterator[tuple[int, bytes]]:
+    """The whole content of each: which one, and its bytes."""
+    gathered: list[bytes | memoryview] = []
+    end = total = 0
+    for piece in pieces(ask, path, files, part):
+        if not end and not gathered:
+            total += piece.size
+            if total > most:
+                text = (
+                    f"that is more than result_mb ({most / (1 << 20):g} MiB): download() it, or "
+                    "give the session a larger result_mb"
+                )
+                raise OSError(errno.EFBIG, text, path)
+        if piece.start > end:
+            gathered.append(bytes(piece.start - end))
+        gathered.append(piece.content)
+        end = piece.start + len(piece.content)
+        if end == piece.size:
+            yield piece.file, b"".join(gathered)
+            gathered, end = [], 0
+
+
+def download_file(
+    ask: Ask, path: str, target: str, executable: bool, part: int, step: Step
+) -> None:
+    """To a file of the host, which is replaced once the new one is whole."""
+    tally = Tally(path)
+    with beneath.new_file(target, executable) as file:
+        _write(file, pieces(ask, path, [(b"", 0)], part), tally, step)
+
+
+def _write(file: int, content: Iterable[Piece], tally: Tally, step: Step) -> None:
+    size = -1
+    for piece in content:
+        if size < 0:
+            size = piece.size
+            tally.add_bytes(size)
+        beneath.write_at(file, piece.start, piece.content)
+        step(len(piece.content))
+    os.ftruncate(file, max(size, 0))
+
+
+def download_tree(
+    ask: Ask, path: str, target: str, found: Sequence[Found], part: int, step: Step
+) -> None:
+    """To a new or empty directory of the host."""
+    files = [entry for entry in found if entry.kind == "file"]
+    tally = Tally(path)
+    with beneath.new_tree(target) as tree:
+        for entry in found:
+            if entry.kind == "directory":
+                tree.add_directory(entry.name)
+        content = pieces(ask, path, [(entry.name, entry.size) for entry in files], part)
+        for number, of_file in groupby(content, lambda piece: piece.file):
+            entry = files[number]
+            file = tree.add_file(entry.name, entry.executable)
+            try:
+                _write(file, of_file, tally, step)
+            finally:
+                os.close(file)
