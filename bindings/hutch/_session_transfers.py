@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from pickle import PickleBuffer
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -65,8 +66,9 @@ class Sender:
 
     def _flush(self) -> None:
         if self._told:
-            content = self._room if self._used == len(self._room) else self._room[: self._used]
-            self._ask("put", marshal.dumps(self._told), content)
+            with memoryview(self._room) as view:
+                content = PickleBuffer(view[: self._used])  # not copied before it is sent
+                self._ask("put", marshal.dumps(self._told), content)
             self._told.clear()
             self._used = 0
 

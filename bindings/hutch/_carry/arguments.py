@@ -35,7 +35,7 @@ class _Large:
 
 # What any pickler pickles alike, at the speed of C; the second, where they are large, beside it.
 _PLAIN = {int, str, float, bool, type(None)}
-_SIMPLE = {*_PLAIN, bytes, bytearray}
+_SIMPLE = {*_PLAIN, bytes, bytearray, PickleBuffer}
 
 
 def _kinds(values: Iterable[Any]) -> set[type]:
