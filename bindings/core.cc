@@ -193,8 +193,8 @@ PYBIND11_MODULE(_core, m) {
           },
           py::arg("key"), py::arg("meta"), py::arg("function"), py::arg("arguments"),
           py::arg("buffers"), py::arg("terms"), py::arg("cancel") = py::none(),
-          py::arg("output") = py::none(), py::arg("begun") = 0.0,
-          py::arg("dialogue") = py::none(), py::arg("streams") = false)
+          py::arg("output") = py::none(), py::arg("begun") = 0.0, py::arg("dialogue") = py::none(),
+          py::arg("streams") = false)
       .def("session", &PyClient::MakeSession, py::arg("key"), py::arg("idle_ms"))
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),

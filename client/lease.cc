@@ -446,8 +446,8 @@ void Lease::SetClock(bool stop, const std::function<void()>& slow) {
   } else {
     deadline_ += now - *stopped_at_;
     stopped_at_.reset();
-    timeout_ms_ = static_cast<uint64_t>(
-        std::max<int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now).count()));
+    timeout_ms_ = static_cast<uint64_t>(std::max<int64_t>(
+        1, std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now).count()));
   }
   reported_slow_ = true;
   slow();

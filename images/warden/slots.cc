@@ -205,7 +205,8 @@ void Warden::OnKeep(const FrameHeader& header) {
   if (!single_cell_ && cell.user < 0) return Kill(&cell, kKilled);
   cell.kept = cell.between = true;
   cell.armed_us = NowUs();
-  if (single_cell_) return Report(About(FrameKind::kKept, static_cast<int>(slot - slots_), cell.id));
+  if (single_cell_)
+    return Report(About(FrameKind::kKept, static_cast<int>(slot - slots_), cell.id));
   FrameHeader keep;
   keep.kind = kKeepCell;
   keep.id = cell.id;
