@@ -39,6 +39,33 @@ bool Admission::Release(const Reservation& one) {
   return was_full;
 }
 
+std::optional<Error> Admission::WhyNoSession(const std::string& tenant) const {
+  const auto full = quotas_.WhyNoSession(tenant);
+  if (!full) return std::nullopt;
+  const std::string held = std::to_string(full->held) + " of " + std::to_string(full->most);
+  const std::string whose = full->whose.empty() ? "host" : "tenants." + full->whose;
+  return Error(
+      Code::kBusy,
+      "there is no room for one more session: " + held + " are open" +
+          (full->whose.empty() ? "" : ", of the tenant \"" + full->whose + "\""),
+      "close sessions that are not needed (`hutch sessions` lists them), give them a shorter "
+      "idle_sec=, or "
+      "raise sessions in [" +
+          whose + "] of agent.toml",
+      false,
+      {{"queued", 0.0},
+       {"capacity", static_cast<double>(full->most)},
+       {"waited_sec", 0.0},
+       {"sessions", static_cast<double>(full->held)}});
+}
+
+bool Admission::Keep(Reservation* one) {
+  const bool was_full = Release(*one);
+  one->session = true;
+  quotas_.Take(*one);
+  return was_full;
+}
+
 Admission::Shortage Admission::ShortageOf(std::span<const Reservation> waiting) const {
   Shortage shortage;
   for (const Reservation& wanted : waiting) {

@@ -46,6 +46,12 @@ class Admission {
   // True when a quota was full until now: callers may have been waiting for it.
   bool Release(const Reservation& one);
 
+  // kBusy with the figures where one more session is more than a quota allows.
+  std::optional<Error> WhyNoSession(const std::string& tenant) const;
+  // The cell of that reservation, which was taken, is a session's from now on. True: as Release().
+  bool Keep(Reservation* one);
+  Quotas::Sessions sessions() const { return quotas_.sessions(""); }
+
   // `waiting`: the reservation of each pool in which callers wait.
   Shortage ShortageOf(std::span<const Reservation> waiting) const;
   // Waiting callers are served in ascending order of this: the tenants that hold the fewest cells

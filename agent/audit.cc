@@ -81,6 +81,10 @@ std::string AuditLine(const AuditEntry& entry) {
       {"pool", entry.pool->key.substr(0, 12)},
       {"worker", entry.worker},
   };
+  if (!entry.session.empty()) {
+    line["session"] = entry.session;
+    line["number"] = entry.number;
+  }
   if (!entry.pool->tenant.empty()) line["tenant"] = entry.pool->tenant;
   ordered_json usage = {
       {"queue_sec", Sec(note.queue_us)},

@@ -45,7 +45,9 @@ struct AuditEntry {
   std::string worker{};
   std::optional<CellReport> report{};  // the warden's, of a cell that served this call alone
   std::vector<NetworkRecord> network{};
-  double time_sec = 0;  // since 1970; 0: now
+  std::string session{};  // its id; "": the call is no session's
+  uint64_t number = 0;    // of the call in its session, from 1
+  double time_sec = 0;    // since 1970; 0: now
 };
 
 class AuditLog {

@@ -199,6 +199,7 @@ void Broker::OnAsk(const Peer& peer, const Ask& ask) {
   };
   if (ask.what == "alive") return answer("");
   if (ask.what == "status") return answer(StatusJson(State()));
+  if (ask.what == "sessions") return answer(SessionsJson(leases_.sessions().States(Clock::now())));
   if (ask.what == "metrics") return answer(PrometheusText(FamiliesOf(State())));
   if (ask.what == "metrics json") return answer(MetricsJson(FamiliesOf(State())));
   if (ask.what == "reload") {
@@ -232,6 +233,8 @@ AgentState Broker::State() {
                    .calls = ledger_.calls(),
                    .clients = peers_.size(),
                    .leases = leases_.size(),
+                   .sessions = admission_.sessions().held,
+                   .most_sessions = admission_.sessions().most,
                    .spares = pools_.spares(),
                    .pressure = pools_.PressureAt(now),
                    .builds = builds.built,

@@ -683,6 +683,72 @@ TEST_F(BrokerTest, ACellHeldAheadMakesRoomForACallThatWaits) {
   ASSERT_EQ(one.Count<Failed>(), 1u) << "nobody waits for it, and the quota is full";
 }
 
+TEST_F(BrokerTest, MoreSessionsThanThereMayBeAreRefusedAtOnce) {
+  AgentConfig config;
+  config.host.sessions = 1;
+  config.host.cells = 1;
+  broker_->Configure(config);
+  FakePeer one(1), two(2);
+  const std::string key = PrepareFor(one);
+  const Leased session = AcquireFor(one, key);
+  one.Use(session);
+  broker_->Handle(one, Keep{7, session.lease, 0, "an id"});
+  RunUntil([&] { return one.Count<Answer>() == 1; });
+  broker_->Handle(two, Acquire{8, key, 60'000, false, true});
+  ASSERT_EQ(two.Count<Failed>(), 1u) << "before it waits for a cell";
+  const Leased call = AcquireFor(two, key);  // the session is no cell of the quota
+  broker_->Handle(two, Keep{9, call.lease, 0, "other"});
+  ASSERT_EQ(two.Count<Failed>(), 2u);
+  const Failed failed = two.All<Failed>()[1];
+  EXPECT_EQ(failed.code, static_cast<int32_t>(Code::kBusy));
+  EXPECT_EQ(failed.figures.at("sessions"), 1);
+  EXPECT_EQ(failed.figures.at("capacity"), 1);
+  EXPECT_NE(failed.message.find("1 of 1"), std::string::npos);
+  EXPECT_NE(failed.hint.find("[host]"), std::string::npos);
+  broker_->Handle(one, Ask{10, "sessions"});
+  const json listed = json::parse(one.All<Answer>().back().text);
+  ASSERT_EQ(listed.size(), 1u);
+  EXPECT_EQ(listed[0]["id"], "an id");
+  EXPECT_EQ(listed[0]["state"], "running");
+  broker_->Handle(one, LeaseEnded{session.lease, true, {}});
+  RunUntil([&] { return one.Count<Report>() == 1; });
+  broker_->Handle(two, Keep{11, call.lease, 0, "other"});
+  RunUntil([&] { return two.Count<Answer>() == 1; });
+}
+
+TEST_F(BrokerTest, ASessionsCallsAreWrittenDownWithTheirNumbers) {
+  {
+    AuditLog audit(loop_, paths_.run_dir + "/audit", {});
+    broker_->WriteAuditTo(&audit);
+    FakePeer peer(1);
+    const std::string key = PrepareFor(peer);
+    const Leased session = AcquireFor(peer, key);
+    peer.Use(session);
+    broker_->Handle(peer, Keep{7, session.lease, 0, "an id"});
+    for (uint64_t id = 1; id <= 2; ++id) {
+      broker_->Handle(peer, Executed{session.lease, {.ending = Ending::kReturned, .call_id = id}});
+    }
+    broker_.reset();
+  }
+  std::ifstream in(paths_.run_dir + "/audit/audit.jsonl");
+  uint64_t calls = 0;
+  for (std::string line; std::getline(in, line);) {
+    const json entry = json::parse(line);
+    if (entry["event"] != "call") continue;
+    EXPECT_EQ(entry["session"], "an id");
+    EXPECT_EQ(entry["number"], ++calls);
+  }
+  EXPECT_EQ(calls, 2u);
+}
+
+TEST_F(BrokerTest, AnIdThatNoSessionHasEndsItsClient) {
+  FakePeer peer(1);
+  const std::string key = PrepareFor(peer);
+  const Leased session = AcquireFor(peer, key);
+  EXPECT_THROW(
+      broker_->Handle(peer, Keep{7, session.lease, 0, std::string(kMaxSessionId + 1, 'x')}), Error);
+}
+
 TEST_F(BrokerTest, ATenantWithAllItsCellsKeepsNobodyElseWaiting) {
   AgentConfig config;
   config.tenants = {{.name = "batch", .labels = {{"team", "batch"}}, .cells = 1}};

@@ -193,6 +193,7 @@ HostQuotas HostOf(const toml::table& table, const std::string& file) {
   Section section(table, "host", file);
   HostQuotas host;
   host.cells = section.Whole("cells", 1, 65536).value_or(0);
+  host.sessions = section.Whole("sessions", 1, 65536).value_or(kDefaultSessions);
   host.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
   host.environment_disk_mb = section.Whole("environment_disk_mb", 1, kMostHostMb).value_or(0);
@@ -216,6 +217,7 @@ Tenant TenantOf(const toml::table& table, const std::string& name, const std::st
     }
   }
   tenant.cells = section.Whole("cells", 1, 65536).value_or(0);
+  tenant.sessions = section.Whole("sessions", 1, 65536).value_or(0);
   tenant.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   if (const toml::table* ceiling = section.Table("ceiling"))
     tenant.ceiling = CeilingOf(*ceiling, "tenants." + name + ".ceiling", file);

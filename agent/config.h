@@ -39,11 +39,15 @@ struct Ceiling {
   bool operator==(const Ceiling&) const = default;
 };
 
+// A session that does nothing has a few megabytes and two processes.
+inline constexpr uint64_t kDefaultSessions = 256;
+
 // What all calls together may have. 0: no bound but the host's own.
 struct HostQuotas {
-  uint64_t cells = 0;      // leased at once
-  uint64_t memory_mb = 0;  // the memory_mb of those, added up
-  uint64_t queue = 0;      // calls that wait, in all pools
+  uint64_t cells = 0;                    // leased at once, but for those of sessions
+  uint64_t sessions = kDefaultSessions;  // at once; never 0
+  uint64_t memory_mb = 0;                // the memory_mb of both, added up
+  uint64_t queue = 0;                    // calls that wait, in all pools
   uint64_t environment_disk_mb = 0;
   // PEM file on the host with the certificates that the egress process trusts where it speaks TLS
   // itself. "": those of the base image.
@@ -57,6 +61,7 @@ struct Tenant {
   std::string name{};
   std::map<std::string, std::string> labels{};
   uint64_t cells = 0;
+  uint64_t sessions = 0;
   uint64_t memory_mb = 0;
   Ceiling ceiling{};  // in addition to the one for everybody
 

@@ -45,6 +45,7 @@ allow_sdists = false
 [host]
 memory_mb = 8192
 cells = 32
+sessions = 40
 queue = 100
 environment_disk_mb = 4096
 ca_bundle = "/etc/company.pem"
@@ -55,6 +56,7 @@ files = 3
 [tenants.web]
 labels = { team = "web", stage = "live" }
 cells = 8
+sessions = 4
 memory_mb = 1024
 [tenants.batch]
 labels = { team = "batch" }
@@ -74,13 +76,14 @@ ceiling = { memory_mb = 256, allow_network = [] }
   EXPECT_EQ(config.ceiling.mounts, std::vector<std::string>{"/srv/data"});
   EXPECT_EQ(config.ceiling.isolation, Isolation::kCell);
   EXPECT_EQ(config.ceiling.allow_sdists, false);
-  EXPECT_EQ(config.host, (HostQuotas{32, 8192, 100, 4096, "/etc/company.pem"}));
+  EXPECT_EQ(config.host, (HostQuotas{32, 40, 8192, 100, 4096, "/etc/company.pem"}));
   EXPECT_EQ(config.audit, (AuditSettings{.enabled = false, .file_mb = 2, .files = 3}));
   ASSERT_EQ(config.tenants.size(), 2u);
   EXPECT_EQ(config.tenants[0].name, "web");  // in the file's order
   EXPECT_EQ(config.tenants[0].labels,
             (std::map<std::string, std::string>{{"stage", "live"}, {"team", "web"}}));
   EXPECT_EQ(config.tenants[0].cells, 8u);
+  EXPECT_EQ(config.tenants[0].sessions, 4u);
   EXPECT_EQ(config.tenants[1].name, "batch");
   EXPECT_EQ(config.tenants[1].ceiling.memory_mb, 256u);
   EXPECT_EQ(config.tenants[1].ceiling.allow_network, std::vector<std::string>{});

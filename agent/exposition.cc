@@ -56,6 +56,7 @@ json PoolJson(const PoolState& pool) {
           {"ready", pool.stats.ready},
           {"depth", pool.stats.depth},
           {"leased", pool.stats.leased},
+          {"sessions", pool.stats.sessions},
           {"waiting", pool.stats.waiting},
           {"calls", pool.metrics.calls()},
           {"outcomes", outcomes},
@@ -148,6 +149,9 @@ void CollectAgent(Collector& c, const AgentState& agent) {
   c.One("hutch_clients", "gauge", "Connected client processes.", number(agent.clients));
   c.One("hutch_leases", "gauge", "Cells that clients hold, in use or ahead of a call.",
         number(agent.leases));
+  c.One("hutch_sessions", "gauge", "Sessions that are open.", number(agent.sessions));
+  c.One("hutch_sessions_max", "gauge", "Sessions that may be open at once; 0: no bound.",
+        number(agent.most_sessions));
   c.One("hutch_spare_workers", "gauge", "Workers started ahead that belong to no pool yet.",
         number(agent.spares));
   c.Family("hutch_builds_total", "counter",
@@ -215,6 +219,8 @@ std::string StatusJson(const AgentState& agent) {
                        {"calls", agent.calls},
                        {"clients", agent.clients},
                        {"leases", agent.leases},
+                       {"sessions", agent.sessions},
+                       {"sessions_max", agent.most_sessions},
                        {"spares", agent.spares},
                        {"pressure", agent.pressure},
                        {"builds", agent.builds},
@@ -225,6 +231,24 @@ std::string StatusJson(const AgentState& agent) {
                        {"enforcement_note", agent.enforcement_note},
                        {"stopping", agent.stopping},
                        {"pools", pools}});
+}
+
+std::string SessionsJson(const std::vector<SessionState>& sessions) {
+  json list = json::array();
+  for (const SessionState& one : sessions) {
+    list.push_back({{"id", one.id},
+                    {"lease", one.lease},
+                    {"uid", one.caller.uid},
+                    {"pid", one.caller.pid},
+                    {"worker", one.worker},
+                    {"pool", one.pool.substr(0, kShort)},
+                    {"age_sec", one.age_sec},
+                    {"unused_sec", one.unused_sec},
+                    {"idle_sec", one.idle_sec == 0 ? json(nullptr) : json(one.idle_sec)},
+                    {"calls", one.calls},
+                    {"state", one.state}});
+  }
+  return JsonText(list);
 }
 
 std::string EnvironmentsJson(const std::vector<EnvironmentInfo>& environments) {

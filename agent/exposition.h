@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "agent/audit.h"
 #include "agent/metrics.h"
 #include "environments/environment.h"
 #include "pool/pool.h"
@@ -41,6 +42,19 @@ struct ProcessState {
 };
 ProcessState ReadProcessState();
 
+struct SessionState {
+  std::string id;  // its client's
+  uint64_t lease = 0;
+  AuditCaller caller;
+  std::string worker;
+  std::string pool;  // its key
+  double age_sec = 0;
+  double unused_sec = 0;  // 0 while a call runs
+  double idle_sec = 0;    // it ends when it is not used for so long; 0: never
+  uint64_t calls = 0;     // that are over
+  std::string state;      // "starting", "running", "idle", "ending"
+};
+
 struct AgentState {
   std::string generation;
   double uptime_sec = 0;
@@ -48,6 +62,8 @@ struct AgentState {
   uint64_t calls = 0;
   uint64_t clients = 0;
   uint64_t leases = 0;
+  uint64_t sessions = 0;
+  uint64_t most_sessions = 0;  // 0: no bound
   uint64_t spares = 0;
   double pressure = 0;                   // of the host, 0 to 1
   std::string enforcement = "watchdog";  // of limits, see Cgroups
@@ -61,6 +77,7 @@ struct AgentState {
 };
 
 std::string StatusJson(const AgentState& agent);
+std::string SessionsJson(const std::vector<SessionState>& sessions);
 std::string EnvironmentsJson(const std::vector<EnvironmentInfo>& environments);
 
 // The samples under one metric name.

@@ -35,7 +35,7 @@ LeaseManager::LeaseManager(Context context)
     : context_(context),
       loads_(context_.loop, [this](uint64_t cell, uint64_t cpu_ms) { ArmLoading(cell, cpu_ms); }),
       sessions_({book_, context_.peers, context_.pools, context_.admission, context_.ledger,
-                 [this](uint64_t cell) { EndSession(cell); }}) {}
+                 [this](uint64_t cell) { EndSession(cell); }, [this] { ServeSoon(); }}) {}
 
 void LeaseManager::RemovePeer(uint64_t peer) {
   for (const uint64_t cell : book_.CellsOf(peer)) {
@@ -71,6 +71,10 @@ void LeaseManager::Request(Peer& peer, const Acquire& acquire, const Load& load)
     return context_.peers.Fail(
         id, acquire.request,
         Error(Code::kUnknownPool, "the agent does not know this pool: prepare it again"));
+  }
+  if (acquire.session) {
+    if (const auto full = sessions_.WhyFull(entry->reservation))
+      return context_.peers.Fail(id, acquire.request, *full);
   }
   // A cell leased ahead must not use up a quota that waiting calls need.
   if (acquire.ahead && !context_.admission.MayTake(entry->reservation)) {
@@ -244,8 +248,7 @@ void LeaseManager::Conclude(uint64_t cell, const CellReport& report,
   AuditEntry entry = EntryOf(*lease);
   entry.report = report;
   if (lease->note) context_.ledger.Audit(entry, *lease->note);
-  if (context_.admission.Release(lease->reservation) && !std::exchange(serving_, true))
-    context_.loop.Post([this] { ServeWaiters(); });
+  if (context_.admission.Release(lease->reservation)) ServeSoon();
   const uint64_t peer = lease->peer;
   // The report of a cell that ended by itself (it died, or hit a limit) is sent unasked: the client
   // will want it.
@@ -312,6 +315,11 @@ void LeaseManager::ReclaimForQuotas() {
     if (!lease.ahead || lease.releasing || !shortage.IsEasedBy(lease.reservation)) continue;
     if (TakeBack(cell, lease)) return;
   }
+}
+
+// Posted, because the pool that reports the end of a cell may be iterating over its cells.
+void LeaseManager::ServeSoon() {
+  if (!std::exchange(serving_, true)) context_.loop.Post([this] { ServeWaiters(); });
 }
 
 void LeaseManager::ServeWaiters() {

@@ -74,6 +74,7 @@ class LeaseManager {
   void Conclude(uint64_t cell, const CellReport& report, std::vector<NetworkRecord> network);
   void ServePoolsOf(uint64_t peer);
   void ReclaimForQuotas();
+  void ServeSoon();
   bool TakeBack(uint64_t cell, LeaseRecord& lease);  // false: its client uses it
   void Release(uint64_t cell, LeaseRecord& lease);
   void EndSession(uint64_t cell);

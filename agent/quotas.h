@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How many cells and how much memory callers hold, in all and for each tenant, and who may have one
-// more. Pure; belongs to one thread.
+// How many cells, sessions and how much memory callers hold, in all and for each tenant, and who
+// may have one more. The cell of a session counts as a session and no more as a cell: it may be
+// held for hours. Pure; belongs to one thread.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "agent/config.h"
@@ -17,15 +19,16 @@ namespace hutch {
 struct Reservation {
   std::string tenant{};
   uint64_t memory_mb = 0;
+  bool session = false;
 };
 
 class Quotas {
  public:
   void Configure(const AgentConfig& config) {
     limits_.clear();
-    limits_[""] = {config.host.cells, config.host.memory_mb};
+    limits_[""] = {config.host.cells, config.host.sessions, config.host.memory_mb};
     for (const Tenant& tenant : config.tenants)
-      limits_[Key(tenant.name)] = {tenant.cells, tenant.memory_mb};
+      limits_[Key(tenant.name)] = {tenant.cells, tenant.sessions, tenant.memory_mb};
   }
 
   // A reservation that is larger than a whole quota is admitted when nothing else is held:
@@ -41,6 +44,27 @@ class Quotas {
     Add("", one);
     if (!one.tenant.empty()) Add(Key(one.tenant), one);
   }
+  // A quota of sessions: `whose` is the tenant's name, or "" for the host's.
+  struct Sessions {
+    std::string whose{};
+    uint64_t held = 0;
+    uint64_t most = 0;
+  };
+  // The quota that one more session would exceed; nullopt: there is room.
+  std::optional<Sessions> WhyNoSession(const std::string& tenant) const {
+    if (Sessions all = sessions(""); all.held >= all.most && all.most != 0) return all;
+    if (tenant.empty()) return std::nullopt;
+    if (Sessions its = sessions(tenant); its.held >= its.most && its.most != 0) return its;
+    return std::nullopt;
+  }
+  // Of the tenant; with "", of all.
+  Sessions sessions(const std::string& tenant) const {
+    const std::string key = tenant.empty() ? "" : Key(tenant);
+    const auto limit = limits_.find(key);
+    const auto held = held_.find(key);
+    return {tenant, held == held_.end() ? 0 : held->second.sessions,
+            limit == limits_.end() ? 0 : limit->second.sessions};
+  }
   void Release(const Reservation& one) {
     Subtract("", one);
     if (!one.tenant.empty()) Subtract(Key(one.tenant), one);
@@ -54,6 +78,7 @@ class Quotas {
  private:
   struct Amount {
     uint64_t cells = 0;
+    uint64_t sessions = 0;
     uint64_t memory_mb = 0;
   };
   static std::string Key(const std::string& tenant) { return "/" + tenant; }  // "" is the host
@@ -64,20 +89,21 @@ class Quotas {
     const auto held = held_.find(key);
     const Amount now = held == held_.end() ? Amount{} : held->second;
     if (limit->second.cells != 0 && now.cells >= limit->second.cells) return false;
-    return limit->second.memory_mb == 0 || now.cells == 0 ||
+    return limit->second.memory_mb == 0 || now.cells + now.sessions == 0 ||
            now.memory_mb + one.memory_mb <= limit->second.memory_mb;
   }
   void Add(const std::string& key, const Reservation& one) {
     Amount& held = held_[key];
-    ++held.cells;
+    ++(one.session ? held.sessions : held.cells);
     held.memory_mb += one.memory_mb;
   }
   void Subtract(const std::string& key, const Reservation& one) {
     const auto held = held_.find(key);
     if (held == held_.end()) return;
-    held->second.cells -= std::min<uint64_t>(held->second.cells, 1);
+    uint64_t& count = one.session ? held->second.sessions : held->second.cells;
+    count -= std::min<uint64_t>(count, 1);
     held->second.memory_mb -= std::min(held->second.memory_mb, one.memory_mb);
-    if (held->second.cells == 0) held_.erase(held);
+    if (held->second.cells + held->second.sessions == 0) held_.erase(held);
   }
 
   std::map<std::string, Amount> limits_;  // 0: no limit

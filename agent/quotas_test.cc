@@ -49,5 +49,29 @@ TEST(Quotas, ATenantTakesNoMoreThanItsOwnAndOthersGoOn) {
   EXPECT_TRUE(quotas.MayTake({"a", 1}));
 }
 
+TEST(Quotas, ASessionIsNoCellButKeepsItsMemory) {
+  AgentConfig config = ConfigOf(1, 1000, 0);
+  config.host.sessions = 2;
+  config.tenants[0].sessions = 1;
+  Quotas quotas;
+  quotas.Configure(config);
+  quotas.Take({"a", 400, true});
+  EXPECT_TRUE(quotas.MayTake({"", 400}));
+  EXPECT_FALSE(quotas.MayTake({"", 700}));
+  EXPECT_EQ(quotas.cells("a"), 0u);
+  EXPECT_FALSE(quotas.WhyNoSession(""));
+  const auto tenant = quotas.WhyNoSession("a");
+  ASSERT_TRUE(tenant);
+  EXPECT_EQ(tenant->whose, "a");
+  EXPECT_EQ(tenant->held, 1u);
+  EXPECT_EQ(tenant->most, 1u);
+  quotas.Take({"", 1, true});
+  ASSERT_TRUE(quotas.WhyNoSession(""));
+  EXPECT_EQ(quotas.WhyNoSession("a")->whose, "") << "the host is full";
+  quotas.Release({"a", 400, true});
+  EXPECT_FALSE(quotas.WhyNoSession("a"));
+  EXPECT_TRUE(quotas.MayTake({"", 700}));
+}
+
 }  // namespace
 }  // namespace hutch

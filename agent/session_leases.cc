@@ -9,6 +9,11 @@
 #include "wire/log.h"
 
 namespace hutch {
+namespace {
+
+double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace
 
 SessionLeases::Session* SessionLeases::FindOf(const Peer& peer, uint64_t cell) {
   if (context_.book.FindOf(peer.id(), cell) == nullptr) return nullptr;
@@ -17,18 +22,26 @@ SessionLeases::Session* SessionLeases::FindOf(const Peer& peer, uint64_t cell) {
 }
 
 void SessionLeases::OnKeep(const Peer& peer, const Keep& keep) {
+  if (keep.id.size() > kMaxSessionId)
+    throw Error(Code::kProtocol, "a client sent too long an id of a session");
   LeaseRecord* lease = context_.book.FindOf(peer.id(), keep.lease);
   Pool* pool = lease == nullptr ? nullptr : context_.pools.Find(lease->pool);
   if (pool == nullptr || lease->releasing || sessions_.contains(keep.lease)) {
     return context_.peers.Fail(peer.id(), keep.request,
                                Error(Code::kWorkerFailed, "the cell for the session has ended"));
   }
+  if (const auto full = WhyFull(lease->reservation))
+    return context_.peers.Fail(peer.id(), keep.request, *full);
   lease->ahead = false;
   lease->kept = true;
-  sessions_[keep.lease] = {.keep_request = keep.request,
+  const Clock::time_point now = Clock::now();
+  sessions_[keep.lease] = {.id = keep.id,
+                           .keep_request = keep.request,
                            .idle = ClampToYear(keep.idle_ms),
-                           .used = Clock::now(),
+                           .since = now,
+                           .used = now,
                            .uses = context_.book.UsesOf(*lease)};
+  if (context_.admission.Keep(&lease->reservation)) context_.room();
   pool->Keep(keep.lease);
 }
 
@@ -45,8 +58,14 @@ void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
   PoolEntry* entry = context_.pools.FindEntry(lease.pool);
   context_.ledger.Count(entry == nullptr ? nullptr : &entry->metrics, false, executed.note,
                         Clock::now());
+  ++session->calls;
+  session->used = Clock::now();
   if (entry == nullptr) return;
-  context_.ledger.Audit({.pool = entry->audit, .caller = lease.caller, .worker = lease.worker},
+  context_.ledger.Audit({.pool = entry->audit,
+                         .caller = lease.caller,
+                         .worker = lease.worker,
+                         .session = session->id,
+                         .number = session->calls},
                         executed.note);
   if (std::exchange(session->armed, false)) entry->pool->EndCall(executed.lease);
 }
@@ -79,6 +98,9 @@ void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport&
     case SessionEvent::kUserReady:
       context_.peers.Send(lease->peer, UserReady{cell});
       return;
+    case SessionEvent::kBackground:
+      context_.peers.Send(lease->peer, BackgroundCpu{cell, report.cpu_us});
+      return;
   }
 }
 
@@ -88,6 +110,31 @@ void SessionLeases::OnGone(uint64_t cell) {
   if (!session || session.mapped().keep_request == 0 || lease == nullptr) return;
   context_.peers.Fail(lease->peer, session.mapped().keep_request,
                       Error(Code::kWorkerFailed, "the cell for the session has ended"));
+}
+
+std::vector<SessionState> SessionLeases::States(Clock::time_point now) const {
+  std::vector<SessionState> states;
+  for (const auto& [cell, session] : sessions_) {
+    const LeaseRecord* lease = context_.book.Find(cell);
+    if (lease == nullptr) continue;
+    const bool runs = context_.book.IsMarked(cell, *lease, kLeaseUsed);
+    const bool starts = session.keep_request != 0;
+    const Clock::duration unused = runs ? Clock::duration{} : now - session.used;
+    states.push_back({.id = session.id,
+                      .lease = cell,
+                      .caller = lease->caller,
+                      .worker = lease->worker,
+                      .pool = lease->pool,
+                      .age_sec = Seconds(now - session.since),
+                      .unused_sec = Seconds(unused),
+                      .idle_sec = Seconds(session.idle),
+                      .calls = session.calls,
+                      .state = lease->releasing ? "ending"
+                               : starts         ? "starting"
+                               : runs           ? "running"
+                                                : "idle"});
+  }
+  return states;
 }
 
 void SessionLeases::Tick(Clock::time_point now) {

@@ -9,13 +9,19 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "agent/admission.h"
 #include "agent/call_ledger.h"
+#include "agent/exposition.h"
 #include "agent/lease_book.h"
 #include "agent/peers.h"
 #include "agent/pools.h"
 #include "wire/clock.h"
+#include "wire/error.h"
 #include "wire/message.h"
 
 namespace hutch {
@@ -30,8 +36,14 @@ class SessionLeases {
     Admission& admission;
     CallLedger& ledger;
     std::function<void(uint64_t cell)> end;  // gives the lease up
+    std::function<void()> room;              // there may be room in the quotas of cells
   };
   explicit SessionLeases(Context context) : context_(std::move(context)) {}
+
+  // Why no session may begin on a cell of that reservation; nullopt: it may.
+  std::optional<Error> WhyFull(const Reservation& one) const {
+    return context_.admission.WhyNoSession(one.tenant);
+  }
 
   // Messages of clients. What names no lease of that client is ignored: it may just have ended.
   void OnKeep(const Peer& peer, const Keep& keep);
@@ -48,14 +60,17 @@ class SessionLeases {
   // that were not used for too long. So a client that is stopped, or hangs, holds no cell for ever.
   void Tick(Clock::time_point now);
 
-  uint64_t size() const { return sessions_.size(); }
+  std::vector<SessionState> States(Clock::time_point now) const;  // the oldest first
 
  private:
   struct Session {
+    std::string id{};
     uint64_t keep_request = 0;  // 0: answered
     Clock::duration idle{};     // 0: for ever
+    Clock::time_point since{};
     Clock::time_point used{};
-    uint32_t uses = 0;  // the client's count when it was last read
+    uint32_t uses = 0;   // the client's count when it was last read
+    uint64_t calls = 0;  // that are over
     bool armed = false;
   };
   Session* FindOf(const Peer& peer, uint64_t cell);

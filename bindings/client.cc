@@ -278,8 +278,9 @@ CallRecord PyClient::CallWithDialogue(const std::string& key, CallRequest reques
       cancel);
 }
 
-std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_t idle_ms) const {
-  return std::make_unique<PySession>(Live(), key, idle_ms);
+std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_t idle_ms,
+                                                 const std::string& id) const {
+  return std::make_unique<PySession>(Live(), key, idle_ms, id);
 }
 
 CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,

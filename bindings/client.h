@@ -137,8 +137,9 @@ using PyOutput = std::function<void(int stream, const py::bytes& text)>;
 // A session of a client, which it keeps alive.
 class PySession {
  public:
-  PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms)
-      : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms)) {}
+  PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms,
+            const std::string& id)
+      : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms, id)) {}
 
   // `dialogue(asks, data, body size, stop_clock) -> bytes or None`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
@@ -181,7 +182,8 @@ class PyClient {
   CallResult Conclude(OpenCall& open);
   void EndBackgroundCalls() { background_.reset(); }
 
-  std::unique_ptr<PySession> MakeSession(const std::string& key, uint64_t idle_ms) const;
+  std::unique_ptr<PySession> MakeSession(const std::string& key, uint64_t idle_ms,
+                                         const std::string& id) const;
   std::string Ask(const std::string& what, uint64_t timeout_ms);
   void Abandon();
   void Close();

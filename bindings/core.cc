@@ -195,7 +195,7 @@ PYBIND11_MODULE(_core, m) {
           py::arg("buffers"), py::arg("terms"), py::arg("cancel") = py::none(),
           py::arg("output") = py::none(), py::arg("begun") = 0.0, py::arg("dialogue") = py::none(),
           py::arg("streams") = false)
-      .def("session", &PyClient::MakeSession, py::arg("key"), py::arg("idle_ms"))
+      .def("session", &PyClient::MakeSession, py::arg("key"), py::arg("idle_ms"), py::arg("id"))
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),
            py::arg("begun"))
@@ -204,6 +204,7 @@ PYBIND11_MODULE(_core, m) {
       .def("conclude", &PyClient::Conclude, py::arg("open"))
       .def("end_background_calls", &PyClient::EndBackgroundCalls)
       .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
+      .def("sessions", [](PyClient& c) { return c.Ask("sessions", 10'000); })
       .def(
           "metrics",
           [](PyClient& c, bool as_json) {

@@ -130,6 +130,7 @@ py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
   Set(usage, "enforcement", enforcement);
   Set(usage, "source", used["source"]);
   Set(usage, "suggested", py::dict());
+  Set(usage, "background_cpu_sec", py::float_(Seconds(result.record.background)));
   const py::object outcome = New(outcome_type);
   const std::string_view status = result.status;
   const std::string_view limit = result.limit;

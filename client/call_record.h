@@ -28,6 +28,7 @@ struct CallRecord {
   uint64_t policy = 0;  // with `code` and `calls`: see CallStats
   std::array<uint64_t, 2> code{};
   uint32_t calls = 1;
+  Clock::duration background{};  // CPU time, see Session
 
   Clock::duration send() const { return outcome.sent - begun - queue; }
   Clock::duration run() const { return outcome.ended - outcome.sent; }

@@ -25,6 +25,8 @@ void Client::OnMessage(uint64_t request, ReceivedMessage received) {
   }
   if (const auto* ended = std::get_if<UserEnded>(&received.message)) return users_.OnEnded(*ended);
   if (const auto* ready = std::get_if<UserReady>(&received.message)) return users_.OnReady(*ready);
+  if (const auto* background = std::get_if<BackgroundCpu>(&received.message))
+    return users_.OnBackground(*background);
   if (leases_.OnMessage(request, received) || in_flight_.OnMessage(request, received)) return;
   connection_.GiveBack(received.message);  // the thread that asked for it gave up meanwhile
 }

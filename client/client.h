@@ -37,9 +37,9 @@ class Client final : private Connection::Receiver {
   std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
 
   // A session of this client, which outlives it, in a pool that was prepared.
-  std::unique_ptr<Session> MakeSession(std::string key, uint64_t idle_ms) {
+  std::unique_ptr<Session> MakeSession(std::string key, uint64_t idle_ms, std::string id) {
     return std::make_unique<Session>(Session::Parts{connection_, reports_, leases_, users_},
-                                     std::move(key), idle_ms);
+                                     std::move(key), idle_ms, std::move(id));
   }
   InFlightCalls& in_flight() { return in_flight_; }
   CallRecord Conclude(OpenCall& open);

@@ -36,7 +36,7 @@ constexpr char kKey[] = "pool";
 // The other side of one lease: a cell that answers "reply <its lease>" to a call, or does something
 // else.
 struct FakeCell {
-  enum class Way { kReplies, kDiesBefore, kDiesDuring };
+  enum class Way { kReplies, kRepliesLate, kDiesBefore, kDiesDuring };
   Fd socket;
   Way way = Way::kReplies;
   std::thread thread;
@@ -126,6 +126,8 @@ class FakeAgent {
       const ReceiveResult got = ReceiveDatagram(socket.get(), buffer, &descriptors, 8);
       if (got.status == ReceiveStatus::kNothing) continue;
       if (got.status != ReceiveStatus::kData || way == FakeCell::Way::kDiesDuring) return;
+      if (way == FakeCell::Way::kRepliesLate)
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
       FrameHeader header;
       std::memcpy(&header, buffer.data(), sizeof header);
       std::string body = "reply " + std::to_string(lease);
@@ -950,7 +952,7 @@ class SessionTest : public ClientTest {
 TEST_F(SessionTest, ServesCallAfterCallOnOneCell) {
   FakeAgent agent(Keeps());
   Client client(agent.path(), -1);
-  const auto session = client.MakeSession(kKey, 0);
+  const auto session = client.MakeSession(kKey, 0, "id");
   EXPECT_FALSE(session->started());
   for (int i = 0; i < 3; ++i) {
     CallRecord record = session->Call(request_, {});
@@ -967,12 +969,41 @@ TEST_F(SessionTest, ServesCallAfterCallOnOneCell) {
 TEST_F(SessionTest, ARestartIsCountedAndTheNextCallIsServed) {
   FakeAgent agent(Keeps());
   Client client(agent.path(), -1);
-  const auto session = client.MakeSession(kKey, 0);
+  const auto session = client.MakeSession(kKey, 0, "id");
   EXPECT_TRUE(session->Restart()) << "there is nothing to restart";
   session->Call(request_, {});
   EXPECT_TRUE(session->Restart());
   EXPECT_EQ(session->restarts(), 1u);
   EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+}
+
+TEST_F(SessionTest, WhatItDidBetweenCallsIsReportedOnce) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    Keeps(FakeCell::Way::kRepliesLate)(self, message);
+    if (const auto* started = std::get_if<Started>(&message))
+      self.Send(BackgroundCpu{started->lease, 5'000'000});
+  });
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  Clock::duration seen{};
+  for (int i = 0; i < 3; ++i) seen += session->Call(request_, {}).background;
+  EXPECT_GT(seen, std::chrono::seconds(4));
+  EXPECT_LE(seen, std::chrono::seconds(15));
+}
+
+TEST_F(SessionTest, ThereMayBeNoMoreOfThem) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    const auto* acquire = std::get_if<Acquire>(&message);
+    if (acquire == nullptr || !acquire->session) return;
+    self.Send(Failed{.request = acquire->request,
+                     .code = static_cast<int32_t>(Code::kBusy),
+                     .message = "no room",
+                     .figures = {{"sessions", 3}}});
+  });
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  EXPECT_EQ(ErrorOf([&] { session->Call(request_, {}); }).figures().at("sessions"), 3);
+  EXPECT_FALSE(session->over()) << "it may be tried again";
 }
 
 TEST_F(SessionTest, ACellThatIsGoneEndsIt) {
@@ -982,7 +1013,7 @@ TEST_F(SessionTest, ACellThatIsGoneEndsIt) {
       self.Send(Report{executed->lease, CellReport{.end = kLost}});
   });
   Client client(agent.path(), -1);
-  const auto session = client.MakeSession(kKey, 0);
+  const auto session = client.MakeSession(kKey, 0, "id");
   EXPECT_NE(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
   EXPECT_TRUE(session->over());
   EXPECT_FALSE(ErrorOf([&] { session->Call(request_, {}); }).may_have_run());
@@ -991,17 +1022,33 @@ TEST_F(SessionTest, ACellThatIsGoneEndsIt) {
 TEST_F(SessionTest, AnAgentThatIsGoneEndsIt) {
   FakeAgent agent(Keeps());
   Client client(agent.path(), -1);
-  const auto session = client.MakeSession(kKey, 0);
+  const auto session = client.MakeSession(kKey, 0, "id");
   session->Call(request_, {});
   agent.HangUp();
   FakeAgent::Until([&] {
     try {
       session->Call(request_, {});
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kUnavailable);
+      EXPECT_NE(std::string(error.what()).find("its agent is gone"), std::string::npos);
+      EXPECT_FALSE(error.may_have_run());
       return true;
     }
     return false;
   });
+  EXPECT_TRUE(session->over());
+}
+
+TEST_F(SessionTest, ACallThatItsAgentAndItsCellLeaveMayHaveRun) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    Keeps(FakeCell::Way::kDiesDuring)(self, message);
+    if (std::holds_alternative<Keep>(message)) self.HangUp();
+  });
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  const Error error = ErrorOf([&] { session->Call(request_, {}); });
+  EXPECT_EQ(error.code(), Code::kUnavailable);
+  EXPECT_TRUE(error.may_have_run());
   EXPECT_TRUE(session->over());
 }
 

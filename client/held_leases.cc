@@ -115,7 +115,7 @@ void HeldLeases::GiveBackUnwanted(const std::string& key) {
 }
 
 HeldLease HeldLeases::Acquire(const std::string& key, const CallRequest& request,
-                              const CallHooks& hooks) {
+                              const CallHooks& hooks, bool session) {
   const uint64_t id = connection_.NextRequest();
   std::optional<HeldLease> held;
   const Clock::time_point begun = Clock::now();
@@ -132,7 +132,7 @@ HeldLease HeldLeases::Acquire(const std::string& key, const CallRequest& request
     handed_.erase(id);
     return true;
   };
-  const hutch::Acquire acquire{id, key, request.limits.queue_ms, false};
+  const hutch::Acquire acquire{id, key, request.limits.queue_ms, false, session};
   if (request.shared()) {
     const auto begin = [&]() REQUIRES(connection_lock) {
       shared_waiters_[key].push_back(id);

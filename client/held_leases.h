@@ -46,8 +46,9 @@ class HeldLeases {
   std::optional<HeldLease> Take(const std::string& key, const CallRequest& request)
       EXCLUDES(connection_lock);
   // Waits for a lease of its own, or a shared cell that another call leaves.
-  HeldLease Acquire(const std::string& key, const CallRequest& request, const CallHooks& hooks)
-      EXCLUDES(connection_lock);
+  // `session`: it will be kept for one.
+  HeldLease Acquire(const std::string& key, const CallRequest& request, const CallHooks& hooks,
+                    bool session = false) EXCLUDES(connection_lock);
   // What TakeNow() and Take() leave behind: leases that serve no other call, to be given back.
   std::optional<HeldLease> TakeUnwanted(const std::string& key) REQUIRES(connection_lock) {
     return stocks_[key].TakeUnwanted();

@@ -2,6 +2,7 @@
 
 #include "client/session.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hutch {
@@ -18,6 +19,16 @@ Error Over() {
   return Error(Code::kWorkerFailed,
                "the session has ended: it was not used for idle_sec, or its worker was lost",
                "its files and names are lost; start another session", false);
+}
+
+// Its worker ends within seconds of its agent.
+Error AgentGone(bool may_have_run) {
+  return Error(Code::kUnavailable, "the session has ended: its agent is gone",
+               may_have_run
+                   ? "its files and names are lost, and the call may have run; start another "
+                     "session"
+                   : "its files and names are lost; start another session",
+               may_have_run);
 }
 
 }  // namespace
@@ -63,12 +74,31 @@ std::optional<CellReport> UserProcesses::AwaitNext(uint64_t lease, Clock::durati
   } catch (const Error&) {
     return std::nullopt;  // the agent is gone
   }
-  return *std::exchange(states_[lease], {}).ended;
+  State& state = states_[lease];
+  state.ready = false;
+  return std::exchange(state.ended, {});
+}
+
+std::optional<Clock::duration> UserProcesses::TakeBackground(uint64_t lease) {
+  const Connection::Lock lock(connection_);
+  if (!connection_.broken()) connection_.ReadIfFree([] { return false; });
+  const auto found = states_.find(lease);
+  if (found == states_.end() || !found->second.background_us) return std::nullopt;
+  return std::chrono::microseconds(*std::exchange(found->second.background_us, {}));
 }
 
 void UserProcesses::OnEnded(const UserEnded& message) {
   const auto found = states_.find(message.lease);
-  if (found != states_.end()) found->second = {message.report, false, found->second.gone};
+  if (found == states_.end()) return;
+  found->second.ended = message.report;
+  found->second.ready = false;
+}
+
+void UserProcesses::OnBackground(const BackgroundCpu& message) {
+  const auto found = states_.find(message.lease);
+  if (found == states_.end()) return;
+  std::optional<uint64_t>& known = found->second.background_us;
+  known = known.value_or(0) + message.cpu_us;
 }
 
 void UserProcesses::OnGone(uint64_t lease) {
@@ -82,8 +112,9 @@ void UserProcesses::OnReady(const UserReady& message) {
 }
 
 void Session::RequireConnection() {
-  if (parts_.connection.broken()) over_ = true;
   if (over_) throw Over();
+  over_ = parts_.connection.broken();
+  if (over_) throw AgentGone(false);
 }
 
 bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
@@ -93,7 +124,7 @@ bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
   const uint64_t request = parts_.connection.NextRequest();
   try {
     parts_.connection.Converse(
-        hutch::Keep{request, lease, idle_ms_}, request, Clock::now() + kKeepPatience, hooks,
+        hutch::Keep{request, lease, idle_ms_, id_}, request, Clock::now() + kKeepPatience, hooks,
         [](ReceivedMessage& received) { return std::holds_alternative<Answer>(received.message); });
   } catch (const Error& error) {
     parts_.users.Forget(lease);
@@ -111,7 +142,7 @@ bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
 void Session::Start(const CallRequest& request, const CallHooks& hooks) {
   for (int attempt = 0; attempt < kStartAttempts; ++attempt) {
     std::optional<HeldLease> held = parts_.leases.Take(key_, request);
-    if (!held) held = parts_.leases.Acquire(key_, request, hooks);
+    if (!held) held = parts_.leases.Acquire(key_, request, hooks, true);
     if (!Keep(*held, hooks)) continue;
     worker_ = held->lease.worker();
     lease_ = held->lease.id();
@@ -125,12 +156,19 @@ void Session::Start(const CallRequest& request, const CallHooks& hooks) {
 CallOutcome Session::Await(const CallRequest& request, const CallHooks& hooks) {
   const uint64_t lease = held_->lease.id();
   call_ = held_->lease.call_number();
+  bool announced = false;
   CallOutcome outcome = held_->lease.Await(
-      request, hooks, [&] { parts_.leases.TellStarted(*held_, request); },
+      request, hooks,
+      [&] {
+        announced_ = true;
+        if (!std::exchange(announced, true)) unannounced_ += Clock::now() - held_->lease.sent();
+        parts_.leases.TellStarted(*held_, request);
+      },
       [&](bool hung_up) {
         return parts_.reports.IsLost(lease, hung_up) || parts_.users.HasEnded(lease);
       });
   call_ = 0;
+  if (!announced) unannounced_ += outcome.ended - outcome.sent;
   return outcome;
 }
 
@@ -160,6 +198,13 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
     SetBroken(record, *held_, error);
   }
   if (!record.outcome.replied) Replace(record, hooks);
+  const auto background =
+      announced_ ? parts_.users.TakeBackground(held_->lease.id()) : std::nullopt;
+  if (background) {
+    announced_ = false;
+    record.background = std::max(Clock::duration{}, *background - unannounced_);
+    unannounced_ = {};
+  }
   CallStats stats = NoteOf(record);
   if (stats.ending == Ending::kUntold) {
     stats.ending = record.report ? EndingOfLimit(record.report->limit) : Ending::kFault;
@@ -170,12 +215,20 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
   return record;
 }
 
+std::optional<Report> Session::AwaitReport(uint64_t lease) {
+  try {
+    return parts_.reports.Await(lease, kEndPatience);
+  } catch (const Error&) {
+    throw AgentGone(true);
+  }
+}
+
 void Session::Replace(CallRecord& record, const CallHooks& hooks) {
   const uint64_t lease = held_->lease.id();
   const CallStatus status = record.outcome.status;
   if (held_->lease.hung_up()) {
     over_ = true;
-    if (const auto report = parts_.reports.Await(lease, kEndPatience)) {
+    if (const auto report = AwaitReport(lease)) {
       record.report = report->report;
     } else {
       SetBroken(record, *held_, Error(Code::kProtocol, "it closed the socket of its calls"));
@@ -188,8 +241,7 @@ void Session::Replace(CallRecord& record, const CallHooks& hooks) {
   record.report = parts_.users.AwaitNext(lease, kRestartPatience);
   if (!record.report) {
     over_ = true;
-    if (const auto report = parts_.reports.Await(lease, kEndPatience))
-      record.report = report->report;
+    if (const auto report = AwaitReport(lease)) record.report = report->report;
     return;
   }
   ++restarts_;

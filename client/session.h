@@ -38,15 +38,20 @@ class UserProcesses {
   std::optional<CellReport> AwaitNext(uint64_t lease, Clock::duration patience)
       EXCLUDES(connection_lock);
 
+  // The CPU time between calls that was reported since it was last taken. nullopt: none was.
+  std::optional<Clock::duration> TakeBackground(uint64_t lease) EXCLUDES(connection_lock);
+
   void OnGone(uint64_t lease) REQUIRES(connection_lock);  // its cell is
   void OnEnded(const UserEnded& message) REQUIRES(connection_lock);
   void OnReady(const UserReady& message) REQUIRES(connection_lock);
+  void OnBackground(const BackgroundCpu& message) REQUIRES(connection_lock);
 
  private:
   struct State {
     std::optional<CellReport> ended;
     bool ready = false;
     bool gone = false;
+    std::optional<uint64_t> background_us{};
   };
   Connection& connection_;
   std::map<uint64_t, State> states_ GUARDED_BY(connection_lock);  // by lease
@@ -61,14 +66,16 @@ class Session {
     UserProcesses& users;
   };
   // `key`: the pool's, prepared. `idle_ms`: the agent ends a session that is not used for so long;
-  // 0: never. The cell is leased by the first call.
-  Session(Parts parts, std::string key, uint64_t idle_ms)
-      : parts_(parts), key_(std::move(key)), idle_ms_(idle_ms) {}
+  // 0: never. `id`: its name in the agent's lists and logs. The cell is leased by the first call.
+  Session(Parts parts, std::string key, uint64_t idle_ms, std::string id)
+      : parts_(parts), key_(std::move(key)), idle_ms_(idle_ms), id_(std::move(id)) {}
   ~Session() { Close(); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Throws what Client::Call() throws, and kWorkerFailed where the session is over.
+  // Throws what Client::Call() throws, and kWorkerFailed where the session is over. The record's
+  // `background`: what the session's processes used between calls until this one, as far as that
+  // was measured and not reported yet.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
   // Between two calls: takes note of a user process that has ended meanwhile, as when a background
   // thread crashed, or took too much memory.
@@ -89,17 +96,23 @@ class Session {
   bool Keep(HeldLease& held, const CallHooks& hooks);
   CallOutcome Await(const CallRequest& request, const CallHooks& hooks);
   void RequireConnection();
+  std::optional<Report> AwaitReport(uint64_t lease);  // of a cell that is gone
   // After a call that left the user process in no state to serve another, or dead.
   void Replace(CallRecord& record, const CallHooks& hooks);
 
   Parts parts_;
   std::string key_;
   uint64_t idle_ms_;
+  std::string id_;
   std::optional<HeldLease> held_;
   std::string worker_;
   std::atomic<uint64_t> restarts_ = 0;
   std::atomic<uint64_t> lease_ = 0;
   std::atomic<uint32_t> call_ = 0;  // the low bits of its id, while it runs
+  // Of calls, which the warden takes for time between two: it is not told of short ones, and of
+  // others some milliseconds late.
+  Clock::duration unannounced_{};
+  bool announced_ = false;  // a call was, since such time was last reported
   bool over_ = false;
 };
 

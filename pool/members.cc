@@ -65,10 +65,16 @@ uint64_t Members::Lease(Member& member) {
   return cell;
 }
 
+void Members::Keep(uint64_t cell) {
+  Member* member = OfLeased(cell);
+  if (member != nullptr && kept_.insert(cell).second) ++member->kept;
+}
+
 bool Members::EndCell(Member& member, uint64_t cell) {
   std::erase(member.ready, cell);
   if (leased_.erase(cell) == 0) return false;
   --member.leased;
+  member.kept -= kept_.erase(cell);
   return true;
 }
 
@@ -76,10 +82,16 @@ void Members::Retire(Member& member, std::string_view why) {
   if (member.retiring) return;
   LogInfo("a worker retires", {{"worker", member.worker->name()}, {"why", why}});
   member.retiring = true;
-  member.ready.clear();
-  member.worker->cells().StopRefilling();
+  const std::deque<uint64_t> parked = std::exchange(member.ready, {});
+  WorkerCells& cells = member.worker->cells();
+  cells.StopRefilling();
   const std::string name = member.worker->name();
   while (reclaim_(name)) {
+  }
+  // Leased cells, of sessions above all, may hold the worker for long: nothing is parked meanwhile.
+  if (member.leased > 0) {
+    for (const uint64_t cell : parked) cells.Kill(cell);
+    cells.EndFreeSlots(kMostSlots);
   }
   SweepSoon();
 }

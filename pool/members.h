@@ -12,6 +12,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,7 @@ struct Member {
   bool proven = false;         // a cell of it was ready once
   std::deque<uint64_t> ready;  // parked cells, oldest first
   uint64_t leased = 0;         // cells
+  uint64_t kept = 0;           // of those, which are kept for sessions
 };
 
 class Members {
@@ -44,6 +46,7 @@ class Members {
   const std::list<Member>& all() const { return all_; }
   bool empty() const { return all_.empty(); }
   uint64_t leased() const { return leased_.size(); }  // cells
+  uint64_t kept() const { return kept_.size(); }      // of those, which are kept for sessions
   uint64_t ready() const;                             // parked cells
   uint64_t alive() const;                             // workers that do not retire
   bool starting() const;                              // one of those is not ready yet
@@ -54,6 +57,7 @@ class Members {
   Member* WithReadyCell(uint64_t max_calls);
 
   uint64_t Lease(Member& member);  // Its oldest parked cell. REQUIRES: it has one.
+  void Keep(uint64_t cell);        // A leased one is kept for a session from now on.
   // The cell is gone. True if it was leased.
   bool EndCell(Member& member, uint64_t cell);
   void Retire(Member& member, std::string_view why);
@@ -70,6 +74,7 @@ class Members {
   std::list<Member> all_;
   std::vector<std::unique_ptr<Worker>> dead_workers_;  // until the next turn
   std::map<uint64_t, Member*> leased_;                 // by cell
+  std::set<uint64_t> kept_;                            // of those
   std::shared_ptr<bool> alive_;                        // false once destroyed
 };
 

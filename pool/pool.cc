@@ -86,7 +86,8 @@ Error Pool::TooLate(Clock::duration waited) {
   std::snprintf(
       text, sizeof text,
       "no cell came free within %.1f s: %llu of %llu cells are in use, %llu more calls wait",
-      Seconds(waited), static_cast<unsigned long long>(workers_.members().leased()),
+      Seconds(waited),
+      static_cast<unsigned long long>(workers_.members().leased() - workers_.members().kept()),
       static_cast<unsigned long long>(use_.limits().max_cells),
       static_cast<unsigned long long>(waiters_.waiting()));
   if (!workers_.starved_now()) return Busy(text, "raise queue_sec, or Pool(max_cells=...)", waited);
@@ -175,7 +176,11 @@ void Pool::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
 }
 
 void Pool::Keep(uint64_t cell) {
-  if (Member* member = workers_.members().OfLeased(cell)) member->worker->cells().Keep(cell);
+  Member* member = workers_.members().OfLeased(cell);
+  if (member == nullptr) return;
+  workers_.members().Keep(cell);
+  member->worker->cells().Keep(cell);
+  Serve();  // it is none of the pool's max_cells any more
 }
 
 void Pool::EndCall(uint64_t cell) {
@@ -257,6 +262,7 @@ Pool::Stats Pool::GetStats() const {
   }
   const WorkerStarter::Record& record = workers_.record();
   stats.leased = workers_.members().leased();
+  stats.sessions = workers_.members().kept();
   stats.depth = Depth(Clock::now());
   stats.waiting = waiters_.waiting();
   stats.calls = calls_;

@@ -54,7 +54,8 @@ class Pool final : private PoolWorkers::Owner {
   void Serve() override;
   void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb = 0);
   void ArmLoading(uint64_t cell, uint64_t cpu_ms);  // until Arm(): see kArm
-  // Of a leased cell that is kept for a session, see WorkerCells.
+  // Of a leased cell that is kept for a session, see WorkerCells. It does not count as one of
+  // max_cells from Keep() on.
   void Keep(uint64_t cell);
   void EndCall(uint64_t cell);
   void InterruptUser(uint64_t cell, uint64_t user, uint32_t call);
@@ -85,6 +86,7 @@ class Pool final : private PoolWorkers::Owner {
     uint64_t workers = 0, slots = 0, ready = 0, leased = 0, waiting = 0, calls = 0, rotations = 0,
              start_failures = 0;  // in a row
     uint64_t depth = 0;           // cells to be parked at the present rate of calls
+    uint64_t sessions = 0;        // of the leased cells, which are kept for sessions
     uint64_t cells_made = 0, worker_starts = 0, worker_failures = 0;  // since the pool was made
     std::string last_failure;
     std::vector<std::string> worker_names;

@@ -256,6 +256,48 @@ TEST_F(PoolTest, ServesCallersInTurn) {
       << "one call behind fifty of another waited for one";
 }
 
+TEST_F(PoolTest, ASessionTakesNoCellFromCalls) {
+  spec_.max_cells = 1;
+  MakePool();
+  std::set<uint64_t> sessions;
+  for (int i = 0; i < 5; ++i) {
+    const LeasedCell* grant = Await();
+    ASSERT_NE(grant, nullptr);
+    sessions.insert(grant->cell);
+    pool_->Keep(grant->cell);
+  }
+  EXPECT_EQ(pool_->GetStats().sessions, 5u);
+  const uint64_t call = Await()->cell;
+  Ask(false, milliseconds(5));
+  RunUntil([&] { return refusals_.size() == 1; });
+  EXPECT_NE(std::string(refusals_[0].what()).find("1 of 1 cells"), std::string::npos);
+  pool_->Release(call);
+  pool_->Release(*sessions.begin());
+  RunUntil([&] { return gone_.size() == 2; });
+  EXPECT_EQ(pool_->GetStats().sessions, 4u);
+}
+
+TEST_F(PoolTest, AWorkerThatIsReplacedStaysForItsSessions) {
+  spec_.max_calls = 2;
+  MakePool();
+  const LeasedCell session = std::move(*Await());
+  pool_->Keep(session.cell);
+  for (int i = 0; i < 3; ++i) {
+    const uint64_t cell = Await()->cell;
+    pool_->Release(cell);
+    RunUntil([&] { return gone_.contains(cell); });
+  }
+  EXPECT_GE(workers_.size(), 2u);
+  EXPECT_FALSE(gone_.contains(session.cell));
+  const auto has_worker = [&] {
+    return std::ranges::count(pool_->GetStats().worker_names, session.worker) == 1;
+  };
+  RunUntil([&] { return pool_->GetStats().workers == 2; });
+  EXPECT_TRUE(has_worker());
+  pool_->Release(session.cell);
+  RunUntil([&] { return !has_worker(); });
+}
+
 TEST_F(PoolTest, AFullQueueSaysSoWithItsNumbers) {
   spec_.max_cells = 1;
   queues_.capacity = 3;

@@ -119,7 +119,11 @@ void PoolWorkers::OnCellGone(Worker& worker, uint64_t cell, const CellReport& re
                         "a worker could not be started: its cell ended at once",
                         "`hutch logs` has the details"));
     }
-    if (member->retiring && member->leased == 0) members_.SweepSoon();
+    if (member->retiring && member->leased == 0) {
+      members_.SweepSoon();
+    } else if (member->retiring && worker.ready()) {
+      worker.cells().EndFreeSlots(kMostSlots);
+    }
   }
   Fill();
 }
@@ -203,7 +207,8 @@ void PoolWorkers::TryAgain() {
 }
 
 bool PoolWorkers::IsLastCell(uint64_t max_cells) {
-  return members_.leased() >= 2 && members_.ready() < 2 && refill_->AtMost(max_cells);
+  return members_.leased() - members_.kept() >= 2 && members_.ready() < 2 &&
+         refill_->AtMost(max_cells);
 }
 
 void PoolWorkers::SkipWarmUp(bool skip) {

@@ -157,6 +157,49 @@ TEST_F(SharedWorkersTest, ARetiringWorkerStaysUntilItsLastLeasedCellIsGone) {
   EXPECT_TRUE(members_->empty());
 }
 
+TEST_F(SharedWorkersTest, CellsOfSessionsAreNoneOfThePools) {
+  Member& member = AddWorker(true);
+  refill_.Fill(demand_);
+  Park(member, 1);
+  demand_.limits.max_cells = 1;
+  EXPECT_TRUE(refill_.AtMost(1));
+  members_->Keep(1);
+  EXPECT_EQ(members_->kept(), 0u) << "it is not leased";
+  members_->Lease(member);
+  members_->Keep(1);
+  members_->Keep(1);
+  EXPECT_EQ(member.kept, 1u);
+  EXPECT_FALSE(refill_.AtMost(1));
+  members_->EndCell(member, 1);
+  EXPECT_EQ(members_->kept(), 0u);
+  EXPECT_TRUE(refill_.AtMost(1));
+}
+
+TEST_F(SharedWorkersTest, AWorkerWhoseSlotsSessionsHoldGetsANextOneBesideIt) {
+  Member& member = AddWorker(true);
+  member.proven = true;
+  for (uint32_t i = 0; i < kMostSlots; ++i) member.worker->cells().AddSlot();
+  const auto keep = [&](uint64_t first, uint64_t last) {
+    for (uint64_t cell = first; cell <= last; ++cell) {
+      member.ready = {cell};
+      members_->Keep(members_->Lease(member));
+    }
+  };
+  demand_.waiting = 200;
+  demand_.limits = {2, 4, kMostSlots};
+  keep(1, kMostSlots / 4 - 1);
+  EXPECT_EQ(refill_.Fill(demand_).start, 0u) << "calls hold most of its slots, for a while";
+  keep(kMostSlots / 4, kMostSlots);
+  EXPECT_EQ(refill_.Fill(demand_).start, 1u);
+  EXPECT_EQ(member.worker->cells().slots().alive(), kMostSlots) << "a warden has no more";
+  Member& next = AddWorker(false);
+  EXPECT_EQ(refill_.Fill(demand_).start, 0u) << "it is on its way";
+  refill_.OnWorkerReady(next);
+  Turn();
+  EXPECT_EQ(members_->kept(), kMostSlots) << "no session ends for it";
+  EXPECT_TRUE(member.retiring);
+}
+
 class SingleUseWorkersTest : public RefillTest {
  protected:
   SingleUseWorkers refill_{*members_, {100, std::chrono::duration<double>(60)}, 2};

@@ -5,6 +5,13 @@
 #include <algorithm>
 
 namespace hutch {
+namespace {
+
+// A worker is not replaced for want of slots before it has so many sessions: else each one that
+// begins while all other slots are in use would cost a worker.
+constexpr uint64_t kManySessions = kMostSlots / 4;
+
+}  // namespace
 
 Member* SharedWorkers::Source() {
   for (auto it = members_.all().rbegin(); it != members_.all().rend(); ++it) {
@@ -15,7 +22,7 @@ Member* SharedWorkers::Source() {
 
 CellCounts SharedWorkers::Count(const Member& member, const Demand& demand) {
   const SlotTable& slots = member.worker->cells().slots();
-  return {.slots = slots.alive(),
+  return {.slots = slots.alive() - std::min(slots.alive(), member.kept),
           .making = slots.making(),
           .free = slots.free(),
           .coming = slots.making_cells(),
@@ -28,17 +35,27 @@ RefillOrders SharedWorkers::Fill(const Demand& demand) {
   if (source == nullptr) return {.start = demand.wanted && !members_.starting() ? 1u : 0u};
   WorkerCells& cells = source->worker->cells();
   const CellCounts counts = Count(*source, demand);
+  SizingLimits limits = demand.limits;
+  if (source->kept > 0) {  // what they leave of its slots
+    const uint64_t left = kMostSlots - std::min<uint64_t>(kMostSlots, source->kept);
+    limits.max_cells = std::min(limits.max_cells, left);
+  }
   // The first cell of a worker is somebody's first result: nothing else is made beside it.
   const uint64_t most = MakingAtOnce(cores_, pressure_ ? pressure_() : 0);
   const uint64_t at_once = source->proven ? most : std::clamp<uint64_t>(demand.waiting, 1, most);
-  const RefillPlan plan =
-      cells.starved() ? RefillPlan{}
-                      : PlanRefill(demand.limits, counts, demand.depth, demand.quiet(), at_once);
+  const RefillPlan plan = cells.starved()
+                              ? RefillPlan{}
+                              : PlanRefill(limits, counts, demand.depth, demand.quiet(), at_once);
   cells.MakeCells(plan.cells);
   for (uint64_t i = 0; i < plan.slots; ++i) cells.AddSlot();
   const bool fills = demand.waiting == 0 && demand.warming;
   const uint64_t to_come = (fills ? 0 : counts.ready) + counts.coming + counts.making;
-  return {.later = plan.later && !demand.quiet(),
+  // Its sessions hold slots that calls could have: the next worker takes its place beside it.
+  const bool full = source->kept >= kManySessions && limits.max_cells < demand.limits.max_cells &&
+                    counts.slots >= limits.max_cells && counts.free == 0 &&
+                    counts.ready + counts.coming + counts.making < demand.waiting + demand.depth;
+  return {.start = full && !members_.starting() ? 1u : 0u,
+          .later = plan.later && !demand.quiet(),
           .reclaim = (demand.waiting > 0 || fills) && plan.cells + plan.slots + to_come == 0,
           .tick = demand.waiting > 0 && cells.calls() >= rotation_.max_calls};
 }
@@ -61,7 +78,8 @@ RefillOrders SharedWorkers::Tick(const Demand& demand) {
 
 void SharedWorkers::EndSurplus(Member& member, const Demand& demand) {
   WorkerCells& cells = member.worker->cells();
-  const uint64_t surplus = SurplusSlots(Count(member, demand), member.leased, demand.depth);
+  const uint64_t surplus =
+      SurplusSlots(Count(member, demand), member.leased - member.kept, demand.depth);
   const uint64_t free = std::min(surplus, cells.slots().free());
   cells.EndFreeSlots(free);
   // The slots of these cells are free at the next tick.
@@ -73,7 +91,7 @@ void SharedWorkers::EndSurplus(Member& member, const Demand& demand) {
 
 bool SharedWorkers::AtMost(uint64_t max_cells) {
   const Member* source = Source();
-  return source != nullptr && source->worker->cells().slots().alive() >= max_cells;
+  return source != nullptr && source->worker->cells().slots().alive() >= max_cells + source->kept;
 }
 
 uint64_t SharedWorkers::OnWorkerReady(Member& ready) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Refill for workers that are shared: the newest one has many slots and serves call after call,
-// until it is due for rotation and a new one takes its place. Belongs to the loop's thread.
+// until it is due for rotation, or sessions hold its slots, and a new one takes its place. Cells of
+// sessions do not count as cells of the pool. Belongs to the loop's thread.
 #pragma once
 
 #include <functional>

@@ -20,7 +20,7 @@ namespace hutch {
 struct SizingLimits {
   uint64_t least = 4;       // cells kept parked at any rate of calls
   uint64_t most = 64;       // cells kept parked at the highest rate
-  uint64_t max_cells = 64;  // cells at most, parked or in use
+  uint64_t max_cells = 64;  // cells at most, parked or in use, but for those of sessions
   // Cells are kept parked for the calls of so many seconds at the present rate: about the time that
   // it takes to make them.
   double cover_sec = 0.05;

@@ -153,6 +153,8 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       return cells_.OnUserExit(header.id, payload);
     case FrameKind::kUserReady:
       return cells_.OnUserReady(header.id);
+    case FrameKind::kBackground:
+      return cells_.OnBackground(header.id, header.b);
     case FrameKind::kFailed:
       return cells_.OnFailed(header.a, header.id, Printable(payload, kMaxReason));
     case FrameKind::kPong:

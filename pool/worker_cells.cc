@@ -223,6 +223,13 @@ void WorkerCells::OnUserReady(uint64_t id) {
   owner_.OnSessionEvent(id, SessionEvent::kUserReady, {});
 }
 
+void WorkerCells::OnBackground(uint64_t id, uint64_t cpu_us) {
+  const auto cell = cells_.find(id);
+  if (cell == cells_.end() || !cell->second.keeping)
+    return owner_.GiveUp("the warden measured an unexpected cell");
+  owner_.OnSessionEvent(id, SessionEvent::kBackground, {.cpu_us = cpu_us});
+}
+
 // The kernel killed it, so the warden knows no reason.
 void WorkerCells::BlameMemory(uint32_t slot, CellReport* report) {
   report->end = kKilled;

@@ -26,16 +26,17 @@ namespace hutch {
 
 // What happens to a cell that is kept for a session.
 enum class SessionEvent {
-  kKept,       // it outlives its user process from now on
-  kUserExit,   // its user process has ended, and every other one with it
-  kUserReady,  // it has another one
+  kKept,        // it outlives its user process from now on
+  kUserExit,    // its user process has ended, and every other one with it
+  kUserReady,   // it has another one
+  kBackground,  // what it did between two calls was measured
 };
 
 class WorkerCells {
  public:
   class Owner {
    public:
-    // `report`: of kUserExit.
+    // `report`: of kUserExit; of kBackground its CPU time only.
     virtual void OnSessionEvent(uint64_t cell, SessionEvent event, const CellReport& report) = 0;
     virtual void OnCellReady(uint64_t cell) = 0;
     virtual void OnCellGone(uint64_t cell, const CellReport& report) = 0;
@@ -107,6 +108,7 @@ class WorkerCells {
   void OnKept(uint64_t cell);
   void OnUserExit(uint64_t cell, std::string_view payload);
   void OnUserReady(uint64_t cell);
+  void OnBackground(uint64_t cell, uint64_t cpu_us);
   void OnFailed(uint32_t slot, uint64_t cell, const std::string& reason);
 
   void Drop();  // Reports every cell as lost, and forgets slots and cells.

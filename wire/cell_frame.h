@@ -133,6 +133,8 @@
 // kKept        a = slot, id = cell id: as kKeep asked
 // kUserExit    a = slot, id = cell id, payload = CellReport: the user process of a kept cell has ended
 // kUserReady   a = slot, id = cell id: it has another one, b = microseconds it took to make
+// kBackground  a = slot, id = cell id, of a kept cell: its processes took b microseconds of CPU time between
+//     two calls: from kKeep, or the kArm that said so (kBetweenCalls), until the kArm of the next one
 // kFailed      a slot or a cell was not made, and the slot is gone
 //     a = slot, id = cell id or 0, b = errno, payload = text of what failed
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
@@ -153,6 +155,7 @@ inline constexpr uint16_t kFrameMagic = 0x4348;
 // The layout of the header. kWireVersion (paths.h) covers what frames mean.
 inline constexpr uint8_t kFrameVersion = 3;
 inline constexpr uint64_t kSkipWarmUp = 1;
+inline constexpr uint32_t kMostSlots = 128;  // of a worker
 inline constexpr uint32_t kLoading = 0xffffffffu;
 inline constexpr uint32_t kBetweenCalls = 0xfffffffeu;
 inline constexpr uint64_t kQuickUs = 200;
@@ -221,6 +224,7 @@ enum class FrameKind : uint8_t {
   kKept = 74,
   kUserExit = 75,
   kUserReady = 76,
+  kBackground = 77,
 };
 
 struct FrameHeader {

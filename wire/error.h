@@ -38,7 +38,8 @@ enum class Code {
 
 std::string_view CodeName(Code code);
 
-// What an error knows in figures, by name; of kBusy: queued, capacity, waited_sec.
+// What an error knows in figures, by name; of kBusy: queued, capacity, waited_sec, and, where there
+// may be no more of them, sessions.
 using Figures = std::map<std::string, double>;
 
 class Error : public std::runtime_error {

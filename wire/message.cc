@@ -164,7 +164,7 @@ void serialize(A& a, Warm& m) {
 }
 template <class A>
 void serialize(A& a, Acquire& m) {
-  a(m.request, m.key, m.queue_ms, Flag{m.ahead});
+  a(m.request, m.key, m.queue_ms, Flag{m.ahead}, Flag{m.session});
 }
 template <class A>
 void serialize(A& a, Forget& m) {
@@ -189,7 +189,7 @@ void serialize(A& a, LeaseEnded& m) {
 }
 template <class A>
 void serialize(A& a, Keep& m) {
-  a(m.request, m.lease, m.idle_ms);
+  a(m.request, m.lease, m.idle_ms, m.id);
 }
 template <class A>
 void serialize(A& a, Executed& m) {
@@ -210,6 +210,10 @@ void serialize(A& a, UserEnded& m) {
 template <class A>
 void serialize(A& a, UserReady& m) {
   a(m.lease);
+}
+template <class A>
+void serialize(A& a, BackgroundCpu& m) {
+  a(m.lease, m.cpu_us);
 }
 template <class A>
 void serialize(A& a, Ask& m) {

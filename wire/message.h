@@ -33,6 +33,8 @@
 //   Restart                        ->            ends the user process
 //                                  <-  UserEnded whenever it has ended, with the warden's report
 //                                  <-  UserReady the cell has another one
+//                                  <-  BackgroundCpu  what it did between two calls, if one is
+//                                  armed
 //   LeaseEnded                     ->            the session is over
 //
 // Warm, Forget and Ask may come at any time after Welcome.
@@ -55,6 +57,7 @@ namespace hutch {
 
 inline constexpr size_t kInlineMessage = 32 * 1024;
 inline constexpr size_t kMaxMessage = 256u << 20;
+inline constexpr size_t kMaxSessionId = 64;
 inline constexpr uint32_t kLeaseTableSlots = 1024;
 inline constexpr size_t kLeaseTableBytes = 2 * kLeaseTableSlots * sizeof(uint32_t);
 
@@ -96,7 +99,8 @@ struct Acquire {  // answered by Leased with three descriptors, or Failed
   uint64_t request = 0;
   std::string key;
   uint64_t queue_ms = 0;
-  bool ahead = false;  // for a later call: served from cells that nobody waits for
+  bool ahead = false;    // for a later call: served from cells that nobody waits for
+  bool session = false;  // it will be kept: refused at once where there may be no more sessions
 };
 struct Forget {  // the client no longer waits for `request`
   uint64_t request = 0;
@@ -166,11 +170,12 @@ struct LeaseEnded {  // the lease is over; its cell dies
   uint64_t load_cpu_ms = 0;  // how much CPU time loading may take; 0: no limit
 };
 // The lease is a session's. The agent ends it when it was not used for `idle_ms` (0: never): a
-// client counts each use in the lease table.
+// client counts each use in the lease table. Refused where there may be no more sessions.
 struct Keep {
   uint64_t request = 0;
   uint64_t lease = 0;
   uint64_t idle_ms = 0;
+  std::string id{};  // the session's, for lists and the audit log; at most kMaxSessionId bytes
 };
 struct Executed {  // a call of a kept lease is over; its limits hold no more
   uint64_t lease = 0;
@@ -185,7 +190,7 @@ struct Restart {
   uint64_t lease = 0;
   uint64_t user = 0;  // how many user processes of the cell have ended: this one is ended, no later
 };
-struct Ask {  // what: "status", "environments", "remove <digest>", "stop <drain ms>"
+struct Ask {  // what: "status", "sessions", "environments", "remove <digest>", "stop <drain ms>"
   uint64_t request = 0;
   std::string what;
 };
@@ -234,6 +239,10 @@ struct UserEnded {
 struct UserReady {
   uint64_t lease = 0;
 };
+struct BackgroundCpu {
+  uint64_t lease = 0;
+  uint64_t cpu_us = 0;  // CPU time of its processes between two calls, as the warden measured it
+};
 struct Answer {
   uint64_t request = 0;
   std::string text;
@@ -249,7 +258,7 @@ struct Failed {
 
 using Message = std::variant<Hello, Prepare, Warm, Acquire, Forget, Started, LeaseEnded, Ask, Keep,
                              Executed, Interrupt, Restart, Welcome, Progress, PoolReady, Leased,
-                             Report, UserEnded, UserReady, Answer, Failed>;
+                             Report, UserEnded, UserReady, BackgroundCpu, Answer, Failed>;
 
 std::string EncodeMessage(const Message& message);
 Message DecodeMessage(std::string_view bytes);  // throws kProtocol

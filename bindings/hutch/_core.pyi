@@ -314,9 +314,9 @@ class Client:
         unavailable (may_have_run tells), unknown_pool.
         """
 
-    def session(self, key: str, idle_ms: int) -> Session:
+    def session(self, key: str, idle_ms: int, id: str) -> Session:
         """In a prepared pool; its cell is leased by its first call. `idle_ms`: the agent ends it
-        when it was not used for so long; 0: never.
+        when it was not used for so long; 0: never. `id`: its name in lists and logs.
         """
 
     def start(
@@ -348,6 +348,9 @@ class Client:
 
     def status(self) -> str:
         """The agent's state as JSON text."""
+
+    def sessions(self) -> str:
+        """The open sessions of all clients, as JSON text."""
 
     def metrics(self, as_json: bool = False) -> str:
         """The agent's metrics, in Prometheus' text format 0.0.4 or as JSON text."""

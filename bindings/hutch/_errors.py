@@ -15,7 +15,7 @@
     │   └── RequirementError              a requirement refused unread; also ValueError
     ├── NetworkDenied                     .host, .port, .pattern
     └── SandboxStartupError               .may_have_run, .safe_to_retry
-        ├── SandboxBusy                   .queued, .capacity, .waited_sec
+        ├── SandboxBusy                   .queued, .capacity, .waited_sec, .sessions
         ├── AgentUnavailable              also ConnectionError
         └── PlatformNotSupportedError
             └── PodmanNotInstalledError
@@ -144,11 +144,14 @@ class SandboxStartupError(SandboxError):
 
 
 class SandboxBusy(SandboxStartupError):
-    """No cell came free within `queue_sec`, or the queue is full."""
+    """No cell came free within `queue_sec`, or the queue is full; or there are as many sessions
+    (`sessions`) as there may be (`capacity`), for which nobody waits.
+    """
 
     queued: int | None = None
     capacity: int | None = None
     waited_sec: float | None = None
+    sessions: int | None = None
 
 
 class SessionBusy(SandboxStartupError):

@@ -46,6 +46,8 @@ def from_core(error: _core.Error, *, pool: Any = None, building: bool = False) -
         given["queued"] = int(figures["queued"])
         given["capacity"] = int(figures["capacity"])
         given["waited_sec"] = figures["waited_sec"]
+        if "sessions" in figures:
+            given["sessions"] = int(figures["sessions"])
     if error.may_have_run and not given["hint"]:
         given["hint"] = "the call may have run: repeat it only if that does no harm"
     kind = kinds.get(code, SandboxStartupError)

@@ -90,6 +90,8 @@ class Usage(_Record):
     largest of them; the audit log has what the warden measured.
     `enforcement`: how the limits are enforced on this host. `suggested`: keywords with which the
     call may get further, where a limit ended it: `f.options(**usage.suggested)`.
+    `background_cpu_sec`: of a session, the CPU time that its processes used while no call ran,
+    measured outside, since a call last said so.
     """
 
     __slots__ = (
@@ -100,6 +102,7 @@ class Usage(_Record):
         "enforcement",
         "source",
         "suggested",
+        "background_cpu_sec",
     )
 
     def __init__(
@@ -111,6 +114,7 @@ class Usage(_Record):
         enforcement: str = "",
         source: str = "cell",
         suggested: dict[str, Any] | None = None,
+        background_cpu_sec: float = 0.0,
     ) -> None:
         self.wall_sec = wall_sec
         self.cpu_sec = cpu_sec
@@ -119,6 +123,7 @@ class Usage(_Record):
         self.enforcement = enforcement
         self.source = source
         self.suggested = {} if suggested is None else suggested
+        self.background_cpu_sec = background_cpu_sec
 
 
 class NetworkRecord(dict[str, Any]):

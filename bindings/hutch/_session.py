@@ -24,7 +24,7 @@ from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
 from hutch._calls.target import GENERATOR, FunctionTarget, Target
 from hutch._carry import arguments
 from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
-from hutch._errors import SandboxError, SandboxStartupError, SessionBusy
+from hutch._errors import AgentUnavailable, SandboxError, SandboxStartupError, SessionBusy
 from hutch._faults import from_core
 from hutch._options.checks import _optional_sec, _text, quoted
 from hutch._options.keywords import with_keywords
@@ -423,7 +423,7 @@ class Session:
             return result
 
         def first(connection: Connection, pool: PreparedPool) -> _core.CallResult:
-            self._core = connection.client.session(pool.key, self._idle_ms)
+            self._core = connection.client.session(pool.key, self._idle_ms, self.id)
             self._pool = pool
             return call(self._core)
 
@@ -436,6 +436,8 @@ class Session:
                 except _core.Error as error:
                     raise from_core(error) from None
         except SandboxError as error:
+            if isinstance(error, AgentUnavailable) and self._core is not None and self._core.over:
+                self._closed = self._closed or "its agent is gone"
             self._note_end()
             if error.outcome is None:
                 ran = isinstance(error, SandboxStartupError) and error.may_have_run

@@ -33,8 +33,11 @@ void Warden::OnArm(const FrameHeader& header) {
   if (slot == nullptr) return;  // it has just ended: kCellExit is on its way
   Cell& cell = slot->cell;
   if (cell.kept && header.a == kBetweenCalls) {
-    cell.between = true;
     cell.armed_us = NowUs();
+    if (!std::exchange(cell.between, true)) {
+      SampleCell(static_cast<int>(slot - slots_), cell.armed_us);
+      cell.between_cpu_us = cell.used_cpu_us;
+    }
     cell.deadline_us = 0;
     cell.cpu_limit_us = 0;
     cell.result_kb = 0;
@@ -59,7 +62,14 @@ void Warden::OnArm(const FrameHeader& header) {
 // A call of a kept cell begins: what the cell has taken until now is not the call's.
 void Warden::BeginCall(Slot* slot) {
   Cell& cell = slot->cell;
-  SampleCell(static_cast<int>(slot - slots_), cell.armed_us);
+  const int number = static_cast<int>(slot - slots_);
+  SampleCell(number, cell.armed_us);
+  FrameHeader background;
+  background.kind = FrameKind::kBackground;
+  background.a = static_cast<uint32_t>(number);
+  background.id = cell.id;
+  background.b = cell.used_cpu_us - std::min(cell.used_cpu_us, cell.between_cpu_us);
+  Report(background);
   cell.base_cpu_us = cell.used_cpu_us;
   cell.cpu_us = 0;
   cell.peak_kb = 0;

@@ -3,6 +3,7 @@
 // The warden's slots and cells.
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -14,6 +15,7 @@
 #include "images/warden/clock.h"
 #include "images/warden/measure.h"
 #include "images/warden/warden.h"
+#include "images/warden/write_file.h"
 
 namespace hutch {
 namespace {
@@ -186,6 +188,8 @@ void Warden::OnCellReady(int number, pid_t user) {
   Cell& cell = slots_[number].cell;
   cell.state = CellState::kReady;
   if (!single_cell_) cell.user = static_cast<int>(syscall(SYS_pidfd_open, user, 0));
+  cell.user_pid = user;
+  if (cell.kept) EndUserFirst(cell);
   FrameHeader ready =
       About(cell.kept ? FrameKind::kUserReady : FrameKind::kCellReady, number, cell.id);
   ready.b = static_cast<uint64_t>(NowUs() - cell.begun_us);
@@ -205,8 +209,11 @@ void Warden::OnKeep(const FrameHeader& header) {
   if (!single_cell_ && cell.user < 0) return Kill(&cell, kKilled);
   cell.kept = cell.between = true;
   cell.armed_us = NowUs();
+  SampleCell(static_cast<int>(slot - slots_), cell.armed_us);
+  cell.between_cpu_us = cell.used_cpu_us;
   if (single_cell_)
     return Report(About(FrameKind::kKept, static_cast<int>(slot - slots_), cell.id));
+  EndUserFirst(cell);
   FrameHeader keep;
   keep.kind = kKeepCell;
   keep.id = cell.id;
@@ -214,6 +221,14 @@ void Warden::OnKeep(const FrameHeader& header) {
     static constexpr char kText[] = "the slot does not listen";
     FailSlot(static_cast<int>(slot - slots_), errno, kText, sizeof kText - 1);
   }
+}
+
+// Where memory runs out, the kernel ends a process of the call before PID 1 and the slot, with
+// which the files of the session would go. What it forks has this from it.
+void Warden::EndUserFirst(const Cell& cell) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/oom_score_adj", cell.user_pid);
+  WriteFile(path, "900");  // slots, and what they make, have 800
 }
 
 // The user process of a kept cell has ended, and all that it left; another one is being made.
@@ -248,6 +263,7 @@ void Warden::OnUserEnd(int number, int status) {
   next.users_since_us = cell.users_since_us;
   next.spent = cell.spent;
   next.used_cpu_us = next.base_cpu_us = cell.used_cpu_us;
+  next.between_cpu_us = cell.between ? cell.between_cpu_us : cell.used_cpu_us;
   cell = next;
   slots_[number].waited_us = 0;
 }

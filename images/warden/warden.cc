@@ -28,10 +28,10 @@
 namespace hutch {
 namespace {
 
-constexpr int64_t kAgentGoneUs = 10'000'000;
-constexpr int64_t kMakingUs = 10'000'000;  // a slot or cell that takes longer hangs
-constexpr int64_t kEndingUs = 2'000'000;   // for the reports of killed cells
-constexpr int64_t kHeldUpUs = 100'000;     // a tick that is later: the machine has no time for us
+constexpr int64_t kAgentGoneUs = 9'500'000;  // all is over within ten seconds
+constexpr int64_t kMakingUs = 10'000'000;    // a slot or cell that takes longer hangs
+constexpr int64_t kEndingUs = 2'000'000;     // for the reports of killed cells
+constexpr int64_t kHeldUpUs = 100'000;       // a tick that is later: the machine has no time for us
 constexpr int kStopsAtOnce = 256;
 constexpr int64_t kBusyMs = 20;
 constexpr int64_t kIdleMs = 1000;

@@ -51,7 +51,7 @@ class Warden {
   int Run();
 
  private:
-  static constexpr int kMaxSlots = 128;
+  static constexpr int kMaxSlots = kMostSlots;
   // What epoll_data carries: a slot's number, or one of these.
   enum : uint32_t {
     kAgentEvent = 1000,
@@ -75,9 +75,11 @@ class Warden {
     int64_t armed_us = 0;     // 0: not armed
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
-    bool loading = false;  // armed for what it loads: its call is still to come
-    bool kept = false;     // it outlives its user process
-    bool between = false;  // kept, and serves no call now
+    bool loading = false;         // armed for what it loads: its call is still to come
+    bool kept = false;            // it outlives its user process
+    bool between = false;         // kept, and serves no call now
+    uint64_t between_cpu_us = 0;  // of all that it had used when that began
+    pid_t user_pid = 0;
     uint64_t users_ended = 0;
     int users = 0;  // of those, since:
     int64_t users_since_us = 0;
@@ -155,6 +157,7 @@ class Warden {
   uint64_t Configured(const char* key, uint64_t otherwise) const;
   void OnArm(const FrameHeader& header);
   void OnKeep(const FrameHeader& header);
+  static void EndUserFirst(const Cell& cell);
   void Pong();
   void Report(const FrameHeader& header, const void* payload = nullptr, size_t size = 0);
   void Flush();

@@ -143,6 +143,9 @@ void FakeWardens::Run(const Warden& warden, const std::string& socket_path,
       case FrameKind::kArm:
         ++armed;
         break;
+      case FrameKind::kKeep:
+        SendFrame(socket, {.kind = FrameKind::kKept, .id = header.id});
+        break;
       case FrameKind::kKill: {
         const auto found = cells.find(header.id);
         if (found == cells.end()) break;
