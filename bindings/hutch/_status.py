@@ -36,6 +36,7 @@ class PoolStatus(TypedDict):
     ready: int  # cells that are parked
     depth: int  # how many are to be parked, as the rate of calls is
     leased: int  # cells that a client holds, in use or ahead of a call
+    sessions: int  # of those, which are sessions
     waiting: int  # calls in the queue
     calls: int  # that ended
     outcomes: dict[str, int]  # of those: by status, limits as "limit:memory"
@@ -67,6 +68,8 @@ class Status(_Running, total=False):
     calls: int
     clients: int
     leases: int
+    sessions: int  # that are open
+    sessions_max: int  # that may be open at once; 0: no bound
     spares: int  # workers started ahead for no pool yet
     builds: int
     builds_failed: int
@@ -95,6 +98,31 @@ async def status_aio() -> Status:
     import asyncio
 
     return await asyncio.to_thread(status)
+
+
+class SessionStatus(TypedDict):
+    """One open session, of any process that uses the agent. Times are in seconds."""
+
+    id: str  # as `Session.id`
+    lease: int  # the agent's own number for it, as in its log
+    uid: int  # of the process that has it, as it says itself
+    pid: int
+    worker: str  # name of its container
+    pool: str  # the first digits of its key
+    age_sec: float
+    unused_sec: float  # since its last call ended, at most a second off; 0 while one runs
+    idle_sec: float | None  # after so long without use it is ended; None: never
+    calls: int  # that ended: code, names, files
+    state: str  # "starting" "running" "idle" "ending"
+
+
+def sessions() -> list[SessionStatus]:
+    """The sessions that are open, the oldest first; [] where no agent runs. Starts nothing.
+
+    Raises SandboxError where an agent runs and does not answer within 10 s.
+    """
+    found: list[SessionStatus] = json.loads(_asked(lambda client: client.sessions()) or "[]")
+    return found
 
 
 def metrics() -> str:

@@ -88,6 +88,7 @@ def _dispatch(options: argparse.Namespace) -> int:
         "doctor": commands.doctor,
         "run": commands.run,
         "ps": commands.ps,
+        "sessions": commands.sessions,
         "metrics": commands.metrics,
         "env": commands.env,
         "agent": commands.agent,
@@ -150,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     commands.add_parser("ps", parents=[common], help="pools and workers")
+    commands.add_parser("sessions", parents=[common], help="sessions that are open")
     status = commands.add_parser("status", parents=[common], help="pools and their calls, once")
     status.add_argument("--watch", "-w", action="store_true", help="repeat every second")
     top = commands.add_parser("top", parents=[common], help="the same as status --watch")

@@ -192,6 +192,7 @@ def _exit_code(outcome: Any) -> int:
 
 def ps(options: argparse.Namespace) -> int:
     import hutch
+    from hutch.cli.top import open_sessions
 
     status = hutch.status()
     if options.json:
@@ -203,12 +204,39 @@ def ps(options: argparse.Namespace) -> int:
     uptime = int(float(status.get("uptime_sec", 0)))
     print(
         f"agent {status.get('version', '')}, up {uptime} s, {status.get('calls', 0)} calls, "
-        f"{status.get('clients', 0)} clients; limits: {status.get('enforcement', '')}"
+        f"{status.get('clients', 0)} clients; {open_sessions(status)}; "
+        f"limits: {status.get('enforcement', '')}"
     )
     pools = status.get("pools", [])
     if pools:
-        columns = "requirements memory_mb calls ready leased waiting workers last_failure".split()
+        columns = (
+            "requirements memory_mb calls ready leased sessions waiting workers last_failure"
+        ).split()
         _print_table(sorted(pools, key=lambda pool: -pool.get("calls", 0)), columns)
+    return 0
+
+
+def sessions(options: argparse.Namespace) -> int:
+    from hutch import _status
+
+    found = _status.sessions()
+    if options.json:
+        _print_json(found)
+    elif not found:
+        print("no sessions are open")
+    else:
+        rows = [
+            {
+                **one,
+                "session": one["id"][:8],
+                "age": f"{one['age_sec']:.0f} s",
+                "unused": f"{one['unused_sec']:.0f} s",
+                "ends after": "-" if one["idle_sec"] is None else f"{one['idle_sec']:.0f} s",
+            }
+            for one in found
+        ]
+        columns = ["session", "lease", "pid", "worker", "age", "unused", "ends after", "calls"]
+        _print_table(rows, [*columns, "state"])
     return 0
 
 

@@ -18,7 +18,8 @@ from hutch._status import PoolStatus, Status, status
 
 PERIOD_SEC = 1.0
 _COLUMNS = (
-    "environment workers slots parked leased waiting calls calls/s hit p50_ms p99_ms last_failure"
+    "environment workers slots parked leased sessions waiting calls calls/s hit p50_ms p99_ms "
+    "last_failure"
 ).split()
 _WIDEST = 40  # characters of a text in a column
 
@@ -91,8 +92,14 @@ def headline(now: Status) -> str:
     return (
         f"agent {escape(now.get('version', ''))}, up {now.get('uptime_sec', 0):.0f} s, "
         f"{now.get('memory_bytes', 0) / 1e6:.1f} MB; {now.get('calls', 0)} calls, {rate:.1f} a "
-        f"second; {now.get('clients', 0)} clients; {now.get('builds', 0)} environments built"
+        f"second; {now.get('clients', 0)} clients; {open_sessions(now)}; "
+        f"{now.get('builds', 0)} environments built"
     )
+
+
+def open_sessions(now: Status) -> str:
+    most = now.get("sessions_max", 0)
+    return f"{now.get('sessions', 0)}{f' of {most}' if most else ''} sessions"
 
 
 def rows(now: Status) -> list[list[str]]:
@@ -109,6 +116,7 @@ def _row(pool: PoolStatus) -> list[str]:
         str(pool["slots"]),
         str(pool["ready"]),
         str(pool["leased"]),
+        str(pool["sessions"]),
         str(pool["waiting"]),
         str(pool["calls"]),
         f"{pool['calls_per_sec']:.1f}",
