@@ -11,6 +11,8 @@
 namespace hutch {
 namespace {
 
+constexpr auto kInterruptPeriod = std::chrono::milliseconds(20);  // of one call
+
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
@@ -71,7 +73,14 @@ void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
 }
 
 void SessionLeases::OnInterrupt(const Peer& peer, const Interrupt& interrupt) {
-  if (FindOf(peer, interrupt.lease) == nullptr) return;
+  Session* session = FindOf(peer, interrupt.lease);
+  if (session == nullptr) return;
+  // However often a client asks: the warden has others to serve.
+  const Clock::time_point now = Clock::now();
+  if (session->interrupted == interrupt.call && now < session->interrupted_at + kInterruptPeriod)
+    return;
+  session->interrupted = interrupt.call;
+  session->interrupted_at = now;
   if (Pool* pool = context_.pools.Find(context_.book.Find(interrupt.lease)->pool))
     pool->InterruptUser(interrupt.lease, interrupt.user, interrupt.call);
 }
@@ -88,8 +97,11 @@ void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport&
   if (lease == nullptr || found == sessions_.end()) return;
   switch (event) {
     case SessionEvent::kKept:
-      if (const uint64_t request = std::exchange(found->second.keep_request, 0))
-        context_.peers.Send(lease->peer, Answer{request, ""});
+    case SessionEvent::kKeptOnce:
+      if (const uint64_t request = std::exchange(found->second.keep_request, 0)) {
+        const std::string how = event == SessionEvent::kKept ? "" : kEndsWithUser;
+        context_.peers.Send(lease->peer, Answer{request, how});
+      }
       return;
     case SessionEvent::kUserExit:
       found->second.armed = false;

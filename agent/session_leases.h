@@ -66,7 +66,9 @@ class SessionLeases {
   struct Session {
     std::string id{};
     uint64_t keep_request = 0;  // 0: answered
-    Clock::duration idle{};     // 0: for ever
+    uint32_t interrupted = 0;   // the call that was, the last one
+    Clock::time_point interrupted_at{};
+    Clock::duration idle{};  // 0: for ever
     Clock::time_point since{};
     Clock::time_point used{};
     uint32_t uses = 0;   // the client's count when it was last read

@@ -170,7 +170,9 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("started", [](const PySession& s) { return s.session().started(); })
       .def_property_readonly("over", [](const PySession& s) { return s.session().over(); })
       .def_property_readonly("restarts", [](const PySession& s) { return s.session().restarts(); })
-      .def_property_readonly("worker", [](const PySession& s) { return s.session().worker(); });
+      .def_property_readonly("worker", [](const PySession& s) { return s.session().worker(); })
+      .def_property_readonly("restartable",
+                             [](const PySession& s) { return s.session().restartable(); });
 
   py::class_<PyClient>(m, "Client")
       .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)

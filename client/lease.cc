@@ -24,6 +24,7 @@ constexpr auto kSlowAfter = std::chrono::milliseconds(5);
 constexpr auto kMostLoading = std::chrono::seconds(1);
 constexpr auto kSlowLoading = std::chrono::milliseconds(15);  // the cell reports 20 ms and more
 constexpr auto kInterruptGrace = std::chrono::milliseconds(300);
+constexpr auto kResumeAfter = std::chrono::milliseconds(50);
 constexpr auto kSlice = std::chrono::milliseconds(250);
 constexpr size_t kReadChunk = 64 * 1024;
 constexpr size_t kMaxLent = 4;  // segments lent as they are: a cell takes 8 descriptors with a call
@@ -140,6 +141,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   interrupted_ = false;
   timeout_ms_ = request.limits.timeout_ms;
   stopped_at_.reset();
+  agent_stopped_ = false;
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
@@ -237,6 +239,7 @@ void Lease::Fill(pollfd* polled) const {
 }
 
 Clock::time_point Lease::due() const {
+  if (agent_stopped_) return std::min(deadline_, resumed_at_ + kResumeAfter);
   return reported_slow_ ? deadline_ : std::min(deadline_, sent_ + kSlowAfter);
 }
 
@@ -278,6 +281,7 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
     outcome_ = End(interrupted_ ? interrupted_as_ : CallStatus::kTimedOut, output);
     return true;
   }
+  if (agent_stopped_ && now - resumed_at_ >= kResumeAfter) ResumeAtAgent(now, slow);
   if (!reported_slow_ && now - sent_ >= kSlowAfter) {
     reported_slow_ = true;
     slow();
@@ -440,16 +444,23 @@ void Lease::SetClock(bool stop, const std::function<void()>& slow) {
   const bool is_stopped = stopped_at_.has_value();
   if (stop == is_stopped || interrupted_ || deadline_ == Clock::time_point::max()) return;
   const Clock::time_point now = Clock::now();
-  if (stop) {
-    stopped_at_ = now;
-    timeout_ms_ = static_cast<uint64_t>(kYear.count());
-  } else {
+  if (!stop) {
     deadline_ += now - *stopped_at_;
     stopped_at_.reset();
-    timeout_ms_ = static_cast<uint64_t>(std::max<int64_t>(
-        1, std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now).count()));
+    resumed_at_ = now;
+    return;
   }
+  stopped_at_ = now;
+  if (std::exchange(agent_stopped_, true)) return;
+  timeout_ms_ = static_cast<uint64_t>(kYear.count());
   reported_slow_ = true;
+  slow();
+}
+
+void Lease::ResumeAtAgent(Clock::time_point now, const std::function<void()>& slow) {
+  agent_stopped_ = false;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now);
+  timeout_ms_ = static_cast<uint64_t>(std::max<int64_t>(1, left.count()));
   slow();
 }
 

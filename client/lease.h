@@ -235,6 +235,7 @@ class Lease {
   std::optional<CallStatus> OnSaid(const FrameHeader& header, std::string_view payload,
                                    const CallRequest& request, const std::function<void()>& slow);
   void SetClock(bool stop, const std::function<void()>& slow);
+  void ResumeAtAgent(Clock::time_point now, const std::function<void()>& slow);
   // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
   bool GiveUp(CallStatus status);
   void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
@@ -254,7 +255,11 @@ class Lease {
   Clock::time_point deadline_;
   uint64_t timeout_ms_ = 0;
   std::optional<Clock::time_point> stopped_at_;  // since when its clock stands
-  bool quick_ = false;                           // as its last call was
+  // The agent was told that it stands, and is told that it goes on when it has gone on for a while:
+  // code that calls one tool after another costs no message for each.
+  bool agent_stopped_ = false;
+  Clock::time_point resumed_at_;
+  bool quick_ = false;  // as its last call was
   bool restarted_ = false;
   bool reported_slow_ = false;
   bool hung_up_ = false;

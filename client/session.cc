@@ -123,9 +123,12 @@ bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
   parts_.users.Expect(lease);
   const uint64_t request = parts_.connection.NextRequest();
   try {
-    parts_.connection.Converse(
-        hutch::Keep{request, lease, idle_ms_, id_}, request, Clock::now() + kKeepPatience, hooks,
-        [](ReceivedMessage& received) { return std::holds_alternative<Answer>(received.message); });
+    parts_.connection.Converse(hutch::Keep{request, lease, idle_ms_, id_}, request,
+                               Clock::now() + kKeepPatience, hooks, [&](ReceivedMessage& received) {
+                                 const auto* answer = std::get_if<Answer>(&received.message);
+                                 restartable_ = answer != nullptr && answer->text != kEndsWithUser;
+                                 return answer != nullptr;
+                               });
   } catch (const Error& error) {
     parts_.users.Forget(lease);
     parts_.leases.GiveUp(lease, Ending::kNoCall);

@@ -90,6 +90,7 @@ class Session {
   bool over() const { return over_; }              // its cell is gone, for whatever reason
   uint64_t restarts() const { return restarts_; }  // user processes that have ended
   const std::string& worker() const { return worker_; }
+  bool restartable() const { return restartable_; }  // else a user process's end is the session's
 
  private:
   void Start(const CallRequest& request, const CallHooks& hooks);
@@ -114,6 +115,7 @@ class Session {
   Clock::duration unannounced_{};
   bool announced_ = false;  // a call was, since such time was last reported
   bool over_ = false;
+  bool restartable_ = true;
 };
 
 }  // namespace hutch

@@ -148,7 +148,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kCellExit:
       return cells_.OnCellExit(header.id, payload);
     case FrameKind::kKept:
-      return cells_.OnKept(header.id);
+      return cells_.OnKept(header.id, header.b == 0);
     case FrameKind::kUserExit:
       return cells_.OnUserExit(header.id, payload);
     case FrameKind::kUserReady:

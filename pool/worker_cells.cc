@@ -194,11 +194,11 @@ void WorkerCells::OnCellExit(uint64_t id, std::string_view payload) {
   owner_.OnCellGone(id, report);
 }
 
-void WorkerCells::OnKept(uint64_t id) {
+void WorkerCells::OnKept(uint64_t id, bool restartable) {
   const auto cell = cells_.find(id);
   if (cell == cells_.end() || !cell->second.keeping)
     return owner_.GiveUp("the warden kept an unexpected cell");
-  owner_.OnSessionEvent(id, SessionEvent::kKept, {});
+  owner_.OnSessionEvent(id, restartable ? SessionEvent::kKept : SessionEvent::kKeptOnce, {});
 }
 
 void WorkerCells::OnUserExit(uint64_t id, std::string_view payload) {

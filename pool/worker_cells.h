@@ -27,6 +27,7 @@ namespace hutch {
 // What happens to a cell that is kept for a session.
 enum class SessionEvent {
   kKept,        // it outlives its user process from now on
+  kKeptOnce,    // it serves one call after another, and ends with its user process
   kUserExit,    // its user process has ended, and every other one with it
   kUserReady,   // it has another one
   kBackground,  // what it did between two calls was measured
@@ -105,7 +106,7 @@ class WorkerCells {
   void OnSlotGone(uint32_t slot);
   void OnCellReady(uint64_t cell);
   void OnCellExit(uint64_t cell, std::string_view payload);
-  void OnKept(uint64_t cell);
+  void OnKept(uint64_t cell, bool restartable);
   void OnUserExit(uint64_t cell, std::string_view payload);
   void OnUserReady(uint64_t cell);
   void OnBackground(uint64_t cell, uint64_t cpu_us);

@@ -116,7 +116,7 @@ TEST_F(WorkerCellsTest, AKeptCellOutlivesItsUserProcesses) {
   EXPECT_EQ(orders_.back().kind, FrameKind::kKeep);
   cells_->Keep(cell);
   EXPECT_EQ(std::ranges::count(orders_, FrameKind::kKeep, &FrameHeader::kind), 1);
-  cells_->OnKept(cell);
+  cells_->OnKept(cell, true);
   for (uint64_t user = 0; user < 3; ++user) {
     cells_->RestartUser(cell, user);
     EXPECT_EQ(orders_.back().b, user);
@@ -142,7 +142,7 @@ TEST_F(WorkerCellsTest, EveryReportOfASessionThatFitsNoOrderEndsTheWorker) {
     EXPECT_NE(why_, "");
     Begin();
   };
-  after(false, [this](uint64_t cell) { cells_->OnKept(cell); });
+  after(false, [this](uint64_t cell) { cells_->OnKept(cell, true); });
   after(false, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({})); });
   after(true, [this](uint64_t cell) { cells_->OnUserReady(cell); });
   after(true, [this](uint64_t cell) { cells_->OnUserExit(cell + 1, Bytes({})); });

@@ -130,7 +130,8 @@
 // kSlotReady   a = slot
 // kCellReady   a = slot, id = cell id, b = microseconds it took to make
 // kCellExit    a = slot, id = cell id, payload = CellReport
-// kKept        a = slot, id = cell id: as kKeep asked
+// kKept        a = slot, id = cell id: as kKeep asked; b = 1: its user process cannot be replaced, and
+//     ends the cell
 // kUserExit    a = slot, id = cell id, payload = CellReport: the user process of a kept cell has ended
 // kUserReady   a = slot, id = cell id: it has another one, b = microseconds it took to make
 // kBackground  a = slot, id = cell id, of a kept cell: its processes took b microseconds of CPU time between

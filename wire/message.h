@@ -177,6 +177,8 @@ struct Keep {
   uint64_t idle_ms = 0;
   std::string id{};  // the session's, for lists and the audit log; at most kMaxSessionId bytes
 };
+inline constexpr char kEndsWithUser[] =
+    "once";        // answer to Keep: the cell ends with its user process
 struct Executed {  // a call of a kept lease is over; its limits hold no more
   uint64_t lease = 0;
   CallStats note;

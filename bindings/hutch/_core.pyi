@@ -174,6 +174,7 @@ class Session:
     started: bool
     over: bool  # its cell is gone
     restarts: int  # interpreters that have ended
+    restartable: bool  # an interpreter that ends is replaced; else its end is the session's
     worker: str
 
     def call(

@@ -268,11 +268,20 @@ class Session:
                 self._is_new = True
                 self._note_restart()
                 return
+            if self._core.started and not self._core.restartable:
+                raise SandboxStartupError(
+                    "this session's interpreter cannot be replaced: its container is its sandbox",
+                    hint="reset(files=True) begins anew, without its files",
+                    may_have_run=False,
+                )
             self._core.restart()
             self._note_end()
 
     def info(self) -> dict[str, Any]:
-        """`id`, `started`, `closed` ("" or why), `restarts`, `execs`, `worker_id`, `cwd`."""
+        """`id`, `started`, `closed` ("" or why), `restarts`, `execs`, `worker_id`, `cwd`, and
+        `restartable`: whether an interpreter that ends is replaced, else its end is the session's
+        (None: not started).
+        """
         core = self._core
         return {
             "id": self.id,
@@ -282,6 +291,7 @@ class Session:
             "execs": self._number,
             "worker_id": "" if core is None else core.worker,
             "cwd": self._cwd,
+            "restartable": core.restartable if core is not None and core.started else None,
         }
 
     def close(self) -> None:

@@ -211,8 +211,11 @@ void Warden::OnKeep(const FrameHeader& header) {
   cell.armed_us = NowUs();
   SampleCell(static_cast<int>(slot - slots_), cell.armed_us);
   cell.between_cpu_us = cell.used_cpu_us;
-  if (single_cell_)
-    return Report(About(FrameKind::kKept, static_cast<int>(slot - slots_), cell.id));
+  if (single_cell_) {
+    FrameHeader kept = About(FrameKind::kKept, static_cast<int>(slot - slots_), cell.id);
+    kept.b = 1;
+    return Report(kept);
+  }
   EndUserFirst(cell);
   FrameHeader keep;
   keep.kind = kKeepCell;
