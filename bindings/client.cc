@@ -297,6 +297,16 @@ CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const
       cancel);
 }
 
+py::object PySession::Exchange(const py::bytes& answer) {
+  const auto sent = answer.cast<std::string>();
+  const std::optional<Question> asked = [&] {
+    const py::gil_scoped_release no_gil;
+    return session_->Exchange(sent);
+  }();
+  if (!asked) return py::none();
+  return py::make_tuple(py::bytes(asked->data), asked->body_size);
+}
+
 void PySession::Settle() {
   const py::gil_scoped_release no_gil;
   session_->Settle();

@@ -144,6 +144,8 @@ class PySession {
   // `dialogue(asks, data, body size, stop_clock) -> bytes or None`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                   const py::object& dialogue);
+  // (data, body size) of what is asked next, or None: see Lease::Exchange().
+  py::object Exchange(const py::bytes& answer);
   void Settle();
   void Interrupt() { session_->Interrupt(); }
   bool Restart();

@@ -87,6 +87,8 @@ PYBIND11_MODULE(_core, m) {
 
   py::class_<FunctionBlob>(m, "Function")
       .def(py::init<py::bytes>())
+      .def_property_readonly("data",
+                             [](const FunctionBlob& f) { return py::bytes(f.blob.bytes()); })
       .def_property_readonly("sha256", [](const FunctionBlob& f) { return Hex(f.digest); });
 
   py::class_<SharedMemory>(m, "SharedMemory", py::buffer_protocol())
@@ -162,6 +164,7 @@ PYBIND11_MODULE(_core, m) {
           py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
           py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
           py::arg("begun") = 0.0, py::arg("dialogue") = py::none())
+      .def("exchange", &PySession::Exchange)
       .def("settle", &PySession::Settle)
       .def("interrupt", &PySession::Interrupt)
       .def("restart", &PySession::Restart)

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <utility>
 
 #include "client/trace.h"
 #include "wire/channel.h"
@@ -196,38 +198,82 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   return false;
 }
 
+struct Lease::Wait {
+  const CallRequest& request;
+  const CallHooks& hooks;
+  const std::function<void()>& slow;
+  const std::function<bool(bool hung_up)>& lost;
+  Clock::time_point ask_again;
+  int cancel_fd;
+  bool over = false;                     // decided in Exchange()
+  std::exception_ptr failure = nullptr;  // why, if the protocol was broken
+};
+
 CallOutcome Lease::Await(const CallRequest& request, const CallHooks& hooks,
                          const std::function<void()>& slow,
                          const std::function<bool(bool hung_up)>& lost) {
-  Clock::time_point ask_again = sent_ + kSlice;
+  Wait wait{request, hooks, slow, lost, sent_ + kSlice, hooks.cancel_fd};
+  wait_ = &wait;
+  const struct End {
+    Wait*& of;
+    ~End() { of = nullptr; }
+  } end{wait_};
+  while (!Round(wait)) {
+  }
+  return Take();
+}
+
+bool Lease::Round(Wait& wait) {
+  const auto end = [&](CallStatus status) {
+    outcome_ = End(status, wait.hooks.output);
+    return true;
+  };
   // By the clock, not when no descriptor is ready: a cell that prints or sends frames without end
   // would prevent it.
   const auto interrupted = [&](bool now) {
-    if (!hooks.interrupted || (!now && Clock::now() < ask_again)) return false;
-    ask_again = Clock::now() + kSlice;
-    return hooks.interrupted();
+    if (!wait.hooks.interrupted || (!now && Clock::now() < wait.ask_again)) return false;
+    wait.ask_again = Clock::now() + kSlice;
+    return wait.hooks.interrupted();
   };
   pollfd polled[kPolled + 1];
-  polled[kPolled] = {hooks.cancel_fd, POLLIN, 0};
-  for (;;) {
-    Fill(polled);
-    const Clock::duration left = std::min<Clock::duration>(due() - Clock::now(), kSlice);
-    const auto ns =
-        std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
-    const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
-    const int ready = ::ppoll(polled, kPolled + 1, &timeout, nullptr);
-    if (ready < 0 && errno != EINTR) ThrowErrno("poll");
-    if (interrupted(ready < 0) && GiveUp(CallStatus::kInterrupted))
-      return End(CallStatus::kInterrupted, hooks.output);
-    if (ready < 0) continue;
-    if (polled[kPolled].revents != 0) {
-      if (GiveUp(CallStatus::kCancelled)) return End(CallStatus::kCancelled, hooks.output);
-      polled[kPolled].fd = -1;
-    }
-    if (Step(request, polled, hooks.output, slow)) return Take();
-    if (ready == 0 && reported_slow_ && lost && lost(hung_up_))
-      return End(CallStatus::kEnded, hooks.output);
+  polled[kPolled] = {wait.cancel_fd, POLLIN, 0};
+  Fill(polled);
+  const Clock::duration left = std::min<Clock::duration>(due() - Clock::now(), kSlice);
+  const auto ns =
+      std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
+  const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
+  const int ready = ::ppoll(polled, kPolled + 1, &timeout, nullptr);
+  if (ready < 0 && errno != EINTR) ThrowErrno("poll");
+  if (interrupted(ready < 0) && GiveUp(CallStatus::kInterrupted))
+    return end(CallStatus::kInterrupted);
+  if (ready < 0) return false;
+  if (polled[kPolled].revents != 0) {
+    if (GiveUp(CallStatus::kCancelled)) return end(CallStatus::kCancelled);
+    wait.cancel_fd = -1;
   }
+  if (Step(wait.request, polled, wait.hooks.output, wait.slow)) return true;
+  return ready == 0 && reported_slow_ && wait.lost && wait.lost(hung_up_) &&
+         end(CallStatus::kEnded);
+}
+
+std::optional<Question> Lease::Exchange(const std::string& answer) {
+  if (wait_ == nullptr || wait_->over) return std::nullopt;
+  Wait& wait = *wait_;
+  asked_.reset();
+  exchanges_ = true;
+  try {
+    SetClock(false, wait.slow);
+    if (const auto end = SendAnswer(answer, wait.request)) {
+      outcome_.status = *end;
+      wait.over = true;
+    }
+    while (!asked_ && !wait.over) wait.over = Round(wait);
+  } catch (const Error&) {
+    wait.failure = std::current_exception();
+    wait.over = true;
+  }
+  exchanges_ = false;
+  return std::exchange(asked_, std::nullopt);
 }
 
 void Lease::Fill(pollfd* polled) const {
@@ -480,23 +526,32 @@ std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_v
   if (said_bytes_ > limit && !request.streams) return CallStatus::kTooLarge;
   const std::string data = in_parts ? std::exchange(parts_, {}) : std::string(payload);
   const bool asks = header.kind == FrameKind::kAsk;
+  if (asks && exchanges_) {
+    asked_ = Question{data, header.a};
+    return std::nullopt;
+  }
   const std::optional<std::string> answer =
       (*request.dialogue)(asks, data, header.a, [&](bool stop) { SetClock(stop, slow); });
+  if (wait_ != nullptr && wait_->failure) std::rethrow_exception(wait_->failure);
+  if (wait_ != nullptr && wait_->over) return outcome_.status;
   SetClock(false, slow);
   if (!answer) return CallStatus::kInterrupted;
-  if (!asks) return std::nullopt;
-  FrameHeader reply{.kind = FrameKind::kAnswer, .id = call_id_, .b = header.b};
-  iovec parts[] = {{&reply, sizeof reply}, {const_cast<char*>(answer->data()), answer->size()}};
-  if (answer->size() <= kMaxPayload) {
+  return asks ? SendAnswer(*answer, request) : std::nullopt;
+}
+
+std::optional<CallStatus> Lease::SendAnswer(const std::string& answer, const CallRequest& request) {
+  FrameHeader reply{.kind = FrameKind::kAnswer, .id = call_id_, .b = said_};
+  iovec parts[] = {{&reply, sizeof reply}, {const_cast<char*>(answer.data()), answer.size()}};
+  if (answer.size() <= kMaxPayload) {
     SendDatagram(socket_.get(), parts);
     return std::nullopt;
   }
   // Memory of the host that the cell holds for as long as it likes, unmapped: no size of its
   // processes shows that.
-  answer_bytes_ += answer->size();
+  answer_bytes_ += answer.size();
   if (request.limits.memory_bytes != 0 && answer_bytes_ > request.limits.memory_bytes)
     return CallStatus::kOutOfMemory;
-  const Fd memfd = MakeSealedMemfd("hutch-answer", answer->data(), answer->size());
+  const Fd memfd = MakeSealedMemfd("hutch-answer", answer.data(), answer.size());
   const int descriptor = memfd.get();
   SendDatagram(socket_.get(), {parts, 1}, {&descriptor, 1});
   return std::nullopt;

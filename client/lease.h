@@ -62,6 +62,12 @@ using StopClock = std::function<void(bool stop)>;
 using Dialogue = std::function<std::optional<std::string>(
     bool asks, const std::string& data, size_t body_size, const StopClock& stop_clock)>;
 
+// What a call asks, as a Dialogue is told.
+struct Question {
+  std::string data;
+  size_t body_size = 0;
+};
+
 struct CallRequest {
   std::string_view meta;
   const Blob* function = nullptr;
@@ -209,6 +215,11 @@ class Lease {
                     const std::function<void()>& slow,
                     const std::function<bool(bool hung_up)>& lost = nullptr);
 
+  // Within `request.dialogue`, on its thread, while what the cell asks is open and Await() waits:
+  // sends this answer, and waits for what is asked next, which is open from then on; a clock that
+  // was stopped goes on. nullopt: the call is over, and what the dialogue returns is not sent.
+  std::optional<Question> Exchange(const std::string& answer);
+
   // ---- Await in steps, for a thread that waits for many calls. REQUIRES: Send() returned true.
   static constexpr size_t kPolled = 3;
   void Fill(pollfd* polled) const;  // kPolled descriptors to be polled
@@ -229,6 +240,9 @@ class Lease {
   CallOutcome End(CallStatus status, const OutputHook& output);
 
  private:
+  struct Wait;  // of Await()
+  // Polls once. True when the outcome is decided.
+  bool Round(Wait& wait);
   // True when `outcome` is decided.
   bool OnFrame(CallOutcome& outcome, const CallRequest& request, const std::function<void()>& slow);
   // What became of the call, if it is to end.
@@ -236,6 +250,7 @@ class Lease {
                                    const CallRequest& request, const std::function<void()>& slow);
   void SetClock(bool stop, const std::function<void()>& slow);
   void ResumeAtAgent(Clock::time_point now, const std::function<void()>& slow);
+  std::optional<CallStatus> SendAnswer(const std::string& answer, const CallRequest& request);
   // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
   bool GiveUp(CallStatus status);
   void TakePart(const FrameHeader& header, std::string_view payload, uint64_t most);
@@ -278,6 +293,9 @@ class Lease {
   uint64_t said_ = 0;        // frames of the call's dialogue
   uint64_t said_bytes_ = 0;  // and their size
   uint64_t answer_bytes_ = 0;
+  Wait* wait_ = nullptr;
+  bool exchanges_ = false;  // what is asked goes to Exchange()
+  std::optional<Question> asked_;
 };
 
 }  // namespace hutch

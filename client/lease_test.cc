@@ -606,12 +606,71 @@ TEST_F(LeaseTest, ACallMaySayOnlyWhatItsCallerListensTo) {
   const CallOutcome outcome = RunAgainst([&](Cell& cell) {
     cell.Send(Asking(1, FrameKind::kSay), "x");
     cell.Send(Asking(2), "y");
-    answer = cell.Receive().payload;
+    answer = cell.Receive()->payload;
     cell.Reply(FrameKind::kResult, "x");
   });
   EXPECT_EQ(outcome.status, CallStatus::kReturned);
   EXPECT_EQ(heard, (std::vector<std::pair<bool, std::string>>{{false, "x"}, {true, "y"}}));
   EXPECT_EQ(answer, "answer");
+}
+
+TEST_F(LeaseTest, AnAnswerMayBeExchangedForTheNextQuestion) {
+  std::vector<std::string> heard;
+  const Dialogue dialogue = [&](bool asks, const std::string& data, size_t, const StopClock&) {
+    heard.push_back(data);
+    if (!asks) return std::optional<std::string>("");
+    const std::optional<Question> next = lease_->Exchange("first");
+    EXPECT_TRUE(next);
+    heard.push_back(next ? next->data : "");
+    return std::optional<std::string>("second");
+  };
+  request_.dialogue = &dialogue;
+  std::vector<std::pair<uint64_t, std::string>> answers;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    const auto take = [&] {
+      const auto received = cell.Receive();
+      if (received) answers.emplace_back(received->header.b, received->payload);
+    };
+    cell.Send(Asking(1), "a");
+    take();
+    cell.Send(Asking(2, FrameKind::kSay), "b");
+    cell.Send(Asking(3), "c");
+    take();
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(heard, (std::vector<std::string>{"a", "b", "c"}));
+  EXPECT_EQ(answers, (std::vector<std::pair<uint64_t, std::string>>{{1, "first"}, {3, "second"}}));
+  EXPECT_FALSE(lease_->Exchange("after the call"));
+}
+
+TEST_F(LeaseTest, ACallThatEndsInAnExchangeEndsAsEver) {
+  int ended = 0;
+  const Dialogue dialogue = [&](bool, const std::string&, size_t, const StopClock&) {
+    for (int i = 0; i < 2; ++i) ended += lease_->Exchange("first") ? 0 : 1;
+    return std::optional<std::string>("never sent");
+  };
+  request_.dialogue = &dialogue;
+  const auto ends = [&](CallStatus status, const std::function<void(Cell&)>& how) {
+    const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+      cell.Send(Asking(1), "a");
+      cell.Receive();
+      how(cell);
+    });
+    EXPECT_EQ(outcome.status, status);
+    Renew();
+  };
+  ends(CallStatus::kReturned, [](Cell& cell) { cell.Reply(FrameKind::kResult, "x"); });
+  ends(CallStatus::kEnded, [](Cell&) {});
+  request_.limits.timeout_ms = 50;
+  ends(CallStatus::kTimedOut, [](Cell& cell) { cell.Receive(); });
+  request_.limits.timeout_ms = 60'000;
+  ExpectProtocolError([](Cell& cell) {
+    cell.Send(Asking(1), "a");
+    cell.Receive();
+    cell.Send(Asking(7), "of another number");
+  });
+  EXPECT_EQ(ended, 8);
 }
 
 TEST_F(LeaseTest, WhatACallSaysIsNumberedAndLimitedInAll) {

@@ -77,6 +77,10 @@ class Session {
   // `background`: what the session's processes used between calls until this one, as far as that
   // was measured and not reported yet.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
+  // As Lease::Exchange().
+  std::optional<Question> Exchange(const std::string& answer) {
+    return held_ ? held_->lease.Exchange(answer) : std::nullopt;
+  }
   // Between two calls: takes note of a user process that has ended meanwhile, as when a background
   // thread crashed, or took too much memory.
   void Settle();

@@ -194,6 +194,10 @@ class Session:
         raises does. Between `stop_clock(True)` and its return, or `stop_clock(False)`, the time
         limit stands still.
         """
+    def exchange(self, answer: bytes) -> tuple[bytes, int] | None:
+        """Within `dialogue`, while what the cell asks is open: sends this answer, and waits for
+        what is asked next, which is open from then on. None: the call is over.
+        """
     def settle(self) -> None:
         """Between two calls: takes note of an interpreter that has ended meanwhile."""
 
@@ -377,6 +381,8 @@ class Function:
     """
 
     def __init__(self, data: bytes) -> None: ...
+    @property
+    def data(self) -> bytes: ...
     @property
     def sha256(self) -> str: ...
 
