@@ -67,6 +67,8 @@ def hint_for(
             )
     if kind == "EOFError" and "reading a line" in message:
         return "the program asks for input: give it stdin="
+    if kind == "SyntaxError":
+        return _of_ipython(traceback)
     if kind == "RecursionError":
         return "the recursion has no end, or is deeper than sys.getrecursionlimit()"
     where, line = _last_frame(traceback)
@@ -111,6 +113,21 @@ def _hint_of_errno(
     return ""
 
 
+def _of_ipython(traceback: str) -> str:
+    """For a line that only IPython would run."""
+    line = _SYNTAX_LINE.search(traceback[-_TEXT_LIMIT:])
+    if line is None:
+        return ""
+    if re.match(r"\s*(pip|conda|uv)\b|.*\bpip3?\s+install\b", line.group(2)):
+        return "nothing is installed from inside: name the package in dependencies= outside"
+    if line.group(1) == "%":
+        return "this is Python, not IPython: there are no magic commands"
+    return (
+        'this is Python, not a shell: run a program by subprocess.run(["ls", "-la"]), and packages '
+        "are named in dependencies= outside"
+    )
+
+
 _NO_NETWORK = "the sandbox has no network: fetch the data outside and pass it as an argument"
 _NO_TERMINALS = "the sandbox has no pseudo-terminals: use pipes"
 _TOO_MANY = "more processes or threads than pids= allows"
@@ -137,6 +154,7 @@ _ERRORS = {
 _ERRNO = re.compile(r"\[Errno (\d{1,3})\] ([^\n]{0,60})")
 _OS_ERROR = re.compile(r"([^\n]{0,60}) \(os error (\d{1,3})\)")  # Rust's
 _PATH = re.compile(r": b?(['\"])([^\n]{1,4096}?)\1")
+_SYNTAX_LINE = re.compile(r'^ {2}File "[^"\n]*", line \d+\n +([!%])([^\n]*)', re.M)
 _LAST_FRAME = re.compile(r'^ {2,}File "[^"\n]*", line \d+, in ([^\n]*)\n([^\n]*)', re.M)
 _STARTING = frozenset(("_execute_child", "_posix_spawn", "_execvpe", "_spawnvef"))
 _FORK = re.compile(r"\b(os\.fork|forkpty|fork_exec|posix_spawnp?)\b")
