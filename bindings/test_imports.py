@@ -17,7 +17,17 @@ import hutch
 PACKAGE = Path(__file__).with_name("hutch")
 # A module imports from its own room and from those before it, as docs/architecture.md draws them.
 ROOMS = ("_results", "ground", "_options", "_connect", "_carry", "_calls", "top", "cli")
-GROUND = ("_callers", "_cancelled", "_errors", "_explain", "_faults", "_outcome", "_text", "_tools")
+GROUND = (
+    "_callers",
+    "_cancelled",
+    "_errors",
+    "_explain",
+    "_faults",
+    "_outcome",
+    "_text",
+    "_tool_results",
+    "_tools",
+)
 
 
 def imports(source: str) -> Iterator[str]:

@@ -6,11 +6,13 @@ one for each session, since a session runs one call at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import contextvars
+import queue
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hutch._session import Session, busy
+from hutch._session import Child, Session, busy
 
 if TYPE_CHECKING:
     from hutch._outcome import Outcome
@@ -22,7 +24,79 @@ class _Awaiting(Session):
     _awaits = True
 
 
-class AsyncSession:
+class _Calls:
+    """Those that an async tool makes within the one that called it: the thread that waits for the
+    tool makes them, one after another.
+    """
+
+    def __init__(self, session: AsyncSession) -> None:
+        self.session = session
+        self.is_open = True  # on the loop's thread
+        self.waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
+            queue.SimpleQueue()
+        )
+
+    async def make(self, work: Callable[[], T]) -> T:
+        done: Future[T] = Future()
+        self.waiting.put((work, done))
+        return await asyncio.wrap_future(done)
+
+    def end(self, _: object) -> None:
+        self.is_open = False
+        self.waiting.put(None)
+
+    def serve(self) -> None:
+        while (one := self.waiting.get()) is not None:
+            work, done = one
+            if not done.set_running_or_notify_cancel():
+                continue
+            try:
+                done.set_result(work())
+            except BaseException as error:
+                done.set_exception(error)
+
+
+_calls: contextvars.ContextVar[_Calls | None] = contextvars.ContextVar("_calls", default=None)
+
+
+class AsyncNamespace:
+    """The methods of Namespace, awaited."""
+
+    _of: Session | Child
+    _root: AsyncSession
+
+    async def exec(self, source: str, **limits: Any) -> Outcome[Any]:
+        return await self._do(lambda: self._of.exec(source, **limits))
+
+    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return await self._do(lambda: self._of.call(function, *args, **kwargs))
+
+    async def get(self, name: str, default: Any = None) -> Any:
+        return await self._do(lambda: self._of.get(name, default))
+
+    async def set(self, name: str, value: Any) -> None:
+        await self._do(lambda: self._of.set(name, value))
+
+    async def delete(self, name: str) -> None:
+        await self._do(lambda: self._of.delete(name))
+
+    async def has(self, name: str) -> bool:
+        return await self._do(lambda: self._of.has(name))
+
+    async def names(self) -> list[str]:
+        return await self._do(self._of.names)
+
+    async def protect(self, *names: str) -> None:
+        await self._do(lambda: self._of.protect(*names))
+
+    async def child(self) -> AsyncChild:
+        return AsyncChild(self._root, await self._do(self._of.child))
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        return await self._root._wait(work)
+
+
+class AsyncSession(AsyncNamespace):
     """Takes what Session takes, and tools that are async, which run on the loop of the task that
     awaits. Cancelling the task interrupts the code.
 
@@ -32,31 +106,11 @@ class AsyncSession:
     """
 
     def __init__(self, **keywords: Any) -> None:
-        self._session = _Awaiting(**keywords)
+        self._session = self._of = _Awaiting(**keywords)
+        self._root = self
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="hutch-session")
         self._runs = False
         self.files = _Files(self)
-
-    async def exec(self, source: str, **limits: Any) -> Outcome[Any]:
-        return await self._do(lambda: self._session.exec(source, **limits))
-
-    async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._do(lambda: self._session.call(function, *args, **kwargs))
-
-    async def get(self, name: str, default: Any = None) -> Any:
-        return await self._do(lambda: self._session.get(name, default))
-
-    async def set(self, name: str, value: Any) -> None:
-        await self._do(lambda: self._session.set(name, value))
-
-    async def delete(self, name: str) -> None:
-        await self._do(lambda: self._session.delete(name))
-
-    async def has(self, name: str) -> bool:
-        return await self._do(lambda: self._session.has(name))
-
-    async def names(self) -> list[str]:
-        return await self._do(self._session.names)
 
     async def reset(self, files: bool = False) -> None:
         await self._do(lambda: self._session.reset(files))
@@ -85,13 +139,14 @@ class AsyncSession:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _do(self, work: Callable[[], T]) -> T:
+    async def _wait(self, work: Callable[[], T]) -> T:
+        calls = _calls.get()
+        if calls is not None and calls.session is self and calls.is_open:
+            return await calls.make(work)
         if self._runs:
             raise busy()
         loop = asyncio.get_running_loop()
-        self._session._wait_for = lambda coroutine: asyncio.run_coroutine_threadsafe(
-            coroutine, loop
-        ).result()
+        self._session._wait_for = lambda coroutine: self._wait_for(coroutine, loop)
         # One that was cancelled and has not ended yet is waited for, on the thread.
         self._runs = True
         try:
@@ -101,6 +156,43 @@ class AsyncSession:
             raise
         finally:
             self._runs = False
+
+    def _wait_for(self, tool: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+        """The result of an async tool, on the thread of the call."""
+        calls = _Calls(self)
+        before = _calls.set(calls)
+        try:
+            result = asyncio.run_coroutine_threadsafe(tool, loop)
+        finally:
+            _calls.reset(before)
+        result.add_done_callback(calls.end)
+        calls.serve()
+        return result.result()
+
+
+class AsyncChild(AsyncNamespace):
+    """A Child whose methods are awaited."""
+
+    def __init__(self, session: AsyncSession, child: Child) -> None:
+        self._root = session
+        self._of = self._child = child
+
+    @property
+    def files(self) -> _Files:
+        return self._root.files
+
+    @property
+    def lost(self) -> list[str]:
+        return self._child.lost
+
+    async def close(self) -> None:
+        self._child.close()
+
+    async def __aenter__(self) -> AsyncChild:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._child.close()
 
 
 class _Files:

@@ -8,24 +8,27 @@ that made it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, Literal
 
 from hutch import _core
-from hutch._calls.dialogue import Dialogue
+from hutch._calls.dialogue import Dialogue, Feed
 from hutch._calls.echo import Streams
+from hutch._calls.nested import Printed, Reply, outcome_of as outcome_of_nested
 from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
-from hutch._calls.target import GENERATOR, FunctionTarget, Target
+from hutch._calls.target import Target
 from hutch._carry import arguments
 from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
 from hutch._errors import AgentUnavailable, SandboxError, SandboxStartupError, SessionBusy
 from hutch._faults import from_core
+from hutch._namespace import Namespace
 from hutch._options.checks import _optional_sec, _text, quoted
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
@@ -50,6 +53,7 @@ OF_A_CALL = (
 )
 WRITABLE = ("/work", "/tmp")
 _NO_CODE = _core.Function(b"")
+_DEEPEST = 16  # calls within one another
 _ISOLATION = (
     'a session takes isolation="cell" only: "shared" keeps no two of its calls apart, and the '
     "others have a container for each call"
@@ -63,15 +67,6 @@ class SessionTarget(Target):
         super().__init__("the session's code", options, "")
 
 
-class SessionFunctionTarget(FunctionTarget):
-    """A function that is called in a session, whose reply is a pair."""
-
-    @property
-    def annotation(self) -> Any:
-        of_value = FunctionTarget.annotation.fget(self)  # type: ignore[attr-defined]
-        return Any if of_value is Any else tuple[of_value, Any]  # type: ignore[valid-type]
-
-
 def busy() -> SessionBusy:
     return SessionBusy(
         "the session is running another call",
@@ -80,7 +75,7 @@ def busy() -> SessionBusy:
     )
 
 
-class Session:
+class Session(Namespace):
     """Runs code in one sandbox whose names and files last from one call to the next.
 
     `files`: put there at the start, by path: str, bytes, or the path of a file or directory of the
@@ -116,6 +111,7 @@ class Session:
         on_display: Callable[[dict[str, Any]], object] | None = None,
         **keywords: Unpack[Keywords],
     ) -> None:
+        super().__init__()
         options = with_keywords(NORMAL, keywords)
         if options.isolation == "shared":
             raise ValueError(f"isolation={quoted(options.isolation)}: {_ISOLATION}")
@@ -156,93 +152,31 @@ class Session:
         self._on_display = on_display
         self._usual = SessionTarget(options)  # of a call without limits of its own
         most = self._usual.terms.result_bytes
-        self.files = SessionFiles(self._one_call, self._files_verb, most)
+        self.files = SessionFiles(self._files_call, self._files_verb, most)
         self._core: _core.Session | None = None
         self._pool: PreparedPool | None = None
         self._begun = False  # in the present interpreter
-        self._names: list[str] = []
+        self._interpreter = 0  # its number
+        self._talk: Dialogue | None = None  # of the call that runs
+        self._protected: set[str] = set()  # tools
+        self._child_numbers = itertools.count(1)
+        self._ended_children: list[int] = []  # of which the code was not told yet
         self._number = 0
         self._restarts = 0
         self._closed = ""
         self._pid = os.getpid()
         self._busy = threading.Lock()
 
-    # ---- running code ----
+    def child(self) -> Child:
+        return self._make_child(self)
 
-    def exec(self, source: str, **limits: Any) -> Outcome[Any]:
-        """Runs the text. The Outcome's value is that of its last expression, unless a semicolon
-        follows it. `await` works outside functions; `return` there ends it with that value.
-        `limits`: `timeout_sec`, `cpu_sec`, `output_mb`, `result_mb`, `on_stdout`, `on_stderr`,
-        `echo`, for this call. Never raises for what the code did; raises SessionBusy while another
-        call runs, and SandboxError where the session cannot go on.
-        """
-        if not isinstance(source, str):
-            raise TypeError(f"exec() takes source text, not {type(source).__name__}")
-        code = _core.Function(source.encode("utf-8", "surrogatepass"))
-        with self._one_call():
-            self._number += 1
-            return self._send("exec", code, (), {}, limits, number=self._number)
-
-    def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of yours there, with the session's names as its globals. Returns the
-        value, or raises what `Outcome.unwrap` would.
-        """
-        plain = getattr(type(function), "__hutch_plain__", None)
-        function = plain(function) if plain is not None else function
-        if not isinstance(function, FunctionType):
-            raise TypeError(
-                f"call() takes a Python function of yours, not {type(function).__name__}: what is "
-                "there already is called by exec()"
-            )
-        if function.__code__.co_flags & GENERATOR:
-            raise TypeError(
-                f"call() takes no generator function: let {function.__name__}() return a list, or "
-                "sandbox it by itself"
-            )
-        target = SessionFunctionTarget(function, self._options, "", {})
-        with self._one_call():
-            return self._send("call", target.code(), args, kwargs, {}, target).unwrap()
-
-    # ---- names ----
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name, or `default`."""
-        found, value = self._verb("get", _name(name))
-        return value if found == "ok" else default
-
-    def set(self, name: str, value: Any) -> None:
-        self._verb("set", _name(name), value)
+    def protect(self, *names: str) -> None:
+        super().protect(*names)
+        self._protected.update(name for name in names if name in self._tools)
 
     def delete(self, name: str) -> None:
-        """Raises KeyError where there is no such name."""
-        if not self._verb("delete", _name(name)):
-            raise KeyError(name)
-
-    def names(self) -> list[str]:
-        """Those that its code has made, in the order in which it made them."""
-        found = self._verb("names")
-        return [name for name in found if isinstance(name, str)] if type(found) is list else []
-
-    def has(self, name: str) -> bool:
-        return _name(name) in self.names()
-
-    def __getitem__(self, name: str) -> Any:
-        found, value = self._verb("get", _name(name))
-        if found != "ok":
-            raise KeyError(name)
-        return value
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.set(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self.delete(name)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self.names()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
+        super().delete(name)
+        self._protected.discard(name)
 
     # ---- its life ----
 
@@ -355,13 +289,61 @@ class Session:
                 self._close_core()
             self._busy.release()
 
-    def _verb(self, verb: str, *args: Any) -> Any:
+    def _do(
+        self,
+        verb: str,
+        code: _core.Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        limits: Mapping[str, Any],
+        target: Target | None,
+    ) -> Outcome[Any]:
+        return self._run(self, verb, code, args, kwargs, limits, target)
+
+    def _run(
+        self,
+        of: Namespace,
+        verb: str,
+        code: _core.Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        limits: Mapping[str, Any],
+        target: Target | None,
+    ) -> Outcome[Any]:
+        """A call in the names of the session or of a child of it."""
+        talk = self._talk
+        if talk is not None and talk.waits_here():
+            if limits:
+                raise TypeError(
+                    f"{next(iter(limits))}= cannot be given where a tool calls: what runs within "
+                    "another call has the limits of that"
+                )
+            self._number += verb == "exec"
+            return self._send_nested(talk, of, verb, code, args, kwargs, target or self._usual)
         with self._one_call():
-            return self._send(verb, _NO_CODE, args, {}, {}).unwrap()
+            self._number += verb == "exec"
+            return self._send(verb, code, args, kwargs, limits, target, of)
+
+    def _make_child(self, parent: Session | Child) -> Child:
+        number = next(self._child_numbers)
+        parent._verb("child", number)
+        return Child(parent, self, number)
+
+    @contextlib.contextmanager
+    def _files_call(self) -> Iterator[None]:
+        """Within the call that waits for a tool, or by itself."""
+        if self._talk is not None and self._talk.waits_here():
+            yield
+            return
+        with self._one_call():
+            yield
 
     def _files_verb(self, verb: str, *args: Any) -> Any:
-        """Within a call of the session's."""
-        return self._send("files." + verb, _NO_CODE, args, {}, {}).unwrap()
+        """Within a _files_call()."""
+        talk, verb = self._talk, "files." + verb
+        if talk is not None and talk.waits_here():
+            return self._send_nested(talk, self, verb, _NO_CODE, args, {}, self._usual).unwrap()
+        return self._send(verb, _NO_CODE, args, {}, {}).unwrap()
 
     def _target(self, limits: Mapping[str, Any]) -> SessionTarget:
         if not limits:
@@ -382,14 +364,17 @@ class Session:
         kwargs: dict[str, Any],
         limits: Mapping[str, Any],
         target: Target | None = None,
-        number: int = 0,
+        of: Namespace | None = None,
     ) -> Outcome[Any]:
         """The Outcome's value is what the verb gave."""
         begun = time.monotonic()
+        of = of or self
         restarted = False
         if self._core is not None and self._core.started:
             self._core.settle()
             restarted = self._note_end()
+        if isinstance(of, Child):
+            of.require()
         target = target or self._target(limits)
         if self._is_new:
             self._begin_files()
@@ -400,9 +385,12 @@ class Session:
         streams: Streams | None = None
         if options.echo or options.on_stdout is not None or options.on_stderr is not None:
             streams = Streams(options, bool(options.echo))
-        fields: dict[str, Any] = {"mode": "session", "verb": verb, "keep": True, "number": number}
+        fields: dict[str, Any] = {**self._fields(verb, of), "keep": True}
         if not self._begun:
-            fields["begin"] = (self._cwd, [(one.name, one.stub()) for one in self._tools.values()])
+            stubs = [(one.name, one.stub()) for one in self._tools.values()]
+            fields["begin"] = (self._cwd, stubs, sorted(self._protected))
+        if self._ended_children:
+            fields["ended"] = [self._ended_children.pop() for _ in [*self._ended_children]]
         fields["cpu_ms"] = target.terms.cpu_ms
         fields["result_bytes"] = target.terms.result_bytes
         talk = Dialogue(
@@ -412,12 +400,17 @@ class Session:
             self._wait_for,
             stops_clock=self._stops_clock,
         )
+        feed: Feed | None = None if streams is None else streams.feed
+        if self._tools or self._on_input is not None:
+            feed = talk.feeding(feed)
         pickled = time.monotonic()
         known: float | None = None
 
         def call(core: _core.Session) -> _core.CallResult:
             nonlocal known
             known = time.monotonic()
+            talk.exchange = core.exchange
+            self._talk = talk
             result = core.call(
                 pickle.dumps(fields, 5),
                 code,
@@ -425,7 +418,7 @@ class Session:
                 buffers,
                 target.terms,
                 None,
-                None if streams is None else streams.feed,
+                feed,
                 begun + (known - pickled),
                 talk.answer,
             )
@@ -458,6 +451,8 @@ class Session:
             self._begun = self._core is not None and self._core.started
             self._note_end()
             raise
+        finally:
+            self._talk = None
         self._begun = True
         if streams is not None:
             streams.finish()
@@ -465,11 +460,44 @@ class Session:
         outcome = outcome_of(target, result, self._pool, args, kwargs)
         if outcome.ok:
             outcome.value, names = _pair(outcome.value)
-            self._names = self._names if names is None else names
+            of._known_names = of._known_names if names is None else names
         outcome.display = talk.displayed
         outcome.restarted = self._note_end() or restarted
         if talk.raised is not None:
             raise talk.raised
+        return outcome
+
+    def _fields(self, verb: str, of: Namespace) -> dict[str, Any]:
+        return {"mode": "session", "verb": verb, "number": self._number, "space": of._space}
+
+    def _send_nested(
+        self,
+        talk: Dialogue,
+        of: Namespace,
+        verb: str,
+        code: _core.Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        target: Target,
+    ) -> Outcome[Any]:
+        """Within the call that runs, whose code waits for a tool."""
+        if talk.depth == _DEEPEST:
+            raise SessionBusy(
+                f"{_DEEPEST} calls of the session run within one another, which is the most",
+                hint="have the tool return, and run the code from outside",
+                may_have_run=False,
+            )
+        data, buffers = arguments.pickle_arguments(
+            target.function, args, kwargs, target.sandbox_modules, target.outside
+        )
+        copies = [one if type(one) is bytes else bytearray(one) for one in buffers]
+        order = ("run", (self._fields(verb, of), code.data, data, copies))
+        printed, shown = Printed(target.terms.output_bytes), len(talk.displayed)
+        reply = Reply(talk.nested(pickle.dumps(order, 5), printed))
+        outcome = outcome_of_nested(target, reply, args, kwargs, printed, talk.displayed[shown:])
+        if outcome.ok:
+            outcome.value, names = _pair(outcome.value)
+            of._known_names = of._known_names if names is None else names
         return outcome
 
     def _note_end(self) -> bool:
@@ -486,8 +514,9 @@ class Session:
         return ended and not core.over
 
     def _note_restart(self) -> None:
-        self.lost = self._names
-        self._names = []
+        self.lost = self._known_names
+        self._known_names = []
+        self._interpreter += 1
         self._begun = False
 
     def _begin_files(self) -> None:
@@ -499,6 +528,77 @@ class Session:
             raise
 
 
+class Child(Namespace):
+    """Made by `Session.child()`. `session`: whose it is; `parent`: what it was made of. Closing
+    it frees its names before the next call of the session; so does its end as an object.
+    """
+
+    def __init__(self, parent: Session | Child, session: Session, number: int) -> None:
+        super().__init__()
+        self.parent = parent
+        self.session = session
+        self._options = session._options
+        self._space = number
+        self._known_names = list(parent._known_names)
+        self._interpreter = session._interpreter
+        # No call here: this may be while another one runs.
+        self._end = weakref.finalize(self, session._ended_children.append, number)
+        self._end.atexit = False
+
+    @property
+    def files(self) -> SessionFiles:
+        """Those of the session."""
+        return self.session.files
+
+    @property
+    def lost(self) -> list[str]:
+        """Its names, once the interpreter has ended and with it the child."""
+        return list(self._known_names) if self._is_lost() else []
+
+    def child(self) -> Child:
+        return self.session._make_child(self)
+
+    def close(self) -> None:
+        self._end()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "ready" if self._end.alive else "closed"
+        return f"<hutch child {self._space} of {self.session!r}: {state}>"
+
+    def _is_lost(self) -> bool:
+        return self._interpreter != self.session._interpreter
+
+    def require(self) -> None:
+        """Raises where it has ended."""
+        why = "it was closed" if not self._end.alive else ""
+        if self._is_lost():
+            why = "the interpreter of its session was restarted"
+        if why:
+            raise SandboxStartupError(
+                f"this child of the session has ended: {why}",
+                hint="make another one with child()",
+                may_have_run=False,
+            )
+
+    def _do(
+        self,
+        verb: str,
+        code: _core.Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        limits: Mapping[str, Any],
+        target: Target | None,
+    ) -> Outcome[Any]:
+        self.require()
+        return self.session._run(self, verb, code, args, kwargs, limits, target)
+
+
 def _pair(value: Any) -> tuple[Any, list[str] | None]:
     """The reply of a session is this; a hostile one may be anything."""
     if type(value) is not tuple or len(value) != 2:
@@ -507,11 +607,3 @@ def _pair(value: Any) -> tuple[Any, list[str] | None]:
     if type(names) is not list or not all(type(name) is str for name in names):
         return value[0], None
     return value[0], names
-
-
-def _name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"a name is text, not {type(name).__name__}")
-    if not name.isidentifier():
-        raise ValueError(f"{quoted(name)} is not a valid name of a variable")
-    return name

@@ -8,12 +8,16 @@ from a sandbox: nothing is built that may import, look for files, or take more t
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import dataclasses
 import enum
 import inspect
+import threading
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Literal, Union
 
 from hutch._results.types import validation
@@ -49,6 +53,13 @@ class Tool:
     exec. `approve(name, arguments) -> bool` is asked before each call. Each parameter needs an
     annotation; TypeError says which one lacks it, or cannot be checked.
 
+    `timeout_sec`: how long one call may take; then TimeoutError is raised inside, and the code goes
+    on. An async function is cancelled. Any other runs on a thread of its own, which goes on too, to
+    its end; it cannot call the session.
+    `output_schema`: a JSON schema of what it returns, to be shown; by default that of the return
+    annotation, None where there is none or one that cannot be checked. What the function returns is
+    checked against the annotation, where it can be.
+
         def search(query: str, limit: int = 5) -> list[str]:
             \"\"\"Finds pages.\"\"\"
 
@@ -63,6 +74,8 @@ class Tool:
         description: str | None = None,
         max_calls: int | None = None,
         approve: Callable[[str, dict[str, Any]], bool] | None = None,
+        timeout_sec: float | None = None,
+        output_schema: dict[str, Any] | None = None,
     ) -> None:
         if not callable(fn) or isinstance(fn, type):
             raise TypeError(f"a tool is a function, not {fn!r:.100}")
@@ -73,10 +86,26 @@ class Tool:
         self.description = description if description is not None else inspect.getdoc(fn) or ""
         self.max_calls = max_calls
         self.approve = approve
+        if timeout_sec is not None and type(timeout_sec) not in (int, float):
+            raise TypeError(f"timeout_sec takes a number of seconds, not {timeout_sec!r:.100}")
+        if timeout_sec is not None and not 0 < timeout_sec <= threading.TIMEOUT_MAX:
+            raise ValueError(f"timeout_sec={timeout_sec:g} is not above 0: None is no limit")
+        self.timeout_sec = timeout_sec
         self.is_async = inspect.iscoroutinefunction(fn)
         self._signature = inspect.signature(fn)
         self._types = self._resolved()
         self.schema = self._schema()
+        self.result_type: Any = Any  # what is checked
+        self.output_schema = output_schema
+        shared: dict[str, Any] = {}
+        try:
+            kind = typing.get_type_hints(fn, include_extras=True)["return"]
+            schema = schema_of(kind, f"the result of {self.name}()", shared)
+        except (KeyError, TypeError):
+            return
+        self.result_type = kind
+        if output_schema is None:
+            self.output_schema = {**schema, "$defs": shared} if shared else schema
 
     def stub(self) -> str:
         """As a function without a body, for prompts."""
@@ -118,7 +147,41 @@ class Tool:
             bound.arguments[name] = built
         if self.approve is not None and not self.approve(self.name, dict(bound.arguments)):
             raise PermissionError(f"this call of {self.name}() was not approved")
-        return self.fn(*bound.args, **bound.kwargs)
+        if self.timeout_sec is None:
+            return self.fn(*bound.args, **bound.kwargs)
+        if self.is_async:
+            return self._limited(self.fn(*bound.args, **bound.kwargs), self.timeout_sec)
+        return self._on_a_thread(bound, self.timeout_sec)
+
+    async def _limited(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
+        task = asyncio.ensure_future(coroutine)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout)
+        finally:
+            task.cancel()
+        if not done:
+            raise self._late(timeout)
+        return task.result()
+
+    def _on_a_thread(self, bound: inspect.BoundArguments, timeout: float) -> Any:
+        result: Future[Any] = Future()
+        context = contextvars.copy_context()
+
+        def run() -> None:
+            try:
+                result.set_result(context.run(self.fn, *bound.args, **bound.kwargs))
+            except BaseException as error:
+                result.set_exception(error)
+
+        thread = threading.Thread(target=run, name=f"hutch-tool-{self.name}", daemon=True)
+        thread.start()
+        thread.join(timeout)
+        if not result.done():
+            raise self._late(timeout)
+        return result.result()
+
+    def _late(self, timeout: float) -> TimeoutError:
+        return TimeoutError(f"{self.name}() took longer than its timeout_sec={timeout:g}")
 
     def _resolved(self) -> dict[str, Any]:
         try:
@@ -193,29 +256,29 @@ def plain(value: Any) -> Any:
 
 def type_name(kind: Any) -> str:
     """For a stub: classes of the host's own are dicts to the sandbox."""
-    bare = _bare(kind)
-    if bare is type(None):
+    found = bare(kind)
+    if found is type(None):
         return "None"
-    origin, args = typing.get_origin(bare), typing.get_args(bare)
+    origin, args = typing.get_origin(found), typing.get_args(found)
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, args))}]"
-    if _is_union(bare):
+    if is_union(found):
         return " | ".join(map(type_name, args))
     if origin is not None:
         inside = ", ".join("..." if one is Ellipsis else type_name(one) for one in args)
         return f"{origin.__name__}[{inside}]" if inside else str(origin.__name__)
-    if isinstance(bare, type) and issubclass(bare, enum.Enum):
-        return f"Literal[{', '.join(repr(one.value) for one in bare)}]"
-    if isinstance(bare, type) and (_is_model(bare) or dataclasses.is_dataclass(bare)):
+    if isinstance(found, type) and issubclass(found, enum.Enum):
+        return f"Literal[{', '.join(repr(one.value) for one in found)}]"
+    if isinstance(found, type) and (is_model(found) or dataclasses.is_dataclass(found)):
         return "dict"
-    return bare.__name__ if isinstance(bare, type) else str(bare).replace("typing.", "")
+    return found.__name__ if isinstance(found, type) else str(found).replace("typing.", "")
 
 
 def schema_of(kind: Any, where: str, shared: dict[str, Any]) -> dict[str, Any]:
     """The JSON schema of an annotation, with what it refers to in `shared`. Raises TypeError for
     one that cannot be checked.
     """
-    kind = _bare(kind)
+    kind = bare(kind)
     if kind is Any:
         return {}
     if kind in _PLAIN:
@@ -225,7 +288,7 @@ def schema_of(kind: Any, where: str, shared: dict[str, Any]) -> dict[str, Any]:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return {"enum": list(args)}
-    if _is_union(kind):
+    if is_union(kind):
         return {"anyOf": [schema_of(one, where, shared) for one in args]}
     if kind in _ARRAYS or origin in _ARRAYS:
         items = [one for one in args if one is not Ellipsis]
@@ -236,7 +299,7 @@ def schema_of(kind: Any, where: str, shared: dict[str, Any]) -> dict[str, Any]:
             }
         return {"type": "array", "items": schema_of(items[0], where, shared) if items else {}}
     if kind is dict or origin is dict:
-        if args and _bare(args[0]) is not str:
+        if args and bare(args[0]) is not str:
             raise TypeError(f"{where}: the keys of a dict must be annotated as str")
         return {
             "type": "object",
@@ -244,14 +307,14 @@ def schema_of(kind: Any, where: str, shared: dict[str, Any]) -> dict[str, Any]:
         }
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"enum": [one.value for one in kind]}
-    if isinstance(kind, type) and (_is_model(kind) or dataclasses.is_dataclass(kind)):
+    if isinstance(kind, type) and (is_model(kind) or dataclasses.is_dataclass(kind)):
         seen = validation(kind)
         if seen.acting or seen.refusal:
             raise TypeError(
                 f"{where}: {kind.__name__} cannot be built of what a sandbox sends: "
                 f"{seen.refusal or seen.acting}"
             )
-    if _is_model(kind):
+    if is_model(kind):
         schema = dict(kind.model_json_schema())
         shared.update(schema.pop("$defs", {}))
         return schema
@@ -274,7 +337,7 @@ def build(kind: Any, value: Any) -> Any:
     """The argument that this data stands for. Raises ArgumentError, or what a class of the
     caller's raises.
     """
-    kind = _bare(kind)
+    kind = bare(kind)
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return value
@@ -287,7 +350,7 @@ def build(kind: Any, value: Any) -> Any:
             if type(one) is type(value) and one == value:
                 return value
         raise ArgumentError(f"must be one of {', '.join(map(repr, args))}")
-    if _is_union(kind):
+    if is_union(kind):
         for one in args:
             try:
                 return build(one, value)
@@ -317,7 +380,7 @@ def build(kind: Any, value: Any) -> Any:
                 return one
         raise ArgumentError(f"must be one of {', '.join(repr(one.value) for one in wanted)}")
     _expect(type(value) is dict and all(type(key) is str for key in value), dict, value)
-    if _is_model(wanted):
+    if is_model(wanted):
         return _model(wanted, value)
     hints = typing.get_type_hints(wanted)
     fields = {one.name: one for one in dataclasses.fields(wanted) if one.init}
@@ -374,15 +437,15 @@ def _expect(holds: bool, kind: Any, value: Any) -> Any:
     return value
 
 
-def _bare(kind: Any) -> Any:
+def bare(kind: Any) -> Any:
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
 
 
-def _is_union(kind: Any) -> bool:
+def is_union(kind: Any) -> bool:
     return typing.get_origin(kind) in (Union, types.UnionType)
 
 
-def _is_model(kind: Any) -> bool:
+def is_model(kind: Any) -> bool:
     return isinstance(kind, type) and callable(getattr(kind, "model_json_schema", None))
 
 

@@ -224,6 +224,8 @@ class Worker:
         self.loaded: dict[bytes, Loaded] = {}
         self.function_of = function_of
         self.leave_fork = leave_fork
+        self.call_of = Call
+        self.describe = describe
 
     def serve_with(self, cpus: int) -> None:
         """Has serving.cc serve for this worker. `cpus`: how many a call may use."""

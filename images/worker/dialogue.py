@@ -66,9 +66,16 @@ class Dialogue:
         self.pid = _getpid()
         self.call_id = 0  # 0: no call runs
         self.number = 0
+        self.nested: Callable[[Any], list[Any]] | None = None
+        self.running: list[object] = []  # nested calls, the innermost last
+        self.turn = threading.Condition(self.lock)
 
-    def begin(self, call_id: int) -> None:
-        self.call_id, self.number = call_id, 0
+    def begin(self, call_id: int, nested: Callable[[Any], list[Any]] | None = None) -> None:
+        """`nested` runs what the caller wants run before it answers."""
+        self.call_id, self.number, self.nested = call_id, 0, nested
+        with self.turn:
+            self.running.clear()
+            self.turn.notify_all()
 
     def end(self) -> None:
         """Once nobody waits for an answer."""
@@ -81,18 +88,42 @@ class Dialogue:
 
     def ask(self, topic: str, *content: Any) -> Any:
         """The answer, or raises what the caller answered with."""
-        with self.lock:
-            self._send(ASK, [topic, *content])
+        kind, value, *rest = self._exchange([topic, *content])
+        while kind == "run" and self.nested is not None:
+            mine = rest[0]
             try:
-                kind, value, *rest = self._receive()
-            except (ImportError, AttributeError) as error:
-                text = f"it ran, but its result cannot be loaded here: {error}"
-                raise ToolError(text) from None
+                reply = self.nested(value)
+            except BaseException:
+                self._ran(mine)
+                raise
+            kind, value, *rest = self._exchange(["nested", *reply], mine)
         if kind == "ok":
             return value
         if kind == "stop":
             raise StopExec()
         raise error_of(value, rest[0])
+
+    def _exchange(self, content: list[Any], mine: object = None) -> Any:
+        """`mine`: the nested call whose reply this is, which comes after those within it."""
+        with self.turn:
+            self.turn.wait_for(lambda: mine not in self.running[:-1])
+            self._ran(mine)
+            self._send(ASK, content)
+            try:
+                answer = self._receive()
+            except (ImportError, AttributeError) as error:
+                text = f"it ran, but its result cannot be loaded here: {error}"
+                raise ToolError(text) from None
+            if answer[0] == "run":
+                answer = (*answer, object())
+                self.running.append(answer[-1])
+            return answer
+
+    def _ran(self, mine: object) -> None:
+        with self.turn:
+            if mine in self.running:
+                self.running.remove(mine)
+                self.turn.notify_all()
 
     def offer(self, item: Any, waits: bool) -> bool:
         """Sends what was yielded. `waits`: until the caller wants more; False: it wants none."""

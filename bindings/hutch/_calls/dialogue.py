@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hutch import _core
+from hutch._calls.nested import Printed
 from hutch._calls.outcomes import not_decoded
+from hutch._tool_results import check_result
 from hutch._tools import ArgumentError, Tool, plain
 
 if TYPE_CHECKING:
@@ -30,8 +33,13 @@ class StopExec(BaseException):
     __module__ = "hutch"
 
 
+Feed = Callable[[int, bytes], None]
+
+
 class Dialogue:
-    """Of one call. `displayed`: what it showed, as dicts of forms by type of media."""
+    """Of one call, on its thread. `displayed`: what it showed, as dicts of forms by type of media.
+    `depth`: how many calls run within it. `exchange`: as that of the call's `_core.Session`.
+    """
 
     def __init__(
         self,
@@ -54,6 +62,14 @@ class Dialogue:
         self._stops_clock = stops_clock
         self._calls: dict[str, int] = {}
         self._stopped = False
+        self.depth = 0
+        self.exchange: Callable[[bytes], tuple[bytes, int] | None] = lambda _: None
+        self._thread = threading.get_ident()
+        self._asked = False  # what the code asks is open
+        self._stop_clock: Callable[[bool], None] = lambda _: None
+        self._stands = False  # the clock, for the tool that is asked for
+        self._over = False  # the call is
+        self._printed: list[Printed] = []  # by those within it
 
     def answer(
         self, asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], None]
@@ -62,28 +78,94 @@ class Dialogue:
         the call. None: code that went on and asks again is ended with its process.
         """
         try:
-            content = _core.decode(data, body_size, self._types, _MOST)
+            content = _content(data, body_size, self._types)
         except _core.DecodeError as error:
             if self._stream is not None:  # an item may be lost
                 self.raised = not_decoded(error)
                 return None
             return _error(f"this cannot be sent: {error!s:.1000}")
-        if type(content) is not list or not content or type(content[0]) is not str:
-            return _error("a message of this kind is not known")
-        if self._stopped:
+        if content is None:
+            return _UNKNOWN
+        if asks or self._stream is not None:
+            self._stop_clock = stop_clock
+        return self._answer_to(asks, content)
+
+    def _answer_to(self, asks: bool, content: list[Any]) -> bytes | None:
+        if self._stopped or self._over:
             return None
+        before, self._asked = (self._asked, self._stands), asks
         try:
             if content[0] == "yield" and self._stream is not None and len(content) == 2:
-                goes_on = self._stream.put(content[1], asks, stop_clock)
+                goes_on = self._stream.put(content[1], asks, self._stop_clock)
                 return pickle.dumps(("ok", goes_on), 5)
-            if content[0] == "tool" and asks and self._stops_clock:
-                stop_clock(True)
-            return self._answer(asks, content[0], content[1:])
+            self._stands = content[0] == "tool" and asks and self._stops_clock
+            if self._stands:
+                self._stop_clock(True)
+            reply = self._answer(asks, content[0], content[1:])
         except BaseException as error:
             self._stopped = True
             if not isinstance(error, StopExec):
                 self.raised = error
-            return pickle.dumps(("stop", None), 5)
+            reply = pickle.dumps(("stop", None), 5)
+        finally:
+            self._asked, self._stands = before
+        return None if self._over else reply
+
+    # ---- calls within this one
+
+    def waits_here(self) -> bool:
+        """Whether this is the thread of the call, and its code waits for an answer."""
+        return self._asked and self._thread == threading.get_ident()
+
+    def nested(self, order: bytes, printed: Printed) -> list[Any]:
+        """Answers what is open with this, and everything asked from then on until its reply comes,
+        which is open then. Raises StopExec where the call has ended instead, and what a callback
+        raised.
+        """
+        self.depth += 1
+        self._printed.append(printed)
+        self._asked = False
+        try:
+            return self._reply_to(order)
+        finally:
+            self._asked = True
+            self._printed.pop()
+            self.depth -= 1
+
+    def _reply_to(self, order: bytes) -> list[Any]:
+        answer: bytes | None = order
+        while answer is not None:
+            said = self.exchange(answer)
+            if said is None:
+                break
+            try:
+                content = _content(*said, self._types)
+            except _core.DecodeError as error:
+                answer = _error(f"this cannot be sent: {error!s:.1000}")
+                continue
+            if content is None or content[0] != "nested":
+                answer = _UNKNOWN if content is None else self._answer_to(True, content)
+                continue
+            if self._stands:
+                self._stop_clock(True)
+            self._stopped = False  # that ended only what ran within
+            raised, self.raised = self.raised, None
+            if raised is not None:
+                raise raised
+            return content[1:]
+        self._over = True
+        raise StopExec("the call of the session has ended")
+
+    def feeding(self, feed: Feed | None) -> Feed:
+        """What is printed, for calls within this one, too."""
+
+        def fed(stream: int, data: bytes) -> None:
+            for printed in self._printed:
+                printed.add(stream, data)
+            if feed is not None:
+                feed(stream, data)
+
+        return fed
 
     def _answer(self, asks: bool, topic: str, rest: list[Any]) -> bytes:
         if topic == "display":
@@ -95,7 +177,7 @@ class Dialogue:
             return self._call_tool(*rest)
         if topic == "input" and len(rest) == 1 and type(rest[0]) is str:
             return self._input(rest[0])
-        return _error("a message of this kind is not known")
+        return _UNKNOWN
 
     def _display(self, rest: list[Any]) -> None:
         if len(rest) != 1 or type(rest[0]) is not dict or len(self.displayed) >= _MOST_SHOWN:
@@ -135,6 +217,11 @@ class Dialogue:
         except Exception as error:
             return _error(str(error), type(error).__name__)
         try:
+            check_result(tool.result_type, value)
+        except ArgumentError as error:
+            text = f"{tool.name}() ran, but returned what it is not annotated with: result{error}"
+            return _error(text, "TypeError")
+        try:
             return pickle.dumps(("ok", plain(value)), 5)
         except Exception as error:
             return _error(f"{tool.name}() ran, but its result cannot be sent: {error}")
@@ -156,5 +243,16 @@ def of_call(
     return Dialogue(tools, None, None, wait_for, stream, types)
 
 
+def _content(data: bytes, body_size: int, types: Mapping[str, type]) -> list[Any] | None:
+    """What was said, the topic first; None: nothing that can be. Raises DecodeError."""
+    content = _core.decode(data, body_size, types, _MOST)
+    if type(content) is list and content and type(content[0]) is str:
+        return content
+    return None
+
+
 def _error(text: str, name: str = "RuntimeError") -> bytes:
     return pickle.dumps(("error", name, text[:10_000]), 5)
+
+
+_UNKNOWN = _error("a message of this kind is not known")

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of a session, or of a child of one, and the running of code in them. One thread, but
+for what the code starts itself.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import builtins
+import io
+import sys
+import tokenize
+import types
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import protection
+
+TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
+RETURN = "__hutch_return__"  # of builtins: what a `return` outside a function raises
+LAST = "_"  # the value of the last exec that had one
+MOST_NAMES = 10_000  # that the client is told of
+NO_RETURN = (*protection.SCOPES, ast.expr)  # of the code of a module is in these
+_FEATURES = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
+_builtins = vars(builtins)
+_missing = object()
+
+
+class Return(BaseException):
+    """Ends the code of an exec with a value."""
+
+    def __init__(self, value: Any = None) -> None:
+        super().__init__()
+        self.value = value
+
+
+class Names:
+    """Those of a module that is `__main__` while code runs in them."""
+
+    loop: Any = None  # of asyncio, for all
+
+    def __init__(self) -> None:
+        self.main = types.ModuleType("__main__")
+        self.space = self.main.__dict__
+        self.space["__builtins__"] = builtins
+        self.space["__annotations__"] = {}
+        _builtins[RETURN] = Return
+        self.own = {*self.space, LAST}  # that are not listed
+        self.told: set[str] = set()
+        self.flags = 0  # of the features that its code imported from __future__
+        self.protected: dict[str, Any] = {}
+        self.last: Any = _missing  # what LAST was set to
+
+    def child(self) -> Names:
+        """Others, which are what these are now."""
+        made = Names()
+        annotations = made.space["__annotations__"]
+        made.space.update(self.space)
+        made.space["__annotations__"] = annotations
+        made.own, made.flags, made.last = {*self.own}, self.flags, self.last
+        made.protected = {**self.protected}
+        made.told = set(made.listed()[:MOST_NAMES])
+        return made
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """`__main__` has these names."""
+        before = sys.modules.get("__main__")
+        sys.modules["__main__"] = self.main
+        try:
+            yield
+        finally:
+            if before is not None:
+                sys.modules["__main__"] = before
+
+    def listed(self) -> list[str]:
+        names = [name for name in list(self.space) if type(name) is str and name not in self.own]
+        return [name for name in names if not (name.startswith("__") and name.endswith("__"))]
+
+    def news(self) -> list[str] | None:
+        """The names, where they are not those that were told before."""
+        now = set(self.listed()[:MOST_NAMES])
+        if now == self.told:
+            return None
+        self.told = now
+        return sorted(now)
+
+    # ---- for the client, who may replace what is protected
+
+    def set(self, name: str, value: Any) -> None:
+        self.space[name] = value
+        if name in self.protected:
+            self.protected[name] = value
+
+    def delete(self, name: str) -> bool:
+        """Whether it was there."""
+        self.protected.pop(name, None)
+        return self.space.pop(name, _missing) is not _missing
+
+    def protect(self, names: Iterable[str]) -> list[str]:
+        """All of these, or none where some are not there, which it returns."""
+        names = list(names)
+        absent = [name for name in names if name not in self.space]
+        if not absent:
+            self.protected.update((name, self.space[name]) for name in names)
+        return absent
+
+    def put_back(self) -> None:
+        """What is protected, where it was replaced."""
+        for name, value in list(self.protected.items()):
+            if self.space.get(name, _missing) is value:
+                continue
+            self.space[name] = value
+            try:
+                print(f"{name} is protected: it has its value back", file=sys.stderr)
+            except Exception:
+                pass  # the code has closed or replaced it
+
+    # ---- running code
+
+    def execute(self, source: str, filename: str) -> Any:
+        """Runs it; the value of its last expression, unless a semicolon follows."""
+        tree = self.parse(source, filename)
+        last = None
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
+            last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        codes = [self.compile(tree, filename, "exec")] if tree.body else []
+        if last is not None:
+            codes.append(self.compile(last, filename, "eval"))
+        value = None
+        try:
+            for code in codes:
+                value = self.evaluate(code)
+        except Return as ended:
+            value = ended.value
+        if value is not None and self.space.get(LAST, self.last) is self.last:
+            self.space[LAST] = self.last = value
+        return value
+
+    def parse(self, source: str, filename: str) -> ast.Module:
+        tree: ast.Module = compile(
+            source,
+            filename,
+            "exec",
+            ast.PyCF_ONLY_AST | TOP_LEVEL_AWAIT | self.flags,
+            dont_inherit=True,
+        )
+        self.refuse_bindings(tree, source, filename)
+        if "return" in source:
+            replace_returns(tree)
+        return tree
+
+    def refuse_bindings(self, tree: ast.Module, source: str, filename: str) -> None:
+        found = protection.first_binding(tree, self.protected) if self.protected else None
+        if found is None:
+            return
+        line, name = found
+        text = f"{name!r} is protected: it cannot be assigned, deleted or defined anew"
+        lines = source.splitlines()
+        shown = lines[line - 1] if 0 < line <= len(lines) else ""
+        raise SyntaxError(text, (filename, line, None, shown))
+
+    def compile(self, tree: Any, filename: str, mode: str) -> types.CodeType:
+        code: types.CodeType = compile(
+            tree, filename, mode, TOP_LEVEL_AWAIT | self.flags, dont_inherit=True
+        )
+        for feature in _FEATURES:
+            self.flags |= code.co_flags & feature
+        return code
+
+    def evaluate(self, code: types.CodeType) -> Any:
+        value = eval(code, self.space)
+        return self.awaited(value) if code.co_flags & COROUTINE else value
+
+    def awaited(self, coroutine: Any) -> Any:
+        import asyncio
+
+        outer = asyncio._get_running_loop()
+        if outer is not None:
+            return awaited_within(outer, coroutine)
+        if Names.loop is None or Names.loop.is_closed():
+            Names.loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(Names.loop)
+        return run_to_end(Names.loop, coroutine)
+
+    def call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        """With the session's globals; what the function brings of its own fills gaps."""
+        if isinstance(function, types.FunctionType):
+            for name, value in function.__globals__.items():
+                self.space.setdefault(name, value)
+            bound = types.FunctionType(
+                function.__code__,
+                self.space,
+                function.__name__,
+                function.__defaults__,
+                function.__closure__,
+            )
+            bound.__kwdefaults__ = function.__kwdefaults__
+            function = bound
+        value = function(*args, **kwargs)
+        return self.awaited(value) if isinstance(value, types.CoroutineType) else value
+
+
+def run_to_end(loop: Any, coroutine: Any) -> Any:
+    import asyncio
+
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        if not task.done():  # it was interrupted, and would go on in the next one
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))
+        raise
+
+
+def awaited_within(outer: Any, coroutine: Any) -> Any:
+    """On a loop of its own, while code that `outer` runs waits for a tool."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    swap = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12
+    task = None if swap is None else swap(outer, None)
+    asyncio._set_running_loop(None)
+    try:
+        return run_to_end(loop, coroutine)
+    finally:
+        loop.close()
+        asyncio._set_running_loop(outer)
+        if swap is not None:
+            swap(outer, task)
+
+
+def is_silenced(source: str) -> bool:
+    """Whether its last token is a semicolon."""
+    if ";" not in source:
+        return False
+    last = ""
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.OP or token.string.strip():
+                if token.type != tokenize.COMMENT:
+                    last = token.string
+    except (tokenize.TokenError, SyntaxError):
+        return False
+    return last == ";"
+
+
+def replace_returns(tree: ast.Module) -> None:
+    """Makes each `return` that is in no function end the code with its value."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for _, field in ast.iter_fields(node):
+            if not isinstance(field, list):
+                continue
+            for i, child in enumerate(field):
+                if isinstance(child, ast.Return):
+                    field[i] = raise_of(child)
+                elif isinstance(child, ast.AST) and not isinstance(child, NO_RETURN):
+                    waiting.append(child)
+
+
+def raise_of(node: ast.Return) -> ast.Raise:
+    value = [] if node.value is None else [node.value]
+    name = ast.Name(RETURN, ast.Load())
+    made = ast.Raise(ast.Call(name, value, []), ast.Constant(None))
+    return ast.fix_missing_locations(ast.copy_location(made, node))
