@@ -55,8 +55,7 @@ WRITABLE = ("/work", "/tmp")
 _NO_CODE = _core.Function(b"")
 _DEEPEST = 16  # calls within one another
 _ISOLATION = (
-    'a session takes isolation="cell" only: "shared" keeps no two of its calls apart, and the '
-    "others have a container for each call"
+    'a session takes "cell", "container" or "gvisor": "shared" keeps no two of its calls apart'
 )
 
 
