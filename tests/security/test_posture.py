@@ -231,3 +231,22 @@ def test_no_namespace_is_the_hosts_or_another_cells() -> None:
         assert here[kind] not in [cell[kind] for cell in seen], kind
     for kind in here.keys() & {"user", "mnt", "pid", "ipc", "uts", "net", "cgroup", "time"}:
         assert seen[0][kind] != seen[1][kind], kind
+
+
+@pytest.mark.parametrize("when", ["first", "hundredth", "restarted", "in a container"])
+def test_the_process_of_a_session_has_it_at_any_time(when: str) -> None:
+    isolation: Any = "container" if when == "in a container" else "cell"
+    with hutch.Session(pids=32, memory_mb=256, disk_mb=32, isolation=isolation) as s:
+        for _ in range(99 if when == "hundredth" else 0):
+            s.exec("pass")
+        if when == "restarted":
+            assert s.exec("import os; os._exit(1)").restarted
+        for struggle in (False, True):
+            told = shape(s.call(posture, struggle))
+            # The kernel ends it before PID 1, with which the session's files would go.
+            assert told["process"]["oom_score_adj"] == 900
+            told["process"]["oom_score_adj"] = golden()["process"]["oom_score_adj"]
+            if when == "restarted":
+                assert told["processes"] == ["1", "3"]  # the second one has ended
+                told["processes"] = golden()["processes"]
+            compare(told)
