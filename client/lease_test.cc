@@ -658,6 +658,7 @@ TEST_F(LeaseTest, ACallThatEndsInAnExchangeEndsAsEver) {
       how(cell);
     });
     EXPECT_EQ(outcome.status, status);
+    lease_.reset();  // which ends a script that waits
     Renew();
   };
   ends(CallStatus::kReturned, [](Cell& cell) { cell.Reply(FrameKind::kResult, "x"); });
