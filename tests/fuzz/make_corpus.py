@@ -109,6 +109,20 @@ def lease() -> Iterable[bytes]:
     pieces = step(1, frame(part, c=67) + body) + step(1, frame(part, c=67) + bytes(64))
     yield pieces + step(1, frame(result, 2, b=3, c=67) + usage)
     yield step(1, frame(result, b=3, c=67) + usage + body + bytes(64))
+    user_ended, say, ask = 13, 14, 15
+    end = step(1, frame(result, b=3, c=3) + usage + body)
+    for kind in (say, ask):
+        yield odd(step(1, frame(kind, 3, b=1, c=3) + body) + end)
+        yield odd(step(1, frame(kind, 3, b=2, c=3) + body) + end)
+        piece = step(1, frame(part, c=3) + body)
+        yield odd(piece + step(1, frame(kind, 3, b=1, c=3)) + end)
+    yield odd(step(1, frame(ask, 3, b=1, c=3) + body) + step(1, frame(say, 3, b=2, c=3) + body))
+    yield odd(step(0, struct.pack("<HBBIQQQ", 0x4348, 3, user_ended, 0, 0, 0, 0)))
+
+
+def odd(steps: bytes) -> bytes:
+    """Of an odd size, by one empty datagram after the end."""
+    return steps if len(steps) % 2 else steps + step(0, b"")
 
 
 def worker() -> Iterable[bytes]:
@@ -127,6 +141,14 @@ def worker() -> Iterable[bytes]:
     ended = step(1, frame(cell_exit, 0, 0) + report) + end_slots + step(1, frame(slot_gone, 0))
     yield made + ended + add + step(1, frame(slot_ready, 0))
     yield begun + step(1, frame(died, 9) + b"the zygote died")
+    kept, user_exit, user_ready, background = 74, 75, 76, 77
+    keep, restart = step(2, b""), step(2, b"")
+    session = made + keep + step(1, frame(kept, 0, 0))
+    yield session + step(1, frame(background, 0, 0, 1000))
+    again = step(1, frame(user_exit, 0, 0) + report) + step(1, frame(user_ready, 0, 0))
+    yield session + restart + again + again
+    yield session + step(1, frame(cell_exit, 0, 0) + report)
+    yield made + step(1, frame(kept, 0, 0, 1))
 
 
 def channel() -> Iterable[bytes]:
