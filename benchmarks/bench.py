@@ -46,9 +46,9 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     **many.ROWS,
     **crowd.ROWS,
     **network.ROWS,
-    **sessions.ROWS,
     **memory.ROWS,
     **cold.ROWS,
+    **sessions.ROWS,
 }
 
 
