@@ -116,7 +116,7 @@
 // ---- the egress channel of one cell: forwarder <-> egress process. The worker's side may be
 // hostile.
 // kOpenStream  forwarder -> egress
-//     a = number of the listener (egress.h), id = number of the stream, counted up from 1
+//     a = number of the listener (egress_rules.h), id = number of the stream, counted up from 1
 // kStream      egress -> forwarder
 //     id = number of the stream; one descriptor: the stream, a SOCK_STREAM Unix socket
 // kNoStream    egress -> forwarder

@@ -55,7 +55,7 @@ struct IndexSettings {
 // A header that the egress process adds to requests to one host. The value is never shown: it is in
 // no message to a client, no log, no worker.
 struct SecretRule {
-  std::string host;                  // in the normal form of egress.h
+  std::string host;                  // in the normal form of egress_rules.h
   std::string header;                // its name
   std::string value;                 // whole, its prefix included
   std::vector<std::string> paths;    // prefixes of the path, none: all
@@ -126,7 +126,7 @@ struct PoolSpec {
   uint64_t max_cells = 0;  // 0: the pool decides
   double idle_sec = 300;
   Isolation isolation = Isolation::kCell;  // kContainer, kGvisor: a worker for each call
-  std::vector<std::string> allow_network;  // entries in normal form (egress.h), sorted
+  std::vector<std::string> allow_network;  // entries in normal form (egress_rules.h), sorted
   std::vector<SecretRule> secrets;
 };
 
