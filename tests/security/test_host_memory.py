@@ -376,7 +376,7 @@ def share(how: str, megabytes: int) -> int:
     [
         pytest.param("mapped", marks=pytest.mark.wall("watch")),
         pytest.param("dropped", marks=pytest.mark.wall("objects")),
-        pytest.param("by a child", marks=pytest.mark.wall("objects")),
+        pytest.param("by a child", marks=pytest.mark.wall("objects", "watch")),
     ],
 )
 def test_shared_memory_counts_though_nobody_has_it_in_page_tables(
