@@ -19,7 +19,16 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from hutch._carry import beneath
-from hutch._carry.trees import DEEPEST, MOST_ENTRIES, Content, Entry, Tally, changed, is_a_name
+from hutch._carry.trees import (
+    DEEPEST,
+    LONGEST_PATH,
+    MOST_ENTRIES,
+    Content,
+    Entry,
+    Tally,
+    changed,
+    is_a_name,
+)
 from hutch._errors import SandboxExecutionError
 
 PART = 4 << 20  # bytes of content in one message, at most
@@ -151,9 +160,11 @@ def listing(ask: Ask, path: str) -> list[Found]:
     tally = Tally(path)
     found = []
     for name, target, (kind, executable, size, mtime_ns, inode) in zip(names, targets, numbers):
+        tally.add(name)  # first: a long one would take its time
         if not 0 <= kind < len(_KINDS) or size < 0 or not all(map(is_a_name, name.split(b"/"))):
             raise not_said()
-        tally.add(name)
+        if len(target) >= LONGEST_PATH:
+            raise not_said()
         entry = Found(name, _KINDS[kind], bool(executable), size, mtime_ns, inode, target)
         found.append(entry)
     return found

@@ -328,3 +328,26 @@ print("ends")
         [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout) == (0, "ends\n"), done.stderr
+
+
+def test_a_forked_child_leaves_its_parents_alone() -> None:
+    import os
+
+    @sandbox
+    def count() -> Iterator[int]:
+        yield from itertools.count()
+
+    items = count()
+    assert next(items) == 0
+    if (child := os.fork()) == 0:
+        try:
+            next(items)
+        except RuntimeError:
+            items.close()  # type: ignore[attr-defined]
+            del items
+            os._exit(7)
+        os._exit(8)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    time.sleep(1.5)
+    assert [next(items) for _ in range(100)] == list(range(1, 101))
+    items.close()  # type: ignore[attr-defined]

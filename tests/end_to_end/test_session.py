@@ -920,3 +920,13 @@ def test_an_async_session_does_the_same() -> None:
             assert (await s.exec("x")).value == 2  # it was interrupted
 
     asyncio.run(use())
+
+
+def test_what_is_shown_has_a_bound_in_memory() -> None:
+    """A message of JSON takes many times its size on the host; an honest picture does not."""
+    with Session(memory_mb=512, timeout_sec=120) as s:
+        code = "for _ in range(60): display({'application/json': [{}] * 200_000}, raw=True)"
+        many = s.exec(code)
+        assert len(many.display) < 30
+        picture = s.exec("for _ in range(20): display({'image/png': bytes(1 << 20)}, raw=True)")
+        assert len(picture.display) == 20

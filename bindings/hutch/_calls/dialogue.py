@@ -7,6 +7,7 @@ All of it comes from the sandbox: it is decoded as data, and each field may be a
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
 import threading
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _MOST = 32 << 20  # bytes of memory that one message may take, once it is decoded
 _MOST_SHOWN = 10_000  # forms that are kept of one call
 _MOST_FORMS = 32  # of one thing that is shown
+_MOST_KEPT = 256 << 20  # bytes of memory of what is shown in one call, about
+_OF_DATA = 72  # bytes of memory for one of JSON as it was sent, at most
 
 
 class StopExec(BaseException):
@@ -61,10 +64,13 @@ class Dialogue:
         self._types = types or {}
         self._stops_clock = stops_clock
         self._calls: dict[str, int] = {}
+        self._room = _MOST_KEPT
+        self._size = 0  # of the message at hand
         self._stopped = False
         self.depth = 0
         self.exchange: Callable[[bytes], tuple[bytes, int] | None] = lambda _: None
         self._thread = threading.get_ident()
+        self._pid = os.getpid()  # a forked child has the same thread
         self._asked = False  # what the code asks is open
         self._stop_clock: Callable[[bool], None] = lambda _: None
         self._stands = False  # the clock, for the tool that is asked for
@@ -88,6 +94,7 @@ class Dialogue:
             return _UNKNOWN
         if asks or self._stream is not None:
             self._stop_clock = stop_clock
+        self._size = len(data)
         return self._answer_to(asks, content)
 
     def _answer_to(self, asks: bool, content: list[Any]) -> bytes | None:
@@ -115,7 +122,7 @@ class Dialogue:
 
     def waits_here(self) -> bool:
         """Whether this is the thread of the call, and its code waits for an answer."""
-        return self._asked and self._thread == threading.get_ident()
+        return self._asked and self._thread == threading.get_ident() and self._pid == os.getpid()
 
     def nested(self, order: bytes, printed: Printed) -> list[Any]:
         """Answers what is open with this, and everything asked from then on until its reply comes,
@@ -138,6 +145,7 @@ class Dialogue:
             said = self.exchange(answer)
             if said is None:
                 break
+            self._size = len(said[0])
             try:
                 content = _content(*said, self._types)
             except _core.DecodeError as error:
@@ -187,7 +195,9 @@ class Dialogue:
             for name, form in list(rest[0].items())[:_MOST_FORMS]
             if type(name) is str and type(form) in (str, bytes, dict, list)
         }
-        if not forms:
+        plain_text = all(type(form) in (str, bytes) for form in forms.values())
+        self._room -= self._size if plain_text else _OF_DATA * self._size
+        if not forms or self._room < 0:
             return
         self.displayed.append(forms)
         if self._on_display is not None:

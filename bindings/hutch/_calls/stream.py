@@ -7,6 +7,7 @@ the generator waits inside, and its time limit stands still.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -40,6 +41,7 @@ class Stream:
         self._over = False
         self._closed = False
         self._error: BaseException | None = None
+        self._pid = os.getpid()
 
     def put(self, item: Any, asks: bool, stop_clock: Callable[[bool], None]) -> bool:
         """Waits while more than a few are there. False: no more are wanted."""
@@ -47,6 +49,8 @@ class Stream:
         stopped = False
         begun = time.monotonic()
         with self._changed:
+            if self._ends():
+                return False
             self._items.append(item)
             self._changed.notify_all()
             while len(self._items) > most and not self._ends():
@@ -60,6 +64,8 @@ class Stream:
         """The next one; `_END` at the end; None as a place in a list of one otherwise. Raises what
         the call failed with, once.
         """
+        if self._pid != os.getpid():
+            raise RuntimeError("this generator belongs to the parent of this process")
         with self._changed:
             if self._future is None and not self._over:
                 self._begin()
@@ -79,6 +85,8 @@ class Stream:
 
     def close(self, wait: bool = True) -> None:
         """Has the generator raise GeneratorExit, and kills it after a grace."""
+        if self._pid != os.getpid():
+            return  # its call is the parent's
         with self._changed:
             self._closed = True
             self._items.clear()
