@@ -95,7 +95,7 @@ CellChannels WorkerCells::Take(uint64_t cell) {
 
 void WorkerCells::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb) {
   if (!cells_.contains(cell)) return;
-  const auto result = static_cast<uint32_t>(std::min<uint64_t>(result_kb, kLoading - 1));
+  const auto result = static_cast<uint32_t>(std::min<uint64_t>(result_kb, kBetweenCalls - 1));
   send_({.kind = FrameKind::kArm, .a = result, .id = cell, .b = timeout_ms, .c = cpu_ms}, {});
 }
 

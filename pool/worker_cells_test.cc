@@ -232,10 +232,10 @@ TEST_F(WorkerCellsTest, NothingIsSaidOfACellThatIsGone) {
   EXPECT_EQ(orders_.size(), before);
 }
 
-TEST_F(WorkerCellsTest, TheMemoryForAResultIsNeverTakenForLoading) {
+TEST_F(WorkerCellsTest, TheMemoryForAResultIsNeverTakenForAnotherOrder) {
   const uint64_t cell = MakeCell();
   cells_->Arm(cell, 1, 1, ~uint64_t{0});
-  EXPECT_EQ(orders_.back().a, kLoading - 1);
+  EXPECT_LT(orders_.back().a, std::min(kLoading, kBetweenCalls));
 }
 
 TEST_F(WorkerCellsTest, CellsSkipTheWarmUpWhileAsked) {
