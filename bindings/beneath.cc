@@ -4,16 +4,15 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <pybind11/pybind11.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 
-namespace hutch {
+#include "bindings/python.h"
 
-namespace py = pybind11;
+namespace hutch {
 
 int OpenBeneath(int directory, const std::string& path, int flags, int mode) {
   if (path.find('\0') != std::string::npos) throw py::value_error("a path has a zero byte");

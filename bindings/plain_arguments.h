@@ -4,10 +4,10 @@
 // _carry/arguments.py does this for all others; its code is cold in a process that rarely calls.
 #pragma once
 
-#include <pybind11/pybind11.h>
-
 #include <optional>
 #include <utility>
+
+#include "bindings/python.h"
 
 namespace hutch {
 

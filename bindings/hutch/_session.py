@@ -457,9 +457,7 @@ class Session(Namespace):
             streams.finish()
         assert self._pool is not None
         outcome = outcome_of(target, result, self._pool, args, kwargs)
-        if outcome.ok:
-            outcome.value, names = _pair(outcome.value)
-            of._known_names = of._known_names if names is None else names
+        _take_names(outcome, of)
         outcome.display = talk.displayed
         outcome.restarted = self._note_end() or restarted
         if talk.raised is not None:
@@ -494,9 +492,7 @@ class Session(Namespace):
         printed, shown = Printed(target.terms.output_bytes), len(talk.displayed)
         reply = Reply(talk.nested(pickle.dumps(order, 5), printed))
         outcome = outcome_of_nested(target, reply, args, kwargs, printed, talk.displayed[shown:])
-        if outcome.ok:
-            outcome.value, names = _pair(outcome.value)
-            of._known_names = of._known_names if names is None else names
+        _take_names(outcome, of)
         return outcome
 
     def _note_end(self) -> bool:
@@ -596,6 +592,13 @@ class Child(Namespace):
     ) -> Outcome[Any]:
         self.require()
         return self.session._run(self, verb, code, args, kwargs, limits, target)
+
+
+def _take_names(outcome: Outcome[Any], of: Namespace) -> None:
+    """What the code returned stands in a pair with the names that there are now, or None."""
+    if outcome.ok:
+        outcome.value, names = _pair(outcome.value)
+        of._known_names = of._known_names if names is None else names
 
 
 def _pair(value: Any) -> tuple[Any, list[str] | None]:

@@ -61,8 +61,8 @@ class Stream:
             return not self._ends()
 
     def take(self, wait: bool = True) -> Any:
-        """The next one; `_END` at the end; None as a place in a list of one otherwise. Raises what
-        the call failed with, once.
+        """[the next one]; None: there is none yet; `_END`: there are no more. Raises what the call
+        failed with, once.
         """
         if self._pid != os.getpid():
             raise RuntimeError("this generator belongs to the parent of this process")
@@ -128,7 +128,19 @@ class Stream:
             self._changed.notify_all()
 
 
-class SandboxedGenerator(Generic[T], Iterator[T]):
+class _OfStream(Generic[T]):
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    @property
+    def outcome(self) -> Outcome[Any] | None:
+        return self._stream.outcome
+
+    def __del__(self) -> None:
+        self._stream.close(wait=False)
+
+
+class SandboxedGenerator(_OfStream[T], Iterator[T]):
     """What a sandboxed generator function yields, as it comes. The call begins at the first
     `next()`; a few items are made ahead, and while nobody takes them the generator waits inside,
     its time limit too. What it raises is raised by `next()`.
@@ -138,9 +150,6 @@ class SandboxedGenerator(Generic[T], Iterator[T]):
     """
 
     __module__ = "hutch"
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
 
     def __next__(self) -> T:
         taken = self._stream.take()
@@ -152,29 +161,17 @@ class SandboxedGenerator(Generic[T], Iterator[T]):
     def close(self) -> None:
         self._stream.close()
 
-    @property
-    def outcome(self) -> Outcome[Any] | None:
-        return self._stream.outcome
-
     def __enter__(self) -> SandboxedGenerator[T]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)
-        if stream is not None:
-            stream.close(wait=False)
 
-
-class AsyncSandboxedGenerator(Generic[T], AsyncIterator[T]):
+class AsyncSandboxedGenerator(_OfStream[T], AsyncIterator[T]):
     """What a sandboxed async generator function yields: as SandboxedGenerator, awaited."""
 
     __module__ = "hutch"
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
 
     async def __anext__(self) -> T:
         taken = self._stream.take(wait=False)
@@ -192,17 +189,8 @@ class AsyncSandboxedGenerator(Generic[T], AsyncIterator[T]):
 
         await asyncio.to_thread(self._stream.close)
 
-    @property
-    def outcome(self) -> Outcome[Any] | None:
-        return self._stream.outcome
-
     async def __aenter__(self) -> AsyncSandboxedGenerator[T]:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-    def __del__(self) -> None:
-        stream = getattr(self, "_stream", None)
-        if stream is not None:
-            stream.close(wait=False)
