@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call says to its caller, and asks of it, while it runs: tools, `display()`, `input()`.
+"""What a call says to its caller, and asks of it, while it runs: tools, display, input, yields.
 
 A thread that asks waits for its answer with the lock held, so that threads take turns. Works in the
 process of the call only, and while a call runs: afterwards it raises RuntimeError.

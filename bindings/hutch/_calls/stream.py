@@ -21,7 +21,7 @@ from hutch._outcome import Outcome
 
 T = TypeVar("T")
 
-FEW = 4  # items that wait for the caller, above which the cell is let wait
+_FEW = 4  # items that wait for the caller, above which the cell is let wait
 _MOST = 16  # at most: it says so many between two questions
 _PATIENCE_SEC = 0.05  # of the call's thread, before the time limit stands still
 _LOOK_SEC = 0.25
@@ -45,7 +45,7 @@ class Stream:
 
     def put(self, item: Any, asks: bool, stop_clock: Callable[[bool], None]) -> bool:
         """Waits while more than a few are there. False: no more are wanted."""
-        most = FEW if asks else _MOST
+        most = _FEW if asks else _MOST
         stopped = False
         begun = time.monotonic()
         with self._changed:
@@ -73,7 +73,7 @@ class Stream:
                 self._changed.wait()
             if self._items:
                 item = self._items.popleft()
-                if len(self._items) <= FEW:
+                if len(self._items) <= _FEW:
                     self._changed.notify_all()
                 return [item]
             if not self._over:
