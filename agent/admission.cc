@@ -2,6 +2,9 @@
 
 #include "agent/admission.h"
 
+#include <algorithm>
+#include <chrono>
+
 namespace hutch {
 
 void Admission::Configure(const AgentConfig& config) {
@@ -83,8 +86,10 @@ uint64_t Admission::TurnOf(const Reservation& one) const {
   return one.tenant.empty() ? 0 : quotas_.cells(one.tenant);
 }
 
-uint64_t Admission::TimeoutMs(uint64_t asked_ms) const {
-  return Bounded(asked_ms, config_.ceiling.timeout_sec);
+uint64_t Admission::TimeoutMs(uint64_t asked_ms, Clock::duration run) const {
+  if (!config_.ceiling.timeout_sec) return asked_ms;
+  const double left = *config_.ceiling.timeout_sec - std::chrono::duration<double>(run).count();
+  return Bounded(asked_ms, std::max(left, 0.001));
 }
 
 uint64_t Admission::CpuMs(uint64_t asked_ms) const {

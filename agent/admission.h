@@ -16,6 +16,7 @@
 #include "agent/ceiling.h"
 #include "agent/config.h"
 #include "agent/quotas.h"
+#include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/message.h"
 
@@ -60,7 +61,8 @@ class Admission {
 
   // The limits that a call runs with, in milliseconds: what its client says, but no more than the
   // ceiling. 0: no limit.
-  uint64_t TimeoutMs(uint64_t asked_ms) const;
+  // `run`: since when it runs already, which is taken off the ceiling.
+  uint64_t TimeoutMs(uint64_t asked_ms, Clock::duration run = {}) const;
   uint64_t CpuMs(uint64_t asked_ms) const;
   // The same for what a cell loads before its call: the ceiling's timeout bounds its CPU time as
   // well.

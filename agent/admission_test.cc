@@ -112,6 +112,9 @@ TEST(Admission, HoldsTheCpuTimeOfALoadToTheTimeoutAsWell) {
   admission.Configure(config);
   EXPECT_TRUE(admission.LimitsTime());
   EXPECT_EQ(admission.TimeoutMs(0), 1000u);
+  EXPECT_EQ(admission.TimeoutMs(900, std::chrono::milliseconds(400)), 600u) << "it runs already";
+  EXPECT_EQ(admission.TimeoutMs(300, std::chrono::milliseconds(400)), 300u);
+  EXPECT_EQ(admission.TimeoutMs(900, std::chrono::hours(1)), 1u);
   EXPECT_EQ(admission.CpuMs(0), 2000u);
   EXPECT_EQ(admission.CpuMs(5000), 2000u);
   EXPECT_EQ(admission.LoadCpuMs(0), 1000u);

@@ -17,6 +17,7 @@
 
 #include "agent/audit.h"
 #include "agent/quotas.h"
+#include "wire/clock.h"
 #include "wire/message.h"
 
 namespace hutch {
@@ -34,7 +35,12 @@ struct LeaseRecord {
   bool held_ahead = false;          // it was leased before the call that used it
   std::optional<CallStats> note{};  // its client's report of the call; the first one counts
   bool armed = false;               // the warden has the limits of its call
+  Clock::time_point armed_at{};     // when it was first given limits for that call
+  bool announced = false;           // its client gave them
   bool kept = false;                // serves several calls; its client reports each of them
+  bool session = false;             // it is kept for a session
+  bool was_used = false;            // at the last tick
+  uint32_t uses = 0;                // the client's count then
   Reservation reservation{};
   AuditCaller caller{};
   std::vector<NetworkRecord> network{};  // what the egress process decided for its cell
@@ -70,7 +76,7 @@ class LeaseBook {
 
   // Whether its client has marked the lease so. False once the client is gone.
   bool IsMarked(uint64_t cell, const LeaseRecord& lease, LeaseMark mark) const;
-  // How often its client has used it, if it is kept for a session; 0 once the client is gone.
+  // How often its client has used it, where it serves several calls; 0 once the client is gone.
   uint32_t UsesOf(const LeaseRecord& lease) const;
   // Takes an idle lease from its client and marks it as being ended. False: the client uses it, or
   // is gone.

@@ -168,13 +168,20 @@ void LeaseManager::OnStarted(const Peer& peer, const Started& started) {
   Pool* pool = context_.pools.Find(lease->pool);
   if (pool == nullptr) return;
   const bool no_limits = started.timeout_ms == 0 && started.cpu_ms == 0 && started.result_kb == 0;
-  if (!sessions_.OnStarted(started.lease) && no_limits) {
+  if (!lease->session && no_limits) {
     lease->ahead = lease->kept = true;
+    lease->armed = false;
     return pool->Arm(started.lease, 0, 0);
   }
-  lease->armed = true;
-  pool->Arm(started.lease, context_.admission.TimeoutMs(started.timeout_ms),
-            context_.admission.CpuMs(started.cpu_ms), started.result_kb);
+  lease->announced = true;
+  Arm(*pool, started, lease);
+}
+
+void LeaseManager::Arm(Pool& pool, const Started& limits, LeaseRecord* lease) {
+  const Clock::time_point now = Clock::now();
+  if (!std::exchange(lease->armed, true)) lease->armed_at = now;
+  pool.Arm(limits.lease, context_.admission.TimeoutMs(limits.timeout_ms, now - lease->armed_at),
+           context_.admission.CpuMs(limits.cpu_ms), limits.result_kb);
 }
 
 void LeaseManager::OnDone(Peer& peer, const LeaseEnded& done) {
@@ -349,11 +356,22 @@ void LeaseManager::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
 void LeaseManager::ArmUnannounced() {
   if (!context_.admission.LimitsTime()) return;
   for (auto& [cell, lease] : book_) {
-    if (lease.armed || lease.kept || lease.releasing) continue;
-    if (!book_.IsMarked(cell, lease, kLeaseUsed)) continue;
-    lease.armed = true;
-    if (Pool* pool = context_.pools.Find(lease.pool))
-      pool->Arm(cell, context_.admission.TimeoutMs(0), context_.admission.CpuMs(0));
+    Pool* pool = lease.releasing ? nullptr : context_.pools.Find(lease.pool);
+    if (pool == nullptr) continue;
+    const bool used = book_.IsMarked(cell, lease, kLeaseUsed);
+    const uint32_t uses = book_.UsesOf(lease);
+    // A cell that serves several short calls is used at one tick after another, by other calls.
+    const bool same_call = used && lease.was_used && uses == lease.uses;
+    lease.was_used = used;
+    lease.uses = uses;
+    const bool lasts = lease.kept && !lease.session ? same_call : used;
+    if (lasts && !lease.armed) {
+      lease.announced = false;
+      Arm(*pool, Started{cell, 0, 0, 0}, &lease);
+    } else if (!lasts && lease.armed && !lease.announced && lease.kept && !lease.session) {
+      lease.armed = false;
+      pool->Arm(cell, 0, 0);
+    }
   }
 }
 

@@ -27,8 +27,11 @@ class Quotas {
   void Configure(const AgentConfig& config) {
     limits_.clear();
     limits_[""] = {config.host.cells, config.host.sessions, config.host.memory_mb};
-    for (const Tenant& tenant : config.tenants)
-      limits_[Key(tenant.name)] = {tenant.cells, tenant.sessions, tenant.memory_mb};
+    for (const Tenant& tenant : config.tenants) {
+      // A tenant with a bound on cells does not get around it with sessions.
+      const uint64_t sessions = tenant.sessions != 0 ? tenant.sessions : tenant.cells;
+      limits_[Key(tenant.name)] = {tenant.cells, sessions, tenant.memory_mb};
+    }
   }
 
   // A reservation that is larger than a whole quota is admitted when nothing else is held:

@@ -49,6 +49,17 @@ TEST(Quotas, ATenantTakesNoMoreThanItsOwnAndOthersGoOn) {
   EXPECT_TRUE(quotas.MayTake({"a", 1}));
 }
 
+TEST(Quotas, ABoundOnTheCellsOfATenantBoundsItsSessions) {
+  Quotas quotas;
+  quotas.Configure(ConfigOf(0, 0, 2));
+  quotas.Take({"a", 1, true});
+  EXPECT_FALSE(quotas.WhyNoSession("a"));
+  quotas.Take({"a", 1, true});
+  ASSERT_TRUE(quotas.WhyNoSession("a"));
+  EXPECT_EQ(quotas.WhyNoSession("a")->most, 2u);
+  EXPECT_FALSE(quotas.WhyNoSession(""));
+}
+
 TEST(Quotas, ASessionIsNoCellButKeepsItsMemory) {
   AgentConfig config = ConfigOf(1, 1000, 0);
   config.host.sessions = 2;

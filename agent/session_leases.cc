@@ -34,8 +34,8 @@ void SessionLeases::OnKeep(const Peer& peer, const Keep& keep) {
   }
   if (const auto full = WhyFull(lease->reservation))
     return context_.peers.Fail(peer.id(), keep.request, *full);
-  lease->ahead = false;
-  lease->kept = true;
+  lease->ahead = lease->armed = false;
+  lease->kept = lease->session = true;
   const Clock::time_point now = Clock::now();
   sessions_[keep.lease] = {.id = keep.id,
                            .keep_request = keep.request,
@@ -45,18 +45,17 @@ void SessionLeases::OnKeep(const Peer& peer, const Keep& keep) {
                            .uses = context_.book.UsesOf(*lease)};
   if (context_.admission.Keep(&lease->reservation)) context_.room();
   pool->Keep(keep.lease);
+  EndCall(*pool, keep.lease);
 }
 
-bool SessionLeases::OnStarted(uint64_t cell) {
-  const auto found = sessions_.find(cell);
-  if (found == sessions_.end()) return false;
-  return found->second.armed = true;
+void SessionLeases::EndCall(Pool& pool, uint64_t cell) const {
+  pool.EndCall(cell, context_.admission.CpuMs(0));
 }
 
 void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
   Session* session = FindOf(peer, executed.lease);
   if (session == nullptr) return;
-  const LeaseRecord& lease = *context_.book.Find(executed.lease);
+  LeaseRecord& lease = *context_.book.Find(executed.lease);
   PoolEntry* entry = context_.pools.FindEntry(lease.pool);
   context_.ledger.Count(entry == nullptr ? nullptr : &entry->metrics, false, executed.note,
                         Clock::now());
@@ -69,7 +68,7 @@ void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
                          .session = session->id,
                          .number = session->calls},
                         executed.note);
-  if (std::exchange(session->armed, false)) entry->pool->EndCall(executed.lease);
+  if (std::exchange(lease.armed, false)) EndCall(*entry->pool, executed.lease);
 }
 
 void SessionLeases::OnInterrupt(const Peer& peer, const Interrupt& interrupt) {
@@ -92,7 +91,7 @@ void SessionLeases::OnRestart(const Peer& peer, const Restart& restart) {
 }
 
 void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport& report) {
-  const LeaseRecord* lease = context_.book.Find(cell);
+  LeaseRecord* lease = context_.book.Find(cell);
   const auto found = sessions_.find(cell);
   if (lease == nullptr || found == sessions_.end()) return;
   switch (event) {
@@ -104,7 +103,7 @@ void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport&
       }
       return;
     case SessionEvent::kUserExit:
-      found->second.armed = false;
+      lease->armed = false;
       context_.peers.Send(lease->peer, UserEnded{cell, report});
       return;
     case SessionEvent::kUserReady:
@@ -157,11 +156,6 @@ void SessionLeases::Tick(Clock::time_point now) {
     const bool used = context_.book.IsMarked(cell, *lease, kLeaseUsed);
     const uint32_t uses = context_.book.UsesOf(*lease);
     if (used || std::exchange(session.uses, uses) != uses) session.used = now;
-    if (used && !session.armed && context_.admission.LimitsTime()) {
-      session.armed = true;
-      if (Pool* pool = context_.pools.Find(lease->pool))
-        pool->Arm(cell, context_.admission.TimeoutMs(0), context_.admission.CpuMs(0));
-    }
     if (session.idle != Clock::duration{} && now - session.used >= session.idle)
       idle.push_back(cell);
   }

@@ -50,14 +50,12 @@ class SessionLeases {
   void OnExecuted(const Peer& peer, const Executed& executed);
   void OnInterrupt(const Peer& peer, const Interrupt& interrupt);
   void OnRestart(const Peer& peer, const Restart& restart);
-  // The limits of its call are the warden's from now on. False: the lease is no session's.
-  bool OnStarted(uint64_t cell);
 
   void OnEvent(uint64_t cell, SessionEvent event, const CellReport& report);
   void OnGone(uint64_t cell);  // the lease has ended
 
-  // Once per tick: sets limits for calls that their clients do not announce, and ends sessions
-  // that were not used for too long. So a client that is stopped, or hangs, holds no cell for ever.
+  // Once per tick: ends sessions that were not used for too long. So a client that is stopped, or
+  // hangs, holds no cell for ever.
   void Tick(Clock::time_point now);
 
   std::vector<SessionState> States(Clock::time_point now) const;  // the oldest first
@@ -73,9 +71,9 @@ class SessionLeases {
     Clock::time_point used{};
     uint32_t uses = 0;   // the client's count when it was last read
     uint64_t calls = 0;  // that are over
-    bool armed = false;
   };
   Session* FindOf(const Peer& peer, uint64_t cell);
+  void EndCall(Pool& pool, uint64_t cell) const;
 
   Context context_;
   std::map<uint64_t, Session> sessions_;  // by cell

@@ -188,6 +188,7 @@ bool HeldLeases::Send(HeldLease& held, const CallRequest& request) {
   }
   try {
     if (held.calls++ == 0) held.first_call = Clock::now();
+    if (held.may_be_taken) table_.CountUse(held.table_slot);
     if (held.lease.Send(request, RandomCallId())) return true;
   } catch (...) {
     GiveUp(lease, Ending::kFault);

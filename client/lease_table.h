@@ -22,7 +22,7 @@ class LeaseTable {
   // False: the agent has taken the lease back.
   bool MarkUsed(uint32_t slot, uint64_t lease);
   void MarkIdle(uint32_t slot, uint64_t lease);
-  void CountUse(uint32_t slot);  // of a lease that is kept for a session
+  void CountUse(uint32_t slot);  // of a lease that serves several calls
 
  private:
   uint32_t* slots_;  // kLeaseTableSlots, and their counters

@@ -214,7 +214,9 @@ uint64_t Cgroups::Group::memory_kills() const {
   return kills > 0 ? static_cast<uint64_t>(kills) : 0;
 }
 
-void Cgroups::Group::KillOneByOne() const { Write(directory_.get(), "memory.oom.group", "0"); }
+bool Cgroups::Group::KillTogether(bool all) const {
+  return Write(directory_.get(), "memory.oom.group", all ? "1" : "0");
+}
 
 uint64_t Cgroups::Group::peak_kb() const {
   return std::strtoull(Read(directory_.get(), "memory.peak").c_str(), nullptr, 10) / 1024;

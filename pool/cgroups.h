@@ -40,9 +40,9 @@ class Cgroups {
     int procs() const { return procs_.get(); }  // its cgroup.procs, for writing
     bool populated() const;                     // it has a process
     // How many processes the kernel has killed for want of memory: all of them at once
-    // (memory.oom.group), unless KillOneByOne() was called.
+    // (memory.oom.group), unless KillTogether(false) was called.
     uint64_t memory_kills() const;
-    void KillOneByOne() const;
+    bool KillTogether(bool all) const;  // false: the kernel refuses
     uint64_t peak_kb() const;  // the most memory that it had; 0 where the kernel does not say
     void Kill() const;         // all its processes, where the kernel has cgroup.kill
 

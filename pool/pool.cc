@@ -183,9 +183,10 @@ void Pool::Keep(uint64_t cell) {
   Serve();  // it is none of the pool's max_cells any more
 }
 
-void Pool::EndCall(uint64_t cell) {
+void Pool::EndCall(uint64_t cell, uint64_t cpu_ms) {
   last_use_ = Clock::now();
-  if (Member* member = workers_.members().OfLeased(cell)) member->worker->cells().EndCall(cell);
+  if (Member* member = workers_.members().OfLeased(cell))
+    member->worker->cells().EndCall(cell, cpu_ms);
 }
 
 void Pool::InterruptUser(uint64_t cell, uint64_t user, uint32_t call) {

@@ -57,7 +57,7 @@ class Pool final : private PoolWorkers::Owner {
   // Of a leased cell that is kept for a session, see WorkerCells. It does not count as one of
   // max_cells from Keep() on.
   void Keep(uint64_t cell);
-  void EndCall(uint64_t cell);
+  void EndCall(uint64_t cell, uint64_t cpu_ms);
   void InterruptUser(uint64_t cell, uint64_t user, uint32_t call);
   void RestartUser(uint64_t cell, uint64_t user);
   void Release(uint64_t cell);  // The cell is killed; cell_gone follows.

@@ -96,8 +96,9 @@ void SlotTable::ForgetMemoryKills(uint32_t slot) {
   if (const Cgroups::Group* group = GroupOf(slot)) memory_kills_[slot] = group->memory_kills();
 }
 
-void SlotTable::KillOneByOne(uint32_t slot) const {
-  if (const Cgroups::Group* group = GroupOf(slot)) group->KillOneByOne();
+bool SlotTable::KillTogether(uint32_t slot, bool all) const {
+  const Cgroups::Group* group = GroupOf(slot);
+  return group == nullptr || group->KillTogether(all);
 }
 
 void SlotTable::KillGroups() const {

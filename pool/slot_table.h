@@ -53,10 +53,10 @@ class SlotTable {
   bool Confine(uint32_t slot);  // False: its cgroup could not be made.
   // nullptr: the slot has no cgroup.
   const Cgroups::Group* GroupOf(uint32_t slot) const;
-  bool RanOutOfMemory(uint32_t slot) const;  // according to the kernel
-  void ForgetMemoryKills(uint32_t slot);     // those until now do not count any more
-  void KillOneByOne(uint32_t slot) const;    // see Cgroups::Group
-  void KillGroups() const;                   // every process in any of them
+  bool RanOutOfMemory(uint32_t slot) const;          // according to the kernel
+  void ForgetMemoryKills(uint32_t slot);             // those until now do not count any more
+  bool KillTogether(uint32_t slot, bool all) const;  // see Cgroups::Group; true without one
+  void KillGroups() const;                           // every process in any of them
 
  private:
   uint64_t Count(SlotState state) const { return counts_[static_cast<size_t>(state)]; }

@@ -2,7 +2,9 @@
 
 #include "pool/warden_link.h"
 
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -104,6 +106,13 @@ bool WardenLink::Send(const FrameHeader& header, std::string_view payload,
     if (*alive && !stopped_) owner_.OnLinkBroken("the warden no longer reads its frames");
   });
   return false;
+}
+
+bool WardenLink::IsCrowded() const {
+  int unread = 0, room = 0;
+  socklen_t size = sizeof room;
+  return warden_ && ::ioctl(warden_.get(), SIOCOUTQ, &unread) == 0 &&
+         ::getsockopt(warden_.get(), SOL_SOCKET, SO_SNDBUF, &room, &size) == 0 && unread > room / 4;
 }
 
 }  // namespace hutch

@@ -51,6 +51,8 @@ class WardenLink {
   // the warden does not read (OnLinkBroken() follows then). Throws kInternal.
   bool Send(const FrameHeader& header, std::string_view payload = {},
             std::span<const int> descriptors = {});
+  // Whether the warden has much left to read: then what can wait should.
+  bool IsCrowded() const;
 
  private:
   void OnAccept();

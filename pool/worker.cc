@@ -64,7 +64,7 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
           [this](const FrameHeader& header, std::span<const int> descriptors) {
             return link_.Send(header, {}, descriptors);
           },
-          launch_.name) {
+          [this] { return link_.IsCrowded(); }, launch_.name) {
   launch_.modules = !modules.empty();
   if (launch_.gvisor) cells_.EndCellsInTime();
   MakeWorkerDirectory(launch_, modules);

@@ -17,6 +17,7 @@ constexpr auto kKillDeadline = std::chrono::seconds(5);
 // So many cells may fail in a row, by ending before they are ready or because they cannot be made:
 // without a bound, a hostile package would keep the worker forking for ever.
 constexpr unsigned kMaxFailedCells = 16;
+constexpr auto kCrowdedPeriod = std::chrono::milliseconds(5);
 
 uint64_t NextCellId() {
   static std::atomic<uint64_t> next{1};
@@ -25,10 +26,12 @@ uint64_t NextCellId() {
 
 }  // namespace
 
-WorkerCells::WorkerCells(Loop& loop, Owner& owner, Send send, std::string worker)
+WorkerCells::WorkerCells(Loop& loop, Owner& owner, Send send, std::function<bool()> crowded,
+                         std::string worker)
     : loop_(loop),
       owner_(owner),
       send_(std::move(send)),
+      crowded_(std::move(crowded)),
       worker_(std::move(worker)),
       alive_(std::make_shared<bool>(true)) {}
 
@@ -96,7 +99,7 @@ CellChannels WorkerCells::Take(uint64_t cell) {
 void WorkerCells::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb) {
   if (!cells_.contains(cell)) return;
   const auto result = static_cast<uint32_t>(std::min<uint64_t>(result_kb, kBetweenCalls - 1));
-  send_({.kind = FrameKind::kArm, .a = result, .id = cell, .b = timeout_ms, .c = cpu_ms}, {});
+  SendSoon({.kind = FrameKind::kArm, .a = result, .id = cell, .b = timeout_ms, .c = cpu_ms});
 }
 
 void WorkerCells::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
@@ -117,23 +120,52 @@ void WorkerCells::Keep(uint64_t id) {
   const auto cell = cells_.find(id);
   if (cell == cells_.end() || cell->second.keeping) return;
   cell->second.keeping = true;
-  slots_.KillOneByOne(cell->second.slot);
+  // Where the kernel refuses, all of it is killed for want of memory, and the session ends.
+  slots_.KillTogether(cell->second.slot, false);
   send_({.kind = FrameKind::kKeep, .id = id}, {});
 }
 
-void WorkerCells::EndCall(uint64_t cell) {
+void WorkerCells::EndCall(uint64_t cell, uint64_t cpu_ms) {
   if (!cells_.contains(cell)) return;
-  send_({.kind = FrameKind::kArm, .a = kBetweenCalls, .id = cell}, {});
+  SendSoon({.kind = FrameKind::kArm, .a = kBetweenCalls, .id = cell, .c = cpu_ms});
 }
 
 void WorkerCells::InterruptUser(uint64_t cell, uint64_t user, uint32_t call) {
   if (!cells_.contains(cell)) return;
-  send_({.kind = FrameKind::kInterrupt, .a = call, .id = cell, .b = user}, {});
+  SendSoon({.kind = FrameKind::kInterrupt, .a = call, .id = cell, .b = user});
 }
 
 void WorkerCells::RestartUser(uint64_t cell, uint64_t user) {
   if (!cells_.contains(cell)) return;
-  send_({.kind = FrameKind::kRestart, .id = cell, .b = user}, {});
+  SendSoon({.kind = FrameKind::kRestart, .id = cell, .b = user});
+}
+
+// A client may ask for these as often as it likes. Where the warden is behind, the last of each
+// kind waits here: so no client can fill what the orders for the cells of others go through.
+void WorkerCells::SendSoon(const FrameHeader& order) {
+  std::vector<FrameHeader>& held = cells_.at(order.id).held;
+  if (held.empty() && !crowded_()) {
+    send_(order, {});
+    return;
+  }
+  const bool ends_call = order.kind == FrameKind::kArm && order.a == kBetweenCalls;
+  std::erase_if(held, [&](const FrameHeader& one) {
+    // The end of a call is kept before the limits of the next one, which it begins.
+    const bool is_end = one.kind == FrameKind::kArm && one.a == kBetweenCalls;
+    return one.kind == order.kind && (ends_call || !is_end);
+  });
+  held.push_back(order);
+  if (std::exchange(sends_held_, true)) return;
+  loop_.After(kCrowdedPeriod, [this, alive = alive_] {
+    if (*alive) SendHeld();
+  });
+}
+
+void WorkerCells::SendHeld() {
+  sends_held_ = false;
+  for (auto& [id, cell] : cells_) {
+    for (const FrameHeader& order : std::exchange(cell.held, {})) SendSoon(order);
+  }
 }
 
 void WorkerCells::Discard(uint64_t id) {
@@ -189,6 +221,11 @@ void WorkerCells::OnCellExit(uint64_t id, std::string_view payload) {
   }
   if (!cell->second.ready && CountFailedCell())
     return owner_.GiveUp("its cells end before they are ready");
+  if (cell->second.keeping && !slots_.KillTogether(slot, true)) {
+    cells_.erase(cell);
+    EndSlot(slot);  // the next cell in it could go on with some of its processes missing
+    return owner_.OnCellGone(id, report);
+  }
   const auto gone = cells_.extract(cell);  // Its network is closed after OnCellGone().
   slots_.Move(slot, SlotState::kFree);
   owner_.OnCellGone(id, report);

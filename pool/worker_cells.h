@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "loop/loop.h"
 #include "pool/cell_channels.h"
@@ -57,8 +58,10 @@ class WorkerCells {
     std::function<void(uint64_t cell)> close;
   };
 
-  // `worker` is the worker's name, for the log. `loop` and `owner` outlive it.
-  WorkerCells(Loop& loop, Owner& owner, Send send, std::string worker);
+  // `crowded`: as WardenLink::IsCrowded(). `worker` is the worker's name, for the log. `loop` and
+  // `owner` outlive it.
+  WorkerCells(Loop& loop, Owner& owner, Send send, std::function<bool()> crowded,
+              std::string worker);
   ~WorkerCells();
   WorkerCells(const WorkerCells&) = delete;
   WorkerCells& operator=(const WorkerCells&) = delete;
@@ -93,7 +96,9 @@ class WorkerCells {
   // Keeps the cell, which is taken, when its user process ends: OnSessionEvent follows, now and for
   // each of those. Nothing follows where it cannot be kept.
   void Keep(uint64_t cell);
-  void EndCall(uint64_t cell);  // no call runs in a kept cell from now on, until it is armed
+  // No call runs in a kept cell from now on, until it is armed. `cpu_ms`: of all that runs in it
+  // meanwhile; 0: no limit.
+  void EndCall(uint64_t cell, uint64_t cpu_ms);
   // Has the call with these low bits of its id raise KeyboardInterrupt, if it still runs, and
   // `user` user processes have ended before.
   void InterruptUser(uint64_t cell, uint64_t user, uint32_t call);
@@ -122,6 +127,7 @@ class WorkerCells {
     bool unwanted = false;            // it ends when it is ready
     bool keeping = false;             // it was asked to be kept
     bool restarting = false;          // it is kept, and has no user process
+    std::vector<FrameHeader> held{};  // orders that wait until the warden has read others
     std::shared_ptr<void> network{};  // closes it at its end
   };
 
@@ -131,11 +137,14 @@ class WorkerCells {
   // The cell of that slot, if there is one, is gone, and the warden will not report it.
   void LoseCellOf(uint32_t slot);
   void BlameMemory(uint32_t slot, CellReport* report);
+  void SendSoon(const FrameHeader& order);
+  void SendHeld();
   bool CountFailedCell();  // True if so many failed in a row that the worker is given up.
 
   Loop& loop_;
   Owner& owner_;
   Send send_;
+  std::function<bool()> crowded_;
   const std::string worker_;
   Networks networks_;
   SlotTable slots_;
@@ -147,6 +156,7 @@ class WorkerCells {
   bool refill_ = true;
   bool skip_warm_up_ = false;
   bool ends_in_time_ = false;
+  bool sends_held_ = false;      // SendHeld() is to come
   std::shared_ptr<bool> alive_;  // false once destroyed
 };
 

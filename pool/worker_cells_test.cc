@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -29,7 +30,7 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
           orders_.push_back(header);
           return sends_;
         },
-        "worker");
+        [this] { return crowded_; }, "worker");
   }
   void OnCellReady(uint64_t cell) override { ready_.push_back(cell); }
   void OnCellGone(uint64_t cell, const CellReport& report) override {
@@ -63,6 +64,7 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
   std::optional<WorkerCells> cells_;
   std::vector<FrameHeader> orders_;
   bool sends_ = true;
+  bool crowded_ = false;
   std::vector<uint64_t> ready_, gone_;
   CellReport last_report_;
   int slots_changed_ = 0;
@@ -260,6 +262,38 @@ TEST_F(WorkerCellsTest, ANetworkIsClosedAfterItsCellWasReportedGone) {
   cells_->OnCellReady(cell);
   cells_->OnCellExit(cell, Bytes({}));
   EXPECT_EQ(gone_when_closed, 1u);
+}
+
+TEST_F(WorkerCellsTest, AWardenThatIsBehindGetsTheLastOrdersOnly) {
+  const uint64_t cell = MakeCell();
+  const size_t before = orders_.size();
+  const auto kinds = [&] {
+    std::vector<std::pair<FrameKind, uint32_t>> kinds;
+    for (size_t i = before; i < orders_.size(); ++i)
+      kinds.emplace_back(orders_[i].kind, orders_[i].a);
+    return kinds;
+  };
+  crowded_ = true;
+  for (uint32_t call = 1; call <= 10'000; ++call) {
+    cells_->Arm(cell, call, 0, 0);
+    cells_->InterruptUser(cell, 0, call);
+    cells_->RestartUser(cell, 0);
+    cells_->EndCall(cell, 0);
+  }
+  cells_->Arm(cell, 77, 0, 0);
+  EXPECT_TRUE(kinds().empty());
+  crowded_ = false;
+  cells_->InterruptUser(cell, 0, 20'000);
+  EXPECT_TRUE(kinds().empty()) << "one after the other";
+  loop_.After(std::chrono::milliseconds(100), [this] { loop_.Stop(); });
+  loop_.Run();
+  EXPECT_EQ(kinds(),
+            (std::vector<std::pair<FrameKind, uint32_t>>{{FrameKind::kRestart, 0},
+                                                         {FrameKind::kArm, kBetweenCalls},
+                                                         {FrameKind::kArm, 0},
+                                                         {FrameKind::kInterrupt, 20'000}}));
+  cells_->InterruptUser(cell, 0, 3);
+  EXPECT_EQ(orders_.back().a, 3u) << "the twin: at once";
 }
 
 }  // namespace

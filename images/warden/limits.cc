@@ -36,10 +36,11 @@ void Warden::OnArm(const FrameHeader& header) {
     cell.armed_us = NowUs();
     if (!std::exchange(cell.between, true)) {
       SampleCell(static_cast<int>(slot - slots_), cell.armed_us);
-      cell.between_cpu_us = cell.used_cpu_us;
+      cell.between_cpu_us = cell.base_cpu_us = cell.used_cpu_us;
+      cell.cpu_us = 0;
     }
     cell.deadline_us = 0;
-    cell.cpu_limit_us = 0;
+    cell.cpu_limit_us = cell.background_limit_us = header.c * 1000;
     cell.result_kb = 0;
     return;
   }
@@ -48,6 +49,9 @@ void Warden::OnArm(const FrameHeader& header) {
   cell.result_kb = loading ? 0 : header.a;
   if (given) cell.result_us = NowUs();
   if (given && cell.armed_us != 0 && !cell.loading && !cell.between) return;
+  // Limits that change during a call leave what is known of it; what a kept cell shares it may have
+  // had since an earlier call.
+  const bool had_limits = !cell.loading && (cell.deadline_us != 0 || cell.cpu_limit_us != 0);
   cell.armed_us = NowUs();
   if (std::exchange(cell.between, false)) BeginCall(slot);
   cell.deadline_us =
@@ -55,7 +59,8 @@ void Warden::OnArm(const FrameHeader& header) {
   cell.cpu_limit_us = header.c * 1000;
   cell.loading = loading;
   cell.quiet = false;
-  cell.areas.count = 0;  // another call's, where it is not the first
+  if (cell.kept || had_limits) return;
+  cell.areas.count = 0;
   cell.shared_kb = 0;
 }
 

@@ -323,6 +323,9 @@ Share MeasureShare(int proc, pid_t pid, const Scratches& scratches) {
   // The walk of all maps is worth it only where there may be something to take off.
   if (share.shared_kb >= (scratches.used_kb >= kLittleKb ? kLittleScratchKb : kLittleKb)) {
     const NamedPages named = ReadNamed(proc, view, scratches);
+    // Meanwhile it may have unmapped some, or ended: that is not what has no name.
+    ReadFile(proc, view, "smaps_rollup", text);
+    share.shared_kb = std::min(share.shared_kb, Field(text, "\nPss_Shmem:"));
     share.shared_kb -= std::min(share.shared_kb, named.lent_kb());
     share.scratch_kb = std::min(share.shared_kb, named.scratch_kb());
     share.shared_kb -= share.scratch_kb;

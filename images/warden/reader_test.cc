@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
+#include <thread>
 
 namespace hutch {
 namespace {
@@ -290,6 +292,63 @@ TEST(WatchTest, DistinguishesWhatIsMappedOfTheScratch) {
   munmap(area, 16 << 20);
   close(file);
   close(proc);
+}
+
+// A process in a /proc of ours, whose `smaps` is a pipe: what happens while it is read is known.
+class MadeProc {
+ public:
+  MadeProc() {
+    EXPECT_NE(mkdtemp(path_), nullptr);
+    proc_ = open(path_, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    EXPECT_EQ(mkdirat(proc_, "9", 0700), 0);
+    EXPECT_EQ(mkfifoat(proc_, "9/smaps", 0600), 0);
+    Write("status", "Name:\tx\nThreads:\t1\nVmPTE:\t 0 kB\n");
+  }
+  ~MadeProc() {
+    for (const char* name : {"9/smaps", "9/status", "9/smaps_rollup"}) unlinkat(proc_, name, 0);
+    unlinkat(proc_, "9", AT_REMOVEDIR);
+    close(proc_);
+    rmdir(path_);
+  }
+  int proc() const { return proc_; }
+  void Write(const char* name, const std::string& text) const {
+    const int fd = openat(proc_, ("9/" + std::string(name)).c_str(),
+                          O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    EXPECT_EQ(write(fd, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    close(fd);
+  }
+  void MapShared(int kb) const {
+    Write("smaps_rollup", "0-1 ---p 0 00:00 0 [rollup]\nRss: 0 kB\nPss_Anon: 0 kB\nPss_Shmem: " +
+                              std::to_string(kb) + " kB\n");
+  }
+  // Measures the process, of which `smaps` is then empty; `meanwhile` runs while it is read.
+  template <typename Body>
+  Usage Measure(Body meanwhile) const {
+    Scratches scratches;
+    scratches.used_kb = 140 << 10;
+    std::thread writer([&] {
+      const int end = openat(proc_, "9/smaps", O_WRONLY | O_CLOEXEC);
+      meanwhile();
+      close(end);
+    });
+    const pid_t pid = 9;
+    const Usage usage = MeasureShares(proc_, 0, &pid, 1, scratches);
+    writer.join();
+    return usage;
+  }
+
+ private:
+  char path_[32] = "/tmp/hutch-proc-XXXXXX";
+  int proc_ = -1;
+};
+
+TEST(WatchTest, WhatIsUnmappedWhileItIsReadIsNoOtherMemory) {
+  const MadeProc made;
+  made.MapShared(140 << 10);
+  EXPECT_EQ(made.Measure([] {}).shared_kb, 140u << 10) << "the twin: it has no name";
+  EXPECT_EQ(made.Measure([&] { made.MapShared(0); }).shared_kb, 0u);
+  made.MapShared(140 << 10);
+  EXPECT_EQ(made.Measure([&] { made.Write("smaps_rollup", ""); }).shared_kb, 0u) << "it has ended";
 }
 
 }  // namespace

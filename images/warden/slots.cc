@@ -267,6 +267,7 @@ void Warden::OnUserEnd(int number, int status) {
   next.spent = cell.spent;
   next.used_cpu_us = next.base_cpu_us = cell.used_cpu_us;
   next.between_cpu_us = cell.between ? cell.between_cpu_us : cell.used_cpu_us;
+  next.cpu_limit_us = next.background_limit_us = cell.background_limit_us;
   cell = next;
   slots_[number].waited_us = 0;
 }

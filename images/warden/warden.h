@@ -75,10 +75,11 @@ class Warden {
     int64_t armed_us = 0;     // 0: not armed
     int64_t deadline_us = 0;  // 0: none
     uint64_t cpu_limit_us = 0;
-    bool loading = false;         // armed for what it loads: its call is still to come
-    bool kept = false;            // it outlives its user process
-    bool between = false;         // kept, and serves no call now
-    uint64_t between_cpu_us = 0;  // of all that it had used when that began
+    bool loading = false;              // armed for what it loads: its call is still to come
+    bool kept = false;                 // it outlives its user process
+    bool between = false;              // kept, and serves no call now
+    uint64_t between_cpu_us = 0;       // of all that it had used when that began
+    uint64_t background_limit_us = 0;  // of CPU time then; 0: none
     pid_t user_pid = 0;
     uint64_t users_ended = 0;
     int users = 0;  // of those, since:
