@@ -101,12 +101,14 @@ void Connection::Send(const Message& message) {
   }
 }
 
-void Connection::Tell(const Message& message) {
+void Connection::Tell(const Message& message, Clock::duration patience) {
   if (broken_) return;
+  const Clock::time_point deadline = Clock::now() + patience;
   try {
-    // Not sent when the socket is full. The cell of a dropped lease ends by itself, because its
-    // socket is closed.
-    SendMessage(socket_.get(), message);
+    while (!SendMessage(socket_.get(), message) && Clock::now() < deadline) {
+      pollfd polled{socket_.get(), POLLOUT, 0};
+      ::poll(&polled, 1, 50);
+    }
   } catch (const Error&) {
     Break();
   }

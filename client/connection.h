@@ -27,6 +27,9 @@
 
 namespace hutch {
 
+// How long to wait for an agent that is behind, with what would leave a call with wrong limits.
+inline constexpr auto kTellPatience = std::chrono::seconds(1);
+
 // What Connection::Lock holds, as the analysis knows it: one name in all classes that share it, for
 // it would take the mutex of one object, reached by two ways, for two.
 inline constexpr struct CAPABILITY("mutex") ConnectionLock {
@@ -78,7 +81,8 @@ class Connection {
   bool WaitFor(Clock::time_point deadline, const CallHooks& hooks, const Done& done)
       REQUIRES(connection_lock);
   void Send(const Message& message);
-  void Tell(const Message& message);  // never blocks, never throws: it may get lost
+  // Never throws. It may get lost where the agent does not read for so long.
+  void Tell(const Message& message, Clock::duration patience = {});
   // A lease that came and that no call waits for any more.
   void GiveBack(const Message& message);
 

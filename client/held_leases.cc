@@ -213,7 +213,8 @@ void HeldLeases::TellStarted(const HeldLease& held, const CallRequest& request) 
   const uint64_t cpu_ms =
       request.limits.cpu_ms == 0 ? 0 : request.limits.cpu_ms + held.cpu_us / 1000;
   connection_.Tell(
-      Started{held.lease.id(), held.lease.timeout_ms(), cpu_ms, held.lease.result_kb()});
+      Started{held.lease.id(), held.lease.timeout_ms(), cpu_ms, held.lease.result_kb()},
+      kTellPatience);
 }
 
 void HeldLeases::WhileCallRuns(const std::string& key, const Sha256Digest& identity) {

@@ -268,12 +268,13 @@ std::optional<Question> Lease::Exchange(const std::string& answer) {
       wait.over = true;
     }
     while (!asked_ && !wait.over) wait.over = Round(wait);
-  } catch (const Error&) {
+  } catch (...) {  // that of a hook, too
     wait.failure = std::current_exception();
     wait.over = true;
   }
   exchanges_ = false;
-  return std::exchange(asked_, std::nullopt);
+  std::optional<Question> asked = std::exchange(asked_, std::nullopt);
+  return wait.over ? std::nullopt : std::move(asked);
 }
 
 void Lease::Fill(pollfd* polled) const {

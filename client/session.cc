@@ -213,7 +213,7 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
     stats.ending = record.report ? EndingOfLimit(record.report->limit) : Ending::kFault;
     if (stats.ending == Ending::kNoCall) stats.ending = Ending::kDied;
   }
-  parts_.connection.Tell(Executed{held_->lease.id(), stats});
+  parts_.connection.Tell(Executed{held_->lease.id(), stats}, kTellPatience);
   parts_.leases.MarkIdle(*held_);
   return record;
 }

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from hutch._calls import loops
 from hutch._session import Child, Session, busy
 
 if TYPE_CHECKING:
@@ -45,8 +46,15 @@ class _Calls:
         self.is_open = False
         self.waiting.put(None)
 
-    def serve(self) -> None:
-        while (one := self.waiting.get()) is not None:
+    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            try:
+                one = self.waiting.get(timeout=loops.LOOK_SEC)
+            except queue.Empty:
+                loops.require(loop)
+                continue
+            if one is None:
+                return
             work, done = one
             if not done.set_running_or_notify_cancel():
                 continue
@@ -166,7 +174,7 @@ class AsyncSession(AsyncNamespace):
         finally:
             _calls.reset(before)
         result.add_done_callback(calls.end)
-        calls.serve()
+        calls.serve(loop)
         return result.result()
 
 

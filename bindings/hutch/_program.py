@@ -68,7 +68,7 @@ class Program:
         files: Mapping[str, str | bytes] | None = None,
     ) -> Outcome[None]:
         from hutch._calls.future import awaited
-        from hutch._sandbox import on_loop
+        from hutch._calls.loops import on_loop
 
         asked = time.monotonic()
         given = _given(args, stdin, files)

@@ -363,6 +363,7 @@ class SandboxedFunction(Generic[P, R]):
     ) -> Outcome[Any]:
         from hutch._calls import run
         from hutch._calls.future import awaited
+        from hutch._calls.loops import on_loop
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
@@ -466,17 +467,10 @@ class AsyncGeneratorFunction(GeneratorFunction[P, R]):
     """What an async generator function becomes: called, it gives a lazy async iterator."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSandboxedGenerator[Any]:  # type: ignore[override]
+        from hutch._calls.loops import on_loop
         from hutch._calls.stream import AsyncSandboxedGenerator
 
         return AsyncSandboxedGenerator(self._stream(args, kwargs, on_loop()))
-
-
-def on_loop() -> Callable[[Any], Any]:
-    """What runs a coroutine on the running loop, for another thread that waits for it."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    return lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
 
 
 class _Decorator:

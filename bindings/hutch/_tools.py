@@ -31,6 +31,7 @@ _PLAIN: dict[Any, str] = {
 }
 _DATA = (bytes,)
 _ARRAYS = (list, tuple, set, frozenset)
+_MOST_LATE = 16  # calls of one tool that took longer than its timeout_sec, and go on
 _MOST_ERRORS = 20  # of a model, that are told in full
 
 
@@ -91,6 +92,7 @@ class Tool:
         if timeout_sec is not None and not 0 < timeout_sec <= threading.TIMEOUT_MAX:
             raise ValueError(f"timeout_sec={timeout_sec:g} is not above 0: None is no limit")
         self.timeout_sec = timeout_sec
+        self._late: list[threading.Thread] = []  # of calls that took longer, and go on
         self.is_async = inspect.iscoroutinefunction(fn)
         self._signature = inspect.signature(fn)
         self._types = self._resolved()
@@ -160,7 +162,7 @@ class Tool:
         finally:
             task.cancel()
         if not done:
-            raise self._late(timeout)
+            raise self._too_long(timeout)
         return task.result()
 
     def _on_a_thread(self, bound: inspect.BoundArguments, timeout: float) -> Any:
@@ -173,14 +175,21 @@ class Tool:
             except BaseException as error:
                 result.set_exception(error)
 
+        self._late = [one for one in self._late if one.is_alive()]
+        if len(self._late) >= _MOST_LATE:
+            raise RuntimeError(
+                f"{self.name}() is busy: {_MOST_LATE} calls of it took longer than their "
+                "timeout_sec and still run"
+            )
         thread = threading.Thread(target=run, name=f"hutch-tool-{self.name}", daemon=True)
         thread.start()
         thread.join(timeout)
         if not result.done():
-            raise self._late(timeout)
+            self._late.append(thread)
+            raise self._too_long(timeout)
         return result.result()
 
-    def _late(self, timeout: float) -> TimeoutError:
+    def _too_long(self, timeout: float) -> TimeoutError:
         return TimeoutError(f"{self.name}() took longer than its timeout_sec={timeout:g}")
 
     def _resolved(self) -> dict[str, Any]:

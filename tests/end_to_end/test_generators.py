@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -196,6 +197,32 @@ def test_an_async_one() -> None:
         return found
 
     asyncio.run(main())
+
+
+def test_an_await_that_is_given_up_loses_no_item_and_no_thread() -> None:
+    @sandbox
+    async def slowly() -> AsyncIterator[int]:
+        for i in range(40):
+            time.sleep(0.02)
+            yield i
+
+    async def main() -> tuple[list[int], int]:
+        items = slowly()
+        first = await items.__anext__()
+        before, found = threading.active_count(), [first]
+        while True:
+            try:
+                found.append(await asyncio.wait_for(items.__anext__(), 0.005))
+            except TimeoutError:
+                continue
+            except asyncio.TimeoutError:  # before 3.11
+                continue
+            except StopAsyncIteration:
+                return found, threading.active_count() - before
+
+    found, more = asyncio.run(main())
+    assert found == list(range(40))
+    assert more <= 1
 
 
 def test_items_are_what_results_are() -> None:

@@ -216,6 +216,54 @@ def test_on_other_rungs(isolation: Any) -> None:
     assert work() == ["x 0 of 16"]
 
 
+def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
+    async def forever() -> None:
+        await asyncio.sleep(3600)
+
+    @sandbox(tools=[hutch.Tool(forever)], timeout_sec=60)
+    def ask() -> str:
+        try:
+            forever()  # type: ignore[unused-coroutine]
+        except RuntimeError as error:
+            return str(error)
+        return "returned"
+
+    loop = asyncio.new_event_loop()
+    call = loop.create_task(ask.aio())
+    loop.run_until_complete(asyncio.sleep(1))
+    before = {one for one in threading.enumerate() if one.name.startswith("hutch")}
+    assert before and not call.done()
+    loop.close()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and any(one.is_alive() for one in before):
+        time.sleep(0.1)
+    assert not any(one.is_alive() for one in before)
+    call._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_calls_that_take_too_long_do_not_pile_up() -> None:
+    over = threading.Event()
+
+    def wait() -> None:
+        over.wait(60)
+
+    with hutch.Session(tools=[hutch.Tool(wait, timeout_sec=0.01)]) as s:
+        s.exec(
+            "said = set()\n"
+            "for _ in range(30):\n"
+            "    try: wait()\n"
+            "    except Exception as error: said.add((type(error).__name__, str(error)[:19]))"
+        )
+        assert sorted(s["said"]) == [
+            ("RuntimeError", "wait() is busy: 16 "),
+            ("TimeoutError", "wait() took longer "),
+        ]
+        assert sum(one.name == "hutch-tool-wait" for one in threading.enumerate()) == 16
+        over.set()
+        time.sleep(0.5)
+        assert s.exec("wait()").unwrap() is None
+
+
 def test_a_forked_child_and_a_later_thread_have_none() -> None:
     @sandbox(tools=[search])
     def fork() -> str:

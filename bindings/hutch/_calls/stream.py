@@ -7,6 +7,7 @@ the generator waits inside, and its time limit stands still.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -36,6 +37,7 @@ class Stream:
         self.outcome: Outcome[Any] | None = None  # once it is over
         self._call = call
         self._changed = threading.Condition()
+        self._waiters: list[Callable[[], None]] = []
         self._items: deque[Any] = deque()
         self._future: SandboxFuture[Any] | None = None
         self._over = False
@@ -52,7 +54,7 @@ class Stream:
             if self._ends():
                 return False
             self._items.append(item)
-            self._changed.notify_all()
+            self._wake()
             while len(self._items) > most and not self._ends():
                 self._changed.wait(_LOOK_SEC if stopped else _PATIENCE_SEC)
                 if not stopped and time.monotonic() - begun >= _PATIENCE_SEC:
@@ -82,6 +84,24 @@ class Stream:
         if error is not None:
             raise error
         return _END
+
+    def call_when_changed(self, waiter: Callable[[], None]) -> None:
+        """Once, on any thread: when `take()` has something to return."""
+        with self._changed:
+            self._waiters.append(waiter)
+            if self._items or self._over:
+                self._wake()
+
+    def forget(self, waiter: Callable[[], None]) -> None:
+        with self._changed:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        self._changed.notify_all()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter()
 
     def close(self, wait: bool = True) -> None:
         """Has the generator raise GeneratorExit, and kills it after a grace."""
@@ -125,7 +145,7 @@ class Stream:
             self.outcome = outcome
             self._error = None if self._closed else error
             self._over = True
-            self._changed.notify_all()
+            self._wake()
 
 
 class _OfStream(Generic[T]):
@@ -174,15 +194,32 @@ class AsyncSandboxedGenerator(_OfStream[T], AsyncIterator[T]):
     __module__ = "hutch"
 
     async def __anext__(self) -> T:
-        taken = self._stream.take(wait=False)
-        if taken is None:
-            import asyncio
-
-            taken = await asyncio.to_thread(self._stream.take)
+        while (taken := self._stream.take(wait=False)) is None:
+            await self._change()
         if taken is _END:
             raise StopAsyncIteration
         item: T = taken[0]
         return item
+
+    async def _change(self) -> None:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        changed = loop.create_future()
+
+        def resume() -> None:
+            if not changed.done():
+                changed.set_result(None)
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(resume)
+
+        self._stream.call_when_changed(wake)
+        try:
+            await changed
+        finally:
+            self._stream.forget(wake)
 
     async def aclose(self) -> None:
         import asyncio
