@@ -147,6 +147,8 @@ TEST_F(WorkerCellsTest, EveryReportOfASessionThatFitsNoOrderEndsTheWorker) {
   after(false, [this](uint64_t cell) { cells_->OnKept(cell, true); });
   after(false, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({})); });
   after(true, [this](uint64_t cell) { cells_->OnUserReady(cell); });
+  after(false, [this](uint64_t cell) { cells_->OnBackground(cell, 1); });
+  after(true, [this](uint64_t cell) { cells_->OnBackground(cell + 1, 1); });
   after(true, [this](uint64_t cell) { cells_->OnUserExit(cell + 1, Bytes({})); });
   after(true, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({}).substr(1)); });
   after(true, [this](uint64_t cell) {

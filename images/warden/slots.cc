@@ -247,7 +247,7 @@ void Warden::OnUserEnd(int number, int status) {
     cell.users_since_us = now;
     cell.users = 0;
   }
-  if (++cell.users > kMostUsers) return Kill(&cell, kKilled);
+  if (!cell.restart_ordered && ++cell.users > kMostUsers) return Kill(&cell, kKilled);
   const CellReport report = ReportOf(cell, cell.cpu_us);
   Report(About(FrameKind::kUserExit, number, cell.id), &report, sizeof report);
   close(cell.user);

@@ -210,8 +210,10 @@ void Warden::OnAgent() {
       case FrameKind::kRestart:
         Reap();
         if (Slot* slot = FindCell(header.id);
-            slot != nullptr && slot->cell.kept && header.b == slot->cell.users_ended)
+            slot != nullptr && slot->cell.kept && header.b == slot->cell.users_ended) {
+          slot->cell.restart_ordered = true;
           EndCall(&slot->cell, kNoLimit);
+        }
         break;
       case FrameKind::kPing:
         Pong();

@@ -82,8 +82,9 @@ class Warden {
     uint64_t background_limit_us = 0;  // of CPU time then; 0: none
     pid_t user_pid = 0;
     uint64_t users_ended = 0;
-    int users = 0;  // of those, since:
+    int users = 0;  // of those, without an order, since:
     int64_t users_since_us = 0;
+    bool restart_ordered = false;
     bool killed = false;       // the cell was, not only its user process
     int user = -1;             // pidfd of the user process; not in a worker of a single cell
     uint64_t used_cpu_us = 0;  // of all that it ran until now

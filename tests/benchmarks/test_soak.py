@@ -28,6 +28,19 @@ def test_nothing_grows_with_calls(calls: int) -> None:
     assert found["containers"][0] >= 2 and found["agent: descriptors"][0] > 8  # it has looked
 
 
+@pytest.mark.parametrize(
+    ("execs", "sessions"),
+    [
+        pytest.param(500, 5, id="500"),
+        pytest.param(20_000, 50, id="20000", marks=pytest.mark.soak),
+    ],
+)
+def test_nothing_grows_with_execs(execs: int, sessions: int) -> None:
+    found = soak.soak_sessions(execs, sessions)
+    assert not soak.grown(found), found
+    assert found["processes of workers"][0] >= 2 * sessions
+
+
 def test_growth_is_told_from_noise() -> None:
     found = {"containers": (2, 3), "client: KiB": (9000, 9100), "agent: threads": (4, 3)}
     assert soak.grown(found) == {"containers": (2, 3)}

@@ -311,6 +311,14 @@ def test_a_session_whose_interpreter_ends_without_end_is_ended(s: Session) -> No
         s.exec("1")
 
 
+def test_a_session_may_be_reset_as_often_as_its_owner_likes(s: Session) -> None:
+    for number in range(300):
+        s["x"] = number
+        s.reset()
+    assert s.exec("'x' in globals()").value is False
+    assert s.info()["restarts"] == 300
+
+
 def test_a_program_may_replace_itself(s: Session) -> None:
     s.exec("open('file', 'w').write('there')")
     outcome = s.exec("import os; os.execv('/bin/echo', ['echo', 'replaced'])")

@@ -53,16 +53,30 @@ def run_probes(source: str, name: str) -> Answers:
     return answers
 
 
-@pytest.fixture(scope="session")
-def probes() -> Callable[[str], Answers]:
-    """The answers of one file of probes; each file runs once a session."""
+@pytest.fixture(scope="session", params=("call", "session", "hundredth exec", "restarted"))
+def probes(request: pytest.FixtureRequest) -> Callable[[str], Answers]:
+    """The answers of one file of probes; each file runs once in each kind of process: that of a
+    call, and of a session at its first exec, at a later one, and after a restart.
+    """
     known: dict[str, Answers] = {}
-    runner = sandbox(run_probes, timeout_sec=300, pids=64, memory_mb=512)
+    limits: dict[str, Any] = {"timeout_sec": 300, "pids": 64, "memory_mb": 512}
+    runner = sandbox(run_probes, **limits)
     prelude = (PROBES / "prelude.py").read_text()
+
+    def answer(source: str, name: str) -> Answers:
+        if request.param == "call":
+            return runner(source, name)
+        with hutch.Session(**limits) as session:
+            for _ in range(99 if request.param == "hundredth exec" else 0):
+                session.exec("x = 1").unwrap()
+            if request.param == "restarted":
+                assert session.exec("import os; os._exit(3)").restarted
+            found: Answers = session.call(run_probes, source, name)
+            return found
 
     def answers(name: str) -> Answers:
         if name not in known:
-            known[name] = runner(prelude + (PROBES / f"{name}.py").read_text(), name)
+            known[name] = answer(prelude + (PROBES / f"{name}.py").read_text(), name)
         return known[name]
 
     return answers
