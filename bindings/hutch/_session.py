@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hutch import _core
 from hutch._calls.dialogue import Dialogue, Feed
-from hutch._calls.echo import Streams
+from hutch._calls.echo import streams_of
 from hutch._calls.nested import Printed, Reply, outcome_of as outcome_of_nested
-from hutch._calls.outcomes import outcome_of, status_of, timings_of_fault
+from hutch._calls.outcomes import outcome_of
+from hutch._calls.session_call import SessionCall, SessionTarget
 from hutch._calls.target import Target
 from hutch._carry import arguments
 from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
@@ -31,7 +32,7 @@ from hutch._faults import from_core
 from hutch._namespace import Namespace
 from hutch._options.checks import _optional_sec, _text, quoted
 from hutch._options.keywords import with_keywords
-from hutch._options.options import NORMAL, Options
+from hutch._options.options import NORMAL
 from hutch._outcome import Outcome
 from hutch._session_files import SessionFiles, entries_of
 
@@ -57,13 +58,6 @@ _DEEPEST = 16  # calls within one another
 _ISOLATION = (
     'a session takes "cell", "container" or "gvisor": "shared" keeps no two of its calls apart'
 )
-
-
-class SessionTarget(Target):
-    """A call of a session, with its limits."""
-
-    def __init__(self, options: Options) -> None:
-        super().__init__("the session's code", options, "")
 
 
 def busy() -> SessionBusy:
@@ -368,91 +362,21 @@ class Session(Namespace):
         """The Outcome's value is what the verb gave."""
         begun = time.monotonic()
         of = of or self
-        restarted = False
-        if self._core is not None and self._core.started:
-            self._core.settle()
-            restarted = self._note_end()
+        restarted = self._settle()
         if isinstance(of, Child):
             of.require()
         target = target or self._target(limits)
         if self._is_new:
             self._begin_files()
-        data, buffers = arguments.pickle_arguments(
-            target.function, args, kwargs, target.sandbox_modules, target.outside
-        )
-        options = target.options
-        streams: Streams | None = None
-        if options.echo or options.on_stdout is not None or options.on_stderr is not None:
-            streams = Streams(options, bool(options.echo))
-        fields: dict[str, Any] = {**self._fields(verb, of), "keep": True}
-        if not self._begun:
-            stubs = [(one.name, one.stub()) for one in self._tools.values()]
-            fields["begin"] = (self._cwd, stubs, sorted(self._protected))
-        if self._ended_children:
-            fields["ended"] = [self._ended_children.pop() for _ in [*self._ended_children]]
-        fields["cpu_ms"] = target.terms.cpu_ms
-        fields["result_bytes"] = target.terms.result_bytes
-        talk = Dialogue(
-            self._tools,
-            self._on_input,
-            self._on_display,
-            self._wait_for,
-            stops_clock=self._stops_clock,
-        )
+        pickled = _pickled(target, args, kwargs)
+        streams = streams_of(target.options, echo=False)
+        talk = self._dialogue()
         feed: Feed | None = None if streams is None else streams.feed
         if self._tools or self._on_input is not None:
             feed = talk.feeding(feed)
-        pickled = time.monotonic()
-        known: float | None = None
-
-        def call(core: _core.Session) -> _core.CallResult:
-            nonlocal known
-            known = time.monotonic()
-            talk.exchange = core.exchange
-            self._talk = talk
-            result = core.call(
-                pickle.dumps(fields, 5),
-                code,
-                data,
-                buffers,
-                target.terms,
-                None,
-                feed,
-                begun + (known - pickled),
-                talk.answer,
-            )
-            result.environment_sec = known - pickled
-            return result
-
-        def first(connection: Connection, pool: PreparedPool) -> _core.CallResult:
-            self._core = connection.client.session(pool.key, self._idle_ms, self.id)
-            self._pool = pool
-            return call(self._core)
-
-        try:
-            if self._core is None or not self._core.started:
-                result = on_pool(self._usual.request, first)
-            else:
-                try:
-                    result = call(self._core)
-                except _core.Error as error:
-                    raise from_core(error) from None
-        except SandboxError as error:
-            if isinstance(error, AgentUnavailable) and self._core is not None and self._core.over:
-                self._closed = self._closed or "its agent is gone"
-            self._note_end()
-            if error.outcome is None:
-                ran = isinstance(error, SandboxStartupError) and error.may_have_run
-                timings = timings_of_fault(error, begun, pickled, known, None)
-                Outcome[Any](status_of(error), timings=timings, may_have_run=ran).fail(error)
-            raise
-        except BaseException:  # of a callback, or Ctrl-C
-            self._begun = self._core is not None and self._core.started
-            self._note_end()
-            raise
-        finally:
-            self._talk = None
-        self._begun = True
+        fields = self._fields_of_call(verb, of, target)
+        call = SessionCall(target, code, pickled, fields, talk, feed, begun)
+        result = self._answer_to(call)
         if streams is not None:
             streams.finish()
         assert self._pool is not None
@@ -463,6 +387,67 @@ class Session(Namespace):
         if talk.raised is not None:
             raise talk.raised
         return outcome
+
+    def _settle(self) -> bool:
+        """Before a call: whether the interpreter has ended since the last one."""
+        if self._core is None or not self._core.started:
+            return False
+        self._core.settle()
+        return self._note_end()
+
+    def _dialogue(self) -> Dialogue:
+        return Dialogue(
+            self._tools,
+            self._on_input,
+            self._on_display,
+            self._wait_for,
+            stops_clock=self._stops_clock,
+        )
+
+    def _fields_of_call(self, verb: str, of: Namespace, target: Target) -> dict[str, Any]:
+        """With what the code was not told yet, which this call then tells it."""
+        fields = {**self._fields(verb, of), "keep": True}
+        if not self._begun:
+            stubs = [(one.name, one.stub()) for one in self._tools.values()]
+            fields["begin"] = (self._cwd, stubs, sorted(self._protected))
+        if self._ended_children:
+            fields["ended"] = [self._ended_children.pop() for _ in [*self._ended_children]]
+        fields["cpu_ms"] = target.terms.cpu_ms
+        fields["result_bytes"] = target.terms.result_bytes
+        return fields
+
+    def _answer_to(self, call: SessionCall) -> _core.CallResult:
+        """Starts the session with the first call. Raises what the call fails by."""
+
+        def first(connection: Connection, pool: PreparedPool) -> _core.CallResult:
+            self._core = connection.client.session(pool.key, self._idle_ms, self.id)
+            self._pool = pool
+            self._talk = call.talk
+            return call.send(self._core)
+
+        try:
+            if self._core is None or not self._core.started:
+                result = on_pool(self._usual.request, first)
+            else:
+                self._talk = call.talk
+                try:
+                    result = call.send(self._core)
+                except _core.Error as error:
+                    raise from_core(error) from None
+        except SandboxError as error:
+            if isinstance(error, AgentUnavailable) and self._core is not None and self._core.over:
+                self._closed = self._closed or "its agent is gone"
+            self._note_end()
+            call.note_fault(error)
+            raise
+        except BaseException:  # of a callback, or Ctrl-C
+            self._begun = self._core is not None and self._core.started
+            self._note_end()
+            raise
+        finally:
+            self._talk = None
+        self._begun = True
+        return result
 
     def _fields(self, verb: str, of: Namespace) -> dict[str, Any]:
         return {"mode": "session", "verb": verb, "number": self._number, "space": of._space}
@@ -484,9 +469,7 @@ class Session(Namespace):
                 hint="have the tool return, and run the code from outside",
                 may_have_run=False,
             )
-        data, buffers = arguments.pickle_arguments(
-            target.function, args, kwargs, target.sandbox_modules, target.outside
-        )
+        data, buffers = _pickled(target, args, kwargs)
         copies = [one if type(one) is bytes else bytearray(one) for one in buffers]
         order = ("run", (self._fields(verb, of), code.data, data, copies))
         printed, shown = Printed(target.terms.output_bytes), len(talk.displayed)
@@ -592,6 +575,14 @@ class Child(Namespace):
     ) -> Outcome[Any]:
         self.require()
         return self.session._run(self, verb, code, args, kwargs, limits, target)
+
+
+def _pickled(
+    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[bytes, list[Any]]:
+    return arguments.pickle_arguments(
+        target.function, args, kwargs, target.sandbox_modules, target.outside
+    )
 
 
 def _take_names(outcome: Outcome[Any], of: Namespace) -> None:

@@ -70,3 +70,11 @@ class Streams:
         for stream in self._used:
             if stream is not None:
                 stream.feed(b"", True)
+
+
+def streams_of(options: Options, echo: bool) -> Streams | None:
+    """None: nobody wants to see it. `echo`: whether it is shown where the options do not say."""
+    shown = echo if options.echo is None else options.echo
+    if shown or options.on_stdout is not None or options.on_stderr is not None:
+        return Streams(options, shown)
+    return None

@@ -35,7 +35,25 @@ from hutch._results import types
 _MIB = 1 << 20
 
 
-def timings_of_fault(
+def note_fault(
+    error: SandboxError,
+    begun: float,
+    pickled: float,
+    known: float | None,
+    asked: float | None = None,
+) -> None:
+    """Gives the error of a call that Hutch ended its Outcome, if it has none. The times are
+    `asked`: when its caller asked, where it has been in a queue since; `begun`: when its pickling
+    began; `pickled`: when that ended; `known`: when its pool was prepared.
+    """
+    if error.outcome is not None:
+        return
+    ran = isinstance(error, SandboxStartupError) and error.may_have_run
+    timings = _timings_of_fault(error, begun, pickled, known, asked)
+    Outcome[Any](_status_of(error), timings=timings, may_have_run=ran).fail(error)
+
+
+def _timings_of_fault(
     error: SandboxError, begun: float, pickled: float, known: float | None, asked: float | None
 ) -> dict[str, float]:
     """Where the time went until it failed. A failure on the prepared pool counts as one stage:
@@ -56,8 +74,8 @@ def timings_of_fault(
     return timings
 
 
-def status_of(error: SandboxError) -> Status:
-    """The status of a call that Hutch ended: cancelled before it began, or failed by a fault."""
+def _status_of(error: SandboxError) -> Status:
+    """Cancelled before it began, or failed by a fault."""
     from hutch._cancelled import SandboxCancelled
 
     return "cancelled" if isinstance(error, SandboxCancelled) else "fault"
@@ -66,9 +84,7 @@ def status_of(error: SandboxError) -> Status:
 def failure(error: _core.Error, target: Target, begun: float) -> SandboxError:
     """The error of a failure on the prepared pool, as `send` raises it."""
     failed = from_core(error, pool=target.request.spec["requirements"])
-    ran = isinstance(failed, SandboxStartupError) and failed.may_have_run
-    timings = timings_of_fault(failed, begun, begun, begun, None)
-    Outcome[Any](status_of(failed), timings=timings, may_have_run=ran).fail(failed)
+    note_fault(failed, begun, begun, begun)
     return failed
 
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from hutch import _core
 from hutch._calls.annotation import check
-from hutch._calls.echo import Streams
-from hutch._calls.outcomes import concluded, decoded, outcome_of, status_of, timings_of_fault
+from hutch._calls.echo import streams_of
+from hutch._calls.outcomes import concluded, decoded, note_fault, outcome_of
 from hutch._calls.prepared_call import PreparedCall
 from hutch._calls.target import Target
 from hutch._connect.connection import Connection, PreparedPool, on_pool
-from hutch._errors import SandboxError, SandboxStartupError, SerializationError
+from hutch._errors import SandboxError, SerializationError
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
@@ -158,13 +158,7 @@ def send(
 ) -> tuple[_core.CallResult, PreparedPool]:
     """`begun`: when the pickling began. The result has all timings but "receive"."""
     options = target.options
-    streams: Streams | None = None
-    if options.echo is None:
-        shown = echo
-    else:
-        shown = options.echo
-    if shown or options.on_stdout is not None or options.on_stderr is not None:
-        streams = Streams(options, shown)
+    streams = streams_of(options, echo)
     talk: Dialogue | None = None
     if options.tools or stream is not None:
         from hutch._calls.dialogue import of_call
@@ -201,10 +195,7 @@ def send(
     try:
         done = on_pool(target.request, work)
     except SandboxError as error:
-        if error.outcome is None:
-            ran = isinstance(error, SandboxStartupError) and error.may_have_run
-            timings = timings_of_fault(error, begun, pickled, known, asked)
-            Outcome[Any](status_of(error), timings=timings, may_have_run=ran).fail(error)
+        note_fault(error, begun, pickled, known, asked)
         raise
     if streams is not None:
         streams.finish()
