@@ -96,9 +96,6 @@ def _dispatch(options: argparse.Namespace) -> int:
     }[options.command](options)
 
 
-_DRAIN = "seconds that running calls may take to finish"
-
-
 def _parser() -> argparse.ArgumentParser:
     import hutch
 
@@ -113,91 +110,103 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hutch {hutch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name, (text, add_arguments) in _COMMANDS.items():
+        command = commands.add_parser(name, parents=[common], help=text)
+        if add_arguments is not None:
+            add_arguments(command)
+    commands.add_parser("podman", help="run Podman on the containers of Hutch")
+    return parser
 
-    doctor = commands.add_parser(
-        "doctor", parents=[common], help="check this host, and try each limit"
-    )
-    doctor.add_argument("--quick", action="store_true", help="check only; start nothing")
 
-    run = commands.add_parser("run", parents=[common], help="run a script in the sandbox")
-    run.add_argument("script", help="a file, or - for standard input")
-    run.add_argument("args", nargs="*", help="arguments of the script; -- ends those of hutch")
-    run.add_argument(
-        "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
-        help="a dependency, or several with commas between; may be repeated",
-    )  # fmt: skip
-    run.add_argument(
+def _of_doctor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--quick", action="store_true", help="check only; start nothing")
+
+
+def _of_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("script", help="a file, or - for standard input")
+    command.add_argument("args", nargs="*", help="arguments of the script; -- ends those of hutch")
+    _add_with(command, "a dependency")
+    command.add_argument(
         "--allow-private-index", action="store_true",
         help="let dependencies that the script itself names come from your own index",
     )  # fmt: skip
-    run.add_argument(
+    command.add_argument(
         "--timeout", type=float, metavar="SEC", help="limit on wall time; 0: unlimited"
     )
-    run.add_argument("--memory", type=int, metavar="MIB", help="limit on memory")
-    run.add_argument("--cpus", type=float, help="limit on CPUs, such as 0.5")
-    run.add_argument(
+    command.add_argument("--memory", type=int, metavar="MIB", help="limit on memory")
+    command.add_argument("--cpus", type=float, help="limit on CPUs, such as 0.5")
+    command.add_argument(
         "--environment", metavar="PATH", help="a requirements.txt, pylock.toml or venv"
     )
-    _add_base(run, "run on")
-    run.add_argument(
+    _add_base(command, "run on")
+    command.add_argument(
         "--mount", action="append", default=[], metavar="SOURCE:DESTINATION",
         help="show a file or directory in the sandbox, read-only; may be repeated",
     )  # fmt: skip
-    run.add_argument(
+    command.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable"
     )
-    run.add_argument(
+    command.add_argument(
         "--file", action="append", default=[], metavar="PATH", help="copy a file to where it runs"
     )
 
-    commands.add_parser("ps", parents=[common], help="pools and workers")
-    commands.add_parser("sessions", parents=[common], help="sessions that are open")
-    status = commands.add_parser("status", parents=[common], help="pools and their calls, once")
-    status.add_argument("--watch", "-w", action="store_true", help="repeat every second")
-    top = commands.add_parser("top", parents=[common], help="the same as status --watch")
-    top.add_argument("--once", action="store_true", help="show it once and exit")
-    commands.add_parser("metrics", parents=[common], help="metrics in Prometheus' text format")
-    env = commands.add_parser("env", parents=[common], help="environments in the store")
+
+def _of_status(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--watch", "-w", action="store_true", help="repeat every second")
+
+
+def _of_top(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--once", action="store_true", help="show it once and exit")
+
+
+def _of_env(command: argparse.ArgumentParser) -> None:
     actions = ["list", "remove", "rm", "lock", "export"]
-    env.add_argument("action", nargs="?", choices=actions, default="list")
-    env.add_argument(
+    command.add_argument("action", nargs="?", choices=actions, default="list")
+    command.add_argument(
         "digest", nargs="*", help="environments to remove or export; for lock: requirements"
     )
-    env.add_argument(
-        "--environment",
-        "-r",
-        metavar="PATH",
+    command.add_argument(
+        "--environment", "-r", metavar="PATH",
         help="lock the requirements of this requirements.txt or pylock.toml",
-    )
-    _add_base(env, "lock for")
-    env.add_argument("--output", "-o", metavar="FILE", help="where lock and export write")
-    logs = commands.add_parser("logs", parents=[common], help="the agent's log")
-    logs.add_argument("--follow", "-f", action="store_true", help="wait for more lines")
-    logs.add_argument("--tail", "-n", type=int, metavar="N", help="the last N lines")
-    logs.add_argument(
+    )  # fmt: skip
+    _add_base(command, "lock for")
+    command.add_argument("--output", "-o", metavar="FILE", help="where lock and export write")
+
+
+def _of_logs(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--follow", "-f", action="store_true", help="wait for more lines")
+    command.add_argument("--tail", "-n", type=int, metavar="N", help="the last N lines")
+    command.add_argument(
         "--audit", action="store_true", help="one line for each call: who, what, how it ended"
     )
-    agent = commands.add_parser(
-        "agent", parents=[common], help="start, stop, reload or show the agent"
-    )
-    agent.add_argument(
+
+
+def _of_agent(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "action", nargs="?", choices=["status", "start", "stop", "reload"], default="status"
     )
-    agent.add_argument(
+    command.add_argument(
         "--foreground", action="store_true", help="run it in this process, without a container"
     )
-    agent.add_argument("--drain", type=float, default=0.0, metavar="SEC", help=_DRAIN)
-    bench = commands.add_parser(
-        "bench", parents=[common], help="measure calls on this host; takes about ten seconds"
-    )
-    bench.add_argument(
-        "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
-        help="a dependency to import, or several with commas between; may be repeated",
+    _add_drain(command)
+
+
+def _of_bench(command: argparse.ArgumentParser) -> None:
+    _add_with(command, "a dependency to import")
+
+
+def _add_drain(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--drain", type=float, default=0.0, metavar="SEC",
+        help="seconds that running calls may take to finish",
     )  # fmt: skip
-    commands.add_parser("podman", help="run Podman on the containers of Hutch")
-    stop = commands.add_parser("stop", parents=[common], help="stop the agent and its containers")
-    stop.add_argument("--drain", type=float, default=0.0, metavar="SEC", help=_DRAIN)
-    return parser
+
+
+def _add_with(command: argparse.ArgumentParser, what: str) -> None:
+    command.add_argument(
+        "--with", action="append", default=[], dest="dependencies", metavar="REQUIREMENT",
+        help=f"{what}, or several with commas between; may be repeated",
+    )  # fmt: skip
 
 
 def _add_base(command: argparse.ArgumentParser, what: str) -> None:
@@ -205,3 +214,20 @@ def _add_base(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument(
         "--python", metavar="VERSION", help="Python version of that image, such as 3.12"
     )
+
+
+# What its line in the list says, and what adds its arguments.
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None] | None]] = {
+    "doctor": ("check this host, and try each limit", _of_doctor),
+    "run": ("run a script in the sandbox", _of_run),
+    "ps": ("pools and workers", None),
+    "sessions": ("sessions that are open", None),
+    "status": ("pools and their calls, once", _of_status),
+    "top": ("the same as status --watch", _of_top),
+    "metrics": ("metrics in Prometheus' text format", None),
+    "env": ("environments in the store", _of_env),
+    "logs": ("the agent's log", _of_logs),
+    "agent": ("start, stop, reload or show the agent", _of_agent),
+    "bench": ("measure calls on this host; takes about ten seconds", _of_bench),
+    "stop": ("stop the agent and its containers", _add_drain),
+}
