@@ -57,13 +57,7 @@ py::dict FieldsOfError() {
   return fields;
 }
 
-}  // namespace
-}  // namespace hutch
-
-PYBIND11_MODULE(_core, m) {
-  using namespace hutch;
-  m.attr("VERSION") = kHutchVersion;
-  m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
+void BindErrors(py::module_& m) {
   CoreError() = py::reinterpret_steal<py::object>(
       PyErr_NewException("hutch._core.Error", PyExc_Exception, FieldsOfError().ptr()));
   m.attr("Error") = CoreError();
@@ -79,7 +73,10 @@ PYBIND11_MODULE(_core, m) {
       }
     }
   });
+}
 
+// What a call is made of.
+void BindSent(py::module_& m) {
   py::class_<CancelToken>(m, "Cancel")
       .def(py::init<>())
       .def("cancel", &CancelToken::Cancel)
@@ -97,32 +94,9 @@ PYBIND11_MODULE(_core, m) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(s.data()),
                                static_cast<py::ssize_t>(s.size()), false);
       });
+}
 
-  py::class_<PyPayload>(m, "Payload", py::buffer_protocol())
-      .def_property_readonly("body_size", [](const PyPayload& p) { return p.payload->body_size(); })
-      .def("__len__", [](const PyPayload& p) { return p.payload->size(); })
-      .def_buffer([](PyPayload& p) {
-        return py::buffer_info(reinterpret_cast<uint8_t*>(p.payload->data()),
-                               static_cast<py::ssize_t>(p.payload->size()), false);
-      });
-
-  py::class_<CallResult>(m, "CallResult")
-      .def_readonly("status", &CallResult::status)
-      .def_readonly("limit", &CallResult::limit)
-      .def_property_readonly("detail", [](const CallResult& r) { return r.outcome().detail; })
-      .def_readonly("payload", &CallResult::payload)
-      .def_property_readonly("result_size",
-                             [](const CallResult& r) { return r.outcome().result_size; })
-      .def_property_readonly("network", &NetworkOf)
-      .def_property_readonly("usage", &UsageOf)
-      .def("as_outcome", &OutcomeOf, py::arg("outcome"), py::arg("usage"), py::arg("enforcement"))
-      .def_property_readonly(
-          "ended",
-          [](const CallResult& r) { return Seconds(r.outcome().ended.time_since_epoch()); })
-      .def_readwrite("environment_sec", &CallResult::environment_sec)
-      .def_readwrite("worker_sec", &CallResult::worker_sec)
-      .def_readwrite("queued_sec", &CallResult::queued_sec);
-
+void BindTerms(py::module_& m) {
   py::class_<CallTerms>(m, "Terms")
       .def(py::init([](uint64_t timeout_ms, uint64_t cpu_ms, uint64_t output_bytes,
                        uint64_t result_bytes, uint64_t queue_ms, uint64_t calls_of_cell,
@@ -147,9 +121,36 @@ PYBIND11_MODULE(_core, m) {
                              [](const CallTerms& t) { return t.limits.result_bytes; })
       .def_readonly("calls_of_cell", &CallTerms::calls_of_cell)
       .def_readonly("policy", &CallTerms::policy);
+}
 
-  const py::class_<OpenCall, std::shared_ptr<OpenCall>> open_call(m, "OpenCall");
+void BindResult(py::module_& m) {
+  py::class_<PyPayload>(m, "Payload", py::buffer_protocol())
+      .def_property_readonly("body_size", [](const PyPayload& p) { return p.payload->body_size(); })
+      .def("__len__", [](const PyPayload& p) { return p.payload->size(); })
+      .def_buffer([](PyPayload& p) {
+        return py::buffer_info(reinterpret_cast<uint8_t*>(p.payload->data()),
+                               static_cast<py::ssize_t>(p.payload->size()), false);
+      });
 
+  py::class_<CallResult>(m, "CallResult")
+      .def_readonly("status", &CallResult::status)
+      .def_readonly("limit", &CallResult::limit)
+      .def_property_readonly("detail", [](const CallResult& r) { return r.outcome().detail; })
+      .def_readonly("payload", &CallResult::payload)
+      .def_property_readonly("result_size",
+                             [](const CallResult& r) { return r.outcome().result_size; })
+      .def_property_readonly("network", &NetworkOf)
+      .def_property_readonly("usage", &UsageOf)
+      .def("as_outcome", &OutcomeOf, py::arg("outcome"), py::arg("usage"), py::arg("enforcement"))
+      .def_property_readonly(
+          "ended",
+          [](const CallResult& r) { return Seconds(r.outcome().ended.time_since_epoch()); })
+      .def_readwrite("environment_sec", &CallResult::environment_sec)
+      .def_readwrite("worker_sec", &CallResult::worker_sec)
+      .def_readwrite("queued_sec", &CallResult::queued_sec);
+}
+
+void BindSession(py::module_& m) {
   py::class_<PySession>(m, "Session")
       .def(
           "call",
@@ -176,11 +177,10 @@ PYBIND11_MODULE(_core, m) {
       .def_property_readonly("worker", [](const PySession& s) { return s.session().worker(); })
       .def_property_readonly("restartable",
                              [](const PySession& s) { return s.session().restartable(); });
+}
 
-  py::class_<PyClient>(m, "Client")
-      .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
-      .def_property_readonly("pid", &PyClient::pid)
-      .def_property_readonly("pressure", &PyClient::pressure)
+void BindCalls(py::class_<PyClient>& client) {
+  client
       .def("prepare", &PyClient::Prepare, py::arg("spec"), py::arg("timeout_ms"),
            py::arg("progress") = py::none())
       .def("warm", &PyClient::Warm, py::arg("key"), py::arg("cells"), py::arg("timeout_ms"))
@@ -207,8 +207,12 @@ PYBIND11_MODULE(_core, m) {
       .def("cancel", &PyClient::Cancel, py::arg("call"))
       .def("next", &PyClient::Next, py::arg("patience_sec"))
       .def("conclude", &PyClient::Conclude, py::arg("open"))
-      .def("end_background_calls", &PyClient::EndBackgroundCalls)
-      .def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
+      .def("end_background_calls", &PyClient::EndBackgroundCalls);
+}
+
+// What the agent itself is asked.
+void BindQuestions(py::class_<PyClient>& client) {
+  client.def("status", [](PyClient& c) { return c.Ask("status", 10'000); })
       .def("sessions", [](PyClient& c) { return c.Ask("sessions", 10'000); })
       .def(
           "metrics",
@@ -222,18 +226,48 @@ PYBIND11_MODULE(_core, m) {
            [](PyClient& c, const std::string& digest) {
              return c.Ask("remove " + digest, 60'000) == "removed";
            })
-      .def(
-          "stop_agent",
-          [](PyClient& c, uint64_t drain_ms) { c.Ask("stop " + std::to_string(drain_ms), 10'000); })
+      .def("stop_agent", [](PyClient& c, uint64_t drain_ms) {
+        c.Ask("stop " + std::to_string(drain_ms), 10'000);
+      });
+}
+
+void BindClient(py::module_& m) {
+  const py::class_<OpenCall, std::shared_ptr<OpenCall>> open_call(m, "OpenCall");
+
+  py::class_<PyClient> client(m, "Client");
+  client.def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
+      .def_property_readonly("pid", &PyClient::pid)
+      .def_property_readonly("pressure", &PyClient::pressure)
       .def("abandon", &PyClient::Abandon)
       .def("close", &PyClient::Close);
+  BindCalls(client);
+  BindQuestions(client);
+}
 
+// The rules of allow_network, the places of an agent, and files of the host.
+void BindHost(py::module_& m) {
   m.def("egress_rule", [](const std::string& text) { return ToString(ParseEgressRule(text)); });
   m.def("normal_host",
         [](const std::string& name) { return NormalHost(name).value_or(std::string()); });
   m.def("paths", &PathsDict);
   m.def("open_beneath", &OpenBeneath, py::arg("directory"), py::arg("path"), py::arg("flags"),
         py::arg("mode") = 0);
+}
+
+}  // namespace
+}  // namespace hutch
+
+PYBIND11_MODULE(_core, m) {
+  using namespace hutch;
+  m.attr("VERSION") = kHutchVersion;
+  m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
+  BindErrors(m);
+  BindSent(m);
+  BindTerms(m);
+  BindResult(m);
+  BindSession(m);
+  BindClient(m);
+  BindHost(m);
   BindDecode(m);
   BindFastCall(m);
 }
