@@ -185,6 +185,105 @@ std::string MendUserNamespaces() {
   return {};
 }
 
+// `good` is what a check that holds says; `bad` and `fix` are of one that does not.
+void Add(std::vector<HostCheck>* checks, std::string name, bool ok, std::string good,
+         std::string bad, std::string fix, bool required = true) {
+  checks->push_back({std::move(name), ok, required, ok ? std::move(good) : std::move(bad),
+                     ok ? "" : std::move(fix)});
+}
+
+void CheckPodman(const HostFacts& facts, std::vector<HostCheck>* checks) {
+  Add(checks, "podman", !facts.podman_version.empty(), "Podman " + facts.podman_version,
+      facts.podman_path.empty() ? "Podman is not installed" : facts.podman_path + " does not run",
+      InstallCommand("podman"));
+  Add(checks, "oci runtime", !facts.oci_runtime.empty(), facts.oci_runtime,
+      "neither crun nor runc is installed", InstallCommand("crun"));
+}
+
+// Who containers belong to, and which ids that user may map in them.
+void CheckUser(const HostFacts& facts, std::vector<HostCheck>* checks) {
+  Add(checks, "user", !facts.user.empty() && facts.place_error.empty(),
+      "containers belong to " + facts.user + (facts.root ? " (root runs nothing itself)" : ""),
+      facts.place_error.empty() ? std::string("there is no service user yet; `hutch up` makes it")
+                                : facts.place_error,
+      facts.place_fix, !facts.root || !facts.user.empty());
+  Add(checks, "uid helpers", facts.uid_helpers, "newuidmap and newgidmap are there",
+      "newuidmap or newgidmap is missing: no rootless container starts", InstallCommand("uidmap"));
+  if (!facts.user.empty()) {
+    // The base image and a uid for each worker, as Podman's own default.
+    constexpr uint64_t kEnough = 65536;
+    Add(checks, "sub-ids", facts.subuids >= kEnough && facts.subgids >= kEnough,
+        std::to_string(facts.subuids) + " uids and " + std::to_string(facts.subgids) + " gids",
+        facts.user + " may map " + std::to_string(facts.subuids) + " uids and " +
+            std::to_string(facts.subgids) + " gids; 65536 are needed",
+        SubIdCommand(facts.user));
+  }
+  Add(checks, "user namespaces", facts.user_namespaces_error.empty(), "usable",
+      facts.user_namespaces_error, MendUserNamespaces());
+}
+
+void CheckOverlay(const HostFacts& facts, std::vector<HostCheck>* checks) {
+  Add(checks, "overlay",
+      facts.overlay && (facts.graph_driver.empty() || facts.graph_driver == "overlay"),
+      facts.graph_driver.empty() ? "the kernel has it (" + facts.kernel + ")" : "in use",
+      facts.overlay ? "Podman uses the " + facts.graph_driver +
+                          " driver: each container copies the whole image"
+                    : "Linux " + facts.kernel + " cannot mount overlay without root",
+      facts.overlay ? "set driver = \"overlay\" in ~/.config/containers/storage.conf and run: "
+                      "podman system reset"
+                    : "",
+      false);
+}
+
+constexpr char kUnifyCgroups[] =
+    "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot";
+constexpr char kDelegate[] =
+    "sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\nDelegate=cpu cpuset "
+    "io memory pids\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo "
+    "systemctl daemon-reload && log in again";
+
+void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
+  // root's launcher gives Podman a view without the hybrid; an ordinary user cannot.
+  Add(checks, "cgroup layout", facts.root || facts.cgroups == CgroupLayout::kV2,
+      facts.cgroups == CgroupLayout::kV2 ? "cgroup v2"
+                                         : "a private cgroup v2 view is made for Podman",
+      facts.cgroups == CgroupLayout::kHybrid
+          ? "hybrid (v1 and v2): crun starts no rootless container on it"
+          : "no cgroup v2: rootless containers have no limits",
+      kUnifyCgroups, facts.cgroups == CgroupLayout::kHybrid);
+  std::vector<std::string> missing;
+  for (const char* name : {"memory", "pids", "cpu"}) {
+    if (std::find(facts.controllers.begin(), facts.controllers.end(), name) ==
+        facts.controllers.end()) {
+      missing.push_back(name);
+    }
+  }
+  std::string mend;
+  if (!facts.root) mend = facts.cgroups == CgroupLayout::kV2 ? kDelegate : kUnifyCgroups;
+  Add(checks, "cgroup limits", missing.empty(),
+      "enforced by the kernel: " + Join(facts.controllers),
+      "not delegated to Podman: " + Join(missing) +
+          "; Hutch then watches memory about every 20 ms, counts the kernel's own objects (locks, "
+          "mappings, pipes, sockets) by estimate, and limits processes by rlimit; CPU shares are "
+          "not enforced",
+      mend, false);
+  Add(checks, "systemd user manager", facts.systemd_user || facts.root,
+      facts.root ? "not used for root" : "answers",
+      "none: the service is started without it, and ends with the machine",
+      facts.user.empty() ? "" : "sudo loginctl enable-linger " + facts.user, false);
+}
+
+void CheckNetwork(const HostFacts& facts, std::vector<HostCheck>* checks) {
+  Add(checks, "network helper", !facts.network_helper.empty(), facts.network_helper,
+      "neither slirp4netns nor pasta is installed: no dependency can be installed",
+      InstallCommand("slirp4netns"));
+  Add(checks, "/dev/net/tun", facts.tun_usable, "usable",
+      facts.tun_exists ? "not usable by " + facts.user : "missing",
+      facts.tun_exists ? "sudo chmod 666 /dev/net/tun"
+                       : "sudo mkdir -p /dev/net && sudo mknod /dev/net/tun c 10 200 && sudo chmod "
+                         "666 /dev/net/tun");
+}
+
 }  // namespace
 
 HostFacts InspectHost(const std::optional<Paths>& paths,
@@ -248,90 +347,12 @@ std::string SubIdCommand(const std::string& user) {
 
 std::vector<HostCheck> CheckHost(const HostFacts& facts) {
   std::vector<HostCheck> checks;
-  const auto add = [&checks](std::string name, bool ok, std::string good, std::string bad,
-                             std::string fix, bool required = true) {
-    checks.push_back({std::move(name), ok, required, ok ? std::move(good) : std::move(bad),
-                      ok ? "" : std::move(fix)});
-  };
-  add("podman", !facts.podman_version.empty(), "Podman " + facts.podman_version,
-      facts.podman_path.empty() ? "Podman is not installed" : facts.podman_path + " does not run",
-      InstallCommand("podman"));
-  add("oci runtime", !facts.oci_runtime.empty(), facts.oci_runtime,
-      "neither crun nor runc is installed", InstallCommand("crun"));
-  add("user", !facts.user.empty() && facts.place_error.empty(),
-      "containers belong to " + facts.user + (facts.root ? " (root runs nothing itself)" : ""),
-      facts.place_error.empty() ? std::string("there is no service user yet; `hutch up` makes it")
-                                : facts.place_error,
-      facts.place_fix, !facts.root || !facts.user.empty());
-  add("uid helpers", facts.uid_helpers, "newuidmap and newgidmap are there",
-      "newuidmap or newgidmap is missing: no rootless container starts", InstallCommand("uidmap"));
-  if (!facts.user.empty()) {
-    constexpr uint64_t kEnough =
-        65536;  // the base image and a uid for each worker, as Podman's own default
-    add("sub-ids", facts.subuids >= kEnough && facts.subgids >= kEnough,
-        std::to_string(facts.subuids) + " uids and " + std::to_string(facts.subgids) + " gids",
-        facts.user + " may map " + std::to_string(facts.subuids) + " uids and " +
-            std::to_string(facts.subgids) + " gids; 65536 are needed",
-        SubIdCommand(facts.user));
-  }
-  add("user namespaces", facts.user_namespaces_error.empty(), "usable", facts.user_namespaces_error,
-      MendUserNamespaces());
-  add("overlay", facts.overlay && (facts.graph_driver.empty() || facts.graph_driver == "overlay"),
-      facts.graph_driver.empty() ? "the kernel has it (" + facts.kernel + ")" : "in use",
-      facts.overlay ? "Podman uses the " + facts.graph_driver +
-                          " driver: each container copies the whole image"
-                    : "Linux " + facts.kernel + " cannot mount overlay without root",
-      facts.overlay ? "set driver = \"overlay\" in ~/.config/containers/storage.conf and run: "
-                      "podman system reset"
-                    : "",
-      false);
-  // root's launcher gives Podman a view without the hybrid; an ordinary user cannot.
-  const std::string unify =
-      "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot";
-  add("cgroup layout", facts.root || facts.cgroups == CgroupLayout::kV2,
-      facts.cgroups == CgroupLayout::kV2 ? "cgroup v2"
-                                         : "a private cgroup v2 view is made for Podman",
-      facts.cgroups == CgroupLayout::kHybrid
-          ? "hybrid (v1 and v2): crun starts no rootless container on it"
-          : "no cgroup v2: rootless containers have no limits",
-      unify, facts.cgroups == CgroupLayout::kHybrid);
-  std::vector<std::string> missing;
-  for (const char* name : {"memory", "pids", "cpu"}) {
-    if (std::find(facts.controllers.begin(), facts.controllers.end(), name) ==
-        facts.controllers.end()) {
-      missing.push_back(name);
-    }
-  }
-  std::string mend;
-  if (!facts.root && facts.cgroups == CgroupLayout::kV2) {
-    mend =
-        "sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu "
-        "cpuset io memory "
-        "pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo systemctl "
-        "daemon-reload "
-        "&& log in again";
-  } else if (!facts.root) {
-    mend = unify;
-  }
-  add("cgroup limits", missing.empty(), "enforced by the kernel: " + Join(facts.controllers),
-      "not delegated to Podman: " + Join(missing) +
-          "; Hutch then watches memory about every 20 ms, counts the kernel's own objects (locks, "
-          "mappings, pipes, sockets) by estimate, and limits processes by rlimit; CPU shares are "
-          "not enforced",
-      mend, false);
-  add("systemd user manager", facts.systemd_user || facts.root,
-      facts.root ? "not used for root" : "answers",
-      "none: the service is started without it, and ends with the machine",
-      facts.user.empty() ? "" : "sudo loginctl enable-linger " + facts.user, false);
-  add("network helper", !facts.network_helper.empty(), facts.network_helper,
-      "neither slirp4netns nor pasta is installed: no dependency can be installed",
-      InstallCommand("slirp4netns"));
-  add("/dev/net/tun", facts.tun_usable, "usable",
-      facts.tun_exists ? "not usable by " + facts.user : "missing",
-      facts.tun_exists ? "sudo chmod 666 /dev/net/tun"
-                       : "sudo mkdir -p /dev/net && sudo mknod /dev/net/tun c 10 200 && sudo chmod "
-                         "666 /dev/net/tun");
-  add("gvisor", facts.gvisor, "runsc is there",
+  CheckPodman(facts, &checks);
+  CheckUser(facts, &checks);
+  CheckOverlay(facts, &checks);
+  CheckCgroups(facts, &checks);
+  CheckNetwork(facts, &checks);
+  Add(&checks, "gvisor", facts.gvisor, "runsc is there",
       "runsc is not installed: isolation=\"gvisor\" is refused", InstallCommand("runsc"), false);
   return checks;
 }

@@ -123,6 +123,65 @@ std::string Joined(const std::vector<std::string>& paths) {
   return joined;
 }
 
+json MountsOf(const Paths& paths, const WorkerLaunch& launch) {
+  json mounts = json::array();
+  mounts.push_back(Bind(launch.runtime_dir, "/opt/hutch", false));
+  // Read-only to a worker that owns it.
+  mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, !launch.as_caller));
+  if (!launch.environment_dir.empty())
+    mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
+  if (launch.any_environment) {
+    // Only the warden sees the first; it mounts one tree of it over the second
+    // (images/warden/environments.h).
+    mounts.push_back(Bind(paths.environment_dir(), "/opt/environments", false));
+    mounts.push_back(Bind(launch.socket_dir + "/" + kNoPackages, "/opt/env", false));
+  }
+  if (launch.modules || launch.any_environment)
+    mounts.push_back(Bind(launch.socket_dir + "/" + kModulesName, "/opt/modules", false));
+  for (const MountSpec& mount : launch.mounts)
+    mounts.push_back(BindShown(ShownPath(paths, mount), mount));
+  if (launch.single_cell) {
+    for (const char* path : {"/work", "/tmp", "/dev/shm"})
+      mounts.push_back(Scratch(path, launch.scratch_mb));
+    if (!launch.gvisor) mounts.push_back(ReadOnlyProc());
+  } else {
+    mounts.push_back(Scratch("/tmp", 16));
+  }
+  return mounts;
+}
+
+json EnvironmentOf(const WorkerLaunch& launch) {
+  json env = {
+      {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
+      {"HUTCH_TOKEN", launch.token},
+      {"HUTCH_PYTHON", launch.base.python},
+  };
+  if (launch.any_environment) env["HUTCH_ANY_ENVIRONMENT"] = "1";
+  return env;
+}
+
+// What holds only for some workers: whose files they see, and how a container of one cell differs
+// from one that has slots.
+void AddKindOfWorker(const WorkerLaunch& launch, json* container) {
+  json& spec = *container;
+  if (launch.as_caller) {
+    spec["userns"] = {{"nsmode", "private"}};
+    spec["idmappings"] = MapCaller(launch.uid);
+  }
+  // A cell mounts a fresh /proc in its own PID namespace. The kernel refuses that while parts of
+  // the outer /proc are masked, so they are not; the cell masks them in its own.
+  if (!launch.single_cell) spec["unmask"] = {"ALL"};
+  // What a cell masks beside Podman's own list (images/worker/slot.cc).
+  if (launch.single_cell && !launch.gvisor) {
+    spec["mask"] = {"/proc/cmdline",  "/proc/config.gz",  "/proc/kallsyms",   "/proc/key-users",
+                    "/proc/kmsg",     "/proc/kpagecount", "/proc/kpageflags", "/proc/locks",
+                    "/proc/pressure", "/proc/vmallocinfo"};
+  }
+  // It is killed before any process of the host when memory is short. Slots set that for cells.
+  if (launch.single_cell) spec["oom_score_adj"] = 800;
+  if (launch.gvisor) spec["labels"][kGvisorLabel] = "1";
+}
+
 }  // namespace
 
 std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
@@ -168,37 +227,6 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
 
 std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) {
   const std::string user = std::to_string(launch.uid);
-  json mounts = json::array();
-  mounts.push_back(Bind(launch.runtime_dir, "/opt/hutch", false));
-  // Read-only to a worker that owns it.
-  mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, !launch.as_caller));
-  if (!launch.environment_dir.empty())
-    mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
-  if (launch.any_environment) {
-    // Only the warden sees the first; it mounts one tree of it over the second
-    // (images/warden/environments.h).
-    mounts.push_back(Bind(paths.environment_dir(), "/opt/environments", false));
-    mounts.push_back(Bind(launch.socket_dir + "/" + kNoPackages, "/opt/env", false));
-  }
-  if (launch.modules || launch.any_environment)
-    mounts.push_back(Bind(launch.socket_dir + "/" + kModulesName, "/opt/modules", false));
-  for (const MountSpec& mount : launch.mounts)
-    mounts.push_back(BindShown(ShownPath(paths, mount), mount));
-  if (launch.single_cell) {
-    for (const char* path : {"/work", "/tmp", "/dev/shm"})
-      mounts.push_back(Scratch(path, launch.scratch_mb));
-    if (!launch.gvisor) mounts.push_back(ReadOnlyProc());
-  } else {
-    mounts.push_back(Scratch("/tmp", 16));
-  }
-
-  json env = {
-      {"HUTCH_SOCKET", std::string(kWorkerSocketDir) + "/" + kWorkerSocketName},
-      {"HUTCH_TOKEN", launch.token},
-      {"HUTCH_PYTHON", launch.base.python},
-  };
-  if (launch.any_environment) env["HUTCH_ANY_ENVIRONMENT"] = "1";
-
   json spec = {
       {"name", launch.name},
       {"image", launch.image},
@@ -206,12 +234,12 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"command", json::array()},
       {"work_dir", "/"},
       {"image_volume_mode", "ignore"},  // volumes are writable, and no limit counts them
-      {"env", env},
+      {"env", EnvironmentOf(launch)},
       {"labels",
        {{"hutch.instance", paths.instance_label()},
         {"hutch.role", "worker"},
         {"hutch.generation", launch.generation}}},
-      {"mounts", mounts},
+      {"mounts", MountsOf(paths, launch)},
       // Any uid but 0: a process that is mapped to the container's root may not make a user
       // namespace.
       {"user", user + ":" + user},
@@ -236,22 +264,7 @@ std::string WorkerContainerSpec(const Paths& paths, const WorkerLaunch& launch) 
       {"sdnotifyMode", "ignore"},
       {"volatile", true},
   };
-  if (launch.as_caller) {
-    spec["userns"] = {{"nsmode", "private"}};
-    spec["idmappings"] = MapCaller(launch.uid);
-  }
-  // A cell mounts a fresh /proc in its own PID namespace. The kernel refuses that while parts of
-  // the outer /proc are masked, so they are not; the cell masks them in its own.
-  if (!launch.single_cell) spec["unmask"] = {"ALL"};
-  // What a cell masks beside Podman's own list (images/worker/slot.cc).
-  if (launch.single_cell && !launch.gvisor) {
-    spec["mask"] = {"/proc/cmdline",  "/proc/config.gz",  "/proc/kallsyms",   "/proc/key-users",
-                    "/proc/kmsg",     "/proc/kpagecount", "/proc/kpageflags", "/proc/locks",
-                    "/proc/pressure", "/proc/vmallocinfo"};
-  }
-  // It is killed before any process of the host when memory is short. Slots set that for cells.
-  if (launch.single_cell) spec["oom_score_adj"] = 800;
-  if (launch.gvisor) spec["labels"][kGvisorLabel] = "1";
+  AddKindOfWorker(launch, &spec);
   return spec.dump();
 }
 
