@@ -130,7 +130,7 @@ def _of_ipython(traceback: str) -> str:
 
 _NO_NETWORK = "the sandbox has no network: fetch the data outside and pass it as an argument"
 _NO_TERMINALS = "the sandbox has no pseudo-terminals: use pipes"
-_TOO_MANY = "more processes or threads than pids= allows"
+_TOO_MANY = "there are more processes or threads than pids= allows: start fewer, or raise it"
 _NO_ROOM = "there was no room for it: raise disk_mb= if it was written to the scratch"
 # Messages of failed name lookups.
 _NO_NAMES = (

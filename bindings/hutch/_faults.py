@@ -19,6 +19,24 @@ if TYPE_CHECKING:
     from hutch import _core
 
 
+# What to do where the error itself does not say it, by its code.
+_WAYS_ON = {
+    "internal": "`hutch logs` has the details; if it happens again, please report it",
+    "protocol": "`hutch logs` has the details; the next call starts the agent again if need be",
+    "unavailable": "the next call starts the agent again; `hutch logs` shows its last words",
+    "version_mismatch": "install one version of hutch, then `hutch stop`",
+    "timeout": "try again; if it happens again, `hutch logs` says what the agent waits for",
+    "busy": "try again later, or start fewer calls at once",
+    "unknown_pool": "call again: the pool is then prepared anew",
+    "worker_failed": "`hutch logs` says why; `hutch doctor` checks the host",
+    "podman": "`hutch logs` has the details; `hutch podman ps` shows whether Podman answers",
+    "podman_down": "`hutch doctor` says what keeps Podman's service from starting",
+    "missing_base": "call again: the base image is then installed anew",
+    "missing_runtime": "call again: the worker's files are then installed anew",
+    "platform": "`hutch doctor` names what this host lacks, and the command that mends it",
+}
+
+
 def from_core(error: _core.Error, *, pool: Any = None, building: bool = False) -> SandboxError:
     """An error of `_core` as the class that a caller catches. `building`: it came while the
     environment was prepared. `pool`: the requirements, where known.
@@ -33,7 +51,10 @@ def from_core(error: _core.Error, *, pool: Any = None, building: bool = False) -
     if code == "cancelled":
         from hutch._cancelled import SandboxCancelled
 
-        return SandboxCancelled(text or "cancelled", **given)
+        return SandboxCancelled(text or "the call was cancelled", **given)
+    if error.may_have_run and not given["hint"]:
+        given["hint"] = "the call may have run: repeat it only if that does no harm"
+    given["hint"] = given["hint"] or _WAYS_ON.get(code, "")
     kinds: dict[str, type[SandboxStartupError]] = {
         "busy": SandboxBusy,
         "unavailable": AgentUnavailable,
@@ -48,8 +69,6 @@ def from_core(error: _core.Error, *, pool: Any = None, building: bool = False) -
         given["waited_sec"] = figures["waited_sec"]
         if "sessions" in figures:
             given["sessions"] = int(figures["sessions"])
-    if error.may_have_run and not given["hint"]:
-        given["hint"] = "the call may have run: repeat it only if that does no harm"
     kind = kinds.get(code, SandboxStartupError)
     return kind(text, may_have_run=error.may_have_run, **given)
 

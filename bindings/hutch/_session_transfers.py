@@ -41,7 +41,7 @@ Step = Callable[[int], object]  # is told of bytes that were moved
 
 def not_said() -> SandboxExecutionError:
     return SandboxExecutionError(
-        "the session's process answered with something else",
+        "the session's process did not answer what it was asked",
         hint="its code may have replaced what answers; reset() makes a fresh one",
     )
 

@@ -302,7 +302,9 @@ def add_programs(image: Image) -> dict[str, str]:
         found = next((p for p in ("/usr/bin/" + name, "/bin/" + name) if os.path.exists(p)), None)
         if found is None:
             if name == "sh":
-                raise Unsupported("there is no /bin/sh on this host")
+                raise Unsupported(
+                    "the base image needs a shell, and there is no /bin/sh on this host"
+                )
             continue
         target = os.path.realpath(found)
         path = "/usr/bin/" + name

@@ -326,7 +326,8 @@ def check_tree(tree: str, max_bytes: int, max_files: int) -> tuple[int, int]:
                 total += status.st_size
                 if total > max_bytes or files > max_files:
                     raise Failed(
-                        "install", f"refused: more than {max_bytes} bytes or {max_files} files"
+                        "install",
+                        f"refused: they have more than {max_bytes} bytes or {max_files} files",
                     )
                 if kind == stat.S_IFLNK:
                     if not os.path.realpath(entry.path).startswith(tree + "/"):
@@ -335,14 +336,15 @@ def check_tree(tree: str, max_bytes: int, max_files: int) -> tuple[int, int]:
                         )
                     continue
                 if kind not in (stat.S_IFREG, stat.S_IFDIR):
-                    raise Failed("install", f"refused: a special file: {shown}")
+                    raise Failed("install", f"refused: they have a special file: {shown}")
                 mode = 0o755 if kind == stat.S_IFDIR or status.st_mode & 0o100 else 0o644
                 if stat.S_IMODE(status.st_mode) != mode:
                     os.chmod(entry.path, mode)
                 if kind == stat.S_IFDIR:
                     if entry.path.count("/") - tree.count("/") > DEPTH:
                         raise Failed(
-                            "install", f"refused: more than {DEPTH} directories deep: {shown}"
+                            "install",
+                            f"refused: they lie more than {DEPTH} directories deep: {shown}",
                         )
                     waiting.append(entry.path)
     return total, files

@@ -67,7 +67,9 @@ class Stream:
         failed with, once.
         """
         if self._pid != os.getpid():
-            raise RuntimeError("this generator belongs to the parent of this process")
+            raise RuntimeError(
+                "this generator belongs to the parent of this process: make another one here"
+            )
         with self._changed:
             if self._future is None and not self._over:
                 self._begin()

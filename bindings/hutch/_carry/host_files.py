@@ -164,7 +164,7 @@ class HostFiles:
         if writer.wait() != 0 or failure:
             raise SandboxStartupError(
                 f"{self.mount.source} could not be copied for the sandbox: {said or failure}",
-                hint="is the disk full?",
+                hint="free some space where its reason says so, or mount a smaller directory",
             )
 
 

@@ -91,7 +91,7 @@ def _place(item: Any) -> str:
     if os.path.isdir(place) or (os.path.isfile(place) and place.endswith(".py")):
         name = os.path.basename(place).removesuffix(".py")
         if not name.isidentifier():
-            raise ValueError(f"modules= has {text!r}, whose name cannot be imported")
+            raise ValueError(f"modules= has {text!r}, whose name cannot be imported: rename it")
         return place
     raise ValueError(
         f"modules= has {text!r}, which is neither a package's directory nor a .py file"
@@ -113,10 +113,12 @@ def _place_of_name(name: str) -> str:
         except (ImportError, ValueError):
             spec = None
         if spec is None:
-            raise ValueError(f"modules= has {name!r}, but there is no such module")
+            raise ValueError(f"modules= has {name!r}, but no such module is installed here")
         file, paths = spec.origin, list(spec.submodule_search_locations or ())
     if paths:
         return os.path.abspath(paths[0])
     if isinstance(file, str) and file.endswith(".py"):
         return os.path.abspath(file)
-    raise ValueError(f"modules= has {name!r}, which is not Python source")
+    raise ValueError(
+        f"modules= has {name!r}, which is not Python source: name its package in dependencies="
+    )

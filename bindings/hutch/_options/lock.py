@@ -61,20 +61,25 @@ def of_lines(lines: Iterable[str], name: str) -> str:
             )
         locked.append(requirement + "".join(f" --hash={one.lower()}" for one in sorted(hashes)))
     if not locked:
-        raise RequirementError(f"{name} locks nothing")
+        raise RequirementError(
+            f"{name} locks nothing", hint="`hutch env lock` writes a lock of what you name"
+        )
     return "".join(line + "\n" for line in sorted(locked))
+
+
+_ANEW = "write it anew, as by `uv export --format pylock.toml`"
 
 
 def packages_of_pylock(text: str, name: str) -> list[str]:
     """name==version of each package."""
 
-    def refuse(what: str, hint: str = "") -> RequirementError:
+    def refuse(what: str, hint: str = _ANEW) -> RequirementError:
         return RequirementError(f"{name}: {what}", hint=hint)
 
     try:
         lock = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refuse(f"no TOML: {error}") from None
+        raise refuse(f"it is not valid TOML: {error}") from None
     if str(lock.get("lock-version", "")).split(".")[0] != "1":
         raise refuse(f"lock-version {lock.get('lock-version')!r} is not a known version")
     packages = lock.get("packages")

@@ -107,7 +107,8 @@ class Secret:
             value = os.environ.get(self._env, "")
             if not value:
                 raise ValueError(
-                    f"Secret.from_env({self._env!r}): that environment variable is not set"
+                    f"Secret.from_env({self._env!r}): that environment variable is not set: set it "
+                    "before the call"
                 )
         return self.prefix + value
 

@@ -63,11 +63,13 @@ def empty(
     if size < _SMALLEST:
         return np.zeros(extents, kind)
     if size >= 1 << 62:
-        raise MemoryError(f"an array of {size} bytes")
+        raise MemoryError(f"an array of {size} bytes is larger than shared memory may be")
     try:
         memory = _core.SharedMemory(size)
     except _core.Error as error:
-        raise MemoryError(f"no room for an array of {size} bytes: {error.message}") from None
+        raise MemoryError(
+            f"there is no room for an array of {size} bytes: {error.message}"
+        ) from None
     return np.frombuffer(memoryview(memory), np.uint8).view(kind).reshape(extents)
 
 

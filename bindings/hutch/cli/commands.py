@@ -272,7 +272,10 @@ def env(options: argparse.Namespace) -> int:
             _print_json(removed)
         for digest, done in removed.items():
             if not done:
-                print(f"hutch: no environment {digest}, or it is in use", file=sys.stderr)
+                print(
+                    f"hutch: the environment {digest} is not there, or in use: see `hutch env`",
+                    file=sys.stderr,
+                )
         return 0 if all(removed.values()) else 1
     found = _status.environments()
     if options.json:

@@ -56,7 +56,7 @@ def export(options: argparse.Namespace) -> int:
     digest = whole_digest(options.digest[0], list(known))
     if digest not in known:
         raise ValueError(
-            f"no environment begins with {options.digest[0]!r}; `hutch env` lists them"
+            f"no digest of an environment begins with {options.digest[0]!r}; `hutch env` lists them"
         )
     paths = _core.paths()
     tree = os.path.join(str(paths["state_dir"]), "environments", digest, "tree")
