@@ -36,7 +36,7 @@ class CancelToken {
     const MutexLock lock(mutex_);
     if (!fd_) {
       fd_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-      if (!fd_) ThrowErrno("eventfd");
+      if (!fd_) ThrowErrno("make an eventfd");
       if (cancelled_) Signal();
     }
     return fd_.get();

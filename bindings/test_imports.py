@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's modules stand in layers, and its rooms in one order: none imports, at whatever
-time, what imports it. Imports inside functions and those for types alone count.
+"""The package's modules import in one direction, and its layers in one order: none imports, at
+whatever time, what imports it. Imports inside functions and those for types alone count.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import pytest
 import hutch
 
 PACKAGE = Path(__file__).with_name("hutch")
-# A module imports from its own room and from those before it, as docs/architecture.md draws them.
-ROOMS = ("_results", "ground", "_options", "_connect", "_carry", "_calls", "top", "cli")
-GROUND = (
+# A module imports from its own layer and from those before it, as docs/architecture.md draws them.
+LAYERS = ("_results", "basics", "_options", "_connect", "_carry", "_calls", "top", "cli")
+BASICS = (
     "_callers",
     "_cancelled",
     "_errors",
@@ -52,10 +52,10 @@ def graph() -> dict[str, set[str]]:
     }
 
 
-def room(module: str) -> str:
+def layer(module: str) -> str:
     names = module.split(".")
-    if names[1] in GROUND:
-        return "ground"
+    if names[1] in BASICS:
+        return "basics"
     if names[1] == "__main__":
         return "cli"
     return names[1] if len(names) > 2 else "top"
@@ -79,20 +79,20 @@ def test_rooms_import_from_those_before_them() -> None:
         (name, other)
         for name, others in graph().items()
         for other in others
-        if ROOMS.index(room(other)) > ROOMS.index(room(name))
+        if LAYERS.index(layer(other)) > LAYERS.index(layer(name))
     ]
     assert not upward
-    assert {room(name) for name in graph()} == set(ROOMS)
+    assert {layer(name) for name in graph()} == set(LAYERS)
 
 
 def test_a_room_loads_nothing_by_itself() -> None:
-    for name in ROOMS:
+    for name in LAYERS:
         if name.startswith("_"):
             assert not list(imports((PACKAGE / name / "__init__.py").read_text()))
 
 
-def test_public_names_show_no_room() -> None:
+def test_public_names_show_no_layer() -> None:
     """What pickles name stays where it is when a module moves."""
     for name in hutch.__all__:
         place = getattr(getattr(hutch, name), "__module__", None) or "hutch"
-        assert place.count(".") <= 1 and not place.endswith(ROOMS)
+        assert place.count(".") <= 1 and not place.endswith(LAYERS)
