@@ -143,7 +143,12 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
     return;  // the client does not wait for it any more
   const std::string key = pools_.KeyOf(prepare.spec, environment.digest);
   if (pools_.FindOrMake(key, prepare.spec, environment) == nullptr)
-    return peers_.Fail(id, prepare.request, Error(Code::kBusy, "the agent takes no new pools now"));
+    return peers_.Fail(id, prepare.request,
+                       Error(Code::kBusy,
+                             "the agent takes no new pools now: it has as many as it may, or is "
+                             "stopping",
+                             "`hutch ps` lists them; use fewer different sets of packages, limits "
+                             "and mounts at once"));
   pools_.Describe(key, admission_.ReservationOf(prepare.spec));
   ledger_.NotePolicy(prepare);
   AnswerWhenReady(id,
@@ -184,7 +189,9 @@ void Broker::OnWarm(const Peer& peer, const Warm& warm) {
   const uint64_t id = peer.id();
   Pool* pool = pools_.Find(warm.key);
   if (pool == nullptr)
-    return peers_.Fail(id, warm.request, Error(Code::kUnknownPool, "prepare the pool first"));
+    return peers_.Fail(
+        id, warm.request,
+        Error(Code::kUnknownPool, "the agent does not know this pool: prepare it first"));
   const uint64_t cells = warm.cells < 0 ? 1 : static_cast<uint64_t>(warm.cells);
   pool->EnsureWarm(cells, [this, id, request = warm.request](uint64_t ready, const Error* error) {
     if (error != nullptr) return peers_.Fail(id, request, *error);
@@ -276,7 +283,7 @@ void Broker::InvalidatePools() {
 
 void Broker::Reload() {
   if (config_file_.empty())
-    throw Error(Code::kInvalidArgument, "this agent reads no configuration file");
+    throw Error(Code::kInvalidArgument, "this agent was started without a configuration file");
   Configure(LoadConfig(config_file_));
   LogInfo("the configuration is read", {{"file", config_file_}});
 }

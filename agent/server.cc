@@ -125,7 +125,7 @@ class Server::Connection final : public Peer {
     }
     const Fd table = MakeResultMemfd(kTableBytes);
     void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table.get(), 0);
-    if (mapped == MAP_FAILED) ThrowErrno("mapping a lease table");
+    if (mapped == MAP_FAILED) ThrowErrno("map a lease table");
     marks_ = static_cast<uint32_t*>(mapped);
     greeted_ = true;
     const int descriptor = table.get();

@@ -46,7 +46,7 @@ PoolReady Client::PreparePool(Prepare prepare, const std::function<void(const Pr
       prepared = std::move(*done);
       return true;
     }
-    throw Error(Code::kProtocol, "the agent answered a preparation with something else");
+    throw Error(Code::kProtocol, "the agent did not answer whether a pool is prepared");
   });
   return prepared;
 }
@@ -55,31 +55,31 @@ uint64_t Client::WarmPool(const std::string& key, int64_t cells, uint64_t timeou
                           const CallHooks& hooks) {
   const uint64_t id = connection_.NextRequest();
   uint64_t ready = 0;
-  connection_.Converse(Warm{id, key, cells}, id, DeadlineIn(timeout_ms), hooks,
-                       [&](ReceivedMessage& received) {
-                         const auto* answer = std::get_if<Answer>(&received.message);
-                         if (answer == nullptr)
-                           throw Error(Code::kProtocol, "the agent answered with something else");
-                         const char* end = answer->text.data() + answer->text.size();
-                         if (std::from_chars(answer->text.data(), end, ready).ptr != end) {
-                           throw Error(Code::kProtocol, "the agent answered with no number");
-                         }
-                         return true;
-                       });
+  connection_.Converse(
+      Warm{id, key, cells}, id, DeadlineIn(timeout_ms), hooks, [&](ReceivedMessage& received) {
+        const auto* answer = std::get_if<Answer>(&received.message);
+        if (answer == nullptr)
+          throw Error(Code::kProtocol, "the agent did not answer what it was asked");
+        const char* end = answer->text.data() + answer->text.size();
+        if (std::from_chars(answer->text.data(), end, ready).ptr != end) {
+          throw Error(Code::kProtocol, "the agent did not answer with a number");
+        }
+        return true;
+      });
   return ready;
 }
 
 std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks) {
   const uint64_t id = connection_.NextRequest();
   std::string text;
-  connection_.Converse(Ask{id, what}, id, DeadlineIn(timeout_ms), hooks,
-                       [&](ReceivedMessage& received) {
-                         auto* answer = std::get_if<Answer>(&received.message);
-                         if (answer == nullptr)
-                           throw Error(Code::kProtocol, "the agent answered with something else");
-                         text = std::move(answer->text);
-                         return true;
-                       });
+  connection_.Converse(
+      Ask{id, what}, id, DeadlineIn(timeout_ms), hooks, [&](ReceivedMessage& received) {
+        auto* answer = std::get_if<Answer>(&received.message);
+        if (answer == nullptr)
+          throw Error(Code::kProtocol, "the agent did not answer what it was asked");
+        text = std::move(answer->text);
+        return true;
+      });
   return text;
 }
 

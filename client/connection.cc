@@ -23,7 +23,8 @@ Error NoAnswer() {
 }
 
 Error Cancelled(bool interrupted) {
-  return Error(Code::kCancelled, interrupted ? "interrupted" : "cancelled before it began");
+  return Error(Code::kCancelled,
+               interrupted ? "the call was interrupted" : "the call was cancelled before it began");
 }
 
 uint64_t RequestOf(const Message& message) {

@@ -122,7 +122,8 @@ HeldLease HeldLeases::Acquire(const std::string& key, const CallRequest& request
   const Clock::time_point deadline = DeadlineIn(request.limits.queue_ms) + std::chrono::seconds(5);
   const auto handle = [&](ReceivedMessage& received) {
     const auto* leased = std::get_if<Leased>(&received.message);
-    if (leased == nullptr) throw Error(Code::kProtocol, "the agent answered with something else");
+    if (leased == nullptr)
+      throw Error(Code::kProtocol, "the agent did not answer whether a cell is free");
     if (leased->lease != 0) {
       held = MakeLease(*leased, std::move(received.descriptors));
       return true;

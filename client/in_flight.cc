@@ -60,7 +60,7 @@ InFlightCalls::InFlightCalls(Connection& connection, Reports& reports, HeldLease
       reports_(reports),
       leases_(leases),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!wake_) ThrowErrno("eventfd");
+  if (!wake_) ThrowErrno("make an eventfd");
 }
 
 InFlightCalls::~InFlightCalls() = default;
@@ -193,10 +193,10 @@ bool InFlightCalls::Poll(Clock::time_point until) {
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
   const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
   if (::ppoll(polled_.data(), polled_.size(), &timeout, nullptr) < 0 && errno != EINTR)
-    ThrowErrno("poll");
+    ThrowErrno("wait for a cell");
   if (polled_[0].revents != 0) {
     uint64_t count = 0;
-    if (::read(wake_.get(), &count, sizeof count) < 0) ThrowErrno("reading an eventfd");
+    if (::read(wake_.get(), &count, sizeof count) < 0) ThrowErrno("read an eventfd");
   }
   std::set<uint64_t> lost;
   bool stopped = false;
@@ -282,7 +282,7 @@ void InFlightCalls::DropCancelled() {
   }
   for (const uint64_t request : unwanted) connection_.Tell(Forget{request});
   for (const auto& call : waiting)
-    Fail(*call, Error(Code::kCancelled, "cancelled before it began"));
+    Fail(*call, Error(Code::kCancelled, "the call was cancelled before it began"));
   for (const uint64_t id : cancelled) {
     const auto found = std::ranges::find_if(running_, [&](const auto& c) { return c->id == id; });
     if (found == running_.end()) continue;

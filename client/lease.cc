@@ -183,7 +183,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   sent_ = Clock::now();
   deadline_ = DeadlineFrom(sent_, request.limits.timeout_ms);
   const SendStatus status = SendDatagram(socket_.get(), {parts, count}, descriptors);
-  if (status == SendStatus::kFull) throw Error(Code::kInternal, "a fresh cell's socket is full");
+  if (status == SendStatus::kFull)
+    throw Error(Code::kInternal, "the call cannot be sent: the socket of its fresh cell is full");
   if (status == SendStatus::kNoDescriptors) {
     throw Error(Code::kBusy,
                 "this user's limit of descriptors that lie unread in sockets is reached",
@@ -243,7 +244,7 @@ bool Lease::Round(Wait& wait) {
       std::max<int64_t>(0, std::chrono::duration_cast<std::chrono::nanoseconds>(left).count());
   const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
   const int ready = ::ppoll(polled, kPolled + 1, &timeout, nullptr);
-  if (ready < 0 && errno != EINTR) ThrowErrno("poll");
+  if (ready < 0 && errno != EINTR) ThrowErrno("wait for a cell");
   if (interrupted(ready < 0) && GiveUp(CallStatus::kInterrupted))
     return end(CallStatus::kInterrupted);
   if (ready < 0) return false;

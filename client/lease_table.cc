@@ -18,7 +18,7 @@ constexpr size_t kBytes = kLeaseTableBytes;
 
 LeaseTable::LeaseTable(const Fd& memfd) {
   void* mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
-  if (mapped == MAP_FAILED) ThrowErrno("mapping the lease table");
+  if (mapped == MAP_FAILED) ThrowErrno("map the lease table");
   slots_ = static_cast<uint32_t*>(mapped);
 }
 

@@ -42,7 +42,7 @@ void WriteAll(int fd, std::string_view bytes, size_t offset) {
   while (!bytes.empty()) {
     const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) ThrowErrno("placing an argument in shared memory");
+    if (n < 0) ThrowErrno("place an argument in shared memory");
     bytes.remove_prefix(static_cast<size_t>(n));
     offset += static_cast<size_t>(n);
   }
@@ -52,10 +52,11 @@ void WriteAll(int fd, std::string_view bytes, size_t offset) {
 
 Segment::Segment(size_t capacity)
     : fd_(::memfd_create("hutch-arguments", MFD_CLOEXEC | MFD_ALLOW_SEALING)), capacity_(capacity) {
-  if (!fd_) ThrowErrno("memfd_create");
-  if (::ftruncate(fd_.get(), static_cast<off_t>(capacity)) != 0) ThrowErrno("sizing shared memory");
+  if (!fd_) ThrowErrno("make shared memory");
+  if (::ftruncate(fd_.get(), static_cast<off_t>(capacity)) != 0)
+    ThrowErrno("set the size of shared memory");
   // A cell is another user, without capabilities: /proc/self/fd opens nothing for it.
-  if (::fchmod(fd_.get(), S_IRUSR) != 0) ThrowErrno("closing shared memory to others");
+  if (::fchmod(fd_.get(), S_IRUSR) != 0) ThrowErrno("close shared memory to others");
   HoldSharedLocks(fd_.get());
 }
 
@@ -66,11 +67,11 @@ Segment::~Segment() {
 char* Segment::Map() {
   if (data_ != nullptr) return data_;
   void* data = ::mmap(nullptr, capacity_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (data == MAP_FAILED) ThrowErrno("mapping shared memory");
+  if (data == MAP_FAILED) ThrowErrno("map shared memory");
   data_ = static_cast<char*>(data);
   if (::fcntl(fd_.get(), F_ADD_SEALS,
               F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
-    ThrowErrno("sealing shared memory");
+    ThrowErrno("seal shared memory");
   }
   return data_;
 }

@@ -244,7 +244,8 @@ std::string BaseImages::Look(const EnvironmentSpec& spec, const std::string& ima
   } looking(*this, name, directory);
   std::error_code error;
   fs::create_directory(directory, error);
-  if (error) throw Error(Code::kPlatform, "create " + directory.string() + ": " + error.message());
+  if (error)
+    throw Error(Code::kPlatform, "cannot create " + directory.string() + ": " + error.message());
   ::chmod(directory.c_str(), 0755);
 
   Builder builder(

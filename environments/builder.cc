@@ -76,8 +76,7 @@ void WriteFile(const std::string& path, const std::string& text, mode_t mode) {
 void CheckKind(const std::string& path, mode_t kind) {
   struct stat status;
   if (::lstat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind) return;
-  throw Error(Code::kInstallFailed,
-              "the installer left " + path + " as something else than it should be");
+  throw Error(Code::kInstallFailed, "the installer left no plain file at " + path);
 }
 
 // Parses untrusted text. Values deeper than `depth` are dropped, so that nothing recurses far, and
@@ -320,7 +319,7 @@ std::string Builder::StartStep(const std::string& step, const std::vector<std::s
     if (found.empty()) {
       throw Error(Code::kPlatform,
                   "Podman finds neither slirp4netns nor pasta: no dependency can be installed",
-                  "hutch doctor");
+                  "`hutch doctor` has the command that installs one");
     }
     if (std::exchange(network_, found) == found) throw;
   }
@@ -367,7 +366,8 @@ void Builder::RunStep(const std::string& step, const std::vector<std::string>& c
     stop_if_cancelled();
     if (Clock::now() > deadline) {
       throw Error(Code::kInstallFailed,
-                  "the " + step + " step took longer than " + std::to_string(limit.count()) + " s");
+                  "the " + step + " step took longer than " + std::to_string(limit.count()) + " s",
+                  "ask for fewer packages at once, or for ones that have wheels");
     }
     if (Clock::now() > inspect_at) {
       const Free now = FreeAt(directory_);
@@ -452,7 +452,9 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
     for (const std::string& id : containers_) podman_.Remove(id);
   }
   if (failure) throw *failure;
-  if (!done) throw Error(Code::kInstallFailed, "the dependency installer ended without an answer");
+  if (!done)
+    throw Error(Code::kInstallFailed, "the dependency installer ended without an answer",
+                "`hutch logs` has what it said");
   CheckKind(made + "/tree", S_IFDIR);
   if (isolated_) {
     std::filesystem::rename(made + "/tree", directory_ + "/tree");
@@ -492,7 +494,9 @@ void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
             return done || failure.has_value();
           });
   if (failure) throw *failure;
-  if (!done) throw Error(Code::kInstallFailed, "the installed packages could not be inspected");
+  if (!done)
+    throw Error(Code::kInstallFailed, "the installed packages could not be inspected",
+                "`hutch logs` has what was said");
 }
 
 std::vector<std::string> Builder::Import(BuildResult* result) {

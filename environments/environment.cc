@@ -43,7 +43,7 @@ void WriteFile(const fs::path& path, const std::string& text) {
 
 std::string RandomName() {
   unsigned char bytes[8];
-  if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) ThrowErrno("getrandom");
+  if (::getrandom(bytes, sizeof bytes, 0) != sizeof bytes) ThrowErrno("get random bytes");
   constexpr char kHex[] = "0123456789abcdef";
   std::string name;
   for (const unsigned char byte : bytes) {
@@ -99,7 +99,7 @@ std::optional<Meta> ReadMeta(const fs::path& directory) {
 void RequireSpace(const std::string& directory) {
   struct statvfs status;
   if (::statvfs(directory.c_str(), &status) != 0)
-    ThrowErrno("statvfs " + directory, Code::kPlatform);
+    ThrowErrno("find how much space is free in " + directory, Code::kPlatform);
   const uint64_t free = static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
   if (free >= kMinFree) return;
   throw Error(Code::kPlatform,
@@ -136,7 +136,7 @@ EnvironmentStore::EnvironmentStore(Podman& podman, const Paths& paths)
        {paths.store_dir() + "/cache", paths.store_dir() + "/build", paths.environment_dir()}) {
     std::error_code error;
     fs::create_directories(directory, error);
-    if (error) throw Error(Code::kPlatform, "create " + directory + ": " + error.message());
+    if (error) throw Error(Code::kPlatform, "cannot create " + directory + ": " + error.message());
   }
   fs::permissions(paths.environment_dir(), kFindable);
 }
@@ -388,7 +388,10 @@ std::vector<EnvironmentInfo> EnvironmentStore::List() const {
 }
 
 bool EnvironmentStore::Remove(const std::string& digest) {
-  if (!IsDigest(digest)) throw Error(Code::kInvalidArgument, "not an environment's digest");
+  if (!IsDigest(digest))
+    throw Error(Code::kInvalidArgument,
+                "this is not the digest of an environment: \"" + digest.substr(0, 100) + "\"",
+                "`hutch env` lists them");
   // Renamed first, so that an interrupted removal leaves nothing that looks complete.
   const std::string name = RandomName();
   const std::string trash = paths_.store_dir() + "/build/" + name;

@@ -172,7 +172,7 @@ EnvironmentSpec SpecOf(const PoolSpec& pool) {
 void CheckSpec(const EnvironmentSpec& spec) {
   if (spec.requirements.size() > kMaxRequirements) {
     throw Error(Code::kInvalidArgument,
-                "more than " + std::to_string(kMaxRequirements) + " dependencies");
+                "there are more than " + std::to_string(kMaxRequirements) + " dependencies");
   }
   for (const std::string& requirement : spec.requirements) {
     if (IsRequirement(requirement) || (spec.allow_urls && IsUrlRequirement(requirement))) continue;
@@ -182,17 +182,20 @@ void CheckSpec(const EnvironmentSpec& spec) {
   }
   for (const std::string& constraint : spec.constraints) {
     if (!IsRequirement(constraint))
-      throw Error(Code::kInvalidArgument, Quoted(constraint) + " is not a constraint");
+      throw Error(Code::kInvalidArgument, Quoted(constraint) + " is not a constraint",
+                  "write a name with a version, such as \"numpy<2\"");
   }
   if (spec.constraints.size() > kMaxConstraints)
-    throw Error(Code::kInvalidArgument, "too many constraints");
+    throw Error(Code::kInvalidArgument,
+                "there are more than " + std::to_string(kMaxConstraints) + " constraints");
   if (spec.lock.size() > kMaxLock) throw Error(Code::kInvalidArgument, "the lock is over 4 MiB");
   for (const std::string& module : spec.preload) {
     if (IsModule(module)) continue;
     throw Error(Code::kInvalidArgument, Quoted(module) + " is not the name of a module to preload");
   }
   if (spec.preload.size() > kMaxModules)
-    throw Error(Code::kInvalidArgument, "too many modules to preload");
+    throw Error(Code::kInvalidArgument,
+                "there are more than " + std::to_string(kMaxModules) + " modules to preload");
   CheckToken("python_version", spec.python_version, 32, ".+");
   CheckToken("platform", spec.platform, 64, "._-");
   CheckToken("base_id", spec.base_id, 64, "");

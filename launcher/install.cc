@@ -51,7 +51,9 @@ std::vector<Source> Libraries() {
 }
 
 void AddTree(const std::string& from, const std::string& to, std::vector<Source>* sources) {
-  if (!fs::is_directory(from)) throw Error(Code::kInvalidArgument, "no such directory: " + from);
+  if (!fs::is_directory(from))
+    throw Error(Code::kInvalidArgument, "the directory " + from + " does not exist",
+                "install hutch again: it is a part of it");
   for (auto entry =
            fs::recursive_directory_iterator(from, fs::directory_options::follow_directory_symlink);
        entry != fs::recursive_directory_iterator(); ++entry) {
@@ -88,7 +90,8 @@ void Copy(const Paths& paths, const std::string& from, const std::string& to) {
       done += written;
     }
   }
-  if (::fchmod(out.get(), (st.st_mode & 0111) != 0 ? 0755 : 0644) != 0) ThrowErrno("chmod " + to);
+  if (::fchmod(out.get(), (st.st_mode & 0111) != 0 ? 0755 : 0644) != 0)
+    ThrowErrno("set the mode of " + to);
 }
 
 // Bytecode of the worker files, for the interpreter that will run them: made in a directory of the
@@ -172,7 +175,7 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
   LogInfo("making the base image (once; about 5 s)", {{"python", options.python}});
   const auto begin = std::chrono::steady_clock::now();
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("make a pipe");
   const Fd reads(ends[0]);
   Fd writes(ends[1]);
   Command derive;
@@ -194,8 +197,10 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
     const int status = Reap(pid);
     pid = -1;
     if (n < 0 || status != 0) {
-      throw Error(Code::kPlatform, "the base image could not be made: derive.py ended with " +
-                                       std::to_string(status));
+      throw Error(
+          Code::kPlatform,
+          "the base image could not be made: derive.py ended with " + std::to_string(status),
+          "what it printed before says why");
     }
     return 0;
   };

@@ -79,7 +79,7 @@ bool Greets(int fd) {
 Listener Try(const Paths& paths, pid_t* listener = nullptr) {
   const AsUser user(paths);
   const Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) ThrowErrno("socket");
+  if (!fd) ThrowErrno("make a socket");
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   paths.agent_socket.copy(address.sun_path, sizeof address.sun_path - 1);
@@ -90,10 +90,13 @@ Listener Try(const Paths& paths, pid_t* listener = nullptr) {
   }
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) ThrowErrno("SO_PEERCRED");
+  if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    ThrowErrno("ask who is at the other end of a socket");
   if (peer.uid != paths.uid) {
-    throw Error(Code::kPlatform, "somebody else (uid " + std::to_string(peer.uid) +
-                                     ") listens on " + paths.agent_socket);
+    throw Error(
+        Code::kPlatform,
+        "somebody else (uid " + std::to_string(peer.uid) + ") listens on " + paths.agent_socket,
+        "set HUTCH_HOME to a directory of your own");
   }
   if (listener != nullptr) *listener = peer.pid;
   try {
@@ -131,7 +134,7 @@ void WaitForAgent(const Paths& paths, const Podman& podman, const std::string& i
       if (now >= deadline) {
         throw Error(Code::kTimeout,
                     "the agent does not answer on " + paths.agent_socket + LogTail(podman, id),
-                    "hutch down --force");
+                    "`hutch stop` ends it; the next call starts another one");
       }
     }
     std::this_thread::sleep_for(milliseconds(5));
@@ -162,7 +165,7 @@ void EndSilent(const Paths& paths, pid_t pid) {
   if (::poll(&ended, 1, static_cast<int>(kGrace.count())) <= 0) {
     throw Error(Code::kUnavailable,
                 "the agent (process " + std::to_string(pid) + ") neither answers nor ends",
-                "end that process");
+                "end that process: kill -9 " + std::to_string(pid));
   }
 }
 
@@ -202,7 +205,8 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
       } catch (const Error& error) {
         // Nothing of it has run, so the cause is the host.
         podman.Remove(id);
-        throw Error(Code::kPlatform, error.what(), "hutch doctor");
+        throw Error(Code::kPlatform, "the agent could not be started: " + std::string(error.what()),
+                    kDoctor);
       }
     }
   }

@@ -80,7 +80,7 @@ void EnterCgroup(const Paths& paths) {
     }
     for (const char* file : {"", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads"}) {
       if (::chown((dir + file).c_str(), paths.uid, paths.gid) != 0)
-        ThrowErrno("chown " + dir, Code::kPlatform);
+        ThrowErrno("change the owner of " + dir, Code::kPlatform);
     }
   }
   if (!WriteTo(service + "/cgroup.procs", "0")) ThrowErrno("enter " + service, Code::kPlatform);

@@ -224,7 +224,7 @@ void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
                   std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
                       (child < 0 ? "journalctl --user -u " + endpoint.unit + " says why"
                                  : Tail(ReadText(endpoint.log), 2000)),
-                  "hutch doctor");
+                  kDoctor);
     }
     std::this_thread::sleep_for(milliseconds(15));
   }
@@ -396,7 +396,10 @@ void EnsureServiceUser() {
       "HOME_MODE=0700", "--shell",    "/usr/sbin/nologin", "--user-group", kServiceUser};
   std::string text = "useradd";
   for (const std::string& word : words) text += " " + word;
-  if (useradd.empty()) throw Error(Code::kPlatform, "there is no useradd on this host", text);
+  if (useradd.empty())
+    throw Error(Code::kPlatform,
+                "there is no useradd on this host, which makes the user that containers run as",
+                "install it, or as root run: " + text);
   LogInfo("making the user that containers run as", {{"command", text}});
   Command command;
   command.argv = {useradd};
@@ -404,7 +407,8 @@ void EnsureServiceUser() {
   command.environment = {std::string("PATH=") + kSafePath, "LANG=C.UTF-8"};
   command.err = 2;
   if (Run(Paths{}, command) != 0)
-    throw Error(Code::kPlatform, "could not make the service user", text);
+    throw Error(Code::kPlatform, "useradd could not make the user that containers run as",
+                "as root: " + text);
 }
 
 void CheckSubIds(const Paths& paths) {
@@ -447,7 +451,7 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     // Or one that a launcher did not finish; the owner of anything else is not changed.
     if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
       if (::fchown(made.get(), paths.uid, paths.gid) != 0)
-        ThrowErrno("chown " + path, Code::kPlatform);
+        ThrowErrno("change the owner of " + path, Code::kPlatform);
     }
     {
       const AsUser user(paths);
@@ -461,7 +465,7 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
                 "/var/lib/hutch/other");
   }
   struct stat st{};
-  if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
+  if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if (st.st_uid != paths.uid) {
     throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) +
                                      ", not to " + std::to_string(paths.uid) +
@@ -476,12 +480,13 @@ namespace {
 void EnsurePrivate(const Paths& paths, const std::string& path) {
   const Fd dir = EnsureDirectory(paths, path);
   struct stat st{};
-  if (::fstat(dir.get(), &st) != 0) ThrowErrno("stat " + path);
+  if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if ((st.st_mode & 0022) != 0) {
     throw Error(Code::kPlatform,
                 path + " can be written to by others: remove it, or: chmod 700 " + path);
   }
-  if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0) ThrowErrno("chmod " + path);
+  if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0)
+    ThrowErrno("set the mode of " + path);
 }
 
 // Whether the service sees cgroup v2. Asking Podman takes a third of a second, because its answer
@@ -599,7 +604,7 @@ void ExecPodman(const Paths& paths, const std::vector<std::string>& args) {
       if (view && ::setns(view.get(), CLONE_NEWNS) == 0) break;
     }
     BecomeUser(paths);
-    if (::chdir("/") != 0) ThrowErrno("chdir /");
+    if (::chdir("/") != 0) ThrowErrno("change to the directory /");
   }
   std::vector<char*> argv = {const_cast<char*>("podman")};
   for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));

@@ -21,6 +21,10 @@
 
 namespace hutch {
 
+// The hint where the host keeps Podman from doing something.
+inline constexpr char kDoctor[] =
+    "`hutch doctor` names what this host lacks, and the command that mends it";
+
 // The path of a program of the host by its name, "" where there is none.
 std::string FindTool(const std::string& name);
 // Whether the user has a systemd of their own that answers.

@@ -54,11 +54,11 @@ pid_t Spawn(const Paths& paths, const Command& command) {
   environment.push_back(nullptr);
   // The child reports a failure before exec through this pipe, which exec closes.
   int report[2];
-  if (::pipe2(report, O_CLOEXEC) != 0) ThrowErrno("pipe");
+  if (::pipe2(report, O_CLOEXEC) != 0) ThrowErrno("make a pipe");
   Fd reads(report[0]);
   Fd writes(report[1]);
   const pid_t pid = ::fork();
-  if (pid < 0) ThrowErrno("fork");
+  if (pid < 0) ThrowErrno("make a process");
   if (pid == 0) {
     std::string failed;
     try {
@@ -69,8 +69,9 @@ pid_t Spawn(const Paths& paths, const Command& command) {
       const int in = ::fcntl(command.in < 0 ? null : command.in, F_DUPFD, 3);
       const int out = ::fcntl(command.out < 0 ? null : command.out, F_DUPFD, 3);
       const int err = ::fcntl(command.err < 0 ? null : command.err, F_DUPFD, 3);
-      if (::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0) ThrowErrno("dup2");
-      if (::dup2(writes.get(), 3) < 0) ThrowErrno("dup2");
+      if (::dup2(in, 0) < 0 || ::dup2(out, 1) < 0 || ::dup2(err, 2) < 0)
+        ThrowErrno("pass a descriptor on");
+      if (::dup2(writes.get(), 3) < 0) ThrowErrno("pass a descriptor on");
       ::fcntl(3, F_SETFD, FD_CLOEXEC);
       (void)writes.release();
       (void)reads.release();
@@ -82,7 +83,8 @@ pid_t Spawn(const Paths& paths, const Command& command) {
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
       ::umask(0022);
       if (command.drop) BecomeUser(paths);
-      if (::chdir(command.directory.c_str()) != 0) ThrowErrno("chdir " + command.directory);
+      if (::chdir(command.directory.c_str()) != 0)
+        ThrowErrno("change to the directory " + command.directory);
       ::execve(argv[0], argv.data(), environment.data());
       ThrowErrno("execute " + command.argv[0]);
     } catch (const std::exception& error) {

@@ -15,11 +15,11 @@ namespace hutch {
 
 Loop::Loop()
     : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!epoll_ || !wake_) ThrowErrno("making the event loop");
+  if (!epoll_ || !wake_) ThrowErrno("make the event loop");
   Add(wake_.get(), EPOLLIN, [this](uint32_t) {
     uint64_t count;
     if (::read(wake_.get(), &count, sizeof count) < 0 && errno != EAGAIN)
-      ThrowErrno("reading the wake-up");
+      ThrowErrno("read the wake-up of the event loop");
     RunPosted();
   });
 }
@@ -30,7 +30,8 @@ void Loop::Add(int fd, uint32_t events, std::function<void(uint32_t)> ready) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) ThrowErrno("epoll_ctl add");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    ThrowErrno("add a descriptor to the event loop");
   descriptors_[fd] = std::make_shared<std::function<void(uint32_t)>>(std::move(ready));
 }
 
@@ -38,7 +39,8 @@ void Loop::Change(int fd, uint32_t events) {
   epoll_event event{};
   event.events = events;
   event.data.fd = fd;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0) ThrowErrno("epoll_ctl mod");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0)
+    ThrowErrno("change a descriptor of the event loop");
 }
 
 void Loop::Remove(int fd) {
@@ -68,7 +70,7 @@ void Loop::Post(std::function<void()> work) {
   const uint64_t one = 1;
   // A full counter means that a wake-up is pending anyway.
   if (::write(wake_.get(), &one, sizeof one) < 0 && errno != EAGAIN)
-    ThrowErrno("waking the event loop");
+    ThrowErrno("wake the event loop");
 }
 
 void Loop::Stop() {
@@ -103,7 +105,7 @@ void Loop::Run() {
     const int timeout = RunTimers();
     if (stopped_) break;
     const int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), timeout);
-    if (count < 0 && errno != EINTR) ThrowErrno("epoll_wait");
+    if (count < 0 && errno != EINTR) ThrowErrno("wait for events");
     for (int i = 0; i < count; ++i) {
       const auto found = descriptors_.find(events[static_cast<size_t>(i)].data.fd);
       if (found == descriptors_.end()) continue;  // removed by an earlier callback of this round

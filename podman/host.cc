@@ -89,19 +89,19 @@ uint64_t CountIds(const char* file, const std::string& user, uid_t uid) {
 // kernels let the namespace be made and then refuse everything in it.
 std::string TryUserNamespace(bool switch_user, uid_t uid, gid_t gid) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return "pipe";
+  if (::pipe2(ends, O_CLOEXEC) != 0) return "a process to try it in could not be made";
   const Fd reads(ends[0]);
   Fd writes(ends[1]);
   const pid_t pid = ::fork();
-  if (pid < 0) return "fork";
+  if (pid < 0) return "a process to try it in could not be made";
   if (pid == 0) {
     const char* failed = nullptr;
     if (switch_user && (::setresgid(gid, gid, gid) != 0 || ::setresuid(uid, uid, uid) != 0))
-      failed = "change the user";
+      failed = "cannot change the user";
     if (failed == nullptr && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0)
-      failed = "make a user namespace";
+      failed = "cannot make a user namespace";
     if (failed == nullptr && ::mount("tmpfs", "/tmp", "tmpfs", 0, nullptr) != 0)
-      failed = "mount in a user namespace";
+      failed = "cannot mount in a user namespace";
     if (failed != nullptr) {
       const std::string text = std::string(failed) + ": " + std::strerror(errno);
       [[maybe_unused]] const ssize_t ignored = ::write(writes.get(), text.data(), text.size());
@@ -204,8 +204,9 @@ void CheckPodman(const HostFacts& facts, std::vector<HostCheck>* checks) {
 void CheckUser(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "user", !facts.user.empty() && facts.place_error.empty(),
       "containers belong to " + facts.user + (facts.root ? " (root runs nothing itself)" : ""),
-      facts.place_error.empty() ? std::string("there is no service user yet; `hutch up` makes it")
-                                : facts.place_error,
+      facts.place_error.empty()
+          ? std::string("there is no service user yet; the first call makes it")
+          : facts.place_error,
       facts.place_fix, !facts.root || !facts.user.empty());
   Add(checks, "uid helpers", facts.uid_helpers, "newuidmap and newgidmap are there",
       "newuidmap or newgidmap is missing: no rootless container starts", InstallCommand("uidmap"));

@@ -58,11 +58,12 @@ void CheckSource(const MountSpec& mount) {
 
 void CheckMounts(const PoolSpec& spec) {
   if (spec.mounts.size() > kMaxMounts)
-    Refuse("more than " + std::to_string(kMaxMounts) + " mounts");
+    Refuse("there are more than " + std::to_string(kMaxMounts) + " mounts");
   for (const auto* list : {&spec.mounts, &spec.links, &spec.venv}) {
     for (const MountSpec& mount : *list) CheckSource(mount);
   }
-  if (spec.links.size() > kMaxMounts || spec.venv.size() > 1) Refuse("too many directories");
+  if (spec.links.size() > kMaxMounts || spec.venv.size() > 1)
+    Refuse("mounts have too many directories");
   for (const MountSpec& mount : spec.mounts) {
     const std::string& to = mount.destination;
     // An overlay's options end at a comma or colon.

@@ -152,7 +152,8 @@ std::string CheckName(const std::string& name) {
   };
   if (name.empty() || name.size() > 255 || std::isalnum(static_cast<unsigned char>(name[0])) == 0 ||
       !std::all_of(name.begin(), name.end(), valid)) {
-    throw Error(Code::kInvalidArgument, "not a container's name: \"" + name.substr(0, 64) + "\"");
+    throw Error(Code::kInvalidArgument,
+                "this is not the name of a container: \"" + name.substr(0, 64) + "\"");
   }
   return name;
 }
@@ -191,13 +192,14 @@ bool IsHalfRemoved(const Reply& reply) {
 }
 
 [[noreturn]] void Refuse(const std::string& what, const Reply& reply) {
-  throw Error(Code::kPodman, what + ": Podman answered " + Reason(reply));
+  throw Error(Code::kPodman, "cannot " + what + ": Podman answered " + Reason(reply));
 }
 
 Json Parse(const std::string& what, const Reply& reply) {
   if (!reply.ok()) Refuse(what, reply);
   Json body = Json::parse(reply.body, nullptr, false);
-  if (body.is_discarded()) throw Error(Code::kPodman, what + ": Podman's answer is not valid JSON");
+  if (body.is_discarded())
+    throw Error(Code::kPodman, "cannot " + what + ": Podman's answer is not valid JSON");
   return body;
 }
 
@@ -341,26 +343,26 @@ struct Podman::Impl {
       stopped = watchdog.stopped();
       silent = watchdog.silent();
     }
-    const std::string what = "libpod " + method + " " + path.substr(0, path.find('?'));
+    const std::string what = "Podman's answer to " + method + " " + path.substr(0, path.find('?'));
     if (thrown) {
       try {
         std::rethrow_exception(thrown);
       } catch (const Error&) {
         throw;
       } catch (const std::exception& e) {
-        throw Error(Code::kPodman, what + ": " + e.what());
+        throw Error(Code::kPodman, what + " could not be read: " + e.what());
       }
     }
-    if (stopped) throw Error(Code::kCancelled, what + ": cancelled, no caller waits for it");
-    if (too_long) throw Error(Code::kPodman, what + ": the answer is longer than we accept");
+    if (stopped) throw Error(Code::kCancelled, what + " was not waited for: it is wanted no more");
+    if (too_long) throw Error(Code::kPodman, what + " is longer than is accepted");
     if (error == httplib::Error::Success) return reply;
     // A killed service cuts off its answers. Asking again is safe where nothing is changed.
     const bool died = method == "GET" && error == httplib::Error::Read && !expired && !Listens();
     if (error == httplib::Error::Connection || died || silent) {
       throw Error(Code::kPodmanDown, "Podman's service does not answer on " + socket_path);
     }
-    if (expired) throw Error(Code::kTimeout, what + ": no answer in time");
-    throw Error(Code::kPodman, what + ": the answer broke off (" + httplib::to_string(error) + ")");
+    if (expired) throw Error(Code::kTimeout, what + " did not come in time");
+    throw Error(Code::kPodman, what + " broke off (" + httplib::to_string(error) + ")");
   }
 
   // Repeats a request that Podman refused only temporarily.
@@ -390,7 +392,7 @@ struct Podman::Impl {
 namespace {
 
 std::vector<ContainerInfo> ContainersOf(const Reply& reply) {
-  const Json body = Parse("list", reply);
+  const Json body = Parse("list containers", reply);
   std::vector<ContainerInfo> containers;
   if (!body.is_array()) return containers;  // "null" where there is none
   for (const Json& item : body) {
@@ -447,7 +449,8 @@ Podman::~Podman() = default;
 bool Podman::Ping(milliseconds timeout) const { return impl_->Pings(timeout); }
 
 PodmanVersion Podman::Version() const {
-  const Json info = Parse("info", impl_->SendPatiently("GET", "/info", kUsual));
+  const Json info =
+      Parse("ask Podman about the host", impl_->SendPatiently("GET", "/info", kUsual));
   const Json& host = Member(info, "host");
   PodmanVersion version;
   version.podman = Text(Member(info, "version"), "Version");
@@ -475,7 +478,7 @@ std::string Podman::NetworkHelper() const {
 
 std::string Podman::UsualNetworkHelper() const {
   const Reply reply = impl_->SendPatiently("GET", "/_ping", kUsual);
-  if (!reply.ok()) Refuse("ping", reply);
+  if (!reply.ok()) Refuse("reach Podman", reply);
   return std::atoi(reply.api_version.c_str()) < 5 ? "slirp4netns" : "pasta";
 }
 
@@ -499,8 +502,9 @@ std::string Podman::Create(const std::string& spec_json) {
       reply = impl_->SendPatiently("POST", "/containers/create", kSlow, spec_json);
     }
   }
-  const std::string id = Text(Parse("create", reply), "Id");
-  if (id.empty()) throw Error(Code::kPodman, "create: Podman's answer has no Id");
+  const std::string id = Text(Parse("create a container", reply), "Id");
+  if (id.empty())
+    throw Error(Code::kPodman, "cannot create a container: Podman's answer has no Id");
   return id;
 }
 
@@ -568,7 +572,7 @@ std::optional<ContainerInfo> Podman::Inspect(const std::string& id_or_name) cons
   info.pid = Number(Member(body, "State"), "Pid");
   info.labels = Labels(Member(Member(body, "Config"), "Labels"));
   if (info.id.empty())
-    throw Error(Code::kPodman, "inspect " + id_or_name + ": Podman's answer has no Id");
+    throw Error(Code::kPodman, "cannot inspect " + id_or_name + ": Podman's answer has no Id");
   return info;
 }
 
@@ -597,7 +601,7 @@ std::string Podman::Logs(const std::string& id, size_t max_bytes) const {
   const Reply reply = impl_->SendPatiently(
       "GET", "/containers/" + CheckName(id) + "/logs?stdout=true&stderr=true&tail=400", kUsual);
   if (reply.status == 404) return {};
-  if (!reply.ok()) Refuse("logs " + id, reply);
+  if (!reply.ok()) Refuse("read the logs of " + id, reply);
   // Frames: stream (1 byte), three zeros, length (4 bytes, big-endian), then the text.
   std::string text;
   size_t at = 0;
@@ -620,7 +624,7 @@ std::optional<int> Podman::WaitExit(const std::string& id, milliseconds timeout)
   milliseconds pause(5);
   for (;;) {
     const std::optional<ContainerInfo> info = Inspect(id);
-    if (!info) throw Error(Code::kPodman, "wait " + id + ": the container is gone");
+    if (!info) throw Error(Code::kPodman, "cannot wait for " + id + ": the container is gone");
     if (info->state == "exited" || info->state == "stopped") return info->exit_code;
     if (Clock::now() >= deadline) return std::nullopt;
     std::this_thread::sleep_for(pause);
@@ -631,19 +635,22 @@ std::optional<int> Podman::WaitExit(const std::string& id, milliseconds timeout)
 std::optional<std::string> Podman::ImageId(const std::string& reference) const {
   const Reply reply = impl_->SendPatiently("GET", "/images/" + Encode(reference) + "/json", kUsual);
   if (reply.status == 404) return std::nullopt;
-  std::string id = Text(Parse("image " + reference, reply), "Id");
-  if (id.empty()) throw Error(Code::kPodman, "image " + reference + ": Podman's answer has no Id");
+  std::string id = Text(Parse("inspect the image " + reference, reply), "Id");
+  if (id.empty())
+    throw Error(Code::kPodman,
+                "cannot inspect the image " + reference + ": Podman's answer has no Id");
   return id;
 }
 
 std::optional<ImageInfo> Podman::InspectImage(const std::string& reference) const {
   const Reply reply = impl_->SendPatiently("GET", "/images/" + Encode(reference) + "/json", kUsual);
   if (reply.status == 404) return std::nullopt;
-  const Json body = Parse("image " + reference, reply);
+  const Json body = Parse("inspect the image " + reference, reply);
   ImageInfo info{Text(body, "Id"), Text(body, "Architecture"), Text(body, "Os"),
                  Labels(Member(body, "Annotations"))};
   if (info.id.empty())
-    throw Error(Code::kPodman, "image " + reference + ": Podman's answer has no Id");
+    throw Error(Code::kPodman,
+                "cannot inspect the image " + reference + ": Podman's answer has no Id");
   return info;
 }
 
@@ -669,7 +676,7 @@ void Podman::PullImage(const std::string& reference, bool verify_tls, millisecon
   const Reply reply =
       impl_->Send("POST", path, timeout, {}, nullptr, kMaxReply, Impl::Stream{read, stopped});
   if (!reply.ok()) failure = Reason(reply);
-  if (failure.empty() && !pulled) failure = "its answer broke off";
+  if (failure.empty() && !pulled) failure = "Podman's answer broke off";
   if (failure.empty()) return;
   failure = failure.substr(0, 2000);
   std::replace(failure.begin(), failure.end(), '\n', ' ');
@@ -681,8 +688,9 @@ std::string Podman::ImportImage(const std::string& reference,
                                 const std::vector<std::string>& changes) {
   std::string path = "/images/import?reference=" + Encode(reference);
   for (const std::string& change : changes) path += "&changes=" + Encode(change);
-  const std::string id = Text(Parse("import", impl_->Send("POST", path, kImport, {}, read)), "Id");
-  if (id.empty()) throw Error(Code::kPodman, "import: Podman's answer has no Id");
+  const std::string id =
+      Text(Parse("import an image", impl_->Send("POST", path, kImport, {}, read)), "Id");
+  if (id.empty()) throw Error(Code::kPodman, "cannot import an image: Podman's answer has no Id");
   return id;
 }
 
@@ -693,7 +701,7 @@ void Podman::RemoveImage(const std::string& id_or_reference) {
 }
 
 std::vector<std::string> Podman::ListImages(const std::string& prefix) const {
-  const Json body = Parse("images", impl_->SendPatiently("GET", "/images/json", kUsual));
+  const Json body = Parse("list images", impl_->SendPatiently("GET", "/images/json", kUsual));
   std::vector<std::string> found;
   if (!body.is_array()) return found;
   for (const Json& item : body) {

@@ -13,7 +13,9 @@
 namespace hutch {
 namespace {
 
-Error Retired() { return Error(Code::kUnknownPool, "this pool is being retired"); }
+Error Retired() {
+  return Error(Code::kUnknownPool, "the agent has closed this pool: prepare it again");
+}
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 

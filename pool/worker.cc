@@ -161,7 +161,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
       if (!heart_.Answered()) GiveUp("the warden sent a pong that nobody asked for");
       return;
     case FrameKind::kZygoteStderr:
-      if (payload.size() > kMaxZygoteStderr) return GiveUp("an oversized text of the zygote's");
+      if (payload.size() > kMaxZygoteStderr) return GiveUp("the zygote sent an oversized text");
       return last_words_.Log(launch_.name, header.a, payload);
     case FrameKind::kZygoteDied:
       return GiveUp("the zygote died: " + Printable(payload, kMaxReason));

@@ -36,7 +36,8 @@ void WriteFile(const fs::path& path, const std::string& bytes) {
   std::ofstream out(path, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   out.close();
-  if (!out) throw Error(Code::kInternal, "could not write " + path.string(), "is the disk full?");
+  if (!out)
+    throw Error(Code::kInternal, "the file " + path.string() + " could not be written", kMakeRoom);
   fs::permissions(path, fs::perms(0644));
 }
 

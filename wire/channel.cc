@@ -38,7 +38,7 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const in
   message.msg_iovlen = parts.size();
   if (!descriptors.empty()) {
     if (descriptors.size() > kMaxDescriptors)
-      throw Error(Code::kInternal, "too many descriptors for one datagram");
+      throw Error(Code::kInternal, "a message cannot be sent: it has too many descriptors");
     const size_t bytes = descriptors.size() * sizeof(int);
     message.msg_control = control;
     message.msg_controllen = CMSG_SPACE(bytes);
@@ -56,7 +56,7 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const in
     if (errno == ETOOMANYREFS) return SendStatus::kNoDescriptors;
     if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN || errno == ECONNREFUSED)
       return SendStatus::kClosed;
-    ThrowErrno("sendmsg");
+    ThrowErrno("send a message");
   }
 }
 
@@ -78,7 +78,7 @@ ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* d
   if (n < 0) {
     if (errno == EAGAIN) return {ReceiveStatus::kNothing};
     if (errno == ECONNRESET || errno == EPIPE || errno == ENOTCONN) return {ReceiveStatus::kClosed};
-    ThrowErrno("recvmsg");
+    ThrowErrno("receive a message");
   }
   if (max_descriptors > 0) {
     for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
@@ -99,13 +99,14 @@ ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* d
 
 std::pair<Fd, Fd> MakeSocketPair() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) ThrowErrno("socketpair");
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    ThrowErrno("make a pair of sockets");
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
 std::pair<Fd, Fd> MakePipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("pipe2");
+  if (::pipe2(ends, O_CLOEXEC) != 0) ThrowErrno("make a pipe");
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return {Fd(ends[0]), Fd(ends[1])};
 }
@@ -120,39 +121,40 @@ Fd ListenAt(const std::string& path, int backlog, unsigned mode) {
     ::unlink(path.c_str());
   }
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) ThrowErrno("socket");
+  if (!fd) ThrowErrno("make a socket");
   if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    ThrowErrno("bind " + path);
-  if (::chmod(path.c_str(), mode) != 0) ThrowErrno("chmod " + path);
-  if (::listen(fd.get(), backlog) != 0) ThrowErrno("listen " + path);
+    ThrowErrno("make the socket " + path);
+  if (::chmod(path.c_str(), mode) != 0) ThrowErrno("set the mode of " + path);
+  if (::listen(fd.get(), backlog) != 0) ThrowErrno("listen at " + path);
   return fd;
 }
 
 Fd ConnectTo(const std::string& path, long euid) {
   const sockaddr_un address = AddressOf(path);
   Fd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!fd) ThrowErrno("socket");
+  if (!fd) ThrowErrno("make a socket");
   // The raw system call changes this thread alone; glibc's seteuid() would change every thread of
   // the process.
   const bool switched = euid >= 0 && ::geteuid() == 0 && euid != 0;
-  if (switched && ::syscall(SYS_setresuid, -1, euid, -1) != 0) ThrowErrno("setresuid");
+  if (switched && ::syscall(SYS_setresuid, -1, euid, -1) != 0)
+    ThrowErrno("take on the user of a socket");
   int result;
   do {
     result = ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   } while (result != 0 && errno == EINTR);
   const int error = errno;
-  if (switched && ::syscall(SYS_setresuid, -1, 0, -1) != 0) ThrowErrno("setresuid back");
+  if (switched && ::syscall(SYS_setresuid, -1, 0, -1) != 0) ThrowErrno("become root again");
   if (result == 0) return fd;
   errno = error;
   if (error == ENOENT || error == ECONNREFUSED || error == ENOTDIR) return Fd();
-  ThrowErrno("connect " + path, Code::kUnavailable);
+  ThrowErrno("connect to " + path, Code::kUnavailable);
 }
 
 PeerCredentials PeerOf(int fd) {
   ucred credentials{};
   socklen_t length = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0)
-    ThrowErrno("SO_PEERCRED");
+    ThrowErrno("ask who is at the other end of a socket");
   return {credentials.pid, credentials.uid};
 }
 

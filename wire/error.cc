@@ -6,6 +6,30 @@
 #include <cstring>
 
 namespace hutch {
+namespace {
+
+// What can be done about an errno; "": it depends.
+std::string WayOn(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return kMakeRoom;
+    case EMFILE:
+      return "raise `ulimit -n`, or close files and connections of this process";
+    case ENFILE:
+    case ENOMEM:
+    case EAGAIN:
+      return "the host is short of memory, processes or open files: end some, then try again";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "let the user that Podman runs as do this, or set HUTCH_HOME to another directory";
+    default:
+      return {};
+  }
+}
+
+}  // namespace
 
 std::string_view CodeName(Code code) {
   switch (code) {
@@ -49,9 +73,7 @@ std::string_view CodeName(Code code) {
 
 void ThrowErrno(std::string_view what, Code code) {
   const int error = errno;
-  const bool full = error == ENOSPC || error == EDQUOT;
-  throw Error(code, std::string(what) + ": " + std::strerror(error),
-              full ? "free some space, then try again (`df -h` shows what is full)" : "");
+  throw Error(code, "cannot " + std::string(what) + ": " + std::strerror(error), WayOn(error));
 }
 
 }  // namespace hutch

@@ -64,7 +64,11 @@ class Error : public std::runtime_error {
   Figures figures_;
 };
 
-// Throws kInternal (or `code`) with "what: strerror(errno)".
+// The hint where a disk is full, or may be.
+inline constexpr char kMakeRoom[] = "free some space, then try again (`df -h` shows what is full)";
+
+// Throws kInternal (or `code`) with "cannot <what>: strerror(errno)", and what can be done about
+// it.
 [[noreturn]] void ThrowErrno(std::string_view what, Code code = Code::kInternal);
 
 }  // namespace hutch

@@ -18,7 +18,7 @@ namespace {
 
 Fd MakeMemfd(const char* name) {
   Fd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) ThrowErrno("memfd_create");
+  if (!fd) ThrowErrno("make shared memory");
   return fd;
 }
 
@@ -37,34 +37,35 @@ void ReadAll(int fd, char* to, size_t size) {
 Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
   Fd fd = MakeMemfd(name);
   // A cell is another user, without capabilities: it can neither open it again nor set its times.
-  if (::fchmod(fd.get(), S_IRUSR) != 0) ThrowErrno("closing shared memory to others");
+  if (::fchmod(fd.get(), S_IRUSR) != 0) ThrowErrno("close shared memory to others");
   const char* bytes = static_cast<const char*>(data);
   size_t done = 0;
   while (done < size) {
     const ssize_t n = ::write(fd.get(), bytes + done, size - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) ThrowErrno("writing shared memory");
+    if (n < 0) ThrowErrno("write to shared memory");
     done += static_cast<size_t>(n);
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) !=
       0) {
-    ThrowErrno("sealing shared memory");
+    ThrowErrno("seal shared memory");
   }
   return fd;
 }
 
 Fd MakeResultMemfd(size_t size) {
   Fd fd = MakeMemfd("hutch-result");
-  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) ThrowErrno("sizing shared memory");
+  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0)
+    ThrowErrno("set the size of shared memory");
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0)
-    ThrowErrno("sealing shared memory");
+    ThrowErrno("seal shared memory");
   return fd;
 }
 
 Fd LendMemfd(int fd) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   Fd lent(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!lent) ThrowErrno("opening shared memory for a cell");
+  if (!lent) ThrowErrno("open shared memory for a cell");
   return lent;
 }
 
@@ -73,7 +74,7 @@ void HoldSharedLocks(int fd) {
   all.l_type = F_RDLCK;
   all.l_whence = SEEK_SET;
   if (::flock(fd, LOCK_SH | LOCK_NB) != 0 || ::fcntl(fd, F_OFD_SETLK, &all) != 0)
-    ThrowErrno("locking shared memory");
+    ThrowErrno("lock shared memory");
 }
 
 std::string ReadSealedMemfd(int fd, size_t limit) {
@@ -81,7 +82,7 @@ std::string ReadSealedMemfd(int fd, size_t limit) {
   if (seals < 0 || !(seals & F_SEAL_SHRINK))
     throw Error(Code::kProtocol, "a shared memory file is not sealed");
   struct stat status;
-  if (::fstat(fd, &status) != 0) ThrowErrno("fstat");
+  if (::fstat(fd, &status) != 0) ThrowErrno("inspect shared memory");
   const auto size = static_cast<size_t>(status.st_size);
   if (size > limit) throw Error(Code::kProtocol, "a message in shared memory is too large");
   std::string bytes(size, '\0');
@@ -97,7 +98,7 @@ PrivateMapping::PrivateMapping(int fd, size_t size) : size_(size) {
   const bool sealed = ::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0;
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
                       sealed ? MAP_PRIVATE : MAP_PRIVATE | MAP_ANONYMOUS, sealed ? fd : -1, 0);
-  if (data == MAP_FAILED) ThrowErrno("mapping a result");
+  if (data == MAP_FAILED) ThrowErrno("map a result");
   data_ = static_cast<char*>(data);
   if (!sealed) ReadAll(fd, data_, size);
 }

@@ -182,12 +182,13 @@ Paths Paths::FromText(std::string_view text) {
     if (line.empty()) continue;
     const size_t equals = line.find('=');
     if (equals == std::string_view::npos)
-      throw Error(Code::kInvalidArgument, "paths: a line without \"=\"");
+      throw Error(Code::kInvalidArgument, "the agent was given paths with a line without \"=\"");
     values[std::string(line.substr(0, equals))] = line.substr(equals + 1);
   }
   const auto take = [&values](const char* key) {
     const auto found = values.find(key);
-    if (found == values.end()) throw Error(Code::kInvalidArgument, std::string("paths: no ") + key);
+    if (found == values.end())
+      throw Error(Code::kInvalidArgument, std::string("the agent was given paths without ") + key);
     std::string value = found->second;
     values.erase(found);
     return value;
@@ -197,7 +198,8 @@ Paths Paths::FromText(std::string_view text) {
     char* end = nullptr;
     const unsigned long parsed = std::strtoul(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || parsed > UINT32_MAX) {
-      throw Error(Code::kInvalidArgument, std::string("paths: ") + key + " is not a number");
+      throw Error(Code::kInvalidArgument,
+                  std::string("the agent was given a ") + key + " that is no number");
     }
     return static_cast<uint32_t>(parsed);
   };
@@ -212,7 +214,8 @@ Paths Paths::FromText(std::string_view text) {
   paths.instance = take("instance");
   paths.agent_socket = take("agent_socket");
   if (!values.empty())
-    throw Error(Code::kInvalidArgument, "paths: unknown key " + values.begin()->first);
+    throw Error(Code::kInvalidArgument,
+                "the agent was given paths with an unknown key: " + values.begin()->first);
   return paths;
 }
 
