@@ -195,12 +195,12 @@ void Warden::TakeMemory(Cell* cell, uint64_t exact_kb, uint64_t resident_kb) {
   cell->exact_kb = exact_kb;
   cell->resident_kb = resident_kb;
   cell->peak_kb = std::max(cell->peak_kb, exact_kb);
-  if (exact_kb > watch_kb_ && !WallIsDown("watch")) EndCall(cell, kLimitMemory);
+  if (exact_kb > watch_kb_ && !WallIsDown("watch")) KillWhatRuns(cell, kLimitMemory);
 }
 
 void Warden::WatchCell(int number, int64_t now) {
   Cell* const cell = &slots_[number].cell;
-  if (cell->deadline_us != 0 && now > cell->deadline_us) return EndCall(cell, kLimitTime);
+  if (cell->deadline_us != 0 && now > cell->deadline_us) return KillWhatRuns(cell, kLimitTime);
   const ScratchUse scratch = Scratch(*cell);
   known_shared_kb_ += scratch.used_kb - std::exchange(cell->scratch_kb, scratch.used_kb);
   const Usage usage = SampleCell(number, now);
@@ -209,10 +209,10 @@ void Warden::WatchCell(int number, int64_t now) {
   cell->sampled_us = now;
   cell->seen_cpu_us = cell->cpu_us;
   if (cell->cpu_limit_us != 0 && cell->cpu_us > cell->cpu_limit_us && !WallIsDown("cpu"))
-    return EndCall(cell, kLimitCpuTime);
+    return KillWhatRuns(cell, kLimitCpuTime);
   if (gvisor_ && usage.processes > pids_)  // it counts none for RLIMIT_NPROC
-    return EndCall(cell, kLimitPids);
-  if (files_ != 0 && scratch.files > files_) return EndCall(cell, kLimitDisk);
+    return KillWhatRuns(cell, kLimitPids);
+  if (files_ != 0 && scratch.files > files_) return KillWhatRuns(cell, kLimitDisk);
   const bool lost = !gvisor_ && HostLostMemory(cell) && !WallIsDown("objects");
   const bool unseen = !gvisor_ && HostSharesMore(cell) && !WallIsDown("objects");
   const uint64_t resident_kb =

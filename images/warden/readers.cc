@@ -152,7 +152,7 @@ void Warden::WatchReaders(int64_t now) {
     const bool too_long = all_wait && wanted && reader_waits_[i] > kTooLongWait;
     if ((most_kb <= watch_kb_ && !too_long) || WallIsDown("watch")) continue;
     cell->peak_kb = std::max(cell->peak_kb, most_kb);
-    EndCall(cell, kLimitMemory);
+    KillWhatRuns(cell, kLimitMemory);
   }
 }
 

@@ -298,7 +298,7 @@ void Warden::Kill(Cell* cell, CellEnd end, uint32_t limit) {
   if (cell->init > 0) kill(cell->init, SIGKILL);  // not reaped yet, so the pid is still its own
 }
 
-void Warden::EndCall(Cell* cell, uint32_t limit) {
+void Warden::KillWhatRuns(Cell* cell, uint32_t limit) {
   if (!cell->kept || single_cell_) return Kill(cell, kKilled, limit);
   if (cell->end != kEndedItself || cell->state != CellState::kReady) return;
   cell->end = kKilled;

@@ -212,7 +212,7 @@ void Warden::OnAgent() {
         if (Slot* slot = FindCell(header.id);
             slot != nullptr && slot->cell.kept && header.b == slot->cell.users_ended) {
           slot->cell.restart_ordered = true;
-          EndCall(&slot->cell, kNoLimit);
+          KillWhatRuns(&slot->cell, kNoLimit);
         }
         break;
       case FrameKind::kPing:

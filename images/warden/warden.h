@@ -185,8 +185,8 @@ class Warden {
   void OnCellReady(int number, pid_t user);
   CellReport ReportOf(const Cell& cell, uint64_t cpu_us) const;
   void Kill(Cell* cell, CellEnd end, uint32_t limit = kNoLimit);
-  // Ends what runs in the cell: the cell, or of a kept one only its user process.
-  void EndCall(Cell* cell, uint32_t limit);
+  // The cell, or of a kept one only its user process.
+  void KillWhatRuns(Cell* cell, uint32_t limit);
   void TakeLastMeasurement(Cell* cell);
   ScratchUse Scratch(const Cell& cell) const;
   // single_cell.cc
