@@ -145,13 +145,13 @@ bool LiesIn(std::string_view path, const std::vector<std::string>& roots) {
 
 std::optional<Error> NotHard(std::string_view enforcement) {
   if (enforcement == "cgroup") return std::nullopt;
-  return Error(Code::kPlatform,
-               "this host cannot enforce every limit hard, as the policy requires: without a "
-               "delegated cgroup v2, memory_mb is checked every 20 ms and may be exceeded in "
-               "between, and cpus is a share by priority, not a bound (timeout_sec, cpu_sec, pids, "
-               "disk_mb, output_mb and result_mb are hard)",
-               "run as a user with a systemd session and cgroup v2 (hutch doctor), or use "
-               "Policy.strict().replace(hard_limits=False)");
+  return Error(
+      Code::kPlatform,
+      "this host cannot enforce every limit hard, as the policy requires: without a "
+      "delegated cgroup v2, memory_mb is checked every 20 ms and may be exceeded in "
+      "between, and cpus is a share by priority, not a bound; every other limit is hard",
+      "run as a user with a systemd session and cgroup v2 (`hutch doctor` says how), or use "
+      "Policy.strict().replace(hard_limits=False)");
 }
 
 const Tenant* TenantOf(const AgentConfig& config, const PoolSpec& spec) {

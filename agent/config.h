@@ -9,35 +9,14 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "agent/limits.h"
 #include "wire/paths.h"
-#include "wire/values.h"
 
 namespace hutch {
-
-// The policy that no caller exceeds. Unset: no bound.
-struct Ceiling {
-  std::optional<double> timeout_sec{};
-  std::optional<double> cpu_sec{};
-  std::optional<double> memory_mb{};
-  std::optional<double> disk_mb{};
-  std::optional<double> pids{};
-  std::optional<double> cpus{};
-  std::optional<double> output_mb{};
-  std::optional<double> result_mb{};
-  std::optional<std::vector<std::string>>
-      allow_network{};  // entries that callers may use; empty: none
-  std::optional<std::vector<std::string>>
-      mounts{};                          // directories that sources must lie in; empty: none
-  std::optional<Isolation> isolation{};  // the weakest that is allowed
-  std::optional<bool> allow_sdists{};
-
-  bool operator==(const Ceiling&) const = default;
-};
 
 // A session that does nothing has a few megabytes and two processes.
 inline constexpr uint64_t kDefaultSessions = 256;

@@ -1,18 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The limits of a call, each declared once: its name, its bounds, and its place in a request and in
-// a ceiling. The agent reads agent.toml, checks requests, compares them with a ceiling and writes
-// the audit log by this table. A caller's side is bindings/hutch/_options/options.py;
-// bindings/test_fields.py compares the two.
+// the ceiling of an agent. The agent reads agent.toml, checks requests, compares them with a
+// ceiling and writes the audit log by this table. A caller's side is
+// bindings/hutch/_options/options.py; bindings/test_fields.py compares the two.
 #pragma once
 
 #include <array>
 #include <optional>
+#include <string>
+#include <vector>
 
-#include "agent/config.h"
 #include "wire/message.h"
 
 namespace hutch {
+
+// The policy that no caller exceeds. Unset: no bound.
+struct Ceiling {
+  std::optional<double> timeout_sec{};
+  std::optional<double> cpu_sec{};
+  std::optional<double> memory_mb{};
+  std::optional<double> disk_mb{};
+  std::optional<double> pids{};
+  std::optional<double> cpus{};
+  std::optional<double> output_mb{};
+  std::optional<double> result_mb{};
+  std::optional<std::vector<std::string>>
+      allow_network{};  // entries that callers may use; empty: none
+  std::optional<std::vector<std::string>>
+      mounts{};                          // directories that sources must lie in; empty: none
+  std::optional<Isolation> isolation{};  // the weakest that is allowed
+  std::optional<bool> allow_sdists{};
+
+  bool operator==(const Ceiling&) const = default;
+};
 
 struct LimitField {
   const char* name;  // ends with its unit

@@ -39,7 +39,7 @@ def names_in(text: str, begin: str, pattern: str) -> list[str]:
 
 
 def test_every_option_is_a_field_with_a_default_and_a_type() -> None:
-    shared = typed(OPTIONS, "PolicyKeywords")
+    shared = typed(OPTIONS, "PolicyKeywords") | typed(OPTIONS, "SentKeywords")
     assert {*FIELDS, "environment"} == set(Options._fields)
     keywords = {name for name, field in FIELDS.items() if field.keyword}
     assert shared | typed(ROOT / "bindings/hutch/_options/keywords.py", "Keywords") == keywords | {
@@ -77,7 +77,7 @@ def test_a_pool_is_described_alike_on_both_sides() -> None:
     assert [name for name, _ in visited] == [member for _, member in visited] == members
     stubs = ROOT / "bindings/hutch/_core.pyi"
     of_calls = "timeout_ms cpu_ms output_bytes result_bytes policy shared hard_limits".split()
-    sent = typed(stubs, "LimitSpec")
+    sent = typed(stubs, "LimitSpec") | typed(OPTIONS, "SentKeywords")
     assert sent == set(SENT)
     assert typed(stubs, "PoolSpec") | typed(stubs, "PackageSpec") | sent == {*members, *of_calls}
 

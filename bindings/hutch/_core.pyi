@@ -6,6 +6,8 @@ the result decoder.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from hutch._options.options import SentKeywords
+
 VERSION: str
 FRAME_VERSION: int
 
@@ -77,14 +79,9 @@ class PackageSpec(TypedDict):
     lock: str  # the text of one, "": resolved afresh
     base: str  # an OCI image's reference, "": the base image of base_id
 
-class LimitSpec(TypedDict):
-    """The options that the agent is sent as they are: those with `sent` in FIELDS."""
+class LimitSpec(SentKeywords):
+    """The options that the agent is sent as they are."""
 
-    memory_mb: int
-    cpus: float
-    pids: int
-    disk_mb: int
-    max_age_sec: float
     hard_limits: bool  # a host that cannot enforce each limit hard is refused
 
 class PoolSpec(PackageSpec, LimitSpec):

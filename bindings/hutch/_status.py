@@ -225,7 +225,7 @@ def _prove_memory_limit() -> dict[str, Any]:
     from hutch._program import function
 
     try:
-        outcome = function(_PROBE, "devour", memory_mb=128, disk_mb=16, timeout_sec=20).run()
+        outcome = function(_PROBE, "devour", memory_mb=128, timeout_sec=20).run()
     except SandboxError as error:
         return _proof("the memory limit", False, error.message, error.hint)
     peak = outcome.usage.peak_memory_bytes / (1 << 20)

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
 _YEAR = 366 * 86400.0
 _TIB = 1 << 20  # in MiB
@@ -115,24 +115,18 @@ def _flag(name: str, value: Any) -> bool:
 
 
 _UNITS = {"sec": "seconds", "mb": "MiB (1 MiB = 1,048,576 bytes)"}
-# What others call them: without the unit, and without words that say nothing.
-_ALIASES = {
-    "memory": "memory_mb", "mem": "memory_mb", "ram": "memory_mb", "disk": "disk_mb",
-    "scratch": "disk_mb", "tmp": "disk_mb", "wall": "timeout_sec", "time": "timeout_sec",
-    "cpu": "cpu_sec", "processes": "pids", "procs": "pids", "threads": "pids",
-    "network": "allow_network", "net": "allow_network", "hosts": "allow_network",
-    "volumes": "mounts", "binds": "mounts", "environ": "env", "cores": "cpus",
-    "age": "max_age_sec", "stdout": "output_mb", "cpu_count": "cpus", "num_cpus": "cpus",
-}  # fmt: skip
 _SUFFIX = (
     "s ms us ns sec secs second seconds min minutes hours b kb kib k mb mib m gb gib g tb tib "
     "bytes limit size mbytes"
 ).split()
 _PREFIX = ("max", "limit", "total")
+_NONE: Mapping[str, str] = {}
 
 
-def nearest(name: str, known: Collection[str]) -> str:
-    """The one of `known` that was most likely meant, "" if none is near."""
+def nearest(name: str, known: Collection[str], aliases: Mapping[str, str] = _NONE) -> str:
+    """The one of `known` that was most likely meant, "" if none is near. `aliases`: what others
+    call them, without the unit and without words that say nothing.
+    """
     import difflib
 
     def stem(text: str) -> str:
@@ -144,22 +138,24 @@ def nearest(name: str, known: Collection[str]) -> str:
         return "_".join(words)
 
     wanted = stem(name)
-    if _ALIASES.get(name) in known:
-        return _ALIASES[name]
+    if aliases.get(name) in known:
+        return aliases[name]
     for item in known:
         if stem(item) == wanted:
             return item
-    if _ALIASES.get(wanted) in known:
-        return _ALIASES[wanted]
+    if aliases.get(wanted) in known:
+        return aliases[wanted]
     close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(
         wanted, [stem(item) for item in known], 1
     )
     return next((item for item in known if close and close[0] in (item, stem(item))), "")
 
 
-def unknown(kind: str, name: str, known: Collection[str]) -> str:
+def unknown(
+    kind: str, name: str, known: Collection[str], aliases: Mapping[str, str] = _NONE
+) -> str:
     """The sentence about a name that there is not; `kind`: "keyword", "key"."""
-    meant = nearest(name, known)
+    meant = nearest(name, known, aliases)
     if not meant:
         return f"unknown {kind} {name!r}"
     unit = _UNITS.get(meant.rpartition("_")[2])

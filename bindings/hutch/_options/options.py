@@ -37,23 +37,27 @@ if TYPE_CHECKING:
     from hutch._options.network import Secret, Secrets
     from hutch._tools import Tool
 
-    class PolicyKeywords(TypedDict, total=False):
+    class SentKeywords(TypedDict, total=False):
+        """The keywords that the agent is sent as they are: those with `sent` in FIELDS."""
+
+        memory_mb: int
+        cpus: float
+        pids: int
+        disk_mb: int
+        max_age_sec: float
+
+    class PolicyKeywords(SentKeywords, total=False):
         """The keywords that are fields of a `Policy`, too."""
 
         timeout_sec: float | None
         queue_sec: float
         build_sec: float
         cpu_sec: float | None
-        memory_mb: int
-        cpus: float
-        pids: int
-        disk_mb: int
         output_mb: float
         result_mb: float
         check_result: bool
         isolation: Literal["cell", "container", "gvisor", "shared"]
         max_calls: int
-        max_age_sec: float
         allow_network: Iterable[str] | str | None
         env: Mapping[str, str]
         mounts: Mapping[str, str | os.PathLike[str] | Mount]
@@ -155,7 +159,7 @@ class Options(NamedTuple):
             elif name in FIELDS and FIELDS[name].keyword:
                 given[name] = FIELDS[name].check(name, value)
             else:
-                raise TypeError(unknown("keyword", name, KEYWORDS))
+                raise TypeError(unknown("keyword", name, KEYWORDS, ALIASES))
         if "environment" in keywords:
             given.update(_environment(keywords["environment"], keywords))
         elif "dependencies" in given:
@@ -290,7 +294,8 @@ class Field(NamedTuple):
     """What is known of an option. `check(name, value)` returns the value as it is kept, or raises
     ValueError or TypeError. `policy`: it is a field of Policy; `keyword`: of @sandbox. `limit`,
     `unit`: how an outcome names the limit that it sets, and in what it is counted. `sent`: the
-    agent is sent the value as it is kept, under the same name.
+    agent is sent the value as it is kept, under the same name. `aliases`: what others call it,
+    without the unit and without words that say nothing.
     """
 
     check: Callable[[str, Any], Any]
@@ -299,6 +304,7 @@ class Field(NamedTuple):
     limit: str = ""
     unit: str = ""
     sent: bool = False
+    aliases: tuple[str, ...] = ()
 
 
 # Every option: the one list of them. Those of a policy stand in the order of its TOML.
@@ -308,31 +314,58 @@ FIELDS: dict[str, Field] = {
     "modules": Field(_modules),
     "preload": Field(_preload),
     "setup": Field(_callable),
-    "timeout_sec": Field(_optional_sec, policy=True, limit="time", unit="s"),
+    "timeout_sec": Field(
+        _optional_sec, policy=True, limit="time", unit="s", aliases=("wall", "time")
+    ),
     "queue_sec": Field(_wait_sec, policy=True),
     "build_sec": Field(_sec, policy=True),
-    "cpu_sec": Field(_optional_sec, policy=True, limit="cpu_time", unit="s of CPU time"),
+    "cpu_sec": Field(
+        _optional_sec, policy=True, limit="cpu_time", unit="s of CPU time", aliases=("cpu",)
+    ),
     # less memory does not hold an interpreter
-    "memory_mb": Field(_whole_from(16, _TIB), policy=True, limit="memory", unit="MiB", sent=True),
-    "cpus": Field(_number_to(4096), policy=True, sent=True),
+    "memory_mb": Field(
+        _whole_from(16, _TIB),
+        policy=True,
+        limit="memory",
+        unit="MiB",
+        sent=True,
+        aliases=("memory", "mem", "ram"),
+    ),
+    "cpus": Field(
+        _number_to(4096), policy=True, sent=True, aliases=("cores", "cpu_count", "num_cpus")
+    ),
     "pids": Field(
-        _whole_from(1, 1 << 15), policy=True, limit="pids", unit="processes and threads", sent=True
+        _whole_from(1, 1 << 15),
+        policy=True,
+        limit="pids",
+        unit="processes and threads",
+        sent=True,
+        aliases=("processes", "procs", "threads"),
     ),
     "disk_mb": Field(
-        _whole_from(1, _TIB), policy=True, limit="disk", unit="MiB of scratch", sent=True
+        _whole_from(1, _TIB),
+        policy=True,
+        limit="disk",
+        unit="MiB of scratch",
+        sent=True,
+        aliases=("disk", "scratch", "tmp"),
     ),
-    "output_mb": Field(_number_to(4096, zero=True), policy=True),
+    "output_mb": Field(_number_to(4096, zero=True), policy=True, aliases=("stdout",)),
     "result_mb": Field(_number_to(65536), policy=True, limit="result", unit="MiB"),
     "check_result": Field(_flag, policy=True),
     "isolation": Field(_isolation, policy=True),
     "max_calls": Field(_whole_from(1, 1 << 40), policy=True),
-    "max_age_sec": Field(_sec, policy=True, sent=True),
+    "max_age_sec": Field(_sec, policy=True, sent=True, aliases=("age",)),
     "allow_sdists": Field(_flag, policy=True, keyword=False),
     "hard_limits": Field(_flag, policy=True, keyword=False, sent=True),
     "refuse_secrets": Field(_flag, policy=True, keyword=False),
-    "allow_network": Field(lambda *given: _network().allow_network(*given), policy=True),
-    "env": Field(_pairs, policy=True),
-    "mounts": Field(_mounts, policy=True),
+    "allow_network": Field(
+        lambda *given: _network().allow_network(*given),
+        policy=True,
+        aliases=("network", "net", "hosts"),
+    ),
+    "env": Field(_pairs, policy=True, aliases=("environ",)),
+    "mounts": Field(_mounts, policy=True, aliases=("volumes", "binds")),
     "secrets": Field(lambda *given: _network().secrets(*given), policy=True),
     "pool": Field(_pool),
     "disable_cache": Field(_flag),
@@ -346,6 +379,7 @@ FIELDS: dict[str, Field] = {
 POLICY_FIELDS = tuple(name for name, field in FIELDS.items() if field.policy)
 SENT = tuple(name for name, field in FIELDS.items() if field.sent)
 LIMITS = {field.limit: name for name, field in FIELDS.items() if field.limit}
+ALIASES = {alias: name for name, field in FIELDS.items() for alias in field.aliases}
 UNLIMITED = tuple(name for name, field in FIELDS.items() if field.check is _optional_sec)
 
 # Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from hutch._options.checks import nearest, quoted, unknown
-from hutch._options.options import FIELDS, NORMAL, POLICY_FIELDS, Options
+from hutch._options.options import ALIASES, FIELDS, NORMAL, POLICY_FIELDS, Options
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -192,7 +192,7 @@ class Policy:
 def _changed(options: Options, fields: Mapping[str, Any]) -> Options:
     for name in fields:
         if name not in POLICY_FIELDS:
-            raise TypeError(unknown("field", name, POLICY_FIELDS))
+            raise TypeError(unknown("field", name, POLICY_FIELDS, ALIASES))
     checked = {
         name: FIELDS[name].check(name, value)
         for name, value in fields.items()
