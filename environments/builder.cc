@@ -394,16 +394,12 @@ std::vector<std::string> Builder::Target(const std::string& platform) const {
   return {base_.version, platform.substr(platform.find('_') + 1) + "-manylinux_2_" + libc};
 }
 
-void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
+std::string Builder::InstallSettings(const EnvironmentSpec& spec) const {
   Json proxies = Json::object();
   if (!spec.index.http_proxy.empty()) proxies["HTTP_PROXY"] = spec.index.http_proxy;
   if (!spec.index.https_proxy.empty()) proxies["HTTPS_PROXY"] = spec.index.https_proxy;
   if (!spec.index.no_proxy.empty()) proxies["NO_PROXY"] = spec.index.no_proxy;
   const Json extra = Words(spec.index.extra_index_urls);
-  const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
-  // Build scripts may write here only, and to nothing in the directory above.
-  const std::string made = directory_ + (isolated_ ? "/fetched" : "");
-  if (isolated_ && ::mkdir(made.c_str(), 0755) != 0) ThrowErrno("create " + made, Code::kPlatform);
   Json links = Json::array();
   for (const std::string& url : Words(spec.index.find_links)) links.push_back(url);
   for (size_t i = 0; i < spec.links.size(); ++i) links.push_back(LinksAt(i));
@@ -422,8 +418,29 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
                          {"cache", "/store/cache"},
                          {"max_bytes", kMaxBytes},
                          {"max_files", kMaxFiles}};
+  return settings.dump();
+}
+
+std::string Builder::LockLeftIn(const std::string& made) const {
+  std::optional<std::string> lock = ReadRegularFile(made + "/lock.txt", kMaxLock);
+  if (!lock || !IsLock(*lock)) {
+    throw Error(Code::kInstallFailed,
+                "the installer left no lock.txt of plain text and at most " +
+                    std::to_string(kMaxLock >> 20) + " MiB",
+                isolated_ ? "a package's build script may have written to it: leave out "
+                            "allow_sdists=, or the package"
+                          : "");
+  }
+  return *std::move(lock);
+}
+
+void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
+  const std::string inside = isolated_ ? "/store" : "/store/build/" + name_;
+  // Build scripts may write here only, and to nothing in the directory above.
+  const std::string made = directory_ + (isolated_ ? "/fetched" : "");
+  if (isolated_ && ::mkdir(made.c_str(), 0755) != 0) ThrowErrno("create " + made, Code::kPlatform);
   // In a file, not in arguments or the environment: `podman inspect` shows those.
-  WriteFile(made + "/install.json", settings.dump(), 0600);
+  WriteFile(made + "/install.json", InstallSettings(spec), 0600);
   // One mount for cache and tree: a hard link does not cross mounts.
   Json mounts = Json::array({Bind(isolated_ ? made : paths_.store_dir(), "/store", true)});
   for (size_t i = 0; i < spec.links.size(); ++i)
@@ -460,20 +477,7 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
     std::filesystem::rename(made + "/tree", directory_ + "/tree");
     Check(spec, result);
   }
-  if (!spec.lock.empty()) {
-    result->lock = spec.lock;
-    return;
-  }
-  std::optional<std::string> lock = ReadRegularFile(made + "/lock.txt", kMaxLock);
-  if (!lock || !IsLock(*lock)) {
-    throw Error(Code::kInstallFailed,
-                "the installer left no lock.txt of plain text and at most " +
-                    std::to_string(kMaxLock >> 20) + " MiB",
-                isolated_ ? "a package's build script may have written to it: leave out "
-                            "allow_sdists=, or the package"
-                          : "");
-  }
-  result->lock = *std::move(lock);
+  result->lock = spec.lock.empty() ? LockLeftIn(made) : spec.lock;
 }
 
 void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {

@@ -90,6 +90,8 @@ class Builder {
   bool named() const { return !base_.version.empty(); }
   std::vector<std::string> Target(const std::string& platform) const;
   void Fetch(const EnvironmentSpec& spec, BuildResult* result);
+  std::string InstallSettings(const EnvironmentSpec& spec) const;  // JSON, for install.py
+  std::string LockLeftIn(const std::string& made) const;
   // Reads the tree again, in a container in which no build script ran.
   void Check(const EnvironmentSpec& spec, BuildResult* result);
   std::vector<std::string> Import(BuildResult* result);
