@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""evalplus' `untrusted_check`, in two cells: the code runs in one, which never sees what is
+expected; what it returned is compared in the other, where it never was.
+
+`evalplus` must be importable here: its special oracles are sent as text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from hutch.evals.programs import TIMES, made
+
+if TYPE_CHECKING:
+    import numpy
+
+PASS, FAIL, TIMEOUT = "pass", "fail", "timeout"
+
+_RUN = """
+import signal
+
+def late(*_):
+    raise TimeoutError
+
+def plain(value):
+    if isinstance(value, dict):
+        return {plain(key): plain(item) for key, item in value.items()}
+    for kind in (list, tuple, set, frozenset):
+        if isinstance(value, kind):
+            return kind(map(plain, value))
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return value
+    if type(value).__module__ == "numpy":
+        return value
+    return f"<an object of class {type(value).__name__}>"  # which equals nothing expected
+
+def run(code, entry_point, inputs, limits, fast):
+    space = {}
+    exec(code, space)
+    function = space[entry_point]
+    signal.signal(signal.SIGALRM, late)
+    found = []
+    for given, limit in zip(inputs, limits):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, limit)
+            try:
+                value = function(*given)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            found.append((True, plain(value)))
+        except BaseException:
+            found.append((False, None))
+            if fast:
+                break
+    return found
+"""
+
+_COMPARE = """
+import numpy as np
+
+def is_floats(x):
+    if isinstance(x, float):
+        return True
+    if isinstance(x, (list, tuple)) and x:
+        return all(isinstance(i, float) for i in x)
+    return isinstance(x, np.ndarray) and x.dtype in (np.float64, np.float32)
+
+def special(dataset, name, given, out, expected, atol):
+    "True or False where this task has an oracle of its own, and None."
+    if dataset == "humaneval":
+        return abs(_poly(*given, out)) <= atol if name == "find_zero" else None
+    if name == "are_equivalent" or (name == "sum_div" and out == 0):
+        return True
+    if name == "surface_Area" and abs(out - _surface_Area(*given)) <= atol:
+        return True
+    if name == "digit_distance_nums" and out == _digit_distance_nums(*given):
+        return True
+    if name in MBPP_OUTPUT_SET_EQ_TASKS:
+        return set(out) == set(expected)
+    if name in MBPP_OUTPUT_NOT_NONE_TASKS:
+        return out == expected if isinstance(out, bool) else expected == (out is not None)
+    return None
+
+def equal(dataset, name, given, out, expected, atol):
+    known = special(dataset, name, given, out, expected, atol)
+    if known is not None and (known or atol == 0):
+        return bool(known)
+    if known is None and bool(out == expected):
+        return True
+    if dataset == "humaneval" and name == "find_zero":
+        return False
+    if atol == 0 and is_floats(expected):
+        atol = 1e-6
+    if atol == 0 or type(out) is not type(expected):
+        return False
+    if isinstance(expected, (list, tuple)) and len(out) != len(expected):
+        return False
+    return bool(np.allclose(out, expected, rtol=1e-07, atol=atol))
+
+def compare(dataset, name, inputs, found, expected, atol, fast):
+    details = []
+    for given, (returned, out), one in zip(inputs, found, expected):
+        try:
+            details.append(returned and equal(dataset, name, given, out, one, atol))
+        except Exception:
+            details.append(False)
+        if fast and not details[-1]:
+            break
+    return details
+"""
+
+
+def untrusted_check(
+    dataset: str,
+    code: str,
+    inputs: Sequence[Any],
+    entry_point: str,
+    expected: Sequence[Any],
+    atol: float,
+    ref_time: Sequence[float],
+    fast_check: bool = False,
+    min_time_limit: float = 1.0,
+    gt_time_limit_factor: float = 4.0,
+    **keywords: Any,
+) -> tuple[str, numpy.ndarray[Any, Any]]:
+    """("pass", "fail" or "timeout", an array of bool with one for each input that was looked at).
+    Arguments as those of `evalplus.eval.untrusted_check`; where all of it takes too long, the array
+    is empty. Release 0.3.1 of that never passes HumanEval's find_zero, since it does not note that
+    an input passed; this one does. Raises SandboxError where it could not be run.
+    """
+    import numpy
+
+    limits = [max(min_time_limit, gt_time_limit_factor * one) for one in ref_time]
+    total = min(float(os.getenv("EVALPLUS_TIMEOUT_PER_TASK", 60)), sum(limits)) + 2
+    settings = {"dependencies": ["numpy"], "memory_mb": 4096, **keywords}
+    run = made(_RUN, "run", timeout_sec=total, **settings)
+    outcome = run.run(code, entry_point, list(inputs), limits, fast_check)
+    if outcome.status == "fault":
+        outcome.unwrap()
+    nothing = numpy.zeros(0, bool)
+    if outcome.limit in TIMES:
+        return TIMEOUT, nothing
+    if outcome.status != "returned":
+        return FAIL, nothing
+    compare = made(_oracles() + _COMPARE, "compare", timeout_sec=60, dependencies=["numpy"])
+    compared = compare(
+        dataset, entry_point, list(inputs), outcome.value, list(expected), atol, fast_check
+    )
+    details = numpy.array(compared, bool)
+    return (PASS if len(details) == len(inputs) and details.all() else FAIL), details
+
+
+@lru_cache(maxsize=1)
+def _oracles() -> str:
+    return inspect.getsource(importlib.import_module("evalplus.eval._special_oracle"))

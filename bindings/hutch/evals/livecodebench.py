@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LiveCodeBench's `check_correctness`: its own `run_test`, in a cell. `lcb_runner` must be
+importable here; its text is sent, so results are those of the version that is installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from functools import lru_cache
+from typing import Any
+
+from hutch.evals.programs import made
+
+_RUNNER = "lcb_runner.evaluation.testing_util"
+
+
+def check_correctness(
+    sample: dict[str, Any], generation: str, timeout: int, debug: bool = True, **keywords: Any
+) -> tuple[list[Any], dict[str, Any]]:
+    """(a result for each test until the first that fails, what is known of that one), as
+    `lcb_runner.evaluation.compute_code_generation_metrics` has them: True, or -1 (no answer in
+    time), -2 (wrong), -3 (too long), -4 (an error). Raises SandboxError where it could not be run.
+    """
+    count = len(json.loads(sample["input_output"])["inputs"])
+    settings = {"dependencies": ["numpy"], "memory_mb": 4096, **keywords}
+    run = made(_text(), "run_test", timeout_sec=(timeout + 1) * count + 5, **settings)
+    outcome = run.run(
+        {"input_output": sample["input_output"]}, test=generation, debug=debug, timeout=timeout
+    )
+    if outcome.status == "fault":
+        outcome.unwrap()
+    if outcome.status == "returned" and outcome.value is not None:
+        results, metadata = outcome.value
+        return list(results), dict(metadata)
+    if outcome.limit == "memory" or outcome.status == "raised":
+        why = outcome.limit if outcome.error is None else outcome.error.message
+        return [-4], {"error_code": -4, "error_message": f"Error during testing: {why}"}
+    return [-1] * count, {"error_code": -1, "error_message": "No answer"}
+
+
+@lru_cache(maxsize=1)
+def _text() -> str:
+    return inspect.getsource(importlib.import_module(_RUNNER))

