@@ -219,6 +219,8 @@ Tenant TenantOf(const toml::table& table, const std::string& name, const std::st
   tenant.cells = section.Whole("cells", 1, 65536).value_or(0);
   tenant.sessions = section.Whole("sessions", 1, 65536).value_or(0);
   tenant.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
+  section.Text("key");  // this one and the next are for hutch serve
+  section.Whole("share", 1, 1000);
   if (const toml::table* ceiling = section.Table("ceiling"))
     tenant.ceiling = CeilingOf(*ceiling, "tenants." + name + ".ceiling", file);
   section.Finish();
@@ -257,6 +259,7 @@ AgentConfig ParseConfig(std::string_view text, const std::string& name) {
     config.ceiling = CeilingOf(*table, "ceiling", name);
   if (const toml::table* table = section.Table("host")) config.host = HostOf(*table, name);
   if (const toml::table* table = section.Table("audit")) config.audit = AuditOf(*table, name);
+  section.Table("serve");  // hutch serve reads it
   if (const toml::table* table = section.Table("tenants")) {
     for (const auto& [key, node] : *table) {
       const std::string tenant(key.str());

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hutch serve`: the server of hutch.serve, in one process or several, on one socket."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from hutch.serve.settings import Settings
+
+_GIVEN = "HUTCH_SERVE_OPTIONS"  # to the other processes
+
+
+def serve(options: argparse.Namespace) -> int:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn
+    except ImportError:
+        raise ValueError("hutch serve needs more packages: pip install 'hutch[serve]'") from None
+    given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
+    settings = _settings(given)
+    os.environ[_GIVEN] = json.dumps(given)
+    listener = listen(settings)
+    print(f"hutch: serving on {_address(settings, listener)}", file=sys.stderr, flush=True)
+    config = uvicorn.Config(
+        "hutch.cli.serve:app",
+        factory=True,
+        workers=settings.workers,
+        timeout_graceful_shutdown=int(settings.drain_sec),
+        h11_max_incomplete_event_size=64 << 10,
+        server_header=False,
+        access_log=False,
+        log_level="warning",
+        proxy_headers=False,
+    )
+    server = uvicorn.Server(config)
+    try:
+        if settings.workers == 1:
+            server.run(sockets=[listener])
+        else:
+            from uvicorn.supervisors import Multiprocess
+
+            Multiprocess(config, target=server.run, sockets=[listener]).run()
+    finally:
+        if settings.socket:
+            with contextlib.suppress(OSError):
+                os.unlink(settings.socket)
+    return 0
+
+
+FLAGS: dict[str, Any] = {
+    "host": str, "port": int, "socket": str, "workers": int, "concurrency": int, "queue": int,
+    "timeout_sec": float, "memory_mb": int, "dependencies": str, "isolation": str,
+}  # fmt: skip
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    from hutch.serve.settings import read
+
+    return read(**{name: tuple(one) if type(one) is list else one for name, one in given.items()})
+
+
+def app() -> Starlette:
+    """In each process."""
+    from hutch.serve import make_app
+
+    return make_app(_settings(json.loads(os.environ.get(_GIVEN, "{}"))))
+
+
+def listen(settings: Settings) -> socket.socket:
+    """A Unix socket is for this user alone. Raises ValueError where another server is there."""
+    try:
+        if not settings.socket:
+            family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+            return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        _remove_stale(settings.socket)
+        listener = socket.socket(socket.AF_UNIX)
+        before = os.umask(0o177)
+        try:
+            listener.bind(settings.socket)
+        finally:
+            os.umask(before)
+        listener.listen(2048)
+        return listener
+    except OSError as error:
+        where = settings.socket or f"{settings.host}:{settings.port}"
+        raise ValueError(f"{where} cannot be served on: {error.strerror or error}") from None
+
+
+def _remove_stale(path: str) -> None:
+    if not Path(path).is_socket():
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+    raise ValueError(f"{path} cannot be served on: another server is there")
+
+
+def _address(settings: Settings, listener: socket.socket) -> str:
+    if settings.socket:
+        return f"the Unix socket {settings.socket}"
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SandboxFusion's protocol: `POST /run_code`, `POST /run_jupyter`, `GET /v1/ping`."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from hutch.serve import fields
+from hutch.serve.runner import Ended, Job
+from hutch.serve.settings import Settings
+
+LANGUAGES = ("python", "pytest")
+
+
+def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
+    """Or why there is none, which is the answer. Raises Refused."""
+    language = fields.text(body, "language", "python")
+    if language not in LANGUAGES:
+        return f"language {language[:100]!r} is not supported: {', '.join(LANGUAGES)} are"
+    stdin = body.get("stdin")
+    fetch = fields.texts(body.get("fetch_files"), "fetch_files", settings.files)
+    return Job(
+        source=fields.text(body, "code"),
+        language=language,
+        timeout_sec=fields.seconds(
+            body.get("run_timeout", 10), "run_timeout", settings.timeout_sec
+        ),
+        memory_mb=fields.memory_mb(
+            body.get("memory_limit_MB", -1), "memory_limit_MB", settings.memory_mb
+        ),
+        stdin=None if stdin is None else fields.text(body, "stdin"),
+        files=fields.files(body, settings),
+        fetch=[fields.path(one, "fetch_files") for one in fetch],
+    )
+
+
+def answer(ended: Ended) -> dict[str, Any]:
+    """What a program does is "Failed" at worst: "SandboxError" is a fault of the server's."""
+    if ended.fault:
+        return fault(ended.fault)
+    status = "TimeLimitExceeded" if ended.limit in ("time", "cpu_time") else "Finished"
+    code = ended.exit_code
+    if code is None and status == "Finished":
+        code = -9  # as where the kernel ends what takes too much
+    result = {
+        "status": status,
+        "execution_time": ended.seconds,
+        "return_code": code,
+        "stdout": ended.stdout,
+        "stderr": ended.stderr,
+    }
+    return {
+        "status": "Success" if code == 0 and status == "Finished" else "Failed",
+        "message": "",
+        "compile_result": None,
+        "run_result": result,
+        "executor_pod_name": None,
+        "files": {name: base64.b64encode(one).decode() for name, one in ended.files.items()},
+    }
+
+
+def fault(text: str) -> dict[str, Any]:
+    return {
+        "status": "SandboxError",
+        "message": text,
+        "compile_result": None,
+        "run_result": None,
+        "executor_pod_name": None,
+        "files": {},
+    }

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `hutch serve` is told by agent.toml: `[serve]`, and the keys of `[tenants]`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Client:
+    """Who asks. `labels` and `share` are of the tenant; "" is whoever needs no key."""
+
+    name: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    share: int = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Each is a key of `[serve]`. Sizes are in MiB, times in seconds."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    socket: str = ""  # the path of a Unix socket, in place of host and port
+    workers: int = 1  # processes
+    hosts: tuple[str, ...] = ()  # names in the Host header, beside those of the loopback
+    origins: tuple[str, ...] = ()  # web pages that may ask
+    dependencies: tuple[str, ...] = ()  # of the programs
+    isolation: str = "cell"
+    allow_network: tuple[str, ...] = ()
+    concurrency: int = field(default_factory=lambda: 2 * (os.cpu_count() or 1))
+    queue: int = 1000  # requests that wait, of each client
+    queue_sec: float = 60.0
+    timeout_sec: float = 60.0  # the most that a request may ask for
+    memory_mb: int = 1024  # likewise, and what it has if it asks for none
+    body_mb: int = 64
+    body_sec: float = 30.0  # to send it
+    files: int = 10_000  # in one request
+    drain_sec: float = 30.0  # for requests that run when the server is told to end
+    keys: tuple[tuple[bytes, Client], ...] = ()  # SHA-256 of each key
+
+    @property
+    def is_local(self) -> bool:
+        return bool(self.socket) or self.host in LOOPBACK
+
+
+def read(path: Path | None = None, **given: Any) -> Settings:
+    """Of the file, where there is one; `given` goes before it. Raises ValueError."""
+    if path is None:
+        from hutch import _core
+
+        path = Path(_core.paths()["state_dir"]) / "agent.toml"
+    table: dict[str, Any] = {}
+    if path.exists():
+        try:
+            table = tomllib.loads(path.read_text())
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{path} is not valid TOML: {error}") from None
+    values = {**_checked(table.get("serve", {}), path), **given}
+    keys = tuple(_keys(table.get("tenants", {}), path))
+    settings = replace(Settings(), **values, keys=keys)
+    if not settings.is_local and not settings.keys:
+        raise ValueError(
+            f"whoever reaches {settings.host} could run programs: give each client a key in "
+            f"{path}, as key = in [tenants.NAME], or serve on 127.0.0.1 or a Unix socket"
+        )
+    return settings
+
+
+def _checked(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    values = {}
+    usual = Settings()
+    for name, value in table.items():
+        if name == "keys" or not hasattr(usual, name) or name.startswith("_") or name == "is_local":
+            raise ValueError(f"{path}: [serve] has no key {name}")
+        kind = type(getattr(usual, name))
+        if kind is tuple and isinstance(value, list) and all(type(one) is str for one in value):
+            value = tuple(value)
+        elif kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            known = {tuple: "a list of texts", str: "a text", int: "a whole number"}
+            raise ValueError(f"{path}: {name} in [serve] takes {known.get(kind, 'a number')}")
+        if kind in (int, float) and value <= 0:
+            raise ValueError(f"{path}: {name} in [serve] must be above 0")
+        values[name] = value
+    return values
+
+
+def _keys(tenants: Mapping[str, Any], path: Path) -> list[tuple[bytes, Client]]:
+    keys = []
+    for name, tenant in tenants.items():
+        key = tenant.get("key")
+        if key is None:
+            continue
+        if type(key) is not str or len(key) < 16:
+            raise ValueError(f"{path}: key in [tenants.{name}] must be a text of 16 or more")
+        share = tenant.get("share", 1)
+        if type(share) is not int or not 1 <= share <= 1000:
+            raise ValueError(f"{path}: share in [tenants.{name}] must be from 1 to 1000")
+        labels = tuple(sorted(tenant.get("labels", {}).items()))
+        keys.append((hashlib.sha256(key.encode()).digest(), Client(name, labels, share)))
+    return keys

@@ -1,0 +1,352 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hutch serve`, as its clients see it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from hutch.serve import settings as serve_settings
+from hutch.serve.fields import memory_mb
+from hutch.serve.gate import Refused
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "hutch", "serve", "--port", "0", *flags]
+    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert server.stderr is not None
+        line = server.stderr.readline()
+        assert "serving on" in line, line + server.stderr.read()
+        yield line.split("serving on ")[1].strip(), server
+    finally:
+        server.terminate()
+        try:
+            server.wait(40)
+        finally:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with serving("--dependencies", "", "--timeout-sec", "30") as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+def run_code(client: httpx.Client) -> Callable[..., dict[str, Any]]:
+    def run(**fields: Any) -> dict[str, Any]:
+        answer = client.post("/run_code", json={"language": "python", **fields})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    return run
+
+
+def encoded(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "result"),
+    [
+        ("print(input())", "Success", ("Finished", 0, "given\n")),
+        ("import sys; sys.exit(0)", "Success", ("Finished", 0, "")),
+        ("print('x'); import sys; sys.exit(3)", "Failed", ("Finished", 3, "x\n")),
+        ("print('x'); 1 / 0", "Failed", ("Finished", 1, "x\n")),
+        ("x = ", "Failed", ("Finished", 1, "")),
+        ("import os; os.kill(os.getpid(), 11)", "Failed", ("Finished", -11, "")),
+        ("x = b'x' * (1 << 31)", "Failed", ("Finished", -9, "")),
+        ("print('x', flush=True)\nwhile True: pass", "Failed", ("TimeLimitExceeded", None, "x\n")),
+    ],
+)
+def test_run_code(run_code: Any, code: str, status: str, result: tuple[Any, ...]) -> None:
+    found = run_code(code=code, stdin="given", run_timeout=2, memory_limit_MB=256)
+    run = found["run_result"]
+    assert (found["status"], found["compile_result"], found["message"]) == (status, None, "")
+    assert (run["status"], run["return_code"], run["stdout"]) == result
+    if "1 / 0" in code:
+        assert run["stderr"].endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_files_go_in_and_out(run_code: Any) -> None:
+    code = "import sys\ndata = open('in/x').read()\nopen('y', 'w').write(data * 2)\nsys.exit(5)"
+    files = {"in/x": encoded(b"ab"), "absent": None}
+    found = run_code(code=code, files=files, fetch_files=["y", "in/x", "never"])
+    assert found["files"] == {"y": encoded(b"abab"), "in/x": encoded(b"ab")}
+    assert (found["status"], found["run_result"]["return_code"]) == ("Failed", 5)
+    late = run_code(code="import time; time.sleep(60)", fetch_files=["y"], run_timeout=0.5)
+    assert late["run_result"]["status"] == "TimeLimitExceeded"
+
+
+def test_a_pytest_program(run_code: Any) -> None:
+    good = run_code(code="def test_it(): assert True", language="pytest", run_timeout=30)
+    assert good["status"] == "Success" and "1 passed" in good["run_result"]["stdout"]
+    bad = run_code(code="def test_it(): assert False", language="pytest", run_timeout=30)
+    assert (bad["status"], bad["run_result"]["return_code"]) == ("Failed", 1)
+
+
+def test_another_language_is_no_answer(run_code: Any) -> None:
+    found = run_code(code="puts 1", language="ruby")
+    assert found["status"] == "SandboxError" and "ruby" in found["message"]
+    assert found["run_result"] is None
+
+
+def test_run_jupyter(client: httpx.Client) -> None:
+    body = {
+        "cells": ["x = open('f').read(); x * 2", "print(x); open('g', 'w').write('out')", "1 / 0", "2"],
+        "files": {"f": encoded(b"ab")},
+        "fetch_files": ["g"],
+    }
+    found = client.post("/run_jupyter", json=body).json()
+    first, second, third = found["cells"]
+    assert found["status"] == "Failed" and found["files"] == {"g": encoded(b"out")}
+    assert first["display"] == [{"text/plain": "'abab'"}]
+    assert second["stdout"] == "ab\n"
+    assert third["error"][0]["ename"] == "ZeroDivisionError"
+    slow = {"cells": ["1", "while True: pass"], "cell_timeout": 0.5}
+    found = client.post("/run_jupyter", json=slow).json()
+    assert found["driver"]["status"] == "TimeLimitExceeded"
+
+
+def test_execute_batch(client: httpx.Client) -> None:
+    scripts = ["print('said'); 0.5", "1 / 0", "while True: pass"]
+    body = {"scripts": scripts, "languages": ["python"] * 3, "timeout": 1, "request_timeout": 30}
+    good, bad, slow = client.post("/execute_batch", json=body).json()
+    assert good["execution"]["results"] == [{"text": "0.5", "is_main_result": True}]
+    assert good["execution"]["logs"]["stdout"] == ["said\n"]
+    assert bad["execution"]["error"]["name"] == "ZeroDivisionError"
+    assert slow == {"execution": None, "exception_str": "the script took too long"}
+
+
+def test_piston(client: httpx.Client) -> None:
+    (runtime,) = client.get("/api/v2/runtimes").json()
+    program = "import sys, other\nprint(input(), sys.argv[1], other.x)\nsys.exit(4)"
+    files = [{"content": program}, {"name": "other.py", "content": "x = 7"}]
+    body = {**runtime, "files": files, "stdin": "in", "args": ["a"], "run_timeout": 5000}
+    run = client.post("/api/v2/execute", json=body).json()["run"]
+    assert (run["code"], run["signal"], run["output"]) == (4, None, "in a 7\n")
+    slow = {**runtime, "files": [{"content": "while True: pass"}], "run_timeout": 500}
+    run = client.post("/api/v2/execute", json=slow).json()["run"]
+    assert (run["code"], run["signal"], run["status"]) == (None, "SIGKILL", "TO")
+    assert client.post("/api/v2/execute", json={**body, "language": "go"}).status_code == 400
+
+
+def test_the_whole_outcome(client: httpx.Client) -> None:
+    found = client.post("/v1/run", json={"source": "import sys; print(sys.argv)", "args": ["a"]})
+    outcome = found.json()
+    assert (outcome["status"], outcome["exit_code"]) == ("returned", 0)
+    assert outcome["usage"]["peak_memory_bytes"] > 0 and outcome["stdout"].endswith("'a']\n")
+
+
+BAD = [
+    ({"code": 3}, "code must be a text"),
+    ({}, "code must be a text"),
+    ({"code": "\ud800"}, "half of a surrogate pair"),
+    ({"code": "1", "run_timeout": "x"}, "run_timeout must be a number"),
+    ({"code": "1", "memory_limit_MB": []}, "memory_limit_MB must be a number"),
+    ({"code": "1", "files": {"../x": ""}}, "not a path below"),
+    ({"code": "1", "files": {"/etc/x": ""}}, "not a path below"),
+    ({"code": "1", "files": {"a\0b": ""}}, "not a path below"),
+    ({"code": "1", "files": {"a": "!"}}, "not base64"),
+    ({"code": "1", "files": {f"f{i}": "" for i in range(10_001)}}, "more than 10000 names"),
+    ({"code": "1", "files": [1]}, "files must be an object"),
+    ({"code": "1", "fetch_files": ["../../etc/passwd"]}, "not a path below"),
+    ({"code": "1", "fetch_files": "x"}, "must be a list of texts"),
+]
+
+
+@pytest.mark.parametrize(("body", "text"), BAD)
+def test_a_wrong_field_is_named(client: httpx.Client, body: Any, text: str) -> None:
+    answer = client.post("/run_code", content=json.dumps({"language": "python", **body}).encode(),
+                         headers={"content-type": "application/json"})  # fmt: skip
+    assert answer.status_code == 422 and text in answer.json()["message"]
+    assert answer.json()["status"] == "SandboxError"
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[1]", 400),
+        (b"\xff{}", 400),
+        (b"[" * 100_000, 400),
+        (b'{"code": "1", "code": "2"}', 400),
+        (b'{"code": "1", "run_timeout": NaN}', 400),
+        (b'{"code": "' + b"x" * (65 << 20) + b'"}', 413),
+    ],
+)
+def test_a_body_that_is_none_is_refused(client: httpx.Client, content: bytes, status: int) -> None:
+    headers = {"content-type": "application/json"}
+    assert client.post("/run_code", content=content, headers=headers).status_code == status
+
+
+def test_asked_limits_are_bounded(client: httpx.Client, run_code: Any) -> None:
+    for memory in (-1, 0, 10**9, None):
+        assert run_code(code="print(1)", memory_limit_MB=memory)["status"] == "Success"
+    begun = time.monotonic()
+    slow = run_code(code="while True: pass", run_timeout=10**9)
+    assert slow["run_result"]["status"] == "TimeLimitExceeded" and time.monotonic() - begun < 60
+    sizes = {memory_mb(one, "memory", 1000) for one in range(-1, 2000)}
+    assert sizes == {64, 128, 256, 512, 1000}
+    for wrong in (float("inf"), "1", True):
+        with pytest.raises(Refused):
+            memory_mb(wrong, "memory", 1000)
+
+
+def test_no_web_page_reaches_it(client: httpx.Client) -> None:
+    body = {"code": "print(1)"}
+    for headers in ({"origin": "https://example.org"}, {"origin": "null"}):
+        assert client.post("/run_code", json=body, headers=headers).status_code == 403
+        assert client.get("/metrics", headers=headers).status_code == 403
+    rebound = {"host": "rebound.example.org"}
+    assert client.post("/run_code", json=body, headers=rebound).status_code == 421
+    simple = {"content-type": "text/plain"}
+    assert client.post("/run_code", content=b'{"code": "1"}', headers=simple).status_code == 415
+    assert client.options("/run_code").status_code == 405
+    assert "access-control-allow-origin" not in client.post("/run_code", json=body).headers
+
+
+def test_it_says_how_it_is(client: httpx.Client) -> None:
+    assert client.get("/v1/ping").json() == "pong"
+    assert client.get("/health").json() == {"status": "ok"}
+    metrics = client.get("/metrics").text
+    assert 'hutch_serve_answers_total{status="200"}' in metrics and "hutch_calls_total" in metrics
+
+
+def test_a_client_that_goes_away_ends_its_program(url: str, client: httpx.Client) -> None:
+    def running() -> int:
+        (line,) = [x for x in client.get("/metrics").text.splitlines() if x.startswith("hutch_serve_running ")]
+        return int(line.split()[1])
+
+    host, port = url.removeprefix("http://").split(":")
+    body = json.dumps({"code": "import time; time.sleep(25)", "run_timeout": 28}).encode()
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(
+            b"POST /run_code HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        deadline = time.monotonic() + 10
+        while running() == 0 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert running() == 1
+    deadline = time.monotonic() + 10
+    while running() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert running() == 0
+
+
+def test_slow_senders_stop_nobody(url: str, run_code: Any) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    slow = [socket.create_connection((host, int(port))) for _ in range(300)]
+    try:
+        for one in slow:
+            one.sendall(b"POST /run_code HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Le")
+        assert run_code(code="print(1)")["status"] == "Success"
+    finally:
+        for one in slow:
+            one.close()
+
+
+def test_who_waits_too_long_or_in_too_long_a_queue_is_told() -> None:
+    flags = ("--concurrency", "1", "--queue", "2", "--timeout-sec", "20")
+    with serving(*flags) as (url, _), httpx.Client(base_url=url, timeout=60) as client:
+        client.post("/run_code", json={"code": "1"})
+        answers: list[httpx.Response] = []
+
+        def ask() -> None:
+            with httpx.Client(base_url=url, timeout=60) as own:
+                answers.append(own.post("/run_code", json={"code": "import time; time.sleep(1)"}))
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        statuses = sorted(one.status_code for one in answers)
+        assert statuses == [200] * 3 + [429] * 5
+        assert all(one.headers["retry-after"] for one in answers if one.status_code == 429)
+
+
+def test_it_ends_what_runs_before_it_ends() -> None:
+    with serving("--timeout-sec", "20") as (url, server):
+        answers = []
+
+        def ask() -> None:
+            answers.append(
+                httpx.post(f"{url}/run_code", json={"code": "import time; time.sleep(2); print(3)"}, timeout=30)
+            )
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(1)
+        server.send_signal(signal.SIGTERM)
+        thread.join()
+        assert answers[0].json()["run_result"]["stdout"] == "3\n"
+        assert server.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_several_processes_serve_one_unix_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    with serving("--socket", path, "--workers", "2") as (where, _):
+        assert path in where
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        transport = httpx.HTTPTransport(uds=path)
+        with httpx.Client(transport=transport, base_url="http://any", timeout=60) as client:
+            deadline = time.monotonic() + 30
+            while True:
+                try:
+                    found = client.post("/run_code", json={"code": "print(1)"}).json()
+                    break
+                except httpx.TransportError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.1)
+        assert found["status"] == "Success"
+        second = subprocess.run(
+            [sys.executable, "-m", "hutch", "serve", "--socket", path],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert second.returncode == 2 and "another server is there" in second.stderr
+
+
+def test_another_address_needs_keys(tmp_path: Path) -> None:
+    path = tmp_path / "agent.toml"
+    with pytest.raises(ValueError, match="give each client a key"):
+        serve_settings.read(path, host="0.0.0.0")
+    path.write_text('[serve]\nqueue = 5\n[tenants.a]\nlabels = {t = "a"}\nkey = "' + "k" * 20 + '"\n')
+    found = serve_settings.read(path, host="0.0.0.0")
+    assert found.queue == 5 and found.keys[0][1].labels == (("t", "a"),)
+    for text, why in {
+        "[serve]\nqeue = 5": "no key qeue",
+        "[serve]\nqueue = '5'": "queue in .serve. takes a whole number",
+        "[serve]\nqueue = 0": "must be above 0",
+        "[serve]\nkeys = []": "no key keys",
+        "[serve": "not valid TOML",
+        "[tenants.a]\nkey = 'short'": "16 or more",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(ValueError, match=why):
+            serve_settings.read(path)
