@@ -70,9 +70,9 @@ def test_what_fails_is_raised_and_the_rest_is_cancelled(backend: None) -> None:
 
 
 def test_a_limit_is_raised() -> None:
-    with joblib.parallel_config("hutch", n_jobs=2, timeout_sec=0.5):
-        with pytest.raises(hutch.SandboxTimeoutError):
-            joblib.Parallel()(joblib.delayed(time.sleep)(60) for _ in range(2))
+    limited = joblib.parallel_config("hutch", n_jobs=2, timeout_sec=0.5)
+    with limited, pytest.raises(hutch.SandboxTimeoutError):
+        joblib.Parallel()(joblib.delayed(time.sleep)(60) for _ in range(2))
 
 
 def test_threads_inside_are_limited_and_arrays_arrive() -> None:
@@ -92,7 +92,6 @@ def test_threads_inside_are_limited_and_arrays_arrive() -> None:
 
 def test_wrong_keywords_are_refused() -> None:
     with pytest.raises(TypeError, match="memory"):
-        with joblib.parallel_config("hutch", memory="much"):
-            pass
+        joblib.parallel_config("hutch", memory="much")
     with pytest.raises(ValueError, match="n_jobs == 0"), joblib.parallel_config("hutch"):
         joblib.Parallel(n_jobs=0)([joblib.delayed(place)()])

@@ -44,7 +44,7 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with serving("--dependencies", "", "--timeout-sec", "30") as (url, _):
+    with serving("--timeout-sec", "30") as (url, _):
         yield url
 
 
@@ -116,7 +116,12 @@ def test_another_language_is_no_answer(run_code: Any) -> None:
 
 def test_run_jupyter(client: httpx.Client) -> None:
     body = {
-        "cells": ["x = open('f').read(); x * 2", "print(x); open('g', 'w').write('out')", "1 / 0", "2"],
+        "cells": [
+            "x = open('f').read(); x * 2",
+            "print(x); open('g', 'w').write('out')",
+            "1 / 0",
+            "2",
+        ],
         "files": {"f": encoded(b"ab")},
         "fetch_files": ["g"],
     }
@@ -239,7 +244,11 @@ def test_it_says_how_it_is(client: httpx.Client) -> None:
 
 def test_a_client_that_goes_away_ends_its_program(url: str, client: httpx.Client) -> None:
     def running() -> int:
-        (line,) = [x for x in client.get("/metrics").text.splitlines() if x.startswith("hutch_serve_running ")]
+        (line,) = [
+            x
+            for x in client.get("/metrics").text.splitlines()
+            if x.startswith("hutch_serve_running ")
+        ]
         return int(line.split()[1])
 
     host, port = url.removeprefix("http://").split(":")
@@ -297,7 +306,11 @@ def test_it_ends_what_runs_before_it_ends() -> None:
 
         def ask() -> None:
             answers.append(
-                httpx.post(f"{url}/run_code", json={"code": "import time; time.sleep(2); print(3)"}, timeout=30)
+                httpx.post(
+                    f"{url}/run_code",
+                    json={"code": "import time; time.sleep(2); print(3)"},
+                    timeout=30,
+                )
             )
 
         thread = threading.Thread(target=ask)
@@ -336,7 +349,9 @@ def test_another_address_needs_keys(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     with pytest.raises(ValueError, match="give each client a key"):
         serve_settings.read(path, host="0.0.0.0")
-    path.write_text('[serve]\nqueue = 5\n[tenants.a]\nlabels = {t = "a"}\nkey = "' + "k" * 20 + '"\n')
+    path.write_text(
+        '[serve]\nqueue = 5\n[tenants.a]\nlabels = {t = "a"}\nkey = "' + "k" * 20 + '"\n'
+    )
     found = serve_settings.read(path, host="0.0.0.0")
     assert found.queue == 5 and found.keys[0][1].labels == (("t", "a"),)
     for text, why in {

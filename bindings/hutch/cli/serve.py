@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from hutch.serve.settings import Settings
 
+_FLAGS = (
+    "host", "port", "socket", "workers", "concurrency", "queue", "timeout_sec", "memory_mb",
+    "dependencies", "isolation",
+)  # fmt: skip
 _GIVEN = "HUTCH_SERVE_OPTIONS"  # to the other processes
 
 
@@ -26,7 +30,7 @@ def serve(options: argparse.Namespace) -> int:
         import uvicorn
     except ImportError:
         raise ValueError("hutch serve needs more packages: pip install 'hutch[serve]'") from None
-    given = {name: getattr(options, name) for name in FLAGS if getattr(options, name) is not None}
+    given = {name: getattr(options, name) for name in _FLAGS if getattr(options, name) is not None}
     settings = _settings(given)
     os.environ[_GIVEN] = json.dumps(given)
     listener = listen(settings)
@@ -55,12 +59,6 @@ def serve(options: argparse.Namespace) -> int:
             with contextlib.suppress(OSError):
                 os.unlink(settings.socket)
     return 0
-
-
-FLAGS: dict[str, Any] = {
-    "host": str, "port": int, "socket": str, "workers": int, "concurrency": int, "queue": int,
-    "timeout_sec": float, "memory_mb": int, "dependencies": str, "isolation": str,
-}  # fmt: skip
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The routes, and what all requests have in common: a key, a turn, an end when the client leaves."""
+"""The routes, and what all requests have in common: a key, a turn, an end with their client."""
 
 from __future__ import annotations
 
