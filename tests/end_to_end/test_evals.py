@@ -223,4 +223,4 @@ def test_the_command_prints_and_writes_what_it_found(tmp_path: Path) -> None:
     assert "no problem is 'HumanEval/9999'" in run(str(samples)).stderr
     samples.write_text("[1]\n")
     assert f"{samples}:1 is not a JSON object" in run(str(samples)).stderr
-    assert run("/nowhere").returncode == 1
+    assert run("/nowhere").returncode == 2

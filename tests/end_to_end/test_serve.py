@@ -40,6 +40,8 @@ def serving(*flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             server.wait(40)
         finally:
             server.kill()
+            if server.stderr is not None:
+                server.stderr.close()
 
 
 @pytest.fixture(scope="module")
@@ -244,12 +246,8 @@ def test_it_says_how_it_is(client: httpx.Client) -> None:
 
 def test_a_client_that_goes_away_ends_its_program(url: str, client: httpx.Client) -> None:
     def running() -> int:
-        (line,) = [
-            x
-            for x in client.get("/metrics").text.splitlines()
-            if x.startswith("hutch_serve_running ")
-        ]
-        return int(line.split()[1])
+        text = client.get("/metrics").text
+        return int(text.split("\nhutch_serve_running ")[1].split()[0])
 
     host, port = url.removeprefix("http://").split(":")
     body = json.dumps({"code": "import time; time.sleep(25)", "run_timeout": 28}).encode()
@@ -349,9 +347,8 @@ def test_another_address_needs_keys(tmp_path: Path) -> None:
     path = tmp_path / "agent.toml"
     with pytest.raises(ValueError, match="give each client a key"):
         serve_settings.read(path, host="0.0.0.0")
-    path.write_text(
-        '[serve]\nqueue = 5\n[tenants.a]\nlabels = {t = "a"}\nkey = "' + "k" * 20 + '"\n'
-    )
+    tenant = '[tenants.a]\nlabels = {t = "a"}\nkey = "kkkkkkkkkkkkkkkkkkkk"\n'
+    path.write_text("[serve]\nqueue = 5\n" + tenant)
     found = serve_settings.read(path, host="0.0.0.0")
     assert found.queue == 5 and found.keys[0][1].labels == (("t", "a"),)
     for text, why in {

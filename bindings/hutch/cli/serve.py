@@ -51,9 +51,9 @@ def serve(options: argparse.Namespace) -> int:
         if settings.workers == 1:
             server.run(sockets=[listener])
         else:
-            from uvicorn.supervisors import Multiprocess
+            from uvicorn.supervisors.multiprocess import Multiprocess
 
-            Multiprocess(config, target=server.run, sockets=[listener]).run()
+            Multiprocess(config, sockets=[listener]).run()
     finally:
         if settings.socket:
             with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ def serve(options: argparse.Namespace) -> int:
 def _settings(given: dict[str, Any]) -> Settings:
     from hutch.serve.settings import read
 
-    return read(**{name: tuple(one) if type(one) is list else one for name, one in given.items()})
+    return read(None, **{name: tuple(x) if type(x) is list else x for name, x in given.items()})
 
 
 def app() -> Starlette:
