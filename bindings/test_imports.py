@@ -16,7 +16,18 @@ import hutch
 
 PACKAGE = Path(__file__).with_name("hutch")
 # A module imports from its own layer and from those before it, as docs/architecture.md draws them.
-LAYERS = ("_results", "basics", "_options", "_connect", "_carry", "_calls", "top", "cli")
+LAYERS = (
+    "_results",
+    "basics",
+    "_options",
+    "_connect",
+    "_carry",
+    "_calls",
+    "top",
+    "evals",
+    "serve",
+    "cli",
+)
 BASICS = (
     "_callers",
     "_cancelled",
@@ -74,7 +85,7 @@ def test_a_circle_is_seen() -> None:
         TopologicalSorter(modules).prepare()
 
 
-def test_rooms_import_from_those_before_them() -> None:
+def test_layers_import_from_those_before_them() -> None:
     upward = [
         (name, other)
         for name, others in graph().items()
