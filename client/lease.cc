@@ -146,6 +146,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   agent_stopped_ = false;
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
+  const auto lent_before = static_cast<ptrdiff_t>(loans_.size());  // to earlier calls
   const std::vector<uint64_t> places = PlaceBuffers(request.buffers, lent);
   const std::string_view table(reinterpret_cast<const char*>(places.data()), places.size() * 8);
   const bool known = request.shared() && known_.contains(request.identity);
@@ -194,8 +195,10 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   if (IsTraced() && status == SendStatus::kSent)
     Trace("sent", {{"call", LogId(call_id)}, {"lease", id_}, {"worker", worker_}});
   if (status == SendStatus::kSent) return true;
-  for (const std::shared_ptr<Segment>& segment : loans_) segment->Ended();  // none of it arrived
-  loans_.clear();
+  // None of it arrived. What earlier calls were lent their processes may have still.
+  std::for_each(loans_.begin() + lent_before, loans_.end(),
+                [](const std::shared_ptr<Segment>& segment) { segment->Ended(); });
+  loans_.erase(loans_.begin() + lent_before, loans_.end());
   return false;
 }
 

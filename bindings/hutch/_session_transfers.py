@@ -75,9 +75,11 @@ class Sender:
 
     def _flush(self) -> None:
         if self._told:
+            # Of bytes: CPython 3.11 ends where its collector finds a slice of a memoryview that is
+            # exported in a circle, as that of a traceback.
             with memoryview(self._room) as view:
-                content = PickleBuffer(view[: self._used])  # not copied before it is sent
-                self._ask("put", marshal.dumps(self._told), content)
+                content = PickleBuffer(bytes(view[: self._used]))
+            self._ask("put", marshal.dumps(self._told), content)
             self._told.clear()
             self._used = 0
 
