@@ -5,8 +5,8 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
 RUN_TESTS = ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 
-.PHONY: demo check test unit style bench security security-control compat fuzz test-host lint format clean help install machine machine-format \
-        machine-lint machine-fuzz machine-test-host cpp
+.PHONY: demo check test unit style bench security security-control compat fuzz test-host wheels wheels-test lint format clean help install machine machine-format \
+        machine-lint machine-fuzz machine-test-host machine-wheels cpp
 .DEFAULT_GOAL := help
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
@@ -17,7 +17,7 @@ check: style unit ## What to run all day: format, lint, types, the unit tests be
 test: style cpp ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
 	$(RUN_TESTS)
 	$(PYTHON) tests/fuzz/run.py --seconds 60
-	$(PYTHON) -m pytest -n 2 --dist loadfile bindings images $(wildcard tests/*)
+	$(PYTHON) -m pytest -n 3 --dist loadfile --durations=25 bindings images $(wildcard tests/*)
 
 unit: cpp
 	$(RUN_TESTS)
@@ -30,11 +30,11 @@ style: machine-format install
 bench: install ## Measure latency, throughput, cold starts, memory and what one would pick instead; one table
 	$(PYTHON) benchmarks/bench.py --json build/bench.json
 
-security: install ## Run the attacks alone, and the honest twin of each; a line for each area: held / tried
+security: install ## Run the attacks alone, and the harmless counterpart of each; a line for each area: held / tried
 	$(PYTHON) -m pytest tests/security -q
 
-compat: install ## Run a program for each of many packages inside and in a plain virtual environment, and compare
-	$(PYTHON) -m pytest tests/compat -m "compat or not compat"
+compat: install ## Compare a program for each of many packages with a plain virtual environment; run clients that others wrote
+	$(PYTHON) -m pytest tests/compat tests/outside -m "compat or not compat"
 
 security-control: install ## Run each attack again with its wall taken down: it must then succeed (10 minutes)
 	scripts/security-control
@@ -44,6 +44,12 @@ fuzz: cpp ## Try ten million mutants of results, frames, messages and requests t
 
 test-host: machine-test-host install ## Boot stock Debians in qemu and try everything there as an ordinary user with delegated cgroups
 	$(PYTHON) -m pytest tests/host -v -m machine
+
+wheels: machine machine-wheels ## Build the wheels for x86_64 and aarch64, and the source distribution, into dist/ (half an hour the first time)
+	scripts/wheels/build
+
+wheels-test: wheels install ## Install the wheels into clean environments of every Python here, and use them; aarch64's under qemu
+	$(PYTHON) -m pytest tests/wheels -v -m wheels
 
 lint: machine-lint style ## Check style and types, and let clang-tidy read all of the C++ (20 minutes)
 	scripts/tidy
@@ -79,6 +85,9 @@ cpp: install machine-fuzz
 	  -DHUTCH_SANITIZE=ON -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
 	ln -sf build/sanitized/compile_commands.json .
 	cmake --build build/sanitized
+
+machine-wheels:
+	@scripts/prepare wheels
 
 machine-test-host:
 	@scripts/prepare test-host

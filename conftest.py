@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test relies on.
 
-`pytest -n 2` runs two files at a time, each process of it with an agent of its own. A test marked
+`pytest -n 3` runs three files at a time, each process of it with an agent of its own. A test marked
 `alone` waits until no other one runs, and no other one begins before it has ended.
 """
 
@@ -19,7 +19,7 @@ from typing import IO
 
 import pytest
 
-LONG = ("compat", "machine", "soak", "storm")  # which take as long as they are told
+LONG = ("compat", "machine", "soak", "storm", "wheels")  # which take as long as they are given
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, ... with -n
 
 

@@ -60,8 +60,7 @@ class Admission {
   uint64_t TurnOf(const Reservation& one) const;
 
   // The limits that a call runs with, in milliseconds: what its client says, but no more than the
-  // ceiling. 0: no limit.
-  // `run`: since when it runs already, which is taken off the ceiling.
+  // ceiling. 0: no limit. `run`: for how long the call has run, which is taken off the ceiling.
   uint64_t TimeoutMs(uint64_t asked_ms, Clock::duration run = {}) const;
   uint64_t CpuMs(uint64_t asked_ms) const;
   // The same for what a cell loads before its call: the ceiling's timeout bounds its CPU time as

@@ -8,9 +8,11 @@
 #include <cstdlib>
 #include <ctime>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "agent/validate.h"
+#include "environments/node.h"
 #include "podman/mounts.h"
 #include "wire/clock.h"
 #include "wire/heartbeat.h"
@@ -25,7 +27,7 @@ constexpr unsigned kTicksBetweenSweeps = 60;
 // removed.
 constexpr auto kFirstSweep = std::chrono::seconds(14);
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
-constexpr size_t kMaxLockText = 4 << 20;
+constexpr long kMostDrainMs = 86'400'000;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -44,10 +46,8 @@ Broker::Broker(Loop& loop, Podman& podman, EnvironmentStore& store, const Paths&
           loop, host_, std::move(worker_uid), most_workers,
           {.cell_gone = [this](uint64_t cell,
                                const CellReport& report) { leases_.OnCellGone(cell, report); },
-           .session_event =
-               [this](uint64_t cell, SessionEvent event, const CellReport& report) {
-                 leases_.sessions().OnEvent(cell, event, report);
-               },
+           .session_event = [this](uint64_t cell,
+                                   SessionEvent event) { leases_.sessions().OnEvent(cell, event); },
            .reclaim = [this](Pool& pool,
                              const std::string* worker) { return leases_.Reclaim(pool, worker); },
            .may_take = [this](uint64_t caller,
@@ -99,6 +99,7 @@ void Broker::Gone(Peer& peer) {
 
 void Broker::OnForget(uint64_t peer, const Forget& forget) {
   Peers::State& state = *peers_.Find(peer);
+  if (state.awaits_stop == forget.request) state.awaits_stop = 0;
   const auto preparing = state.preparing.find(forget.request);
   if (preparing != state.preparing.end()) {
     *preparing->second = true;
@@ -137,11 +138,21 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
 }
 
 void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environment& environment) {
+  if (prepare.no_pool && IsNode(prepare.spec)) KeepNode(host_.paths, environment);
   if (environment.built_now) TrimEnvironments();
   Peers::State* state = peers_.Find(id);
   if (state == nullptr || state->preparing.erase(prepare.request) == 0)
     return;  // the client does not wait for it any more
-  const std::string key = pools_.KeyOf(prepare.spec, environment.digest);
+  PoolReady ready{.request = prepare.request,
+                  .key = {},
+                  .digest = environment.digest,
+                  .lock = environment.lock,
+                  .notes = environment.notes,
+                  .built = environment.built_now,
+                  .build_sec = environment.build_sec,
+                  .enforcement = Enforcement()};
+  if (prepare.no_pool) return peers_.Send(id, ready);
+  const std::string key = ready.key = pools_.KeyOf(prepare.spec, environment.digest);
   if (pools_.FindOrMake(key, prepare.spec, environment) == nullptr)
     return peers_.Fail(id, prepare.request,
                        Error(Code::kBusy,
@@ -151,16 +162,7 @@ void Broker::OnEnvironment(uint64_t id, const Prepare& prepare, const Environmen
                              "and mounts at once"));
   pools_.Describe(key, admission_.ReservationOf(prepare.spec));
   ledger_.NotePolicy(prepare);
-  AnswerWhenReady(id,
-                  {.request = prepare.request,
-                   .key = key,
-                   .digest = environment.digest,
-                   .lock = environment.lock.substr(0, kMaxLockText),
-                   .notes = environment.notes,
-                   .built = environment.built_now,
-                   .build_sec = environment.build_sec,
-                   .enforcement = Enforcement()},
-                  prepare.spec);
+  AnswerWhenReady(id, std::move(ready), prepare.spec);
 }
 
 // Once the pool has a worker.
@@ -219,9 +221,15 @@ void Broker::OnAsk(const Peer& peer, const Ask& ask) {
   }
   if (ask.what.starts_with("stop ")) {
     const long drain = std::strtol(ask.what.c_str() + 5, nullptr, 10);
-    answer("stopping");
-    return Stop(std::chrono::milliseconds(std::clamp(drain, 0l, 600'000l)),
-                [this] { loop_.Stop(); });
+    return Stop(std::chrono::milliseconds(std::clamp(drain, 0l, kMostDrainMs)), [this, answer] {
+      answer("stopped");
+      loop_.Stop();
+    });
+  }
+  if (ask.what == "await stop") {
+    if (stopping_) return answer(DrainLeft());
+    peers_.Find(id)->awaits_stop = ask.request;
+    return;
   }
   if (ask.what == "environments") return builds_.List(answer);
   if (ask.what.starts_with("remove ")) {
@@ -290,7 +298,10 @@ void Broker::Reload() {
 
 void Broker::TrimEnvironments() {
   const uint64_t most = admission_.config().host.environment_disk_mb << 20;
-  if (most != 0 && !stopping_) builds_.Trim(most, pools_.Environments());
+  if (most == 0 || stopping_) return;
+  std::set<std::string> used = pools_.Environments();
+  used.insert(NodeDigest(host_.paths));
+  builds_.Trim(most, used);
 }
 
 void Broker::Tick() {
@@ -311,14 +322,24 @@ void Broker::Sweep() {
 }
 
 void Broker::Stop(Clock::duration drain, std::function<void()> stopped) {
-  if (stopping_) return;
-  stopping_ = true;
+  loop_.After(drain, [this] { FinishStop(); });
+  if (std::exchange(stopping_, true)) return;
+  drained_ = Clock::now() + drain;
   builds_.GiveUp();
   stopped_ = std::move(stopped);
   pools_.Retire();
-  loop_.After(drain, [this] { FinishStop(); });
-  // Posted, so that the answer to the client that asked for it goes out first.
+  for (auto& [peer, state] : peers_) {
+    if (const uint64_t request = std::exchange(state.awaits_stop, 0))
+      peers_.Send(peer, Answer{request, DrainLeft()});
+  }
+  // Posted, so that what was sent to clients goes out first.
   loop_.Post([this] { AwaitDrain(); });
+}
+
+// In milliseconds.
+std::string Broker::DrainLeft() const {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(drained_ - Clock::now());
+  return std::to_string(std::max<int64_t>(0, left.count()));
 }
 
 void Broker::AwaitDrain() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The agent as its clients see it: answers their messages, has environments built and pools made
-// for them, and keeps time for all its parts. Who holds which cell is LeaseManager's affair; what
-// callers may have is Admission's.
+// for them, and runs the timer of all its parts. LeaseManager decides who holds which cell, and
+// Admission what callers may have.
 //
 // Belongs to the loop's thread; what blocks (libpod, builds) runs in the background and comes back
 // by Loop::Post. The broker never looks into a cell: it hands out descriptors and notes what the
@@ -62,7 +62,8 @@ class Broker {
   void WriteAuditTo(AuditLog* audit) { ledger_.WriteAuditTo(audit); }
   void Reload();  // throws kInvalidArgument, and the previous configuration stays in effect
 
-  // Begins to drain; `stopped` is called when no worker is left or `drain` has passed.
+  // Begins to drain, of which it informs the clients that asked for "await stop"; `stopped` is
+  // called when no worker is left or `drain` has passed. Later ones can only shorten it.
   void Stop(Clock::duration drain, std::function<void()> stopped);
 
  private:
@@ -77,6 +78,7 @@ class Broker {
   void Tick();
   void Sweep();
   AgentState State();
+  std::string DrainLeft() const;
   void AwaitDrain();
   void FinishStop();
 
@@ -94,6 +96,7 @@ class Broker {
   LeaseManager leases_;
   std::function<void()> stopped_;
   bool stopping_ = false;
+  Clock::time_point drained_;  // at the latest, once it is stopping
   unsigned ticks_ = 0;
   Clock::time_point tick_due_;  // the next one
 };

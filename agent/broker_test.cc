@@ -152,6 +152,20 @@ TEST_F(BrokerTest, ACellGetsWhatItIsToLoadBeforeItIsLeased) {
   EXPECT_EQ(wardens_.last_frame(), "a frame");
 }
 
+TEST_F(BrokerTest, AnEnvironmentAloneIsAnsweredWithoutAPool) {
+  FakePeer peer(1);
+  Prepare prepare{1, 60'000, spec_};
+  prepare.no_pool = true;
+  broker_->Handle(peer, prepare);
+  RunUntil([&] { return peer.Count<PoolReady>() + peer.Count<Failed>() > 0; });
+  ASSERT_EQ(peer.Count<PoolReady>(), 1u);
+  EXPECT_EQ(peer.All<PoolReady>()[0].key, "");
+  EXPECT_EQ(peer.All<PoolReady>()[0].digest.size(), 64u);
+  broker_->Handle(peer, Ask{2, "status"});
+  ASSERT_EQ(peer.Count<Answer>(), 1u);
+  EXPECT_TRUE(json::parse(peer.All<Answer>()[0].text)["pools"].empty());
+}
+
 TEST_F(BrokerTest, WhatIsTooLargeForACellIsNoFrameForIt) {
   FakePeer peer(1);
   const std::string key = PrepareFor(peer);
@@ -606,6 +620,44 @@ TEST_F(BrokerTest, DrainsACallThatRunsAndThenStops) {
   EXPECT_FALSE(stopped);
   broker_->Handle(peer, LeaseEnded{lease.lease, false, {Ending::kReturned}});
   RunUntil([&] { return stopped; });
+}
+
+TEST_F(BrokerTest, InformsThoseWhoAskedThatItStopsAndAwaitsTheirSessions) {
+  FakePeer peer(1);
+  FakePeer other(2);
+  const Leased lease = AcquireFor(peer, PrepareFor(peer));
+  broker_->Handle(peer, Keep{7, lease.lease, 0, "report"});
+  const size_t before = peer.Count<Answer>();
+  broker_->Handle(peer, Ask{8, "await stop"});
+  broker_->Handle(other, Ask{9, "await stop"});
+  broker_->Handle(other, Forget{9});
+  EXPECT_EQ(peer.Count<Answer>(), before);
+  bool stopped = false;
+  broker_->Stop(std::chrono::hours(1), [&] { stopped = true; });
+  ASSERT_EQ(peer.Count<Answer>(), before + 1);
+  EXPECT_EQ(peer.All<Answer>().back().request, 8u);
+  EXPECT_GT(std::stoul(peer.All<Answer>().back().text), 3'000'000u);
+  EXPECT_EQ(other.Count<Answer>(), 0u) << "it has forgotten what it asked";
+  int turns = 0;
+  RunUntil([&] { return ++turns > 40; });
+  EXPECT_FALSE(stopped);
+  broker_->Handle(other, Ask{10, "await stop"});
+  EXPECT_EQ(other.Count<Answer>(), 1u) << "it stops already";
+  broker_->Handle(peer, LeaseEnded{lease.lease, false, {}});  // the session is saved and closed
+  RunUntil([&] { return stopped; });
+}
+
+TEST_F(BrokerTest, AnswersWhoAskedItToStopOnceItHasDrained) {
+  FakePeer peer(1);
+  const Leased lease = AcquireFor(peer, PrepareFor(peer));
+  peer.Use(lease);
+  FakePeer other(2);
+  broker_->Handle(other, Ask{1, "stop 3600000"});
+  int turns = 0;
+  RunUntil([&] { return ++turns > 40; });
+  EXPECT_EQ(other.Count<Answer>(), 0u);
+  broker_->Handle(peer, LeaseEnded{lease.lease, false, {Ending::kReturned}});
+  RunUntil([&] { return other.Count<Answer>() == 1; });
 }
 
 TEST_F(BrokerTest, StopsWhenTheTimeToDrainHasPassed) {

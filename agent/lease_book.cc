@@ -93,7 +93,8 @@ bool LeaseBook::Reclaim(uint64_t cell, LeaseRecord& lease) {
 
 void LeaseBook::OfferUnused() {
   for (auto& [cell, lease] : leases_) {
-    if (lease.ahead || lease.kept || lease.releasing || ++lease.ticks_unused < kTicksToBegin)
+    if (lease.ahead || lease.serves != Serves::kOneCall || lease.releasing ||
+        ++lease.ticks_unused < kTicksToBegin)
       continue;
     lease.ahead = IsMarked(cell, lease, kLeaseIdle);
   }

@@ -22,6 +22,20 @@
 
 namespace hutch {
 
+// What a leased cell runs.
+enum class Serves {
+  kOneCall,
+  kCalls,    // several, one after another, each of which its client reports
+  kSession,  // it is kept for one
+};
+
+// The limits that the warden has for the call of a cell.
+struct Arming {
+  bool armed = false;
+  Clock::time_point since{};  // when it was first given limits for that call
+  bool announced = false;     // its client gave them
+};
+
 // One cell that a client holds.
 struct LeaseRecord {
   std::string pool{};  // its key
@@ -34,13 +48,10 @@ struct LeaseRecord {
   bool want_report = false;
   bool held_ahead = false;          // it was leased before the call that used it
   std::optional<CallStats> note{};  // its client's report of the call; the first one counts
-  bool armed = false;               // the warden has the limits of its call
-  Clock::time_point armed_at{};     // when it was first given limits for that call
-  bool announced = false;           // its client gave them
-  bool kept = false;                // serves several calls; its client reports each of them
-  bool session = false;             // it is kept for a session
-  bool was_used = false;            // at the last tick
-  uint32_t uses = 0;                // the client's count then
+  Serves serves = Serves::kOneCall;
+  Arming arming{};
+  bool was_used = false;  // at the last tick
+  uint32_t uses = 0;      // the client's count then
   Reservation reservation{};
   AuditCaller caller{};
   std::vector<NetworkRecord> network{};  // what the egress process decided for its cell

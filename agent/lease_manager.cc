@@ -165,23 +165,24 @@ void LeaseManager::OnStarted(const Peer& peer, const Started& started) {
   LeaseRecord* lease = book_.FindOf(peer.id(), started.lease);
   if (lease == nullptr) return;
   if (IsLogged(LogLevel::kDebug)) LogDebug("started", {{"lease", started.lease}});
-  Pool* pool = context_.pools.Find(lease->pool);
-  if (pool == nullptr) return;
+  CellOrders* orders = context_.pools.OrdersFor(lease->pool, started.lease);
+  if (orders == nullptr) return;
   const bool no_limits = started.timeout_ms == 0 && started.cpu_ms == 0 && started.result_kb == 0;
-  if (!lease->session && no_limits) {
-    lease->ahead = lease->kept = true;
-    lease->armed = false;
-    return pool->Arm(started.lease, 0, 0);
+  if (lease->serves != Serves::kSession && no_limits) {
+    lease->ahead = true;
+    lease->serves = Serves::kCalls;
+    lease->arming.armed = false;
+    return orders->Arm(0, 0);
   }
-  lease->announced = true;
-  Arm(*pool, started, lease);
+  lease->arming.announced = true;
+  Arm(*orders, started, lease);
 }
 
-void LeaseManager::Arm(Pool& pool, const Started& limits, LeaseRecord* lease) {
+void LeaseManager::Arm(CellOrders& orders, const Started& limits, LeaseRecord* lease) {
   const Clock::time_point now = Clock::now();
-  if (!std::exchange(lease->armed, true)) lease->armed_at = now;
-  pool.Arm(limits.lease, context_.admission.TimeoutMs(limits.timeout_ms, now - lease->armed_at),
-           context_.admission.CpuMs(limits.cpu_ms), limits.result_kb);
+  if (!std::exchange(lease->arming.armed, true)) lease->arming.since = now;
+  orders.Arm(context_.admission.TimeoutMs(limits.timeout_ms, now - lease->arming.since),
+             context_.admission.CpuMs(limits.cpu_ms), limits.result_kb);
 }
 
 void LeaseManager::OnDone(Peer& peer, const LeaseEnded& done) {
@@ -348,29 +349,30 @@ void LeaseManager::OfferUnused() {
 void LeaseManager::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
   const LeaseRecord* lease = book_.Find(cell);
   // Once its call is armed, those limits hold for everything that the cell does.
-  if (lease == nullptr || lease->releasing || lease->armed) return;
-  if (Pool* pool = context_.pools.Find(lease->pool))
-    pool->ArmLoading(cell, context_.admission.LoadCpuMs(cpu_ms));
+  if (lease == nullptr || lease->releasing || lease->arming.armed) return;
+  if (CellOrders* orders = context_.pools.OrdersFor(lease->pool, cell))
+    orders->ArmLoading(context_.admission.LoadCpuMs(cpu_ms));
 }
 
 void LeaseManager::ArmUnannounced() {
   if (!context_.admission.LimitsTime()) return;
   for (auto& [cell, lease] : book_) {
-    Pool* pool = lease.releasing ? nullptr : context_.pools.Find(lease.pool);
-    if (pool == nullptr) continue;
+    CellOrders* orders = lease.releasing ? nullptr : context_.pools.OrdersFor(lease.pool, cell);
+    if (orders == nullptr) continue;
     const bool used = book_.IsMarked(cell, lease, kLeaseUsed);
     const uint32_t uses = book_.UsesOf(lease);
     // A cell that serves several short calls is used at one tick after another, by other calls.
     const bool same_call = used && lease.was_used && uses == lease.uses;
     lease.was_used = used;
     lease.uses = uses;
-    const bool lasts = lease.kept && !lease.session ? same_call : used;
-    if (lasts && !lease.armed) {
-      lease.announced = false;
-      Arm(*pool, Started{cell, 0, 0, 0}, &lease);
-    } else if (!lasts && lease.armed && !lease.announced && lease.kept && !lease.session) {
-      lease.armed = false;
-      pool->Arm(cell, 0, 0);
+    const bool lasts = lease.serves == Serves::kCalls ? same_call : used;
+    Arming& arming = lease.arming;
+    if (lasts && !arming.armed) {
+      arming.announced = false;
+      Arm(*orders, Started{cell, 0, 0, 0}, &lease);
+    } else if (!lasts && arming.armed && !arming.announced && lease.serves == Serves::kCalls) {
+      arming.armed = false;
+      orders->Arm(0, 0);
     }
   }
 }

@@ -79,7 +79,7 @@ class LeaseManager {
   void Release(uint64_t cell, LeaseRecord& lease);
   void EndSession(uint64_t cell);
   // Gives the warden the limits of a call, up to the ceiling, which counts from the first time.
-  void Arm(Pool& pool, const Started& limits, LeaseRecord* lease);
+  void Arm(CellOrders& orders, const Started& limits, LeaseRecord* lease);
   void ArmLoading(uint64_t cell, uint64_t cpu_ms);
   PoolMetrics* MetricsOf(const LeaseRecord& lease);
   AuditEntry EntryOf(const LeaseRecord& lease);

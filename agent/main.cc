@@ -200,6 +200,11 @@ int main(int argc, char** argv) {
       hutch::LogError(error.what(), {{"hint", error.hint()}});
       return 1;
     }
+    if (!args.empty() && args[0] == "--podman") {  // as `hutch` says it: it became this program
+      const std::string hint = error.hint().empty() ? "" : "\n  hint: " + error.hint();
+      std::fprintf(stderr, "hutch: %s%s\n", error.what(), hint.c_str());
+      return 3;
+    }
     return hutch::PrintResult({{"ok", false},
                                {"code", hutch::CodeName(error.code())},
                                {"message", error.what()},

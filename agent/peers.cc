@@ -23,8 +23,8 @@ Peers::State* Peers::Find(uint64_t peer) {
   return found == all_.end() ? nullptr : &found->second;
 }
 
-void Peers::Send(uint64_t peer, const Message& message) {
-  if (State* state = Find(peer)) state->peer->Send(message);
+void Peers::Send(uint64_t peer, const Message& message, std::span<const int> descriptors) {
+  if (State* state = Find(peer)) state->peer->Send(message, descriptors);
 }
 
 void Peers::Fail(uint64_t peer, uint64_t request, const Error& error) {

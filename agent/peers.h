@@ -45,7 +45,8 @@ class Peers {
     // By request:
     std::map<uint64_t, Place> waiting{};
     std::map<uint64_t, std::shared_ptr<std::atomic<bool>>>
-        preparing{};  // true: the build is not wanted any more
+        preparing{};           // true: the build is not wanted any more
+    uint64_t awaits_stop = 0;  // answered when the agent begins to stop; 0: none
   };
   using All = std::unordered_map<uint64_t, State>;
 
@@ -54,7 +55,7 @@ class Peers {
   State* Find(uint64_t peer);                  // nullptr: it is gone
 
   // To a client that is gone nothing is sent.
-  void Send(uint64_t peer, const Message& message);
+  void Send(uint64_t peer, const Message& message, std::span<const int> descriptors = {});
   void Fail(uint64_t peer, uint64_t request, const Error& error);  // answers the request so
 
   size_t size() const { return all_.size(); }

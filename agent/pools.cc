@@ -56,6 +56,11 @@ Pool* Pools::Find(const std::string& key) {
   return entry == nullptr ? nullptr : entry->pool.get();
 }
 
+CellOrders* Pools::OrdersFor(const std::string& key, uint64_t cell) {
+  Pool* pool = Find(key);
+  return pool == nullptr ? nullptr : pool->OrdersFor(cell);
+}
+
 PoolEntry* Pools::FindOrMake(const std::string& key, const PoolSpec& spec,
                              const Environment& environment) {
   if (PoolEntry* entry = FindEntry(key)) return entry;

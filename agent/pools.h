@@ -44,7 +44,7 @@ class Pools {
   // As in Pool::Context; `may_take` also gets the pool's key.
   struct Callbacks {
     std::function<void(uint64_t cell, const CellReport&)> cell_gone;
-    std::function<void(uint64_t cell, SessionEvent, const CellReport&)> session_event;
+    std::function<void(uint64_t cell, SessionEvent)> session_event;
     std::function<bool(Pool&, const std::string* worker)> reclaim;
     std::function<bool(uint64_t caller, const std::string& key)> may_take;
     std::function<void(uint64_t cell, const PoolSpec&, Fd channel)> open_network;
@@ -67,6 +67,8 @@ class Pools {
   std::string KeyOf(const PoolSpec& spec, const std::string& environment_digest) const;
   PoolEntry* FindEntry(const std::string& key);
   Pool* Find(const std::string& key);
+  // As Pool::OrdersFor().
+  CellOrders* OrdersFor(const std::string& key, uint64_t cell);
   // The entry of that key, made if it is not there. nullptr: no more pools can be made.
   PoolEntry* FindOrMake(const std::string& key, const PoolSpec& spec,
                         const Environment& environment);

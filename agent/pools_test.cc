@@ -30,7 +30,7 @@ class PoolsTest : public ::testing::Test {
   }
   static Pools::Callbacks NoLeases() {
     return {.cell_gone = [](uint64_t, const CellReport&) {},
-            .session_event = [](uint64_t, SessionEvent, const CellReport&) {},
+            .session_event = [](uint64_t, SessionEvent) {},
             .reclaim = [](Pool&, const std::string*) { return false; },
             .may_take = [](uint64_t, const std::string&) { return true; },
             .open_network = [](uint64_t, const PoolSpec&, Fd) {},

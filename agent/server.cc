@@ -43,11 +43,11 @@ class Server::Connection final : public Peer {
     server_.loop_.Remove(socket_.get());
     server_.loop_.Cancel(greeting_);
     server_.loop_.Cancel(flush_again_);
-    if (marks_ != nullptr) ::munmap(marks_, kTableBytes);
+    if (lease_table_ != nullptr) ::munmap(lease_table_, kTableBytes);
   }
 
   uint64_t id() const override { return id_; }
-  uint32_t* lease_table() override { return marks_; }
+  uint32_t* lease_table() override { return lease_table_; }
   AuditCaller caller() const override { return caller_; }
 
   bool Send(const Message& message, std::span<const int> descriptors) override {
@@ -126,7 +126,7 @@ class Server::Connection final : public Peer {
     const Fd table = MakeResultMemfd(kTableBytes);
     void* mapped = ::mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE, MAP_SHARED, table.get(), 0);
     if (mapped == MAP_FAILED) ThrowErrno("map a lease table");
-    marks_ = static_cast<uint32_t*>(mapped);
+    lease_table_ = static_cast<uint32_t*>(mapped);
     greeted_ = true;
     const int descriptor = table.get();
     Send(Welcome{kWireVersion, server_.agent_name_}, {&descriptor, 1});
@@ -165,7 +165,7 @@ class Server::Connection final : public Peer {
   Fd socket_;
   uint64_t id_;
   std::optional<Error> refusal_;
-  uint32_t* marks_ = nullptr;
+  uint32_t* lease_table_ = nullptr;
   AuditCaller caller_;
   TimerId greeting_ = 0;
   TimerId flush_again_ = 0;
@@ -202,16 +202,16 @@ std::optional<Error> Server::WhyRefuse(int socket) const {
           " descriptors that it may have open is kept for cells";
   }
   if (why.empty()) return std::nullopt;
-  return Error(
-      Code::kBusy,
-      "the agent takes no more clients at present: " + std::to_string(connected) +
-          " are connected, " + why,
-      "close processes that are connected to the agent (each has one connection), or raise "
-      "the limit of open files",
-      false,
-      {{"queued", static_cast<double>(connected)},
-       {"capacity", static_cast<double>(kMaxConnections)},
-       {"waited_sec", 0}});
+  return Error(Code::kBusy,
+               "the agent takes no more clients at present: " + std::to_string(connected) +
+                   " are connected, " + why,
+               "close processes that are connected to the agent (each has one connection, and a "
+               "second one with named sessions), or raise "
+               "the limit of open files",
+               false,
+               {{"queued", static_cast<double>(connected)},
+                {"capacity", static_cast<double>(kMaxConnections)},
+                {"waited_sec", 0}});
 }
 
 void Server::OnAccept() {

@@ -34,8 +34,8 @@ void SessionLeases::OnKeep(const Peer& peer, const Keep& keep) {
   }
   if (const auto full = WhyFull(lease->reservation))
     return context_.peers.Fail(peer.id(), keep.request, *full);
-  lease->ahead = lease->armed = false;
-  lease->kept = lease->session = true;
+  lease->ahead = lease->arming.armed = false;
+  lease->serves = Serves::kSession;
   const Clock::time_point now = Clock::now();
   sessions_[keep.lease] = {.id = keep.id,
                            .keep_request = keep.request,
@@ -68,7 +68,21 @@ void SessionLeases::OnExecuted(const Peer& peer, const Executed& executed) {
                          .session = session->id,
                          .number = session->calls},
                         executed.note);
-  if (std::exchange(lease.armed, false)) EndCall(*entry->pool, executed.lease);
+  if (executed.beside) return OnCommandOver(lease, *entry->pool, executed.lease);
+  if (std::exchange(lease.arming.armed, false)) EndCall(*entry->pool, executed.lease);
+}
+
+// What it took of the CPU time between calls was its own: that counts anew.
+void SessionLeases::OnCommandOver(const LeaseRecord& lease, Pool& pool, uint64_t cell) const {
+  const uint64_t cpu_ms = context_.admission.CpuMs(0);
+  CellOrders* const orders = lease.arming.armed || cpu_ms == 0 ? nullptr : OrdersFor(cell);
+  if (orders == nullptr) return;
+  orders->Arm(0, cpu_ms);
+  EndCall(pool, cell);
+}
+
+CellOrders* SessionLeases::OrdersFor(uint64_t cell) const {
+  return context_.pools.OrdersFor(context_.book.Find(cell)->pool, cell);
 }
 
 void SessionLeases::OnInterrupt(const Peer& peer, const Interrupt& interrupt) {
@@ -80,37 +94,38 @@ void SessionLeases::OnInterrupt(const Peer& peer, const Interrupt& interrupt) {
     return;
   session->interrupted = interrupt.call;
   session->interrupted_at = now;
-  if (Pool* pool = context_.pools.Find(context_.book.Find(interrupt.lease)->pool))
-    pool->InterruptUser(interrupt.lease, interrupt.user, interrupt.call);
+  if (CellOrders* orders = OrdersFor(interrupt.lease))
+    orders->Interrupt(interrupt.user, interrupt.call);
 }
 
 void SessionLeases::OnRestart(const Peer& peer, const Restart& restart) {
   if (FindOf(peer, restart.lease) == nullptr) return;
-  if (Pool* pool = context_.pools.Find(context_.book.Find(restart.lease)->pool))
-    pool->RestartUser(restart.lease, restart.user);
+  if (CellOrders* orders = OrdersFor(restart.lease)) orders->RestartUser(restart.user);
 }
 
-void SessionLeases::OnEvent(uint64_t cell, SessionEvent event, const CellReport& report) {
+void SessionLeases::OnEvent(uint64_t cell, const SessionEvent& event) {
   LeaseRecord* lease = context_.book.Find(cell);
   const auto found = sessions_.find(cell);
   if (lease == nullptr || found == sessions_.end()) return;
-  switch (event) {
+  switch (event.kind) {
     case SessionEvent::kKept:
     case SessionEvent::kKeptOnce:
       if (const uint64_t request = std::exchange(found->second.keep_request, 0)) {
-        const std::string how = event == SessionEvent::kKept ? "" : kEndsWithUser;
+        const std::string how = event.kind == SessionEvent::kKept ? "" : kEndsWithUser;
         context_.peers.Send(lease->peer, Answer{request, how});
       }
       return;
-    case SessionEvent::kUserExit:
-      lease->armed = false;
-      context_.peers.Send(lease->peer, UserEnded{cell, report});
+    case SessionEvent::kUserExit: {
+      lease->arming.armed = false;
+      const int socket = event.socket.get();
+      context_.peers.Send(lease->peer, UserEnded{cell, event.report}, {&socket, 1});
       return;
+    }
     case SessionEvent::kUserReady:
       context_.peers.Send(lease->peer, UserReady{cell});
       return;
     case SessionEvent::kBackground:
-      context_.peers.Send(lease->peer, BackgroundCpu{cell, report.cpu_us});
+      context_.peers.Send(lease->peer, BackgroundCpu{cell, event.report.cpu_us});
       return;
   }
 }

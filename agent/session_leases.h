@@ -51,7 +51,7 @@ class SessionLeases {
   void OnInterrupt(const Peer& peer, const Interrupt& interrupt);
   void OnRestart(const Peer& peer, const Restart& restart);
 
-  void OnEvent(uint64_t cell, SessionEvent event, const CellReport& report);
+  void OnEvent(uint64_t cell, const SessionEvent& event);
   void OnGone(uint64_t cell);  // the lease has ended
 
   // Once per tick: ends sessions that were not used for too long. So a client that is stopped, or
@@ -74,6 +74,8 @@ class SessionLeases {
   };
   Session* FindOf(const Peer& peer, uint64_t cell);
   void EndCall(Pool& pool, uint64_t cell) const;
+  void OnCommandOver(const LeaseRecord& lease, Pool& pool, uint64_t cell) const;
+  CellOrders* OrdersFor(uint64_t cell) const;  // of a session; nullptr: its cell is gone
 
   Context context_;
   std::map<uint64_t, Session> sessions_;  // by cell

@@ -34,19 +34,14 @@ void SweepDirectories(const Paths& paths, const std::vector<ContainerInfo>& cont
 std::set<std::string> SweepContainers(ContainerHost& host, const Sweeper::Known& known,
                                       const std::set<std::string>& before) {
   std::set<std::string> strangers;
-  SweepCopies(host.paths, known.copies, kCopyAge);
   try {
     const std::vector<ContainerInfo> containers =
         host.podman.List("hutch.instance=" + host.paths.instance_label());
+    if (!TwoAgentsRun(containers)) SweepCopies(host.paths, known.copies, kCopyAge);
     SweepDirectories(host.paths, containers);
-    for (const ContainerInfo& container : containers) {
-      const auto role = container.labels.find("hutch.role");
-      if (role == container.labels.end() || role->second != "worker" ||
-          known.containers.contains(container.name))
-        continue;
-      const auto generation = container.labels.find("hutch.generation");
-      const bool ours =
-          generation != container.labels.end() && generation->second == host.generation;
+    for (const ContainerInfo& container : Removable(containers, "worker", host.generation)) {
+      if (known.containers.contains(container.name)) continue;
+      const bool ours = IsOf(container, host.generation);
       const bool ended = container.state == "exited" || container.state == "stopped";
       if (ours && !ended) strangers.insert(container.name);
       if (ours && !ended && !before.contains(container.name)) continue;
@@ -67,10 +62,10 @@ std::set<std::string> SweepContainers(ContainerHost& host, const Sweeper::Known&
 }
 
 void Sweeper::Sweep(Known known) {
-  host_.threads.Post([this, &loop = loop_, &host = host_, known = std::move(known),
-                      before = strangers_] {
-    loop.Post([this, strangers = SweepContainers(host, known, before)] { strangers_ = strangers; });
-  });
+  host_.threads.Post(
+      [this, &loop = loop_, &host = host_, known = std::move(known), before = unknown_] {
+        loop.Post([this, unknown = SweepContainers(host, known, before)] { unknown_ = unknown; });
+      });
 }
 
 }  // namespace hutch

@@ -5,7 +5,8 @@
 //
 // Belongs to the loop's thread; a sweep runs on ContainerHost's threads. A container of this
 // agent's own is removed only when two sweeps in a row found it unknown: one that was started after
-// the first began is not an orphan.
+// the first began is not an orphan. While an agent of another version runs, which serves clients of
+// its own, nothing is removed that may be its.
 #pragma once
 
 #include <chrono>
@@ -36,7 +37,7 @@ class Sweeper {
  private:
   Loop& loop_;
   ContainerHost& host_;
-  std::set<std::string> strangers_;
+  std::set<std::string> unknown_;
 };
 
 // One sweep. Blocks, and never throws: what cannot be removed is left for the next one. `before`:

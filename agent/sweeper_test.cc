@@ -98,6 +98,37 @@ TEST_F(SweeperTest, RemovesWorkersOfOtherAgentsAndThoseThatEnded) {
   EXPECT_EQ(Left(), (Names{"known", "egress"}));
 }
 
+TEST_F(SweeperTest, LeavesWorkersOfAnAgentOfAnotherVersionThatRuns) {
+  Has("this", "", "running", "agent");
+  Has("other", "", "running", "agent");
+  Has("of-other", "then", "running");
+  Has("of-other-ended", "then", "exited");
+  Has("ended", "now", "exited");
+  SweepContainers(host_, {}, {});
+  EXPECT_EQ(Left(), (Names{"this", "other", "of-other", "of-other-ended"}));
+  Has("other", "", "exited", "agent");
+  SweepContainers(host_, {}, {});
+  EXPECT_EQ(Left(), (Names{"this", "other"}));
+}
+
+TEST(Removable, IsOfThatRoleAndWithTwoAgentsOnesOwnAlone) {
+  const auto of = [](const char* role, const char* generation) {
+    return ContainerInfo{.id = role + std::string(generation),
+                         .state = "running",
+                         .labels = {{"hutch.role", role}, {"hutch.generation", generation}}};
+  };
+  const auto names = [](const std::vector<ContainerInfo>& found) {
+    Names ids;
+    for (const ContainerInfo& info : found) ids.insert(info.id);
+    return ids;
+  };
+  std::vector<ContainerInfo> all = {of("agent", ""), of("egress", "now"), of("egress", "then"),
+                                    of("worker", "now")};
+  EXPECT_EQ(names(Removable(all, "egress", "now")), (Names{"egressnow", "egressthen"}));
+  all.push_back(of("agent", ""));
+  EXPECT_EQ(names(Removable(all, "egress", "now")), Names{"egressnow"});
+}
+
 TEST_F(SweeperTest, RemovesAWorkerOfThisAgentOnlyWhenTwoSweepsFindItUnknown) {
   Has("young", "now", "running");
   const Names strangers = SweepContainers(host_, {}, {});

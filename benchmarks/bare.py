@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from hutch import _core
@@ -23,8 +24,12 @@ class _Podman(http.client.HTTPConnection):
     """The service that the agent talks to."""
 
     def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(f"{_core.paths()['run_dir']}/podman/podman.sock")
+        path = f"{_core.paths()['run_dir']}/podman/podman.sock"
+        self.sock = socket.socket(socket.AF_UNIX)  # closed with this connection, connected or not
+        try:
+            self.sock.connect(path)
+        except OSError as error:
+            raise RuntimeError(f"Podman's service does not answer at {path}: {error}") from error
 
 
 def _ask(service: _Podman, method: str, path: str, body: Any = None) -> bytes:
@@ -59,15 +64,14 @@ def container() -> float:
         "sdnotifyMode": "ignore",
         "volatile": True,
     }
-    service = _Podman("localhost", timeout=60)
-    try:
+    with closing(_Podman("localhost")) as service:
         begin = time.perf_counter()
         _ask(service, "POST", "/create", spec)
-        _ask(service, "POST", f"/{name}/start")
-        return time.perf_counter() - begin
-    finally:
-        _ask(service, "DELETE", f"/{name}?force=true&timeout=0")
-        service.close()
+        try:
+            _ask(service, "POST", f"/{name}/start")
+            return time.perf_counter() - begin
+        finally:
+            _ask(service, "DELETE", f"/{name}?force=true&timeout=0")
 
 
 _IMPORT = """

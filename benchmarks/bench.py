@@ -28,15 +28,18 @@ import calls
 import cold
 import crowd
 import data
+import evaluating
 import host
 import many
 import memory
 import network
 import page
 import rivals
+import serving
 import sessions
 import soak
 import table
+import workbench
 from calls import Bench
 from table import Row
 
@@ -49,6 +52,9 @@ GROUPS: dict[str, Callable[[Bench], Iterator[Row]]] = {
     **memory.ROWS,
     **cold.ROWS,
     **sessions.ROWS,
+    **workbench.ROWS,
+    **serving.ROWS,
+    **evaluating.ROWS,
 }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -130,6 +131,73 @@ def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
     return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
 
 
+def soak_named(sessions: int) -> dict[str, tuple[int, int]]:
+    """The same of so many named sessions, each opened, saved, closed, found again and deleted.
+    "files in the storage" are those that are left of these.
+    """
+    with tempfile.TemporaryDirectory() as top:
+        place = os.path.join(top, "kept")
+
+        def some(count: int) -> dict[str, int]:
+            for number in range(count):
+                name = f"s{number}"
+                with hutch.Session(id=name, storage=place, memory_mb=128) as session:
+                    session.exec(f"x = {number}; open('a', 'w').write('1')").unwrap()
+                    session.kv.set("n", str(number))
+                    assert session.bash("cat a").stdout == "1"
+                if number % 10 == 0:
+                    with hutch.Session(id=name, storage=place, memory_mb=128) as session:
+                        assert session["x"] == number and session.kv.get("n") == str(number)
+                hutch.sessions.delete(name, place)
+            return {**_settled_sessions(), "files in the storage": _files(place)}
+
+        before, after = some(max(30, sessions // 10)), some(sessions)
+    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+
+
+def soak_commands(calls: int) -> dict[str, tuple[int, int]]:
+    """The same of so many calls, half of bash and half of Node, in two sessions; with what their
+    own processes have.
+    """
+    opened = [hutch.Session(memory_mb=512) for _ in range(2)]
+
+    def some(count: int) -> dict[str, int]:
+        for number in range(count):
+            session = opened[number // 2 % 2]
+            if number % 2 == 0:
+                assert session.bash(f"echo {number} | cat").stdout == f"{number}\n"
+            else:
+                assert session.node(f"n = {number}; n + 1").value == number + 1
+        found = _settled_sessions()
+        for session in opened:
+            for name, value in session.exec(_INSIDE).unwrap().items():
+                found[name] = found.get(name, 0) + value
+        return found
+
+    try:
+        before, after = some(max(100, calls // 10)), some(calls)
+    finally:
+        for session in opened:
+            session.close()
+    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+
+
+# Of a session's user process, and of all in its cell.
+_INSIDE = """
+import os
+def _kib(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return sum(int(line.split()[1]) for line in file if line.startswith("RssAnon:"))
+_pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
+{
+    "sessions: KiB": sum(map(_kib, _pids)),
+    "sessions: descriptors": len(os.listdir("/proc/self/fd")),
+    "sessions: processes": len(_pids),
+    "sessions: files": sum(len(names) for _, _, names in os.walk("/tmp")),
+}
+"""
+
+
 def _double(number: int) -> int:
     """Twice as much."""
     return 2 * number
@@ -147,6 +215,7 @@ ALLOWED = {
     "agent: KiB": 1024,
     "wardens: KiB": 64,
     "zygotes: KiB": 256,
+    "sessions: KiB": 16384,  # V8 collects when it has to
     "client: threads": 8,
     "processes of workers": 4,
     "agent: descriptors": 8,
@@ -172,6 +241,8 @@ def main(calls: int) -> int:
     for title, found in (
         (f"{calls:,} calls", soak(calls, report=True)),
         (f"{2 * calls:,} execs over 50 sessions", soak_sessions(2 * calls, 50)),
+        (f"{calls // 10:,} named sessions", soak_named(calls // 10)),
+        (f"{calls:,} calls of bash and Node", soak_commands(calls)),
     ):
         print(title)
         whole |= _show(found)

@@ -3,7 +3,10 @@
 #include "bindings/client.h"
 
 #include <cstring>
+#include <limits>
 #include <unordered_map>
+
+#include "bindings/gil.h"
 
 namespace hutch {
 namespace {
@@ -15,7 +18,7 @@ struct Pending {
   // Runs Python code, unless an earlier call of it has raised.
   template <class Work>
   void Run(const Work& work) {
-    const py::gil_scoped_acquire gil;
+    const WithGil gil;
     if (error) return;
     try {
       work();
@@ -26,7 +29,7 @@ struct Pending {
 };
 
 bool Interrupted(Pending& pending) {
-  const py::gil_scoped_acquire gil;
+  const WithGil gil;
   if (pending.error) return true;
   if (PyErr_CheckSignals() == 0) return false;
   pending.error = std::make_unique<py::error_already_set>();
@@ -43,7 +46,7 @@ Dialogue DialogueOf(Pending& pending, const py::object& dialogue) {
       const auto clock = std::make_shared<const StopClock*>(&stop_clock);
       const py::cpp_function stop([clock](bool begin) {
         if (*clock == nullptr) return;  // the message is answered
-        const py::gil_scoped_release no_gil;
+        const WithoutGil no_gil;
         (**clock)(begin);
       });
       const auto forget = std::shared_ptr<void>(nullptr, [&](void*) { *clock = nullptr; });
@@ -72,10 +75,12 @@ std::string GetText(const py::dict& from, const char* name) {
 
 void Read(const py::dict& from, const char* name, IndexSettings& index) {
   const auto d = Get<py::dict>(from, name);
-  index = {GetText(d, "index_url"),  GetText(d, "extra_index_urls"),
-           GetText(d, "http_proxy"), GetText(d, "https_proxy"),
-           GetText(d, "no_proxy"),   GetText(d, "ca_bundle"),
-           GetText(d, "find_links"), GetText(d, "netrc")};
+  index = {GetText(d, "index_url"),    GetText(d, "extra_index_urls"),
+           GetText(d, "http_proxy"),   GetText(d, "https_proxy"),
+           GetText(d, "no_proxy"),     GetText(d, "ca_bundle"),
+           GetText(d, "find_links"),   GetText(d, "netrc"),
+           GetText(d, "npm_sources"),  GetText(d, "npm_credentials"),
+           GetText(d, "npm_ca_bundle")};
 }
 
 void Read(const py::dict& from, const char* name, std::vector<MountSpec>& mounts) {
@@ -120,7 +125,7 @@ auto Wait(const std::shared_ptr<Client>& client, Pending& pending, const Work& w
   hooks.interrupted = [&] { return Interrupted(pending); };
   try {
     const auto run = [&] {
-      const py::gil_scoped_release no_gil;
+      const WithoutGil no_gil;
       return work(*client, hooks);
     };
     auto result = run();
@@ -176,7 +181,8 @@ const Sha256Digest& FunctionBlob::IdentityWith(const py::bytes& meta, uint64_t p
 }
 
 CallBytes::CallBytes(const py::bytes& meta, const py::object& function, const py::bytes& arguments,
-                     const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun)
+                     const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun,
+                     bool of_session)
     : owned{meta, function, arguments} {
   const auto& blob = function.cast<const FunctionBlob&>();
   request.begun = begun;
@@ -187,7 +193,8 @@ CallBytes::CallBytes(const py::bytes& meta, const py::object& function, const py
   request.policy = terms.policy;
   request.code = blob.code;
   request.network = terms.network;
-  request.identity = blob.IdentityWith(meta, terms.policy, terms.calls_of_cell != 0);
+  if (!of_session)
+    request.identity = blob.IdentityWith(meta, terms.policy, terms.calls_of_cell != 0);
   if (terms.calls_of_cell != 0) {
     request.calls_of_cell = terms.calls_of_cell;
     request.age_of_cell = std::chrono::duration_cast<Clock::duration>(
@@ -204,7 +211,7 @@ CallBytes::CallBytes(const py::bytes& meta, const py::object& function, const py
 }
 
 PyClient::PyClient(const std::string& socket, long uid) {
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   client_ = std::make_shared<Client>(socket, uid);
 }
 
@@ -213,7 +220,8 @@ std::shared_ptr<Client> PyClient::Live() const {
   return client_;
 }
 
-py::dict PyClient::Prepare(const py::dict& spec, uint64_t timeout_ms, const py::object& progress) {
+py::dict PyClient::Prepare(const py::dict& spec, uint64_t timeout_ms, const py::object& progress,
+                           bool no_pool) {
   hutch::Prepare prepare{0, timeout_ms, SpecFrom(spec)};
   prepare.limits.timeout_ms = Get<uint64_t>(spec, "timeout_ms");
   prepare.limits.cpu_ms = Get<uint64_t>(spec, "cpu_ms");
@@ -222,6 +230,7 @@ py::dict PyClient::Prepare(const py::dict& spec, uint64_t timeout_ms, const py::
   prepare.shared = Get<bool>(spec, "shared");
   prepare.hard_limits = Get<bool>(spec, "hard_limits");
   prepare.policy = Get<uint64_t>(spec, "policy");
+  prepare.no_pool = no_pool;
   Pending pending;
   const PoolReady done = Wait(Live(), pending, [&](Client& client, const CallHooks& hooks) {
     return client.PreparePool(
@@ -283,6 +292,20 @@ std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_
   return std::make_unique<PySession>(Live(), key, idle_ms, id);
 }
 
+struct PySession::Turns {
+  std::unique_ptr<CallBytes> bytes;
+  PyOutput output;
+  py::object told;  // the caller's dialogue
+  Pending pending{};
+  Dialogue dialogue{};
+};
+
+PySession::PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms,
+                     const std::string& id)
+    : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms, id)) {}
+
+PySession::~PySession() = default;
+
 CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                            const py::object& dialogue) {
   Pending pending;
@@ -300,26 +323,115 @@ CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const
 py::object PySession::Exchange(const py::bytes& answer) {
   const auto sent = answer.cast<std::string>();
   const std::optional<Question> asked = [&] {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return session_->Exchange(sent);
   }();
   if (!asked) return py::none();
   return py::make_tuple(py::bytes(asked->data), asked->body_size);
 }
 
+void PySession::Begin(std::unique_ptr<CallBytes> bytes, PyOutput output,
+                      const py::object& dialogue) {
+  auto turns = std::make_unique<Turns>(Turns{std::move(bytes), std::move(output), dialogue});
+  turns->dialogue = DialogueOf(turns->pending, turns->told);
+  if (turns->dialogue) turns->bytes->request.dialogue = &turns->dialogue;
+  Wait(client_, turns->pending, [&](Client&, CallHooks& hooks) {
+    SetOutput(hooks, turns->pending, turns->output);
+    session_->turns().Begin(turns->bytes->request, hooks);
+    return 0;
+  });
+  turns_ = std::move(turns);
+}
+
+py::object PySession::Turn() {
+  std::optional<Question> asked;
+  const bool over = [&] {
+    const WithoutGil no_gil;
+    return session_->turns().Turn(asked);
+  }();
+  if (over) return py::none();
+  if (asked) return py::make_tuple(py::bytes(asked->data), asked->body_size);
+  if (turns_->pending.error) session_->turns().Cancel();
+  return py::float_(Seconds(std::max(Clock::duration{}, session_->turns().next() - Clock::now())));
+}
+
+void PySession::Answer(const py::object& answer) {
+  std::optional<std::string> sent;
+  if (!answer.is_none()) sent = answer.cast<std::string>();
+  const WithoutGil no_gil;
+  session_->turns().Answer(sent);
+}
+
+int PySession::turn_fd() {
+  try {
+    return session_->turns().fd();
+  } catch (const Error& error) {
+    Raise(error);
+  }
+}
+
+CallRecord PySession::End() {
+  const std::unique_ptr<Turns> turns = std::move(turns_);
+  if (!turns) Raise(Error(Code::kWorkerFailed, "no call of the session is under way"));
+  return Wait(client_, turns->pending,
+              [&](Client&, CallHooks&) { return session_->turns().End(); });
+}
+
+double PySession::TimeLeft() const {
+  const Clock::duration left = session_->TimeLeft();
+  return left == Clock::duration::max() ? std::numeric_limits<double>::infinity() : Seconds(left);
+}
+
+bool PySession::HasEnded() {
+  const WithoutGil no_gil;
+  return session_->HasEnded();
+}
+
+bool PySession::IsUnsettled() {
+  const WithoutGil no_gil;
+  return session_->IsUnsettled();
+}
+
 void PySession::Settle() {
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   session_->Settle();
 }
 
 bool PySession::Restart() {
-  const py::gil_scoped_release no_gil;
+  const WithoutGil no_gil;
   return session_->Restart();
 }
 
+void PySession::TellCommand(uint64_t id, const std::string& ending, const std::string& limit,
+                            double run_sec, uint64_t policy) {
+  CallStats stats{.ending = Ending::kDied, .call_id = id, .policy = policy};
+  if (ending == "returned") stats.ending = Ending::kReturned;
+  if (ending == "raised") stats.ending = Ending::kRaised;
+  if (ending == "cancelled") stats.ending = Ending::kCancelled;
+  for (uint32_t known = kLimitTime; known <= kLimitDisk; ++known) {
+    if (ending == "limit" && limit == NameOfLimit(known)) stats.ending = EndingOfLimit(known);
+  }
+  stats.run_us = static_cast<uint64_t>(run_sec * 1e6);
+  const WithoutGil no_gil;
+  session_->TellCommand(stats);
+}
+
+std::optional<std::pair<CallResult, bool>> PySession::LastEnd(uint64_t since) {
+  const std::optional<Session::End> end = session_->LastEnd(since);
+  if (!end) return std::nullopt;
+  CallRecord record;
+  record.report = end->report;
+  record.worker = session_->worker();
+  record.begun = record.outcome.sent = record.outcome.ended = Clock::now();
+  return std::pair(MakeResult(std::move(record)), end->during_call);
+}
+
 void PySession::Close() {
-  const py::gil_scoped_release no_gil;
-  session_->Close();
+  {
+    const WithoutGil no_gil;
+    session_->Close();
+  }
+  turns_.reset();  // which may refer to this
 }
 
 uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py::object& function,
@@ -342,7 +454,7 @@ py::list PyClient::Next(double patience_sec) {
   if (!client) return list;
   std::vector<CallEvent> events;
   {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     events = client->in_flight().Next(
         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience_sec)));
   }
@@ -353,7 +465,7 @@ py::list PyClient::Next(double patience_sec) {
 CallResult PyClient::Conclude(OpenCall& open) {
   const std::shared_ptr<Client> client = background_ ? background_ : Live();
   CallRecord record = [&] {
-    const py::gil_scoped_release no_gil;
+    const WithoutGil no_gil;
     return client->Conclude(open);
   }();
   return MakeResult(std::move(record));
@@ -374,6 +486,16 @@ void PyClient::Abandon() {
 void PyClient::Close() {
   if (background_) background_->in_flight().Stop();
   client_.reset();
+}
+
+PyStopNotice::PyStopNotice(const std::string& socket, long uid) {
+  const WithoutGil no_gil;
+  notice_ = std::make_unique<StopNotice>(socket, uid);
+}
+
+py::object PyStopNotice::Read() {
+  const auto left = notice_->Read();
+  return left ? py::int_(left->count()) : py::object(py::none());
 }
 
 }  // namespace hutch

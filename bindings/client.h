@@ -11,13 +11,16 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "bindings/python.h"
 #include "bindings/result.h"
 #include "client/client.h"
+#include "client/stop_notice.h"
 #include "wire/sha256.h"
 #include "wire/thread_annotations.h"
 
@@ -75,12 +78,14 @@ struct FunctionBlob {
   mutable std::vector<Known> known_;
 };
 
-// Memory of `hutch.empty`. The arrays that start in one are found by address, under the GIL.
+// Memory of `hutch.empty`, or of a program that cells may execute. The arrays that start in one are
+// found by address, under the GIL.
 class SharedMemory {
  public:
-  explicit SharedMemory(size_t size) : size_(size) {
+  SharedMemory(size_t size, bool executable) : size_(size) {
     try {
       segment_ = std::make_shared<Segment>(size);
+      if (executable) segment_->MakeExecutable();
       data_ = segment_->Map();
     } catch (const Error& error) {
       Raise(error);
@@ -123,8 +128,10 @@ struct CallTerms {
 
 // A call's bytes, and the Python objects that own them.
 struct CallBytes {
+  // `of_session`: its cell is loaded for no call, so the request has no identity.
   CallBytes(const py::bytes& meta, const py::object& function, const py::bytes& arguments,
-            const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun);
+            const py::sequence& buffers, const CallTerms& terms, Clock::time_point begun,
+            bool of_session = false);
 
   CallRequest request;
   std::array<py::object, 3> owned;
@@ -138,24 +145,53 @@ using PyOutput = std::function<void(int stream, const py::bytes& text)>;
 class PySession {
  public:
   PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms,
-            const std::string& id)
-      : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms, id)) {}
+            const std::string& id);
+  ~PySession();
 
   // `dialogue(asks, data, body size, stop_clock) -> bytes or None`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                   const py::object& dialogue);
   // (data, body size) of what is asked next, or None: see Lease::Exchange().
   py::object Exchange(const py::bytes& answer);
+  // Call() in turns: see Session. `dialogue` does not get what is asked.
+  void Begin(std::unique_ptr<CallBytes> bytes, PyOutput output, const py::object& dialogue);
+  // The seconds until the next one though nothing came, (data, body size) of what is asked, or
+  // None: the call is over.
+  py::object Turn();
+  void Answer(const py::object& answer);  // bytes or None
+  void StopClock(bool stop) { session_->turns().StopClock(stop); }
+  void Cancel() { session_->turns().Cancel(); }
+  int turn_fd();
+  CallRecord End();
+  double TimeLeft() const;  // infinity: see Session
+  bool HasEnded();
+  bool IsUnsettled();
   void Settle();
   void Interrupt() { session_->Interrupt(); }
+  void TakeBackInterrupt() { session_->TakeBackInterrupt(); }
   bool Restart();
+  // Of its commands, on any thread: see Session.
+  bool SendCommand(const std::vector<int>& descriptors) {
+    return session_->SendCommand(descriptors);
+  }
+  void LookForCommands() { session_->LookForCommands(); }
+  void CountUse() { session_->CountUse(); }
+  // One that has run for so long. `ending`: as an Outcome has its status.
+  void TellCommand(uint64_t id, const std::string& ending, const std::string& limit, double run_sec,
+                   uint64_t policy);
+  // In place of a result of a call that its end has ended, and whether that was during a call;
+  // None: nobody knows how it ended.
+  std::optional<std::pair<CallResult, bool>> LastEnd(uint64_t since);
   void Close();
   // In a forked child: the session is the parent's.
-  void Abandon() { static_cast<void>(session_.release()); }
+  void Abandon() { [[maybe_unused]] const Session* parents = session_.release(); }
   const Session& session() const { return *session_; }
 
  private:
+  struct Turns;
+
   std::shared_ptr<Client> client_;
+  std::unique_ptr<Turns> turns_;  // outlives its use by the session
   std::unique_ptr<Session> session_;
 };
 
@@ -166,7 +202,8 @@ class PyClient {
   int pid() const { return Live()->pid(); }
   double pressure() const { return client_ ? client_->pressure() : 0; }
 
-  py::dict Prepare(const py::dict& spec, uint64_t timeout_ms, const py::object& progress);
+  py::dict Prepare(const py::dict& spec, uint64_t timeout_ms, const py::object& progress,
+                   bool no_pool);
   uint64_t Warm(const std::string& key, int64_t cells, uint64_t timeout_ms);
   CallRecord Call(const std::string& key, const CallRequest& request, const CancelToken* cancel,
                   const PyOutput& output);
@@ -195,6 +232,18 @@ class PyClient {
 
   std::shared_ptr<Client> client_;
   std::shared_ptr<Client> background_;  // while background calls may be in flight
+};
+
+class PyStopNotice {
+ public:
+  PyStopNotice(const std::string& socket, long uid);
+
+  int fd() const { return notice_->fd(); }
+  py::object Read();  // milliseconds, or None
+  void Close() { notice_->Close(); }
+
+ private:
+  std::unique_ptr<StopNotice> notice_;
 };
 
 // What Python's time.monotonic() said; 0: nothing.

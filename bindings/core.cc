@@ -8,9 +8,11 @@
 
 #include "bindings/beneath.h"
 #include "bindings/client.h"
+#include "bindings/commands.h"
 #include "bindings/decode.h"
 #include "bindings/fast_call.h"
 #include "bindings/result.h"
+#include "environments/node.h"
 #include "wire/egress_rules.h"
 #include "wire/paths.h"
 
@@ -89,7 +91,7 @@ void BindSent(py::module_& m) {
       .def_property_readonly("sha256", [](const FunctionBlob& f) { return Hex(f.digest); });
 
   py::class_<SharedMemory>(m, "SharedMemory", py::buffer_protocol())
-      .def(py::init<size_t>(), py::arg("size"))
+      .def(py::init<size_t, bool>(), py::arg("size"), py::arg("executable") = false)
       .def_buffer([](SharedMemory& s) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(s.data()),
                                static_cast<py::ssize_t>(s.size()), false);
@@ -158,17 +160,46 @@ void BindSession(py::module_& m) {
              const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
              const CancelToken* cancel, const py::object& output, double begun,
              const py::object& dialogue) {
-            CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun));
-            bytes.request.identity = {};  // its cell was loaded for no call
+            const CallBytes bytes(meta, function, arguments, buffers, terms, TimePoint(begun),
+                                  true);
             return MakeResult(s.Call(bytes.request, cancel, OutputTo(output), dialogue));
           },
           py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
           py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
           py::arg("begun") = 0.0, py::arg("dialogue") = py::none())
       .def("exchange", &PySession::Exchange)
+      .def(
+          "begin",
+          [](PySession& s, const py::bytes& meta, const py::object& function,
+             const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
+             const py::object& output, double begun, const py::object& dialogue) {
+            auto bytes = std::make_unique<CallBytes>(meta, function, arguments, buffers, terms,
+                                                     TimePoint(begun), true);
+            s.Begin(std::move(bytes), OutputTo(output), dialogue);
+          },
+          py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
+          py::arg("terms"), py::arg("output"), py::arg("begun"), py::arg("dialogue"))
+      .def("turn", &PySession::Turn)
+      .def("answer", &PySession::Answer)
+      .def("stop_clock", &PySession::StopClock, py::arg("stop"))
+      .def("cancel", &PySession::Cancel)
+      .def("end", [](PySession& s) { return MakeResult(s.End()); })
+      .def_property_readonly("turn_fd", &PySession::turn_fd)
+      .def_property_readonly("waits_at_end",
+                             [](const PySession& s) { return s.session().turns().waits_at_end(); })
+      .def_property_readonly("time_left", &PySession::TimeLeft)
+      .def_property_readonly("has_ended", &PySession::HasEnded)
+      .def_property_readonly("unsettled", &PySession::IsUnsettled)
       .def("settle", &PySession::Settle)
       .def("interrupt", &PySession::Interrupt)
+      .def("take_back_interrupt", &PySession::TakeBackInterrupt)
       .def("restart", &PySession::Restart)
+      .def("send_command", &PySession::SendCommand, py::arg("descriptors"))
+      .def("look_for_commands", &PySession::LookForCommands)
+      .def("count_use", &PySession::CountUse)
+      .def("tell_command", &PySession::TellCommand, py::arg("id"), py::arg("ending"),
+           py::arg("limit"), py::arg("run_sec"), py::arg("policy"))
+      .def("last_end", &PySession::LastEnd)
       .def("close", &PySession::Close)
       .def("abandon", &PySession::Abandon)
       .def_property_readonly("started", [](const PySession& s) { return s.session().started(); })
@@ -182,7 +213,7 @@ void BindSession(py::module_& m) {
 void BindCalls(py::class_<PyClient>& client) {
   client
       .def("prepare", &PyClient::Prepare, py::arg("spec"), py::arg("timeout_ms"),
-           py::arg("progress") = py::none())
+           py::arg("progress") = py::none(), py::arg("no_pool") = false)
       .def("warm", &PyClient::Warm, py::arg("key"), py::arg("cells"), py::arg("timeout_ms"))
       .def(
           "call",
@@ -227,7 +258,7 @@ void BindQuestions(py::class_<PyClient>& client) {
              return c.Ask("remove " + digest, 60'000) == "removed";
            })
       .def("stop_agent", [](PyClient& c, uint64_t drain_ms) {
-        c.Ask("stop " + std::to_string(drain_ms), 10'000);
+        c.Ask("stop " + std::to_string(drain_ms), drain_ms + 10'000);
       });
 }
 
@@ -242,6 +273,12 @@ void BindClient(py::module_& m) {
       .def("close", &PyClient::Close);
   BindCalls(client);
   BindQuestions(client);
+
+  py::class_<PyStopNotice>(m, "StopNotice")
+      .def(py::init<std::string, long>(), py::arg("socket"), py::arg("connect_uid") = -1)
+      .def("fileno", &PyStopNotice::fd)
+      .def("read", &PyStopNotice::Read)
+      .def("close", &PyStopNotice::Close);
 }
 
 // The rules of allow_network, the places of an agent, and files of the host.
@@ -260,12 +297,15 @@ void BindHost(py::module_& m) {
 PYBIND11_MODULE(_core, m) {
   using namespace hutch;
   m.attr("VERSION") = kHutchVersion;
+  m.attr("NODE_PACKAGE") = kNodePackage;
+  m.attr("NODE_SHOWN") = kNodeShown;
   m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
   BindErrors(m);
   BindSent(m);
   BindTerms(m);
   BindResult(m);
   BindSession(m);
+  BindCommands(m);
   BindClient(m);
   BindHost(m);
   BindDecode(m);

@@ -95,7 +95,7 @@ inline constexpr uint64_t kSpareComparisons = 2048;
 inline constexpr size_t kSmallSet = 16;      // items of a frozenset that is compared at once
 inline constexpr size_t kLongIntBytes = 64;  // from here on to write an int in decimal takes long
 inline constexpr size_t kMaxRangeBits = 8192;
-inline constexpr size_t kMaxBigIntBytes = 131072;
+inline constexpr size_t kMaxBigIntBytes = 1 << 20;
 inline constexpr size_t kBufferAlignment = 64;
 
 // Builds the payload of `size` bytes at `data`, which is the start of `owner`'s buffer. Arrays

@@ -2,6 +2,7 @@
 
 #include "bindings/result.h"
 
+#include <algorithm>
 #include <csignal>
 #include <string_view>
 
@@ -43,10 +44,38 @@ py::object New(const py::object& type) {
   return py::reinterpret_steal<py::object>(object);
 }
 
-void Set(const py::object& object, const char* name, const py::handle& value) {
-  const auto interned = py::reinterpret_steal<py::object>(PyUnicode_InternFromString(name));
-  if (PyObject_SetAttr(object.ptr(), interned.ptr(), value.ptr()) != 0)
-    throw py::error_already_set();
+template <size_t size>
+struct Name {
+  constexpr Name(const char (&name)[size]) { std::copy_n(name, size, text); }
+  char text[size];
+};
+
+// The object of each name is made once, and never released.
+template <Name name>
+void Set(const py::object& object, const py::handle& value) {
+  static PyObject* const kInterned = PyUnicode_InternFromString(name.text);
+  if (PyObject_SetAttr(object.ptr(), kInterned, value.ptr()) != 0) throw py::error_already_set();
+}
+
+struct Used {
+  double wall_sec = 0, cpu_sec = 0;
+  uint64_t peak_kb = 0, memory_limit_kb = 0, pids_peak = 0;
+  const char* source = "";
+};
+
+Used UsedBy(const CallRecord& record) {
+  if (FromWarden(record)) {
+    const CellReport& report = *record.report;  // peak_kb 0: it ended before it was measured
+    return {Seconds(record.run()), static_cast<double>(report.cpu_us) / 1e6,
+            report.peak_kb,        report.memory_limit_kb,
+            report.pids_peak,      "warden"};
+  }
+  const CallUsage& reported = record.outcome.usage;
+  const bool replied = reported.wall_us != 0;
+  return {.wall_sec = replied ? static_cast<double>(reported.wall_us) / 1e6 : Seconds(record.run()),
+          .cpu_sec = static_cast<double>(reported.cpu_us) / 1e6,
+          .peak_kb = reported.peak_kb,
+          .source = "cell"};
 }
 
 py::str Decoded(const std::string& text) {
@@ -84,29 +113,16 @@ py::object& CoreError() {
 }
 
 py::dict UsageOf(const CallResult& result) {
-  const CallRecord& record = result.record;
-  const CallUsage& reported = record.outcome.usage;
-  const bool measured = FromWarden(record);
+  const Used used = UsedBy(result.record);
   py::dict usage;
-  if (measured) {
-    usage["wall_sec"] = Seconds(record.run());
-    usage["cpu_sec"] = static_cast<double>(record.report->cpu_us) / 1e6;
-    usage["peak_memory_bytes"] =
-        record.report->peak_kb * 1024;  // 0: it ended before it was measured
-    usage["memory_limit_bytes"] = record.report->memory_limit_kb * 1024;
-    usage["pids_peak"] = record.report->pids_peak;
-  } else {
-    const bool replied = reported.wall_us != 0;
-    usage["wall_sec"] =
-        replied ? static_cast<double>(reported.wall_us) / 1e6 : Seconds(record.run());
-    usage["cpu_sec"] = static_cast<double>(reported.cpu_us) / 1e6;
-    usage["peak_memory_bytes"] = reported.peak_kb * 1024;
-    usage["memory_limit_bytes"] = 0;
-    usage["pids_peak"] = 0;
-  }
-  usage["minor_faults"] = reported.minor_faults;
-  usage["waited_sec"] = Seconds(record.queue);
-  usage["source"] = measured ? "warden" : "cell";
+  usage["wall_sec"] = used.wall_sec;
+  usage["cpu_sec"] = used.cpu_sec;
+  usage["peak_memory_bytes"] = used.peak_kb * 1024;
+  usage["memory_limit_bytes"] = used.memory_limit_kb * 1024;
+  usage["pids_peak"] = used.pids_peak;
+  usage["minor_faults"] = result.outcome().usage.minor_faults;
+  usage["waited_sec"] = Seconds(result.record.queue);
+  usage["source"] = used.source;
   return usage;
 }
 
@@ -121,42 +137,43 @@ py::list NetworkOf(const CallResult& result) {
 
 py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
                      const py::object& usage_type, const py::object& enforcement) {
-  const py::dict used = UsageOf(result);
+  const Used used = UsedBy(result.record);
   const py::object usage = New(usage_type);
-  Set(usage, "wall_sec", used["wall_sec"]);
-  Set(usage, "cpu_sec", used["cpu_sec"]);
-  Set(usage, "peak_memory_bytes", used["peak_memory_bytes"]);
-  Set(usage, "waited_sec", used["waited_sec"]);
-  Set(usage, "enforcement", enforcement);
-  Set(usage, "source", used["source"]);
-  Set(usage, "suggested", py::dict());
-  Set(usage, "background_cpu_sec", py::float_(Seconds(result.record.background)));
+  Set<"wall_sec">(usage, py::float_(used.wall_sec));
+  Set<"cpu_sec">(usage, py::float_(used.cpu_sec));
+  Set<"peak_memory_bytes">(usage, py::int_(used.peak_kb * 1024));
+  Set<"waited_sec">(usage, py::float_(Seconds(result.record.queue)));
+  Set<"enforcement">(usage, enforcement);
+  Set<"source">(usage, py::str(used.source));
+  Set<"suggested">(usage, py::dict());
+  Set<"background_cpu_sec">(usage, py::float_(Seconds(result.record.background)));
   const py::object outcome = New(outcome_type);
   const std::string_view status = result.status;
   const std::string_view limit = result.limit;
   const Output& output = result.outcome().output;
   const py::none none;
-  Set(outcome, "status", py::str(status == "unencodable" ? "raised" : status));
-  Set(outcome, "value", none);
-  Set(outcome, "error", none);
-  Set(outcome, "limit", limit.empty() ? py::object(none) : py::str(limit));
-  Set(outcome, "signal", result.signal);
-  Set(outcome, "exit_code", result.exit_code);
-  Set(outcome, "usage", usage);
-  Set(outcome, "timings", TimingsOf(result));
-  Set(outcome, "network", py::list());
-  Set(outcome, "stdout", Decoded(output.text(0)));
-  Set(outcome, "stderr", Decoded(output.text(1)));
-  Set(outcome, "stdout_size", py::int_(output.size(0)));
-  Set(outcome, "stderr_size", py::int_(output.size(1)));
-  Set(outcome, "stdout_truncated", py::bool_(output.truncated(0)));
-  Set(outcome, "stderr_truncated", py::bool_(output.truncated(1)));
-  Set(outcome, "display", py::list());
-  Set(outcome, "call_id", py::str(result.CallId()));
-  Set(outcome, "worker_id", py::str(result.record.worker));
-  Set(outcome, "may_have_run", py::bool_(true));
-  Set(outcome, "restarted", py::bool_(false));
-  Set(outcome, "_failure", none);
+  Set<"status">(outcome, py::str(status == "unencodable" ? "raised" : status));
+  Set<"value">(outcome, none);
+  Set<"error">(outcome, none);
+  Set<"limit">(outcome, limit.empty() ? py::object(none) : py::str(limit));
+  Set<"signal">(outcome, result.signal);
+  Set<"exit_code">(outcome, result.exit_code);
+  Set<"usage">(outcome, usage);
+  Set<"timings">(outcome, TimingsOf(result));
+  Set<"network">(outcome, py::list());
+  Set<"stdout">(outcome, Decoded(output.text(0)));
+  Set<"stderr">(outcome, Decoded(output.text(1)));
+  Set<"stdout_size">(outcome, py::int_(output.size(0)));
+  Set<"stderr_size">(outcome, py::int_(output.size(1)));
+  Set<"stdout_truncated">(outcome, py::bool_(output.truncated(0)));
+  Set<"stderr_truncated">(outcome, py::bool_(output.truncated(1)));
+  Set<"display">(outcome, py::list());
+  Set<"call_id">(outcome, py::str(result.CallId()));
+  Set<"worker_id">(outcome, py::str(result.record.worker));
+  Set<"may_have_run">(outcome, py::bool_(true));
+  Set<"restarted">(outcome, py::bool_(false));
+  Set<"rolled_back">(outcome, py::bool_(false));
+  Set<"_failure">(outcome, none);
   return outcome;
 }
 

@@ -92,7 +92,7 @@ class Refuses:
         raise ZeroDivisionError("in reduce")
 
 
-def test_what_an_arguments_own_reduce_raises_is_told() -> None:
+def test_what_an_arguments_own_reduce_raises_is_reported() -> None:
     with pytest.raises(hutch.SerializationError, match="in reduce"):
         pickle_arguments(target, (Refuses(),), {})
 

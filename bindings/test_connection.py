@@ -32,7 +32,7 @@ class Agent:
         self.prepares: list[_core.Error] = []
         self.calls: list[_core.Error] = []
 
-    def prepare(self, spec: Any, timeout_ms: int, progress: Any) -> dict[str, Any]:
+    def prepare(self, spec: Any, timeout_ms: int, progress: Any, no_pool: bool) -> dict[str, Any]:
         self.log.append("prepare")
         if self.prepares:
             raise self.prepares.pop(0)
@@ -118,7 +118,7 @@ def test_busy_is_not_repeated(agent: Agent) -> None:
     assert agent.log.count("call") == 1
 
 
-def test_an_install_failure_is_told_and_not_repeated(agent: Agent) -> None:
+def test_an_install_failure_is_reported_and_not_repeated(agent: Agent) -> None:
     agent.prepares = [error("install_failed")]
     with pytest.raises(hutch.DependencyInstallError):
         call()

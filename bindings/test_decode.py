@@ -33,6 +33,7 @@ import pytest
 
 from hutch import _core
 from hutch._results import types as _types
+from hutch._results.validating import validation
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "images" / "worker"))
 import encode
@@ -365,7 +366,7 @@ def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: 
     class Unfinished:
         hook: ImportString = None  # type: ignore[valid-type]
 
-    assert "not defined" in _types.validation(Unfinished).refusal
+    assert "not defined" in validation(Unfinished).refusal
 
     class Root(pydantic.RootModel[list[ImportString]]):
         pass
@@ -385,7 +386,7 @@ def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: 
         (Root, "Root.root"),
         (OnDisk, "OnDisk.path"),
     ]:
-        assert _types.validation(kind).acting.endswith(field_name), kind
+        assert validation(kind).acting.endswith(field_name), kind
     sys.modules.pop("antigravity", None)
     types = _types.named_types(Inner | Settings | OnDisk | Plain)
     given = mark(0x24, _types.wire_name(Inner), {"hooks": ["antigravity:fly"]}, ["hooks"])
@@ -445,7 +446,7 @@ def test_an_extra_field_is_no_argument_of_a_models_own_init() -> None:
     assert round_trip(honest, types) == honest
 
 
-def test_a_model_of_a_million_wrong_items_is_told_in_a_line() -> None:
+def test_a_model_of_a_million_wrong_items_is_reported_in_a_line() -> None:
     pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
 
     from pydantic import StringConstraints
@@ -629,10 +630,10 @@ def test_a_model_of_dicts_that_pydantic_would_try_over_and_over_is_refused() -> 
     Holder = spaces["Holder"]
     Holder.model_rebuild(_types_namespace=spaces)
     assert issubclass(Holder, pydantic.BaseModel)
-    seen = _types.validation(Holder)
+    seen = validation(Holder)
     assert seen.branches == 2
     for kind in ("Everything", "Tree", "Box"):
-        assert _types.validation(getattr(_models(), kind)).branches == 1
+        assert validation(getattr(_models(), kind)).branches == 1
 
     def nested(depth: int) -> Any:
         value = None
@@ -679,7 +680,7 @@ class _Dict(dict):  # type: ignore[type-arg]
         (object(), "object", "plain data"),
         (_Dict(), f"{__name__}._Dict", "dict("),
         (len, "builtin_function_or_method", "code does not travel"),
-        (1 << (1 << 20), "int", "bits"),
+        (1 << (1 << 23), "int", "bits"),
         (Decimal("1e999999999"), "decimal.Decimal", "exponent"),
     ],
     ids=lambda v: "" if not isinstance(v, str) else v[:20],
@@ -738,7 +739,7 @@ def test_depth_has_one_limit_for_both_ends() -> None:
         encode.encode(nested(list, 100_000), 1 << 20)
 
 
-def test_a_result_beyond_the_limit_is_told_by_size_and_early() -> None:
+def test_a_result_beyond_the_limit_is_reported_by_size_and_early() -> None:
     for value in (
         b"x" * 300_000,
         "x" * 300_000,
@@ -1206,6 +1207,15 @@ def test_honest_keys_of_many_kinds_are_taken() -> None:
 def test_a_whole_million_of_keys_is_taken_where_the_limit_lets_it() -> None:
     whole, body_size = payload(dict.fromkeys(range(1000001), 0))
     assert len(_core.decode(whole, body_size, {}, 64 << 20)) == 1_000_001
+
+
+def test_an_int_of_eight_million_bits_comes_back() -> None:
+    for honest in ((1 << 8_388_607) - 1, 1 - (1 << 8_388_607)):
+        assert round_trip(honest) == honest
+    with pytest.raises(encode.Unencodable, match="8,388,607 bits"):
+        encode.encode(1 << 8_388_607, 1 << 30)
+    body = b"\xc9" + struct.pack(">I", (1 << 20) + 1) + b"\x03" + bytes((1 << 20) + 1)
+    assert "too large" in refused(body)
 
 
 def test_numbers_whose_arithmetic_is_quadratic_are_bounded() -> None:

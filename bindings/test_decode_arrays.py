@@ -94,7 +94,7 @@ def test_a_large_array_refers_to_a_writable_payload_and_copies_a_readonly_one() 
     whole, body_size = payload([array, array])
     first, second = _core.decode(whole, body_size, {})
     assert np.shares_memory(first, np.frombuffer(whole, np.uint8))
-    first[0] = 77  # private: its twin and the sender's are not touched
+    first[0] = 77  # private: its copy and the sender's are not touched
     assert second[0] == 0 and array[0] == 0
     assert first.ctypes.data % 16 == 0
     frozen = _core.decode(bytes(whole), body_size, {})[1]

@@ -14,7 +14,7 @@ import pytest
 
 from hutch import _core
 from hutch._carry import arguments
-from hutch._results import types
+from hutch._results import checking
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from test_decode_arrays import encode, mark, payload, refused, round_trip
@@ -83,7 +83,7 @@ def test_a_large_tensor_refers_to_a_writable_payload_and_copies_a_readonly_one()
     start = torch.frombuffer(whole, dtype=torch.uint8).data_ptr()
     first, second = _core.decode(whole, body_size, {})
     assert start < first.data_ptr() < start + len(whole) and first.data_ptr() % 16 == 0
-    first[0] = 77  # private: its twin and the sender's are not touched
+    first[0] = 77  # private: its copy and the sender's are not touched
     assert second[0] == 0 and tensor[0] == 0
     frozen = bytes(whole)
     _core.decode(frozen, body_size, {})[0][0] = 5
@@ -251,13 +251,13 @@ def test_a_view_is_an_argument_as_its_values(name: str) -> None:
 @needs_torch
 def test_annotations_that_name_tensors_are_met_by_them() -> None:
     tensor = torch.zeros(2)
-    types.check(tensor, torch.Tensor)
-    types.check({"a": [tensor]}, dict[str, list[torch.Tensor]])
-    types.check(tensor, torch.nn.Parameter)  # as which it cannot arrive
+    checking.check(tensor, torch.Tensor)
+    checking.check({"a": [tensor]}, dict[str, list[torch.Tensor]])
+    checking.check(tensor, torch.nn.Parameter)  # as which it cannot arrive
     for hint in (torch.nn.Linear, torch.Size, torch.dtype):
-        with pytest.raises(types.AnnotationMismatch):
-            types.check(tensor, hint)
-    with pytest.raises(types.AnnotationMismatch):
-        types.check(1, torch.Tensor)
-    with pytest.raises(types.AnnotationMismatch):
-        types.check(1, torch.nn.Parameter)
+        with pytest.raises(checking.AnnotationMismatch):
+            checking.check(tensor, hint)
+    with pytest.raises(checking.AnnotationMismatch):
+        checking.check(1, torch.Tensor)
+    with pytest.raises(checking.AnnotationMismatch):
+        checking.check(1, torch.nn.Parameter)

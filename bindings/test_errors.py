@@ -131,8 +131,7 @@ def test_an_execution_error_is_the_same_after_a_pickle() -> None:
         "raised", error=ErrorInfo("KeyError", "'k'", "Traceback", bases=("KeyError",))
     )
     assert outcome.error is not None
-    error = execution_error(outcome.error)
-    outcome.fail(error)
+    error: Any = outcome.fail(execution_error(outcome.error)).exception()
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, KeyError) and again.error == error.error
     assert isinstance(again.__cause__, hutch.RemoteTraceback)

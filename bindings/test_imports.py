@@ -24,6 +24,7 @@ LAYERS = (
     "_carry",
     "_calls",
     "top",
+    "_remote",
     "evals",
     "serve",
     "cli",
@@ -31,13 +32,31 @@ LAYERS = (
 BASICS = (
     "_callers",
     "_cancelled",
+    "_choices",
+    "_distributions",
     "_errors",
     "_explain",
     "_faults",
+    "_hints",
+    "_not_python",
+    "_not_yet",
     "_outcome",
     "_text",
     "_tool_results",
+    "_given_schema",
+    "_key_values",
+    "_saved_states",
+    "_session_hold",
+    "_storage",
+    "_storage_directory",
+    "_storage_fsspec",
+    "_storage_of",
+    "_storage_sqlite",
+    "_strict_json",
+    "_tool_stubs",
+    "_tool_types",
     "_tools",
+    "_uncaught",
 )
 
 
@@ -96,7 +115,16 @@ def test_layers_import_from_those_before_them() -> None:
     assert {layer(name) for name in graph()} == set(LAYERS)
 
 
-def test_a_room_loads_nothing_by_itself() -> None:
+def test_the_page_for_contributors_names_every_module_that_has_no_folder() -> None:
+    page = (PACKAGE.parents[1] / "docs" / "architecture.md").read_text()
+    names = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    worker = PACKAGE.parents[1] / "images" / "worker"
+    files = {path.name for path in worker.glob("*.py") if not path.name.startswith("test_")}
+    names |= files - {"conftest.py", "driver.py", "seccomp.py"}
+    assert not [name for name in sorted(names) if f"`{name}`" not in page]
+
+
+def test_a_layer_loads_nothing_by_itself() -> None:
     for name in LAYERS:
         if name.startswith("_"):
             assert not list(imports((PACKAGE / name / "__init__.py").read_text()))

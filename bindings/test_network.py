@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,22 @@ def test_an_entry_that_is_no_host_is_refused_by_an_error_that_names_it(entry: st
         allowed(["fine.example", entry])
     assert repr(entry)[:20] in str(caught.value)
     assert "host:port" in str(caught.value)
+
+
+def test_the_forms_that_an_error_names_are_those_of_the_page_and_are_taken() -> None:
+    with pytest.raises(ValueError) as caught:
+        allowed("a b")
+    said = str(caught.value).rpartition("give ")[2].removesuffix(", or *").split(", ")
+    named = {text.rpartition(" ")[2] for text in said} | {"*"}
+    assert {"host", "host:port", "*.host", "*.host:port", "10.1.0.0/16"} < named
+    page = (Path(__file__).parents[1] / "docs" / "network.md").read_text()
+    table = page[page.index("| entry | opens |") :].partition("\n\n")[0]
+    shown = re.findall(r'`"([^"]+)"`', table)
+    for entry in [*shown, *(form.replace("port", "443") for form in named)]:
+        assert allowed(entry), entry
+    hosts = (re.sub(r"[a-z]+(\.[a-z]+)+", "host", entry) for entry in shown)
+    shapes = {re.sub(r"(?<=host):\d+$", ":port", text) for text in hosts}
+    assert named <= shapes
 
 
 def test_what_is_no_text_is_a_type_error() -> None:

@@ -50,7 +50,7 @@ def test_none_means_unlimited_where_that_can_be() -> None:
             NORMAL.changed({name: None})
 
 
-def test_infinity_is_told_how_to_say_it() -> None:
+def test_infinity_is_refused_with_the_way_to_say_it() -> None:
     with pytest.raises(ValueError, match="timeout_sec=None"):
         NORMAL.changed({"timeout_sec": math.inf})
 

@@ -7,9 +7,11 @@ import ast
 import dataclasses
 import decimal
 import fractions
+import gc
 import json
 import pickle
 import re
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import pytest
 
 import hutch
 from hutch._calls import outcomes
+from hutch._calls.outcomes import note_fault
 from hutch._connect import launcher
 from hutch._outcome import ErrorInfo, Outcome, Usage
 
@@ -68,6 +71,49 @@ def test_an_outcome_is_equal_after_a_pickle() -> None:
     again = pickle.loads(pickle.dumps(outcome))
     assert again == outcome
     assert again.exception().outcome is again
+
+
+class Large:
+    pass
+
+
+def test_an_outcome_and_its_error_are_freed_without_the_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        outcome: Outcome[Any] = Outcome("raised", Large())
+        value = weakref.ref(outcome.value)
+        refused = hutch.NetworkDenied("refused")
+        refused.__cause__ = outcome.fail(hutch.SandboxDied("gone", signal=9)).exception()
+        outcome.fail(refused)
+        with pytest.raises(hutch.NetworkDenied) as caught:
+            outcome.unwrap()
+        error = caught.value
+        assert error.outcome is outcome
+        assert isinstance(error.__cause__, hutch.SandboxDied) and error.__cause__.signal == 9
+        assert error.__cause__.outcome is outcome
+        del caught, refused, error
+        assert value() is not None
+        del outcome
+        assert value() is None
+    finally:
+        gc.enable()
+
+
+def test_a_fault_and_its_outcome_are_freed_without_the_collector() -> None:
+    gc.disable()
+    try:
+        error = hutch.SandboxBusy("busy")
+        note_fault(error, 0.0, 0.0, None)
+        assert error.outcome is not None and error.outcome.status == "fault"
+        again = error.outcome.exception()
+        assert type(again) is hutch.SandboxBusy and again.outcome is error.outcome
+        error.outcome.value = Large()
+        value = weakref.ref(error.outcome.value)
+        del error, again
+        assert value() is None
+    finally:
+        gc.enable()
 
 
 def test_whether_it_is_safe_to_retry_follows_from_whether_it_may_have_run() -> None:
@@ -144,9 +190,9 @@ def test_hints(kind: str, message: str, says: str) -> None:
 
 
 def test_hints_know_every_directory_that_the_worker_calls_scratch() -> None:
-    from hutch._explain import _is_elsewhere
+    from hutch._hints import _is_elsewhere
 
-    worker = Path(launcher.RUNTIME, "worker", "call.py").read_text()
+    worker = Path(launcher.RUNTIME, "worker", "failures.py").read_text()
     told = re.search(r"^SCRATCH = (\(.*?\))", worker, re.M)
     assert told is not None
     directories = ast.literal_eval(told[1])
@@ -252,7 +298,7 @@ def test_a_small_value_is_shown_as_it_is(value: Any) -> None:
     assert f"value={repr(value)[:60]}" in repr(Outcome("returned", value))
 
 
-def test_what_a_cell_says_of_an_error_is_capped_and_told() -> None:
+def test_what_a_cell_says_of_an_error_is_capped_and_reported() -> None:
     told = {
         "type": "E" * 10**6,
         "message": "\x1b" * 40_000_000,

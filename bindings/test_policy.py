@@ -98,7 +98,9 @@ def test_a_bad_limit_is_refused_and_named(name: str, bad: Any) -> None:
         ("hard_limit", "'hard_limits'"),
     ],
 )
-def test_an_unknown_field_is_told_what_was_meant(given: str, meant: str, tmp_path: Path) -> None:
+def test_an_unknown_field_is_refused_with_what_was_meant(
+    given: str, meant: str, tmp_path: Path
+) -> None:
     with pytest.raises(TypeError, match=f"unknown field '{given}'; did you mean {meant}"):
         Policy(**{given: 5})  # type: ignore[misc]
     path = tmp_path / "policy.toml"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import hutch
-from hutch._explain import NO_PROJECTS
+from hutch._distributions import NO_PROJECTS
 from hutch._options.lock import is_pylock, of_lines
 from hutch._options.requirements import (
     _blocks,

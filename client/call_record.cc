@@ -61,7 +61,7 @@ CallRecord RecordOf(const HeldLease& held, const CallRequest& request, Clock::ti
 
 void SetBroken(CallRecord& record, const HeldLease& held, const Error& error) {
   record.outcome.status = CallStatus::kBroken;
-  record.outcome.sent = held.lease.sent();
+  record.outcome.sent = held.lease.clock().sent();
   record.outcome.ended = Clock::now();
   record.outcome.detail = error.what();
 }

@@ -23,7 +23,8 @@ void Client::OnMessage(uint64_t request, ReceivedMessage received) {
     users_.OnGone(report->lease);
     return reports_.Add(*report);
   }
-  if (const auto* ended = std::get_if<UserEnded>(&received.message)) return users_.OnEnded(*ended);
+  if (const auto* ended = std::get_if<UserEnded>(&received.message))
+    return users_.OnEnded(*ended, std::move(received.descriptors));
   if (const auto* ready = std::get_if<UserReady>(&received.message)) return users_.OnReady(*ready);
   if (const auto* background = std::get_if<BackgroundCpu>(&received.message))
     return users_.OnBackground(*background);
@@ -95,7 +96,7 @@ HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
     held->worker_start = worker_start += held->worker_start;
     if (leases_.Send(*held, request)) return std::move(*held);
   }
-  throw HeldLeases::CellsEnd();
+  throw CellsEnd();
 }
 
 CallRecord Client::Call(const std::string& key, const CallRequest& request,
@@ -108,14 +109,14 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   CallRecord record = RecordOf(held, request, begun);
   if (!request.shared()) leases_.WhileCallRuns(key, request.identity);
   try {
-    record.outcome = held.lease.Await(
-        request, hooks, [&] { leases_.TellStarted(held, request); },
+    record.outcome = hutch::Await(
+        held.lease, request, hooks, [&] { leases_.TellStarted(held, request); },
         [&](bool hung_up) { return reports_.IsLost(lease, hung_up); });
   } catch (const Error& error) {
     // What the cell does wrong is its call's failure, and no other call's on this connection.
     if (error.code() == Code::kProtocol) {
       SetBroken(record, held, error);
-      return leases_.Conclude(key, lease, std::move(record), held.lease.TakeLoans(),
+      return leases_.Conclude(key, lease, std::move(record), held.lease.lending().TakeAll(),
                               request.network);
     }
     leases_.GiveUp(lease, Ending::kFault);
@@ -128,15 +129,15 @@ CallRecord Client::Call(const std::string& key, const CallRequest& request,
   if (leases_.Keep(key, request, held, record.outcome)) return record;
   // Not after a call that did not return: loading its function may be what took so long.
   const bool load_again = !request.shared() && IsSimple(record.outcome);
-  record = leases_.Conclude(key, lease, std::move(record), held.lease.TakeLoans(), request.network,
-                            load_again ? &request : nullptr);
+  record = leases_.Conclude(key, lease, std::move(record), held.lease.lending().TakeAll(),
+                            request.network, load_again ? &request : nullptr);
   leases_.DeferClose(std::move(held));
   return record;
 }
 
 CallRecord Client::Conclude(OpenCall& open) {
   return leases_.Conclude(open.key, open.held.lease.id(), std::move(open.record),
-                          open.held.lease.TakeLoans(), open.network);
+                          open.held.lease.lending().TakeAll(), open.network);
 }
 
 }  // namespace hutch

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -24,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/stop_notice.h"
 #include "wire/channel.h"
 #include "wire/memfd.h"
 #include "wire/paths.h"
@@ -36,7 +38,8 @@ constexpr char kKey[] = "pool";
 // The other side of one lease: a cell that answers "reply <its lease>" to a call, or does something
 // else.
 struct FakeCell {
-  enum class Way { kReplies, kRepliesLate, kDiesBefore, kDiesDuring };
+  // kShuts, kFills: once it has replied it is deaf, as code may leave the socket of its calls.
+  enum class Way { kReplies, kRepliesLate, kDiesBefore, kDiesDuring, kDiesAfter, kShuts, kFills };
   Fd socket;
   Way way = Way::kReplies;
   std::thread thread;
@@ -87,13 +90,30 @@ class FakeAgent {
       theirs.reset();
     } else {
       FakeCell cell;
-      cell.thread = std::thread([socket = std::move(theirs), out = std::move(out_write), way,
-                                 lease]() mutable { Serve(socket, out, way, lease); });
+      cell.thread = std::thread(
+          [this, socket = std::move(theirs), out = std::move(out_write), way, lease,
+           clients = way == FakeCell::Way::kFills ? Fd(::dup(ours.get())) : Fd()]() mutable {
+            Serve(socket, out, way, lease);
+            StayDeaf(socket, clients, way);
+          });
       cells_.push_back(std::move(cell));
     }
     const std::string name = worker.empty() ? "worker-" + std::to_string(lease) : worker;
     Send(Leased{request, lease, slot, name, 5'000'000, 1'000'000}, descriptors);
     return lease;
+  }
+  // The user process of a kept cell has ended, and there is another one.
+  void Renew(uint64_t lease, FakeCell::Way way = FakeCell::Way::kReplies) {
+    auto [ours, theirs] = MakeSocketPair();
+    auto [out_read, out_write] = MakePipe();
+    FakeCell cell;
+    cell.thread = std::thread([socket = std::move(theirs), out = std::move(out_write),
+                               kept = std::move(out_read), way,
+                               lease]() mutable { Serve(socket, out, way, lease); });
+    cells_.push_back(std::move(cell));
+    const int descriptor = ours.get();
+    Send(UserEnded{lease, CellReport{.signal = 9, .memory_limit_kb = 1}}, {&descriptor, 1});
+    Send(UserReady{lease});
   }
   void Mark(uint64_t lease, LeaseMark mark) {
     std::atomic_ref<uint32_t>(table_[lease % kLeaseTableSlots]).store(MarkOf(lease, mark));
@@ -114,6 +134,7 @@ class FakeAgent {
   std::atomic<int> unused = 0;
   std::atomic<int> done = 0;
   std::atomic<int> forgotten = 0;
+  std::atomic<bool> deaf = false;            // a cell is, or has ended
   std::array<std::atomic<int>, 13> ended{};  // calls by their Ending
 
  private:
@@ -144,7 +165,21 @@ class FakeAgent {
                              {&usage, sizeof usage},
                              {const_cast<char*>(body.data()), body.size()}};
       SendDatagram(socket.get(), parts);
+      if (way == FakeCell::Way::kShuts || way == FakeCell::Way::kFills ||
+          way == FakeCell::Way::kDiesAfter)
+        return;
     }
+  }
+  void StayDeaf(const Fd& socket, Fd& clients, FakeCell::Way way) {
+    const iovec part{&way, sizeof way};
+    if (way == FakeCell::Way::kShuts) ::shutdown(socket.get(), SHUT_RD);
+    while (way == FakeCell::Way::kFills &&
+           SendDatagram(clients.get(), {&part, 1}) == SendStatus::kSent) {
+    }
+    clients.reset();
+    deaf = true;
+    while ((way == FakeCell::Way::kShuts || way == FakeCell::Way::kFills) && !stop_)
+      std::this_thread::yield();
   }
   void Run() {
     while (!stop_) {
@@ -251,6 +286,38 @@ TEST_F(ClientTest, SaysThatTheAgentSpeaksAnotherVersion) {
   EXPECT_EQ(error.hint(), "hint");
 }
 
+// What a notice reads next.
+std::optional<std::chrono::milliseconds> NextOf(StopNotice& notice) {
+  pollfd polled{notice.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&polled, 1, 60'000), 1);
+  return notice.Read();
+}
+
+TEST_F(ClientTest, IsInformedOnceThatTheAgentStops) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    const auto* ask = std::get_if<Ask>(&message);
+    if (ask == nullptr || ask->what != "await stop") return;
+    self.Send(Answer{ask->request, "4990"});
+    self.HangUp();
+  });
+  StopNotice notice(agent.path(), -1);
+  EXPECT_EQ(NextOf(notice), std::chrono::milliseconds(4990))
+      << "also where the agent is gone by then";
+  EXPECT_EQ(ErrorOf([&] { NextOf(notice); }).code(), Code::kUnavailable);
+}
+
+TEST_F(ClientTest, AnAgentThatDoesNotInformOfItsStopIsNotTakenForOneThatStops) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    const auto* ask = std::get_if<Ask>(&message);
+    if (ask != nullptr) self.Send(Failed{ask->request, 0, "what?", "", false});
+  });
+  StopNotice notice(agent.path(), -1);
+  EXPECT_EQ(NextOf(notice), std::nullopt);
+  pollfd polled{notice.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&polled, 1, 0), 0);
+  EXPECT_EQ(notice.Read(), std::nullopt);
+}
+
 TEST_F(ClientTest, CallsOnACellThatItAskedFor) {
   FakeAgent agent(GrantEach);
   Client client(agent.path(), -1);
@@ -281,7 +348,7 @@ TEST_F(ClientTest, TellsHowEachCallEnded) {
   EXPECT_EQ(client.Call(kKey, request_, {}).report->signal, 9);
   FakeAgent::Until([&] { return agent.done == 2; });
   EXPECT_EQ(agent.ended[static_cast<size_t>(Ending::kUntold)], 1)
-      << "each call is told of once, also where the agent spoke first";
+      << "each call is reported once, also where the agent spoke first";
 }
 
 TEST_F(ClientTest, UsesWhatWasLeasedAheadAndAsksForMore) {
@@ -942,8 +1009,7 @@ class SessionTest : public ClientTest {
       if (const auto* acquire = std::get_if<Acquire>(&message)) self.Grant(acquire->request, way);
       if (const auto* keep = std::get_if<Keep>(&message)) self.Send(Answer{keep->request, ""});
       if (const auto* restart = std::get_if<Restart>(&message)) {
-        self.Send(UserEnded{restart->lease, CellReport{.signal = 9, .memory_limit_kb = 1}});
-        self.Send(UserReady{restart->lease});
+        self.Renew(restart->lease);
       }
     };
   }
@@ -977,6 +1043,92 @@ TEST_F(SessionTest, ARestartIsCountedAndTheNextCallIsServed) {
   EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
 }
 
+TEST_F(SessionTest, AUserProcessThatClosesItsSocketDuringACallIsReplaced) {
+  FakeAgent agent(Keeps(FakeCell::Way::kDiesDuring));
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kBroken);
+  EXPECT_EQ(session->restarts(), 1u);
+  EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+}
+
+// Its call was not sent, the files of the session stay, and the next one has a socket of its own.
+TEST_F(SessionTest, AUserProcessThatLeftItsSocketShutOrFullIsReplaced) {
+  for (const FakeCell::Way way : {FakeCell::Way::kShuts, FakeCell::Way::kFills}) {
+    FakeAgent agent(Keeps(way));
+    Client client(agent.path(), -1);
+    const auto session = client.MakeSession(kKey, 0, "id");
+    EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+    FakeAgent::Until([&] { return agent.deaf.load(); });
+    const CallRecord unsent = session->Call(request_, {});
+    EXPECT_EQ(unsent.outcome.status, CallStatus::kBroken);
+    EXPECT_NE(unsent.outcome.detail.find("was not run"), std::string::npos);
+    EXPECT_EQ(session->restarts(), 1u);
+    EXPECT_FALSE(session->over());
+    EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+  }
+}
+
+// As an event loop does. REQUIRES: what happens is seen by the descriptor, or is in time.
+CallRecord InTurns(Session& session, const CallRequest& request) {
+  session.turns().Begin(request, {});
+  std::optional<Question> asked;
+  while (!session.turns().Turn(asked)) {
+    EXPECT_FALSE(asked);
+    pollfd polled{session.turns().fd(), POLLIN, 0};
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(session.turns().next() - Clock::now());
+    ::poll(&polled, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
+  }
+  return session.turns().End();
+}
+
+TEST_F(SessionTest, ServesCallsInTurns) {
+  std::signal(SIGPIPE, SIG_IGN);  // the last cell prints after its session is closed
+  FakeAgent agent(Keeps(FakeCell::Way::kRepliesLate));
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(InTurns(*session, request_).outcome.status, CallStatus::kReturned);
+    EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+  }
+  session->turns().Begin(request_, {});
+  session->Close();
+  std::optional<Question> asked;
+  EXPECT_TRUE(session->turns().Turn(asked)) << "nothing comes of a call whose session was closed";
+  EXPECT_EQ(ErrorOf([&] { session->turns().End(); }).code(), Code::kWorkerFailed);
+}
+
+// Its socket may have the number that the socket of an earlier one had.
+TEST_F(SessionTest, WhatEachUserProcessSendsIsSeenByTheDescriptorOfTurns) {
+  FakeAgent agent(Keeps());
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  for (int user = 0; user < 3; ++user) {
+    EXPECT_EQ(InTurns(*session, request_).outcome.status, CallStatus::kReturned);
+    session->turns().Begin(request_, {});
+    std::optional<Question> asked;
+    do {  // a busy machine may show what comes in two parts
+      pollfd polled{session->turns().fd(), POLLIN, 0};
+      ASSERT_EQ(::poll(&polled, 1, 10'000), 1);
+    } while (!session->turns().Turn(asked));
+    EXPECT_EQ(session->turns().End().outcome.status, CallStatus::kReturned);
+    for (int restart = 0; restart < 2; ++restart) EXPECT_TRUE(session->Restart());
+  }
+}
+
+TEST_F(SessionTest, ACellThatIsGoneEndsATurn) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    Keeps(FakeCell::Way::kDiesDuring)(self, message);
+    if (const auto* keep = std::get_if<Keep>(&message))
+      self.Send(Report{keep->lease, CellReport{.end = kLost}});
+  });
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  EXPECT_NE(InTurns(*session, request_).outcome.status, CallStatus::kReturned);
+  EXPECT_TRUE(session->over());
+}
+
 TEST_F(SessionTest, WhatItDidBetweenCallsIsReportedOnce) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
     Keeps(FakeCell::Way::kRepliesLate)(self, message);
@@ -998,6 +1150,7 @@ TEST_F(SessionTest, ThereMayBeNoMoreOfThem) {
     self.Send(Failed{.request = acquire->request,
                      .code = static_cast<int32_t>(Code::kBusy),
                      .message = "no room",
+                     .hint = "",
                      .figures = {{"sessions", 3}}});
   });
   Client client(agent.path(), -1);
@@ -1008,15 +1161,53 @@ TEST_F(SessionTest, ThereMayBeNoMoreOfThem) {
 
 TEST_F(SessionTest, ACellThatIsGoneEndsIt) {
   FakeAgent agent([](FakeAgent& self, const Message& message) {
-    Keeps(FakeCell::Way::kDiesDuring)(self, message);
-    if (const auto* executed = std::get_if<Executed>(&message))
-      self.Send(Report{executed->lease, CellReport{.end = kLost}});
+    if (const auto* restart = std::get_if<Restart>(&message)) {
+      self.Send(Report{restart->lease, CellReport{.end = kLost}});
+    } else {
+      Keeps(FakeCell::Way::kDiesDuring)(self, message);
+    }
   });
   Client client(agent.path(), -1);
   const auto session = client.MakeSession(kKey, 0, "id");
   EXPECT_NE(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
   EXPECT_TRUE(session->over());
   EXPECT_FALSE(ErrorOf([&] { session->Call(request_, {}); }).may_have_run());
+}
+
+// Where its user process cannot be replaced.
+TEST_F(SessionTest, HowItEndedBetweenTwoCallsIsTheOutcomeOfTheNext) {
+  const auto next = [&](CellReport report) {
+    FakeAgent agent([report](FakeAgent& self, const Message& message) {
+      if (const auto* keep = std::get_if<Keep>(&message)) {
+        self.Send(Answer{keep->request, kEndsWithUser});
+        self.Send(Report{keep->lease, report});
+      } else {
+        Keeps(FakeCell::Way::kDiesAfter)(self, message);
+      }
+    });
+    Client client(agent.path(), -1);
+    const auto session = client.MakeSession(kKey, 0, "id");
+    EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
+    FakeAgent::Until([&] { return agent.deaf.load(); });
+    std::optional<CallRecord> record;
+    try {
+      record = session->Call(request_, {});
+      EXPECT_EQ(record->outcome.status, CallStatus::kEnded);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kWorkerFailed);
+      EXPECT_FALSE(error.may_have_run());
+    }
+    EXPECT_TRUE(session->over());
+    EXPECT_FALSE(ErrorOf([&] { session->Call(request_, {}); }).may_have_run());
+    return record;
+  };
+  EXPECT_EQ(next({.exit_code = 3, .memory_limit_kb = 1})->report->exit_code, 3);
+  EXPECT_EQ(next({.signal = 9, .memory_limit_kb = 1})->report->signal, 9);
+  EXPECT_EQ(next({.limit = kLimitMemory, .end = kKilled, .memory_limit_kb = 1})->report->limit,
+            kLimitMemory);
+  EXPECT_FALSE(next({.end = kKilled, .memory_limit_kb = 1})) << "it was idle for long";
+  EXPECT_FALSE(next({.end = kLost, .memory_limit_kb = 1}));
+  EXPECT_FALSE(next({})) << "its warden was lost";
 }
 
 TEST_F(SessionTest, AnAgentThatIsGoneEndsIt) {
@@ -1057,6 +1248,7 @@ TEST_F(InFlightCallsTest, WhoWaitsForASharedCellGetsTheNextThatIsLeft) {
   FakeAgent agent([&](FakeAgent& self, const Message& message) {
     const auto* acquire = std::get_if<Acquire>(&message);
     if (acquire != nullptr && granted++ == 0) self.Grant(acquire->request);
+    if (const auto* ask = std::get_if<Ask>(&message)) self.Send(Answer{ask->request, ""});
   });
   Client client(agent.path(), -1);
   request_.identity = {1};

@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "wire/channel.h"
+#include "wire/heartbeat.h"
 #include "wire/paths.h"
 
 namespace hutch {
@@ -47,7 +48,7 @@ Error ErrorFrom(const Failed& failed) {
 
 Error Connection::LostError() {
   return Error(Code::kUnavailable, "the agent closed the connection",
-               "`hutch logs` shows its last words; it starts again with the next call");
+               "the next call starts the agent again; `hutch logs` shows its last lines");
 }
 
 Connection::Connection(const std::string& socket, long connect_uid, Receiver& receiver)
@@ -122,10 +123,7 @@ void Connection::GiveBack(const Message& message) {
 
 void Connection::Dispatch(ReceivedMessage received) {
   const uint64_t request = RequestOf(received.message);
-  if (request != 0 && request == heartbeat_request_) {
-    heartbeat_.Answered();
-    return;
-  }
+  if (watch_.TakeAnswer(request)) return;
   const auto pending = pending_.find(request);
   if (pending != pending_.end()) {
     pending->second->arrived.push_back(std::move(received));
@@ -166,15 +164,12 @@ void Connection::Deliver(uint64_t request, ReceivedMessage received) {
 }
 
 void Connection::CheckAgent(Clock::duration late) {
-  const Clock::time_point now = Clock::now();
-  if (now - checked_ < kLookPeriod) return;
-  // No thread waited meanwhile: that an answer is missing means nothing.
-  if (now - checked_ > 3 * kLookPeriod) heartbeat_ = {};
-  checked_ = now;
-  switch (heartbeat_.Look(WorthOfLook(late, pressure()))) {
-    case Heartbeat::Next::kAsk:
-      heartbeat_request_ = NextRequest();
-      return Tell(Ask{heartbeat_request_, "alive"});
+  switch (watch_.Look(Clock::now(), late, pressure())) {
+    case Heartbeat::Next::kAsk: {
+      const uint64_t request = NextRequest();
+      watch_.Asked(request);
+      return Tell(Ask{request, "alive"});
+    }
     case Heartbeat::Next::kWait:
       return;
     case Heartbeat::Next::kGiveUp:
@@ -251,7 +246,7 @@ void Connection::Converse(const Message& request, uint64_t id, Clock::time_point
     }
     for (bool finished = false; !finished;) {
       if (!WaitFor(deadline, hooks, [&] { return !pending.arrived.empty(); })) {
-        if (heartbeat_.overdue()) GiveUpAgent();
+        if (watch_.overdue()) GiveUpAgent();
         throw Error(Code::kTimeout, "the agent did not answer in time");
       }
       ReceivedMessage received = std::move(pending.arrived.front());

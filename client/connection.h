@@ -5,7 +5,7 @@
 //
 // Thread-safe, without a thread of its own: a thread that waits reads the connection and hands the
 // others what is theirs. One lock, Connection::Lock, guards the connection and what is built on it:
-// Reports, HeldLeases, InFlightCalls. When the agent is gone, or does not answer (heartbeat.h),
+// Reports, HeldLeases, InFlightCalls. When the agent is gone, or does not answer (agent_watch.h),
 // every wait ends with kUnavailable. Not usable after fork() in the child.
 #pragma once
 
@@ -17,11 +17,11 @@
 #include <map>
 #include <string>
 
+#include "client/agent_watch.h"
 #include "client/lease.h"
 #include "wire/clock.h"
 #include "wire/error.h"
 #include "wire/fd.h"
-#include "wire/heartbeat.h"
 #include "wire/message.h"
 #include "wire/thread_annotations.h"
 
@@ -125,9 +125,7 @@ class Connection {
   Mutex mutex_;
   CondVar changed_;
   bool reading_ GUARDED_BY(connection_lock) = false;  // a thread does, outside the lock
-  Heartbeat heartbeat_ GUARDED_BY(connection_lock);   // of the agent
-  uint64_t heartbeat_request_ GUARDED_BY(connection_lock) = 0;
-  Clock::time_point checked_ GUARDED_BY(connection_lock){};
+  AgentWatch watch_ GUARDED_BY(connection_lock);
   std::map<uint64_t, Pending*> pending_ GUARDED_BY(connection_lock);  // by request
 };
 

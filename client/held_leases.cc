@@ -65,7 +65,7 @@ bool HeldLeases::OnMessage(uint64_t request, ReceivedMessage& received) {
   stock.Answered(asked.loaded.has_value());
   if (const auto* leased = std::get_if<Leased>(&received.message)) {
     HeldLease held = MakeLease(*leased, std::move(received.descriptors));
-    if (asked.loaded) held.lease.SetLoaded(*asked.loaded);
+    if (asked.loaded) held.lease.loaded().SetOnly(*asked.loaded);
     stock.Add(std::move(held));
     TrimStocks();
     on_cell_(asked.key);
@@ -205,7 +205,7 @@ bool HeldLeases::MarkUsed(const HeldLease& held) {
   return false;
 }
 
-Error HeldLeases::CellsEnd() {
+Error CellsEnd() {
   return Error(Code::kWorkerFailed, "cells end before a call can be sent to them",
                "`hutch logs` says why");
 }
@@ -213,9 +213,9 @@ Error HeldLeases::CellsEnd() {
 void HeldLeases::TellStarted(const HeldLease& held, const CallRequest& request) {
   const uint64_t cpu_ms =
       request.limits.cpu_ms == 0 ? 0 : request.limits.cpu_ms + held.cpu_us / 1000;
-  connection_.Tell(
-      Started{held.lease.id(), held.lease.timeout_ms(), cpu_ms, held.lease.result_kb()},
-      kTellPatience);
+  connection_.Tell(Started{held.lease.id(), held.lease.clock().timeout_ms(), cpu_ms,
+                           held.lease.given().result_kb()},
+                   kTellPatience);
 }
 
 void HeldLeases::WhileCallRuns(const std::string& key, const Sha256Digest& identity) {
@@ -229,7 +229,7 @@ void HeldLeases::WhileCallRuns(const std::string& key, const Sha256Digest& ident
 bool HeldLeases::Keep(const std::string& key, const CallRequest& request, HeldLease& held,
                       const CallOutcome& outcome) {
   // A cell that was lent memory holds it until it is dead, so it is not kept.
-  if (!request.shared() || held.lease.has_loans() || connection_.broken()) return false;
+  if (!request.shared() || held.lease.lending().any() || connection_.broken()) return false;
   const bool ended_well =
       outcome.status == CallStatus::kReturned ||
       (outcome.status == CallStatus::kRaised && outcome.usage.limit == kNoLimit);
@@ -239,7 +239,7 @@ bool HeldLeases::Keep(const std::string& key, const CallRequest& request, HeldLe
   }
   held.cpu_us += outcome.usage.cpu_us;
   // Clears the limits of this call at the warden, and the first time says that the lease is kept.
-  if (held.lease.reported_slow() || !std::exchange(held.may_be_taken, true))
+  if (held.lease.clock().told() || !std::exchange(held.may_be_taken, true))
     connection_.Tell(Started{held.lease.id(), 0, 0, 0});
   table_.MarkIdle(held.table_slot, held.lease.id());
   const Connection::Lock lock(connection_);
@@ -248,7 +248,7 @@ bool HeldLeases::Keep(const std::string& key, const CallRequest& request, HeldLe
 }
 
 void HeldLeases::DeferClose(HeldLease held) {
-  if (held.lease.holds_result()) return;
+  if (held.lease.given().has_result()) return;
   std::optional<HeldLease> last(std::move(held));
   const Connection::Lock lock(connection_);
   std::swap(last, spent_);

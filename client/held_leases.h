@@ -24,6 +24,8 @@
 
 namespace hutch {
 
+Error CellsEnd();  // what a call fails with after a number of attempts to send it
+
 class HeldLeases {
  public:
   // `on_cell` is called under the lock: a pool's stock has got a cell.
@@ -65,11 +67,11 @@ class HeldLeases {
   // up.
   bool MarkUsed(const HeldLease& held) EXCLUDES(connection_lock);
   void MarkIdle(const HeldLease& held) { table_.MarkIdle(held.table_slot, held.lease.id()); }
+  void CountUse(uint32_t table_slot) { table_.CountUse(table_slot); }
   void CountUse(const HeldLease& held) {
     table_.CountUse(held.table_slot);
     table_.MarkUsed(held.table_slot, held.lease.id());
   }
-  static Error CellsEnd();  // what a call fails with after a number of attempts to send it
   // The call has been running for some time: the agent is to hold it to its limits.
   void TellStarted(const HeldLease& held, const CallRequest& request);
   // While a call of the pool is in its cell: closes the previous lease, and reads leases that have

@@ -14,13 +14,10 @@
 namespace hutch {
 namespace {
 
-constexpr size_t kMostAsked = 64;  // cells requested at once, for the waiting calls of one pool
-constexpr int kSendAttempts = 9;   // each on another cell
+constexpr int kSendAttempts = 9;  // each on another cell
 constexpr Clock::duration kLongestWait = std::chrono::seconds(10);
 // What counts as the same wait, as the agent says and as it is seen from here.
 constexpr auto kSameWait = std::chrono::milliseconds(100);
-// Beyond a caller's patience the agent has this long to say so, for it knows the numbers of all.
-constexpr auto kGrace = std::chrono::milliseconds(250);
 
 Error NoCell(Clock::duration waited, double queued, double capacity, const std::string& hint) {
   const double seconds = std::chrono::duration<double>(waited).count();
@@ -41,19 +38,6 @@ Error WithWholeWait(const Error& error, Clock::duration waited) {
 }
 
 }  // namespace
-
-struct InFlightCalls::InFlightCall {
-  uint64_t id = 0;
-  std::string key;
-  CallRequest request;
-  std::shared_ptr<const void> owner;
-  bool output = false;
-  Clock::time_point asked;
-  Clock::time_point patience;  // until then
-  int attempts = 0;
-  std::optional<HeldLease> held;  // once it is sent
-  OutputHook printed;
-};
 
 InFlightCalls::InFlightCalls(Connection& connection, Reports& reports, HeldLeases& leases)
     : connection_(connection),
@@ -97,7 +81,7 @@ uint64_t InFlightCalls::Start(const std::string& key, CallRequest request,
   {
     const Connection::Lock lock(connection_);
     first = !awake_;
-    Join(queues_[key], std::move(call), false);
+    waiting_.Add(std::move(call));
     awake_ = true;
   }
   if (first) Wake();
@@ -112,33 +96,18 @@ void InFlightCalls::Cancel(uint64_t id) {
   Wake();
 }
 
-bool InFlightCalls::HasWaiting(const std::string& key) const {
-  const auto queue = queues_.find(key);
-  return queue != queues_.end() && !queue->second.calls.empty();
-}
-
-bool InFlightCalls::HasWaiting() const {
-  return std::ranges::any_of(queues_,
-                             [](const auto& queue) { return !queue.second.calls.empty(); });
-}
-
 void InFlightCalls::OnCell(const std::string& key) {
-  if (HasWaiting(key)) WakeOnce();
+  if (waiting_.HasAny(key)) WakeOnce();
 }
 
 bool InFlightCalls::OnMessage(uint64_t request, ReceivedMessage& received) {
-  const auto found = requests_.find(request);
-  if (found == requests_.end()) return false;
-  const std::string key = std::move(found->second);
-  requests_.erase(found);
+  const auto asked = waiting_.TakeRequest(request);
+  if (!asked) return false;
   if (const auto* failed = std::get_if<Failed>(&received.message)) {
-    Refuse(key, request, ErrorFrom(*failed));
-    return true;
-  }
-  queues_[key].asked.erase(request);
-  if (const auto* leased = std::get_if<Leased>(&received.message)) {
-    if (HasWaiting(key)) {
-      leases_.Add(key, *leased, std::move(received.descriptors));
+    Refuse(*asked, ErrorFrom(*failed));
+  } else if (const auto* leased = std::get_if<Leased>(&received.message)) {
+    if (waiting_.HasAny(asked->key)) {
+      leases_.Add(asked->key, *leased, std::move(received.descriptors));
     } else {
       connection_.GiveBack(received.message);
     }
@@ -146,16 +115,9 @@ bool InFlightCalls::OnMessage(uint64_t request, ReceivedMessage& received) {
   return true;
 }
 
-void InFlightCalls::Refuse(const std::string& key, uint64_t request, Error error) {
-  Queue& queue = queues_[key];
-  const auto asked = queue.asked.extract(request);
-  const auto concerned = std::ranges::find_if(
-      queue.calls, [&](const auto& call) { return asked && call->patience == asked.mapped(); });
-  // The call that it was sent for has found another cell, or left. For the others new requests are
-  // sent.
-  if (concerned == queue.calls.end()) return OnCell(key);
-  std::unique_ptr<InFlightCall> call = std::move(*concerned);
-  queue.calls.erase(concerned);
+void InFlightCalls::Refuse(const WaitingCalls::Asked& asked, Error error) {
+  const auto call = waiting_.TakeCallOf(asked);
+  if (call == nullptr) return OnCell(asked.key);  // for the others new requests are sent
   const Clock::time_point now = Clock::now();
   if (error.code() == Code::kBusy && call->patience <= now)
     error = WithWholeWait(error, now - call->asked);
@@ -181,13 +143,13 @@ std::vector<CallEvent> InFlightCalls::Next(Clock::duration patience) {
 
 bool InFlightCalls::Poll(Clock::time_point until) {
   const Clock::time_point now = Clock::now();
-  polled_.assign(2 + running_.size() * Lease::kPolled, {});
+  polled_.assign(2 + running_.size() * kPolledOfCall, {});
   polled_[0] = {wake_.get(), POLLIN, 0};
   polled_[1] = {connection_.broken() ? -1 : connection_.fd(), POLLIN, 0};
   size_t at = 2;
   for (const auto& call : running_) {
     call->held->lease.Fill(&polled_[at]);
-    at += Lease::kPolled;
+    at += kPolledOfCall;
   }
   const Clock::duration wait = TimeToWait(now, until);
   const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
@@ -211,7 +173,7 @@ bool InFlightCalls::Poll(Clock::time_point until) {
     if (hung_up || polled_[1].revents != 0) lost = LostLeases();
   }
   at = 2;
-  for (auto it = running_.begin(); it != running_.end(); at += Lease::kPolled) {
+  for (auto it = running_.begin(); it != running_.end(); at += kPolledOfCall) {
     it = Step(**it, &polled_[at]) ? running_.erase(it) : std::next(it);
   }
   EndLost(lost);
@@ -219,21 +181,17 @@ bool InFlightCalls::Poll(Clock::time_point until) {
 }
 
 Clock::duration InFlightCalls::TimeToWait(Clock::time_point now, Clock::time_point until) const {
-  for (const auto& call : running_) until = std::min(until, call->held->lease.due());
-  bool waiting = false;
+  for (const auto& call : running_) until = std::min(until, call->held->lease.clock().due());
   const Connection::Lock lock(connection_);
-  for (const auto& [key, queue] : queues_) {
-    if (queue.calls.empty()) continue;
-    waiting = true;
-    until = std::min(until, queue.due);
-  }
+  const auto due = waiting_.due();
+  if (due) until = std::min(until, *due);
   // While calls wait for the agent, CheckAgent is to be called in time.
-  const Clock::duration most = waiting ? Clock::duration(kLookPeriod) : kLongestWait;
+  const Clock::duration most = due ? Clock::duration(kLookPeriod) : kLongestWait;
   return std::clamp<Clock::duration>(until - now, {}, most);
 }
 
 void InFlightCalls::CheckAgent(Clock::duration late) {
-  if (!HasWaiting() || connection_.broken()) return;
+  if (!waiting_.due() || connection_.broken()) return;
   try {
     connection_.CheckAgent(late);
   } catch (const Error&) {
@@ -264,25 +222,17 @@ void InFlightCalls::EndLost(const std::set<uint64_t>& lost) {
 
 void InFlightCalls::DropCancelled() {
   std::vector<uint64_t> cancelled;
-  std::vector<std::unique_ptr<InFlightCall>> waiting;
-  std::vector<uint64_t> unwanted;
+  WaitingCalls::Left left;
   {
     const Connection::Lock lock(connection_);
     std::ranges::move(refused_, std::back_inserter(events_));
     refused_.clear();
     cancelled.swap(cancelled_);
-    for (auto& [key, queue] : queues_) {
-      if (cancelled.empty()) break;
-      for (auto& call : queue.calls) {
-        if (std::ranges::count(cancelled, call->id) > 0) waiting.push_back(std::move(call));
-      }
-      std::erase(queue.calls, nullptr);
-      TakeUnwanted(queue, unwanted);
-    }
+    left = waiting_.TakeCancelled(cancelled);
   }
-  for (const uint64_t request : unwanted) connection_.Tell(Forget{request});
-  for (const auto& call : waiting)
-    Fail(*call, Error(Code::kCancelled, "the call was cancelled before it began"));
+  for (const uint64_t request : left.requests) connection_.Tell(Forget{request});
+  for (const auto& one : left.calls)
+    Fail(*one.call, Error(Code::kCancelled, "the call was cancelled before it began"));
   for (const uint64_t id : cancelled) {
     const auto found = std::ranges::find_if(running_, [&](const auto& c) { return c->id == id; });
     if (found == running_.end()) continue;
@@ -292,45 +242,20 @@ void InFlightCalls::DropCancelled() {
 }
 
 void InFlightCalls::Expire() {
-  std::vector<std::pair<std::unique_ptr<InFlightCall>, Error>> failed;
-  std::vector<uint64_t> unwanted;
+  const Clock::time_point now = Clock::now();
+  WaitingCalls::Left left;
+  bool broken = false;
   {
-    const Clock::time_point now = Clock::now();
     const Connection::Lock lock(connection_);
-    for (auto& [key, queue] : queues_) {
-      if (!connection_.broken() && queue.due > now) continue;
-      queue.due = Clock::time_point::max();
-      const auto others = static_cast<double>(queue.calls.empty() ? 0 : queue.calls.size() - 1);
-      for (auto& call : queue.calls) {
-        if (connection_.broken()) {
-          failed.emplace_back(std::move(call), Connection::LostError());
-        } else if (call->patience + kGrace <= now) {
-          Error error = NoCell(now - call->asked, others, static_cast<double>(running_.size()),
-                               "raise queue_sec, or start fewer calls at once");
-          failed.emplace_back(std::move(call), std::move(error));
-        } else {
-          queue.due = std::min(queue.due, call->patience + kGrace);
-        }
-      }
-      std::erase(queue.calls, nullptr);
-      TakeUnwanted(queue, unwanted);
-    }
+    broken = connection_.broken();
+    left = broken ? waiting_.TakeAll() : waiting_.TakeExpired(now);
   }
-  for (const uint64_t request : unwanted) connection_.Tell(Forget{request});
-  for (auto& [call, error] : failed) Fail(*call, std::move(error));
-}
-
-void InFlightCalls::Join(Queue& queue, std::unique_ptr<InFlightCall> call, bool first) {
-  queue.due = std::min(queue.due, call->patience + kGrace);
-  queue.calls.insert(first ? queue.calls.begin() : queue.calls.end(), std::move(call));
-}
-
-void InFlightCalls::TakeUnwanted(Queue& queue, std::vector<uint64_t>& requests) {
-  while (queue.asked.size() > queue.calls.size()) {
-    const auto newest = std::prev(queue.asked.end());
-    requests_.erase(newest->first);
-    requests.push_back(newest->first);
-    queue.asked.erase(newest);
+  for (const uint64_t request : left.requests) connection_.Tell(Forget{request});
+  for (const auto& [call, others] : left.calls) {
+    Fail(*call, broken ? Connection::LostError()
+                       : NoCell(now - call->asked, static_cast<double>(others),
+                                static_cast<double>(running_.size()),
+                                "raise queue_sec, or start fewer calls at once"));
   }
 }
 
@@ -342,15 +267,13 @@ void InFlightCalls::SendWaiting() {
     std::vector<HeldLease> unwanted;
     {
       const Connection::Lock lock(connection_);
-      for (auto& [key, queue] : queues_) {
-        if (queue.calls.empty()) continue;
-        held = leases_.TakeNow(key, queue.calls.front()->request);
-        while (auto one = leases_.TakeUnwanted(key)) unwanted.push_back(std::move(*one));
-        if (!held) continue;
-        call = std::move(queue.calls.front());
-        queue.calls.pop_front();
-        break;
-      }
+      call = waiting_.TakeFirst([&](const std::string& key, const InFlightCall& first)
+                                    REQUIRES(connection_lock) {
+                                      held = leases_.TakeNow(key, first.request);
+                                      while (auto one = leases_.TakeUnwanted(key))
+                                        unwanted.push_back(std::move(*one));
+                                      return held.has_value();
+                                    });
     }
     for (const HeldLease& one : unwanted) connection_.Tell(LeaseEnded{one.lease.id(), false, {}});
     if (!call) break;
@@ -375,34 +298,20 @@ void InFlightCalls::SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) {
       running_.push_back(std::move(call));
       return;
     }
-    if (++call->attempts >= kSendAttempts) throw HeldLeases::CellsEnd();
+    if (++call->attempts >= kSendAttempts) throw CellsEnd();
   } catch (const Error& error) {
     return Fail(*call, error);
   }
   const Connection::Lock lock(connection_);
-  Queue& queue = queues_[call->key];
-  Join(queue, std::move(call), true);
+  waiting_.AddAgain(std::move(call));
 }
 
 void InFlightCalls::AskForMore() {
   std::vector<Acquire> requests;
   {
-    const Clock::time_point now = Clock::now();
     const Connection::Lock lock(connection_);
     if (connection_.broken()) return;
-    for (auto& [key, queue] : queues_) {
-      const size_t wanted = std::min(queue.calls.size(), kMostAsked);
-      while (queue.asked.size() < wanted) {
-        const Clock::time_point until = queue.calls[queue.asked.size()]->patience;
-        // Rounded up: the agent does not give up on it before its caller does.
-        const auto patience = std::chrono::ceil<std::chrono::milliseconds>(until - now);
-        const uint64_t request = connection_.NextRequest();
-        requests.push_back(
-            {request, key, static_cast<uint64_t>(std::max<int64_t>(1, patience.count())), false});
-        queue.asked.emplace(request, until);
-        requests_[request] = key;
-      }
-    }
+    requests = waiting_.Ask(Clock::now(), [this] { return connection_.NextRequest(); });
   }
   try {
     for (const Acquire& request : requests) connection_.Send(request);
@@ -444,8 +353,8 @@ void InFlightCalls::Finish(InFlightCall& call, CallOutcome outcome) {
   if (leases_.Keep(call.key, call.request, held, record.outcome)) {
     event.record = std::make_shared<CallRecord>(std::move(record));
   } else if (IsSimple(record.outcome) && !call.request.network) {
-    event.record = std::make_shared<CallRecord>(
-        leases_.Conclude(call.key, lease, std::move(record), held.lease.TakeLoans(), false));
+    event.record = std::make_shared<CallRecord>(leases_.Conclude(
+        call.key, lease, std::move(record), held.lease.lending().TakeAll(), false));
   } else {
     event.open = std::make_shared<OpenCall>(
         OpenCall{call.key, std::move(held), std::move(record), call.request.network});

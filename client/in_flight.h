@@ -10,21 +10,18 @@
 #include <poll.h>
 
 #include <atomic>
-#include <deque>
-#include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "client/call_record.h"
 #include "client/connection.h"
 #include "client/held_leases.h"
 #include "client/reports.h"
+#include "client/waiting_calls.h"
 #include "wire/error.h"
 #include "wire/fd.h"
 
@@ -61,15 +58,7 @@ class InFlightCalls {
   bool OnMessage(uint64_t request, ReceivedMessage& received) REQUIRES(connection_lock);
 
  private:
-  struct InFlightCall;
   using Calls = std::list<std::unique_ptr<InFlightCall>>;
-  struct Queue {  // of the calls that wait for a cell of one pool
-    std::deque<std::unique_ptr<InFlightCall>> calls;
-    // Requests that the agent has not answered, the oldest first, and until when each may wait
-    // there. Cells go to calls in the order in which these came, whichever request one answers.
-    std::map<uint64_t, Clock::time_point> asked;
-    Clock::time_point due = Clock::time_point::max();  // no call's patience ends before
-  };
 
   void Wake();
   void WakeOnce() REQUIRES(connection_lock);
@@ -79,16 +68,11 @@ class InFlightCalls {
   void SendWaiting() EXCLUDES(connection_lock);
   void SendTo(std::unique_ptr<InFlightCall> call, HeldLease held) EXCLUDES(connection_lock);
   void AskForMore() EXCLUDES(connection_lock);
-  void Join(Queue& queue, std::unique_ptr<InFlightCall> call, bool first);
-  void Refuse(const std::string& key, uint64_t request, Error error) REQUIRES(connection_lock);
-  // After calls have left a queue: the requests that were made for them.
-  void TakeUnwanted(Queue& queue, std::vector<uint64_t>& requests) REQUIRES(connection_lock);
+  void Refuse(const WaitingCalls::Asked& asked, Error error) REQUIRES(connection_lock);
   // Polls all cells, at most until `until`, and takes what came. Returns whether Stop was called.
   bool Poll(Clock::time_point until) EXCLUDES(connection_lock);
   // True when the call is over.
   bool Step(InFlightCall& call, const pollfd* polled) EXCLUDES(connection_lock);
-  bool HasWaiting() const REQUIRES(connection_lock);
-  bool HasWaiting(const std::string& key) const REQUIRES(connection_lock);
   void CheckAgent(Clock::duration late) REQUIRES(connection_lock);
   // The leases of calls whose cells nobody watches any more.
   std::set<uint64_t> LostLeases() const REQUIRES(connection_lock);
@@ -110,8 +94,7 @@ class InFlightCalls {
   std::vector<CallEvent> events_;
   std::vector<pollfd> polled_;
   // Of all:
-  std::unordered_map<std::string, Queue> queues_ GUARDED_BY(connection_lock);  // by pool key
-  std::map<uint64_t, std::string> requests_ GUARDED_BY(connection_lock);       // request -> pool
+  WaitingCalls waiting_ GUARDED_BY(connection_lock);
   std::vector<uint64_t> cancelled_ GUARDED_BY(connection_lock);
   std::vector<CallEvent> refused_ GUARDED_BY(connection_lock);
   bool awake_ GUARDED_BY(connection_lock) = false;  // Next will see all of this before it waits

@@ -21,6 +21,7 @@
 #include <set>
 #include <thread>
 
+#include "client/waiting.h"
 #include "wire/channel.h"
 #include "wire/error.h"
 
@@ -116,7 +117,7 @@ class LeaseTest : public ::testing::Test {
   }
   CallOutcome Run() {
     EXPECT_TRUE(lease_->Send(request_, kCallId));
-    return lease_->Await(request_, hooks_, [this] { ++slow_; });
+    return Await(*lease_, request_, hooks_, [this] { ++slow_; });
   }
   CallOutcome RunAgainst(Script script) {
     Play(std::move(script));
@@ -169,6 +170,17 @@ TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
   EXPECT_EQ(outcome.payload->body_size(), 6u);
   EXPECT_EQ(outcome.usage.load_us, 3u);
   EXPECT_EQ(outcome.usage.cpu_us, 5u);
+}
+
+TEST_F(LeaseTest, BelievesOfACellTheLimitsThatAnExceptionCanBe) {
+  for (const uint32_t claimed : {1u, 2u, 3u, 4u, 5u, 6u, ~0u}) {
+    const CallOutcome outcome = RunAgainst(
+        [claimed](Cell& cell) { cell.Reply(FrameKind::kRaised, "error", {.limit = claimed}); });
+    EXPECT_EQ(outcome.status, CallStatus::kRaised);
+    const bool believed = claimed == kLimitMemory || claimed == kLimitPids || claimed == kLimitDisk;
+    EXPECT_EQ(outcome.usage.limit, believed ? claimed : kNoLimit);
+    Renew();
+  }
 }
 
 TEST_F(LeaseTest, TellsACellThatWasQuickOnWhichCpuItsCallerWaits) {
@@ -236,12 +248,12 @@ TEST_F(LeaseTest, NothingLoadsAFunctionThatHasNoIdentityOrIsLarge) {
 
 TEST_F(LeaseTest, ACellThatWasLoadedForAnotherCallIsSentNothing) {
   request_.identity = {9};
-  lease_->SetLoaded({8});
+  lease_->loaded().SetOnly({8});
   EXPECT_FALSE(lease_->Send(request_, kCallId)) << "so it certainly did not run";
   lease_.reset();
   EXPECT_FALSE(cell_.Receive()) << "the cell sees the end of its socket only";
   Renew();
-  lease_->SetLoaded({9});
+  lease_->loaded().SetOnly({9});
   EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Reply(FrameKind::kResult, ""); }).status,
             CallStatus::kReturned);
 }
@@ -324,7 +336,7 @@ TEST_F(LeaseTest, LendsASegmentThatTheCallerFilledAsItIs) {
   EXPECT_EQ(places, (std::array<uint64_t, 9>{1, 0, 10'000, 0, 0, 6, 1, 0, 10'000}));
   ASSERT_EQ(call_->descriptors.size(), 2u);
   EXPECT_EQ(ReadSealedMemfd(call_->descriptors[1].get(), 1 << 20), whole);
-  const Loans loans = lease_->TakeLoans();
+  const Loans loans = lease_->lending().TakeAll();
   ASSERT_EQ(loans.size(), 2u);
   EXPECT_EQ(loans[1], segment);
   EXPECT_TRUE(segment->on_loan());
@@ -619,7 +631,7 @@ TEST_F(LeaseTest, AnAnswerMayBeExchangedForTheNextQuestion) {
   const Dialogue dialogue = [&](bool asks, const std::string& data, size_t, const StopClock&) {
     heard.push_back(data);
     if (!asks) return std::optional<std::string>("");
-    const std::optional<Question> next = lease_->Exchange("first");
+    const std::optional<Question> next = Exchange(*lease_, "first");
     EXPECT_TRUE(next);
     heard.push_back(next ? next->data : "");
     return std::optional<std::string>("second");
@@ -641,13 +653,13 @@ TEST_F(LeaseTest, AnAnswerMayBeExchangedForTheNextQuestion) {
   EXPECT_EQ(outcome.status, CallStatus::kReturned);
   EXPECT_EQ(heard, (std::vector<std::string>{"a", "b", "c"}));
   EXPECT_EQ(answers, (std::vector<std::pair<uint64_t, std::string>>{{1, "first"}, {3, "second"}}));
-  EXPECT_FALSE(lease_->Exchange("after the call"));
+  EXPECT_FALSE(Exchange(*lease_, "after the call"));
 }
 
 TEST_F(LeaseTest, ACallThatEndsInAnExchangeEndsAsEver) {
   int ended = 0;
   const Dialogue dialogue = [&](bool, const std::string&, size_t, const StopClock&) {
-    for (int i = 0; i < 2; ++i) ended += lease_->Exchange("first") ? 0 : 1;
+    for (int i = 0; i < 2; ++i) ended += Exchange(*lease_, "first") ? 0 : 1;
     return std::optional<std::string>("never sent");
   };
   request_.dialogue = &dialogue;
@@ -672,6 +684,102 @@ TEST_F(LeaseTest, ACallThatEndsInAnExchangeEndsAsEver) {
     cell.Send(Asking(7), "of another number");
   });
   EXPECT_EQ(ended, 8);
+}
+
+// Awaits the call in turns. `answer` is what each question gets.
+class TurnsTest : public LeaseTest {
+ protected:
+  CallOutcome RunAgainst(Script script, const std::optional<std::string>& answer) {
+    request_.dialogue = &dialogue_;
+    Play(std::move(script));
+    EXPECT_TRUE(lease_->Send(request_, kCallId));
+    Waiting waiting(*lease_, request_, hooks_, [this] { ++slow_; }, nullptr);
+    waiting.TakeTurns();
+    std::optional<Question> asked;
+    while (!waiting.Turn(asked)) {
+      std::this_thread::yield();
+      if (!asked) continue;
+      asked_.push_back(asked->data);
+      if (waiting.Answer(answer)) break;
+    }
+    return lease_->Take();
+  }
+
+  std::vector<std::string> said_, asked_;
+  Dialogue dialogue_ = [this](bool asks, const std::string& data, size_t, const StopClock&) {
+    EXPECT_FALSE(asks);
+    said_.push_back(data);
+    return std::optional<std::string>("never sent");
+  };
+};
+
+TEST_F(TurnsTest, WhatIsAskedIsAnsweredBetweenTwoOfThem) {
+  std::vector<std::string> answers;
+  const CallOutcome outcome = RunAgainst(
+      [&](Cell& cell) {
+        cell.Send(Asking(1, FrameKind::kSay), "a");
+        for (const uint64_t number : {2, 3}) {
+          cell.Send(Asking(number), "b");
+          answers.push_back(cell.Receive()->payload);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        cell.Print(cell.out, "printed");
+        cell.Reply(FrameKind::kResult, "x");
+      },
+      "answer");
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  EXPECT_EQ(Text(outcome), "x");
+  EXPECT_EQ(outcome.output.text(0), "printed");
+  EXPECT_EQ(said_, std::vector<std::string>{"a"});
+  EXPECT_EQ(asked_, (std::vector<std::string>{"b", "b"}));
+  EXPECT_EQ(answers, (std::vector<std::string>{"answer", "answer"}));
+  EXPECT_EQ(slow_, 1);
+}
+
+TEST_F(TurnsTest, NoAnswerEndsTheCall) {
+  const CallOutcome outcome = RunAgainst(
+      [](Cell& cell) {
+        cell.Send(Asking(1), "a");
+        WaitForTheEnd(cell);
+      },
+      std::nullopt);
+  EXPECT_EQ(outcome.status, CallStatus::kInterrupted);
+  EXPECT_FALSE(outcome.replied);
+  EXPECT_GE(outcome.ended, outcome.sent);
+  lease_.reset();  // which ends the script
+}
+
+TEST_F(TurnsTest, EndsAsEver) {
+  EXPECT_EQ(RunAgainst([](Cell&) {}, "").status, CallStatus::kEnded);
+  Renew();
+  request_.limits.timeout_ms = 20;
+  EXPECT_EQ(RunAgainst([](Cell& cell) { cell.Receive(); }, "").status, CallStatus::kTimedOut);
+  lease_.reset();
+  Renew();
+  try {
+    RunAgainst([](Cell& cell) { cell.Send(Asking(7), "of another number"); }, "");
+    ADD_FAILURE() << "the frame was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kProtocol);
+  }
+}
+
+TEST_F(TurnsTest, ACallThatIsCancelledIsInterruptedOnceAndEndsAfterAGrace) {
+  int interrupts = 0;
+  lease_->SetKept([&] { ++interrupts; });
+  Play(WaitForTheEnd);
+  ASSERT_TRUE(lease_->Send(request_, kCallId));
+  std::optional<Waiting> waiting(std::in_place, *lease_, request_, hooks_, [] {}, nullptr);
+  waiting->TakeTurns();
+  std::optional<Question> asked;
+  EXPECT_FALSE(waiting->Turn(asked));
+  for (int i = 0; i < 2; ++i) waiting->Cancel();
+  EXPECT_EQ(interrupts, 1);
+  EXPECT_FALSE(waiting->Turn(asked)) << "it has a grace";
+  while (!waiting->Turn(asked)) std::this_thread::sleep_until(waiting->next_turn());
+  EXPECT_EQ(lease_->Take().status, CallStatus::kCancelled);
+  waiting.reset();
+  lease_.reset();
 }
 
 TEST_F(LeaseTest, WhatACallSaysIsNumberedAndLimitedInAll) {
@@ -703,7 +811,7 @@ TEST_F(LeaseTest, TheClockStandsWhileTheCallerStopsIt) {
     return std::optional<std::string>("");
   };
   request_.dialogue = &dialogue;
-  std::vector<uint64_t> limits;  // as the agent is told them
+  std::vector<uint64_t> limits;  // as the agent is sent them
   const auto run = [&] {
     Play([](Cell& cell) {
       for (uint64_t i = 1; i <= 3; ++i) {
@@ -714,7 +822,8 @@ TEST_F(LeaseTest, TheClockStandsWhileTheCallerStopsIt) {
       cell.Reply(FrameKind::kResult, "x");
     });
     EXPECT_TRUE(lease_->Send(request_, kCallId));
-    return lease_->Await(request_, hooks_, [&] { limits.push_back(lease_->timeout_ms()); }).status;
+    return Await(*lease_, request_, hooks_, [&] { limits.push_back(lease_->clock().timeout_ms()); })
+        .status;
   };
   EXPECT_EQ(run(), CallStatus::kReturned);
   ASSERT_GE(limits.size(), 2u);  // it stands for all three, and goes on once
@@ -846,7 +955,7 @@ TEST_F(LeaseTest, AReplyBeforeTheCallIsNoAnswer) {
   cell_.Send({.kind = FrameKind::kResult, .id = 0, .c = 4}, std::string(sizeof(CallUsage), 0));
   ASSERT_TRUE(lease_->Send(request_, kCallId + 1));
   try {
-    lease_->Await(request_, hooks_, [] {});
+    Await(*lease_, request_, hooks_, [] {});
     ADD_FAILURE() << "it was taken for the answer";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kProtocol);
@@ -859,7 +968,7 @@ TEST_F(LeaseTest, ACellThatNeverReadsMeetsTheDeadline) {
   const std::string large(100'000, 'x');
   request_.arguments = large;
   ASSERT_TRUE(lease_->Send(request_, kCallId));
-  EXPECT_EQ(lease_->Await(request_, hooks_, [] {}).status, CallStatus::kTimedOut);
+  EXPECT_EQ(Await(*lease_, request_, hooks_, [] {}).status, CallStatus::kTimedOut);
 }
 
 TEST_F(LeaseTest, TheSecondReplyIsNobodysAnswer) {
@@ -1006,7 +1115,7 @@ TEST(LeaseMutation, EveryDamagedFrameEndsTheCall) {
     out_write.reset();
     err_write.reset();
     try {
-      const CallOutcome outcome = lease.Await(request, {}, [] {});
+      const CallOutcome outcome = Await(lease, request, {}, [] {});
       if (outcome.payload) {
         EXPECT_LE(outcome.payload->body_size(), outcome.payload->size());
       }

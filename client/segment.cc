@@ -19,7 +19,6 @@
 
 #include "wire/cell_frame.h"
 #include "wire/error.h"
-#include "wire/memfd.h"
 
 namespace hutch {
 namespace {
@@ -76,6 +75,11 @@ char* Segment::Map() {
   return data_;
 }
 
+void Segment::MakeExecutable() {
+  if (::fchmod(fd_.get(), S_IRUSR | S_IXUSR | S_IXGRP | S_IXOTH) != 0)
+    ThrowErrno("have shared memory executed by others");
+}
+
 void Segment::Fill(std::span<const std::string_view> parts) {
   // Into fresh pages write() is the fastest way: it zeroes nothing first.
   const bool fresh = data_ == nullptr;
@@ -120,13 +124,15 @@ SegmentPool::~SegmentPool() {
   if (!trimmer_.joinable()) return;
   if (::getpid() != pid_) {
     trimmer_.detach();  // it is the parent's
+    // Its thread may have waited at the fork: the destructor would wait for it to be woken.
+    (void)changed_.release();
     return;
   }
   {
     const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  changed_.NotifyAll();
+  changed_->NotifyAll();
   trimmer_.join();
 }
 
@@ -175,7 +181,7 @@ void SegmentPool::GiveBack(std::unique_ptr<Segment> segment, const std::string& 
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are the caller's threads' affair
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the caller's own threads take signals
   try {
     trimmer_ = std::thread([this] { Trim(); });
     trimming_ = true;
@@ -191,7 +197,7 @@ void SegmentPool::Trim() {
   while (!stopping_ && !held_.empty()) {
     const Clock::time_point due = held_.front().since + idle_;
     if (Clock::now() < due) {
-      changed_.WaitUntil(mutex_, due);
+      changed_->WaitUntil(mutex_, due);
       continue;
     }
     std::unique_ptr<Segment> old = std::move(held_.front().segment);

@@ -32,6 +32,7 @@
 
 #include "wire/clock.h"
 #include "wire/fd.h"
+#include "wire/memfd.h"
 #include "wire/thread_annotations.h"
 
 namespace hutch {
@@ -46,6 +47,8 @@ class Segment {
   size_t capacity() const { return capacity_; }
   // Our own mapping, the only way to write. Sealed from then on.
   char* Map();
+  // Cells may execute it, and not open it.
+  void MakeExecutable();
   // Places `parts` one after the other, each at the next multiple of kArgumentAlignment; the rest
   // becomes zero. REQUIRES: they fit, and it is not on loan.
   void Fill(std::span<const std::string_view> parts);
@@ -54,6 +57,8 @@ class Segment {
   Fd Lend();
   void Ended() { --loans_; }  // that cell is certainly dead
   bool on_loan() const { return loans_ != 0; }
+  // Whether a process that it was lent to may still have it. Its pages may be in a pipe, too.
+  bool IsHeldElsewhere() const { return hutch::IsHeldElsewhere(fd_.get()); }
 
  private:
   Fd fd_;
@@ -94,8 +99,8 @@ class SegmentPool : public std::enable_shared_from_this<SegmentPool> {
   const std::chrono::milliseconds idle_;
   const pid_t pid_;
   mutable Mutex mutex_;
-  CondVar changed_;
-  std::deque<Held> held_ GUARDED_BY(mutex_);  // the longest held first
+  std::unique_ptr<CondVar> changed_ = std::make_unique<CondVar>();  // see the destructor
+  std::deque<Held> held_ GUARDED_BY(mutex_);                        // the longest held first
   size_t held_bytes_ GUARDED_BY(mutex_) = 0;
   bool trimming_ GUARDED_BY(mutex_) = false;
   bool stopping_ GUARDED_BY(mutex_) = false;

@@ -11,6 +11,8 @@
 
 #include <array>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,7 +72,7 @@ TEST(Segment, ABorrowerCannotWriteByAnyWay) {
   Segment segment(8192);
   segment.Fill(std::array<std::string_view, 1>{"content"});
   const Fd fd = segment.Lend();
-  EXPECT_EQ(Content(fd.get(), 7), "content") << "the honest twin: it can be read";
+  EXPECT_EQ(Content(fd.get(), 7), "content") << "the harmless counterpart: it can be read";
   EXPECT_EQ(::pwrite(fd.get(), "x", 1, 0), -1);
   EXPECT_EQ(::mmap(nullptr, 8192, PROT_WRITE, MAP_SHARED, fd.get(), 0), MAP_FAILED);
   void* shared = ::mmap(nullptr, 8192, PROT_READ, MAP_SHARED, fd.get(), 0);
@@ -193,9 +195,26 @@ TEST(SegmentPool, ASegmentMayOutliveIt) {
   segment.reset();
 }
 
+// Waits until every other thread of this process sleeps.
+void AwaitSleepOfOthers() {
+  const auto sleep = [](const std::filesystem::path& task) {
+    std::ifstream file(task / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    return stat.substr(stat.rfind(')') + 1, 2) == " S";
+  };
+  const auto all = [&] {
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))
+      if (task.path().filename() != std::to_string(::getpid()) && !sleep(task.path())) return false;
+    return true;
+  };
+  while (!all()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
 TEST(SegmentPool, AChildMayDestroyItsCopy) {
   auto pool = MakePool();
-  UseOnce(*pool, std::string(kSize, 'x'));  // the thread runs
+  UseOnce(*pool, std::string(kSize, 'x'));
+  AwaitSleepOfOthers();  // the pool's thread waits for what is held to be old
   const pid_t child = ::fork();
   if (child == 0) {
     pool.reset();

@@ -2,8 +2,15 @@
 
 #include "client/session.h"
 
+#include <fcntl.h>
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+
 #include <algorithm>
 #include <utility>
+
+#include "wire/channel.h"
 
 namespace hutch {
 namespace {
@@ -14,12 +21,7 @@ constexpr auto kKeepPatience = std::chrono::seconds(10);
 // after ten seconds.
 constexpr auto kEndPatience = std::chrono::seconds(1);
 constexpr auto kRestartPatience = std::chrono::seconds(15);
-
-Error Over() {
-  return Error(Code::kWorkerFailed,
-               "the session has ended: it was not used for idle_sec, or its worker was lost",
-               "its files and names are lost; start another session", false);
-}
+constexpr int kMostUnread = 16 << 10;  // bytes, as the kernel counts them: about 20 commands
 
 // Its worker ends within seconds of its agent.
 Error AgentGone(bool may_have_run) {
@@ -29,6 +31,12 @@ Error AgentGone(bool may_have_run) {
                      "session"
                    : "its files and names are lost; start another session",
                may_have_run);
+}
+
+// Its code ended the user process, or met a limit: neither is a fault.
+bool IsOfTheCode(const std::optional<CellReport>& report) {
+  return report && (report->limit != kNoLimit ||
+                    (report->memory_limit_kb != 0 && report->end == kEndedItself));
 }
 
 }  // namespace
@@ -62,7 +70,8 @@ bool UserProcesses::AwaitEnd(uint64_t lease, Clock::duration patience) {
   }
 }
 
-std::optional<CellReport> UserProcesses::AwaitNext(uint64_t lease, Clock::duration patience) {
+std::optional<UserProcesses::Next> UserProcesses::AwaitNext(uint64_t lease,
+                                                            Clock::duration patience) {
   const Connection::Lock lock(connection_);
   try {
     const bool came =
@@ -87,10 +96,11 @@ std::optional<Clock::duration> UserProcesses::TakeBackground(uint64_t lease) {
   return std::chrono::microseconds(*std::exchange(found->second.background_us, {}));
 }
 
-void UserProcesses::OnEnded(const UserEnded& message) {
+void UserProcesses::OnEnded(const UserEnded& message, std::vector<Fd> descriptors) {
   const auto found = states_.find(message.lease);
   if (found == states_.end()) return;
-  found->second.ended = message.report;
+  if (descriptors.size() != 1) throw Error(Code::kProtocol, "the socket of a session is missing");
+  found->second.ended = {message.report, std::move(descriptors[0])};
   found->second.ready = false;
 }
 
@@ -111,6 +121,12 @@ void UserProcesses::OnReady(const UserReady& message) {
   if (found != states_.end()) found->second.ready = true;
 }
 
+Error Session::Over() {
+  return Error(Code::kWorkerFailed,
+               "the session has ended: it was not used for idle_sec, or its worker was lost",
+               "its files and names are lost; start another session", false);
+}
+
 void Session::RequireConnection() {
   if (over_) throw Over();
   over_ = parts_.connection.broken();
@@ -125,7 +141,7 @@ bool Session::Keep(HeldLease& held, const CallHooks& hooks) {
   try {
     parts_.connection.Converse(hutch::Keep{request, lease, idle_ms_, id_}, request,
                                Clock::now() + kKeepPatience, hooks, [&](ReceivedMessage& received) {
-                                 const auto* answer = std::get_if<Answer>(&received.message);
+                                 const auto* answer = std::get_if<hutch::Answer>(&received.message);
                                  restartable_ = answer != nullptr && answer->text != kEndsWithUser;
                                  return answer != nullptr;
                                });
@@ -151,56 +167,79 @@ void Session::Start(const CallRequest& request, const CallHooks& hooks) {
     lease_ = held->lease.id();
     held_ = std::move(held);
     held_->lease.SetKept([this] { Interrupt(); });
+    SetSocketOfCommands();
     return;
   }
-  throw HeldLeases::CellsEnd();
+  throw CellsEnd();
 }
 
-CallOutcome Session::Await(const CallRequest& request, const CallHooks& hooks) {
-  const uint64_t lease = held_->lease.id();
-  call_ = held_->lease.call_number();
-  bool announced = false;
-  CallOutcome outcome = held_->lease.Await(
-      request, hooks,
-      [&] {
-        announced_ = true;
-        if (!std::exchange(announced, true)) unannounced_ += Clock::now() - held_->lease.sent();
-        parts_.leases.TellStarted(*held_, request);
-      },
-      [&](bool hung_up) {
-        return parts_.reports.IsLost(lease, hung_up) || parts_.users.HasEnded(lease);
-      });
-  call_ = 0;
-  if (!announced) unannounced_ += outcome.ended - outcome.sent;
-  return outcome;
-}
-
-void Session::Settle() {
-  if (over_ || !held_ || !parts_.users.HasEnded(held_->lease.id())) return;
-  CallRecord idle;
-  Replace(idle, {});
-}
-
-CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
+Underway Session::Send(const CallRequest& request, const CallHooks& hooks) {
   RequireConnection();
   const Clock::time_point begun =
       request.begun == Clock::time_point{} ? Clock::now() : request.begun;
   if (!held_) Start(request, hooks);
   parts_.leases.CountUse(*held_);
-  CallRecord record = RecordOf(*held_, request, begun);
+  Underway call{request, hooks, RecordOf(*held_, request, begun)};
   held_->queue = held_->worker_start = {};
-  if (!held_->lease.Send(request, RandomCallId())) {
-    over_ = true;
-    throw Over();
+  const uint64_t call_id = RandomCallId();
+  call.sent = held_->lease.Send(request, call_id);
+  if (call.sent) {
+    call_ = static_cast<uint32_t>(call_id);
+    TellOfInterrupt();
   }
+  return call;
+}
+
+void Session::OnSlow(Underway& call) {
+  announced_ = true;
+  if (!std::exchange(call.announced, true))
+    unannounced_ += Clock::now() - held_->lease.clock().sent();
+  parts_.leases.TellStarted(*held_, call.request);
+}
+
+bool Session::IsLost(bool hung_up) {
+  const uint64_t lease = held_->lease.id();
+  return parts_.reports.IsLost(lease, hung_up) || parts_.users.HasEnded(lease);
+}
+
+void Session::Take(Underway& call, CallOutcome outcome) {
+  call_ = 0;
+  if (!call.announced) unannounced_ += outcome.ended - outcome.sent;
+  call.record.outcome = std::move(outcome);
+}
+
+void Session::Fail(Underway& call) {
+  call_ = 0;
   try {
-    record.outcome = Await(request, hooks);
+    throw;
   } catch (const Error& error) {
-    call_ = 0;
     if (error.code() != Code::kProtocol) throw;
-    SetBroken(record, *held_, error);
+    SetBroken(call.record, *held_, error);
   }
-  if (!record.outcome.replied) Replace(record, hooks);
+}
+
+void Session::Settle() {
+  if (!IsUnsettled()) return;
+  CallRecord idle;
+  Replace(idle, {}, false);
+}
+
+CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
+  Underway call = Send(request, hooks);
+  if (!call.sent) return Unsent(call);
+  try {
+    Take(call, Await(
+                   held_->lease, request, hooks, [&] { OnSlow(call); },
+                   [&](bool hung_up) { return IsLost(hung_up); }));
+  } catch (...) {
+    Fail(call);
+  }
+  return Conclude(call);
+}
+
+CallRecord Session::Conclude(Underway& call) {
+  CallRecord& record = call.record;
+  if (!record.outcome.replied) Replace(record, call.hooks);
   const auto background =
       announced_ ? parts_.users.TakeBackground(held_->lease.id()) : std::nullopt;
   if (background) {
@@ -215,7 +254,26 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
   }
   parts_.connection.Tell(Executed{held_->lease.id(), stats}, kTellPatience);
   parts_.leases.MarkIdle(*held_);
-  return record;
+  return std::move(record);
+}
+
+CallRecord Session::Unsent(Underway& call) {
+  CallRecord& record = call.record;
+  record.outcome.status = CallStatus::kBroken;
+  Replace(record, call.hooks, false);
+  if (over_) {
+    if (!IsOfTheCode(record.report)) throw Over();
+    record.outcome.status = CallStatus::kEnded;
+    record.outcome.sent = record.outcome.ended = Clock::now();
+    return std::move(record);
+  }
+  SetBroken(
+      record, *held_,
+      Error(Code::kProtocol,
+            "code that ran before left the socket of its calls full or shut, or keeps what it "
+            "was lent, so this was not run"));
+  parts_.leases.MarkIdle(*held_);
+  return std::move(record);
 }
 
 std::optional<Report> Session::AwaitReport(uint64_t lease) {
@@ -226,35 +284,97 @@ std::optional<Report> Session::AwaitReport(uint64_t lease) {
   }
 }
 
-void Session::Replace(CallRecord& record, const CallHooks& hooks) {
+void Session::Replace(CallRecord& record, const CallHooks& hooks, bool during_call) {
   const uint64_t lease = held_->lease.id();
   const CallStatus status = record.outcome.status;
-  if (held_->lease.hung_up()) {
+  const bool hung_up = held_->lease.hung_up();
+  if (hung_up && !restartable_) {
     over_ = true;
     if (const auto report = AwaitReport(lease)) {
       record.report = report->report;
+      NoteEnd({report->report, during_call});
     } else {
       SetBroken(record, *held_, Error(Code::kProtocol, "it closed the socket of its calls"));
     }
     return;
   }
   // That it has ended is what its cell says, where the agent does not: it may lie.
-  if (status != CallStatus::kEnded || !parts_.users.AwaitEnd(lease, kEndPatience))
-    parts_.connection.Tell(hutch::Restart{lease, restarts_});
-  record.report = parts_.users.AwaitNext(lease, kRestartPatience);
-  if (!record.report) {
+  const bool ended = status == CallStatus::kEnded && parts_.users.AwaitEnd(lease, kEndPatience);
+  if (!ended) parts_.connection.Tell(hutch::Restart{lease, restarts_});
+  std::optional<UserProcesses::Next> next = parts_.users.AwaitNext(lease, kRestartPatience);
+  if (!next) {
     over_ = true;
-    if (const auto report = AwaitReport(lease)) record.report = report->report;
+    if (const auto report = AwaitReport(lease)) {
+      record.report = report->report;
+      NoteEnd({report->report, during_call});
+    }
     return;
   }
+  record.report = next->ended;
+  NoteEnd({next->ended, during_call});
+  if (hung_up && status == CallStatus::kEnded && !ended)
+    SetBroken(record, *held_, Error(Code::kProtocol, "it closed the socket of its calls"));
   ++restarts_;
   // The processes that wrote it are dead, so this is all of it.
-  held_->lease.TakeRest(record.outcome.output, hooks.output);
+  held_->lease.BeginUser(std::move(next->socket), record.outcome.output, hooks.output);
+  turns_.ForgetSocket();
+  SetSocketOfCommands();
 }
 
 void Session::Interrupt() {
+  interrupt_next_ = true;
+  TellOfInterrupt();
+}
+
+void Session::TellOfInterrupt() {
   const uint32_t call = call_;  // of another one that begins meanwhile, nothing is interrupted
-  if (call != 0) parts_.connection.Tell(hutch::Interrupt{lease_, restarts_, call});
+  if (call != 0 && interrupt_next_.exchange(false))
+    parts_.connection.Tell(hutch::Interrupt{lease_, restarts_, call});
+}
+
+bool Session::HasEnded() {
+  if (!held_) return true;
+  pollfd polled{held_->lease.socket(), POLLRDHUP, 0};
+  return (::poll(&polled, 1, 0) > 0 && polled.revents != 0) ||
+         parts_.users.HasEnded(held_->lease.id());
+}
+
+void Session::SetSocketOfCommands() {
+  const MutexLock lock(beside_mutex_);
+  beside_.socket = Fd(::fcntl(held_->lease.socket(), F_DUPFD_CLOEXEC, 0));
+  beside_.table_slot = held_->table_slot;
+}
+
+void Session::NoteEnd(const End& end) {
+  const MutexLock lock(beside_mutex_);
+  beside_.last_end = end;
+  beside_.last_ended = restarts_;
+}
+
+std::optional<Session::End> Session::LastEnd(uint64_t since) {
+  const MutexLock lock(beside_mutex_);
+  return beside_.last_ended >= since ? beside_.last_end : std::nullopt;
+}
+
+bool Session::SendCommand(const std::vector<int>& descriptors) {
+  FrameHeader header{.kind = FrameKind::kCommand};
+  const iovec part{&header, sizeof header};
+  const MutexLock lock(beside_mutex_);
+  int unread = 0;
+  return beside_.socket && ::ioctl(beside_.socket.get(), SIOCOUTQ, &unread) == 0 &&
+         unread < kMostUnread &&
+         SendDatagram(beside_.socket.get(), {&part, 1}, descriptors) == SendStatus::kSent;
+}
+
+void Session::LookForCommands() { parts_.connection.Tell(hutch::Interrupt{lease_, restarts_, 0}); }
+
+void Session::CountUse() {
+  const MutexLock lock(beside_mutex_);
+  if (beside_.socket) parts_.leases.CountUse(beside_.table_slot);
+}
+
+void Session::TellCommand(const CallStats& stats) {
+  parts_.connection.Tell(Executed{lease_, stats, true});
 }
 
 bool Session::Restart() {
@@ -268,11 +388,16 @@ bool Session::Restart() {
 
 void Session::Close() {
   over_ = true;
+  turns_.Drop();
+  {
+    const MutexLock lock(beside_mutex_);
+    beside_.socket.reset();
+  }
   if (!held_) return;
   const uint64_t lease = held_->lease.id();
   parts_.users.Forget(lease);
   try {
-    parts_.reports.HoldLoans(lease, held_->lease.TakeLoans());
+    parts_.reports.HoldLoans(lease, held_->lease.lending().TakeAll());
   } catch (const Error&) {
     // Memory that was lent is not used again.
   }

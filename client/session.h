@@ -4,21 +4,27 @@
 // process ends (a limit, a crash, Restart()), the cell gets another one: files stay, the state of
 // the interpreter is lost.
 //
-// One thread at a time, but for Interrupt(); its Client outlives it. Not usable after fork() in the
-// child.
+// One thread at a time, but for Interrupt() and what commands need; its Client outlives it. Not
+// usable after fork() in the child.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "client/call_record.h"
 #include "client/connection.h"
 #include "client/held_leases.h"
 #include "client/reports.h"
+#include "client/turns.h"
+#include "client/waiting.h"
 #include "wire/message.h"
+#include "wire/thread_annotations.h"
 
 namespace hutch {
 
@@ -35,20 +41,23 @@ class UserProcesses {
   // Waits for its end, or that of its cell. False: it did not come in time.
   bool AwaitEnd(uint64_t lease, Clock::duration patience) EXCLUDES(connection_lock);
   // Waits for its end, and for the next one. nullopt: they did not come in time.
-  std::optional<CellReport> AwaitNext(uint64_t lease, Clock::duration patience)
-      EXCLUDES(connection_lock);
+  struct Next {
+    CellReport ended;
+    Fd socket;  // of the calls of the next one
+  };
+  std::optional<Next> AwaitNext(uint64_t lease, Clock::duration patience) EXCLUDES(connection_lock);
 
   // The CPU time between calls that was reported since it was last taken. nullopt: none was.
   std::optional<Clock::duration> TakeBackground(uint64_t lease) EXCLUDES(connection_lock);
 
   void OnGone(uint64_t lease) REQUIRES(connection_lock);  // its cell is
-  void OnEnded(const UserEnded& message) REQUIRES(connection_lock);
+  void OnEnded(const UserEnded& message, std::vector<Fd> descriptors) REQUIRES(connection_lock);
   void OnReady(const UserReady& message) REQUIRES(connection_lock);
   void OnBackground(const BackgroundCpu& message) REQUIRES(connection_lock);
 
  private:
   struct State {
-    std::optional<CellReport> ended;
+    std::optional<Next> ended;
     bool ready = false;
     bool gone = false;
     std::optional<uint64_t> background_us{};
@@ -77,15 +86,47 @@ class Session {
   // `background`: what the session's processes used between calls until this one, as far as that
   // was measured and not reported yet.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
-  // As Lease::Exchange().
+
+  Turns& turns() { return turns_; }
+  const Turns& turns() const { return turns_; }
+  // As the Exchange() of waiting.h.
   std::optional<Question> Exchange(const std::string& answer) {
-    return held_ ? held_->lease.Exchange(answer) : std::nullopt;
+    return held_ ? hutch::Exchange(held_->lease, answer) : std::nullopt;
   }
   // Between two calls: takes note of a user process that has ended meanwhile, as when a background
   // thread crashed, or took too much memory.
   void Settle();
-  // Has the call that runs raise KeyboardInterrupt. On any thread.
+  // Whether Settle() has something to do, and waits for it.
+  bool IsUnsettled() { return !over_ && held_ && parts_.users.HasEnded(held_->lease.id()); }
+  // Has the call that runs raise KeyboardInterrupt, or else the next one, unless that is taken back
+  // before it begins. On any thread.
   void Interrupt();
+  void TakeBackInterrupt() { interrupt_next_ = false; }
+  // ---- while a call runs, on its thread
+  // What its time limit leaves it; max(): it has none, or its clock stands.
+  Clock::duration TimeLeft() const {
+    return held_ ? held_->lease.clock().left(Clock::now()) : Clock::duration::max();
+  }
+  // Whether the user process that runs it has ended, as far as that is known yet.
+  bool HasEnded();
+  // ---- commands, which the user process runs beside its calls. On any thread.
+  // Gives it one: the four descriptors of a kCommand. False: there is no such process, its code
+  // left the socket of its calls full or shut, or too much lies unread there: descriptors that do
+  // count for all that the user runs.
+  bool SendCommand(const std::vector<int>& descriptors) EXCLUDES(beside_mutex_);
+  // A process that runs a call looks for commands.
+  void LookForCommands();
+  void CountUse() EXCLUDES(beside_mutex_);  // the agent is not to end it as idle
+  // One is over; for the agent's counts and audit log.
+  void TellCommand(const CallStats& stats);
+  struct End {
+    CellReport report;
+    bool during_call = false;  // or it was restarted
+  };
+  // How the last user process that has ended did, if it was number `since` or a later one. nullopt:
+  // none has, or nobody knows.
+  std::optional<End> LastEnd(uint64_t since) EXCLUDES(beside_mutex_);
+
   // Ends the user process, if there is a cell. False: the session is over.
   bool Restart();
   void Close();  // Nothing can be called any more. Never throws.
@@ -97,13 +138,27 @@ class Session {
   bool restartable() const { return restartable_; }  // else a user process's end is the session's
 
  private:
+  friend class Turns;
+
+  static Error Over();
   void Start(const CallRequest& request, const CallHooks& hooks);
   bool Keep(HeldLease& held, const CallHooks& hooks);
-  CallOutcome Await(const CallRequest& request, const CallHooks& hooks);
+  Underway Send(const CallRequest& request, const CallHooks& hooks);
+  void TellOfInterrupt();  // where a call runs, and one was asked for
+  void OnSlow(Underway& call);
+  bool IsLost(bool hung_up);
+  // What Await() or turns of the lease gave, or failed with.
+  void Take(Underway& call, CallOutcome outcome);
+  void Fail(Underway& call);  // within a catch block
+  CallRecord Conclude(Underway& call);
   void RequireConnection();
+  void SetSocketOfCommands() EXCLUDES(beside_mutex_);  // that of the present user process
+  void NoteEnd(const End& end) EXCLUDES(beside_mutex_);
   std::optional<Report> AwaitReport(uint64_t lease);  // of a cell that is gone
+  // What became of a call that could not be sent.
+  CallRecord Unsent(Underway& call);
   // After a call that left the user process in no state to serve another, or dead.
-  void Replace(CallRecord& record, const CallHooks& hooks);
+  void Replace(CallRecord& record, const CallHooks& hooks, bool during_call = true);
 
   Parts parts_;
   std::string key_;
@@ -111,15 +166,26 @@ class Session {
   std::string id_;
   std::optional<HeldLease> held_;
   std::string worker_;
+  // What commands use while a call runs.
+  struct Beside {
+    Fd socket;  // a duplicate of the present one of its calls
+    uint32_t table_slot = 0;
+    std::optional<End> last_end;
+    uint64_t last_ended = 0;  // the number of that user process
+  };
+  mutable Mutex beside_mutex_;
+  Beside beside_ GUARDED_BY(beside_mutex_);
   std::atomic<uint64_t> restarts_ = 0;
   std::atomic<uint64_t> lease_ = 0;
   std::atomic<uint32_t> call_ = 0;  // the low bits of its id, while it runs
-  // Of calls, which the warden takes for time between two: it is not told of short ones, and of
+  std::atomic<bool> interrupt_next_ = false;
+  // Of calls, which the warden takes for time between two: it is not informed of short ones, and of
   // others some milliseconds late.
   Clock::duration unannounced_{};
   bool announced_ = false;  // a call was, since such time was last reported
   bool over_ = false;
   bool restartable_ = true;
+  Turns turns_{*this};
 };
 
 }  // namespace hutch

@@ -137,13 +137,13 @@ class Stock {
   struct Ahead {
     HeldLease held;
     size_t since;  // as many had been taken when it came
-    bool is_loaded() const { return held.lease.is_loaded(); }
+    bool is_loaded() const { return held.lease.loaded().has_only(); }
   };
 
   std::deque<Ahead>::iterator Find(const Sha256Digest& identity) {
     auto unloaded = ahead_.end();
     for (auto i = ahead_.begin(); i != ahead_.end(); ++i) {
-      if (i->held.lease.IsLoadedFor(identity)) return i;
+      if (i->held.lease.loaded().IsOnly(identity)) return i;
       if (unloaded == ahead_.end() && !i->is_loaded()) unloaded = i;
     }
     return unloaded;

@@ -15,7 +15,7 @@ HeldLease Held(uint64_t id) {
 
 HeldLease Loaded(uint64_t id, const Sha256Digest& identity) {
   HeldLease held = Held(id);
-  held.lease.SetLoaded(identity);
+  held.lease.loaded().SetOnly(identity);
   return held;
 }
 

@@ -11,9 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <thread>
 
 #include "environments/install_error.h"
@@ -35,12 +33,8 @@ constexpr uint64_t kMaxBytes =
 constexpr uint64_t kMaxFiles = 500'000;
 constexpr uint64_t kMaxAnswer = 16u << 20;       // bytes that the import step may write, anywhere
 constexpr uint64_t kMaxReport = 4 * kMaxAnswer;  // bytes that are read of what a step writes
-constexpr size_t kMaxValues = 200'000;           // of a line's JSON that are kept
-constexpr size_t kMaxLog = 64u << 10;
-constexpr size_t kMaxPackage = 256;
-constexpr uint64_t kReserve = 256ull << 20;  // bytes of disk that no build may take
-constexpr size_t kMaxSourceFiles = 50'000;
-constexpr int kImportSeconds = 30;  // for each module
+constexpr uint64_t kReserve = 256ull << 20;      // bytes of disk that no build may take
+constexpr int kImportSeconds = 30;               // for each module
 constexpr milliseconds kPoll(10);
 constexpr milliseconds kInspect(500);
 // By default pasta gives a container the host's own address, which then leads back into the
@@ -79,81 +73,12 @@ void CheckKind(const std::string& path, mode_t kind) {
   throw Error(Code::kInstallFailed, "the installer left no plain file at " + path);
 }
 
-// Parses untrusted text. Values deeper than `depth` are dropped, so that nothing recurses far, and
-// so are those after kMaxValues, since each takes more memory than it has bytes.
-Json ParseShallow(const std::string& text, int depth) {
-  const auto keep = [depth, left = kMaxValues](int at, Json::parse_event_t event, Json&) mutable {
-    const bool counts = event == Json::parse_event_t::value || event == Json::parse_event_t::key ||
-                        event == Json::parse_event_t::object_start ||
-                        event == Json::parse_event_t::array_start;
-    if (counts && left > 0) --left;
-    return at <= depth && (left > 0 || !counts);
-  };
-  return Json::parse(text, keep, false);
-}
-
-template <typename T>
-T Member(const Json& object, const char* key, T otherwise) {
-  if (!object.is_object()) return otherwise;
-  const auto found = object.find(key);
-  if (found == object.end()) return otherwise;
-  if constexpr (std::is_same_v<T, std::string>) {
-    return found->is_string() ? found->template get<std::string>() : otherwise;
-  } else if constexpr (std::is_same_v<T, bool>) {
-    return found->is_boolean() ? found->template get<bool>() : otherwise;
-  } else if constexpr (std::is_same_v<T, uint64_t>) {  // a double may be larger than any
-    return found->is_number_unsigned() ? found->template get<T>() : otherwise;
-  } else {
-    return found->is_number() ? found->template get<T>() : otherwise;
-  }
-}
-
 // Where the install step finds a directory of wheels.
 std::string LinksAt(size_t i) { return "/links/" + std::to_string(i); }
 
-std::vector<std::string> Strings(const Json& object, const char* key, size_t max) {
-  std::vector<std::string> strings;
-  if (!object.is_object() || !object.contains(key) || !object[key].is_array()) return strings;
-  for (const Json& item : object[key]) {
-    if (strings.size() == max) break;
-    if (item.is_string()) strings.push_back(item.get<std::string>());
-  }
-  return strings;
-}
-
-Error Failure(const Json& item) {
-  return InstallError(Member(item, "failed", std::string()),
-                      Member(item, "log", std::string()).substr(0, kMaxLog));
-}
-
-// One line for the user, without control characters.
-std::string Printable(std::string_view text, size_t max) {
-  std::string out;
-  for (const char c : text.substr(0, max)) {
-    out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\x9b' ? ' ' : c;
-  }
-  return out;
-}
-
-// Reads the last item of the install step's report. False: `item` is another one.
-bool TakeEnd(const Json& item, BuildResult* result, std::vector<std::string>* modules,
-             std::vector<std::string>* uncompiled) {
-  if (!item.is_object() || !item.contains("packages")) return false;
-  result->packages.clear();
-  for (const std::string& package : Strings(item, "packages", 10'000))
-    result->packages.push_back(Printable(package, kMaxPackage));
-  result->bytes = Member<uint64_t>(item, "bytes", 0);
-  result->files = Member<uint64_t>(item, "files", 0);
-  *modules = Strings(item, "modules", 4096);
-  *uncompiled = Strings(item, "uncompiled", 4096);
-  for (auto* names : {modules, uncompiled})
-    std::erase_if(*names, [](const std::string& module) { return !IsModule(module); });
-  return true;
-}
-
 std::string FirstOf(const std::vector<std::string>& modules) {
   if (modules.empty()) return {};
-  return Printable(modules.front(), 100) + (modules.size() > 1 ? ", ..." : "");
+  return PrintableLine(modules.front(), 100) + (modules.size() > 1 ? ", ..." : "");
 }
 
 // Whether it is text that a resolver could have written, without control characters.
@@ -176,45 +101,7 @@ Free FreeAt(const std::string& directory) {
 
 uint64_t Less(uint64_t from, uint64_t amount) { return from > amount ? from - amount : 0; }
 
-bool IsPlainSourcePath(const std::string& path) {
-  if (path.size() > 512 || !path.ends_with(".py") || path.starts_with('/')) return false;
-  if (path.find('\0') != std::string::npos) return false;
-  for (const auto& part : std::filesystem::path(path)) {
-    if (part.empty() || part == "." || part == "..") return false;
-  }
-  return true;
-}
-
 }  // namespace
-
-ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked) {
-  ProbeAnswer answer;
-  const Json body = ParseShallow(text, 4);
-  std::set<std::string> seen;
-  if (body.is_object() && body.contains("modules") && body["modules"].is_array()) {
-    for (const Json& item : body["modules"]) {
-      const std::string module = Member(item, "module", std::string());
-      const bool known = std::find(asked.begin(), asked.end(), module) != asked.end();
-      if (!known || !seen.insert(module).second) continue;
-      if (!Member(item, "ok", false)) {
-        answer.notes.push_back(module + " is not loaded ahead: importing it failed: " +
-                               Printable(Member(item, "error", std::string()), 400));
-      } else if (const double threads = Member(item, "threads", 0.0); threads != 0) {
-        answer.notes.push_back(module + " is not loaded ahead: importing it starts threads");
-      } else {
-        answer.preload.push_back(module);
-      }
-    }
-  }
-  for (const std::string& module : asked) {
-    if (!seen.contains(module))
-      answer.notes.push_back(module + " is not loaded ahead: importing it did not end");
-  }
-  for (std::string& path : Strings(body, "files", kMaxSourceFiles)) {
-    if (IsPlainSourcePath(path)) answer.files.push_back(std::move(path));
-  }
-  return answer;
-}
 
 Builder::Builder(Podman& podman, const Paths& paths, std::string name,
                  std::function<void(BuildProgress)> progress, std::function<bool()> cancelled)
@@ -406,6 +293,10 @@ std::string Builder::InstallSettings(const EnvironmentSpec& spec) const {
   const Json settings = {{"requirements", spec.requirements},
                          {"constraints", spec.constraints},
                          {"lock", spec.lock},
+                         {"node_requirements", spec.node_requirements},
+                         {"npm_sources", spec.index.npm_sources},
+                         {"npm_credentials", spec.index.npm_credentials},
+                         {"npm_ca_bundle", spec.index.npm_ca_bundle},
                          {"find_links", links},
                          {"netrc", spec.index.netrc},
                          {"allow_sdists", spec.allow_sdists},
@@ -450,17 +341,14 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   std::optional<Error> failure;
   bool done = false;
   const auto read = [&](const std::string& line) {
-    const Json item = ParseShallow(line, 3);
-    if (item.is_object() && item.contains("failed")) {
-      failure = Failure(item);
+    InstallItem item = ReadInstallItem(line);
+    if (item.failure) {
+      failure = std::move(item.failure);
       return true;
     }
-    const std::string stage = Member(item, "stage", std::string());
-    if (stage == "resolve" || stage == "download" || stage == "install") {
-      progress_({stage, ScrubCredentials(Member(item, "text", std::string()).substr(0, 1000)),
-                 Member(item, "done", 0.0), Member(item, "total", 0.0)});
-    }
-    return done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
+    if (item.progress) progress_(*std::move(item.progress));
+    if (item.end) installed_ = *std::move(item.end);
+    return done = item.end.has_value();
   };
   RunStep("install", {script, inside}, mounts.dump(), made + "/report.jsonl", seconds(3600), read);
   // Build scripts of source packages may have left processes, and links for us to follow: first the
@@ -475,12 +363,15 @@ void Builder::Fetch(const EnvironmentSpec& spec, BuildResult* result) {
   CheckKind(made + "/tree", S_IFDIR);
   if (isolated_) {
     std::filesystem::rename(made + "/tree", directory_ + "/tree");
-    Check(spec, result);
+    Check(spec);
   }
+  result->packages = installed_.packages;
+  result->bytes = installed_.bytes;
+  result->files = installed_.files;
   result->lock = spec.lock.empty() ? LockLeftIn(made) : spec.lock;
 }
 
-void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
+void Builder::Check(const EnvironmentSpec& spec) {
   const Json settings = {{"requirements", spec.requirements},
                          {"lock", spec.lock},
                          {"cache", "/store/cache"},
@@ -492,9 +383,10 @@ void Builder::Check(const EnvironmentSpec& spec, BuildResult* result) {
   bool done = false;
   RunStep("check", {std::string(kScripts) + "install.py", "--check", "/store"}, mounts.dump(),
           directory_ + "/checked.jsonl", seconds(600), [&](const std::string& line) {
-            const Json item = ParseShallow(line, 3);
-            if (item.is_object() && item.contains("failed")) failure = Failure(item);
-            done = TakeEnd(item, result, &installed_.modules, &installed_.uncompiled);
+            InstallItem item = ReadInstallItem(line);
+            if (item.failure) failure = std::move(item.failure);
+            if (item.end) installed_ = *std::move(item.end);
+            done = item.end.has_value();
             return done || failure.has_value();
           });
   if (failure) throw *failure;

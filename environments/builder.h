@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "environments/build_reports.h"
 #include "environments/environment_spec.h"
 #include "podman/podman.h"
 #include "wire/paths.h"
@@ -23,15 +24,6 @@ namespace hutch {
 
 // Where the base image that is derived from the caller's interpreter has it.
 inline constexpr char kDerivedPython[] = "/opt/python/bin/python3";
-
-struct BuildProgress {
-  std::string stage;  // base resolve download install compile import
-  std::string text;
-  double done = 0;
-  double total = 0;  // 0: not known
-
-  bool operator==(const BuildProgress&) const = default;
-};
 
 struct BuildResult {
   std::string lock;                   // requirements with versions and hashes
@@ -42,14 +34,6 @@ struct BuildResult {
   uint64_t files = 0;
   double install_sec = 0, import_sec = 0, compile_sec = 0;
 };
-
-struct ProbeAnswer {
-  std::vector<std::string> preload, notes, files;
-};
-
-// What the import step reported. Packages could have written it: modules that were not asked for,
-// paths that are not relative and normal, and anything malformed are dropped. Never throws.
-ProbeAnswer ReadProbeAnswer(const std::string& text, const std::vector<std::string>& asked);
 
 class Builder {
  public:
@@ -93,7 +77,7 @@ class Builder {
   std::string InstallSettings(const EnvironmentSpec& spec) const;  // JSON, for install.py
   std::string LockLeftIn(const std::string& made) const;
   // Reads the tree again, in a container in which no build script ran.
-  void Check(const EnvironmentSpec& spec, BuildResult* result);
+  void Check(const EnvironmentSpec& spec);
   std::vector<std::string> Import(BuildResult* result);
   // `names` are "modules" or "files"; see compile.py. `text` names them for the user.
   void Compile(const std::string& step, const char* kind, const std::vector<std::string>& names,
@@ -114,9 +98,7 @@ class Builder {
   std::function<void(BuildProgress)> progress_;
   std::function<bool()> cancelled_;
   bool isolated_ = false;  // build scripts run while fetching: nothing is shared with other builds
-  struct Installed {
-    std::vector<std::string> modules, uncompiled;  // for import; of those, without bytecode
-  } installed_;
+  InstallItem::End installed_;
   std::vector<std::string> containers_;
 };
 

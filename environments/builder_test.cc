@@ -21,58 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
 
-TEST(ProbeAnswer, KeepsWhatLoadsAndNamesWhatDoesNot) {
-  const ProbeAnswer answer = ReadProbeAnswer(
-      R"({"modules": [{"module": "six", "ok": true, "sec": 0.1, "threads": 0, "error": ""},
-                      {"module": "bad", "ok": false, "error": "ImportError: no libfoo"},
-                      {"module": "busy", "ok": true, "threads": 3}],
-          "files": ["six.py", "pkg/a.py"]})",
-      {"six", "bad", "busy", "lost"});
-  EXPECT_EQ(answer.preload, Strings{"six"});
-  EXPECT_EQ(answer.files, (Strings{"six.py", "pkg/a.py"}));
-  ASSERT_EQ(answer.notes.size(), 3u);
-  EXPECT_NE(answer.notes[0].find("ImportError: no libfoo"), std::string::npos);
-  EXPECT_NE(answer.notes[1].find("starts threads"), std::string::npos);
-  EXPECT_NE(answer.notes[2].find("lost"), std::string::npos);
-}
-
-TEST(ProbeAnswer, TakesNoModuleThatWasNotAskedFor) {
-  const ProbeAnswer answer =
-      ReadProbeAnswer(R"({"modules": [{"module": "os", "ok": true}, {"module": "six", "ok": true},
-                                      {"module": "six", "ok": true}]})",
-                      {"six"});
-  EXPECT_EQ(answer.preload, Strings{"six"});
-}
-
-TEST(ProbeAnswer, TakesNoPathThatLeadsOut) {
-  const ProbeAnswer answer = ReadProbeAnswer(
-      R"({"files": ["../x.py", "/etc/x.py", "a/../../x.py", "a//b.py", "./a.py", "a.so", 7, "a\u0000.py",
-                      "ok.py"]})",
-      {});
-  EXPECT_EQ(answer.files, (Strings{"a//b.py", "ok.py"}));
-}
-
-TEST(ProbeAnswer, SurvivesAnythingAPackageMayWrite) {
-  const Strings asked = {"six"};
-  for (const std::string& text :
-       {std::string(), std::string("nonsense"), std::string("[]"), std::string("{\"modules\": 3}"),
-        std::string("{\"modules\": [{\"module\": [], \"ok\": \"yes\"}]}"),
-        std::string(1 << 20, '['),
-        std::string("{\"modules\": [{\"module\": \"six\", \"ok\": true, \"threads\": \"many\"}]"),
-        std::string("\xff\xfe{}")}) {
-    const ProbeAnswer answer = ReadProbeAnswer(text, asked);
-    EXPECT_TRUE(answer.preload.empty());
-    EXPECT_EQ(answer.notes.size(), 1u);
-  }
-}
-
-TEST(ProbeAnswer, PutsNoControlCharactersIntoNotes) {
-  const ProbeAnswer answer = ReadProbeAnswer(
-      R"({"modules": [{"module": "six", "ok": false, "error": "\u001b]0;x\u0007\n"}]})", {"six"});
-  ASSERT_EQ(answer.notes.size(), 1u);
-  for (const char c : answer.notes[0]) EXPECT_GE(static_cast<unsigned char>(c), 0x20);
-}
-
 // A build whose install step is refused by its installer as soon as it has a network.
 class NetworkHelper : public testing::Test {
  protected:

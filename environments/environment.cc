@@ -301,7 +301,8 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
     fs::create_directory(directory);
     ::chmod(directory.c_str(), 0755);
     BuildResult result;
-    if (build->spec.requirements.empty() && build->spec.lock.empty()) {
+    if (build->spec.requirements.empty() && build->spec.node_requirements.empty() &&
+        build->spec.lock.empty()) {
       fs::create_directory(directory / "tree");
     } else {
       const BaseImage& base = build->base;
@@ -345,9 +346,12 @@ void EnvironmentStore::Publish(const Build& build, const BuildResult& result, do
     ThrowErrno("create " + finished.string(), Code::kPlatform);
   fs::rename(directory / "tree", finished / "tree");
   WriteFile(finished / "lock.txt", result.lock);
+  std::vector<std::string> asked = build.spec.requirements;
+  asked.insert(asked.end(), build.spec.node_requirements.begin(),
+               build.spec.node_requirements.end());
   const Json meta = {
       {"digest", build.digest},
-      {"requirements", build.spec.requirements},
+      {"requirements", asked},
       {"packages", result.packages},
       {"python_version", build.spec.python_version},
       {"platform", build.spec.platform},

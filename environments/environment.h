@@ -14,6 +14,7 @@
 //   environments/<digest>/lock.txt    versions and hashes
 //   environments/<digest>/meta.json   what EnvironmentInfo and Environment are read from
 //   environments/<digest>/synced      its bytes have reached the disk
+//   node                              a link: the digest of the one that has Node (node.h)
 // clang-format on
 //
 // A build appears under its digest by one rename. An environment without `synced` is used only

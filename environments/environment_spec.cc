@@ -23,6 +23,8 @@ constexpr size_t kMaxModules = 256;
 constexpr size_t kMaxConstraints = 4096;
 constexpr size_t kMaxNetrc = 64u << 10;
 constexpr size_t kMaxReference = 512;
+constexpr size_t kMaxNpmName = 214;
+constexpr size_t kMaxNpmLines = 64u << 10;
 
 // ASCII only: the C library's own answers depend on the locale, and a homoglyph is not a letter
 // here.
@@ -111,6 +113,74 @@ void CheckToken(const std::string& what, std::string_view text, size_t max, std:
   throw Error(Code::kInvalidArgument, what + " has characters it may not have: " + Quoted(text));
 }
 
+// A part of a package's name, or a scope's.
+bool IsNpmWord(std::string_view word) {
+  return !word.empty() && (Alnum(word.front()) || OneOf(word.front(), "_~")) &&
+         Consists(word, kMaxNpmName, [](char c) { return Alnum(c) || OneOf(c, "._~-"); });
+}
+
+// [@scope/]name@range, with a range of versions or a tag. What npm would read as a path, an
+// address, a git repository or an archive is none.
+bool IsNpmRequirement(std::string_view text) {
+  if (text.size() > kMaxRequirement) return false;
+  const size_t at = text.rfind('@');
+  if (at == std::string_view::npos || at == 0) return false;
+  std::string_view name = text.substr(0, at);
+  const std::string_view range = text.substr(at + 1);
+  if (name.size() > kMaxNpmName) return false;
+  if (name.starts_with('@')) {
+    const size_t slash = std::min(name.find('/'), name.size() - 1);
+    if (!IsNpmWord(name.substr(1, slash - 1))) return false;
+    name.remove_prefix(slash + 1);
+  }
+  if (range.ends_with(".tgz") || range.ends_with(".tar") || range.ends_with(".tar.gz"))
+    return false;
+  return IsNpmWord(name) && !range.empty() &&
+         (Alnum(range.front()) || OneOf(range.front(), "^~<>=*")) &&
+         Consists(range, kMaxRequirement,
+                  [](char c) { return Alnum(c) || OneOf(c, "^~<>=*|+. _-"); });
+}
+
+// Lines `KEY=VALUE` of an .npmrc whose keys are of these kinds, so that no other setting of npm's
+// is among them.
+void CheckNpmLines(const std::string& what, const std::string& text, const std::regex& kinds) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    const size_t equals = std::min(line.find('='), line.size());
+    const bool printable = Consists(std::string_view(line).substr(equals), 8193,
+                                    [](char c) { return c > 0x20 && c < 0x7f; });
+    if (equals < std::min<size_t>(line.size(), 512) && printable &&
+        std::regex_match(line.substr(0, equals), kinds))
+      continue;
+    throw Error(Code::kInvalidArgument, what + " has a line that it may not have");
+  }
+  if (text.size() > kMaxNpmLines) throw Error(Code::kInvalidArgument, what + " is over 64 KiB");
+}
+
+void CheckNpm(const EnvironmentSpec& spec) {
+  static const std::regex kSource(R"((@[A-Za-z0-9_.~-]+:)?registry)");
+  static const std::regex kCredential(
+      R"(//[A-Za-z0-9_.:/~%\[\]-]+:(_authToken|_auth|username|_password))");
+  if (spec.node_requirements.size() > kMaxRequirements) {
+    throw Error(Code::kInvalidArgument,
+                "there are more than " + std::to_string(kMaxRequirements) + " packages of npm");
+  }
+  for (const std::string& requirement : spec.node_requirements) {
+    if (IsNpmRequirement(requirement)) continue;
+    throw Error(Code::kInvalidArgument, Quoted(requirement) + " is not a package of npm",
+                "write a name with a version, such as \"lodash@4\"; options, URLs and paths are "
+                "refused");
+  }
+  if (!spec.node_requirements.empty() && !spec.venv.empty()) {
+    throw Error(Code::kInvalidArgument,
+                "nothing is added to a virtual environment: leave out node_dependencies=");
+  }
+  CheckNpmLines("npm_sources", spec.index.npm_sources, kSource);
+  CheckNpmLines("npm_credentials", spec.index.npm_credentials, kCredential);
+}
+
 // [registry[:port]/]name[:tag][@digest], or an image's id, which looks the same.
 void CheckReference(const std::string& reference) {
   static const std::regex kReference(
@@ -145,7 +215,8 @@ bool IsModule(std::string_view name) {
 }
 
 bool HasPackages(const PoolSpec& pool) {
-  return !pool.requirements.empty() || !pool.lock.empty() || !pool.venv.empty();
+  return !pool.requirements.empty() || !pool.node_requirements.empty() || !pool.lock.empty() ||
+         !pool.venv.empty();
 }
 
 EnvironmentSpec SpecOf(const PoolSpec& pool) {
@@ -160,6 +231,7 @@ EnvironmentSpec SpecOf(const PoolSpec& pool) {
   spec.allow_sdists = pool.allow_sdists;
   spec.allow_urls = pool.allow_urls;
   spec.constraints = pool.constraints;
+  spec.node_requirements = pool.node_requirements;
   spec.lock = pool.lock;
   spec.links = pool.links;
   spec.venv = pool.venv;
@@ -211,7 +283,8 @@ void CheckSpec(const EnvironmentSpec& spec) {
   if (spec.index.netrc.size() > kMaxNetrc)
     throw Error(Code::kInvalidArgument, "the credentials of indexes are over 64 KiB");
   CheckToken("no_proxy", spec.index.no_proxy, 4096, ".-_,*:/[] ");
-  if (spec.index.ca_bundle.size() > (8u << 20))
+  CheckNpm(spec);
+  if (std::max(spec.index.ca_bundle.size(), spec.index.npm_ca_bundle.size()) > (8u << 20))
     throw Error(Code::kInvalidArgument, "the CA bundle is over 8 MiB");
 }
 
@@ -252,6 +325,9 @@ std::string DigestOf(const EnvironmentSpec& spec) {
   add_all("directories", sources(spec.links));
   add_all("venv", sources(spec.venv));
   if (!spec.lock.empty()) add_all("lock", {spec.lock});
+  const std::set<std::string> node(spec.node_requirements.begin(), spec.node_requirements.end());
+  add_all("npm", {node.begin(), node.end()});
+  if (!node.empty()) add_all("npm_sources", {spec.index.npm_sources});
   return Sha256Hex(text);
 }
 

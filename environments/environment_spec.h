@@ -26,9 +26,10 @@ struct EnvironmentSpec {
   bool allow_sdists = false;
   bool allow_urls = false;
   std::vector<std::string> constraints;
-  std::string lock;              // in place of requirements, "": none
-  std::vector<MountSpec> links;  // directories of wheels
-  std::vector<MountSpec> venv;   // at most one: nothing is built then
+  std::vector<std::string> node_requirements;  // of npm
+  std::string lock;                            // in place of requirements, "": none
+  std::vector<MountSpec> links;                // directories of wheels
+  std::vector<MountSpec> venv;                 // at most one: nothing is built then
   std::vector<std::string> preload;
   bool preload_given = false;  // false: the modules of the direct requirements
   std::string nonce;           // a fresh value makes a fresh environment

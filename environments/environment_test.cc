@@ -48,7 +48,7 @@ TEST(EnvironmentDigest, IsOneForEveryOrderOfASet) {
 
 TEST(EnvironmentDigest, IsAnotherForEverythingThatChangesTheContent) {
   const EnvironmentSpec base = Spec({"a", "b"});
-  std::vector<EnvironmentSpec> others(15, base);
+  std::vector<EnvironmentSpec> others(18, base);
   others[0].requirements = {"ab"};
   others[1].python_version = "3.12.1";
   others[2].platform = "linux_aarch64";
@@ -65,6 +65,10 @@ TEST(EnvironmentDigest, IsAnotherForEverythingThatChangesTheContent) {
   others[12].links[0].source = "/wheels";
   others[13].venv = others[12].links;
   others[14].constraints = {"a<2", "b"};
+  others[15].node_requirements = {"a@*", "b@*"};
+  others[16].node_requirements = {"a@1", "b@*"};
+  others[17].node_requirements = {"a@*", "b@*"};
+  others[17].index.npm_sources = "registry=https://npm.example/";
   std::set<std::string> digests = {DigestOf(base)};
   for (const EnvironmentSpec& spec : others) EXPECT_TRUE(digests.insert(DigestOf(spec)).second);
 }
@@ -94,6 +98,53 @@ TEST(EnvironmentSpec, TakesAnAddressOnlyWhereThatIsAllowed) {
                           "six @ https://h/\n-e", "-x @ https://h/", "six @ https://h/${HOME}"}) {
     spec.requirements = {bad};
     EXPECT_EQ(CodeOf([&] { CheckSpec(spec); }), Code::kInvalidArgument) << bad;
+  }
+}
+
+TEST(EnvironmentSpec, TakesPackagesOfNpmByNameAndVersionAlone) {
+  EnvironmentSpec spec = Spec({});
+  spec.node_requirements = {"lodash@4", "@types/node@>=1 <2 || 3.x - 4", "JSONStream@latest",
+                            "a@*"};
+  spec.index.npm_sources = "registry=https://h/npm/\n@mine:registry=http://h:1/";
+  spec.index.npm_credentials = "//h/npm/:_authToken=abc==\n//h:1/:username=me";
+  EXPECT_NO_THROW(CheckSpec(spec));
+  for (const char* bad : {"lodash",
+                          "@a/b",
+                          "--ignore-scripts=false",
+                          "-g@1",
+                          "a@-g",
+                          "../a@1",
+                          "a@./b",
+                          "a@file:b",
+                          "a@https://h/a.tgz",
+                          "a@git+ssh://h/a",
+                          "a@me/a",
+                          "a@npm:b@1",
+                          "a@b.tgz",
+                          "a@",
+                          "a@~/b",
+                          "a@1\n--x",
+                          "@/b@1",
+                          "@a/@1",
+                          "a/b@1",
+                          "@a/b/c@1",
+                          ".bin@1",
+                          "a@1\"",
+                          "\u0430@1"}) {
+    EnvironmentSpec other = Spec({});
+    other.node_requirements = {bad};
+    EXPECT_EQ(CodeOf([&] { CheckSpec(other); }), Code::kInvalidArgument) << bad;
+  }
+  for (const char* bad : {"ignore-scripts=false", "registry=https://h/ x", "registry", "git=/x",
+                          "registry=a\nscript-shell=b", "//h/:_authToken=t", "node-options=x"}) {
+    EnvironmentSpec other = spec;
+    other.index.npm_sources = bad;
+    EXPECT_EQ(CodeOf([&] { CheckSpec(other); }), Code::kInvalidArgument) << bad;
+  }
+  for (const char* bad : {"registry=https://h/", "//h/:tokenHelper=/bin/x", "//h/:keyfile=/x"}) {
+    EnvironmentSpec other = spec;
+    other.index.npm_credentials = bad;
+    EXPECT_EQ(CodeOf([&] { CheckSpec(other); }), Code::kInvalidArgument) << bad;
   }
 }
 

@@ -62,15 +62,18 @@ std::string Hint(std::string_view sentence) {
   if (Has(sentence, "401 Unauthorized") || Has(sentence, "403 Forbidden")) {
     return "the index wants another user or password: give them in its address, or in ~/.netrc";
   }
-  if (Has(sentence, "was not found in the package registry") ||
+  if (Has(sentence, "is not in this registry") ||
+      Has(sentence, "could not be found or you do not have permission") ||
+      Has(sentence, "was not found in the package registry") ||
       Has(sentence, "not found in the provided package")) {
     return "check the spelling of the name";
   }
-  if (Has(sentence, "there is no version of"))
+  if (Has(sentence, "there is no version of") || Has(sentence, "No matching version found"))
     return "check the version: no such release is offered";
   for (const std::string_view network :
        {"Failed to fetch", "error sending request", "dns error", "timed out", "Could not connect",
-        "Network unreachable", "status client error", "status server error"}) {
+        "Network unreachable", "status client error", "status server error", "ECONNREFUSED",
+        "ENOTFOUND", "EAI_AGAIN", "ETIMEDOUT", "ERR_SOCKET_TIMEOUT"}) {
     if (Has(sentence, network)) {
       return "the package index could not be reached: check the network, the index URL, proxy and "
              "certificates";

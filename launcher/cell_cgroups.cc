@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
+#include "launcher/host_programs.h"
 #include "launcher/mount_view.h"
-#include "launcher/podman_service.h"
 #include "launcher/subprocess.h"
 #include "wire/clock.h"
 #include "wire/error.h"

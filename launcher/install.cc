@@ -14,9 +14,10 @@
 #include <filesystem>
 #include <vector>
 
-#include "launcher/podman_service.h"
+#include "launcher/subprocess.h"
 #include "podman/podman.h"
 #include "wire/error.h"
+#include "wire/fd.h"
 #include "wire/log.h"
 
 namespace hutch {

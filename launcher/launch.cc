@@ -21,13 +21,17 @@
 #include <thread>
 
 #include "launcher/cell_cgroups.h"
+#include "launcher/host_programs.h"
 #include "launcher/install.h"
 #include "launcher/podman_service.h"
+#include "launcher/podman_user.h"
+#include "launcher/subprocess.h"
 #include "podman/host.h"
 #include "podman/podman.h"
 #include "wire/channel.h"
 #include "wire/clock.h"
 #include "wire/error.h"
+#include "wire/fd.h"
 #include "wire/heartbeat.h"
 #include "wire/log.h"
 #include "wire/message.h"
@@ -40,6 +44,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kAgentStart(60000);  // an agent that ends is noticed at once
 constexpr milliseconds kGrace(5000);
+constexpr int kAgentGraceSec = 8;  // after SIGTERM it drains for 5 s, while sessions are saved
 constexpr char kWireLabel[] = "hutch.wire";
 
 void CheckId(const std::string& id, const char* what) {
@@ -205,8 +210,7 @@ std::string Launch(const Paths& paths, const LaunchOptions& options) {
       } catch (const Error& error) {
         // Nothing of it has run, so the cause is the host.
         podman.Remove(id);
-        throw Error(Code::kPlatform, "the agent could not be started: " + std::string(error.what()),
-                    kDoctor);
+        throw Refused("the agent could not be started: " + std::string(error.what()));
       }
     }
   }
@@ -302,7 +306,7 @@ std::string AgentSpec(const Paths& paths, const LaunchOptions& options, const st
       {"systemd", "false"},
       {"sdnotifyMode", "ignore"},
       {"image_volume_mode", "ignore"},
-      {"stop_timeout", 3},
+      {"stop_timeout", kAgentGraceSec},
       {"umask", "0077"},
       {"volatile", true},
   };
@@ -397,14 +401,13 @@ void Stop(bool force) {
     std::vector<ContainerInfo> ours = podman.List("hutch.instance=" + paths.instance_label());
     // The agent first: otherwise it would replace the workers that are removed.
     const auto is_agent = [](const ContainerInfo& info) {
-      const auto role = info.labels.find("hutch.role");
-      return role != info.labels.end() && role->second == "agent";
+      return HasLabel(info, "hutch.role", "agent");
     };
     std::stable_partition(ours.begin(), ours.end(), is_agent);
     for (const ContainerInfo& info : ours) {
       if (!force && is_agent(info) && info.state == "running") {
         podman.Kill(info.id, "TERM");
-        podman.WaitExit(info.id, kGrace);
+        podman.WaitExit(info.id, std::chrono::seconds(kAgentGraceSec));
       }
       (IsOnGvisor(info.labels) && gvisor.Ping(kGrace) ? gvisor : podman).Remove(info.id);
     }

@@ -95,7 +95,7 @@ void MountTun() {
     ThrowErrno("mount a tmpfs at /dev/net", Code::kPlatform);
   }
   const mode_t mask = ::umask(0);
-  const int made = ::mknod("/dev/net/tun", S_IFCHR | 0666, ::makedev(kTunMajor, kTunMinor));
+  const int made = ::mknod("/dev/net/tun", S_IFCHR | 0666, makedev(kTunMajor, kTunMinor));
   ::umask(mask);
   if (made != 0) ThrowErrno("make /dev/net/tun", Code::kPlatform);
 }

@@ -5,10 +5,8 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <pwd.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -24,11 +22,15 @@
 #include <sstream>
 #include <thread>
 
+#include "launcher/host_programs.h"
 #include "launcher/mount_view.h"
+#include "launcher/podman_user.h"
+#include "launcher/subprocess.h"
 #include "podman/host.h"
 #include "podman/podman.h"
 #include "wire/clock.h"
 #include "wire/error.h"
+#include "wire/fd.h"
 #include "wire/log.h"
 
 namespace hutch {
@@ -36,15 +38,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char kSafePath[] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 // The wait for a service that hangs; one that ends is noticed at once. On an emulated processor a
 // first start took more than 20 s.
 constexpr milliseconds kServiceStart(60000);
-
-std::string Variable(const char* name) {
-  const char* value = ::secure_getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 std::string ReadText(const std::string& path) {
   const std::ifstream file(path, std::ios::binary);
@@ -84,23 +80,6 @@ Endpoint GvisorEndpoint(const Paths& paths) {
           paths.run_dir + "/podman/gvisor.log",
           Unit(paths, "-gvisor"),
           {"--runtime", GvisorProgram(paths)}};
-}
-
-std::string FindProgram(const std::string& name, const std::string& search) {
-  size_t begin = 0;
-  while (begin <= search.size()) {
-    size_t end = search.find(':', begin);
-    if (end == std::string::npos) end = search.size();
-    const std::string path = search.substr(begin, end - begin) + "/" + name;
-    if (path[0] == '/' && ::access(path.c_str(), X_OK) == 0) return path;
-    begin = end + 1;
-  }
-  return {};
-}
-
-std::string SearchPath() {
-  const std::string own = ::geteuid() == 0 ? "" : Variable("PATH");
-  return own.empty() ? kSafePath : own + ":" + kSafePath;
 }
 
 // Writes `text` as Podman's user, under another name first: a reader never sees half of it.
@@ -220,11 +199,9 @@ void WaitForService(const Paths& paths, const Endpoint& endpoint, pid_t child) {
     }
     if (died || now >= deadline) {
       const AsUser user(paths);
-      throw Error(Code::kPlatform,
-                  std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
-                      (child < 0 ? "journalctl --user -u " + endpoint.unit + " says why"
-                                 : Tail(ReadText(endpoint.log), 2000)),
-                  kDoctor);
+      throw Refused(std::string("Podman's service ") + (died ? "ended" : "does not answer") + ": " +
+                    (child < 0 ? "journalctl --user -u " + endpoint.unit + " says why"
+                               : Tail(ReadText(endpoint.log), 2000)));
     }
     std::this_thread::sleep_for(milliseconds(15));
   }
@@ -339,156 +316,6 @@ void KillPause(const Paths& paths) {
   ::unlink(file.c_str());
 }
 
-}  // namespace
-
-std::string FindTool(const std::string& name) { return FindProgram(name, SearchPath()); }
-
-bool HasUserManager(const Paths& paths) {
-  if (paths.service_user) return false;
-  return ::access((paths.xdg_runtime_dir + "/systemd/private").c_str(), R_OK) == 0 &&
-         !FindTool("systemd-run").empty();
-}
-
-std::string FindPodman() {
-  const std::string path = FindProgram("podman", SearchPath());
-  if (path.empty()) {
-    throw Error(
-        Code::kPodmanMissing, "Podman is not installed",
-        "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
-        "aardvark-dns catatonit");
-  }
-  return path;
-}
-
-std::vector<std::string> PodmanEnvironment(const Paths& paths) {
-  std::vector<std::string> environment = {
-      "HOME=" + paths.home,
-      "XDG_RUNTIME_DIR=" + paths.xdg_runtime_dir,
-      "PATH=" + SearchPath(),
-      "LANG=C.UTF-8",
-  };
-  if (paths.service_user) {
-    environment.push_back("USER=" + std::string(kServiceUser));
-    environment.push_back("CONTAINERS_CONF=" + paths.home + "/.config/containers/containers.conf");
-  } else {
-    // Podman's own settings of this user, where they moved them; the bus is how their systemd makes
-    // cgroups.
-    for (const char* name : {"XDG_CONFIG_HOME", "XDG_DATA_HOME", "CONTAINERS_CONF",
-                             "CONTAINERS_STORAGE_CONF", "DBUS_SESSION_BUS_ADDRESS"}) {
-      if (const std::string value = Variable(name); !value.empty()) {
-        environment.push_back(std::string(name) + "=" + value);
-      }
-    }
-  }
-  return environment;
-}
-
-void EnsureServiceUser() {
-  if (::geteuid() != 0) return;
-  if (::getpwnam(kServiceUser) != nullptr) return;
-  Fd lock(::open("/run/hutch-user.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!lock || ::flock(lock.get(), LOCK_EX) != 0)
-    ThrowErrno("lock /run/hutch-user.lock", Code::kPlatform);
-  if (::getpwnam(kServiceUser) != nullptr) return;
-  const std::string useradd = FindProgram("useradd", kSafePath);
-  const std::vector<std::string> words = {
-      "--create-home",  "--home-dir", kServiceHome,        "--skel",       "/dev/null", "--key",
-      "HOME_MODE=0700", "--shell",    "/usr/sbin/nologin", "--user-group", kServiceUser};
-  std::string text = "useradd";
-  for (const std::string& word : words) text += " " + word;
-  if (useradd.empty())
-    throw Error(Code::kPlatform,
-                "there is no useradd on this host, which makes the user that containers run as",
-                "install it, or as root run: " + text);
-  LogInfo("making the user that containers run as", {{"command", text}});
-  Command command;
-  command.argv = {useradd};
-  command.argv.insert(command.argv.end(), words.begin(), words.end());
-  command.environment = {std::string("PATH=") + kSafePath, "LANG=C.UTF-8"};
-  command.err = 2;
-  if (Run(Paths{}, command) != 0)
-    throw Error(Code::kPlatform, "useradd could not make the user that containers run as",
-                "as root: " + text);
-}
-
-void CheckSubIds(const Paths& paths) {
-  const struct passwd* entry = ::getpwuid(paths.uid);
-  const std::string name = entry == nullptr ? std::to_string(paths.uid) : entry->pw_name;
-  const std::string id = std::to_string(paths.uid);
-  for (const char* file : {"/etc/subuid", "/etc/subgid"}) {
-    std::ifstream lines(file);
-    bool found = false;
-    for (std::string line; std::getline(lines, line);) {
-      found = found || line.starts_with(name + ":") || line.starts_with(id + ":");
-    }
-    if (found) continue;
-    throw Error(Code::kPlatform, std::string(file) + " has no range for " + name,
-                SubIdCommand(name));
-  }
-}
-
-Fd EnsureDirectory(const Paths& paths, const std::string& path) {
-  const auto open = [&path] {
-    return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  };
-  Fd dir;
-  {
-    const AsUser user(paths);
-    if (::mkdir(path.c_str(), 0700) != 0 && errno == ENOENT) {
-      const std::string parent = path.substr(0, path.rfind('/'));
-      if (parent.empty()) ThrowErrno("make " + path, Code::kPlatform);
-      EnsureDirectory(paths, parent);
-      ::mkdir(path.c_str(), 0700);
-    }
-    dir = open();
-  }
-  if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
-    // A parent that only root may write to (as /run): made by root, then given away.
-    const bool fresh = ::mkdir(path.c_str(), 0700) == 0;
-    if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
-    const Fd made = open();
-    struct stat st{};
-    // Or one that a launcher did not finish; the owner of anything else is not changed.
-    if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
-      if (::fchown(made.get(), paths.uid, paths.gid) != 0)
-        ThrowErrno("change the owner of " + path, Code::kPlatform);
-    }
-    {
-      const AsUser user(paths);
-      dir = open();
-    }
-    if (!dir && fresh) ::rmdir(path.c_str());
-  }
-  if (!dir) {
-    throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
-                "set HUTCH_HOME to a directory whose parents that user may enter, such as "
-                "/var/lib/hutch/other");
-  }
-  struct stat st{};
-  if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
-  if (st.st_uid != paths.uid) {
-    throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) +
-                                     ", not to " + std::to_string(paths.uid) +
-                                     ": remove it or set HUTCH_HOME");
-  }
-  return dir;
-}
-
-namespace {
-
-// A directory of Hutch's own, not a parent of one: nobody else may read it.
-void EnsurePrivate(const Paths& paths, const std::string& path) {
-  const Fd dir = EnsureDirectory(paths, path);
-  struct stat st{};
-  if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
-  if ((st.st_mode & 0022) != 0) {
-    throw Error(Code::kPlatform,
-                path + " can be written to by others: remove it, or: chmod 700 " + path);
-  }
-  if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0)
-    ThrowErrno("set the mode of " + path);
-}
-
 // Whether the service sees cgroup v2. Asking Podman takes a third of a second, because its answer
 // has the versions of all that it uses, which it gets from Debian's package manager.
 bool SeesCgroup2(const Paths& paths) {
@@ -504,24 +331,10 @@ bool SeesCgroup2(const Paths& paths) {
 
 }  // namespace
 
-Fd LockStart(const Paths& paths) {
-  if (paths.service_user) {
-    EnsurePrivate(paths, paths.xdg_runtime_dir);
-    EnsurePrivate(paths, paths.home);
-  }
-  for (const std::string& path :
-       {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
-        paths.state_dir + "/runtime", paths.store_dir(), paths.agent_socket_dir()}) {
-    EnsurePrivate(paths, path);
-  }
-  const AsUser user(paths);
-  const std::string path = paths.run_dir + "/start.lock";
-  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!lock) ThrowErrno("open " + path, Code::kPlatform);
-  while (::flock(lock.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) ThrowErrno("lock " + path, Code::kPlatform);
-  }
-  return lock;
+Error Refused(const std::string& text) {
+  const std::optional<KnownCause> known = CauseOf(text);
+  if (!known) return {Code::kPlatform, text, kDoctor};
+  return {Code::kPlatform, text + ": " + known->cause, known->fix};
 }
 
 void EnsureService(const Paths& paths) {
@@ -547,7 +360,7 @@ void EnsureService(const Paths& paths) {
 void EnsureGvisor(const Paths& paths) {
   const Endpoint endpoint = GvisorEndpoint(paths);
   if (Answers(paths, endpoint)) return;
-  const std::string runsc = FindProgram("runsc", SearchPath());
+  const std::string runsc = FindTool("runsc");
   if (runsc.empty()) {
     throw Error(Code::kPlatform,
                 "isolation=\"gvisor\" needs gVisor's runsc, which is not installed",

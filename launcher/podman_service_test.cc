@@ -11,6 +11,9 @@
 #include <filesystem>
 #include <string>
 
+#include "launcher/host_programs.h"
+#include "launcher/podman_user.h"
+#include "launcher/subprocess.h"
 #include "wire/error.h"
 
 namespace hutch {

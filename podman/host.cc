@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <pwd.h>
 #include <sched.h>
 #include <spawn.h>
 #include <sys/mount.h>
@@ -40,8 +39,8 @@ std::string FindProgram(const std::string& name) {
   return {};
 }
 
-// "podman version 4.3.1" -> "4.3.1"; "" when it does not run.
-std::string AskVersion(const std::string& program) {
+// "" when it does not run.
+std::string AskVersion(const std::string& program, const std::string& xdg_runtime_dir) {
   int ends[2];
   if (program.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return {};
   const Fd reads(ends[0]);
@@ -58,7 +57,7 @@ std::string AskVersion(const std::string& program) {
   };
   std::string path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
   std::string home = ::geteuid() == 0 ? "HOME=/nonexistent" : variable("HOME");
-  std::string runtime_dir = variable("XDG_RUNTIME_DIR");
+  std::string runtime_dir = "XDG_RUNTIME_DIR=" + xdg_runtime_dir;
   char* argv[] = {const_cast<char*>(program.c_str()), word, nullptr};
   char* environment[] = {path.data(), home.data(), runtime_dir.data(), nullptr};
   pid_t pid = -1;
@@ -66,13 +65,13 @@ std::string AskVersion(const std::string& program) {
   ::posix_spawn_file_actions_destroy(&actions);
   if (failed != 0) return {};
   writes.reset();
-  char text[256];
-  const ssize_t n = ::read(reads.get(), text, sizeof text);
-  ::waitpid(pid, nullptr, 0);
-  std::stringstream words(std::string(text, n > 0 ? static_cast<size_t>(n) : 0));
-  std::string last;
-  for (std::string next; words >> next;) last = next;
-  return last;
+  std::string said;
+  char part[256];
+  for (ssize_t n = 0; (n = ::read(reads.get(), part, sizeof part)) > 0;)
+    said.append(part, static_cast<size_t>(n));
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  return status == 0 ? VersionIn(said) : "";
 }
 
 uint64_t CountIds(const char* file, const std::string& user, uid_t uid) {
@@ -174,7 +173,7 @@ int Sysctl(const char* name) {
   return value;
 }
 
-std::string MendUserNamespaces() {
+std::string FixUserNamespaces() {
   if (Sysctl("kernel/unprivileged_userns_clone") == 0)
     return "sudo sysctl -w kernel.unprivileged_userns_clone=1";
   if (Sysctl("user/max_user_namespaces") == 0)
@@ -195,7 +194,8 @@ void Add(std::vector<HostCheck>* checks, std::string name, bool ok, std::string 
 void CheckPodman(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "podman", !facts.podman_version.empty(), "Podman " + facts.podman_version,
       facts.podman_path.empty() ? "Podman is not installed" : facts.podman_path + " does not run",
-      InstallCommand("podman"));
+      facts.podman_path.empty() ? InstallPodman()
+                                : "see what it says: " + facts.podman_path + " --version");
   Add(checks, "oci runtime", !facts.oci_runtime.empty(), facts.oci_runtime,
       "neither crun nor runc is installed", InstallCommand("crun"));
 }
@@ -220,7 +220,7 @@ void CheckUser(const HostFacts& facts, std::vector<HostCheck>* checks) {
         SubIdCommand(facts.user));
   }
   Add(checks, "user namespaces", facts.user_namespaces_error.empty(), "usable",
-      facts.user_namespaces_error, MendUserNamespaces());
+      facts.user_namespaces_error, FixUserNamespaces());
 }
 
 void CheckOverlay(const HostFacts& facts, std::vector<HostCheck>* checks) {
@@ -236,6 +236,7 @@ void CheckOverlay(const HostFacts& facts, std::vector<HostCheck>* checks) {
       false);
 }
 
+constexpr char kHybrid[] = "hybrid (v1 and v2): crun starts no rootless container on it";
 constexpr char kUnifyCgroups[] =
     "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot";
 constexpr char kDelegate[] =
@@ -248,9 +249,8 @@ void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "cgroup layout", facts.root || facts.cgroups == CgroupLayout::kV2,
       facts.cgroups == CgroupLayout::kV2 ? "cgroup v2"
                                          : "a private cgroup v2 view is made for Podman",
-      facts.cgroups == CgroupLayout::kHybrid
-          ? "hybrid (v1 and v2): crun starts no rootless container on it"
-          : "no cgroup v2: rootless containers have no limits",
+      facts.cgroups == CgroupLayout::kHybrid ? kHybrid
+                                             : "no cgroup v2: rootless containers have no limits",
       kUnifyCgroups, facts.cgroups == CgroupLayout::kHybrid);
   std::vector<std::string> missing;
   for (const char* name : {"memory", "pids", "cpu"}) {
@@ -293,14 +293,13 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
   facts.root = ::geteuid() == 0;
   const uid_t uid = paths ? paths->uid : ::geteuid();
   const gid_t gid = paths ? paths->gid : ::getegid();
-  if (paths || !facts.root) {
-    const struct passwd* entry = ::getpwuid(uid);
-    facts.user = entry == nullptr ? std::to_string(uid) : entry->pw_name;
-  }
+  if (paths || !facts.root) facts.user = UserName(uid);
   struct utsname name{};
   if (::uname(&name) == 0) facts.kernel = name.release;
   facts.podman_path = FindProgram("podman");
-  facts.podman_version = service ? service->podman : AskVersion(facts.podman_path);
+  facts.podman_version =
+      service ? service->podman
+              : AskVersion(facts.podman_path, paths ? paths->xdg_runtime_dir : std::string());
   for (const char* runtime : {"crun", "runc"}) {
     if (facts.oci_runtime.empty() && !FindProgram(runtime).empty()) facts.oci_runtime = runtime;
   }
@@ -326,6 +325,41 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
   facts.tun_exists = ::stat("/dev/net/tun", &st) == 0 && S_ISCHR(st.st_mode);
   facts.tun_usable = facts.tun_exists && (facts.root || ::access("/dev/net/tun", R_OK | W_OK) == 0);
   return facts;
+}
+
+std::string VersionIn(const std::string& said) {
+  std::stringstream words(said);
+  std::string name;
+  std::string label;
+  std::string version;
+  words >> name >> label >> version;
+  const bool is_one =
+      label == "version" && !version.empty() && version[0] >= '0' && version[0] <= '9';
+  return is_one ? version : "";
+}
+
+std::string InstallPodman() {
+  const std::string apt =
+      "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
+      "aardvark-dns catatonit containers-storage dbus-user-session";
+  const std::string dnf = "sudo dnf install podman crun shadow-utils slirp4netns";
+  if (!FindProgram("apt-get").empty()) return apt;
+  if (!FindProgram("dnf").empty()) return dnf;
+  if (!FindProgram("zypper").empty() || !FindProgram("pacman").empty())
+    return InstallCommand("podman");
+  return "Debian, Ubuntu: " + apt + "; Fedora, RHEL: " + dnf;
+}
+
+std::optional<KnownCause> CauseOf(std::string_view said) {
+  const auto says = [said](std::string_view words) {
+    return said.find(words) != std::string_view::npos;
+  };
+  if (says("cgroups in hybrid mode")) {
+    return KnownCause{std::string("the layout of cgroups is ") + kHybrid, kUnifyCgroups};
+  }
+  if (says("newuidmap") && says("not found"))
+    return KnownCause{"newuidmap is missing", InstallCommand("uidmap")};
+  return std::nullopt;
 }
 
 std::string SubIdCommand(const std::string& user) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "podman/podman.h"
@@ -50,6 +51,19 @@ struct HostCheck {
   std::string detail;
   std::string fix;  // the exact command; "" where ok or where there is none
 };
+
+// Why Podman refused to start a container, where its message says so, and the command that fixes
+// it.
+struct KnownCause {
+  std::string cause;
+  std::string fix;
+};
+std::optional<KnownCause> CauseOf(std::string_view said);
+
+// The command that installs Podman and what it needs; of a system that is not known, those of two.
+std::string InstallPodman();
+// "podman version 4.3.1" -> "4.3.1"; "" of anything else.
+std::string VersionIn(const std::string& said);
 
 // The command that gives `user` ids that nobody else has.
 std::string SubIdCommand(const std::string& user);

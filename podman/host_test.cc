@@ -86,9 +86,39 @@ TEST(Host, TellsAMissingPodmanFromABrokenOne) {
   HostFacts facts = Good();
   facts.podman_version.clear();
   EXPECT_NE(Find(facts, "podman").detail.find("does not run"), std::string::npos);
+  EXPECT_NE(Find(facts, "podman").fix.find("/usr/bin/podman --version"), std::string::npos);
   facts.podman_path.clear();
   EXPECT_NE(Find(facts, "podman").detail.find("not installed"), std::string::npos);
   EXPECT_FALSE(Find(facts, "podman").fix.empty());
+}
+
+TEST(Host, TakesOnlyAVersionAsOne) {
+  EXPECT_EQ(VersionIn("podman version 4.3.1\n"), "4.3.1");
+  EXPECT_EQ(VersionIn("podman version 5.6.0-rc1"), "5.6.0-rc1");
+  for (const char* other : {"", "podman", "cannot clone: run podman", "podman version podman"})
+    EXPECT_EQ(VersionIn(other), "") << other;
+}
+
+TEST(Host, KnowsWhyPodmanRefusesAStart) {
+  const auto hybrid = CauseOf(
+      "crun: cgroups in hybrid mode not supported, drop all controllers from cgroup v2: OCI "
+      "runtime "
+      "error");
+  ASSERT_TRUE(hybrid);
+  HostFacts facts = Good();
+  facts.cgroups = CgroupLayout::kHybrid;
+  EXPECT_EQ(hybrid->fix, Find(facts, "cgroup layout").fix);
+  EXPECT_NE(hybrid->cause.find(Find(facts, "cgroup layout").detail), std::string::npos);
+  EXPECT_FALSE(CauseOf("crun: no such file or directory"));
+}
+
+TEST(Host, InstallsPodmanByOneLine) {
+  EXPECT_NE(InstallPodman().find("podman"), std::string::npos);
+  EXPECT_EQ(InstallPodman().find('\n'), std::string::npos);
+  HostFacts facts = Good();
+  facts.podman_version.clear();
+  facts.podman_path.clear();
+  EXPECT_EQ(Find(facts, "podman").fix, InstallPodman());
 }
 
 TEST(Host, TakesAMissingServiceUserAsSomethingItCanMake) {

@@ -23,10 +23,10 @@ constexpr size_t kCopyName = 64;
 
 // A mount there would hide, or be hidden by, what Hutch or the system puts there.
 constexpr std::string_view kTaken[] = {
-    "/bin",       "/boot",    "/dev",     "/etc",       "/lib",         "/lib32",
-    "/lib64",     "/libx32",  "/opt/env", "/opt/hutch", "/opt/modules", "/opt/python",
-    "/proc",      "/run",     "/sbin",    "/sys",       "/tmp",         "/usr",
-    "/var/hutch", "/var/run", "/var/tmp", "/work"};
+    "/bin",        "/boot",      "/dev",     "/etc",       "/lib",         "/lib32",
+    "/lib64",      "/libx32",    "/opt/env", "/opt/hutch", "/opt/modules", "/opt/node",
+    "/opt/python", "/proc",      "/run",     "/sbin",      "/sys",         "/tmp",
+    "/usr",        "/var/hutch", "/var/run", "/var/tmp",   "/work"};
 
 bool Within(std::string_view path, std::string_view directory) {
   return path == directory || (path.starts_with(directory) && path[directory.size()] == '/');

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// libpod over its REST API: the only part of Hutch that speaks HTTP.
+// libpod over its REST API. How a request gets there is in transport.h, what an answer means in
+// replies.h.
 //
 // One Podman is one client of one service socket. Thread-safe: each call makes a connection of its
 // own, in the calling thread (whose effective uid therefore decides), and has a deadline; at most
@@ -30,6 +31,17 @@ struct ContainerInfo {
   int pid = 0;  // on the host; 0: none, or not asked (List)
   std::map<std::string, std::string> labels;
 };
+
+bool HasLabel(const ContainerInfo& info, const std::string& label, const std::string& value);
+// Whether that agent, by its generation, has started it.
+bool IsOf(const ContainerInfo& info, const std::string& generation);
+// Whether two agents run among the containers of one instance: beside the newest one, one of
+// another version keeps serving its clients. Neither removes what may be the other's.
+bool TwoAgentsRun(const std::vector<ContainerInfo>& containers);
+// Those with the role ("worker", "egress") that an agent of that generation may remove: its own,
+// and those of earlier agents unless two run.
+std::vector<ContainerInfo> Removable(const std::vector<ContainerInfo>& containers,
+                                     const std::string& role, const std::string& generation);
 
 // A container on gVisor can only be removed by the service that made it, and says so in its labels.
 inline constexpr char kGvisorLabel[] = "hutch.gvisor";
@@ -104,7 +116,6 @@ class Podman {
   std::string ImportImage(const std::string& reference,
                           const std::function<size_t(char*, size_t)>& read,
                           const std::vector<std::string>& changes = {});
-  void RemoveImage(const std::string& id_or_reference);
   std::vector<std::string> ListImages(const std::string& reference_prefix) const;
 
  private:

@@ -18,12 +18,16 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "wire/egress_rules.h"
 #include "wire/log.h"
 
 namespace hutch {
 namespace {
 
 constexpr unsigned kPeriodUs = 100'000;  // of cpu.max: the kernel's own default
+// Processes of a slot beside those of its cell's code: the slot and the cell's PID 1. Where there
+// is a network, the forwarder is one more.
+constexpr uint64_t kOwnProcesses = 2;
 constexpr uint64_t kTestProcesses = 2;
 constexpr uint64_t kTestKb = 16 * 1024;
 constexpr char kTestShare[] = "1000 5000";
@@ -89,6 +93,12 @@ int Spin(int) {
 }
 
 }  // namespace
+
+CgroupLimits LimitsOfSlot(const PoolSpec& pool) {
+  return {.memory_kb = pool.memory_mb * 1024,
+          .pids = pool.pids + kOwnProcesses + (HasNetwork(pool) ? 1 : 0),
+          .cpus = pool.cpus};
+}
 
 Cgroups::Cgroups(const std::string& root) {
   if (root.empty()) {

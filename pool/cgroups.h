@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "wire/fd.h"
+#include "wire/values.h"
 
 namespace hutch {
 
@@ -27,6 +28,7 @@ struct CgroupLimits {
   uint64_t pids = 0;
   double cpus = 0;
 };
+CgroupLimits LimitsOfSlot(const PoolSpec& pool);
 
 class Cgroups {
  public:

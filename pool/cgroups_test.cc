@@ -27,6 +27,18 @@ class CgroupsTest : public testing::Test {
   fs::path directory_;
 };
 
+// A cell whose network is there for a secret alone has a forwarder as well.
+TEST(LimitsOfSlot, LeaveAllProcessesToTheCode) {
+  PoolSpec pool;
+  const uint64_t own = LimitsOfSlot(pool).pids - pool.pids;
+  pool.secrets = {{"api.example.org", "Authorization", "x", {}, {}}};
+  EXPECT_EQ(LimitsOfSlot(pool).pids, pool.pids + own + 1);
+  pool.allow_network = {"api.example.org"};
+  EXPECT_EQ(LimitsOfSlot(pool).pids, pool.pids + own + 1);
+  pool.secrets.clear();
+  EXPECT_EQ(LimitsOfSlot(pool).pids, pool.pids + own + 1);
+}
+
 TEST_F(CgroupsTest, AreTheWatchdogsAffairWhereNothingIsDelegated) {
   Cgroups none("");
   none.Prove();

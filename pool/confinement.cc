@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "environments/node.h"
 #include "podman/mounts.h"
 #include "wire/cell_frame.h"
 #include "wire/egress_rules.h"
@@ -130,6 +131,7 @@ json MountsOf(const Paths& paths, const WorkerLaunch& launch) {
   mounts.push_back(Bind(launch.socket_dir, kWorkerSocketDir, !launch.as_caller));
   if (!launch.environment_dir.empty())
     mounts.push_back(Bind(launch.environment_dir, "/opt/env", false));
+  if (!launch.node_dir.empty()) mounts.push_back(Bind(launch.node_dir, kNodeShown, false));
   if (launch.any_environment) {
     // Only the warden sees the first; it mounts one tree of it over the second
     // (images/warden/environments.h).
@@ -140,6 +142,12 @@ json MountsOf(const Paths& paths, const WorkerLaunch& launch) {
     mounts.push_back(Bind(launch.socket_dir + "/" + kModulesName, "/opt/modules", false));
   for (const MountSpec& mount : launch.mounts)
     mounts.push_back(BindShown(ShownPath(paths, mount), mount));
+  // As a slot shows them (images/worker/slot.cc); a mount of the caller's has the place.
+  const auto is_there = [](const MountSpec& mount) { return mount.destination == "/node_modules"; };
+  if (launch.single_cell && launch.node_modules &&
+      std::none_of(launch.mounts.begin(), launch.mounts.end(), is_there)) {
+    mounts.push_back(Bind(launch.environment_dir + "/.node/node_modules", "/node_modules", false));
+  }
   if (launch.single_cell) {
     for (const char* path : {"/work", "/tmp", "/dev/shm"})
       mounts.push_back(Scratch(path, launch.scratch_mb));
@@ -211,7 +219,7 @@ std::string WorkerConfig(const PoolSpec& pool, const WorkerLaunch& launch) {
   } catch (const json::exception&) {
     throw Error(Code::kInvalidArgument, "a variable of env= is not valid UTF-8");
   }
-  if (launch.single_cell) add("HUTCH_BARE", "1");
+  if (launch.single_cell) add("HUTCH_SINGLE_CELL", "1");
   if (launch.gvisor) add("HUTCH_GVISOR", "1");
   if (launch.setup) add("HUTCH_SETUP", std::string(kWorkerSocketDir) + "/" + kSetupName);
   if (!launch.mounts.empty()) add("HUTCH_MOUNTS", MountLines(launch.mounts));

@@ -33,6 +33,8 @@ struct WorkerLaunch {
   std::string image;        // a reference; resolved to an id before the start, and never pulled
   std::string runtime_dir;  // on the host
   std::string environment_dir;    // on the host, "": no packages
+  std::string node_dir;           // on the host, "": none is known
+  bool node_modules = false;      // it has packages of npm
   bool any_environment = false;   // instead: it is started ahead, and configured with one later
   std::string environment;        // the digest of that one, "": no packages
   std::string socket_dir;         // on the host

@@ -105,6 +105,25 @@ Member Members::Remove(Member& member) {
   return removed;
 }
 
+void Members::TryStarved() {
+  for (Member& member : all_) {
+    if (member.worker->cells().starved()) member.worker->cells().TryAgain();
+  }
+}
+
+void Members::Look(unsigned worth) {
+  std::vector<Worker*> workers;  // One that is given up leaves the list, and lives on for a while.
+  for (const Member& member : all_) workers.push_back(member.worker.get());
+  for (Worker* worker : workers) worker->Look(worth);
+}
+
+void Members::Discard(uint64_t cell) {
+  for (Member& member : all_) {
+    std::erase(member.ready, cell);
+    member.worker->cells().Discard(cell);
+  }
+}
+
 void Members::SweepSoon() {
   loop_.Post([this, alive = alive_] {
     if (*alive) Sweep();

@@ -63,6 +63,9 @@ class Members {
   void Retire(Member& member, std::string_view why);
   // The worker is dead; returns what was known of it, without the worker.
   Member Remove(Member& member);
+  void TryStarved();            // gives those that had no descriptors another try
+  void Look(unsigned worth);    // see Worker::Look
+  void Discard(uint64_t cell);  // ends a cell that is not leased
   void
   SweepSoon();  // Destroys, on the next turn, dead workers and retiring ones with no leased cell.
 

@@ -35,8 +35,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       key_(std::move(key)),
       spec_(std::move(spec)),
       environment_(std::move(environment)),
-      use_(LimitsOf(spec_, context_.cores)),
-      waiters_(context_.loop, context_.queues, use_.limits().max_cells,
+      callers_(context_.loop, context_.queues, LimitsOf(spec_, context_.cores),
                [this](Clock::duration waited) { return TooLate(waited); }),
       workers_(
           context_, *this,
@@ -45,7 +44,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       last_use_(Clock::now()) {}
 
 bool Pool::abandoned() const {
-  return empty() && waiters_.empty() && workers_.members().leased() == 0 && watchers_.empty();
+  return empty() && callers_.empty() && workers_.members().leased() == 0;
 }
 
 // ---- waiting for a cell
@@ -54,7 +53,7 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
                        Refused refused) {
   last_use_ = Clock::now();
   workers_.NoteUse();
-  const uint64_t ticket = waiters_.NextTicket();
+  const uint64_t ticket = callers_.waiters().NextTicket();
   if (retired_) {
     refused(Retired());
     return ticket;
@@ -64,17 +63,17 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
     refused(*why);
     return ticket;
   }
-  waiters_.Add(ticket, last_use_, caller, patience, ahead,
-               {last_use_, std::move(granted), std::move(refused)});
+  callers_.waiters().Add(ticket, last_use_, caller, patience, ahead,
+                         {last_use_, std::move(granted), std::move(refused)});
   Serve();
-  waiters_.WatchDeadline(ticket);
+  callers_.waiters().WatchDeadline(ticket);
   return ticket;
 }
 
 std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) {
-  if (auto full = waiters_.WhyFull(caller, ahead)) return full;
+  if (auto full = callers_.waiters().WhyFull(caller, ahead)) return full;
   if (workers_.Starved()) return NoDescriptors("cell");
-  return ahead ? std::nullopt : waiters_.WhyTooLate(caller, patience);
+  return ahead ? std::nullopt : callers_.waiters().WhyTooLate(caller, patience);
 }
 
 Error Pool::NoDescriptors(const std::string& for_what) const {
@@ -90,16 +89,11 @@ Error Pool::TooLate(Clock::duration waited) {
       "no cell came free within %.1f s: %llu of %llu cells are in use, %llu more calls wait",
       Seconds(waited),
       static_cast<unsigned long long>(workers_.members().leased() - workers_.members().kept()),
-      static_cast<unsigned long long>(use_.limits().max_cells),
-      static_cast<unsigned long long>(waiters_.waiting()));
+      static_cast<unsigned long long>(callers_.limits().max_cells),
+      static_cast<unsigned long long>(callers_.waiters().waiting()));
   if (!workers_.starved_now()) return Busy(text, "raise queue_sec, or Pool(max_cells=...)", waited);
   return Busy(std::string(text) + "; the agent has no file descriptors for one more",
               kDescriptorsHint, waited);
-}
-
-void Pool::FailAll(const Error& error) {
-  waiters_.RefuseAll(error);
-  watchers_.Fail(workers_.members().ready(), error);
 }
 
 void Pool::WhenWorkerReady(WarmWatchers::WorkerReady ready) {
@@ -109,8 +103,8 @@ void Pool::WhenWorkerReady(WarmWatchers::WorkerReady ready) {
     return ready(&error);
   }
   if (workers_.ready()) return ready(nullptr);
-  watchers_.AddForWorker(std::move(ready));
-  if (!workers_.starting()) workers_.Start();
+  callers_.watchers().AddForWorker(std::move(ready));
+  if (!workers_.members().starting()) workers_.Start();
 }
 
 void Pool::EnsureWarm(uint64_t cells, WarmWatchers::CellsReady done) {
@@ -120,11 +114,11 @@ void Pool::EnsureWarm(uint64_t cells, WarmWatchers::CellsReady done) {
     const Error error = Retired();
     return done(0, &error);
   }
-  const uint64_t wanted = std::min(cells, use_.limits().max_cells);
-  use_.KeepAtLeast(wanted);
+  const uint64_t wanted = std::min(cells, callers_.limits().max_cells);
+  callers_.use().KeepAtLeast(wanted);
   if (const uint64_t ready = workers_.members().ready(); ready >= wanted)
     return done(ready, nullptr);
-  watchers_.AddForCells(wanted, std::move(done));
+  callers_.watchers().AddForCells(wanted, std::move(done));
   Serve();
 }
 
@@ -133,26 +127,26 @@ void Pool::EnsureWarm(uint64_t cells, WarmWatchers::CellsReady done) {
 void Pool::Serve() {
   if (serving_) return;
   serving_ = true;
-  waiters_.RefuseLate(Clock::now());  // before any is served: nobody gets a cell late
+  callers_.waiters().RefuseLate(Clock::now());  // before any is served: nobody gets a cell late
   while (ServeNext()) {
   }
   const uint64_t ready = workers_.members().ready();
-  watchers_.OnCellsParked(ready);
+  callers_.watchers().OnCellsParked(ready);
   serving_ = false;
-  workers_.SkipWarmUp(!waiters_.empty() || 2 * ready < Depth(Clock::now()));
+  workers_.SkipWarmUp(!callers_.waiters().empty() || 2 * ready < callers_.Depth(Clock::now()));
   workers_.Fill();
 }
 
 bool Pool::ServeNext() {
-  if (waiters_.empty()) return false;
+  if (callers_.waiters().empty()) return false;
   Member* member = workers_.WithReadyCell();
   if (member == nullptr) return false;
   // Those who only look ahead leave alone what others are about to need.
-  if (waiters_.waiting() == 0 &&
-      (watchers_.wait_for_cells() || workers_.IsLastCell(use_.limits().max_cells)))
+  if (callers_.waiters().waiting() == 0 &&
+      (callers_.watchers().wait_for_cells() || workers_.IsLastCell(callers_.limits().max_cells)))
     return false;
   const Clock::time_point now = Clock::now();
-  auto waiter = waiters_.Next(now, context_.may_take);
+  auto waiter = callers_.waiters().Next(now, context_.may_take);
   if (!waiter) return false;
   LeasedCell leased;
   leased.cell = workers_.members().Lease(*member);
@@ -162,19 +156,14 @@ bool Pool::ServeNext() {
   if (member->worker->ready_since() > waiter->since)
     leased.worker_start = member->worker->ready_since() - waiter->since;
   ++calls_;
-  use_.NoteLease(now);
+  callers_.use().NoteLease(now);
   waiter->granted(std::move(leased));
   return true;
 }
 
-void Pool::Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb) {
-  if (Member* member = workers_.members().OfLeased(cell))
-    member->worker->cells().Arm(cell, timeout_ms, cpu_ms, result_kb);
-}
-
-void Pool::ArmLoading(uint64_t cell, uint64_t cpu_ms) {
-  if (Member* member = workers_.members().OfLeased(cell))
-    member->worker->cells().ArmLoading(cell, cpu_ms);
+CellOrders* Pool::OrdersFor(uint64_t cell) {
+  Member* member = workers_.members().OfLeased(cell);
+  return member == nullptr ? nullptr : member->worker->cells().OrdersFor(cell);
 }
 
 void Pool::Keep(uint64_t cell) {
@@ -187,23 +176,12 @@ void Pool::Keep(uint64_t cell) {
 
 void Pool::EndCall(uint64_t cell, uint64_t cpu_ms) {
   last_use_ = Clock::now();
-  if (Member* member = workers_.members().OfLeased(cell))
-    member->worker->cells().EndCall(cell, cpu_ms);
-}
-
-void Pool::InterruptUser(uint64_t cell, uint64_t user, uint32_t call) {
-  if (Member* member = workers_.members().OfLeased(cell))
-    member->worker->cells().InterruptUser(cell, user, call);
-}
-
-void Pool::RestartUser(uint64_t cell, uint64_t user) {
-  if (Member* member = workers_.members().OfLeased(cell))
-    member->worker->cells().RestartUser(cell, user);
+  if (CellOrders* orders = OrdersFor(cell)) orders->EndCall(cpu_ms);
 }
 
 void Pool::Release(uint64_t cell) {
   last_use_ = Clock::now();
-  use_.NoteRelease(last_use_);
+  callers_.use().NoteRelease(last_use_);
   TakeBack(cell);
 }
 
@@ -213,24 +191,12 @@ void Pool::TakeBack(uint64_t cell) {
 
 // ---- the present state
 
-Demand Pool::CurrentDemand() const {
-  const Clock::time_point now = Clock::now();
-  return {.now = now,
-          .waiting = waiters_.waiting(),
-          .urgent = IsWaitedFor(),
-          .wanted = !waiters_.empty() || !watchers_.empty(),
-          .warming = watchers_.wait_for_cells(),
-          .in_use = workers_.in_use(),
-          .depth = Depth(now),
-          .limits = use_.limits(),
-          .until_quiet = use_.UntilQuiet(now)};
-}
-
 void Pool::Tick() {
   if (retired_) return;
-  workers_.TryStarved();
+  workers_.members().TryStarved();
   const Clock::duration since_use = Clock::now() - last_use_;
-  if (PoolIsIdle(since_use, spec_.idle_sec, 0, waiters_.waiting() + waiters_.ahead())) {
+  if (PoolIsIdle(since_use, spec_.idle_sec, 0,
+                 callers_.waiters().waiting() + callers_.waiters().ahead())) {
     EndUnused("idle");
     return;
   }
@@ -238,7 +204,7 @@ void Pool::Tick() {
 }
 
 bool Pool::EndUnused(std::string_view why) {
-  if (IsWaitedFor()) return false;
+  if (callers_.urgent()) return false;
   // Cells that were leased ahead of calls are taken back first; a call that runs keeps the pool.
   bool coming_back = false;
   while (context_.reclaim(*this, nullptr)) coming_back = true;
@@ -250,7 +216,8 @@ bool Pool::EndUnused(std::string_view why) {
 void Pool::Retire() {
   retired_ = true;
   workers_.StopStarting();
-  FailAll(Error(Code::kUnavailable, "the agent is stopping", "", false));
+  callers_.FailAll(workers_.members().ready(),
+                   Error(Code::kUnavailable, "the agent is stopping", "", false));
   workers_.RetireAll("the pool ends");
 }
 
@@ -266,8 +233,8 @@ Pool::Stats Pool::GetStats() const {
   const WorkerStarter::Record& record = workers_.record();
   stats.leased = workers_.members().leased();
   stats.sessions = workers_.members().kept();
-  stats.depth = Depth(Clock::now());
-  stats.waiting = waiters_.waiting();
+  stats.depth = callers_.Depth(Clock::now());
+  stats.waiting = callers_.waiters().waiting();
   stats.calls = calls_;
   stats.rotations = workers_.rotations();
   stats.start_failures = record.failures;

@@ -2,9 +2,9 @@
 
 // The warm workers of one environment under one policy, and the callers who wait for their cells.
 //
-// A pool brings demand and supply together: who waits (waiters.h, warm_watchers.h), how many cells
-// are to be parked (CellUse), and the workers that have them (pool_workers.h). Who holds which
-// leased cell is the broker's affair. Belongs to the loop's thread.
+// A pool brings demand and supply together: who waits and how many cells are to be parked
+// (pool_callers.h), and the workers that have them (pool_workers.h). Who holds which leased cell is
+// up to the broker. Belongs to the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "environments/environment.h"
+#include "pool/pool_callers.h"
 #include "pool/pool_context.h"
 #include "pool/pool_workers.h"
-#include "pool/sizing.h"
 #include "pool/waiters.h"
 #include "pool/warm_watchers.h"
 #include "wire/error.h"
@@ -45,27 +45,24 @@ class Pool final : private PoolWorkers::Owner {
   // sure to pass. Returns a ticket for Forget.
   uint64_t Acquire(uint64_t caller, Clock::duration patience, bool ahead, Granted granted,
                    Refused refused);
-  void Forget(uint64_t ticket) { waiters_.Forget(ticket); }
+  void Forget(uint64_t ticket) { callers_.waiters().Forget(ticket); }
   // kBusy with this pool's figures.
   Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const {
-    return waiters_.Busy(text, hint, waited);
+    return callers_.waiters().Busy(text, hint, waited);
   }
   // Gives ready cells to waiters, then makes what is missing. Also called after may_take changed.
   void Serve() override;
-  void Arm(uint64_t cell, uint64_t timeout_ms, uint64_t cpu_ms, uint64_t result_kb = 0);
-  void ArmLoading(uint64_t cell, uint64_t cpu_ms);  // until Arm(): see kArm
+  CellOrders* OrdersFor(uint64_t cell);  // nullptr: it is not leased
   // Of a leased cell that is kept for a session, see WorkerCells. It does not count as one of
   // max_cells from Keep() on.
   void Keep(uint64_t cell);
-  void EndCall(uint64_t cell, uint64_t cpu_ms);
-  void InterruptUser(uint64_t cell, uint64_t user, uint32_t call);
-  void RestartUser(uint64_t cell, uint64_t user);
-  void Release(uint64_t cell);  // The cell is killed; cell_gone follows.
+  void EndCall(uint64_t cell, uint64_t cpu_ms);  // of a kept cell: see CellOrders
+  void Release(uint64_t cell);                   // The cell is killed; cell_gone follows.
   // As Release, of a cell that was never used: it does not count as a use of the pool.
   void TakeBack(uint64_t cell);
   // Ends a cell that is not leased, if it is one of this pool; one that is still being made as soon
   // as it is ready. Another takes its place.
-  void Discard(uint64_t cell) { workers_.Discard(cell); }
+  void Discard(uint64_t cell) { workers_.members().Discard(cell); }
 
   // Calls `ready(error or nullptr)` once a worker is ready (at once if one is) or could not be
   // started.
@@ -73,7 +70,7 @@ class Pool final : private PoolWorkers::Owner {
   void EnsureWarm(uint64_t cells, WarmWatchers::CellsReady done);
 
   void Tick() override;  // Rotation, surplus slots and idle workers; about once a second.
-  void Look(unsigned worth) { workers_.Look(worth); }  // as often: see Worker::Look
+  void Look(unsigned worth) { workers_.members().Look(worth); }  // as often: see Worker::Look
   // Ends every worker: at once, or, when it is asked again, after the cells that were leased ahead
   // are back. False: a call runs on a worker, or somebody waits for one.
   bool EndUnused(std::string_view why);
@@ -95,25 +92,24 @@ class Pool final : private PoolWorkers::Owner {
   Stats GetStats() const;
 
  private:
-  Demand CurrentDemand() const override;
-  void OnWorkerReady() override { watchers_.OnWorkerReady(); }
-  void OnNoWorker(const Error& error) override { FailAll(error); }
+  Demand CurrentDemand() const override {
+    return callers_.DemandAt(Clock::now(), workers_.in_use());
+  }
+  void OnWorkerReady() override { callers_.watchers().OnWorkerReady(); }
+  void OnNoWorker(const Error& error) override {
+    callers_.FailAll(workers_.members().ready(), error);
+  }
   Error NoDescriptors(const std::string& for_what) const override;
 
   bool ServeNext();  // False: nobody can be served now.
   std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience);
   Error TooLate(Clock::duration waited);
-  void FailAll(const Error& error);
-  bool IsWaitedFor() const { return waiters_.waiting() > 0 || !watchers_.empty(); }
-  uint64_t Depth(Clock::time_point now) const { return use_.Depth(now, watchers_.most_cells()); }
 
   const Context context_;
   const std::string key_;
   const PoolSpec spec_;
   const Environment environment_;
-  CellUse use_;
-  Waiters waiters_;
-  WarmWatchers watchers_;
+  PoolCallers callers_;
   PoolWorkers workers_;
   Clock::time_point last_use_;
   bool retired_ = false;

@@ -37,7 +37,7 @@ struct PoolContext {
   // Called for every leased cell that is gone, with what its warden measured.
   std::function<void(uint64_t cell, const CellReport&)> cell_gone;
   // Called for a leased cell that is kept, see Pool::Keep().
-  std::function<void(uint64_t cell, SessionEvent, const CellReport&)> session_event;
+  std::function<void(uint64_t cell, SessionEvent)> session_event;
   // Calls TakeBack() for one cell of the pool that was leased ahead and is not in use, of the
   // worker with that name or (nullptr) of any. False: there is none.
   std::function<bool(Pool&, const std::string* worker)> reclaim;
@@ -52,7 +52,7 @@ struct PoolContext {
   // nullptr, where there is none.
   std::function<std::unique_ptr<Worker>(const PoolSpec&)> spare = nullptr;
 
-  // ---- networks of cells, leased or parked: see WorkerCells::Networks
+  // ---- networks of cells, leased or parked: see CellMaker::Networks
   // Given the egress channel of a cell that is being made; nullptr: no pool has a network.
   std::function<void(uint64_t cell, const PoolSpec&, Fd channel)> open_network = nullptr;
   // Called when that cell is gone.

@@ -60,7 +60,7 @@ class PoolTest : public ::testing::Test {
         "generation",
         2,
         [this](uint64_t cell, const CellReport&) { gone_.insert(cell); },
-        [](uint64_t, SessionEvent, const CellReport&) {},
+        [](uint64_t, SessionEvent) {},
         [this](Pool& pool, const std::string* worker) { return Reclaim(pool, worker); },
         [this](uint64_t caller) { return !full_callers_.contains(caller); },
         queues_,
@@ -157,7 +157,7 @@ TEST_F(PoolTest, GivesACellOfAWorkerThatItStarts) {
 TEST_F(PoolTest, AReleasedCellDiesAndAnotherTakesItsPlace) {
   MakePool();
   const uint64_t cell = Await()->cell;
-  pool_->Arm(cell, 1000, 0);
+  pool_->OrdersFor(cell)->Arm(1000, 0);
   pool_->Release(cell);
   RunUntil([&] { return gone_.contains(cell) && pool_->GetStats().ready > 0; });
   EXPECT_EQ(wardens_.armed, 1);

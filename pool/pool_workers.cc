@@ -28,6 +28,18 @@ std::unique_ptr<Refill> RefillFor(const PoolSpec& spec, Members& members,
   return std::make_unique<SingleUseWorkers>(members, rotation, context.cores);
 }
 
+Error WhyNotStarted(const PoolSpec& spec, Code code, const std::string& why) {
+  std::string hint = "`hutch doctor` checks the host; `hutch logs` has the details";
+  if (code == Code::kPlatform) {
+    hint = "isolation=\"container\" works without them; ";
+    if (HasNetwork(spec))
+      hint = "allow_network= and secrets= need them, for a network of the call's own; ";
+    if (!spec.mounts.empty()) hint = "mounts= needs them, to hide the sockets of the host; ";
+    hint += "`hutch doctor` says what would fix it";
+  }
+  return Error(code, "a worker could not be started: " + why, hint);
+}
+
 }  // namespace
 
 PoolWorkers::PoolWorkers(const PoolContext& context, Owner& owner,
@@ -74,20 +86,8 @@ void PoolWorkers::StartFailed(const Error& error) {
 // serves go on waiting for it.
 void PoolWorkers::FailSoon(const Error& error) {
   context_.loop.Post([this, alive = alive_, error] {
-    if (*alive && !ready() && !starting()) owner_.OnNoWorker(error);
+    if (*alive && !ready() && !members_.starting()) owner_.OnNoWorker(error);
   });
-}
-
-Error PoolWorkers::WhyNotStarted(Code code, const std::string& why) const {
-  std::string hint = "`hutch doctor` checks the host; `hutch logs` has the details";
-  if (code == Code::kPlatform) {
-    hint = "isolation=\"container\" works without them; ";
-    if (HasNetwork(spec_))
-      hint = "allow_network= and secrets= need them, for a network of the call's own; ";
-    if (!spec_.mounts.empty()) hint = "mounts= needs them, to hide the sockets of the host; ";
-    hint += "`hutch doctor` says what would fix it";
-  }
-  return Error(code, "a worker could not be started: " + why, hint);
 }
 
 // ---- what its workers report
@@ -128,9 +128,8 @@ void PoolWorkers::OnCellGone(Worker& worker, uint64_t cell, const CellReport& re
   Fill();
 }
 
-void PoolWorkers::OnSessionEvent(Worker&, uint64_t cell, SessionEvent event,
-                                 const CellReport& report) {
-  context_.session_event(cell, event, report);
+void PoolWorkers::OnSessionEvent(Worker&, uint64_t cell, SessionEvent event) {
+  context_.session_event(cell, std::move(event));
 }
 
 void PoolWorkers::OnSlotsChanged(Worker& worker) {
@@ -158,7 +157,7 @@ void PoolWorkers::OnWorkerDead(Worker& worker, const std::string& why) {
     starter_.NoteSpareFailure();
     Start();
   } else if (failed) {
-    StartFailed(WhyNotStarted(code, why));
+    StartFailed(WhyNotStarted(spec_, code, why));
   } else {
     owner_.Serve();
   }
@@ -213,33 +212,14 @@ bool PoolWorkers::IsLastCell(uint64_t max_cells) {
 
 void PoolWorkers::SkipWarmUp(bool skip) {
   for (Member& member : members_.all())
-    member.worker->cells().SkipWarmUp(skip && refill_->may_skip_warm_up());
-}
-
-void PoolWorkers::TryStarved() {
-  for (Member& member : members_.all()) {
-    if (member.worker->cells().starved()) member.worker->cells().TryAgain();
-  }
+    member.worker->cells().maker().SkipWarmUp(skip && refill_->may_skip_warm_up());
 }
 
 // ---- their end
 
-void PoolWorkers::Look(unsigned worth) {
-  std::vector<Worker*> workers;  // One that is given up leaves the list, and lives on for a while.
-  for (const Member& member : members_.all()) workers.push_back(member.worker.get());
-  for (Worker* worker : workers) worker->Look(worth);
-}
-
 void PoolWorkers::RetireAll(std::string_view why) {
   in_use_ = false;
   for (Member& member : members_.all()) members_.Retire(member, why);
-}
-
-void PoolWorkers::Discard(uint64_t cell) {
-  for (Member& member : members_.all()) {
-    std::erase(member.ready, cell);
-    member.worker->cells().Discard(cell);
-  }
 }
 
 }  // namespace hutch

@@ -50,7 +50,6 @@ class PoolWorkers final : private Worker::Listener {
   ~PoolWorkers();
 
   bool ready() { return refill_->Source() != nullptr; }  // cells can be made
-  bool starting() const { return members_.starting(); }  // one more worker is on its way
   Members& members() { return members_; }
   const Members& members() const { return members_; }
   const WorkerStarter::Record& record() const { return starter_.record(); }
@@ -71,28 +70,23 @@ class PoolWorkers final : private Worker::Listener {
   bool IsLastCell(uint64_t max_cells);
   void SkipWarmUp(bool skip);
 
-  void Start();       // one worker, unless failures postpone it
-  void Fill();        // makes what is missing
-  void Rotate();      // ends what is surplus or old, and replaces it
-  void TryStarved();  // gives starved workers another try
-  void Look(unsigned worth);
+  void Start();                          // one worker, unless failures postpone it
+  void Fill();                           // makes what is missing
+  void Rotate();                         // ends what is surplus or old, and replaces it
   void RetireAll(std::string_view why);  // as their leased cells end
   void StopStarting() { stopped_ = true; }
-  void Discard(uint64_t cell);
 
  private:
   void OnWorkerReady(Worker& worker) override;
   void OnCellReady(Worker& worker, uint64_t cell) override;
   void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) override;
-  void OnSessionEvent(Worker& worker, uint64_t cell, SessionEvent event,
-                      const CellReport& report) override;
+  void OnSessionEvent(Worker& worker, uint64_t cell, SessionEvent event) override;
   void OnSlotsChanged(Worker& worker) override;
   void OnWorkerDead(Worker& worker, const std::string& why) override;
 
   void CarryOut(const RefillOrders& orders);
   void StartFailed(const Error& error);
   void FailSoon(const Error& error);
-  Error WhyNotStarted(Code code, const std::string& why) const;
 
   const PoolContext& context_;
   Owner& owner_;

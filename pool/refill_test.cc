@@ -41,7 +41,7 @@ class RefillTest : public ::testing::Test, protected Worker::Listener {
   void OnWorkerReady(Worker&) override {}
   void OnCellReady(Worker&, uint64_t) override {}
   void OnCellGone(Worker&, uint64_t, const CellReport&) override {}
-  void OnSessionEvent(Worker&, uint64_t, SessionEvent, const CellReport&) override {}
+  void OnSessionEvent(Worker&, uint64_t, SessionEvent) override {}
   void OnSlotsChanged(Worker&) override {}
   void OnWorkerDead(Worker&, const std::string& why) override { FAIL() << why; }
 

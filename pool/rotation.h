@@ -18,7 +18,7 @@ struct WorkerAge {
   uint64_t calls = 0;                    // cells handed out
   std::chrono::duration<double> age{0};  // since it became ready
   bool tainted = false;  // something in it went wrong that a fresh one would not have
-  double jitter = 0;     // 0 to 1, fixed for each worker: a cohort does not rotate at once
+  double jitter = 0;     // 0 to 1, fixed for each worker: those started together end apart
 };
 
 // "" while the worker may go on, else why it is due: "taint", "calls" or "age". Jitter only

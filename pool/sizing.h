@@ -104,8 +104,8 @@ inline uint64_t WantedDepth(const SizingLimits& limits, double calls_per_sec) {
   return std::clamp(limits.least + more, limits.least, std::max(limits.least, limits.most));
 }
 
-// How many slots and cells may be made at once: a burst of calls must not become a storm of forks,
-// and the more `pressure` there is on the host (0 to 1, see pressure.h), the fewer are made.
+// How many slots and cells may be made at once: a burst of calls must not make as many forks at
+// once, and the more `pressure` there is on the host (0 to 1, see pressure.h), the fewer are made.
 constexpr uint64_t MakingAtOnce(unsigned cores, double pressure) {
   const double most = std::max(4u, 3u * cores);
   const double least = std::max(1u, cores);

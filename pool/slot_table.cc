@@ -92,6 +92,16 @@ bool SlotTable::RanOutOfMemory(uint32_t slot) const {
          group->memory_kills() > (forgotten == memory_kills_.end() ? 0 : forgotten->second);
 }
 
+bool SlotTable::BlameMemory(uint32_t slot, CellReport* report) const {
+  if (!RanOutOfMemory(slot)) return false;
+  report->end = kKilled;
+  report->limit = kLimitMemory;
+  const uint64_t peak_kb = GroupOf(slot)->peak_kb();
+  if (peak_kb != 0) report->peak_kb = peak_kb;
+  report->memory_limit_kb = limits_.memory_kb;
+  return true;
+}
+
 void SlotTable::ForgetMemoryKills(uint32_t slot) {
   if (const Cgroups::Group* group = GroupOf(slot)) memory_kills_[slot] = group->memory_kills();
 }

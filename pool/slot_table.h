@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "pool/cgroups.h"
+#include "wire/cell_frame.h"
 
 namespace hutch {
 
@@ -53,7 +54,10 @@ class SlotTable {
   bool Confine(uint32_t slot);  // False: its cgroup could not be made.
   // nullptr: the slot has no cgroup.
   const Cgroups::Group* GroupOf(uint32_t slot) const;
-  bool RanOutOfMemory(uint32_t slot) const;          // according to the kernel
+  bool RanOutOfMemory(uint32_t slot) const;  // according to the kernel
+  // True if it did: the report says so then, as the kernel killed it and the warden knows no
+  // reason.
+  bool BlameMemory(uint32_t slot, CellReport* report) const;
   void ForgetMemoryKills(uint32_t slot);             // those until now do not count any more
   bool KillTogether(uint32_t slot, bool all) const;  // see Cgroups::Group; true without one
   void KillGroups() const;                           // every process in any of them

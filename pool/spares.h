@@ -49,7 +49,7 @@ class Spares final : public Worker::Listener {
   void OnWorkerReady(Worker&) override {}
   void OnCellReady(Worker&, uint64_t) override {}
   void OnCellGone(Worker&, uint64_t, const CellReport&) override {}
-  void OnSessionEvent(Worker&, uint64_t, SessionEvent, const CellReport&) override {}
+  void OnSessionEvent(Worker&, uint64_t, SessionEvent) override {}
   void OnSlotsChanged(Worker&) override {}
   void OnWorkerDead(Worker& worker, const std::string& why) override;
   void MakeLater(Clock::duration delay);

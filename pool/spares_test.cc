@@ -54,7 +54,7 @@ class SparesTest : public ::testing::Test {
         "generation",
         2,
         [](uint64_t, const CellReport&) {},
-        [](uint64_t, SessionEvent, const CellReport&) {},
+        [](uint64_t, SessionEvent) {},
         [](Pool&, const std::string*) { return false; },
         [](uint64_t) { return true; },
         queues_,

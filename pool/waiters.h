@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Callers who wait for a cell of one pool: their places in its queue, their deadlines, and what
-// they are told.
+// they are informed.
 //
 // Every waiter is called exactly once, unless it is forgotten: with a cell or with an Error. Whose
 // turn it is is decided by queue.h. Belongs to the loop's thread; time comes in as an argument, and

@@ -18,9 +18,6 @@ constexpr size_t kMaxNotes = 16 * 1024;
 constexpr size_t kMaxReason = 300;
 // From the container's start until the warden connects: a gVisor has to boot.
 constexpr unsigned kUnheard = 20 * kWholeLook;
-// Processes in a slot's cgroup beside those of the call: the slot and the cell's PID 1. Where there
-// is a network, the forwarder is one more.
-constexpr uint64_t kOwnProcesses = 2;
 
 // Text of a worker is shown in logs and terminals, and put into JSON, so only printable ASCII is
 // let through.
@@ -59,14 +56,14 @@ Worker::Worker(Loop& loop, Podman& podman, Background& background, Listener& lis
       launch_(std::move(launch)),
       container_(loop, podman, background),
       link_(loop, *this),
-      cells_(
-          loop, *this,
-          [this](const FrameHeader& header, std::span<const int> descriptors) {
-            return link_.Send(header, {}, descriptors);
-          },
-          [this] { return link_.IsCrowded(); }, launch_.name) {
+      cells_(loop, *this,
+             {.send =
+                  [this](const FrameHeader& header, std::span<const int> descriptors) {
+                    return link_.Send(header, {}, descriptors);
+                  },
+              .crowded = [this] { return link_.IsCrowded(); }},
+             launch_.name, launch_.gvisor) {
   launch_.modules = !modules.empty();
-  if (launch_.gvisor) cells_.EndCellsInTime();
   MakeWorkerDirectory(launch_, modules);
   link_.Listen(launch_.socket_dir + "/" + kWorkerSocketName, PeerUid(launch_));
   // Nothing throws from here on, so that a started container always has its worker.
@@ -105,10 +102,7 @@ void Worker::Configure(Listener& listener, const PoolSpec& pool, const std::stri
   // A single cell has no slot that could enter a cgroup: its warden measures it, as it does where
   // there are no cgroups.
   launch_.cgroups = cgroups != nullptr && cgroups->usable() && !launch_.single_cell;
-  cells_.UseCgroups(launch_.cgroups ? cgroups : nullptr,
-                    {.memory_kb = pool.memory_mb * 1024,
-                     .pids = pool.pids + kOwnProcesses + (pool.allow_network.empty() ? 0 : 1),
-                     .cpus = pool.cpus});
+  cells_.UseCgroups(launch_.cgroups ? cgroups : nullptr, LimitsOfSlot(pool));
   last_words_.HideValues(pool.env);
   launch_.setup = !pool.setup.empty();
   launch_.preload = preload;
@@ -148,13 +142,13 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kCellExit:
       return cells_.OnCellExit(header.id, payload);
     case FrameKind::kKept:
-      return cells_.OnKept(header.id, header.b == 0);
+      return cells_.kept().OnKept(header.id, header.b == 0);
     case FrameKind::kUserExit:
-      return cells_.OnUserExit(header.id, payload);
+      return cells_.kept().OnUserExit(header.id, payload);
     case FrameKind::kUserReady:
-      return cells_.OnUserReady(header.id);
+      return cells_.kept().OnUserReady(header.id);
     case FrameKind::kBackground:
-      return cells_.OnBackground(header.id, header.b);
+      return cells_.kept().OnBackground(header.id, header.b);
     case FrameKind::kFailed:
       return cells_.OnFailed(header.a, header.id, Printable(payload, kMaxReason));
     case FrameKind::kPong:

@@ -40,8 +40,7 @@ class Worker final : private WardenLink::Owner, private WorkerCells::Owner {
     virtual void OnWorkerReady(Worker& worker) = 0;
     virtual void OnCellReady(Worker& worker, uint64_t cell) = 0;
     virtual void OnCellGone(Worker& worker, uint64_t cell, const CellReport& report) = 0;
-    virtual void OnSessionEvent(Worker& worker, uint64_t cell, SessionEvent event,
-                                const CellReport& report) = 0;
+    virtual void OnSessionEvent(Worker& worker, uint64_t cell, SessionEvent event) = 0;
     virtual void OnSlotsChanged(Worker& worker) = 0;
     // The worker is of no more use; its container is being removed. Its cells were reported gone
     // before. Must not destroy the worker at once, but may do so on the loop's next turn.
@@ -64,7 +63,7 @@ class Worker final : private WardenLink::Owner, private WorkerCells::Owner {
   // outlives the worker: each slot gets one of them. A worker that was started for any environment
   // gets `environment`, the digest of one in the store ("": none), and the modules of `pool`;
   // others had theirs from the start. Throws what WorkerConfig does.
-  // REQUIRES: for a pool with a network, cells().UseNetworks() before.
+  // REQUIRES: for a pool with a network, cells().maker().UseNetworks() before.
   void Configure(Listener& listener, const PoolSpec& pool, const std::string& preload,
                  Cgroups* cgroups = nullptr, const std::string& environment = "");
 
@@ -90,8 +89,8 @@ class Worker final : private WardenLink::Owner, private WorkerCells::Owner {
   void OnCellGone(uint64_t cell, const CellReport& report) override {
     listener_->OnCellGone(*this, cell, report);
   }
-  void OnSessionEvent(uint64_t cell, SessionEvent event, const CellReport& report) override {
-    listener_->OnSessionEvent(*this, cell, event, report);
+  void OnSessionEvent(uint64_t cell, SessionEvent event) override {
+    listener_->OnSessionEvent(*this, cell, std::move(event));
   }
   void OnSlotsChanged() override { listener_->OnSlotsChanged(*this); }
   void GiveUp(const std::string& why) override;

@@ -25,12 +25,14 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
     orders_.clear();
     cells_.emplace(
         loop_, static_cast<WorkerCells::Owner&>(*this),
-        [this](const FrameHeader& header, std::span<const int> descriptors) {
-          EXPECT_EQ(descriptors.size() >= 3, header.kind == FrameKind::kMakeCell);
-          orders_.push_back(header);
-          return sends_;
-        },
-        [this] { return crowded_; }, "worker");
+        OrderLink{.send =
+                      [this](const FrameHeader& header, std::span<const int> descriptors) {
+                        EXPECT_EQ(descriptors.size() >= 3, header.kind == FrameKind::kMakeCell);
+                        orders_.push_back(header);
+                        return sends_;
+                      },
+                  .crowded = [] { return false; }},
+        "worker");
   }
   void OnCellReady(uint64_t cell) override { ready_.push_back(cell); }
   void OnCellGone(uint64_t cell, const CellReport& report) override {
@@ -38,9 +40,10 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
     last_report_ = report;
   }
   void OnSlotsChanged() override { ++slots_changed_; }
-  void OnSessionEvent(uint64_t cell, SessionEvent event, const CellReport& report) override {
-    session_events_.emplace_back(cell, event);
-    reports_of_users_.push_back(report);
+  void OnSessionEvent(uint64_t cell, SessionEvent event) override {
+    session_events_.emplace_back(cell, event.kind);
+    reports_of_users_.push_back(event.report);
+    if (event.socket) ++sockets_;
   }
   void GiveUp(const std::string& why) override {
     if (why_.empty()) why_ = why;
@@ -64,11 +67,11 @@ class WorkerCellsTest : public ::testing::Test, protected WorkerCells::Owner {
   std::optional<WorkerCells> cells_;
   std::vector<FrameHeader> orders_;
   bool sends_ = true;
-  bool crowded_ = false;
   std::vector<uint64_t> ready_, gone_;
   CellReport last_report_;
   int slots_changed_ = 0;
-  std::vector<std::pair<uint64_t, SessionEvent>> session_events_;
+  std::vector<std::pair<uint64_t, SessionEvent::Kind>> session_events_;
+  int sockets_ = 0;  // of calls of another user process
   std::vector<CellReport> reports_of_users_;
   std::string why_;  // the worker was given up, "": it was not
 };
@@ -118,16 +121,18 @@ TEST_F(WorkerCellsTest, AKeptCellOutlivesItsUserProcesses) {
   EXPECT_EQ(orders_.back().kind, FrameKind::kKeep);
   cells_->Keep(cell);
   EXPECT_EQ(std::ranges::count(orders_, FrameKind::kKeep, &FrameHeader::kind), 1);
-  cells_->OnKept(cell, true);
+  cells_->kept().OnKept(cell, true);
   for (uint64_t user = 0; user < 3; ++user) {
-    cells_->RestartUser(cell, user);
+    cells_->OrdersFor(cell)->RestartUser(user);
     EXPECT_EQ(orders_.back().b, user);
-    cells_->OnUserExit(cell, Bytes({.cpu_us = user}));
+    cells_->kept().OnUserExit(cell, Bytes({.cpu_us = user}));
     EXPECT_EQ(reports_of_users_.back().cpu_us, user);
-    cells_->OnUserReady(cell);
+    EXPECT_EQ(orders_.back().kind, FrameKind::kNextUser);
+    EXPECT_EQ(sockets_, static_cast<int>(user) + 1);
+    cells_->kept().OnUserReady(cell);
   }
   EXPECT_EQ(session_events_.size(), 7u);
-  EXPECT_EQ(session_events_.back(), std::pair(cell, SessionEvent::kUserReady));
+  EXPECT_EQ(session_events_.back(), std::pair(cell, SessionEvent::Kind{SessionEvent::kUserReady}));
   EXPECT_TRUE(gone_.empty());
   cells_->OnCellExit(cell, Bytes({}));
   EXPECT_EQ(gone_, std::vector{cell});
@@ -144,17 +149,17 @@ TEST_F(WorkerCellsTest, EveryReportOfASessionThatFitsNoOrderEndsTheWorker) {
     EXPECT_NE(why_, "");
     Begin();
   };
-  after(false, [this](uint64_t cell) { cells_->OnKept(cell, true); });
-  after(false, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({})); });
-  after(true, [this](uint64_t cell) { cells_->OnUserReady(cell); });
-  after(false, [this](uint64_t cell) { cells_->OnBackground(cell, 1); });
-  after(true, [this](uint64_t cell) { cells_->OnBackground(cell + 1, 1); });
-  after(true, [this](uint64_t cell) { cells_->OnUserExit(cell + 1, Bytes({})); });
-  after(true, [this](uint64_t cell) { cells_->OnUserExit(cell, Bytes({}).substr(1)); });
+  after(false, [this](uint64_t cell) { cells_->kept().OnKept(cell, true); });
+  after(false, [this](uint64_t cell) { cells_->kept().OnUserExit(cell, Bytes({})); });
+  after(true, [this](uint64_t cell) { cells_->kept().OnUserReady(cell); });
+  after(false, [this](uint64_t cell) { cells_->kept().OnBackground(cell, 1); });
+  after(true, [this](uint64_t cell) { cells_->kept().OnBackground(cell + 1, 1); });
+  after(true, [this](uint64_t cell) { cells_->kept().OnUserExit(cell + 1, Bytes({})); });
+  after(true, [this](uint64_t cell) { cells_->kept().OnUserExit(cell, Bytes({}).substr(1)); });
   after(true, [this](uint64_t cell) {
-    cells_->OnUserExit(cell, Bytes({}));
+    cells_->kept().OnUserExit(cell, Bytes({}));
     EXPECT_EQ(why_, "");
-    cells_->OnUserExit(cell, Bytes({}));
+    cells_->kept().OnUserExit(cell, Bytes({}));
   });
 }
 
@@ -229,24 +234,17 @@ TEST_F(WorkerCellsTest, NothingIsSaidOfACellThatIsGone) {
   const uint64_t cell = MakeCell();
   cells_->OnCellExit(cell, Bytes({}));
   const size_t before = orders_.size();
-  cells_->Arm(cell, 1, 1, 0);
-  cells_->ArmLoading(cell, 1);
+  EXPECT_EQ(cells_->OrdersFor(cell), nullptr);
   cells_->Kill(cell);
   cells_->Discard(cell);
   EXPECT_EQ(orders_.size(), before);
 }
 
-TEST_F(WorkerCellsTest, TheMemoryForAResultIsNeverTakenForAnotherOrder) {
-  const uint64_t cell = MakeCell();
-  cells_->Arm(cell, 1, 1, ~uint64_t{0});
-  EXPECT_LT(orders_.back().a, std::min(kLoading, kBetweenCalls));
-}
-
 TEST_F(WorkerCellsTest, CellsSkipTheWarmUpWhileAsked) {
-  cells_->SkipWarmUp(true);
+  cells_->maker().SkipWarmUp(true);
   MakeCell(0);
   EXPECT_EQ(orders_.back().c, kSkipWarmUp);
-  cells_->SkipWarmUp(false);
+  cells_->maker().SkipWarmUp(false);
   MakeCell(1);
   EXPECT_EQ(orders_.back().c, 0u);
 }
@@ -254,48 +252,16 @@ TEST_F(WorkerCellsTest, CellsSkipTheWarmUpWhileAsked) {
 TEST_F(WorkerCellsTest, ANetworkIsClosedAfterItsCellWasReportedGone) {
   std::vector<uint64_t> opened;
   size_t gone_when_closed = 0;
-  cells_->UseNetworks({[&](uint64_t cell, Fd channel) {
-                         EXPECT_TRUE(channel);
-                         opened.push_back(cell);
-                       },
-                       [&](uint64_t) { gone_when_closed = gone_.size(); }});
+  cells_->maker().UseNetworks({[&](uint64_t cell, Fd channel) {
+                                 EXPECT_TRUE(channel);
+                                 opened.push_back(cell);
+                               },
+                               [&](uint64_t) { gone_when_closed = gone_.size(); }});
   const uint64_t cell = MakeCell();
   EXPECT_EQ(opened, std::vector{cell});
   cells_->OnCellReady(cell);
   cells_->OnCellExit(cell, Bytes({}));
   EXPECT_EQ(gone_when_closed, 1u);
-}
-
-TEST_F(WorkerCellsTest, AWardenThatIsBehindGetsTheLastOrdersOnly) {
-  const uint64_t cell = MakeCell();
-  const size_t before = orders_.size();
-  const auto kinds = [&] {
-    std::vector<std::pair<FrameKind, uint32_t>> kinds;
-    for (size_t i = before; i < orders_.size(); ++i)
-      kinds.emplace_back(orders_[i].kind, orders_[i].a);
-    return kinds;
-  };
-  crowded_ = true;
-  for (uint32_t call = 1; call <= 10'000; ++call) {
-    cells_->Arm(cell, call, 0, 0);
-    cells_->InterruptUser(cell, 0, call);
-    cells_->RestartUser(cell, 0);
-    cells_->EndCall(cell, 0);
-  }
-  cells_->Arm(cell, 77, 0, 0);
-  EXPECT_TRUE(kinds().empty());
-  crowded_ = false;
-  cells_->InterruptUser(cell, 0, 20'000);
-  EXPECT_TRUE(kinds().empty()) << "one after the other";
-  loop_.After(std::chrono::milliseconds(100), [this] { loop_.Stop(); });
-  loop_.Run();
-  EXPECT_EQ(kinds(),
-            (std::vector<std::pair<FrameKind, uint32_t>>{{FrameKind::kRestart, 0},
-                                                         {FrameKind::kArm, kBetweenCalls},
-                                                         {FrameKind::kArm, 0},
-                                                         {FrameKind::kInterrupt, 20'000}}));
-  cells_->InterruptUser(cell, 0, 3);
-  EXPECT_EQ(orders_.back().a, 3u) << "the twin: at once";
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <random>
 
+#include "environments/node.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -67,6 +68,7 @@ WorkerLaunch NewLaunch(const Paths& paths, const std::string& generation, unsign
   launch.image = BaseReference(base_id);
   launch.runtime_dir = paths.runtime_dir(runtime_id);
   launch.socket_dir = paths.worker_dir() + "/" + launch.name;
+  launch.node_dir = NodeDirectory(paths);
   launch.generation = generation;
   return launch;
 }

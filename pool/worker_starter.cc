@@ -75,6 +75,7 @@ std::unique_ptr<Worker> WorkerStarter::MakeOwn(Worker::Listener& listener) {
   launch.base = environment_.base;
   if (!launch.base.id.empty()) launch.image = launch.base.id;
   if (HasPackages(spec_)) launch.environment_dir = environment_.tree_dir;
+  launch.node_modules = !spec_.node_requirements.empty();
   launch.single_cell = single_cells_;
   launch.gvisor = spec_.isolation == Isolation::kGvisor;
   launch.scratch_mb = spec_.disk_mb;
@@ -84,10 +85,10 @@ std::unique_ptr<Worker> WorkerStarter::MakeOwn(Worker::Listener& listener) {
 
 void WorkerStarter::ServeNetworks(Worker& worker) {
   if (!HasNetwork(spec_) || !context_.open_network) return;
-  worker.cells().UseNetworks({[this](uint64_t cell, Fd channel) {
-                                context_.open_network(cell, spec_, std::move(channel));
-                              },
-                              context_.close_network});
+  worker.cells().maker().UseNetworks({[this](uint64_t cell, Fd channel) {
+                                        context_.open_network(cell, spec_, std::move(channel));
+                                      },
+                                      context_.close_network});
 }
 
 void WorkerStarter::NoteFailure(const std::string& why) {

@@ -72,21 +72,33 @@
 //     less than those of fresh shared memory.
 // kNeed        cell -> client   b = bytes wanted for a large result
 //     Answered by kMemfd, or, above result_mb, by kRefused.
-// kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW|SHRINK
+// kMemfd       client -> cell   one descriptor: a memfd of exactly b bytes, sealed GROW
+//     It is emptied when the call is over, if the cell is kept.
 // kRefused     client -> cell   too large; the cell then sends kTooLarge (b = size) as its result
 // kTooLarge    cell -> client   b = size of the result that was not sent
 //     payload = CallUsage, and, where the cell knows it, the body of a map {path} of the value that
 //     is too large.
 //
-// kSay         cell -> client   something for the caller, while its call runs
+// kSay         cell -> client   something for the caller, while its call runs: what it shows or yields
 //     Only of a call that may. b = its number among those and kAsk of the call, from 1; a = size of
 //     the body (decode.h), c = size of all, at most kMostInParts. payload = all of it, or nothing
 //     where the kPart frames before had it.
-// kAsk         cell -> client   as kSay; the call waits for the kAnswer with that number
+// kAsk         cell -> client   as kSay: a call of a tool, input(); the call waits for the kAnswer with
+//     that number
 // kAnswer      client -> cell   b = that of the kAsk
-//     payload = a pickle, or one descriptor: a sealed memfd with it.
+//     payload = a pickle, or one descriptor: a memfd with it, sealed but for shrinking, which is
+//     emptied when the next one is sent, and when the call is over.
+// kCommand     client -> cell, of a kept one, at any time: a command of the session. id = 0; no payload; four
+//     descriptors: its channel, which is a socket as this one, the write ends of the pipes for its stdout
+//     and stderr, and a sealed memfd with the pickle of the order, which the client empties when it is over.
+//     When the client shuts or closes the channel, the command is killed with all that it has started. On it:
+//   kCommandBegun cell -> client   it will be started
+//   kCommandEnded cell -> client   a = CommandEnd, b = its exit code; payload = CallUsage (of the program alone)
+//   kRaised       cell -> client   it could not be started
+//     a = the CellLimit hit, else 0; b = c = size of the payload, which is the error map (decode.h)
+//   kCommandDone  cell -> client   what it leaves (directory, variables) is the session's
 // kUserEnded   cell -> client
-//     Only of a kept cell, and only a hint: its user process has ended, and the agent has been told
+//     Only of a kept cell, and only a hint: its user process has ended, and the agent has been informed
 //     how. No payload; id = 0.
 //
 // ---- agent -> warden
@@ -105,9 +117,13 @@
 //     takes until the next kArm counts for no call.
 // kKill        id = cell id: kill its PID namespace now; kCellExit follows
 // kKeep        id = cell id: from kKept on it outlives its user process: when that ends, for a limit
-//     too, its other processes are killed, kUserExit follows, and kUserReady of a new one
+//     too, its other processes are killed and kUserExit follows; then kNextUser is awaited, and
+//     kUserReady of a new one follows
+// kNextUser    id = cell id, of a kept cell whose user process has ended; one descriptor: the socket of
+//     the calls of the next one. What code did to the last one's does not concern the next one's.
 // kInterrupt   id = cell id, of a kept cell: SIGINT with the value a, the low 32 bits of a call's id, to
-//     its user process, if b of them have ended before
+//     its user process, if b of them have ended before. a = 0: SIGURG instead, by which a process that runs
+//     a call looks for kCommand
 // kRestart     id = cell id, of a kept cell: kill its user process, if b of them have ended before
 // kRetire      make no more; kill every cell and exit 0
 // kConfigure   payload = lines KEY=value, each with a zero byte at its end: what the worker is for
@@ -195,6 +211,10 @@ enum class FrameKind : uint8_t {
   kSay = 14,
   kAsk = 15,
   kAnswer = 16,
+  kCommand = 17,
+  kCommandBegun = 18,
+  kCommandEnded = 19,
+  kCommandDone = 20,
 
   kMakeSlot = 32,
   kMakeCell = 33,
@@ -207,6 +227,7 @@ enum class FrameKind : uint8_t {
   kKeep = 40,
   kRestart = 41,
   kInterrupt = 42,
+  kNextUser = 43,
 
   kOpenStream = 48,
   kStream = 49,
@@ -252,6 +273,16 @@ struct CallUsage {
 };
 static_assert(sizeof(CallUsage) == 48);
 
+enum CommandEnd : uint32_t {
+  kCommandExited = 0,
+  kCommandCancelled = 1,  // as the client asked
+  kCommandCpuTime = 2,    // it took the CPU time that it may take
+  kCommandNoThread = 3,   // nothing of it ran: the user process can have no more threads
+  // It exited with another code than 0, while the scratch had no room, or no more files:
+  kCommandNoSpace = 4,
+  kCommandNoFiles = 5,
+};
+
 enum CellLimit : uint32_t {
   kNoLimit = 0,
   kLimitTime = 1,
@@ -261,6 +292,11 @@ enum CellLimit : uint32_t {
   kLimitDisk = 5,
 };
 inline constexpr const char* kCellLimitNames[] = {"", "time", "cpu_time", "memory", "pids", "disk"};
+// Which of them an exception can be, as the cell says itself. Time is measured outside.
+constexpr bool IsReportedByCell(uint32_t cell_limit) {
+  return cell_limit == kLimitMemory || cell_limit == kLimitPids || cell_limit == kLimitDisk;
+}
+
 constexpr const char* NameOfLimit(uint32_t cell_limit) {
   return cell_limit < sizeof kCellLimitNames / sizeof *kCellLimitNames ? kCellLimitNames[cell_limit]
                                                                        : "";

@@ -89,8 +89,9 @@ std::string Head(LogLevel level) {
   ::clock_gettime(CLOCK_REALTIME, &now);
   ::gmtime_r(&now.tv_sec, &utc);
   const size_t size = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-  std::snprintf(text + size, sizeof text - size, ".%03ldZ %s %.16s: ", now.tv_nsec / 1'000'000,
-                kNames[static_cast<size_t>(level)].data(), component);
+  const std::string_view name = kNames[static_cast<size_t>(level)];
+  std::snprintf(text + size, sizeof text - size, ".%03ldZ %.*s %.16s: ", now.tv_nsec / 1'000'000,
+                static_cast<int>(name.size()), name.data(), component);
   return text;
 }
 

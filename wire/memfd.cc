@@ -22,22 +22,29 @@ Fd MakeMemfd(const char* name) {
   return fd;
 }
 
-void ReadAll(int fd, char* to, size_t size) {
-  size_t done = 0;
-  while (done < size) {
-    const ssize_t n = ::pread(fd, to + done, size - done, static_cast<off_t>(done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) throw Error(Code::kProtocol, "a shared memory file is shorter than it says");
-    done += static_cast<size_t>(n);
-  }
+Fd Reopened(int fd, int flags) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  Fd opened(::open(path.c_str(), flags | O_CLOEXEC));
+  if (!opened) ThrowErrno("open shared memory for a cell");
+  return opened;
 }
 
-}  // namespace
+void Seal(int fd, int seals) {
+  if (::fcntl(fd, F_ADD_SEALS, seals) != 0) ThrowErrno("seal shared memory");
+}
 
-Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
+void SetSize(int fd, size_t size) {
+  if (::ftruncate(fd, static_cast<off_t>(size)) != 0) ThrowErrno("set the size of shared memory");
+}
+
+// A cell is another user, without capabilities: it can neither open it again nor set its times.
+void CloseToOthers(int fd, mode_t mode) {
+  if (::fchmod(fd, mode) != 0) ThrowErrno("close shared memory to others");
+}
+
+Fd MakeFilledMemfd(const char* name, const void* data, size_t size, int seals) {
   Fd fd = MakeMemfd(name);
-  // A cell is another user, without capabilities: it can neither open it again nor set its times.
-  if (::fchmod(fd.get(), S_IRUSR) != 0) ThrowErrno("close shared memory to others");
+  CloseToOthers(fd.get(), S_IRUSR);
   const char* bytes = static_cast<const char*>(data);
   size_t done = 0;
   while (done < size) {
@@ -46,28 +53,60 @@ Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
     if (n < 0) ThrowErrno("write to shared memory");
     done += static_cast<size_t>(n);
   }
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_WRITE | F_SEAL_SEAL) !=
-      0) {
-    ThrowErrno("seal shared memory");
-  }
+  Seal(fd.get(), seals | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
   return fd;
+}
+
+[[noreturn]] void ThrowShort() {
+  throw Error(Code::kProtocol, "a shared memory file is shorter than it says");
+}
+
+void ReadAll(int fd, char* to, size_t size) {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = ::pread(fd, to + done, size - done, static_cast<off_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) ThrowShort();
+    done += static_cast<size_t>(n);
+  }
+}
+
+}  // namespace
+
+Fd MakeSealedMemfd(const char* name, const void* data, size_t size) {
+  return MakeFilledMemfd(name, data, size, F_SEAL_SHRINK);
+}
+
+Fd MakeAnswerMemfd(const char* name, const void* data, size_t size) {
+  return MakeFilledMemfd(name, data, size, 0);
 }
 
 Fd MakeResultMemfd(size_t size) {
   Fd fd = MakeMemfd("hutch-result");
-  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0)
-    ThrowErrno("set the size of shared memory");
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) != 0)
-    ThrowErrno("seal shared memory");
+  SetSize(fd.get(), size);
+  Seal(fd.get(), F_SEAL_GROW | F_SEAL_SHRINK);
   return fd;
 }
 
-Fd LendMemfd(int fd) {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  Fd lent(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!lent) ThrowErrno("open shared memory for a cell");
-  return lent;
+std::pair<Fd, Fd> MakeReturnableMemfd(size_t size) {
+  Fd fd = MakeMemfd("hutch-result");
+  SetSize(fd.get(), size);
+  Seal(fd.get(), F_SEAL_GROW | F_SEAL_SEAL);  // a seal of the peer's could forbid TakeBack()
+  CloseToOthers(fd.get(), S_IRUSR | S_IWUSR);
+  Fd theirs = Reopened(fd.get(), O_RDWR);
+  return {std::move(fd), std::move(theirs)};
 }
+
+void TakeBack(int fd) noexcept { [[maybe_unused]] const int done = ::ftruncate(fd, 0); }
+
+bool IsHeldElsewhere(int fd) {
+  // A lease to write is given where no other open file of it is: nobody could break it, either. The
+  // one that a memfd is made with is not counted, so one is opened for this.
+  const Fd own = Reopened(fd, O_RDONLY);
+  return ::fcntl(own.get(), F_SETLEASE, F_WRLCK) != 0;
+}
+
+Fd LendMemfd(int fd) { return Reopened(fd, O_RDONLY); }
 
 void HoldSharedLocks(int fd) {
   struct flock all{};
@@ -90,17 +129,41 @@ std::string ReadSealedMemfd(int fd, size_t limit) {
   return bytes;
 }
 
-PrivateMapping::PrivateMapping(int fd, size_t size) : size_(size) {
-  if (size == 0) return;
+PrivateMapping::PrivateMapping(int fd, size_t size) : PrivateMapping() {
   // Once it is sealed against writing, nobody can change the pages while we read. The seal fails
   // while the peer holds a writable mapping: then the bytes are copied, and later writes do not
   // matter.
-  const bool sealed = ::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == 0;
-  void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                      sealed ? MAP_PRIVATE : MAP_PRIVATE | MAP_ANONYMOUS, sealed ? fd : -1, 0);
+  if (::fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK) == 0) {
+    *this = OfSole(fd, size);
+  } else {
+    *this = CopyOf(fd, size);
+  }
+}
+
+PrivateMapping PrivateMapping::OfSole(int fd, size_t size) {
+  // Reading a mapping beyond the end of its file ends the process.
+  struct stat status;
+  if (::fstat(fd, &status) != 0) ThrowErrno("inspect shared memory");
+  if (static_cast<uint64_t>(status.st_size) < size) ThrowShort();
+  PrivateMapping mapping;
+  mapping.size_ = size;
+  mapping.Map(fd, MAP_PRIVATE);
+  return mapping;
+}
+
+PrivateMapping PrivateMapping::CopyOf(int fd, size_t size) {
+  PrivateMapping copy;
+  copy.size_ = size;
+  copy.Map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
+  ReadAll(fd, copy.data_, size);
+  return copy;
+}
+
+void PrivateMapping::Map(int fd, int flags) {
+  if (size_ == 0) return;
+  void* data = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (data == MAP_FAILED) ThrowErrno("map a result");
   data_ = static_cast<char*>(data);
-  if (!sealed) ReadAll(fd, data_, size);
 }
 
 PrivateMapping::PrivateMapping(PrivateMapping&& other) noexcept

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "wire/fd.h"
 
@@ -15,9 +16,26 @@ namespace hutch {
 // A memfd holding a copy of `data`, sealed against every change.
 Fd MakeSealedMemfd(const char* name, const void* data, size_t size);
 
+// The same, but that it may be taken back: TakeBack().
+Fd MakeAnswerMemfd(const char* name, const void* data, size_t size);
+
 // An empty memfd of exactly `size` bytes for a peer to fill: sealed GROW|SHRINK, so that it cannot
 // be truncated under us.
 Fd MakeResultMemfd(size_t size);
+
+// The same for a peer that outlives what it fills: sealed GROW only, and against other seals, so
+// that it may be taken back. The peer may truncate it: it is read by CopyOf(), or by OfSole() once
+// IsHeldElsewhere() is false. The second one is an open file of its own, for the peer.
+std::pair<Fd, Fd> MakeReturnableMemfd(size_t size);
+
+// Frees all of it, whoever still has it open or mapped, and for good: it cannot grow again.
+// REQUIRES: of MakeAnswerMemfd() or MakeReturnableMemfd().
+void TakeBack(int fd) noexcept;
+
+// Whether another open file of it is there, in whatever process, table or queue, or what was mapped
+// by one. REQUIRES: others were given open files of their own only, and cannot open it anew.
+// True, too, where the kernel does not say.
+bool IsHeldElsewhere(int fd);
 
 // For a memfd that several peers are lent: an open file of its own, to read by, for one of them.
 // Offset, flags and locks are then its own too.
@@ -36,8 +54,12 @@ std::string ReadSealedMemfd(int fd, size_t limit);
 class PrivateMapping {
  public:
   PrivateMapping() = default;
-  // REQUIRES: `fd` came from MakeResultMemfd() of at least `size`.
+  // REQUIRES: `fd` came from MakeResultMemfd(). Throws kProtocol where it has less than `size`.
   PrivateMapping(int fd, size_t size);
+  // REQUIRES: nobody else can change the file any more. Throws kProtocol where it has less.
+  static PrivateMapping OfSole(int fd, size_t size);
+  // A copy of the first `size` bytes. Throws kProtocol where there are less.
+  static PrivateMapping CopyOf(int fd, size_t size);
   PrivateMapping(PrivateMapping&& other) noexcept;
   PrivateMapping& operator=(PrivateMapping&& other) noexcept;
   ~PrivateMapping();
@@ -46,6 +68,8 @@ class PrivateMapping {
   size_t size() const { return size_; }
 
  private:
+  void Map(int fd, int flags);
+
   char* data_ = nullptr;
   size_t size_ = 0;
 };

@@ -11,6 +11,7 @@
 #include <array>
 #include <cstring>
 
+#include "wire/channel.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -75,6 +76,27 @@ TEST(Memfd, AResultCanBeFilledButNotResized) {
   EXPECT_EQ(::pwrite(fd.get(), "9", 1, 8), -1);
   EXPECT_EQ(::ftruncate(fd.get(), 4), -1);
   EXPECT_EQ(::ftruncate(fd.get(), 16), -1);
+}
+
+TEST(Memfd, IsKnownToBeHeldElsewhereWhileAnyOpenFileOfItIsThere) {
+  auto [ours, theirs] = MakeReturnableMemfd(4096);
+  EXPECT_TRUE(IsHeldElsewhere(ours.get()));
+  auto [one, other] = MakeSocketPair();  // on its way is held, too
+  const char byte = 0;
+  const iovec part{const_cast<char*>(&byte), 1};
+  const int descriptor = theirs.get();
+  ASSERT_EQ(SendDatagram(one.get(), {&part, 1}, {&descriptor, 1}), SendStatus::kSent);
+  theirs.reset();
+  EXPECT_TRUE(IsHeldElsewhere(ours.get()));
+  other.reset();
+  EXPECT_FALSE(IsHeldElsewhere(ours.get()));
+  Fd reader = LendMemfd(ours.get());
+  EXPECT_TRUE(IsHeldElsewhere(ours.get()));
+  void* mapped = ::mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE, reader.get(), 0);
+  reader.reset();
+  EXPECT_TRUE(IsHeldElsewhere(ours.get()));
+  ::munmap(mapped, 4096);
+  EXPECT_FALSE(IsHeldElsewhere(ours.get()));
 }
 
 TEST(PrivateMapping, SealsTheFileAndIsWritableForUsAlone) {

@@ -109,7 +109,7 @@ void serialize(A& a, Flag& flag) {
 template <class A>
 void serialize(A& a, IndexSettings& m) {
   a(m.index_url, m.extra_index_urls, m.http_proxy, m.https_proxy, m.no_proxy, m.ca_bundle,
-    m.find_links, m.netrc);
+    m.find_links, m.netrc, m.npm_sources, m.npm_credentials, m.npm_ca_bundle);
 }
 template <class A>
 void serialize(A& a, MountSpec& m) {
@@ -156,7 +156,8 @@ void serialize(A& a, Hello& m) {
 }
 template <class A>
 void serialize(A& a, Prepare& m) {
-  a(m.request, m.timeout_ms, m.spec, m.limits, Flag{m.shared}, Flag{m.hard_limits}, m.policy);
+  a(m.request, m.timeout_ms, m.spec, m.limits, Flag{m.shared}, Flag{m.hard_limits}, m.policy,
+    Flag{m.no_pool});
 }
 template <class A>
 void serialize(A& a, Warm& m) {
@@ -193,7 +194,7 @@ void serialize(A& a, Keep& m) {
 }
 template <class A>
 void serialize(A& a, Executed& m) {
-  a(m.lease, m.note);
+  a(m.lease, m.note, Flag{m.beside});
 }
 template <class A>
 void serialize(A& a, Interrupt& m) {

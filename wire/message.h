@@ -31,7 +31,8 @@
 //   Executed                       ->            the call is over
 //   Interrupt                      ->            a call that runs raises KeyboardInterrupt
 //   Restart                        ->            ends the user process
-//                                  <-  UserEnded whenever it has ended, with the warden's report
+//                                  <-  UserEnded whenever it has ended, with the warden's report;
+//                                      one descriptor: the socket of the calls of the next one
 //                                  <-  UserReady the cell has another one
 //                                  <-  BackgroundCpu  what it did between two calls, if one is
 //                                  armed
@@ -88,6 +89,7 @@ struct Prepare {
   bool shared = false;       // the client sends many calls to one cell
   bool hard_limits = false;  // refuse where the host cannot enforce each limit by a cgroup
   uint64_t policy = 0;       // a number for all that its calls may use and reach, for the audit log
+  bool no_pool = false;      // the environment alone is wanted: the answer has no key
 };
 struct Warm {
   uint64_t request = 0;
@@ -182,8 +184,9 @@ inline constexpr char kEndsWithUser[] =
 struct Executed {  // a call of a kept lease is over; its limits hold no more
   uint64_t lease = 0;
   CallStats note;
+  bool beside = false;  // a command, beside which a call may run: nothing is known of its limits
 };
-struct Interrupt {  // the call with these low bits of its id, if it still runs
+struct Interrupt {  // the call with these low bits of its id, if it still runs; 0: see kInterrupt
   uint64_t lease = 0;
   uint64_t user = 0;  // as in Restart
   uint32_t call = 0;
@@ -192,7 +195,10 @@ struct Restart {
   uint64_t lease = 0;
   uint64_t user = 0;  // how many user processes of the cell have ended: this one is ended, no later
 };
-struct Ask {  // what: "status", "sessions", "environments", "remove <digest>", "stop <drain ms>"
+// `what`: "status", "sessions", "environments", "remove <digest>"; "stop <drain ms>", answered once
+// it has drained; "await stop", answered when it begins to stop, with the milliseconds that it
+// waits for what runs. An agent may not know a question that is newer.
+struct Ask {
   uint64_t request = 0;
   std::string what;
 };

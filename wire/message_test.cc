@@ -32,6 +32,10 @@ PoolSpec FullSpec() {
   spec.allow_urls = true;
   spec.index.find_links = "https://h/";
   spec.index.netrc = "machine h";
+  spec.index.npm_sources = "registry=https://n/";
+  spec.index.npm_credentials = "//n/:_authToken=t";
+  spec.index.npm_ca_bundle = "pem";
+  spec.node_requirements = {"lodash@4"};
   spec.constraints = {"a<2"};
   spec.lock = "a==1";
   spec.mounts.resize(2);
@@ -94,7 +98,7 @@ TEST(Message, EveryAlternativeArrivesAsItself) {
       LeaseEnded{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5, "frame", 6},
       Ask{1, "status"},
       Keep{1, 2, 3, "id"},
-      Executed{1, {Ending::kLimitTime, 1, 2, 3, 4}},
+      Executed{1, {Ending::kLimitTime, 1, 2, 3, 4}, true},
       Interrupt{1, 2, 3},
       Restart{1, 2},
       UserEnded{1, CellReport{.exit_code = 3}},

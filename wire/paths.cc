@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -88,7 +89,6 @@ void CheckRuntimeDir(const std::string& dir, uid_t uid) {
   const std::string hint = (systemd ? "sudo loginctl enable-linger " + user
                                     : "sudo install -d -m 0700 -o " + user + " " + place) +
                            " && export XDG_RUNTIME_DIR=" + place;
-  if (dir.empty()) throw Error(Code::kPlatform, "XDG_RUNTIME_DIR is not set", hint);
   struct stat st{};
   if (::lstat(dir.c_str(), &st) != 0)
     throw Error(Code::kPlatform, "XDG_RUNTIME_DIR does not exist: " + dir, hint);
@@ -99,6 +99,29 @@ void CheckRuntimeDir(const std::string& dir, uid_t uid) {
 }
 
 }  // namespace
+
+std::string FallbackRuntimeDir(const std::string& parent, uid_t uid) {
+  const std::string dir = parent + "/podman-run-" + std::to_string(uid);
+  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
+    ThrowErrno("make " + dir + ", since XDG_RUNTIME_DIR is not set", Code::kPlatform);
+  struct stat st{};
+  if (::lstat(dir.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != uid) {
+    throw Error(
+        Code::kPlatform, "XDG_RUNTIME_DIR is not set, and " + dir + " is not a directory of yours",
+        "set XDG_RUNTIME_DIR to a directory that only you can open, or have " + dir + " removed");
+  }
+  if ((st.st_mode & 0077) != 0) {
+    throw Error(Code::kPlatform, "XDG_RUNTIME_DIR is not set, and " + dir + " is open to others",
+                "chmod 700 " + dir);
+  }
+  return dir;
+}
+
+std::string UserName(uid_t uid) {
+  if (const struct passwd* found = ::getpwuid(uid)) return found->pw_name;
+  const std::string said = uid == ::geteuid() ? Environment("USER") : "";
+  return said.empty() ? std::to_string(uid) : said;
+}
 
 Paths FindPaths() {
   // The agent's container cannot find out what follows; the launcher has passed it in.
@@ -124,16 +147,20 @@ Paths FindPaths() {
     default_state = Normalize(user.home, "the service user's home") + "/state";
     run_base = paths.xdg_runtime_dir + "/run";
   } else {
-    if (!LookUp(::getpwuid(paths.uid), &user)) {
-      throw Error(Code::kPlatform,
-                  "uid " + std::to_string(paths.uid) + " has no entry in the user database");
-    }
+    const bool known = LookUp(::getpwuid(paths.uid), &user);
+    if (!known) user.gid = ::getegid();
     if (const std::string home = Environment("HOME"); !home.empty()) user.home = home;
+    if (user.home.empty()) {
+      throw Error(Code::kPlatform,
+                  "uid " + std::to_string(paths.uid) + " has no entry in the user database",
+                  "set HOME to a directory of that user's");
+    }
     paths.xdg_runtime_dir = Environment("XDG_RUNTIME_DIR");
     if (paths.xdg_runtime_dir.empty()) {
       // What pam_systemd would have set; a cron job or `sudo -u` lacks only the variable.
       const std::string usual = "/run/user/" + std::to_string(paths.uid);
-      if (::access(usual.c_str(), W_OK) == 0) paths.xdg_runtime_dir = usual;
+      paths.xdg_runtime_dir =
+          ::access(usual.c_str(), W_OK) == 0 ? usual : FallbackRuntimeDir("/tmp", paths.uid);
     }
     CheckRuntimeDir(paths.xdg_runtime_dir, paths.uid);
     paths.xdg_runtime_dir = Normalize(paths.xdg_runtime_dir, "XDG_RUNTIME_DIR");
@@ -199,7 +226,7 @@ Paths Paths::FromText(std::string_view text) {
     const unsigned long parsed = std::strtoul(value.c_str(), &end, 10);
     if (value.empty() || *end != '\0' || parsed > UINT32_MAX) {
       throw Error(Code::kInvalidArgument,
-                  std::string("the agent was given a ") + key + " that is no number");
+                  std::string("the agent was given a ") + key + " that is not a number");
     }
     return static_cast<uint32_t>(parsed);
   };

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Where Hutch keeps its things on this host. Values; made once from the environment and handed
-// down.
+// The paths that Hutch uses on this host. Values; made once from the environment and passed on.
 //
 // An ordinary user: run_dir = $XDG_RUNTIME_DIR/hutch, state_dir =
-// ${XDG_DATA_HOME:-~/.local/share}/hutch. Root without systemd: everything belongs to the service
-// user `hutch`, whose XDG_RUNTIME_DIR is /run/hutch and whose home is /var/lib/hutch: run_dir =
-// /run/hutch/run, state_dir = /var/lib/hutch/state. Podman's own files lie beside them (never
-// inside: the agent mounts these two directories, and must not pin other containers' mounts).
-// HUTCH_HOME replaces state_dir (run_dir then gets a suffix of its own), HUTCH_SOCKET the agent's
-// socket.
+// ${XDG_DATA_HOME:-~/.local/share}/hutch. Where XDG_RUNTIME_DIR is not set (su, cron, containers)
+// it is /run/user/<uid>, or else /tmp/podman-run-<uid>, as it is for Podman. Root without systemd:
+// everything belongs to the service user `hutch`, whose XDG_RUNTIME_DIR is /run/hutch and whose
+// home is /var/lib/hutch: run_dir = /run/hutch/run, state_dir = /var/lib/hutch/state. Podman's own
+// files lie beside them (never inside: the agent mounts these two directories, and must not pin
+// other containers' mounts). HUTCH_HOME replaces state_dir (run_dir then gets a suffix of its own),
+// HUTCH_SOCKET the agent's socket.
 #pragma once
 
 #include <sys/types.h>
@@ -72,9 +72,18 @@ inline std::string BaseReference(const std::string& base_id) {
   return "localhost/hutch-base:" + base_id;
 }
 
-// Reads the environment, the uid and the user database. Throws kPlatform where XDG_RUNTIME_DIR is
-// missing or not ours, or the service user does not exist (the hint has the command that makes it;
-// `hutch-agent --start` runs it).
+// The directory of that user in `parent`, which others may write to: made private, or found so.
+// Throws kPlatform where it is anybody else's, a link, or open to others.
+std::string FallbackRuntimeDir(const std::string& parent, uid_t uid);
+
+// The user's name. A static program finds only users of /etc/passwd, none of a directory service:
+// of one who is ourselves it then takes $USER. The digits of the uid where nobody says.
+std::string UserName(uid_t uid);
+
+// Reads the environment, the uid and the user database; $HOME and the group of the process stand
+// for a user of no entry. Throws kPlatform where XDG_RUNTIME_DIR is missing or not ours, or the
+// service user does not exist (the hint has the command that makes it; `hutch-agent --start` runs
+// it).
 Paths FindPaths();
 
 }  // namespace hutch

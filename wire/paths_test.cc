@@ -3,9 +3,12 @@
 #include "wire/paths.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 
@@ -70,6 +73,27 @@ TEST(Paths, NameAnInstanceInEveryFilter) {
   EXPECT_EQ(Example().agent_container(), "hutch-agent");
 }
 
+TEST(UserName, IsTheDigitsOfAUidThatNobodyHas) { EXPECT_EQ(UserName(3999999999), "3999999999"); }
+
+// As one of a directory service is to a static program.
+TEST(Paths, AreFoundForAUserWhoHasNoEntry) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become somebody else";
+  EXPECT_EXIT(
+      {
+        const Variable user("USER", "alice");
+        const Variable home("HOME", "/home/alice");
+        const Variable runtime("XDG_RUNTIME_DIR", nullptr);
+        if (::setresgid(54322, 54322, 54322) != 0 || ::setresuid(54321, 54321, 54321) != 0)
+          ::_exit(1);
+        const Paths paths = FindPaths();
+        ::rmdir(paths.xdg_runtime_dir.c_str());
+        const bool good = paths.home == "/home/alice" && paths.gid == 54322 &&
+                          UserName(54321) == "alice" && UserName(54323) == "54323";
+        ::_exit(good ? 0 : 2);
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 class FoundPaths : public testing::Test {
  protected:
   void SetUp() override {
@@ -121,6 +145,42 @@ TEST_F(FoundPaths, RefuseARuntimeDirectoryOfSomebodyElse) {
   if (::geteuid() == 0) GTEST_SKIP() << "root does not use XDG_RUNTIME_DIR";
   Variable runtime("XDG_RUNTIME_DIR", "/");
   EXPECT_THROW(FindPaths(), Error);
+}
+
+class Fallback : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(::mkdtemp(parent_.data()), nullptr); }
+  void TearDown() override { std::filesystem::remove_all(parent_); }
+  std::string Find() const { return FallbackRuntimeDir(parent_, ::geteuid()); }
+  std::string parent_ = testing::TempDir() + "fallback-XXXXXX";
+  std::string dir() const { return parent_ + "/podman-run-" + std::to_string(::geteuid()); }
+};
+
+TEST_F(Fallback, IsMadePrivateAndFoundAgain) {
+  EXPECT_EQ(Find(), dir());
+  struct stat st{};
+  ASSERT_EQ(::lstat(dir().c_str(), &st), 0);
+  EXPECT_EQ(st.st_mode & 07777, 0700u);
+  EXPECT_EQ(Find(), dir());
+}
+
+TEST_F(Fallback, IsRefusedWhereItIsOpenOrALinkOrAFile) {
+  ASSERT_EQ(::mkdir(dir().c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(dir().c_str(), 0750), 0);
+  EXPECT_THROW(Find(), Error);
+  ASSERT_EQ(::rename(dir().c_str(), (parent_ + "/other").c_str()), 0);
+  ASSERT_EQ(::chmod((parent_ + "/other").c_str(), 0700), 0);
+  ASSERT_EQ(::symlink("other", dir().c_str()), 0);
+  EXPECT_THROW(Find(), Error);
+  ASSERT_EQ(::unlink(dir().c_str()), 0);
+  std::ofstream(dir()) << "";
+  EXPECT_THROW(Find(), Error);
+}
+
+TEST_F(Fallback, IsRefusedWhereItIsSomebodyElses) {
+  const uid_t other = ::geteuid() + 1;
+  ASSERT_EQ(::mkdir((parent_ + "/podman-run-" + std::to_string(other)).c_str(), 0700), 0);
+  EXPECT_THROW(FallbackRuntimeDir(parent_, other), Error);
 }
 
 }  // namespace

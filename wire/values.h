@@ -45,9 +45,12 @@ struct IndexSettings {
   std::string http_proxy;
   std::string https_proxy;
   std::string no_proxy;
-  std::string ca_bundle;   // PEM text, "": the base image's own
-  std::string find_links;  // pages of links, separated by spaces
-  std::string netrc;       // credentials of the addresses above; the fetch step alone sees it
+  std::string ca_bundle;        // PEM text, "": the base image's own
+  std::string find_links;       // pages of links, separated by spaces
+  std::string netrc;            // credentials of the addresses above; the fetch step alone sees it
+  std::string npm_sources;      // lines of an .npmrc: which registries there are
+  std::string npm_credentials;  // more of them, which the fetch step alone sees
+  std::string npm_ca_bundle;    // PEM text, "": that of ca_bundle
 
   bool operator==(const IndexSettings&) const = default;
 };
@@ -105,6 +108,7 @@ struct PoolSpec {
   bool allow_sdists = false;
   bool allow_urls = false;               // requirements may be `name @ https://...`
   std::vector<std::string> constraints;  // PEP 508: versions where one is wanted, nothing by itself
+  std::vector<std::string> node_requirements;  // of npm: "name@range", sorted
   std::string lock;              // a pylock.toml or requirements with hashes, "": resolved afresh
   std::vector<MountSpec> links;  // directories of wheels, for the fetch step
   std::vector<MountSpec> venv;   // at most one: its packages are the environment
@@ -143,6 +147,7 @@ void ForEachField(Spec& spec, Visit visit) {
   visit("allow_sdists", spec.allow_sdists);
   visit("allow_urls", spec.allow_urls);
   visit("constraints", spec.constraints);
+  visit("node_requirements", spec.node_requirements);
   visit("lock", spec.lock);
   visit("links", spec.links);
   visit("venv", spec.venv);

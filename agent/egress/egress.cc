@@ -216,14 +216,12 @@ void Egress::Impl::Begin() {
   start_timer = loop.After(kStart, [this] { Lost("the egress process did not come up in time"); });
   const uint64_t start = ++starts;
   threads.Post([this, start, spec = EgressContainerSpec(paths, launch, container, dir, token),
-                is_alive = alive] {
+                is_alive = alive, generation = launch.generation] {
     std::string failure;
     try {
       // Containers of the last process, or of an earlier agent.
-      for (const ContainerInfo& info : podman.List("hutch.instance=" + paths.instance_label())) {
-        const auto role = info.labels.find("hutch.role");
-        if (role != info.labels.end() && role->second == kRole) podman.Remove(info.id);
-      }
+      const auto all = podman.List("hutch.instance=" + paths.instance_label());
+      for (const ContainerInfo& info : Removable(all, kRole, generation)) podman.Remove(info.id);
       podman.Start(podman.Create(spec));
       return;
     } catch (const std::exception& error) {

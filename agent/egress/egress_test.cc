@@ -186,7 +186,7 @@ TEST_F(EgressFace, EndsAProcessThatDoesNotAnswer) {
   ASSERT_EQ(records.size(), 1u);
   EXPECT_TRUE(records[0].lost);
   EXPECT_NE(records[0].reason.find("did not answer"), std::string::npos);
-  // The twin: one that answers stays.
+  // The counterpart: one that answers stays.
   lost.clear();
   {
     const std::lock_guard lock(mutex_);

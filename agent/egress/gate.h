@@ -27,9 +27,10 @@ struct GateOptions {
   Kind kind = Kind::kEither;
   std::string host;      // normal form or an address
   uint16_t port = 0;     // the one that the cell asked for
-  bool literal = false;  // `host` is an address: the TLS hello may then name no host
-  bool one_request =
-      false;  // came to the proxy in absolute form: a next one may be for another host
+  bool literal = false;  // `host` is an address: the TLS hello need not name a host
+  // Only one request passes. It came to the proxy in absolute form, and a next one on the same
+  // connection could be for another host.
+  bool one_request = false;
   std::vector<SecretRule> secrets{};  // of this host
   // Whether a rule allows this name, for a connection to an address.
   std::function<bool(const std::string& name)> allows{};

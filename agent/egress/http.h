@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Reads HTTP/1.1 requests strictly: what two readers could read in two ways is refused, so that the
-// server sees what was checked here. The bytes are a stranger's; everything is bounded.
+// server sees what was checked here. The bytes are untrusted; everything is bounded.
 //
 // Values of one thread. Nothing here does I/O.
 #pragma once

@@ -28,7 +28,6 @@ class EgressServer {
   // For tests, before the first cell.
   EgressLimits& limits() { return shared_.limits; }
   void set_descriptors(size_t limit) { shared_.descriptors = limit; }
-  void set_tls_port(uint16_t port) { shared_.tls_port = port; }
 
  private:
   void OnControl(uint32_t events);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reads the server's name from the first bytes of a TLS connection. The bytes are a stranger's: all
+// Reads the server's name from the first bytes of a TLS connection. The bytes are untrusted: all
 // is bounded, and no length in them is believed beyond the bytes that are there.
 //
 // A pure function; safe from any thread.

@@ -25,21 +25,12 @@ void SendAll(int fd, const std::string& text) {
 
 }  // namespace
 
-void Stream::End::Unwatch(Loop& loop) {
-  if (std::exchange(watched, false)) loop.Remove(fd.get());
-}
-
-bool Stream::End::Flush() {
-  while (!pending.empty()) {
-    const ssize_t n = ::send(fd.get(), pending.data(), pending.size(), MSG_NOSIGNAL);
-    if (n < 0) return errno == EAGAIN;
-    pending.erase(0, static_cast<size_t>(n));
-  }
-  return true;
-}
-
 Stream::Stream(EgressShared& shared, Owner& owner, uint64_t id)
-    : shared_(shared), owner_(owner), id_(id), begun_(Clock::now()), active_(begun_) {
+    : shared_(shared),
+      owner_(owner),
+      id_(id),
+      relay_(shared.buffer, owner, record_),
+      begun_(Clock::now()) {
   ++shared_.streams;
 }
 
@@ -49,11 +40,7 @@ void Stream::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   --shared_.streams;
-  cell_.Unwatch(shared_.loop);
-  server_.Unwatch(shared_.loop);
-  tls_.reset();
-  cell_.fd.reset();
-  server_.fd.reset();
+  relay_.Close(shared_.loop);
   if (recorded_) owner_.Note(record_);
   recorded_ = false;
 }
@@ -76,10 +63,11 @@ bool Stream::HandOver() {
     recorded_ = true;
     return false;
   }
-  cell_.fd = Fd(ends[0]);
+  Fd& ours = relay_.cell().fd;
+  ours = Fd(ends[0]);
   Fd theirs(ends[1]);
   const int size = StreamBuffer(shared_.streams);
-  ::setsockopt(cell_.fd.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+  ::setsockopt(ours.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   ::setsockopt(theirs.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   handed_over_ = owner_.HandOver(id_, std::move(theirs));
   return handed_over_;
@@ -112,7 +100,7 @@ void Stream::Refuse(const Refusal& refusal, bool denied, std::string host) {
   }
   recorded_ = !record_.host.empty() || denied;
   if (!handed_over_) return Finish();
-  const bool http = gate_ || with_secret_ ? to_.port == kHttpPort : false;
+  const bool http = relay_.gate() || with_secret_ ? to_.port == kHttpPort : false;
   std::string text;
   if (state_ != State::kRelay) {
     text = proxy_ ? proxy_->Refused(refusal) : with_secret_ ? HttpAnswer(refusal) : std::string();
@@ -126,11 +114,11 @@ void Stream::Refuse(const Refusal& refusal, bool denied, std::string host) {
 // unread, the kernel would discard our answer.
 void Stream::Answer(const std::string& text) {
   if (text.empty()) return Finish();
-  SendAll(cell_.fd.get(), text);
-  ::shutdown(cell_.fd.get(), SHUT_WR);
+  SendAll(relay_.cell().fd.get(), text);
+  ::shutdown(relay_.cell().fd.get(), SHUT_WR);
   state_ = State::kAnswering;
-  server_.Unwatch(shared_.loop);
-  server_.fd.reset();
+  relay_.server().Unwatch(shared_.loop);
+  relay_.server().fd.reset();
   begun_ = Clock::now();
   Watch();
 }
@@ -153,7 +141,7 @@ void Stream::Decide(Authority to) {
 
 void Stream::StartLookup() {
   state_ = State::kResolving;
-  begun_ = active_ = Clock::now();
+  begun_ = relay_.activity().last = Clock::now();
   Watch();
   if (to_.literal) return OnResolved({{ParseIp(to_.host).value()}, {}});
   const EgressLimits& limits = shared_.limits;
@@ -196,21 +184,22 @@ void Stream::OnResolved(Resolved resolved) {
 
 void Stream::Dial() {
   state_ = State::kConnecting;
+  Relay::End& server = relay_.server();
   while (dialling_.next < dialling_.addresses.size()) {
     const IpAddress& address = dialling_.addresses[dialling_.next++];
-    server_.Unwatch(shared_.loop);
-    server_.fd = Fd(::socket(address.v6 ? AF_INET6 : AF_INET,
-                             SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
-    if (!server_.fd) {
+    server.Unwatch(shared_.loop);
+    server.fd = Fd(::socket(address.v6 ? AF_INET6 : AF_INET,
+                            SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
+    if (!server.fd) {
       dialling_.error = std::strerror(errno);
       continue;
     }
     const int on = 1;
-    ::setsockopt(server_.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(server.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     sockaddr_storage to;
-    const unsigned size = ToSocketAddress(address, with_secret_ ? shared_.tls_port : to_.port, &to);
+    const unsigned size = ToSocketAddress(address, with_secret_ ? kHttpsPort : to_.port, &to);
     dialling_.begun = Clock::now();
-    if (::connect(server_.fd.get(), reinterpret_cast<const sockaddr*>(&to), size) == 0)
+    if (::connect(server.fd.get(), reinterpret_cast<const sockaddr*>(&to), size) == 0)
       return OnConnected();
     if (errno == EINPROGRESS) return Watch();
     dialling_.error = std::strerror(errno);
@@ -223,24 +212,22 @@ void Stream::OnConnected() {
   sockaddr_storage peer{};
   socklen_t size = sizeof peer;
   const bool known =
-      ::getpeername(server_.fd.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
+      ::getpeername(relay_.server().fd.get(), reinterpret_cast<sockaddr*>(&peer), &size) == 0;
   if (!known || FromSocketAddress(peer) != dialling_.addresses[dialling_.next - 1]) {
     dialling_.error = "the connection went elsewhere";
     return Dial();
   }
   if (!with_secret_) return BeginRelay();
   state_ = State::kHandshake;
-  tls_ = std::make_unique<TlsClient>(*shared_.tls, server_.fd.get(), to_.host);
+  relay_.StartTls(*shared_.tls, to_.host);
   Handshake();
 }
 
 void Stream::Handshake() {
-  const TlsResult result = tls_->Handshake();
-  tls_wants_write_ = result.status == TlsStatus::kWantWrite;
-  if (result.status == TlsStatus::kDone) return BeginRelay();
-  if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite)
-    return Watch();
-  Refuse({502, "TLS to " + to_.host + " failed: " + tls_->error()}, false);
+  const TlsStatus status = relay_.Handshake();
+  if (status == TlsStatus::kDone) return BeginRelay();
+  if (status == TlsStatus::kWantRead || status == TlsStatus::kWantWrite) return Watch();
+  Refuse({502, "TLS to " + to_.host + " failed: " + relay_.tls_error()}, false);
 }
 
 void Stream::BeginRelay() {
@@ -262,15 +249,12 @@ void Stream::BeginRelay() {
     const auto normal = NormalHost(name);
     return normal && Allows(owner_.policy().rules, *normal, to_.port);
   };
-  gate_.emplace(std::move(options));
-  if (proxy_ && !head_) cell_.pending = proxy_->Granted();
+  if (proxy_ && !head_) relay_.cell().pending = proxy_->Granted();
   state_ = State::kRelay;
-  active_ = Clock::now();
   try {
-    if (head_) gate_->FeedHead(std::move(*head_), &server_.pending);
-    gate_->Feed(std::exchange(early_, {}), &server_.pending);
+    relay_.Begin(std::move(options), std::move(head_), std::exchange(early_, {}));
   } catch (const Error& error) {
-    return Refuse(RefusalOf(error), true, gate_->named());
+    return Refuse(RefusalOf(error), true, relay_.gate()->named());
   }
   Pump();
 }
@@ -281,7 +265,7 @@ void Stream::OnServerEvent(uint32_t events) {
     case State::kConnecting: {
       int error = 0;
       socklen_t size = sizeof error;
-      ::getsockopt(server_.fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      ::getsockopt(relay_.server().fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error == 0 && (events & EPOLLOUT) != 0) return OnConnected();
       dialling_.error = std::strerror(error == 0 ? ECONNABORTED : error);
       return Dial();
@@ -301,169 +285,47 @@ void Stream::OnCellEvent(uint32_t) {
   if (state_ == State::kRelay) return Pump();
   if (state_ != State::kAnswering) return;
   for (unsigned i = 0; i < kReadsInARow; ++i) {
-    const ssize_t n = ::recv(cell_.fd.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
+    const ssize_t n =
+        ::recv(relay_.cell().fd.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
     if (n == 0 || (n < 0 && errno != EAGAIN)) return Finish();
     if (n < 0 || !owner_.Spend(static_cast<uint64_t>(n))) return;
   }
 }
 
 void Stream::ReadRequest() {
-  const ssize_t n = ::recv(cell_.fd.get(), shared_.buffer.data(), kMaxRequestHead, 0);
+  const Fd& cell = relay_.cell().fd;
+  const ssize_t n = ::recv(cell.get(), shared_.buffer.data(), kMaxRequestHead, 0);
   if (n < 0 && errno == EAGAIN) return;
   if (n <= 0) return Finish();
-  active_ = Clock::now();
-  if (!unfinished_since_) unfinished_since_ = active_;
+  Relay::Activity& activity = relay_.activity();
+  activity.last = Clock::now();
+  if (!activity.unfinished_since) activity.unfinished_since = activity.last;
   std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
   std::string reply;
   try {
     if (!owner_.Spend(static_cast<uint64_t>(n)))
       ThrowRefusal({429, "the call has used up its bytes"});
     std::optional<ProxyRequest> request = proxy_->Feed(in, &reply);
-    SendAll(cell_.fd.get(), reply);
+    SendAll(cell.get(), reply);
     if (!request) return;
     early_ = in;
     head_ = std::move(request->head);
-    unfinished_since_.reset();
+    activity.unfinished_since.reset();
     Decide(std::move(request->to));
   } catch (const Error& error) {
-    SendAll(cell_.fd.get(), reply);
+    SendAll(cell.get(), reply);
     Refuse(RefusalOf(error), true);
   }
 }
 
-// Relays in both directions, as far as possible without waiting.
 void Stream::Pump() {
   const auto keep = shared_from_this();
-  if (!PumpToServer() || !PumpToCell()) return;  // the stream has ended
-  if (state_ != State::kRelay) return;
-  // The server's answer may have released bytes that were held back.
-  if (!server_.pending.empty() && !FlushToServer()) return Finish();
-  if (cell_.eof && server_.pending.empty() && !server_.shut) {
-    server_.shut = true;
-    if (tls_) tls_->Shutdown();
-    ::shutdown(server_.fd.get(), SHUT_WR);
+  try {
+    if (!relay_.Pump()) return Finish();
+  } catch (const Error& error) {
+    return Refuse(RefusalOf(error), true, relay_.gate()->named());
   }
-  if (server_.eof && cell_.pending.empty() && !cell_.shut) {
-    cell_.shut = true;
-    ::shutdown(cell_.fd.get(), SHUT_WR);
-  }
-  if (cell_.shut && (server_.shut || gate_->one_request())) return Finish();
   Watch();
-}
-
-bool Stream::PumpToServer() {
-  if (!FlushToServer()) {
-    Finish();
-    return false;
-  }
-  for (unsigned i = 0; i < kReadsInARow && server_.pending.empty() && !cell_.eof; ++i) {
-    const ssize_t n = ::recv(cell_.fd.get(), shared_.buffer.data(), shared_.buffer.size(), 0);
-    if (n < 0 && errno == EAGAIN) break;
-    if (n < 0) {
-      Finish();
-      return false;
-    }
-    if (n == 0) {
-      cell_.eof = true;
-      break;
-    }
-    active_ = Clock::now();
-    record_.bytes_sent += static_cast<uint64_t>(n);
-    try {
-      if (!owner_.Spend(static_cast<uint64_t>(n)))
-        ThrowRefusal({429, "the call has used up its bytes"});
-      const std::string_view in(shared_.buffer.data(), static_cast<size_t>(n));
-      if (gate_->open() && !tls_) {
-        const ssize_t sent = ::send(server_.fd.get(), in.data(), in.size(), MSG_NOSIGNAL);
-        if (sent < 0 && errno != EAGAIN) {
-          Finish();
-          return false;
-        }
-        server_.pending.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
-      } else {
-        gate_->Feed(in, &server_.pending);
-        if (!FlushToServer()) {
-          Finish();
-          return false;
-        }
-      }
-    } catch (const Error& error) {
-      Refuse(RefusalOf(error), true, gate_->named());
-      return false;
-    }
-  }
-  if (!gate_->unfinished()) {
-    unfinished_since_.reset();
-  } else if (!unfinished_since_) {
-    unfinished_since_ = Clock::now();
-  }
-  return true;
-}
-
-bool Stream::PumpToCell() {
-  if (!cell_.Flush()) {
-    Finish();
-    return false;
-  }
-  const bool tls = tls_ != nullptr;
-  for (unsigned i = 0; cell_.pending.empty() && !server_.eof; ++i) {
-    if (i >= kReadsInARow && !(tls && tls_->HasPending())) break;
-    char* const to = shared_.buffer.data();
-    ssize_t n = 0;
-    if (tls) {
-      const TlsResult result = tls_->Read(to, shared_.buffer.size());
-      if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite) break;
-      // A server that closes without TLS's own goodbye may have been cut off: so is the cell.
-      if (result.status == TlsStatus::kFailed) {
-        record_.reason = "TLS broke off: " + tls_->error();
-        Finish();
-        return false;
-      }
-      n = static_cast<ssize_t>(result.size);
-    } else {
-      n = ::recv(server_.fd.get(), to, shared_.buffer.size(), 0);
-      if (n < 0 && errno == EAGAIN) break;
-      if (n < 0) {
-        Finish();
-        return false;
-      }
-    }
-    if (n == 0) {
-      server_.eof = true;
-      break;
-    }
-    active_ = Clock::now();
-    record_.bytes_received += static_cast<uint64_t>(n);
-    const std::string_view in(to, static_cast<size_t>(n));
-    try {
-      if (!owner_.Spend(static_cast<uint64_t>(n)))
-        ThrowRefusal({429, "the call has used up its bytes"});
-      if (gate_->awaits_answer()) gate_->FeedAnswer(in, &server_.pending);
-    } catch (const Error& error) {
-      Refuse(RefusalOf(error), true, gate_->named());
-      return false;
-    }
-    const ssize_t sent = ::send(cell_.fd.get(), in.data(), in.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN) {
-      Finish();
-      return false;
-    }
-    cell_.pending.assign(in.substr(static_cast<size_t>(std::max<ssize_t>(sent, 0))));
-  }
-  return true;
-}
-
-bool Stream::FlushToServer() {
-  if (!tls_) return server_.Flush();
-  while (!server_.pending.empty()) {
-    const TlsResult result = tls_->Write(server_.pending.data(), server_.pending.size());
-    tls_wants_write_ = result.status == TlsStatus::kWantWrite;
-    if (result.status == TlsStatus::kWantRead || result.status == TlsStatus::kWantWrite)
-      return true;
-    if (result.status != TlsStatus::kDone) return false;
-    server_.pending.erase(0, result.size);
-  }
-  return true;
 }
 
 // The events to wait for follow from the state. A side from which nothing is expected is not in the
@@ -473,14 +335,12 @@ void Stream::Watch() {
   uint32_t server = 0;
   if (state_ == State::kAsking || state_ == State::kAnswering) cell = EPOLLIN;
   if (state_ == State::kConnecting) server = EPOLLOUT;
-  if (state_ == State::kHandshake) server = tls_wants_write_ ? EPOLLOUT : EPOLLIN;
+  if (state_ == State::kHandshake) server = relay_.HandshakeEvents();
   if (state_ == State::kRelay) {
-    if (!cell_.eof && server_.pending.empty()) cell |= EPOLLIN;
-    if (!cell_.pending.empty()) cell |= EPOLLOUT;
-    if (!server_.eof && cell_.pending.empty()) server |= EPOLLIN;
-    if (tls_ ? tls_wants_write_ : !server_.pending.empty()) server |= EPOLLOUT;
+    cell = relay_.CellEvents();
+    server = relay_.ServerEvents();
   }
-  const auto watch = [this](End& end, uint32_t events, void (Stream::*handler)(uint32_t)) {
+  const auto watch = [this](Relay::End& end, uint32_t events, void (Stream::*handler)(uint32_t)) {
     if (!end.fd) return;
     if (events == 0) return end.Unwatch(shared_.loop);
     if (!end.watched) {
@@ -493,13 +353,14 @@ void Stream::Watch() {
     }
     end.events = events;
   };
-  watch(cell_, cell, &Stream::OnCellEvent);
-  watch(server_, server, &Stream::OnServerEvent);
+  watch(relay_.cell(), cell, &Stream::OnCellEvent);
+  watch(relay_.server(), server, &Stream::OnServerEvent);
 }
 
 void Stream::Tick(Clock::time_point now) {
   const auto keep = shared_from_this();
   const EgressLimits& limits = shared_.limits;
+  const Relay::Activity& activity = relay_.activity();
   switch (state_) {
     case State::kResolving:
     case State::kConnecting:
@@ -515,9 +376,9 @@ void Stream::Tick(Clock::time_point now) {
       return;
     case State::kAsking:
     case State::kRelay:
-      if (unfinished_since_ && now - *unfinished_since_ >= limits.head)
+      if (activity.unfinished_since && now - *activity.unfinished_since >= limits.head)
         return Refuse({408, "a request did not end in time"}, true);
-      if (now - active_ >= limits.idle) {
+      if (now - activity.last >= limits.idle) {
         record_.reason = "nothing was sent for too long";
         return Finish();
       }

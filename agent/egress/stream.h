@@ -10,8 +10,7 @@
 // connection to a named host is handed to the forwarder once the server is connected, so that the
 // program inside sees an earlier failure as a refused connection. One to the proxy's port, or to a
 // secret's host, is handed over at once: there a failure can be reported in HTTP or SOCKS. Bytes go
-// through one buffer that all streams share. Only what a slow reader leaves is kept, at most one
-// buffer in each direction, and nothing more is read meanwhile.
+// through one buffer that all streams share (relay.h).
 #pragma once
 
 #include <functional>
@@ -20,10 +19,10 @@
 #include <string>
 #include <vector>
 
-#include "agent/egress/gate.h"
 #include "agent/egress/limits.h"
 #include "agent/egress/policy.h"
 #include "agent/egress/proxy.h"
+#include "agent/egress/relay.h"
 #include "agent/egress/resolve.h"
 #include "agent/egress/tls.h"
 #include "loop/loop.h"
@@ -40,7 +39,6 @@ struct EgressShared {
   const TlsContext* tls = nullptr;  // nullptr: there are no certificates; `tls_error` says why
   std::string tls_error;
   EgressLimits limits;
-  uint16_t tls_port = kHttpsPort;  // for hosts with a secret; another one only in tests
   std::vector<char> buffer = std::vector<char>(kRelayBuffer);
   size_t descriptors = kMostDescriptors;  // the limit of this process
   size_t cells = 0;                       // each is a channel
@@ -56,14 +54,12 @@ struct EgressShared {
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   // The cell that has the stream.
-  class Owner {
+  class Owner : public ByteBudget {
    public:
-    virtual ~Owner() = default;
     virtual const EgressPolicy& policy() const = 0;
     virtual bool HandOver(uint64_t stream, Fd end) = 0;  // false: the cell is closing
     virtual void Reject(uint64_t stream) = 0;
     virtual void Note(NetworkRecord record) = 0;
-    virtual bool Spend(uint64_t bytes) = 0;  // false: the cell has used up its bytes
     // The cell's lookups, also those of streams that are gone.
     virtual const std::shared_ptr<Resolver::Asker>& lookups() = 0;
     virtual void Ended(uint64_t stream) = 0;  // destroys it, unless it is in use
@@ -80,18 +76,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
  private:
   enum class State { kAsking, kResolving, kConnecting, kHandshake, kRelay, kAnswering, kClosed };
 
-  // One side of the relay.
-  struct End {
-    Fd fd{};
-    bool watched = false;  // the loop watches it, for `events`
-    uint32_t events = 0;
-    bool eof = false;       // it sends no more
-    bool shut = false;      // no more is sent to it
-    std::string pending{};  // to be sent to it; while there is any, the other side is not read
-
-    void Unwatch(Loop& loop);
-    bool Flush();  // sends what the socket takes; false: it is broken
-  };
   // The vetted addresses, tried one after another.
   struct Dialling {
     std::vector<IpAddress> addresses{};
@@ -111,9 +95,6 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void OnCellEvent(uint32_t events);
   void ReadRequest();
   void Pump();
-  bool PumpToServer();
-  bool PumpToCell();
-  bool FlushToServer();
   void Watch();
   bool HandOver();
   void Refuse(const Refusal& refusal, bool denied, std::string host = {});
@@ -124,10 +105,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Owner& owner_;
   const uint64_t id_;
   State state_ = State::kAsking;
-  End cell_;
-  End server_;
-  std::unique_ptr<TlsClient> tls_;
-  bool tls_wants_write_ = false;
+  NetworkRecord record_;
+  bool recorded_ = false;  // record_ has to be noted when the stream ends
+  Relay relay_;
   bool handed_over_ = false;
   std::optional<ProxyReader> proxy_;
   std::optional<RequestHead> head_;
@@ -135,12 +115,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Authority to_;
   bool with_secret_ = false;
   Dialling dialling_;
-  std::optional<Gate> gate_;
-  NetworkRecord record_;
-  bool recorded_ = false;  // record_ has to be noted when the stream ends
   Clock::time_point begun_;
-  Clock::time_point active_;
-  std::optional<Clock::time_point> unfinished_since_;
 };
 
 }  // namespace hutch

@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hutch import agent as agent
+    from hutch import agent as agent, sessions as sessions
     from hutch._async_session import AsyncSession as AsyncSession
     from hutch._calls.dialogue import StopExec as StopExec
     from hutch._calls.future import SandboxFuture as SandboxFuture
+    from hutch._calls.history import HistoryEntry as HistoryEntry
     from hutch._calls.stream import (
         AsyncSandboxedGenerator as AsyncSandboxedGenerator,
         SandboxedGenerator as SandboxedGenerator,
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from hutch._errors import (
         AgentUnavailable as AgentUnavailable,
         AnnotationWarning as AnnotationWarning,
+        CommandError as CommandError,
         DependencyInstallError as DependencyInstallError,
+        KeyValueLimit as KeyValueLimit,
         LimitExceeded as LimitExceeded,
         NetworkDenied as NetworkDenied,
         PlatformNotSupportedError as PlatformNotSupportedError,
@@ -43,9 +46,12 @@ if TYPE_CHECKING:
         SerializationError as SerializationError,
         SessionBusy as SessionBusy,
         SessionNotFound as SessionNotFound,
+        SnapshotError as SnapshotError,
+        StorageError as StorageError,
     )
     from hutch._executor import Executor as Executor
     from hutch._explain import explain as explain
+    from hutch._key_values import AsyncKeyValues as AsyncKeyValues, KeyValues as KeyValues
     from hutch._options.environment import Environment as Environment
     from hutch._options.mounts import Mount as Mount
     from hutch._options.network import Secret as Secret
@@ -64,6 +70,7 @@ if TYPE_CHECKING:
         run as run,
         run_aio as run_aio,
     )
+    from hutch._remote.client import Client as Client
     from hutch._results.empty import empty as empty
     from hutch._sandbox import (
         AsyncSandboxedFunction as AsyncSandboxedFunction,
@@ -84,6 +91,11 @@ if TYPE_CHECKING:
         status as status,
         status_aio as status_aio,
     )
+    from hutch._storage import Storage as Storage
+    from hutch._storage_directory import DirectoryStorage as DirectoryStorage
+    from hutch._storage_fsspec import FsspecStorage as FsspecStorage
+    from hutch._storage_of import storage_of as storage_of
+    from hutch._storage_sqlite import SqliteStorage as SqliteStorage
     from hutch._tools import Tool as Tool
 
 __version__: str  # CMakeLists.txt has it
@@ -91,18 +103,21 @@ __version__: str  # CMakeLists.txt has it
 _PLACES = {
     "_async_session": "AsyncSession",
     "_cancelled": "SandboxCancelled",
-    "_errors": "AgentUnavailable AnnotationWarning DependencyInstallError LimitExceeded "
-    "NetworkDenied PlatformNotSupportedError PodmanNotInstalledError RemoteTraceback "
-    "RequirementError SandboxBusy SandboxDied SandboxExecutionError "
-    "SandboxMemoryError SandboxStartupError SandboxTimeoutError SerializationError SessionBusy "
-    "SessionNotFound",
+    "_errors": "AgentUnavailable AnnotationWarning CommandError DependencyInstallError "
+    "KeyValueLimit LimitExceeded NetworkDenied PlatformNotSupportedError "
+    "PodmanNotInstalledError RemoteTraceback RequirementError SandboxBusy SandboxDied "
+    "SandboxExecutionError SandboxMemoryError SandboxStartupError SandboxTimeoutError "
+    "SerializationError SessionBusy SessionNotFound SnapshotError StorageError",
+    "_remote.client": "Client",
     "_results.empty": "empty",
     "_options.environment": "Environment",
     "_explain": "explain",
     "_carry.functions": "Carried",
     "_calls.dialogue": "StopExec",
     "_executor": "Executor",
+    "_key_values": "AsyncKeyValues KeyValues",
     "_calls.future": "SandboxFuture",
+    "_calls.history": "HistoryEntry",
     "_calls.stream": "AsyncSandboxedGenerator SandboxedGenerator",
     "_options.mounts": "Mount",
     "_options.network": "Secret",
@@ -112,6 +127,11 @@ _PLACES = {
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_session": "Session",
+    "_storage": "Storage",
+    "_storage_directory": "DirectoryStorage",
+    "_storage_fsspec": "FsspecStorage",
+    "_storage_of": "storage_of",
+    "_storage_sqlite": "SqliteStorage",
     "_tools": "Tool",
     "_status": "PoolStatus Status close close_aio doctor doctor_aio metrics metrics_aio status "
     "status_aio",
@@ -121,14 +141,22 @@ _MODULE_OF = {name: module for module, names in _PLACES.items() for name in name
 __all__ = [
     "AgentUnavailable",
     "AnnotationWarning",
+    "AsyncKeyValues",
     "AsyncSandboxedFunction",
     "AsyncSandboxedGenerator",
     "AsyncSession",
     "Carried",
+    "Client",
+    "CommandError",
     "DependencyInstallError",
+    "DirectoryStorage",
     "Environment",
     "ErrorInfo",
     "Executor",
+    "FsspecStorage",
+    "HistoryEntry",
+    "KeyValueLimit",
+    "KeyValues",
     "LimitExceeded",
     "Mount",
     "NetworkDenied",
@@ -158,8 +186,12 @@ __all__ = [
     "Session",
     "SessionBusy",
     "SessionNotFound",
+    "SnapshotError",
+    "SqliteStorage",
     "Status",
     "StopExec",
+    "Storage",
+    "StorageError",
     "Tool",
     "Usage",
     "agent",
@@ -176,20 +208,26 @@ __all__ = [
     "run_aio",
     "sandbox",
     "sandbox_async",
+    "sessions",
     "status",
     "status_aio",
+    "storage_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
     import importlib
 
-    if name == "agent":
-        return importlib.import_module("hutch.agent")
+    if name in ("agent", "sessions"):
+        return importlib.import_module(f"hutch.{name}")
     if name == "__version__":
         return importlib.import_module("hutch._core").VERSION
     module = _MODULE_OF.get(name)
     if module is None:
+        from hutch._not_yet import OF_HUTCH
+
+        if name in OF_HUTCH:
+            raise AttributeError(f"hutch.{name} is not implemented yet: {OF_HUTCH[name]}")
         raise AttributeError(f"module 'hutch' has no attribute {name!r}")
     found = getattr(importlib.import_module(f"hutch.{module}"), name)
     globals()[name] = found

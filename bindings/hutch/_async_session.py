@@ -1,112 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`AsyncSession`: a Session whose methods are awaited. Each waits on a thread of its own executor,
-one for each session, since a session runs one call at a time.
-"""
+"""`AsyncSession`: a Session whose methods are awaited (_awaited_session.py)."""
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import queue
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+import os
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, overload
 
-from hutch._calls import loops
-from hutch._session import Child, Session, busy
+from hutch._awaited_session import Awaited
+from hutch._commands import AsyncCommands
+from hutch._javascript import AsyncJavaScript
+from hutch._key_values import AsyncKeyValues
+from hutch._not_yet import absent
+from hutch._session import Child
 
 if TYPE_CHECKING:
+    from hutch._calls.history import HistoryEntry
+    from hutch._carry.container import Given
     from hutch._outcome import Outcome
 
-T = TypeVar("T")
-
-
-class _Awaiting(Session):
-    _awaits = True
-
-
-class _Calls:
-    """Those that an async tool makes within the one that called it: the thread that waits for the
-    tool makes them, one after another.
-    """
-
-    def __init__(self, session: AsyncSession) -> None:
-        self.session = session
-        self.is_open = True  # on the loop's thread
-        self.waiting: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = (
-            queue.SimpleQueue()
-        )
-
-    async def make(self, work: Callable[[], T]) -> T:
-        done: Future[T] = Future()
-        self.waiting.put((work, done))
-        return await asyncio.wrap_future(done)
-
-    def end(self, _: object) -> None:
-        self.is_open = False
-        self.waiting.put(None)
-
-    def serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                one = self.waiting.get(timeout=loops.LOOK_SEC)
-            except queue.Empty:
-                loops.require(loop)
-                continue
-            if one is None:
-                return
-            work, done = one
-            if not done.set_running_or_notify_cancel():
-                continue
-            try:
-                done.set_result(work())
-            except BaseException as error:
-                done.set_exception(error)
-
-
-_calls: contextvars.ContextVar[_Calls | None] = contextvars.ContextVar("_calls", default=None)
+# Of files: those that give awaitables.
+_AWAITABLE = (
+    "read",
+    "read_bytes",
+    "write",
+    "list",
+    "glob",
+    "exists",
+    "stat",
+    "delete",
+    "remove",
+    "mkdir",
+    "rename",
+    "realpath",
+)
 
 
 class AsyncNamespace:
     """The methods of Namespace, awaited."""
 
-    _of: Session | Child
+    _of: Any  # a Session or a Child, whose methods give awaitables
     _root: AsyncSession
 
     async def exec(self, source: str, **limits: Any) -> Outcome[Any]:
-        return await self._do(lambda: self._of.exec(source, **limits))
+        outcome: Outcome[Any] = await self._of.exec(source, **limits)
+        return outcome
 
     async def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return await self._do(lambda: self._of.call(function, *args, **kwargs))
+        return await self._of.call(function, *args, **kwargs)
 
     async def get(self, name: str, default: Any = None) -> Any:
-        return await self._do(lambda: self._of.get(name, default))
+        return await self._of.get(name, default)
 
     async def set(self, name: str, value: Any) -> None:
-        await self._do(lambda: self._of.set(name, value))
+        await self._of.set(name, value)
 
     async def delete(self, name: str) -> None:
-        await self._do(lambda: self._of.delete(name))
+        await self._of.delete(name)
 
     async def has(self, name: str) -> bool:
-        return await self._do(lambda: self._of.has(name))
+        found: bool = await self._of.has(name)
+        return found
 
     async def names(self) -> list[str]:
-        return await self._do(self._of.names)
+        found: list[str] = await self._of.names()
+        return found
 
     async def protect(self, *names: str) -> None:
-        await self._do(lambda: self._of.protect(*names))
+        await self._of.protect(*names)
 
     async def child(self) -> AsyncChild:
-        return AsyncChild(self._root, await self._do(self._of.child))
-
-    async def _do(self, work: Callable[[], T]) -> T:
-        return await self._root._wait(work)
+        return AsyncChild(self._root, await self._of.child())
 
 
-class AsyncSession(AsyncNamespace):
+class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
     """Takes what Session takes, and tools that are async, which run on the loop of the task that
-    awaits. Cancelling the task interrupts the code.
+    awaits, as all others do: those block it meanwhile, unless they have a `timeout_sec`, and so a
+    thread. Cancelling the task interrupts the code, and cancels the async tool that it waits for.
 
     async with AsyncSession() as s:
         await s.exec("x = 1")
@@ -114,24 +84,50 @@ class AsyncSession(AsyncNamespace):
     """
 
     def __init__(self, **keywords: Any) -> None:
-        self._session = self._of = _Awaiting(**keywords)
+        self._session = self._of = Awaited(**keywords)
         self._root = self
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="hutch-session")
-        self._runs = False
         self.files = _Files(self)
+        self.kv = AsyncKeyValues(self._session.kv)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent("AsyncSession", name)
 
     async def reset(self, files: bool = False) -> None:
-        await self._do(lambda: self._session.reset(files))
+        await self._session.restart(files)
+
+    @overload
+    async def snapshot(self, to: None = None, *, globals: bool = True) -> bytes: ...
+    @overload
+    async def snapshot(self, to: str | os.PathLike[str], *, globals: bool = True) -> None: ...
+    async def snapshot(
+        self, to: str | os.PathLike[str] | None = None, *, globals: bool = True
+    ) -> bytes | None:
+        session = self._session
+        return await session.files.operate(lambda: session._contents.take(to, globals))
+
+    async def restore(self, snapshot: Given, *, globals: bool = True) -> None:
+        session = self._session
+        await session.files.operate(lambda: session.restore(snapshot, globals=globals))
+
+    async def install(self, *requirements: str) -> list[str]:
+        return await self._session.install(*requirements)
+
+    async def history(self, limit: int = 100) -> list[HistoryEntry]:
+        return self._session.history(limit)
 
     async def close(self) -> None:
-        await self._do(self._session.close)
-        self._threads.shutdown(wait=False)
+        await self._session.end()
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> Awaitable[None]:
+        """At once, and from any thread: its awaitable needs not be awaited."""
         self._session.interrupt()
+        return _Done()
 
-    def info(self) -> dict[str, Any]:
-        return self._session.info()
+    def info(self) -> _Info:
+        """A dict, which may be awaited, too."""
+        return _Info(self._session.info())
 
     @property
     def id(self) -> str:
@@ -141,41 +137,26 @@ class AsyncSession(AsyncNamespace):
     def lost(self) -> list[str]:
         return self._session.lost
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        return self._session.left_out
+
     async def __aenter__(self) -> AsyncSession:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _wait(self, work: Callable[[], T]) -> T:
-        calls = _calls.get()
-        if calls is not None and calls.session is self and calls.is_open:
-            return await calls.make(work)
-        if self._runs:
-            raise busy()
-        loop = asyncio.get_running_loop()
-        self._session._wait_for = lambda coroutine: self._wait_for(coroutine, loop)
-        # One that was cancelled and has not ended yet is waited for, on the thread.
-        self._runs = True
-        try:
-            return await loop.run_in_executor(self._threads, work)
-        except asyncio.CancelledError:
-            self._session.interrupt()
-            raise
-        finally:
-            self._runs = False
 
-    def _wait_for(self, tool: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
-        """The result of an async tool, on the thread of the call."""
-        calls = _Calls(self)
-        before = _calls.set(calls)
-        try:
-            result = asyncio.run_coroutine_threadsafe(tool, loop)
-        finally:
-            _calls.reset(before)
-        result.add_done_callback(calls.end)
-        calls.serve(loop)
-        return result.result()
+class _Done:
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+class _Info(dict[str, Any]):
+    def __await__(self) -> Generator[None, None, dict[str, Any]]:
+        yield from ()
+        return dict(self)
 
 
 class AsyncChild(AsyncNamespace):
@@ -188,6 +169,10 @@ class AsyncChild(AsyncNamespace):
     @property
     def files(self) -> _Files:
         return self._root.files
+
+    @property
+    def kv(self) -> AsyncKeyValues:
+        return self._root.kv
 
     @property
     def lost(self) -> list[str]:
@@ -212,9 +197,12 @@ class _Files:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        method = getattr(self._of._session.files, name)
+        files = self._of._session.files
+        method = getattr(files, name)
 
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            return await self._of._do(lambda: method(*args, **kwargs))
+            if name in _AWAITABLE:
+                return await method(*args, **kwargs)
+            return await files.operate(lambda: method(*args, **kwargs))
 
         return awaited

@@ -10,6 +10,8 @@ from hutch._options.options import SentKeywords
 
 VERSION: str
 FRAME_VERSION: int
+NODE_PACKAGE: str
+NODE_SHOWN: str
 
 class Error(Exception):
     """What Hutch failed at; made of these, in this order. `code` is one of wire/error.h's names;
@@ -71,13 +73,14 @@ class PackageSpec(TypedDict):
 
     requirements: Sequence[str]
     # index_url, extra_index_urls, http_proxy, https_proxy, no_proxy, ca_bundle (PEM text),
-    # find_links, netrc (text)
+    # find_links, netrc (text); npm_sources, npm_credentials (lines of an .npmrc), npm_ca_bundle
     index: Mapping[str, str]
     allow_sdists: bool
     allow_urls: bool
     constraints: Sequence[str]
     lock: str  # the text of one, "": resolved afresh
     base: str  # an OCI image's reference, "": the base image of base_id
+    node_requirements: Sequence[str]  # of npm, as "lodash@4"
 
 class LimitSpec(SentKeywords):
     """The options that the agent is sent as they are."""
@@ -134,10 +137,10 @@ class Payload:
     def __len__(self) -> int: ...
 
 class SharedMemory:
-    """Zeros that a cell can be lent, and only read (with the buffer protocol; writable here).
-    Raises Error."""
+    """Zeros that a cell can be lent, and only read, or execute (with the buffer protocol; writable
+    here). Raises Error."""
 
-    def __init__(self, size: int) -> None: ...
+    def __init__(self, size: int, executable: bool = False) -> None: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class CallResult:
@@ -195,14 +198,69 @@ class Session:
         """Within `dialogue`, while what the cell asks is open: sends this answer, and waits for
         what is asked next, which is open from then on. None: the call is over.
         """
+    def begin(
+        self,
+        meta: bytes,
+        function: Function,
+        arguments: bytes,
+        buffers: Sequence[Any],
+        terms: Terms,
+        output: Callable[[int, bytes], None] | None,
+        begun: float,
+        dialogue: Dialogue | None,
+    ) -> None:
+        """`call` in turns, for an event loop: sends it, and waits only where nothing is `started`.
+        `dialogue` gets what is said, and not what is asked.
+        """
+    def turn(self) -> float | tuple[bytes, int] | None:
+        """Takes what came since, and never waits. Seconds: until the next turn though `turn_fd` is
+        not readable. (data, body_size): what is asked, to be answered before the next turn. None:
+        the call is over, and its `end` is to be called.
+        """
+    turn_fd: int
+
+    def answer(self, answer: bytes | None) -> None: ...
+    def stop_clock(self, stop: bool) -> None:
+        """Its time limit stands still until the answer to what is asked, or goes on."""
+
+    def cancel(self) -> None:
+        """Has it raise KeyboardInterrupt, as at its time limit: it is killed after a grace."""
+    waits_at_end: bool  # `end` waits for the agent
+
+    def end(self) -> CallResult: ...
+    # While a call runs, on its thread.
+    time_left: float  # seconds; inf: it has no limit, or its clock stands
+    has_ended: bool  # the interpreter that runs it, as far as that is known yet
+    unsettled: bool  # `settle` has something to do, and waits for it
+
     def settle(self) -> None:
         """Between two calls: takes note of an interpreter that has ended meanwhile."""
 
     def interrupt(self) -> None:
-        """Has the call that runs raise KeyboardInterrupt. On any thread."""
+        """Has the call that runs raise KeyboardInterrupt, or else the next one. On any thread."""
+
+    def take_back_interrupt(self) -> None:
+        """The next call is not interrupted, though that was asked for. On any thread."""
 
     def restart(self) -> bool:
         """Ends the interpreter. False: the session is over."""
+    # Of its commands, on any thread.
+    def send_command(self, descriptors: Sequence[int]) -> bool:
+        """`descriptors`: its channel, stdout, stderr and its order (wire/cell_frame.h). False:
+        there is no interpreter that takes it.
+        """
+    def look_for_commands(self) -> None:
+        """An interpreter that runs a call looks for commands."""
+    def count_use(self) -> None:
+        """The agent hears that the session is in use."""
+    def tell_command(self, id: int, ending: str, limit: str, run_sec: float, policy: int) -> None:
+        """The agent hears that a command is over."""
+
+    def last_end(self, since: int) -> tuple[CallResult, bool] | None:
+        """How the last interpreter that has ended did, if `since` had ended before it, or more, and
+        whether that was during a call. None: none has, or nobody knows.
+        """
+
     def close(self) -> None: ...
     def abandon(self) -> None:
         """In a forked child, where it is the parent's."""
@@ -279,9 +337,10 @@ class Client:
         spec: PoolSpec,
         timeout_ms: int,
         progress: Callable[[str, str, float, float], None] | None = None,
+        no_pool: bool = False,
     ) -> dict[str, Any]:
-        """Builds or finds the environment; returns {"key", "digest", "lock", "notes", "built",
-        "build_sec", "enforcement"}.
+        """Builds or finds the environment, and a pool on it unless `no_pool`, which has the key "";
+        returns {"key", "digest", "lock", "notes", "built", "build_sec", "enforcement"}.
 
         `progress(stage, text, done, total)` is called on this thread. Raises Error (install_failed,
         missing_base,
@@ -363,7 +422,9 @@ class Client:
 
     def remove_environment(self, digest: str) -> bool: ...
     def stop_agent(self, drain_ms: int) -> None:
-        """Asks the agent to finish what runs (at most `drain_ms`), remove its workers and exit."""
+        """Has the agent finish what runs (at most `drain_ms`), remove its workers and exit: returns
+        then.
+        """
 
     def abandon(self) -> None:
         """In a forked child: gives up the child's share of the connection. Nothing may be done with
@@ -371,6 +432,23 @@ class Client:
         """
 
     def close(self) -> None: ...
+
+class StopNotice:
+    """That the agent begins to stop. Raises Error as Client() does."""
+
+    def __init__(self, socket: str, connect_uid: int = -1) -> None: ...
+    def fileno(self) -> int:
+        """Readable: there is something to read."""
+
+    def read(self) -> int | None:
+        """For how many milliseconds the agent waits for what runs, once, when it begins to stop;
+        None: it has said nothing new. Never waits. Raises Error ("unavailable") when it is gone.
+        """
+
+    def close(self) -> None:
+        """Also in a forked child, which has a share of the connection. Nothing may be done with
+        this object afterwards.
+        """
 
 class Function:
     """Bytes of a function or program, placed once (in a sealed memfd when large) and sent with each
@@ -408,3 +486,17 @@ def open_beneath(directory: int, path: bytes, flags: int, mode: int = 0) -> int:
     """A descriptor of a path below an open directory, by openat2(): no symbolic link is followed,
     and nothing leads out of the directory. Close-on-exec. Raises OSError.
     """
+
+def command_frame(data: bytes) -> tuple[str, int, int, int, int, bytes] | None:
+    """What came on the channel of a command: "begun", "ended", "raised" or "done", the fields a and
+    b of its header, CPU time in us, peak in KiB, and its payload. None: it is no such frame.
+    """
+
+class Output:
+    """What is kept of two streams: `limit` bytes of both, the beginning and the end."""
+
+    def __init__(self, limit: int) -> None: ...
+    def add(self, stream: int, data: bytes) -> None: ...
+    def size(self, stream: int) -> int: ...
+    def truncated(self, stream: int) -> bool: ...
+    def text(self, stream: int) -> str: ...

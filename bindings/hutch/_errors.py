@@ -5,9 +5,12 @@
     SandboxError
     ├── SandboxExecutionError             the function raised; .is_a, .builtin; also of the
     │                                     builtin type raised, if that is of a closed list
+    │   └── CommandError                  a command of a session ended with .exit_code, not 0
     ├── LimitExceeded                     .limit, .allowed, .used
     │   ├── SandboxTimeoutError           also TimeoutError
     │   └── SandboxMemoryError            also MemoryError
+    ├── KeyValueLimit                     .limit, .allowed, .used: of Session.kv
+    ├── StorageError                      what is kept cannot be read, or not be written
     ├── SandboxDied                       .signal, or .exit_code
     ├── SandboxCancelled                  also concurrent.futures.CancelledError (module _cancelled)
     ├── SerializationError                .path, .type_name; also TypeError
@@ -32,7 +35,6 @@ from typing import TYPE_CHECKING, Any
 
 from hutch._outcome import (
     ErrorInfo,
-    Outcome,
     SandboxError as SandboxError,
     rebuilt,
 )
@@ -75,6 +77,15 @@ class SandboxExecutionError(SandboxError):
         return _rebuilt_execution, (dict(self.__dict__),)
 
 
+class CommandError(SandboxExecutionError):
+    """A command of a session ended with an exit code other than 0: `exit_code`."""
+
+    exit_code: int = 1
+
+    def __reduce__(self) -> Any:
+        return rebuilt, (type(self), dict(self.__dict__))
+
+
 class LimitExceeded(SandboxError):
     """A limit ended the call. `limit`: its name; `allowed`, `used`: in the unit of the keyword."""
 
@@ -89,6 +100,26 @@ class SandboxTimeoutError(LimitExceeded, TimeoutError):
 
 class SandboxMemoryError(LimitExceeded, MemoryError):
     """The call needed more than `memory_mb`."""
+
+
+class KeyValueLimit(SandboxError):
+    """What `Session.kv` does not take. `limit`: "key_bytes", "value_bytes", "keys", "total_bytes",
+    or of code inside "rate"; `allowed`, `used`: in bytes, keys, or requests a second.
+    """
+
+    limit: str = ""
+    allowed: int = 0
+    used: int | None = None
+
+
+class StorageError(SandboxError):
+    """A Storage cannot be used: it is not the caller's alone, is damaged, or is full."""
+
+
+class SnapshotError(SandboxError, ValueError):
+    """A snapshot that cannot be restored: it is damaged or of a newer Hutch, of another Python, or
+    needs what the session does not have.
+    """
 
 
 class SandboxDied(SandboxError):
@@ -155,7 +186,11 @@ class SandboxBusy(SandboxStartupError):
 
 
 class SessionBusy(SandboxStartupError):
-    """The session runs another call; this one certainly did not run."""
+    """The session runs another call; this one certainly did not run. Or somebody else holds the
+    session of that id: `holder` has the `pid` of the process, and `since` when (time.time()).
+    """
+
+    holder: dict[str, Any] | None = None
 
 
 class SessionNotFound(SandboxStartupError):
@@ -238,11 +273,9 @@ def execution_error_class(bases: Sequence[str]) -> type[SandboxExecutionError]:
     return _execution_classes[name]
 
 
-def execution_error(error: ErrorInfo, outcome: Outcome[Any] | None = None) -> SandboxExecutionError:
+def execution_error(error: ErrorInfo) -> SandboxExecutionError:
     message = f"{error.type}: {error.message}" if error.message else error.type
-    raised = execution_error_class(error.bases)(
-        message, hint=error.hint, outcome=outcome, error=error
-    )
+    raised = execution_error_class(error.bases)(message, hint=error.hint, error=error)
     if error.traceback:
         raised.__cause__ = RemoteTraceback(error.traceback)
     return raised
@@ -258,9 +291,13 @@ def _rebuilt_execution(state: dict[str, Any]) -> SandboxError:
 
 _EXPORTED = (
     SandboxExecutionError,
+    CommandError,
     LimitExceeded,
     SandboxTimeoutError,
     SandboxMemoryError,
+    KeyValueLimit,
+    StorageError,
+    SnapshotError,
     SandboxDied,
     SerializationError,
     DependencyInstallError,

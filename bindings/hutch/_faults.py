@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _WAYS_ON = {
     "internal": "`hutch logs` has the details; if it happens again, please report it",
     "protocol": "`hutch logs` has the details; the next call starts the agent again if need be",
-    "unavailable": "the next call starts the agent again; `hutch logs` shows its last words",
+    "unavailable": "the next call starts the agent again; `hutch logs` shows its last lines",
     "version_mismatch": "install one version of hutch, then `hutch stop`",
     "timeout": "try again; if it happens again, `hutch logs` says what the agent waits for",
     "busy": "try again later, or start fewer calls at once",
@@ -33,7 +33,7 @@ _WAYS_ON = {
     "podman_down": "`hutch doctor` says what keeps Podman's service from starting",
     "missing_base": "call again: the base image is then installed anew",
     "missing_runtime": "call again: the worker's files are then installed anew",
-    "platform": "`hutch doctor` names what this host lacks, and the command that mends it",
+    "platform": "`hutch doctor` names what this host lacks, and the command that fixes it",
 }
 
 
@@ -70,6 +70,10 @@ def from_core(error: _core.Error, *, pool: Any = None, building: bool = False) -
         if "sessions" in figures:
             given["sessions"] = int(figures["sessions"])
     kind = kinds.get(code, SandboxStartupError)
+    if issubclass(kind, PlatformNotSupportedError):
+        from hutch._uncaught import show_briefly
+
+        show_briefly()
     return kind(text, may_have_run=error.may_have_run, **given)
 
 

@@ -4,23 +4,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch import _core
-from hutch._calls.target import GENERATOR, FunctionTarget, Target
+from hutch._calls.session_call import Operation
+from hutch._calls.target import GENERATOR, FunctionTarget
 from hutch._options.checks import quoted
 from hutch._outcome import Outcome
+from hutch._session_transfers import not_said
 
 if TYPE_CHECKING:
     from hutch._options.options import Options
 
-_NO_CODE = _core.Function(b"")
+T = TypeVar("T")
 
 
 class SessionFunctionTarget(FunctionTarget):
     """A function that is called in a session, whose reply is a pair."""
+
+    is_session = True
 
     @property
     def annotation(self) -> Any:
@@ -36,18 +40,17 @@ class Namespace(ABC):
 
     def __init__(self) -> None:
         self._known_names: list[str] = []
+        self._protected: set[str] = set()
 
     @abstractmethod
-    def _do(
-        self,
-        verb: str,
-        code: _core.Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Mapping[str, Any],
-        target: Target | None,
-    ) -> Outcome[Any]:
-        """One call. The Outcome's value is what the verb gave."""
+    def _do(self, finish: Callable[[Outcome[Any]], T], operation: Operation) -> T:
+        """One call, and what `finish` makes of its Outcome, whose value is what the verb gave. That
+        of an AsyncSession is to be awaited; nothing else of a method needs to know which it is.
+        """
+
+    @abstractmethod
+    def _require(self) -> None:
+        """Raises where it has ended."""
 
     @abstractmethod
     def child(self) -> Namespace:
@@ -69,7 +72,7 @@ class Namespace(ABC):
         if not isinstance(source, str):
             raise TypeError(f"exec() takes source text, not {type(source).__name__}")
         code = _core.Function(source.encode("utf-8", "surrogatepass"))
-        return self._do("exec", code, (), {}, limits, None)
+        return self._do(lambda outcome: outcome, Operation(self, "exec", code, limits=limits))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function of yours there, with these names as its globals. Returns the value, or
@@ -84,52 +87,73 @@ class Namespace(ABC):
             )
         if function.__code__.co_flags & GENERATOR:
             raise TypeError(
-                f"call() takes no generator function: let {function.__name__}() return a list, or "
-                "sandbox it by itself"
+                f"call() cannot run a generator function: let {function.__name__}() return a list, "
+                "or sandbox it by itself"
             )
         target = SessionFunctionTarget(function, self._options, "", {})
-        return self._do("call", target.code(), args, kwargs, {}, target).unwrap()
+        operation = Operation(self, "call", target.code(), args, kwargs, target=target)
+        return self._do(_unwrap, operation)
 
     # ---- names
 
     def get(self, name: str, default: Any = None) -> Any:
         """The value of a name, or `default`."""
-        found, value = self._verb("get", _name(name))
-        return value if found == "ok" else default
+
+        def value_of(reply: Any) -> Any:
+            is_there, value = _found(reply)
+            return value if is_there else default
+
+        return self._verb(value_of, "get", _name(name))
 
     def set(self, name: str, value: Any) -> None:
         """Also of a name that is protected, whose value this is from then on."""
-        self._verb("set", _name(name), value)
+        return self._verb(_nothing, "set", _name(name), value)
 
     def delete(self, name: str) -> None:
         """Also of a name that is protected, which it then is no longer. Raises KeyError where
         there is no such name.
         """
-        if not self._verb("delete", _name(name)):
-            raise KeyError(name)
+
+        def check(is_gone: Any) -> None:
+            if type(is_gone) is not bool:
+                raise not_said()
+            if not is_gone:
+                raise KeyError(name)
+            self._protected.discard(name)
+
+        return self._verb(check, "delete", _name(name))
 
     def names(self) -> list[str]:
         """Those that its code has made, in the order in which it made them."""
-        found = self._verb("names")
-        return [name for name in found if isinstance(name, str)] if type(found) is list else []
+        return self._verb(_names, "names")
 
     def has(self, name: str) -> bool:
-        return _name(name) in self.names()
+        name = _name(name)
+        return self._verb(lambda found: name in _names(found), "names")
 
     def protect(self, *names: str) -> None:
         """A guard against accidents: code that assigns, deletes or defines one of these anew is not
         run, and raises SyntaxError. One that is replaced by other means, as by `globals()`, is put
         back after the call. Raises KeyError where there is no such name.
         """
-        absent = self._verb("protect", *map(_name, names))
-        if absent:
-            raise KeyError(*(absent if type(absent) is list else ()))
+
+        def check(absent: Any) -> None:
+            if type(absent) is not list:
+                raise not_said()
+            if absent:
+                raise KeyError(*_names(absent))
+            self._protected.update(names)
+
+        return self._verb(check, "protect", *map(_name, names))
 
     def __getitem__(self, name: str) -> Any:
-        found, value = self._verb("get", _name(name))
-        if found != "ok":
-            raise KeyError(name)
-        return value
+        def value_of(reply: Any) -> Any:
+            is_there, value = _found(reply)
+            if not is_there:
+                raise KeyError(name)
+            return value
+
+        return self._verb(value_of, "get", _name(name))
 
     def __setitem__(self, name: str, value: Any) -> None:
         self.set(name, value)
@@ -143,8 +167,27 @@ class Namespace(ABC):
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
 
-    def _verb(self, verb: str, *args: Any) -> Any:
-        return self._do(verb, _NO_CODE, args, {}, {}, None).unwrap()
+    def _verb(self, finish: Callable[[Any], T], verb: str, *args: Any) -> T:
+        return self._do(lambda outcome: finish(outcome.unwrap()), Operation(self, verb, args=args))
+
+
+def _found(reply: Any) -> tuple[bool, Any]:
+    """Whether there is a name, and its value: as the session says, which may be anything."""
+    if type(reply) is not tuple or len(reply) != 2 or type(reply[0]) is not str:
+        raise not_said()
+    return reply[0] == "ok", reply[1]
+
+
+def _unwrap(outcome: Outcome[Any]) -> Any:
+    return outcome.unwrap()
+
+
+def _nothing(_: Any) -> None:
+    pass
+
+
+def _names(found: Any) -> list[str]:
+    return [name for name in found if isinstance(name, str)] if type(found) is list else []
 
 
 def _name(name: Any) -> str:

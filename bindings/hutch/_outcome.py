@@ -195,7 +195,8 @@ class Outcome(_Record, Generic[R]):
     less.
 
     `restarted`: of a session, whether its interpreter ended, in this call or since the one before:
-    its names are lost.
+    its names are lost. `rolled_back`: whether they were put back as they were before the call; that
+    takes checkpoints, which there are none of yet, so it is False.
 
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
     whole chunk. In a fault, the way to the cell and the time in it count as one stage.
@@ -222,6 +223,7 @@ class Outcome(_Record, Generic[R]):
         "worker_id",
         "may_have_run",
         "restarted",
+        "rolled_back",
         "_failure",
     )
 
@@ -266,6 +268,7 @@ class Outcome(_Record, Generic[R]):
         self.worker_id = worker_id
         self.may_have_run = may_have_run
         self.restarted = False
+        self.rolled_back = False
         self._failure: SandboxError | None = None
 
     def copy(self) -> Outcome[R]:
@@ -298,29 +301,15 @@ class Outcome(_Record, Generic[R]):
         raise self.exception()
 
     def exception(self) -> SandboxError:
-        """What `unwrap` raises where the call did not return."""
-        if self._failure is None:
-            self._failure = SandboxError(f"the call ended as {self.status!r}")
-            self._failure.outcome = self
-        return self._failure
+        """What `unwrap` raises where the call did not return. Each time another one."""
+        failure = self._failure or SandboxError(f"the call ended as {self.status!r}")
+        return with_outcome(failure, self)
 
     def fail(self, error: SandboxError) -> Outcome[R]:
         """Sets the error that `unwrap` raises. Returns this Outcome."""
-        self._failure = error
-        error.outcome = self
+        # What it has of it refers to no Outcome, which would keep both until the collector runs.
+        self._failure = with_outcome(error, None)
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        failure = self._failure
-        if failure is not None:  # no cycle: the error is given its outcome again below
-            state["_failure"] = _without_outcome(failure)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if self._failure is not None:
-            self._failure.outcome = self
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -366,13 +355,14 @@ class Outcome(_Record, Generic[R]):
 
     def __str__(self) -> str:
         lines = [repr(self)[1:-1]]
-        if self.status not in ("returned", "raised") and self._failure is not None:
-            lines.append(str(self._failure))
-        if self.error is not None:
+        failure = None if self.status in ("returned", "raised") else self._failure
+        if failure is not None:
+            lines.append(str(failure))
+        if self.error is not None and (self.error.traceback or failure is None):
             lines.append(
                 shortened((self.error.traceback or self.error.message).rstrip(), MOST_TEXT)
             )
-            if self.error.hint:
+            if self.error.hint and (failure is None or self.error.hint != failure.hint):
                 lines.append(f"hint: {shortened(self.error.hint, MOST_TEXT)}")
         for name in ("stdout", "stderr"):
             text = getattr(self, name)
@@ -391,11 +381,14 @@ class Outcome(_Record, Generic[R]):
         )
 
 
-def _without_outcome(error: SandboxError) -> SandboxError:
-    call = error.__reduce__()
-    arguments = list(call[1])
-    for i, argument in enumerate(arguments):
-        if isinstance(argument, dict):
-            arguments[i] = {**argument, "outcome": None}
-    copy: SandboxError = call[0](*arguments)
-    return copy
+def with_outcome(error: SandboxError, outcome: Outcome[Any] | None) -> SandboxError:
+    """Another error that is the same, as are its causes, but for their Outcome."""
+    make, arguments = error.__reduce__()
+    given = [{**one, "outcome": outcome} if isinstance(one, dict) else one for one in arguments]
+    made: SandboxError = make(*given)
+    cause = error.__cause__
+    if isinstance(cause, SandboxError):
+        made.__cause__ = with_outcome(cause, outcome)
+    elif made.__cause__ is None and cause is not None:
+        made.__cause__ = cause
+    return made

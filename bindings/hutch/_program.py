@@ -28,24 +28,33 @@ if TYPE_CHECKING:
     from hutch._outcome import Outcome
     from hutch._sandbox import SandboxedFunction
 
-_FILENAME = "program.py"
+_FILENAMES = {  # by language
+    "python": "program.py",
+    "bash": "program.sh",
+    "javascript": "program.js",
+}
 _FILES_LIMIT = 1 << 30  # bytes
 
 
 class Program:
-    """A program, to be run many times: each run in a fresh cell."""
+    """A program, to be run many times: each run in a fresh cell. `language`: "python", "bash",
+    whose text is what `bash -c` is given, or "javascript", which Node runs. `filename`: what it is
+    called, in tracebacks or as `$0`; of JavaScript, where it is put.
+    """
 
     def __init__(
         self,
         source: str,
         *,
         language: str = "python",
-        filename: str = _FILENAME,
+        filename: str | None = None,
         **keywords: Unpack[Keywords],
     ) -> None:
         self._source = _checked_source(source, language)
-        self._filename = filename
+        self._language = language
+        self._filename = filename or _FILENAMES[language]
         self._options = _with_inline(source, with_keywords(NORMAL, keywords))
+        self._text = _text(source, language, self._filename)
         self._target: ProgramTarget | None = None
 
     def run(
@@ -134,7 +143,7 @@ class Program:
 
     def options(self, **keywords: Unpack[Keywords]) -> Program:
         """The same program with these keywords in place of its own."""
-        changed = Program(self._source, filename=self._filename)
+        changed = Program(self._source, language=self._language, filename=self._filename)
         changed._options = _with_inline(self._source, with_keywords(self._options, keywords))
         return changed
 
@@ -188,12 +197,17 @@ class Program:
 
     def _resolved(self) -> ProgramTarget:
         if self._target is None:
-            from hutch._calls.target import ProgramTarget
-
-            self._target = ProgramTarget(
-                self._source, "the program", self._options, _nonce(self._options), self._filename
-            )
+            self._target = self._make_target(_nonce(self._options))
         return self._target
+
+    def _make_target(self, nonce: str) -> ProgramTarget:
+        if self._language == "javascript":
+            from hutch._program_javascript import JavaScriptTarget
+
+            return JavaScriptTarget(self._text, self._filename, self._options, nonce)
+        from hutch._calls.target import ProgramTarget
+
+        return ProgramTarget(self._text, "the program", self._options, nonce, self._filename)
 
 
 def run(
@@ -203,11 +217,12 @@ def run(
     stdin: str | bytes | None = None,
     args: Sequence[str] | str = (),
     files: Mapping[str, str | bytes] | None = None,
-    filename: str = _FILENAME,
+    filename: str | None = None,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
-    """Runs a whole program in a fresh cell. `dependencies="inline"` reads its PEP 723 metadata;
-    where your packages come from an index other than PyPI, only with `allow_private_index=True`.
+    """Runs a whole program in a fresh cell. `language`: "python", "bash" or "javascript".
+    `dependencies="inline"` reads its PEP 723 metadata; where your packages come from an index other
+    than PyPI, only with `allow_private_index=True`.
     """
     program = _program(source, language, filename, keywords)
     return program.run(stdin=stdin, args=args, files=files)
@@ -218,7 +233,7 @@ _REMEMBERED_SIZE = 1 << 16  # characters of one
 _recent: dict[Any, Program] = {}
 
 
-def _program(source: str, language: str, filename: str, keywords: Any) -> Program:
+def _program(source: str, language: str, filename: str | None, keywords: Any) -> Program:
     """The same Program for the same source and keywords, as long as it is cached."""
     given = [(name, tuple(x) if type(x) is list else x) for name, x in sorted(keywords.items())]
     key = (source, language, filename, *given)
@@ -235,6 +250,17 @@ def _program(source: str, language: str, filename: str, keywords: Any) -> Progra
     return found
 
 
+def with_source(program: Program, source: str) -> Program:
+    """Another program with the same keywords, which are not looked at again."""
+    _checked_source(source, program._language)
+    made = Program.__new__(Program)
+    vars(made).update(vars(program))
+    made._source = source
+    made._text = _text(source, program._language, program._filename)
+    made._target = program._resolved().with_source(made._text)
+    return made
+
+
 async def run_aio(
     source: str,
     *,
@@ -242,7 +268,7 @@ async def run_aio(
     stdin: str | bytes | None = None,
     args: Sequence[str] | str = (),
     files: Mapping[str, str | bytes] | None = None,
-    filename: str = _FILENAME,
+    filename: str | None = None,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
     program = _program(source, language, filename, keywords)
@@ -274,9 +300,19 @@ def function(
 def _checked_source(source: str, language: str) -> str:
     if not isinstance(source, str):
         raise TypeError(f"a program is given as str, not {type(source).__name__}")
-    if language != "python":
-        raise ValueError(f'language={quoted(language)} is not supported yet: only "python" is')
+    if language not in _FILENAMES:
+        known = ", ".join(f'"{name}"' for name in _FILENAMES)
+        raise ValueError(f"language={quoted(language)} is not supported yet: {known} are")
     return source
+
+
+def _text(source: str, language: str, filename: str) -> str:
+    """As Python; JavaScript as it is."""
+    if language != "bash":
+        return source
+    from hutch._program_bash import starter
+
+    return starter(source, filename)
 
 
 def _with_inline(source: str, options: Options) -> Options:
@@ -343,4 +379,6 @@ def _hint_at_metadata(outcome: Outcome[Any], source: str) -> None:
     if error is None or error.type != "ModuleNotFoundError" or "# /// script" not in source:
         return
     error.hint = 'the source names its dependencies: say dependencies="inline"'
-    outcome.exception().hint = error.hint
+    failure = outcome.exception()
+    failure.hint = error.hint
+    outcome.fail(failure)

@@ -10,65 +10,46 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
-import threading
 import time
-import uuid
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from hutch import _core
-from hutch._calls.dialogue import Dialogue, Feed
-from hutch._calls.echo import streams_of
-from hutch._calls.nested import Printed, Reply, outcome_of as outcome_of_nested
-from hutch._calls.outcomes import outcome_of
-from hutch._calls.session_call import SessionCall, SessionTarget
-from hutch._calls.target import Target
-from hutch._carry import arguments
-from hutch._connect.connection import Connection, PreparedPool, milliseconds, on_pool
-from hutch._errors import AgentUnavailable, SandboxError, SandboxStartupError, SessionBusy
-from hutch._faults import from_core
+from hutch._calls.dialogue import Callbacks
+from hutch._carry.container import Container
+from hutch._connect.connection import milliseconds
+from hutch._errors import SessionBusy
 from hutch._namespace import Namespace
-from hutch._options.checks import _optional_sec, _text, quoted
+from hutch._not_yet import absent, refuse_keywords
+from hutch._options.checks import _optional_sec
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL
-from hutch._outcome import Outcome
-from hutch._session_files import SessionFiles, entries_of
+from hutch._session_calls import SessionCalls
+from hutch._session_contents import begins_as_of
+from hutch._session_options import require_for_a_session
+from hutch._session_packages import requirements_of
+from hutch._session_refusals import child_has_ended, commands_run, not_restartable
+from hutch._tools import LateCalls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from hutch._calls.history import HistoryEntry
+    from hutch._calls.session_call import Operation
+    from hutch._carry.container import Given
+    from hutch._key_values import KeyValues
     from hutch._options.keywords import Keywords
+    from hutch._outcome import Outcome
+    from hutch._session_files import SessionFiles
+    from hutch._storage import Storage
 
-# What may be given for one call; everything else holds for the session.
-OF_A_CALL = (
-    "timeout_sec",
-    "cpu_sec",
-    "queue_sec",
-    "output_mb",
-    "result_mb",
-    "echo",
-    "on_stdout",
-    "on_stderr",
-)
-WRITABLE = ("/work", "/tmp")
-_NO_CODE = _core.Function(b"")
-_DEEPEST = 16  # calls within one another
-_ISOLATION = (
-    'a session takes "cell", "container" or "gvisor": "shared" keeps no two of its calls apart'
-)
+T = TypeVar("T")
+_INTERRUPTED_SEC = 5.0  # at its end, a call that runs has so long to end
+_PATIENCE_SEC = 0.2  # until a call ends, where it can be saved later
 
 
-def busy() -> SessionBusy:
-    return SessionBusy(
-        "the session is running another call",
-        hint="wait for it, or use a second session",
-        may_have_run=False,
-    )
-
-
-class Session(Namespace):
+class Session(SessionCalls):
     """Runs code in one sandbox whose names and files last from one call to the next.
 
     `files`: put there at the start, by path: str, bytes, or the path of a file or directory of the
@@ -78,13 +59,21 @@ class Session(Namespace):
     `timeout_sec`, unless `tool_time="excluded"`. `on_input(prompt)` answers
     `input()`, which otherwise raises EOFError. `on_display(forms)` gets what is shown, as it comes;
     `outcome.display` has it all.
+    `snapshot`: what `snapshot()` gave, or the path of a file with it: the session begins as that,
+    with `files` put over its own; `globals=False`: with its files alone.
+    `id`: a name of letters, digits and `._-`, by which any later process of the user finds it again
+    in `storage` (a path, a URL or a Storage; by default the user's own): its files, `kv`, history,
+    and the names that can travel. One process has it at a time; `steal` has the present one save
+    and end it. It is saved when it has not been used for three seconds, at its end, and when the
+    agent stops.
     `keywords`: those of `@sandbox`. `timeout_sec`, `cpu_sec`, `output_mb` and `result_mb` hold for
     each call, the others for the session. Nothing is started before the first call.
 
     A call that hits a limit, or crashes, ends the interpreter: its names are lost (`lost`), files
     stay, and the next call finds a fresh interpreter (`outcome.restarted`).
 
-    Raises ValueError or TypeError for a wrong keyword.
+    Raises ValueError or TypeError for a wrong keyword, SnapshotError for a snapshot that cannot be
+    restored, SessionBusy where another process has the session of that `id`, StorageError.
 
         with Session(files={"data.csv": "a,b\\n1,2\\n"}) as s:
             s.exec("import csv; rows = list(csv.DictReader(open('data.csv')))")
@@ -102,146 +91,236 @@ class Session(Namespace):
         tool_time: Literal["included", "excluded"] = "included",
         on_input: Callable[[str], str] | None = None,
         on_display: Callable[[dict[str, Any]], object] | None = None,
+        id: str | None = None,
+        storage: str | os.PathLike[str] | Storage | None = None,
+        steal: bool = False,
+        snapshot: Given | None = None,
+        globals: bool = True,
         **keywords: Unpack[Keywords],
     ) -> None:
-        super().__init__()
+        refuse_keywords(keywords)
         options = with_keywords(NORMAL, keywords)
-        if options.isolation == "shared":
-            raise ValueError(f"isolation={quoted(options.isolation)}: {_ISOLATION}")
-        if tool_time not in ("included", "excluded"):
-            raise ValueError(f'tool_time={quoted(tool_time)}: it is "included" or "excluded"')
-        if options.key is not None:
-            raise ValueError("key= is for functions: a session's calls are never repeated")
-        _text("cwd", cwd)
-        inside = {*WRITABLE, *(place for place, mount in options.mounts if mount.writable)}
-        if "\0" in cwd or not any(cwd == one or cwd.startswith(one + "/") for one in inside):
-            raise ValueError(
-                f"cwd={quoted(cwd)}: it is a path inside that may be written to, in "
-                f"{' or '.join(sorted(inside))}"
-            )
-        if files is not None and not isinstance(files, Mapping):
-            raise TypeError(
-                f"files= takes a dict of paths and contents, not {type(files).__name__}"
-            )
+        if options.node_dependencies:
+            from hutch._calls.node import among_packages
+
+            options = among_packages(options)
+        require_for_a_session(options, cwd, tool_time, files, self._awaits)
         idle = _optional_sec("idle_sec", idle_sec)
-        self.id = uuid.uuid4().hex
-        self.lost: list[str] = []  # the names that were lost at the last restart
-        self._initial = entries_of(files or {})
-        self._is_new = True  # its files are still to be put there
-        self._is_mounted = not any(cwd == one or cwd.startswith(one + "/") for one in WRITABLE)
-        self._cwd = cwd
-        self._idle_ms = 0 if idle is None else milliseconds(idle)
-        self._tools = {tool.name: tool for tool in options.tools}
-        for tool in options.tools:
-            if tool.is_async and not self._awaits:
-                raise TypeError(
-                    f"{tool.name}() cannot be a tool of a Session: its function is async: "
-                    "AsyncSession awaits it"
-                )
-        self._options = options
-        self._stops_clock = tool_time == "excluded"
-        self._wait_for: Callable[[Any], Any] | None = None  # what runs coroutines of tools
-        self._on_input = on_input
-        self._on_display = on_display
-        self._usual = SessionTarget(options)  # of a call without limits of its own
-        most = self._usual.terms.result_bytes
-        self.files = SessionFiles(self._files_call, self._files_verb, most)
-        self._core: _core.Session | None = None
-        self._pool: PreparedPool | None = None
-        self._begun = False  # in the present interpreter
-        self._interpreter = 0  # its number
-        self._talk: Dialogue | None = None  # of the call that runs
-        self._protected: set[str] = set()  # tools
-        self._child_numbers = itertools.count(1)
-        self._ended_children: list[int] = []  # of which the code was not told yet
-        self._number = 0
-        self._restarts = 0
-        self._closed = ""
-        self._pid = os.getpid()
-        self._busy = threading.Lock()
+        idle_ms = 0 if idle is None else milliseconds(idle)
+        stops_clock = tool_time == "excluded"
+        tools = {tool.name: tool for tool in options.tools}
+        late = None if self._awaits else LateCalls()
+        callbacks = Callbacks(tools, on_input, on_display, stops_clock, late)
+        begins_as = begins_as_of(id, storage, steal, snapshot, globals)
+        try:
+            super().__init__(options, files or {}, cwd, idle_ms, callbacks, begins_as)
+            self._child_numbers = itertools.count(1)
+            self._contents.require()
+        except BaseException:
+            begins_as.close()
+            raise
+        if self._named is not None:
+            self._named.begin(self, idle)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise absent(type(self).__name__, name)
 
     def child(self) -> Child:
         return self._make_child(self)
 
-    def protect(self, *names: str) -> None:
-        super().protect(*names)
-        self._protected.update(name for name in names if name in self._tools)
+    def install(self, *requirements: str) -> list[str]:
+        """Adds packages to the session, and returns name==version of what was added: of these and
+        of what they need, what it has not got. The versions of all that it has stay. They take of
+        `disk_mb`, come last in `sys.path` and `PATH`, and are there again after a restart and
+        reset(), and in what a snapshot or a name brings back.
 
-    def delete(self, name: str) -> None:
-        super().delete(name)
-        self._protected.discard(name)
+        Only the caller can: code inside reaches no index. Raises DependencyInstallError, with the
+        resolver's own sentence, where they exclude what is there, cannot be found or have no wheel,
+        or where the disk has no room for them: the session is then as it was.
+
+            with Session() as s:
+                s.install("six>=1.16")
+                assert s.exec("import six; six.PY3").value
+        """
+        wanted = requirements_of(requirements, self._options)
+        with self._kept.history.of_install(" ".join(wanted)):
+            return self._contents.packages.install(wanted)
 
     # ---- its life ----
 
     def interrupt(self) -> None:
-        """Has the code that runs raise KeyboardInterrupt, from another thread. Nothing happens
-        where none runs.
+        """Has the code that runs raise KeyboardInterrupt, from another thread, and kills the
+        commands that run. Nothing happens where none do.
         """
-        core = self._core
-        if core is not None and core.started and self._busy.locked():
-            core.interrupt()
+        self._turn.require_own()
+        self._beside.interrupt()
+        self._turn.interrupt()
 
     def reset(self, files: bool = False) -> None:
         """A fresh interpreter. `files`: with a fresh directory, too, which has the `files` of the
-        start.
+        start. Raises SessionBusy while a call or a command runs.
         """
-        with self._one_call():
-            if self._core is None:
-                return
-            if files:
-                self._core.close()
-                self._core = None
-                self._restarts = 0
-                self._is_new = True
-                self._note_restart()
-                return
-            if self._core.started and not self._core.restartable:
-                raise SandboxStartupError(
-                    "this session's interpreter cannot be replaced: its container is its sandbox",
-                    hint="reset(files=True) begins anew, without its files",
-                    may_have_run=False,
-                )
-            self._core.restart()
-            self._note_end()
+        with self._turn:
+            core = self._to_restart(files)
+            if core is not None:
+                core.restart()
+                self._note_end()
+
+    def _to_restart(self, files: bool) -> _core.Session | None:
+        """What is to be restarted. With `files`, nothing: the next call begins anew."""
+        if self._beside.any:
+            raise commands_run()
+        core = self._cell.core
+        if core is None:
+            return None
+        if files:
+            self._cell.give_up()
+            self._contents.is_new = True
+            self._lose_names()
+            return None
+        if core.started and not core.restartable:
+            raise not_restartable()
+        return core
+
+    @overload
+    def snapshot(self, to: None = None, *, globals: bool = True) -> bytes: ...
+    @overload
+    def snapshot(self, to: str | os.PathLike[str], *, globals: bool = True) -> None: ...
+    def snapshot(
+        self, to: str | os.PathLike[str] | None = None, *, globals: bool = True
+    ) -> bytes | None:
+        """The files of its directory and, with `globals`, its names, as bytes, or in the file `to`,
+        which is replaced once the new one is whole. What cannot travel is in `left_out`, by name,
+        with why: files begin with "./". Raises OSError (EFBIG) where the files have more than
+        `disk_mb`, and what calls of the session raise.
+
+            with Session() as s:
+                s.exec("x = 1; import threading; lock = threading.Lock()")
+                saved = s.snapshot()
+                assert list(s.left_out) == ["lock"]
+            with Session(snapshot=saved) as s:
+                assert s["x"] == 1
+        """
+        return self._contents.take(to, globals)
+
+    def restore(self, snapshot: Given, *, globals: bool = True) -> None:
+        """Replaces the files of its directory and, with `globals`, its names by those of a
+        snapshot, given as bytes or as the path of a file; or raises, and everything stays as it
+        was: SnapshotError for one that is damaged, of another Python, or needs a package that this
+        session does not have. `left_out` then has what the snapshot has not.
+        """
+        if self._beside.any:
+            raise commands_run()
+        with contextlib.closing(Container(snapshot)) as container:
+            self._contents.restore(container, globals)
 
     def info(self) -> dict[str, Any]:
-        """`id`, `started`, `closed` ("" or why), `restarts`, `execs`, `worker_id`, `cwd`, and
-        `restartable`: whether an interpreter that ends is replaced, else its end is the session's
-        (None: not started).
+        """`id`, `started`, `closed` ("" or why), `restarts`, `execs`, `worker_id`, `cwd`,
+        `processes` (what `start()` started, by number, and is not known to have ended: that method
+        asks), `version` (how often a named one was saved, else None), and `restartable`: whether an
+        interpreter that ends is replaced, else its end is the session's (None: not started).
         """
-        core = self._core
+        core = self._cell.core
         return {
             "id": self.id,
             "started": core is not None and core.started,
-            "closed": self._closed,
+            "closed": self._cell.closed,
             "restarts": 0 if core is None else core.restarts,
-            "execs": self._number,
+            "execs": self._contents.execs,
+            "version": None if self._named is None else self._named.states.version,
             "worker_id": "" if core is None else core.worker,
             "cwd": self._cwd,
+            "processes": {pid: command for (pid, _), command in self._running.items()},
             "restartable": core.restartable if core is not None and core.started else None,
         }
 
-    def close(self) -> None:
-        """Ends the session with all that it has. Nothing happens the second time."""
-        if not self._closed:
-            self._closed = "it was closed"
-        if self._pid == os.getpid() and not self._busy.acquire(blocking=False):
-            self.interrupt()  # the call that runs closes it at its end
-            return
-        try:
-            self._close_core()
-        finally:
-            if self._pid == os.getpid():
-                self._busy.release()
+    def history(self, limit: int = 100) -> list[HistoryEntry]:
+        """The last `limit` of what ran, in the order in which it began: each exec and call, and
+        each call of a tool. Kept are 1000 entries of what was asked for from outside, and 1000 of
+        what ran within that. Also from another thread, and once the session has ended.
+        """
+        return self._kept.history.entries(limit)
 
-    def _close_core(self) -> None:
-        core, self._core = self._core, None
-        if core is None:
-            return
-        if self._pid != os.getpid():
-            core.abandon()
-        else:
-            core.close()
+    def close(self) -> None:
+        """Ends the session with all that it has, but `kv` and `history()`. Nothing happens the
+        second time. A named one is saved first; where that fails, it is ended all the same, and
+        what it failed by is raised.
+        """
+        self._close("it was closed")
+
+    def _close(self, why: str) -> None:
+        try:
+            self._save_before_end()
+        finally:
+            self._cell.closed = self._cell.closed or why
+            self._beside.close(self._cell.pid)
+            try:
+                if not self._turn.end():
+                    self.interrupt()
+            finally:
+                self._contents.close()
+
+    # ---- of a named one
+
+    def _has_to_be_saved(self) -> bool:
+        named = self._named
+        if named is None or self._cell.closed or self._cell.pid != os.getpid():
+            return False
+        return named.is_dirty or bool(self._running)
+
+    def _save_before_end(self) -> None:
+        """Interrupts a call that runs on another thread."""
+        if self._has_to_be_saved():
+            self._save_in_turn(_INTERRUPTED_SEC, interrupts=True)
+
+    def save_idle(self) -> bool:
+        """Saves it, on the thread that looks after named sessions. False: it is in use."""
+        if self._cell.closed:
+            return True
+        try:
+            self._save_in_turn(_PATIENCE_SEC, interrupts=False)
+        except SessionBusy:
+            return False
+        self._save_again_later()
+        return True
+
+    def _save_again_later(self) -> None:
+        """What commands that run change is in no save of before their end."""
+        if self._beside.any and self._named is not None:
+            self._named.go_on()
+
+    def _save_in_turn(self, patience_sec: float, interrupts: bool) -> None:
+        """Saves it; calls that begin meanwhile wait until it is saved."""
+        until = time.monotonic() + patience_sec
+        with self._turn.of_saves():
+            while self._is_to_wait(interrupts) and time.monotonic() < until:
+                if interrupts and not self._waits_for_tool():
+                    self.interrupt()
+                elif interrupts:
+                    break
+                time.sleep(0.005)
+            if self._has_to_be_saved():  # also after whoever had the turn before
+                self._save()
+
+    def _is_to_wait(self, interrupts: bool) -> bool:
+        return self._turn.is_taken or (interrupts and self._beside.any)
+
+    def _waits_for_tool(self) -> bool:
+        """Whether a tool of the call that runs is the caller of this."""
+        talk = self._talk
+        return talk is not None and talk.waits_here()
+
+    def give_up(self, why: str, patience_sec: float = 0.0) -> None:
+        """Saves and ends it, on the thread that looks after named sessions. A call that runs is
+        interrupted after `patience_sec`.
+        """
+        until = time.monotonic() + patience_sec
+        with self._turn.of_saves():
+            while self._turn.is_taken and time.monotonic() < until:
+                time.sleep(0.005)
+            self._close(why)
 
     def __enter__(self) -> Session:
         return self
@@ -254,256 +333,12 @@ class Session(Namespace):
             self.close()
 
     def __repr__(self) -> str:
-        state = self._closed or ("ready" if self._core is not None else "not started")
+        state = self._cell.closed or ("ready" if self._cell.core is not None else "not started")
         return f"<hutch.Session {self.id[:8]}: {state}>"
-
-    # ---- one call ----
-
-    @contextlib.contextmanager
-    def _one_call(self) -> Iterator[None]:
-        if self._pid != os.getpid():
-            raise SandboxStartupError(
-                "this session belongs to the parent of this process",
-                hint="make another one in the child",
-                may_have_run=False,
-            )
-        if not self._busy.acquire(blocking=False):
-            raise busy()
-        try:
-            if self._closed:
-                raise SandboxStartupError(
-                    f"the session has ended: {self._closed}",
-                    hint="start another one",
-                    may_have_run=False,
-                )
-            yield
-        finally:
-            if self._closed:
-                self._close_core()
-            self._busy.release()
-
-    def _do(
-        self,
-        verb: str,
-        code: _core.Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Mapping[str, Any],
-        target: Target | None,
-    ) -> Outcome[Any]:
-        return self._run(self, verb, code, args, kwargs, limits, target)
-
-    def _run(
-        self,
-        of: Namespace,
-        verb: str,
-        code: _core.Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Mapping[str, Any],
-        target: Target | None,
-    ) -> Outcome[Any]:
-        """A call in the names of the session or of a child of it."""
-        talk = self._talk
-        if talk is not None and talk.waits_here():
-            if limits:
-                raise TypeError(
-                    f"{next(iter(limits))}= cannot be given where a tool calls: what runs within "
-                    "another call has the limits of that"
-                )
-            self._number += verb == "exec"
-            return self._send_nested(talk, of, verb, code, args, kwargs, target or self._usual)
-        with self._one_call():
-            self._number += verb == "exec"
-            return self._send(verb, code, args, kwargs, limits, target, of)
 
     def _make_child(self, parent: Session | Child) -> Child:
         number = next(self._child_numbers)
-        parent._verb("child", number)
-        return Child(parent, self, number)
-
-    @contextlib.contextmanager
-    def _files_call(self) -> Iterator[None]:
-        """Within the call that waits for a tool, or by itself."""
-        if self._talk is not None and self._talk.waits_here():
-            yield
-            return
-        with self._one_call():
-            yield
-
-    def _files_verb(self, verb: str, *args: Any) -> Any:
-        """Within a _files_call()."""
-        talk, verb = self._talk, "files." + verb
-        if talk is not None and talk.waits_here():
-            return self._send_nested(talk, self, verb, _NO_CODE, args, {}, self._usual).unwrap()
-        return self._send(verb, _NO_CODE, args, {}, {}).unwrap()
-
-    def _target(self, limits: Mapping[str, Any]) -> SessionTarget:
-        if not limits:
-            return self._usual
-        for name in limits:
-            if name not in OF_A_CALL:
-                raise TypeError(
-                    f"{name}= cannot be given for one call of a session: "
-                    f"{', '.join(OF_A_CALL)} can; what else there is holds for the session"
-                )
-        return SessionTarget(self._options.changed(limits))
-
-    def _send(
-        self,
-        verb: str,
-        code: _core.Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Mapping[str, Any],
-        target: Target | None = None,
-        of: Namespace | None = None,
-    ) -> Outcome[Any]:
-        """The Outcome's value is what the verb gave."""
-        begun = time.monotonic()
-        of = of or self
-        restarted = self._settle()
-        if isinstance(of, Child):
-            of.require()
-        target = target or self._target(limits)
-        if self._is_new:
-            self._begin_files()
-        pickled = _pickled(target, args, kwargs)
-        streams = streams_of(target.options, echo=False)
-        talk = self._dialogue()
-        feed: Feed | None = None if streams is None else streams.feed
-        if self._tools or self._on_input is not None:
-            feed = talk.feeding(feed)
-        fields = self._fields_of_call(verb, of, target)
-        call = SessionCall(target, code, pickled, fields, talk, feed, begun)
-        result = self._answer_to(call)
-        if streams is not None:
-            streams.finish()
-        assert self._pool is not None
-        outcome = outcome_of(target, result, self._pool, args, kwargs)
-        _take_names(outcome, of)
-        outcome.display = talk.displayed
-        outcome.restarted = self._note_end() or restarted
-        if talk.raised is not None:
-            raise talk.raised
-        return outcome
-
-    def _settle(self) -> bool:
-        """Before a call: whether the interpreter has ended since the last one."""
-        if self._core is None or not self._core.started:
-            return False
-        self._core.settle()
-        return self._note_end()
-
-    def _dialogue(self) -> Dialogue:
-        return Dialogue(
-            self._tools,
-            self._on_input,
-            self._on_display,
-            self._wait_for,
-            stops_clock=self._stops_clock,
-        )
-
-    def _fields_of_call(self, verb: str, of: Namespace, target: Target) -> dict[str, Any]:
-        """With what the code was not told yet, which this call then tells it."""
-        fields = {**self._fields(verb, of), "keep": True}
-        if not self._begun:
-            stubs = [(one.name, one.stub()) for one in self._tools.values()]
-            fields["begin"] = (self._cwd, stubs, sorted(self._protected))
-        if self._ended_children:
-            fields["ended"] = [self._ended_children.pop() for _ in [*self._ended_children]]
-        fields["cpu_ms"] = target.terms.cpu_ms
-        fields["result_bytes"] = target.terms.result_bytes
-        return fields
-
-    def _answer_to(self, call: SessionCall) -> _core.CallResult:
-        """Starts the session with the first call. Raises what the call fails by."""
-
-        def first(connection: Connection, pool: PreparedPool) -> _core.CallResult:
-            self._core = connection.client.session(pool.key, self._idle_ms, self.id)
-            self._pool = pool
-            self._talk = call.talk
-            return call.send(self._core)
-
-        try:
-            if self._core is None or not self._core.started:
-                result = on_pool(self._usual.request, first)
-            else:
-                self._talk = call.talk
-                try:
-                    result = call.send(self._core)
-                except _core.Error as error:
-                    raise from_core(error) from None
-        except SandboxError as error:
-            if isinstance(error, AgentUnavailable) and self._core is not None and self._core.over:
-                self._closed = self._closed or "its agent is gone"
-            self._note_end()
-            call.note_fault(error)
-            raise
-        except BaseException:  # of a callback, or Ctrl-C
-            self._begun = self._core is not None and self._core.started
-            self._note_end()
-            raise
-        finally:
-            self._talk = None
-        self._begun = True
-        return result
-
-    def _fields(self, verb: str, of: Namespace) -> dict[str, Any]:
-        return {"mode": "session", "verb": verb, "number": self._number, "space": of._space}
-
-    def _send_nested(
-        self,
-        talk: Dialogue,
-        of: Namespace,
-        verb: str,
-        code: _core.Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        target: Target,
-    ) -> Outcome[Any]:
-        """Within the call that runs, whose code waits for a tool."""
-        if talk.depth == _DEEPEST:
-            raise SessionBusy(
-                f"{_DEEPEST} calls of the session run within one another, which is the most",
-                hint="have the tool return, and run the code from outside",
-                may_have_run=False,
-            )
-        data, buffers = _pickled(target, args, kwargs)
-        copies = [one if type(one) is bytes else bytearray(one) for one in buffers]
-        order = ("run", (self._fields(verb, of), code.data, data, copies))
-        printed, shown = Printed(target.terms.output_bytes), len(talk.displayed)
-        reply = Reply(talk.nested(pickle.dumps(order, 5), printed))
-        outcome = outcome_of_nested(target, reply, args, kwargs, printed, talk.displayed[shown:])
-        _take_names(outcome, of)
-        return outcome
-
-    def _note_end(self) -> bool:
-        """Whether the interpreter has ended since it was last asked."""
-        core = self._core
-        if core is None:
-            return False
-        ended = core.restarts != self._restarts
-        self._restarts = core.restarts
-        if core.over:
-            self._closed = self._closed or "its cell is gone"
-        if ended or core.over:
-            self._note_restart()
-        return ended and not core.over
-
-    def _note_restart(self) -> None:
-        self.lost = self._known_names
-        self._known_names = []
-        self._interpreter += 1
-        self._begun = False
-
-    def _begin_files(self) -> None:
-        self._is_new = False
-        try:
-            self.files._begin(self._initial, self._is_mounted)
-        except BaseException:
-            self._is_new = True  # no code runs without them
-            raise
+        return parent._verb(lambda _: Child(parent, self, number), "child", number)
 
 
 class Child(Namespace):
@@ -518,7 +353,7 @@ class Child(Namespace):
         self._options = session._options
         self._space = number
         self._known_names = list(parent._known_names)
-        self._interpreter = session._interpreter
+        self._interpreter = session._cell.interpreter
         # No call here: this may be while another one runs.
         self._end = weakref.finalize(self, session._ended_children.append, number)
         self._end.atexit = False
@@ -527,6 +362,11 @@ class Child(Namespace):
     def files(self) -> SessionFiles:
         """Those of the session."""
         return self.session.files
+
+    @property
+    def kv(self) -> KeyValues:
+        """That of the session."""
+        return self.session.kv
 
     @property
     def lost(self) -> list[str]:
@@ -550,53 +390,15 @@ class Child(Namespace):
         return f"<hutch child {self._space} of {self.session!r}: {state}>"
 
     def _is_lost(self) -> bool:
-        return self._interpreter != self.session._interpreter
+        return self._interpreter != self.session._cell.interpreter
 
-    def require(self) -> None:
-        """Raises where it has ended."""
+    def _require(self) -> None:
         why = "it was closed" if not self._end.alive else ""
         if self._is_lost():
             why = "the interpreter of its session was restarted"
         if why:
-            raise SandboxStartupError(
-                f"this child of the session has ended: {why}",
-                hint="make another one with child()",
-                may_have_run=False,
-            )
+            raise child_has_ended(why)
 
-    def _do(
-        self,
-        verb: str,
-        code: _core.Function,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        limits: Mapping[str, Any],
-        target: Target | None,
-    ) -> Outcome[Any]:
-        self.require()
-        return self.session._run(self, verb, code, args, kwargs, limits, target)
-
-
-def _pickled(
-    target: Target, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[bytes, list[Any]]:
-    return arguments.pickle_arguments(
-        target.function, args, kwargs, target.sandbox_modules, target.outside
-    )
-
-
-def _take_names(outcome: Outcome[Any], of: Namespace) -> None:
-    """What the code returned stands in a pair with the names that there are now, or None."""
-    if outcome.ok:
-        outcome.value, names = _pair(outcome.value)
-        of._known_names = of._known_names if names is None else names
-
-
-def _pair(value: Any) -> tuple[Any, list[str] | None]:
-    """The reply of a session is this; a hostile one may be anything."""
-    if type(value) is not tuple or len(value) != 2:
-        return value, None
-    names = value[1]
-    if type(names) is not list or not all(type(name) is str for name in names):
-        return value[0], None
-    return value[0], names
+    def _do(self, finish: Callable[[Outcome[Any]], T], operation: Operation) -> T:
+        self._require()
+        return self.session._do(finish, operation)

@@ -21,13 +21,14 @@ from hutch._session_transfers import not_said
 
 T = TypeVar("T")
 Names = list[str]  # `list` is a method below
+Send = Callable[[str, Sequence[Entry]], None]  # what its progress shows, and what is sent
 _State = tuple[int, int, int]  # size, mtime_ns, inode
 
 
 class SessionFiles:
     """Paths are relative to the session's directory (its `cwd`, wherever its code has gone), or
     absolute inside. Errors are those of the system: FileNotFoundError, IsADirectoryError,
-    PermissionError and their kin.
+    PermissionError and the like.
 
         s.files.write("a/b.txt", "x")
         assert s.files.read("a/b.txt") == "x"
@@ -41,11 +42,13 @@ class SessionFiles:
         hold: Callable[[], AbstractContextManager[None]],
         send: Callable[..., Any],
         most: int,
+        files_mb: float,
     ) -> None:
         self._hold = hold  # the session is busy meanwhile
         self._send = send
         self._most = most  # bytes of a result
-        self._part = max(1, min(transfers.PART, most // 2))
+        self._files_mb = files_mb
+        self.part = max(1, min(transfers.PART, most // 2))
         self._known: dict[str, _State] = {}  # the files at the last changed()
 
     def read(self, path: str, encoding: str = "utf-8") -> str:
@@ -53,48 +56,48 @@ class SessionFiles:
 
     def read_bytes(self, path: str) -> bytes:
         """At most `result_mb`; otherwise OSError (EFBIG) is raised."""
-        path = _path(path)
+        path = path_of(path)
         with self._hold():
-            return transfers.content_of(self._ask, path, self._part, self._most)
+            return transfers.content_of(self._ask, path, self.part, self._most)
 
     def write(
         self, path: str, content: str | bytes | bytearray | memoryview, *, append: bool = False
     ) -> None:
         """Makes the directories above it."""
-        self._do("write", _path(path), _bytes(content), append)
+        return self._do(_nothing, "write", path_of(path), _bytes(content), append)
 
     def list(self, path: str = ".") -> Names:
         """The names in a directory, sorted."""
-        return _texts(self._do("list", _path(path)))
+        return self._do(_texts, "list", path_of(path))
 
     def glob(self, pattern: str) -> Names:
         """The paths that match; `**` matches any number of directories."""
-        return _texts(self._do("glob", _path(pattern)))
+        return self._do(_texts, "glob", path_of(pattern))
 
     def exists(self, path: str) -> bool:
-        return _of(bool, self._do("exists", _path(path)))
+        return self._do(lambda found: _of(bool, found), "exists", path_of(path))
 
     def stat(self, path: str) -> dict[str, Any]:
         """`type` ("file", "directory", "link" or "other"), `size` in bytes, `mtime`, `mode`."""
-        return _of(dict, self._do("stat", _path(path)))
+        return self._do(lambda found: _of(dict, found), "stat", path_of(path))
 
     def delete(self, path: str) -> None:
         """A file, a link, or a directory with all that is in it."""
-        self._do("delete", _path(path))
+        return self._do(_nothing, "delete", path_of(path))
 
     def remove(self, path: str) -> None:
         """A file or a link."""
-        self._do("remove", _path(path))
+        return self._do(_nothing, "remove", path_of(path))
 
     def mkdir(self, path: str) -> None:
-        """With those above it; one that is there already is no error."""
-        self._do("mkdir", _path(path))
+        """With those above it; one that is there already is not an error."""
+        return self._do(_nothing, "mkdir", path_of(path))
 
     def rename(self, source: str, target: str) -> None:
-        self._do("rename", _path(source), _path(target))
+        return self._do(_nothing, "rename", path_of(source), path_of(target))
 
     def realpath(self, path: str) -> str:
-        return _of(str, self._do("realpath", _path(path)))
+        return self._do(lambda found: _of(str, found), "realpath", path_of(path))
 
     def changed(self) -> dict[str, str]:
         """What has happened to the files of the session's directory since the session began (with
@@ -118,30 +121,43 @@ class SessionFiles:
         directory or link is left out. Shows progress on stderr if it takes long.
         """
         name = os.path.basename(os.path.abspath(source))
-        path = _path(name if path is None else path)
+        path = path_of(name if path is None else path)
         sizes = [entry.size for entry in trees.entries_of(source, path)]
-        with self._hold(), _progress(f"upload of {name}", "sending", sum(sizes)) as step:
+        with self._hold(), progress_of(f"upload of {name}", "sending", sum(sizes)) as step:
             self._sender(step).send(trees.entries_of(source, path))
 
-    def download(self, path: str, to: str | os.PathLike[str]) -> None:
+    def download(
+        self, path: str, to: str | os.PathLike[str], *, limit_mb: float | None = None
+    ) -> None:
         """A file, to a file of the host, which is replaced once the new one is whole, as is a link
         in its place; or a directory, to a new or empty one, where nothing is seen before all is
         there. Links and special files in it are left out. The directories above are made. Shows
         progress on stderr if it takes long.
+
+        `limit_mb`: of what is written to the host's disk, holes not counted; otherwise OSError
+        (EFBIG) is raised, and nothing is kept. None: the session's `disk_mb`, which is all that its
+        own files can have; what it sees of the host by `mounts` may be larger.
         """
-        path, target = _path(path), os.fsdecode(to)
+        if limit_mb is not None and (type(limit_mb) not in (int, float) or not limit_mb > 0):
+            raise ValueError(f"limit_mb={limit_mb!r}: it is a number of MiB above 0")
+        path, target = path_of(path), os.fsdecode(to)
         name = os.path.basename(os.path.abspath(target))
         with self._hold():
+            received = transfers.Received(path, self._files_mb if limit_mb is None else limit_mb)
             status = self._status(path)
             if status["type"] == "directory":
                 found = transfers.listing(self._ask, path)
                 size = sum(entry.size for entry in found if entry.kind == "file")
-                with _progress(f"download of {name}", "receiving", size) as step:
-                    transfers.download_tree(self._ask, path, target, found, self._part, step)
+                with progress_of(f"download of {name}", "receiving", size) as step:
+                    transfers.download_tree(
+                        self._ask, path, target, found, self.part, received, step
+                    )
                 return
             executable = bool(status["mode"] & 0o100)
-            with _progress(f"download of {name}", "receiving", status["size"]) as step:
-                transfers.download_file(self._ask, path, target, executable, self._part, step)
+            with progress_of(f"download of {name}", "receiving", status["size"]) as step:
+                transfers.download_file(
+                    self._ask, path, target, executable, self.part, received, step
+                )
 
     def tar(self, path: str = ".") -> bytes:
         """A directory with all that is in it as an uncompressed archive, in which names are
@@ -151,26 +167,21 @@ class SessionFiles:
         """
         from hutch._carry.archives import Packer
 
-        path = _path(path)
-        packer, links = Packer(), trees.Links()
+        path = path_of(path)
+        out = io.BytesIO()
+        packer = Packer(out.write)
         with self._hold():
-            found = transfers.listing(self._ask, path)
-            files = [entry for entry in found if entry.kind == "file"]
-            for entry in found:
-                name, target = os.fsdecode(entry.name), os.fsdecode(entry.target)
-                if links.is_crossed(name):
-                    raise not_said()
-                if entry.kind == "directory" or (entry.kind == "link" and links.add(name, target)):
-                    packer.add(name, entry.kind, entry.mtime_ns, b"", False, target)
-            wanted = [(entry.name, entry.size) for entry in files]
-            with _progress("tar", "receiving", sum(entry.size for entry in files)) as step:
-                content = transfers.contents_of(self._ask, path, wanted, self._part, self._most)
-                for number, data in content:
-                    entry = files[number]
-                    name = os.fsdecode(entry.name)
-                    packer.add(name, "file", entry.mtime_ns, data, entry.executable, "")
-                    step(len(data))
-        return packer.close()
+            listed = transfers.travelling(transfers.listing(self._ask, path))
+            found = [entry for entry, why in listed if not why]
+            size = sum(entry.size for entry in found if entry.kind == "file")
+            with progress_of("tar", "receiving", size) as step:
+
+                def require_room(total: int) -> None:
+                    transfers.require_room(total, path, self._most)
+
+                transfers.pack(self._ask, path, found, self.part, packer, require_room, step)
+        packer.close()
+        return out.getvalue()
 
     def untar(
         self,
@@ -180,18 +191,32 @@ class SessionFiles:
         """Unpacks an archive, plain or compressed by gzip, bzip2 or xz, below `path`, which is
         made. `archive`: its bytes, the path of a file of the host, or an open file that can be read
         twice. Of rights, only "executable" is kept. Raises ValueError for an archive that is
-        damaged, or with an entry that is absolute, leads out by `..` or a link, or is a device or a
-        FIFO: nothing of it is unpacked then.
+        damaged, or with an entry that is absolute, leads out by `..` or a link, is a device or a
+        FIFO, or sparse: nothing of it is unpacked then.
         """
         from hutch._carry import archives
 
-        path = _path(path)
+        path = path_of(path)
         with _opened(archive) as file:
             sizes = [entry.size for entry in archives.entries_of(file, path)]
-            with self._hold(), _progress("untar", "sending", sum(sizes)) as step:
+            with self._hold(), progress_of("untar", "sending", sum(sizes)) as step:
                 self._sender(step).send(archives.entries_of(file, path))
 
     # ---- what is sent ----
+
+    def within(self, work: Callable[[transfers.Ask, Send], T]) -> T:
+        """What `work(ask, send)` gives, as one call of the session."""
+        with self._hold():
+            return self.within_call(work)
+
+    def within_call(self, work: Callable[[transfers.Ask, Send], T]) -> T:
+        """The same, within a call of parts."""
+
+        def send(what: str, entries: Sequence[Entry]) -> None:
+            with progress_of(what, "sending", sum(entry.size for entry in entries)) as step:
+                self._sender(step).send(entries)
+
+        return work(self._ask, send)
 
     def _begin(self, entries: Sequence[Entry], look: bool) -> None:
         """Of a new session: puts its files there. `look`: other files may be there already."""
@@ -200,12 +225,13 @@ class SessionFiles:
         if entries or look:
             self._known = self._states()
 
-    def _do(self, verb: str, *args: Any) -> Any:
+    def _do(self, finish: Callable[[Any], T], verb: str, *args: Any) -> T:
+        """What `finish` makes of it; that of an AsyncSession is to be awaited."""
         with self._hold():
-            return self._ask(verb, *args)
+            return finish(self._ask(verb, *args))
 
     def _ask(self, verb: str, *args: Any) -> Any:
-        return _checked(self._send(verb, *args), args[0])
+        return checked(self._send("files." + verb, *args), args[0])
 
     def _status(self, path: str) -> dict[str, Any]:
         status = self._ask("stat", path)
@@ -224,13 +250,13 @@ class SessionFiles:
         }
 
     def _sender(self, step: transfers.Step) -> transfers.Sender:
-        return transfers.Sender(self._ask, self._part, step)
+        return transfers.Sender(self._ask, self.part, step)
 
 
-def _checked(reply: Any, path: Any) -> Any:
+def checked(reply: Any, path: Any) -> Any:
     """What a verb gave. Raises the system's error where it says that there was one."""
     if type(reply) is tuple and len(reply) == 2:
-        if reply[0] == "ok":
+        if type(reply[0]) is str and reply[0] == "ok":
             return reply[1]
         failed = reply[1]
         if type(failed) is list and len(failed) == 2 and type(failed[0]) is int:
@@ -245,7 +271,7 @@ def entries_of(files: Mapping[str, Any]) -> list[Entry]:
     """Of files=. What they hold is read now, since it is wanted again by reset(files=True)."""
     found = []
     for name, content in files.items():
-        path = _path(name)
+        path = path_of(name)
         if not isinstance(content, os.PathLike):
             found.append(trees.of_bytes(path, _bytes(content)))
             continue
@@ -255,7 +281,8 @@ def entries_of(files: Mapping[str, Any]) -> list[Entry]:
 
 
 @contextmanager
-def _progress(what: str, stage: str, total: int) -> Iterator[transfers.Step]:
+def progress_of(what: str, stage: str, total: int) -> Iterator[transfers.Step]:
+    """Shown on stderr where it takes long; what it yields gets each number of bytes moved."""
     from hutch._connect.progress import Progress
 
     with Progress(what) as progress:
@@ -296,7 +323,7 @@ def _bytes(content: Any) -> bytes:
     )
 
 
-def _path(path: Any) -> str:
+def path_of(path: Any) -> str:
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if not isinstance(path, str):
@@ -312,6 +339,10 @@ def _of(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
         raise not_said()
     return value
+
+
+def _nothing(_: Any) -> None:
+    pass
 
 
 def _texts(value: Any) -> list[str]:

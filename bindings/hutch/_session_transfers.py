@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import groupby
 from pickle import PickleBuffer
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch._carry import beneath
 from hutch._carry.trees import (
@@ -25,24 +25,29 @@ from hutch._carry.trees import (
     MOST_ENTRIES,
     Content,
     Entry,
+    Links,
     Tally,
     changed,
     is_a_name,
 )
 from hutch._errors import SandboxExecutionError
 
+if TYPE_CHECKING:
+    from hutch._carry.archives import Packer
+
 PART = 4 << 20  # bytes of content in one message, at most
 _AT_ONCE = 1000  # files in one message, at most
+_PAGE = 4096  # of a file system
 _FIVE = Struct("=5q")
 
 Ask = Callable[..., Any]
-Step = Callable[[int], object]  # is told of bytes that were moved
+Step = Callable[[int], object]  # gets each number of bytes moved
 
 
 def not_said() -> SandboxExecutionError:
     return SandboxExecutionError(
-        "the session's process did not answer what it was asked",
-        hint="its code may have replaced what answers; reset() makes a fresh one",
+        "the session's process gave an invalid reply",
+        hint="its code may have replaced what replies; reset() starts a fresh interpreter",
     )
 
 
@@ -59,28 +64,28 @@ class Sender:
         self._step = step
         self._room = bytearray(part)
         self._used = 0
-        self._told: list[tuple[Any, ...]] = []
+        self._listed: list[tuple[Any, ...]] = []
 
     def send(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if len(self._told) >= _AT_ONCE:
+            if len(self._listed) >= _AT_ONCE:
                 self._flush()
             if entry.open is not None:
                 self._add_file(entry)
             elif entry.target:
-                self._told.append((entry.path, entry.kind, entry.target))
+                self._listed.append((entry.path, entry.kind, entry.target))
             else:
-                self._told.append((entry.path, entry.kind))
+                self._listed.append((entry.path, entry.kind))
         self._flush()
 
     def _flush(self) -> None:
-        if self._told:
+        if self._listed:
             # Of bytes: CPython 3.11 ends where its collector finds a slice of a memoryview that is
             # exported in a circle, as that of a traceback.
             with memoryview(self._room) as view:
                 content = PickleBuffer(bytes(view[: self._used]))
-            self._ask("put", marshal.dumps(self._told), content)
-            self._told.clear()
+            self._ask("put", marshal.dumps(self._listed), content)
+            self._listed.clear()
             self._used = 0
 
     def _add_file(self, entry: Entry) -> None:
@@ -111,10 +116,10 @@ class Sender:
                 self._tell(beside, start, length, size, entry.executable)
                 size = None
                 offset = start + length
-                if self._used == len(self._room) or len(self._told) >= _AT_ONCE:
+                if self._used == len(self._room) or len(self._listed) >= _AT_ONCE:
                     self._flush()
             content.check()
-            self._told.append((beside, "rename", entry.path))
+            self._listed.append((beside, "rename", entry.path))
             self._flush()
         except BaseException:
             with suppress(Exception):
@@ -128,7 +133,7 @@ class Sender:
         self._used = end
 
     def _tell(self, path: str, start: int, length: int, size: int | None, executable: bool) -> None:
-        self._told.append((path, "file", start, length, size, executable))
+        self._listed.append((path, "file", start, length, size, executable))
         self._step(length)
 
 
@@ -193,48 +198,72 @@ class Piece(NamedTuple):
     size: int  # of the whole file
 
 
-def pieces(ask: Ask, path: str, files: Sequence[tuple[bytes, int]], part: int) -> Iterator[Piece]:
+class Reader:
     """The content of files below `path`, each with its size as far as it is known, one after
-    another. What lies between two pieces of a file is zeros.
+    another: what is to be asked, until `is_over`, and what is taken from the reply.
     """
-    at = offset = 0
-    before: tuple[int, ...] = ()  # size, time and inode of a file of which there was a piece
-    while at < len(files):
-        wanted = marshal.dumps((offset, _batch(files, at, offset, part)))
-        try:
-            reply = ask("get", path, wanted, part)
-        except OSError as error:
-            if error.errno == errno.EBUSY:
-                raise changed(error.filename) from None
-            raise
+
+    def __init__(self, path: str, files: Sequence[tuple[bytes, int]], part: int) -> None:
+        self._path = path
+        self._files = files
+        self._part = part
+        self._at = self._offset = 0
+        self._before: tuple[int, ...] = ()  # size, time and inode of a file of which there was one
+
+    @property
+    def is_over(self) -> bool:
+        return self._at >= len(self._files)
+
+    def question(self) -> tuple[Any, ...]:
+        batch = _batch(self._files, self._at, self._offset, self._part)
+        return "get", self._path, marshal.dumps((self._offset, batch)), self._part
+
+    def take(self, reply: Any) -> Iterator[Piece]:
+        """What lies between two pieces of a file is zeros."""
         if type(reply) is not tuple or len(reply) != 2:
             raise not_said()
         if [type(part) for part in reply] != [bytes, bytearray]:
             raise not_said()
-        told, content = _numbers(reply[0]), reply[1]
-        if not told:
+        described, content = _numbers(reply[0]), reply[1]
+        if not described:
             raise not_said()
         view = memoryview(content)
-        for i, one in enumerate(told):
+        for i, one in enumerate(described):
             start, length, size = one[:3]
             end = start + length
-            if not (offset <= start <= end <= size and 0 <= length <= len(view)) or at == len(
-                files
+            if self.is_over or not (
+                self._offset <= start <= end <= size and 0 <= length <= len(view)
             ):
                 raise not_said()
-            is_last = i == len(told) - 1
-            if end < size and not (is_last and len(content) == part):
+            is_last = i == len(described) - 1
+            if end < size and not (is_last and len(content) == self._part):
                 raise not_said()
-            if before and one[2:] != before:
-                raise changed(os.path.join(path, os.fsdecode(files[at][0])))
-            yield Piece(at, start, view[:length], size)
+            if self._before and one[2:] != self._before:
+                raise changed(os.path.join(self._path, os.fsdecode(self._files[self._at][0])))
+            yield Piece(self._at, start, view[:length], size)
             view = view[length:]
             if end == size:
-                at, offset, before = at + 1, 0, ()
+                self._at, self._offset, self._before = self._at + 1, 0, ()
             else:
-                offset, before = end, one[2:]
+                self._offset, self._before = end, one[2:]
         if view:
             raise not_said()
+
+
+def failed(error: OSError) -> OSError:
+    """Of the answer to what a Reader asks."""
+    return changed(error.filename) if error.errno == errno.EBUSY else error
+
+
+def pieces(ask: Ask, path: str, files: Sequence[tuple[bytes, int]], part: int) -> Iterator[Piece]:
+    """All that a Reader takes."""
+    reader = Reader(path, files, part)
+    while not reader.is_over:
+        try:
+            reply = ask(*reader.question())
+        except OSError as error:
+            raise failed(error) from None
+        yield from reader.take(reply)
 
 
 def _batch(files: Sequence[tuple[bytes, int]], at: int, offset: int, part: int) -> list[bytes]:
@@ -251,24 +280,22 @@ def _batch(files: Sequence[tuple[bytes, int]], at: int, offset: int, part: int) 
 
 def content_of(ask: Ask, path: str, part: int, most: int) -> bytes:
     """Of one file. Raises OSError if it has more than `most` bytes."""
-    return b"".join(content for _, content in contents_of(ask, path, [(b"", 0)], part, most))
+    return joined(pieces(ask, path, [(b"", 0)], part), path, most)
 
 
-def contents_of(
-    ask: Ask, path: str, files: Sequence[tuple[bytes, int]], part: int, most: int
-) -> Iterator[tuple[int, bytes]]:
-    """The whole content of each: which one, and its bytes."""
+def joined(content: Iterable[Piece], path: str, most: int) -> bytes:
+    """The pieces of one file."""
+    return b"".join(whole for _, whole in contents_of(content, path, most))
+
+
+def contents_of(content: Iterable[Piece], path: str, most: int) -> Iterator[tuple[int, bytes]]:
+    """The whole content of each file: which one, and its bytes."""
     gathered: list[bytes | memoryview] = []
     end = total = 0
-    for piece in pieces(ask, path, files, part):
+    for piece in content:
         if not end and not gathered:
             total += piece.size
-            if total > most:
-                text = (
-                    f"that is more than result_mb ({most / (1 << 20):g} MiB): download() it, or "
-                    "give the session a larger result_mb"
-                )
-                raise OSError(errno.EFBIG, text, path)
+            require_room(total, path, most)
         if piece.start > end:
             gathered.append(bytes(piece.start - end))
         gathered.append(piece.content)
@@ -278,32 +305,116 @@ def contents_of(
             gathered, end = [], 0
 
 
+def travelling(found: Iterable[Found]) -> Iterator[tuple[Found, str]]:
+    """What of a tree an archive takes, and why not the others: each with "", or the reason."""
+    links = Links()
+    for entry in found:
+        name, target = os.fsdecode(entry.name), os.fsdecode(entry.target)
+        if links.is_crossed(name):
+            raise not_said()
+        if entry.kind == "link" and not links.add(name, target):
+            yield entry, "a link that may lead out of the directory"
+        elif entry.kind == "other":
+            yield entry, "neither a file, a directory nor a link"
+        else:
+            yield entry, ""
+
+
+def pack(
+    ask: Ask,
+    path: str,
+    found: Sequence[Found],
+    part: int,
+    packer: Packer,
+    require_room: Callable[[int], None],
+    step: Step,
+) -> None:
+    """What travels of a tree, into an archive. `require_room(total)` raises where the files are too
+    large.
+    """
+    for entry in found:
+        if entry.kind != "file":
+            target = os.fsdecode(entry.target)
+            packer.add(os.fsdecode(entry.name), entry.kind, entry.mtime_ns, b"", False, target)
+    files = [entry for entry in found if entry.kind == "file"]
+    total = 0
+    content = pieces(ask, path, [(entry.name, entry.size) for entry in files], part)
+    for number, of_file in groupby(content, lambda piece: piece.file):
+        entry, end = files[number], -1
+        for piece in of_file:
+            if end < 0:
+                total, end = total + piece.size, 0
+                require_room(total)
+                name = os.fsdecode(entry.name)
+                packer.begin_file(name, entry.mtime_ns, piece.size, entry.executable)
+            for at in range(end, piece.start, PART):
+                packer.write(bytes(min(PART, piece.start - at)))
+            packer.write(piece.content)
+            end = piece.start + len(piece.content)
+            step(len(piece.content))
+        packer.end_file()
+
+
+class Received:
+    """What is taken of the host's disk: `most_mb` at most, in whole pages. Raises OSError."""
+
+    def __init__(self, path: str, most_mb: float) -> None:
+        self._path = path
+        self._most_mb = most_mb
+        self._room = int(most_mb * (1 << 20))
+        self._tally = Tally(path)
+
+    def add(self, piece: Piece, is_first: bool) -> None:
+        if is_first:
+            self._tally.add_bytes(piece.size)
+        self._room -= -len(piece.content) // _PAGE * -_PAGE
+        if self._room < 0:
+            raise OSError(
+                errno.EFBIG,
+                f"it has more than {self._most_mb:g} MiB, without holes: give download() a larger "
+                "limit_mb",
+                self._path,
+            )
+
+
+def require_room(size: int, path: str, most: int) -> None:
+    if size > most:
+        text = (
+            f"that is more than result_mb ({most / (1 << 20):g} MiB): download() it, or "
+            "give the session a larger result_mb"
+        )
+        raise OSError(errno.EFBIG, text, path)
+
+
 def download_file(
-    ask: Ask, path: str, target: str, executable: bool, part: int, step: Step
+    ask: Ask, path: str, target: str, executable: bool, part: int, received: Received, step: Step
 ) -> None:
     """To a file of the host, which is replaced once the new one is whole."""
-    tally = Tally(path)
     with beneath.new_file(target, executable) as file:
-        _write(file, pieces(ask, path, [(b"", 0)], part), tally, step)
+        _write(file, pieces(ask, path, [(b"", 0)], part), received, step)
 
 
-def _write(file: int, content: Iterable[Piece], tally: Tally, step: Step) -> None:
+def _write(file: int, content: Iterable[Piece], received: Received, step: Step) -> None:
     size = -1
     for piece in content:
-        if size < 0:
-            size = piece.size
-            tally.add_bytes(size)
+        received.add(piece, size < 0)
+        size = piece.size
         beneath.write_at(file, piece.start, piece.content)
         step(len(piece.content))
     os.ftruncate(file, max(size, 0))
 
 
 def download_tree(
-    ask: Ask, path: str, target: str, found: Sequence[Found], part: int, step: Step
+    ask: Ask,
+    path: str,
+    target: str,
+    found: Sequence[Found],
+    part: int,
+    received: Received,
+    step: Step,
 ) -> None:
     """To a new or empty directory of the host."""
     files = [entry for entry in found if entry.kind == "file"]
-    tally = Tally(path)
     with beneath.new_tree(target) as tree:
         for entry in found:
             if entry.kind == "directory":
@@ -313,6 +424,6 @@ def download_tree(
             entry = files[number]
             file = tree.add_file(entry.name, entry.executable)
             try:
-                _write(file, of_file, tally, step)
+                _write(file, of_file, received, step)
             finally:
                 os.close(file)

@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from hutch import _core
@@ -171,14 +172,15 @@ def remove_environment(digest: str) -> bool:
 
 def doctor(prove: bool = True) -> dict[str, Any]:
     """Each prerequisite as {"name", "ok", "required", "detail", "fix"}, and "ok" for all that are
-    required. `prove`: also really runs a cell and lets a memory limit bite, if the rest is well.
+    required. `prove`: also runs a call, and one into its memory limit, if the rest is well.
     """
     try:
         report: dict[str, Any] = json.loads(launcher.capture("--doctor"))
     except _core.Error as error:
         raise from_core(error) from None
     checks = [dict(check) for check in report.get("checks", [])]
-    ok = bool(report.get("ok", False))
+    checks.append(_null_device("/dev/null"))
+    ok = bool(report.get("ok", False)) and checks[-1]["ok"]
     if prove and ok:
         for prove_it in (_prove_cell, _prove_memory_limit, _enforcement):
             check = prove_it()
@@ -204,6 +206,25 @@ def devour():
     while True:
         hoard.append(bytearray(8 << 20))
 """
+
+
+def _null_device(path: str) -> dict[str, Any]:
+    """Podman's conmon writes to it, as the user whose Podman it is."""
+    import stat
+
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        mode, detail = 0, f"{path}: {error.strerror}"
+    else:
+        detail = f"{path} has the rights {stat.filemode(mode)}: not everybody can write to it"
+    ok = stat.S_ISCHR(mode) and mode & 0o666 == 0o666
+    if ok:
+        return _proof(path, True, "everybody can write to it")
+    if mode and not stat.S_ISCHR(mode):
+        detail = f"{path} is not a device: Podman starts nothing"
+        return _proof(path, False, detail, f"rm {path}; mknod -m 666 {path} c 1 3   (as root)")
+    return _proof(path, False, detail, f"chmod 666 {path}   (as root)")
 
 
 def _prove_cell() -> dict[str, Any]:

@@ -6,6 +6,7 @@ A cell's text and the repr of its values may be anything and of any size. Pure; 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+_MOST_ITEMS = 10_000  # of an array that its repr spells out
 _JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is asked to
 
 
@@ -122,9 +124,51 @@ def _repr_of(value: Any) -> str:
     return shortened(brief_repr(value) if text is None else text, MOST_TEXT)
 
 
+def shown(value: Any, most: int) -> str:
+    """The repr, cut to `most` characters; of a value that has more in it, how it begins."""
+    if type(value) in (str, bytes, bytearray):
+        return repr(value[:most])[:most]
+    text = own_repr(value) if _has_at_most(value, most) else None
+    return (brief_repr(value) if text is None else text)[:most]
+
+
+def _has_at_most(value: Any, most: int) -> bool:
+    """Whether its texts and numbers, as far as built-in containers hold them, have no more
+    characters.
+    """
+    waiting = [value]
+    while waiting and most >= 0:
+        one = waiting.pop()
+        kind = type(one)
+        if kind is int:
+            most -= one.bit_length() // 4
+        elif kind in (str, bytes, bytearray) or kind in _BRACKETS:
+            most -= len(one)
+        most -= 1
+        if most >= 0 and kind in _BRACKETS:
+            waiting.extend(one)
+            waiting.extend(one.values() if kind is dict else ())
+    return most >= 0
+
+
+def _is_spelled_out(value: Any) -> bool:
+    """Of an array, whose repr leaves out what is in the middle of an axis, but no axis: one of many
+    short axes is spelled out, which takes seconds for each of its megabytes.
+    """
+    shape = getattr(value, "shape", None)
+    if not isinstance(shape, tuple) or not all(isinstance(length, int) for length in shape):
+        return False
+    items: int = math.prod(min(length, 6) for length in shape)
+    return items > _MOST_ITEMS
+
+
 def own_repr(value: Any) -> str | None:
-    """None: it fails, as of an int of too many digits, or of a time far from all calendars."""
+    """None: it fails, as of an int of too many digits, or of a time far from all calendars; or it
+    takes long, as of an array of many axes.
+    """
     try:
+        if _is_spelled_out(value):
+            return None
         return repr(value)
     except BaseException as error:
         from hutch._results.fields import is_panic

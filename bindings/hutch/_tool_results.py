@@ -8,7 +8,7 @@ import enum
 import typing
 from typing import Any, Literal
 
-from hutch._tools import ArgumentError, bare, is_model, is_union, type_name
+from hutch._tool_types import ArgumentError, bare, is_model, is_union, type_name
 
 _PLAIN = (str, int, bool, bytes, type(None))
 _LISTS = (list, tuple, set, frozenset)

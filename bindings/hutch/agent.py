@@ -15,17 +15,21 @@ def start() -> None:
 
 
 def stop(drain_sec: float = 0.0) -> None:
-    """Removes the agent and all its containers. Succeeds where there are none.
+    """Removes the agent and all its containers. Succeeds where there are none. Named sessions (of
+    any process) are saved first, and end.
 
     `drain_sec`: how long calls that run (of any process) may take to finish.
     """
+    from hutch._session_named import end_before_agent
+
     drain_ms = int(1000 * _number("drain_sec", drain_sec, 0, 86400, zero=True))
     client = connection.existing() if drain_ms else None
     if client is not None:
         try:
             client.stop_agent(drain_ms)
         except _core.Error:
-            pass  # it does not answer: its containers are removed below
+            pass  # it has ended, or does not answer: its containers are removed below
+    end_before_agent()
     connection.close()
     try:
         launcher.run("--stop")

@@ -56,9 +56,19 @@ COREUTILS = """
 # What programs that were written for any Linux call. Some are scripts for sh.
 TOOLS = """
     awk bash bunzip2 bzip2 cmp diff diff3 egrep fgrep find free getconf getopt grep gunzip gzip
-    flock hostname iconv kill ldd less more patch pgrep pkill ps rev sdiff sed setsid tar top uptime
-    watch which xargs xz unxz xzcat zcat zgrep column hexdump
+    flock git git-receive-pack git-upload-archive git-upload-pack hostname iconv jq kill ldd less
+    more patch pgrep pkill ps rev sdiff sed setsid tar top uptime watch which xargs xz unxz xzcat
+    zcat zgrep column hexdump
 """.split()
+
+# What git runs of its own besides itself: scripts that need no Perl, and what those run. What
+# speaks to networks is left out.
+GIT_SCRIPTS = """
+    git-bisect git-filter-branch git-merge-octopus git-merge-one-file git-merge-resolve
+    git-quiltimport git-request-pull git-sh-i18n git-sh-i18n--envsubst git-sh-setup git-submodule
+""".split()
+GIT_PLACES = ("/usr/lib/git-core", "/usr/libexec/git-core")
+GIT_TEMPLATES = ("description", "info/exclude")  # of /usr/share/git-core/templates
 
 # For the wheels that link them (PEP 600 lists what a manylinux wheel may take from the system), and
 # for the dependency installer.
@@ -317,6 +327,15 @@ def add_programs(image: Image) -> dict[str, str]:
     return libraries
 
 
+def add_git(image: Image) -> None:
+    """What the program git takes from elsewhere, where the host has it."""
+    places = [f"{place}/{name}" for place in GIT_PLACES for name in GIT_SCRIPTS]
+    places += [f"/usr/share/git-core/templates/{name}" for name in GIT_TEMPLATES]
+    for path in places:
+        if os.path.isfile(path):
+            image.copy(path)
+
+
 def add_interpreter(image: Image, python: Interpreter) -> None:
     binary = f"{HOME}/bin/{VERSION}"
     image.file(binary, python.anonymous(read(python.executable)), 0o755)
@@ -392,6 +411,7 @@ def main() -> int:
         python = Interpreter()
         add_skeleton(image)
         libraries = add_programs(image)
+        add_git(image)
         add_interpreter(image, python)
         add_libraries(image, python, libraries)
         image.close()

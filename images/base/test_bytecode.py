@@ -39,7 +39,11 @@ def test_a_file_that_does_not_compile_is_left_out(tmp_path: Path) -> None:
     source.mkdir()
     (source / "bad.py").write_text("def\n")
     (source / "good.py").write_text("x = 1\n")
+    (source / "package").mkdir()
+    (source / "package" / "inner.py").write_text("x = 1\n")
     (source / "data.txt").write_text("no source")
     compile_into(tmp_path / "out", source)
     made = sorted(path.name.split(".")[0] for path in (tmp_path / "out").rglob("*.pyc"))
-    assert made == ["good"]
+    assert made == ["good", "inner"]
+    cache = importlib.util.cache_from_source("/worker/package/inner.py")
+    assert Path(f"{tmp_path}/out{cache}").exists()

@@ -72,6 +72,30 @@ def test_programs_of_any_linux_are_in_it_and_run(
     assert (done.stdout, done.stderr) == ("one,2,", "")
 
 
+def test_git_and_jq_are_in_it_where_the_host_has_them(
+    image: pathlib.Path, tmp_path: pathlib.Path, members: dict[str, tarfile.TarInfo]
+) -> None:
+    for name in ("git", "jq"):
+        assert (f"usr/bin/{name}" in members) == os.path.exists(f"/usr/bin/{name}"), name
+    if os.geteuid() != 0:
+        pytest.skip("only root can run programs in the unpacked image")
+    if not {"usr/bin/git", "usr/bin/jq"} <= members.keys():
+        pytest.skip("this host has no git, or no jq")
+    root = unpacked(image, tmp_path)
+    os.mknod(root / "dev/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    os.mknod(root / "dev/urandom", 0o666 | stat.S_IFCHR, os.makedev(1, 9))
+    script = (
+        "export HOME=/tmp; cd /tmp && git init -q a && cd a && echo x >f && git add f"
+        " && git -c user.name=n -c user.email=e commit -qm first"
+        " && git clone -q . ../b && cat ../b/f && git log --format=%s && git submodule status"
+        """ && echo '{"a": [1, 2]}' | jq -c .a"""
+    )
+    done = subprocess.run(
+        ["chroot", str(root), "/usr/bin/bash", "-c", script], capture_output=True, text=True
+    )
+    assert (done.stdout, done.stderr) == ("x\nfirst\n[1,2]\n", "")
+
+
 def test_find_library_finds_what_is_in_it(image: pathlib.Path, tmp_path: pathlib.Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can run programs in the unpacked image")

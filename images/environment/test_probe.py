@@ -100,7 +100,7 @@ def test_module_that_hangs_is_cut_off(probe: Callable[..., dict[str, Any]]) -> N
     assert second["ok"]
 
 
-def test_module_that_starts_a_thread_is_told_apart(probe: Callable[..., dict[str, Any]]) -> None:
+def test_module_that_starts_a_thread_is_distinguished(probe: Callable[..., dict[str, Any]]) -> None:
     first, second = probe("threads", "good")["modules"]
     assert first["ok"] and first["threads"] == 1
     assert second["ok"] and second["threads"] == 0

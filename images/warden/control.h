@@ -21,13 +21,15 @@
 //                                kernel attaches the sender's pid.
 // kCellReady   user process -> warden   id = cell. After it the process has no way to the warden.
 // kCellStatus  cell's PID 1 -> warden   id = cell, a = raw wait status of the user process. Of a kept cell: every
-//                                other process of the cell is gone, too, and kCellReady of another user process follows
+//                                other process of the cell is gone, too; after kNextUser kCellReady of another user
+//                                process follows
 // kKeepCell    warden -> slot    id = cell: it is kept (cell_init.h)
+// kNextUser    warden -> slot, slot -> cell's PID 1   as in cell_frame.h
 // kCellKept    slot -> warden    id = cell: from now on
 // kFailed      slot, user process, zygote -> warden   as in cell_frame.h
 // clang-format on
 //
-// A single-cell worker (HUTCH_BARE=1 in its configuration) makes no cells, because its
+// A single-cell worker (HUTCH_SINGLE_CELL=1 in its configuration) makes no cells, because its
 // kernel allows it no namespaces. The zygote itself is the slot, and then the user process of the
 // one call that the container is for: it sends kSlotReady, and kCellReady once its limits and
 // filter are in place. There is no kCellMade; the warden sees by itself how the process ends.

@@ -49,7 +49,7 @@ int main() {
   settings.socket = getenv("HUTCH_SOCKET");
   settings.token = getenv("HUTCH_TOKEN");
   settings.python = Text("HUTCH_PYTHON", "/opt/python/bin/python3");
-  settings.zygote = Text("HUTCH_ZYGOTE", "/opt/hutch/worker/zygote.py");
+  settings.zygote = "/opt/hutch/worker/zygote.py";
   settings.any_environment = getenv("HUTCH_ANY_ENVIRONMENT") != nullptr;
   if (settings.socket == nullptr || settings.token == nullptr) {
     fputs(

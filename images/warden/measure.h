@@ -92,6 +92,12 @@ struct HostMemory {
   uint64_t shmem_kb = 0;  // of all tmpfs and shared memory, whether anybody maps it or not
 };
 HostMemory MeasureHost(int proc);
+uint64_t SharedKb();  // HostMemory::shmem_kb alone, in a microsecond
+// What reads these.
+struct HostReads {
+  HostMemory (*all)(int proc) = MeasureHost;
+  uint64_t (*shared_kb)() = SharedKb;
+};
 
 // How much of a processor a thread that can run has now, 1 at the most, and how many there are.
 double ProcessorShare(int proc);

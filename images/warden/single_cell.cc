@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// The part of the warden for a worker that can make no cells: its one cell is the zygote, with the
-// whole container to itself.
+// The part of the warden for a worker that can make no cells (control.h): its one cell is the
+// zygote, with the whole container to itself.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "images/warden/control.h"
-#include "images/warden/warden.h"
+#include "images/warden/slots.h"
 
 namespace hutch {
 namespace {
@@ -25,49 +24,46 @@ int OpenScratch(const char* path) {
 }  // namespace
 
 // The zygote has become the user process, and runs nothing of the call yet.
-void Warden::TakeSingleCell(Cell* cell) {
-  zygote_stderr_.Close();  // in the call's container nothing keeps its code from the pipe
+void Slots::TakeSingleCell(Cell* cell) {
+  zygote_.BecomeCell();
   cell->state = CellState::kMade;
-  cell->init = zygote_;
+  cell->init = zygote_.pid();
   cell->proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   cell->scratch = OpenScratch("/work");
-  more_scratch_[0] = OpenScratch("/tmp");
-  more_scratch_[1] = OpenScratch("/dev/shm");
-  const Usage usage = MeasureShares(cell->proc, 1);
-  cell->base_kb =
-      gvisor_ ? KernelsMemoryKb(cell->proc) : usage.memory_kb + usage.shared_kb + usage.scratch_kb;
-  cell->base_cpu_us = MeasureProcesses(cell->proc, 1, Counting::kResident).cpu_us;
-  if (!gvisor_) parked_most_kb_ = MostOf(*cell, Scratch(*cell), 0);
+  cell->more_scratch[0] = OpenScratch("/tmp");
+  cell->more_scratch[1] = OpenScratch("/dev/shm");
+  watch_.MeasureBase(cell);
 }
 
 // Stopped is ended too: nobody would ever continue it, and its caller would wait in vain.
-void Warden::CheckForStop() {
+void Slots::CheckSingleStop() {
   siginfo_t info{};
-  if (zygote_ <= 0 || waitid(P_PID, static_cast<id_t>(zygote_), &info, WSTOPPED | WNOHANG) != 0 ||
-      info.si_pid != zygote_ || info.si_code != CLD_STOPPED) {
+  const pid_t pid = zygote_.pid();
+  if (pid <= 0 || waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG) != 0 ||
+      info.si_pid != pid || info.si_code != CLD_STOPPED) {
     return;
   }
   for (Slot& slot : slots_) {
-    Cell& cell = slot.cell;
-    if (cell.state != CellState::kReady || cell.ended || cell.end != kEndedItself) continue;
-    cell.ended = true;
-    cell.status = W_STOPCODE(info.si_status);
+    Ending& ending = slot.cell.ending;
+    if (!slot.cell.runs() || ending.ended) continue;
+    ending.ended = true;
+    ending.status = W_STOPCODE(info.si_status);
     kill(-1, SIGKILL);
   }
 }
 
 // False: it was no cell yet.
-bool Warden::OnSingleCellDeath(int status, const rusage& usage) {
-  for (int i = 0; i < kMaxSlots; ++i) {
-    Cell& cell = slots_[i].cell;
-    if (cell.state == CellState::kNone) continue;
-    if (!cell.ended && cell.end == kEndedItself) {
-      cell.ended = true;
-      cell.status = status;
+bool Slots::OnSingleCellDeath(int status, const rusage& usage) {
+  for (Slot& slot : slots_) {
+    if (slot.cell.state == CellState::kNone) continue;
+    Ending& ending = slot.cell.ending;
+    if (!ending.ended && ending.end == kEndedItself) {
+      ending.ended = true;
+      ending.status = status;
     }
     kill(-1, SIGKILL);  // what it left behind
-    zygote_ = 0;
-    OnCellDeath(i, usage);
+    zygote_.Forget();
+    OnCellDeath(&slot, usage);
     return true;
   }
   return false;

@@ -10,7 +10,7 @@
 // processes that no sample saw, are estimated, once faults prove that processes go without being
 // waited for: a process that runs at the time of a sample stands for all that ran since the sample
 // before. So is what a process used whose time the kernel has not shown yet, which it counts in
-// units of 10 ms. The times of samples cannot be predicted (Warden::SetTick), so the estimate is
+// units of 10 ms. The times of samples cannot be predicted (Ticker::Set), so the estimate is
 // right on average.
 //
 // Thread contract: one thread.

@@ -28,6 +28,7 @@
 #include <initializer_list>
 
 #include "images/warden/control.h"
+#include "images/worker/beside.h"
 #include "images/worker/cell_init.h"
 #include "images/worker/footprint.h"
 #include "images/worker/frames.h"
@@ -37,6 +38,7 @@
 #include "images/worker/serving.h"
 #include "images/worker/single_cell.h"
 #include "images/worker/slot.h"
+#include "images/worker/spawn.h"
 
 namespace hutch {
 namespace {
@@ -123,7 +125,7 @@ PyObject* Serve(PyObject*, PyObject* args) {
                         &hooks.parent, &PyTuple_Type, &hooks.child, &PyTuple_Type, &hooks.reseed)) {
     return nullptr;
   }
-  if (__builtin_setjmp(restart_frame) != 0) ServeAgain();
+  if (_setjmp(restart_frame) != 0) ServeAgain();
   for (;;) {
     Received received;
     const Frame* frame = Receive(kControlFd, &received);
@@ -133,6 +135,11 @@ PyObject* Serve(PyObject*, PyObject* args) {
       KeepCell();
       kept.kind = kCellKept;
       if (send(kControlFd, &kept, sizeof kept, MSG_NOSIGNAL) < 0) _exit(70);
+      continue;
+    }
+    if (frame->header.kind == FrameKind::kNextUser && received.count == 1) {
+      if (!PassNextUser(frame->header, received.descriptors[0])) _exit(70);
+      CloseAll(&received);
       continue;
     }
     if (frame->header.kind != FrameKind::kMakeCell || received.count != (has_network() ? 4 : 3))
@@ -319,6 +326,9 @@ constexpr struct {
     {"SAY", static_cast<long>(FrameKind::kSay)},
     {"ASK", static_cast<long>(FrameKind::kAsk)},
     {"ANSWER", static_cast<long>(FrameKind::kAnswer)},
+    {"COMMAND_BEGUN", static_cast<long>(FrameKind::kCommandBegun)},
+    {"COMMAND_ENDED", static_cast<long>(FrameKind::kCommandEnded)},
+    {"COMMAND_DONE", static_cast<long>(FrameKind::kCommandDone)},
     {"MAKE_SLOT", static_cast<long>(FrameKind::kMakeSlot)},
     {"ZYGOTE_READY", static_cast<long>(FrameKind::kZygoteReady)},
     {"SLOT_READY", static_cast<long>(FrameKind::kSlotReady)},
@@ -351,7 +361,9 @@ PyMODINIT_FUNC PyInit__hutch_cell() {
   PyObject* module = PyModule_Create(&hutch::module);
   if (module != nullptr && (PyModule_AddFunctions(module, hutch::frame_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::lent_methods) != 0 ||
-                            PyModule_AddFunctions(module, hutch::serving_methods) != 0)) {
+                            PyModule_AddFunctions(module, hutch::serving_methods) != 0 ||
+                            PyModule_AddFunctions(module, hutch::spawn_methods) != 0 ||
+                            PyModule_AddFunctions(module, hutch::beside_methods) != 0)) {
     return nullptr;
   }
   for (const auto& [name, value] : hutch::kConstants) {

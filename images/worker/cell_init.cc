@@ -13,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,11 +34,12 @@ struct Birth {
   const CellPlan* plan;
   uint64_t id;
   int done;  // pipe: PID 1 writes one byte when the user process exists; its end is PID 1's death
-  int descriptors[3];  // of the cell's call
-  volatile bool kept;  // the slot writes it, PID 1 reads it
+  int descriptors[3];      // of the cell's call
+  int next[2] = {-1, -1};  // of kNextUser: the slot's end, and that of its cells' PID 1s; made once
+  volatile bool kept;      // the slot writes it, PID 1 reads it
   const char* failed_step;
   int failed_errno;
-  void* frame[5];  // of __builtin_setjmp
+  jmp_buf frame;  // of MakeCell() in the slot
 };
 Birth birth;
 alignas(64) char init_stack[32 * 1024];
@@ -120,11 +120,8 @@ long MountProc(const CellPlan& plan) {
   return root;
 }
 
-void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
-  FrameHeader header;
-  header.kind = kind;
-  header.id = birth.id;
-  header.a = a;
+// As sendmsg().
+long SendFrame(int fd, FrameHeader header, const int* descriptors, int count, int flags) {
   iovec part{&header, sizeof header};
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
   msghdr message{};
@@ -140,16 +137,24 @@ void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
     int* out = reinterpret_cast<int*>(CMSG_DATA(rights));
     for (int i = 0; i < count; ++i) out[i] = descriptors[i];
   }
-  Check("send to the warden", RawCall(SYS_sendmsg, kControlFd, Arg(&message), MSG_NOSIGNAL));
+  return RawCall(SYS_sendmsg, fd, Arg(&message), MSG_NOSIGNAL | flags);
 }
 
-// Closes all but the control socket and the descriptors of the call.
+void Tell(FrameKind kind, uint32_t a, const int* descriptors, int count) {
+  FrameHeader header;
+  header.kind = kind;
+  header.id = birth.id;
+  header.a = a;
+  Check("send to the warden", SendFrame(kControlFd, header, descriptors, count, 0));
+}
+
+// Closes all but the control socket, the descriptors of the call, and where kNextUser comes from.
 void CloseOthers() {
   long first = 0;
   for (;;) {
     long next = kLastFd;
-    for (const int kept :
-         {kControlFd, birth.descriptors[0], birth.descriptors[1], birth.descriptors[2]}) {
+    for (const int kept : {kControlFd, birth.descriptors[0], birth.descriptors[1],
+                           birth.descriptors[2], birth.next[1]}) {
       if (kept >= first && kept < next) next = kept;
     }
     if (next > first) RawCall(SYS_close_range, first, next == kLastFd ? next : next - 1, 0);
@@ -180,19 +185,39 @@ void EndOthers() {
   } while (pid != -ECHILD);
 }
 
-// What the client sent to a user process that is gone. Descriptors in it are closed by the kernel.
-void EmptyCallSocket() {
-  char byte;
-  while (RawCall(SYS_recvfrom, birth.descriptors[0], Arg(&byte), 1, MSG_DONTWAIT, 0, 0) > 0) {
-  }
-}
-
-// Tells the client to ask the agent. The agent alone is believed, so this may get lost.
+// Tells the client to ask the agent. The agent alone is believed, so this may get lost: as where
+// code left the socket full, or shut.
 void TellClient() {
   FrameHeader header;
   header.kind = FrameKind::kUserEnded;
   RawCall(SYS_sendto, birth.descriptors[0], Arg(&header), sizeof header,
           MSG_NOSIGNAL | MSG_DONTWAIT, 0, 0);
+}
+
+// Waits for the socket of the calls of the next user process. No earlier one has had it.
+int ReceiveCallSocket() {
+  for (;;) {
+    FrameHeader header;
+    iovec part{&header, sizeof header};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const long size = RawCall(SYS_recvmsg, birth.next[1], Arg(&message), MSG_CMSG_CLOEXEC);
+    if (size == -EINTR) continue;
+    if (size <= 0) Exit(1);
+    const cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    if (rights == nullptr || rights->cmsg_len != CMSG_LEN(sizeof(int))) continue;
+    const int received = *reinterpret_cast<const int*>(CMSG_DATA(rights));
+    // Above the places that the user process puts its own to.
+    const long socket = RawCall(SYS_fcntl, received, F_DUPFD_CLOEXEC, kControlFd + 1);
+    RawCall(SYS_close, received);
+    Check("call socket", socket);
+    if (header.id == birth.id) return static_cast<int>(socket);
+    RawCall(SYS_close, socket);  // an earlier cell's
+  }
 }
 
 int CellInit(void*) {
@@ -209,7 +234,7 @@ int CellInit(void*) {
   if (!WallIsDown("dumpable")) Check("PR_SET_DUMPABLE", RawCall(SYS_prctl, PR_SET_DUMPABLE, 0));
 
   long user = CloneUser();
-  if (user == 0) __builtin_longjmp(birth.frame, 1);
+  if (user == 0) _longjmp(birth.frame, 1);
   Check("clone of the user process", user);
   const char done = 1;
   RawCall(SYS_write, birth.done, Arg(&done), 1);
@@ -226,11 +251,12 @@ int CellInit(void*) {
       Exit(0);
     }
     EndOthers();
-    EmptyCallSocket();
     Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
     TellClient();
+    RawCall(SYS_close, birth.descriptors[0]);
+    birth.descriptors[0] = ReceiveCallSocket();
     user = CloneUser();
-    if (user == 0) __builtin_longjmp(restart_frame, 1);
+    if (user == 0) _longjmp(restart_frame, 1);
     Check("clone of the user process", user);
   }
 }
@@ -248,28 +274,13 @@ void RestoreThread() {
   }
 }
 
-// What an earlier user process may have set of the open files that it shared with this one.
+// What an earlier user process may have set of the open files that it shared with this one: of its
+// output.
 const char* ResetFlags(const int (&descriptors)[3]) {
-  for (const int fd : descriptors) {
+  for (const int fd : {descriptors[1], descriptors[2]}) {
     if (fcntl(fd, F_SETFL, 0) != 0 || fcntl(fd, F_SETOWN, 0) != 0 || fcntl(fd, F_SETSIG, 0) != 0)
       return "flags";
   }
-  const timeval no_time{};
-  const linger no_linger{};
-  const int none = 0;
-  const int no_offset = -1;
-  const struct {
-    int option;
-    const void* value;
-    socklen_t size;
-  } options[] = {
-      {SO_RCVTIMEO, &no_time, sizeof no_time},    {SO_SNDTIMEO, &no_time, sizeof no_time},
-      {SO_LINGER, &no_linger, sizeof no_linger},  {SO_PASSCRED, &none, sizeof none},
-      {SO_PASSSEC, &none, sizeof none},           {SO_TIMESTAMP, &none, sizeof none},
-      {SO_TIMESTAMPNS, &none, sizeof none},       {SO_BUSY_POLL, &none, sizeof none},
-      {SO_PEEK_OFF, &no_offset, sizeof no_offset}};
-  for (const auto& one : options)  // a kernel that lacks one has not had it set
-    setsockopt(descriptors[0], SOL_SOCKET, one.option, one.value, one.size);
   return nullptr;
 }
 
@@ -318,9 +329,13 @@ const char* RaiseWalls(const Limits& limits, const int (&descriptors)[3]) {
   return sigprocmask(SIG_SETMASK, &none, nullptr) == 0 ? nullptr : "sigprocmask";
 }
 
-void* restart_frame[5];
+jmp_buf restart_frame;
 
 void KeepCell() { birth.kept = true; }
+
+bool PassNextUser(const FrameHeader& header, int descriptor) {
+  return SendFrame(birth.next[0], header, &descriptor, 1, MSG_DONTWAIT) >= 0;
+}
 
 uint64_t BeginAgain() {
   RestoreThread();
@@ -342,6 +357,25 @@ bool LearnThread() {
   return thread.tid != nullptr;
 }
 
+bool PrepareToKeep(int least) {
+  int made[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, made) != 0) return false;
+  for (int i = 0; i < 2; ++i) {
+    birth.next[i] = fcntl(made[i], F_DUPFD_CLOEXEC, least);
+    if (birth.next[i] < 0) return false;
+  }
+  return close(made[0]) == 0 && close(made[1]) == 0;
+}
+
+bool CloseFrom(int first) {
+  for (const int kept : {birth.next[0], birth.next[1]}) {
+    if (kept < first) continue;  // a cell that is the container has none
+    if (kept > first && syscall(SYS_close_range, first, kept - 1, 0) != 0) return false;
+    first = kept + 1;
+  }
+  return syscall(SYS_close_range, first, kLastFd, 0) == 0;
+}
+
 // Not inlined: the user process returns from this frame, in a copy of it.
 __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
                                         const int (&descriptors)[3], const char** step) {
@@ -353,7 +387,7 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   birth.kept = false;
   for (int i = 0; i < 3; ++i) birth.descriptors[i] = descriptors[i];
   birth.failed_step = nullptr;
-  if (__builtin_setjmp(birth.frame) != 0) {
+  if (_setjmp(birth.frame) != 0) {
     RestoreThread();
     if (const char* failed = RaiseWalls(birth.plan->limits, descriptors)) FailCell(failed);
     return 0;

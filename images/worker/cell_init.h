@@ -16,7 +16,7 @@
 // processes of the cell, empties the call socket, and clones another user process from the slot's
 // memory, which is as it was at the cell's birth. That one jumps to the frame in which the slot
 // waits for its next order (Serve() in cell.cc), and raises its walls as the first one did. Whether
-// the cell is kept is in memory that PID 1 shares with the slot, which is told so.
+// the cell is kept is in memory that PID 1 shares with the slot, which is informed of it.
 //
 // With CLONE_PARENT the warden, not the slot, is the parent of PID 1: it kills and reaps it, and
 // gets its rusage.
@@ -30,9 +30,12 @@
 // PID 1 is gone.
 #pragma once
 
+#include <setjmp.h>
+
 #include <cstdint>
 
 #include "images/worker/walls.h"
+#include "wire/cell_frame.h"
 
 namespace hutch {
 
@@ -56,12 +59,20 @@ struct CellPlan {
 // REQUIRES: called in a slot (slot.h), all signals blocked.
 long MakeCell(const CellPlan& plan, uint64_t id, const int (&descriptors)[3], const char** step);
 
-// Where a user process of a kept cell begins that is not its first. To be set by
-// __builtin_setjmp() in a function of the slot that does not return; there, in the copy,
-// BeginAgain() does what MakeCell() does in the first one.
-extern void* restart_frame[5];
+// Where a user process of a kept cell begins that is not its first. To be set by _setjmp() in a
+// function of the slot that does not return; there, in the copy, BeginAgain() does what MakeCell()
+// does in the first one. (Not by __builtin_setjmp(), which clang does not have for aarch64.)
+extern jmp_buf restart_frame;
+// Makes the sockets for PassNextUser(), at descriptors from `least` on. Once in a slot, while it
+// has the network of the worker: in that of a cell they would count as its use. False: errno says
+// why.
+bool PrepareToKeep(int least);
+// Closes all descriptors from `first` on but those. False: errno says why.
+bool CloseFrom(int first);
 // The cell that the slot made is kept from now on.
 void KeepCell();
+// Hands the kept cell's PID 1 the frame kNextUser, for which it waits. False: it does not listen.
+bool PassNextUser(const FrameHeader& header, int descriptor);
 // In a user process that is not the first: raises its walls. Returns the cell's id.
 uint64_t BeginAgain();
 

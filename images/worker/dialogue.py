@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call says to its caller, and asks of it, while it runs: tools, display, input, yields.
+"""What a call says to its caller, and asks of it, while it runs: tools, input, what it shows and
+yields.
 
 A thread that asks waits for its answer with the lock held, so that threads take turns. Works in the
 process of the call only, and while a call runs: afterwards it raises RuntimeError.
@@ -73,9 +74,10 @@ class Dialogue:
     def begin(self, call_id: int, nested: Callable[[Any], list[Any]] | None = None) -> None:
         """`nested` runs what the caller wants run before it answers."""
         self.call_id, self.number, self.nested = call_id, 0, nested
-        with self.turn:
-            self.running.clear()
-            self.turn.notify_all()
+        if self.running:  # of a call that ended in the middle; nobody adds to it between calls
+            with self.turn:
+                self.running.clear()
+                self.turn.notify_all()
 
     def end(self) -> None:
         """Once nobody waits for an answer."""
@@ -223,10 +225,15 @@ class Pace:
         return self.count % SAID_AT_ONCE == 0
 
 
-def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Makes a function of each (name, documentation), in `hutch_tools`; them by name."""
+# Name, documentation, parameters and result, as bindings/hutch/_tool_stubs.py sends them.
+Described = tuple[str, str, Sequence[tuple[str, int, str, Any]], str]
+
+
+def add_tools(dialogue: Dialogue, tools: Sequence[Described], **more: Any) -> dict[str, Any]:
+    """Makes a function of each, in `hutch_tools`, unless that has another of its name; them by
+    name. `more`: what else that has.
+    """
     module = types.ModuleType(TOOLS, "The caller's tools.")
-    stubs = {}
 
     def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Calls the tool of that name."""
@@ -234,13 +241,11 @@ def add_tools(dialogue: Dialogue, tools: Sequence[tuple[str, str]]) -> dict[str,
 
     def search(text: str = "") -> list[str]:
         """The names of the tools whose name or documentation has this text."""
-        return [name for name, doc in tools if text.lower() in f"{name} {doc}".lower()]
+        return [one[0] for one in tools if text.lower() in f"{one[0]} {one[1]}".lower()]
 
     module.call, module.search = call, search  # type: ignore[attr-defined]
-    for name, documentation in tools:
-        stub = stub_of(call, name, documentation)
-        setattr(module, name, stub)
-        stubs[name] = stub
+    stubs = {one[0]: stub_of(call, *one) for one in tools}
+    module.__dict__.update({**stubs, **module.__dict__, **more, "__tools__": stubs})
     sys.modules[TOOLS] = module
     return stubs
 
@@ -271,153 +276,54 @@ def plain(value: Any, depth: int = 0) -> Any:
     return value
 
 
-def stub_of(call: Callable[..., Any], name: str, documentation: str) -> Any:
+class Shown:
+    """An annotation, or a default, that is there as text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def stub_of(
+    call: Callable[..., Any],
+    name: str,
+    documentation: str,
+    parameters: Sequence[tuple[str, int, str, Any]],
+    result: str,
+) -> Any:
+    from inspect import Parameter, Signature, _ParameterKind
+
     def stub(*args: Any, **kwargs: Any) -> Any:
         return call(name, *args, **kwargs)
 
+    made = [
+        Parameter(
+            one,
+            _ParameterKind(kind),
+            default=Parameter.empty if default is None else value_of(default),
+            annotation=annotation_of(annotation),
+        )
+        for one, kind, annotation, default in parameters
+    ]
     stub.__name__ = stub.__qualname__ = name
     stub.__module__ = TOOLS
     stub.__doc__ = documentation
+    signature = Signature(made, return_annotation=annotation_of(result))
+    stub.__signature__ = signature  # type: ignore[attr-defined]
     return stub
 
 
-# ---- what is shown
-
-REPRS = (
-    ("text/html", "_repr_html_"),
-    ("image/svg+xml", "_repr_svg_"),
-    ("image/png", "_repr_png_"),
-    ("image/jpeg", "_repr_jpeg_"),
-    ("text/markdown", "_repr_markdown_"),
-    ("text/latex", "_repr_latex_"),
-    ("application/json", "_repr_json_"),
-)
+def annotation_of(text: str) -> Any:
+    kind = getattr(builtins, text, None)
+    return kind if isinstance(kind, type) else Shown(text)
 
 
-def bundle_of(value: Any, plain: bool = True) -> dict[str, Any]:
-    """Its forms by type of media. What one of its methods raises leaves that form out."""
-    bundle: dict[str, Any] = {}
-    kind = type(value)
-    if callable(getattr(kind, "_repr_mimebundle_", None)):
-        try:
-            found = value._repr_mimebundle_()
-            found = found[0] if isinstance(found, tuple) else found
-            bundle.update((str(key), of_form(form)) for key, form in found.items())
-        except Exception:
-            pass
-    for media, name in REPRS:
-        if media in bundle or not callable(getattr(kind, name, None)):
-            continue
-        try:
-            form = getattr(value, name)()
-        except Exception:
-            continue
-        form = form[0] if isinstance(form, tuple) else form
-        if form is not None:
-            bundle[media] = of_form(form)
-    if kind.__name__ == "Figure" and kind.__module__ == "matplotlib.figure":
-        bundle.setdefault("image/png", png_of(value))
-    if plain and (bundle or plain is True):
-        try:
-            bundle.setdefault("text/plain", repr(value))
-        except Exception:
-            pass
-    return bundle
+def value_of(text: str) -> Any:
+    import ast
 
-
-def of_form(form: Any) -> Any:
-    return form if isinstance(form, (str, bytes, dict, list)) else str(form)
-
-
-def png_of(figure: Any) -> bytes:
-    import io
-
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", bbox_inches="tight")
-    return buffer.getvalue()
-
-
-def is_rich(value: Any) -> bool:
-    kind = type(value)
-    if kind.__module__ == "builtins":
-        return False
-    names = ("_repr_mimebundle_", *(name for _, name in REPRS))
-    return any(callable(getattr(kind, name, None)) for name in names) or (
-        kind.__module__ == "matplotlib.figure"
-    )
-
-
-IPYTHON = """
-class _Shown:
-    media = ""
-    def __init__(self, data=None, **_): self.data = data
-    def _repr_mimebundle_(self, **_): return {self.media: self.data}
-    def __repr__(self): return f"<{type(self).__name__}>"
-class HTML(_Shown): media = "text/html"
-class Markdown(_Shown): media = "text/markdown"
-class Latex(_Shown): media = "text/latex"
-class SVG(_Shown): media = "image/svg+xml"
-class JSON(_Shown): media = "application/json"
-class Image(_Shown):
-    media = "image/png"
-    def __init__(self, data=None, filename=None, **_):
-        if data is None: data = open(filename, "rb").read()
-        self.data = data
-        if data[:2] == b"\\xff\\xd8": self.media = "image/jpeg"
-def clear_output(wait=False): pass
-"""
-
-
-def add_ipython() -> None:
-    """`IPython.display`, where IPython is not installed."""
-    import importlib.util
-
-    if "IPython" in sys.modules or importlib.util.find_spec("IPython") is not None:
-        return
-    top, module = types.ModuleType("IPython"), types.ModuleType("IPython.display")
-    exec(IPYTHON, module.__dict__)
-    module.display = builtins.display  # type: ignore[attr-defined]
-    top.display = module  # type: ignore[attr-defined]
-    sys.modules["IPython"], sys.modules["IPython.display"] = top, module
-
-
-def add_display(dialogue: Dialogue) -> None:
-    """`display` and `input`, and pictures of matplotlib where that is loaded."""
-
-    def display(*values: Any, raw: bool = False, **_: Any) -> None:
-        """Shows each value's forms to the caller. `raw`: the values are such forms, by type."""
-        for value in values:
-            forms = {str(k): of_form(v) for k, v in value.items()} if raw else bundle_of(value)
-            dialogue.say("display", forms)
-
-    def ask_for_input(prompt: Any = "", /) -> str:
-        if prompt != "":
-            print(prompt, end="")
-        return str(dialogue.ask("input", str(prompt)))
-
-    vars(builtins)["display"] = display
-    vars(builtins)["input"] = ask_for_input
-    add_ipython()
-
-
-def show_figures(dialogue: Dialogue) -> None:
-    """The figures of pyplot that are open, which are closed."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None:
-        return
-    for number in pyplot.get_fignums()[:MOST_FIGURES]:
-        dialogue.say("display", bundle_of(pyplot.figure(number)))
-    pyplot.close("all")
-
-
-def prepare_figures(dialogue: Dialogue) -> None:
-    """Has plt.show() show to the caller, where pyplot is loaded."""
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    if pyplot is None or getattr(pyplot.show, "__module__", "") == __name__:
-        return
-
-    def show(*_: Any, **__: Any) -> None:
-        show_figures(dialogue)
-
-    show.__module__ = __name__
-    pyplot.show = show  # type: ignore[attr-defined]
+    try:
+        return Shown(text) if text == "..." else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return Shown(text)

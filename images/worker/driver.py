@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plays agent and client for one real worker, started with `podman run`.
+"""Acts as agent and client of one real worker, started with `podman run`.
 
 `HUTCH_TEST_PODMAN`: the command that runs Podman (default `podman`); `HUTCH_TEST_RUNTIME`: a
 directory with hutch-warden, worker/ and cloudpickle/; `HUTCH_TEST_IMAGE`: the base image;

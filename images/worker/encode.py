@@ -15,22 +15,31 @@ looked up in `sys.modules`: if one is not imported, no value is of its types.
 from __future__ import annotations
 
 from array import array
-from itertools import chain, repeat
+from itertools import chain
 from struct import Struct
 from typing import Any, Callable, Iterable, Iterator
 
 import encode_arrays
 import encode_standard
+from encode_extent import Extent
+from encode_refusals import (
+    MAX_DEPTH,
+    TOO_DEEP,
+    TooLarge as TooLarge,
+    Unencodable as Unencodable,
+    hint_of,
+    name_of,
+    step_in_dict,
+    step_in_list,
+)
 
-MAX_DEPTH = 128
-MAX_BIG_INT_BYTES = 131072  # 1 MiB of bits
+MAX_BIG_INT_BYTES = 1 << 20
 MAX_RANGE_BITS = 8192  # of each bound
 OUT_OF_BAND = 65536  # bytes: from here on data is not copied into the body
 ALIGNMENT = 64
 TEXT_CAP = 65536  # bytes of each text of an error
 
 _LOOK_AT = 1 << 16  # bytes: beyond these a value is looked through before more is written
-_LONG = 4096  # items: of a longer list whose ends are plain, the rest is taken for plain, too
 _PACK_AT = 16  # items: from here on a list of only floats, or only ints, is written as one block
 _MEMO_ITEMS, _MEMO_LENGTH = (
     1024,
@@ -40,49 +49,6 @@ _MEMO_ITEMS, _MEMO_LENGTH = (
 _float = Struct(">Bd").pack
 _u8, _u16, _u32, _u64 = (Struct(">B" + c).pack for c in "BHIQ")
 _i8, _i16, _i32, _i64 = (Struct(">B" + c).pack for c in "bhiq")
-
-
-class Unencodable(Exception):
-    """A value that is not in the closed set: `path` (like `result["models"][2]`), `type_name`,
-    `hint`.
-    """
-
-    def __init__(self, path: str, type_name: str, hint: str) -> None:
-        super().__init__(path, type_name, hint)
-        self.path = path
-        self.type_name = type_name
-        self.hint = hint
-        self.steps: list[str] = []  # innermost first, until the encoder joins them into `path`
-        self.around: set[int] = (
-            set()
-        )  # ids of the containers that a value nested too deeply lies in
-
-    def __str__(self) -> str:
-        article = "an" if self.type_name[0] in "aeiouAEIOU" else "a"
-        return f"{self.path} is {article} {self.type_name}: {self.hint}"
-
-    def leave(self, container: Any) -> None:
-        """Called for each container, from the innermost: one met again holds itself; the outermost
-        such is named.
-        """
-        if self.hint is not _TOO_DEEP and not self.around:
-            return
-        if id(container) in self.around:
-            self.type_name = _name(type(container))
-            self.hint = (
-                f"a {self.type_name} that holds itself has no end: return ids in place of objects"
-            )
-            self.steps.clear()
-        self.around.add(id(container))
-
-
-class TooLarge(Exception):
-    """The encoded value is larger than allowed: at least `size` bytes. `path`: of what is large."""
-
-    def __init__(self, size: int, path: str = "") -> None:
-        super().__init__(size)
-        self.size = min(size, 1 << 62)
-        self.path = path
 
 
 class Payload:
@@ -128,95 +94,11 @@ def encode(value: Any, max_bytes: int, named: bool = True) -> Payload:
         error.path = error.path or Extent(max_bytes).culprit(value)
         raise
     except RecursionError:
-        raise Unencodable("result", type(value).__name__, _TOO_DEEP) from None
+        raise Unencodable("result", type(value).__name__, TOO_DEEP) from None
     payload = Payload(encoder.out, encoder.buffers)
     if payload.size > max_bytes:
         raise TooLarge(payload.size, Extent(max_bytes).culprit(value))
     return payload
-
-
-class Extent:
-    """At least how many bytes a value makes, in time that grows with what is in memory: each
-    container is looked through once, however often it is met.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.known: dict[int, int] = {}  # by id of the container
-
-    def of(self, x: Any, depth: int = 0) -> int:
-        if type(x) in _TEXTS:
-            return 1 + len(x)
-        children = _children(x)
-        if children is None:
-            return 1 + _bytes_beside(x)
-        if self.has_too_many(x):
-            return 1 + len(x)
-        known = self.known.get(id(x))
-        if known is not None:
-            return known
-        self.known[id(x)] = size = 1  # what holds itself is refused elsewhere
-        if depth <= MAX_DEPTH:
-            for child in children:
-                kind = type(child)
-                if kind in _PLAIN:
-                    size += 1
-                else:
-                    size += 1 + len(child) if kind is str else self.of(child, depth + 1)
-        self.known[id(x)] = size
-        return size
-
-    def has_too_many(self, x: Any) -> bool:
-        """Whether its items alone are too many, which then need not be looked through."""
-        return type(x) in _CONTAINERS and len(x) > self.limit
-
-    def culprit(self, value: Any) -> str:
-        """The path of the innermost value that alone is too large."""
-        path = "result"
-        try:
-            while True:
-                children = _children(value)
-                if children is None or self.has_too_many(value):
-                    return path
-                large = [child for child in children if self.of(child) > self.limit]
-                if len(large) != 1:
-                    return path
-                path += _step_to(value, large[0])
-                value = large[0]
-        except Exception:
-            return path
-
-
-def _children(x: Any) -> Iterable[Any] | None:
-    kind = type(x)
-    if kind is list or kind is tuple:
-        if len(x) >= _LONG and {type(x[0]), type(x[len(x) // 2]), type(x[-1])} <= _PLAIN:
-            return repeat(None, len(x))
-        return x  # type: ignore[no-any-return]
-    if kind is dict:
-        return chain(x, x.values())
-    if kind is set or kind is frozenset:
-        return x  # type: ignore[no-any-return]
-    if kind in _PLAIN or kind in _TEXTS:
-        return None
-    return encode_standard.fields_of(x)
-
-
-def _bytes_beside(x: Any) -> int:
-    """Of what is written as its bytes, and holds no other values."""
-    if type(x).__module__ in ("numpy", "pandas", "pandas.core.frame", "pandas.core.series"):
-        size = getattr(x, "nbytes", 0)
-        return size if type(size) is int else 0
-    return 0
-
-
-def _step_to(x: Any, child: Any) -> str:
-    if type(x) is dict:
-        return _step_in_dict(x, child)
-    if type(x) in (list, tuple, set, frozenset):
-        return _step_in_list(x, child)
-    names = (name for name, value in encode_standard.named_fields_of(x) if value is child)
-    return "." + next(names, "?")
 
 
 def error_fields(
@@ -315,7 +197,7 @@ class Encoder:
         """
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Unencodable("", "list", _TOO_DEEP)
+            raise Unencodable("", "list", TOO_DEEP)
         self.check_size(size)
         if kind:
             _header(self.out, size + 1, 0x90, 0xDC)
@@ -327,7 +209,7 @@ class Encoder:
         """Starts a dict of `size` keys, each followed by its value; `close` ends it."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise Unencodable("", "dict", _TOO_DEEP)
+            raise Unencodable("", "dict", TOO_DEEP)
         self.check_size(2 * size)
         _header(self.out, size, 0x80, 0xDE)
 
@@ -363,7 +245,7 @@ class Encoder:
         try:
             self.items(chain.from_iterable(dict.items(mapping)))
         except _At as at:
-            raise at.located(_step_in_dict(mapping, at.item), mapping) from None
+            raise at.located(step_in_dict(mapping, at.item), mapping) from None
         self.depth -= 1
 
     def sequence(self, items: Any, kind: int = 0) -> None:
@@ -371,7 +253,7 @@ class Encoder:
         try:
             self.items(items)
         except _At as at:
-            raise at.located(_step_in_list(items, at.item), items) from None
+            raise at.located(step_in_list(items, at.item), items) from None
         self.depth -= 1
 
     def items(self, items: Iterable[Any]) -> None:
@@ -414,7 +296,7 @@ class Encoder:
             raise _At(x, error) from None
 
     def refuse(self, x: Any, hint: str) -> Any:
-        raise Unencodable("", _name(type(x)), hint)
+        raise Unencodable("", name_of(type(x)), hint)
 
 
 class _At(Exception):
@@ -430,29 +312,6 @@ class _At(Exception):
         return self.error
 
 
-def _step_in_list(items: Iterable[Any], item: Any) -> str:
-    if type(items) in (set, frozenset):
-        return "{…}"
-    return next((f"[{i}]" for i, x in enumerate(items) if x is item), "[?]")
-
-
-def _step_in_dict(mapping: dict[Any, Any], item: Any) -> str:
-    for key, value in dict.items(mapping):
-        if value is item:
-            if type(key) is str and len(key) <= 64:
-                return '["' + key.replace("\\", "\\\\").replace('"', '\\"') + '"]'
-            if (type(key) is int and key.bit_length() < 64) or key is None or type(key) is bool:
-                return f"[{key}]"
-            return f"[<{_name(type(key))}>]"
-        if key is item:
-            break
-    return ".keys()"
-
-
-_CONTAINERS = {list, tuple, dict, set, frozenset}
-_PLAIN = {type(None), bool, int, float}
-_TEXTS = {str, bytes, bytearray}
-_TOO_DEEP = f"nested more than {MAX_DEPTH} levels deep: return it flattened"
 _FIX_STR = [bytes((0xA0 | size,)) for size in range(32)]
 
 
@@ -516,7 +375,7 @@ def _int(e: Encoder, x: int) -> None:
 def _big_int(e: Encoder, x: int) -> None:
     size = x.bit_length() // 8 + 1
     if size > MAX_BIG_INT_BYTES:
-        raise Unencodable("", "int", "it has more than 1,048,575 bits: return it as bytes or str")
+        raise Unencodable("", "int", "it has more than 8,388,607 bits: return it as bytes or str")
     _extension(e.out, 3, x.to_bytes(size, "little", signed=True))
 
 
@@ -609,11 +468,6 @@ _HANDLERS: dict[type, Callable[[Encoder, Any], None]] = {
 }
 
 
-def _name(kind: type) -> str:
-    module, name = kind.__module__, kind.__qualname__
-    return name if module in ("builtins", "__main__") else f"{module}.{name}"
-
-
 def _resolve(kind: type) -> Callable[[Encoder, Any], None]:
     """The handler of a type met for the first time; what it raises becomes a refusal of the value
     it got.
@@ -630,62 +484,14 @@ def _resolve(kind: type) -> Callable[[Encoder, Any], None]:
             raise
         except Exception as error:
             text = f"reading it raised {type(error).__name__}: {_capped(str(error))[:200]}"
-            raise Unencodable("", _name(kind), text) from None
+            raise Unencodable("", name_of(kind), text) from None
 
     _HANDLERS[kind] = handle
     return handle
 
 
-_HINTS = {
-    "coroutine": "await it, or make the function `async def` and return what it awaits",
-    "generator": "return list(…) of it",
-    "async_generator": "collect it with `[x async for x in …]` and return the list",
-    "function": "code does not travel back: return its results, or its source as str",
-    "method": "code does not travel back: call it and return its result",
-    "builtin_function_or_method": "code does not travel back: call it and return its result",
-    "module": "return the values that you need from it",
-    "TextIOWrapper": "return its content, `f.read()`",
-    "BufferedReader": "return its content, `f.read()`",
-    "BufferedWriter": "close it and return the file's content as bytes",
-    "BufferedRandom": "return its content as bytes",
-    "FileIO": "return its content, `f.read()`",
-    "BytesIO": "return its content, `f.getvalue()`",
-    "StringIO": "return its content, `f.getvalue()`",
-    "memoryview": "return bytes(…) of it",
-    "array": "return list(…) of it",
-    "deque": "return list(…) of it",
-    "dict_keys": "return list(…) of it",
-    "dict_values": "return list(…) of it",
-    "dict_items": "return list(…) of it",
-    "mappingproxy": "return dict(…) of it",
-    "Figure": "save it into an io.BytesIO with `savefig` and return the bytes",
-    "DuckDBPyRelation": "return `x.fetchall()` or `x.df()`",
-    "Row": "return `dict(x)`",
-    "csr_matrix": "return its parts (`data`, `indices`, `indptr`), or `toarray()`",
-}
-
-
-_BUILTINS = (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
-
-
 def _refusal(kind: type) -> Callable[[Encoder, Any], None]:
-    if issubclass(kind, type):
-        hint = "a class does not travel back: return an instance's data, or its name as str"
-    elif issubclass(kind, BaseException):
-        hint = "raise it, or return str(…) of it"
-    elif kind.__name__ in _HINTS:
-        hint = _HINTS[kind.__name__]
-    else:
-        for base in _BUILTINS:
-            if issubclass(kind, base):
-                name = base.__name__
-                hint = f"a subclass of {name} would lose what it adds: return {name}(…) of it"
-                break
-        else:
-            if hasattr(kind, "__next__"):
-                hint = "return list(…) of it"
-            else:
-                hint = "return plain data: a dict of its fields, a dataclass, numbers, text, bytes"
+    hint = hint_of(kind)
 
     def refuse(e: Encoder, x: Any) -> None:
         e.refuse(x, hint)

@@ -16,8 +16,12 @@
 
 #include <algorithm>
 
+#include "images/worker/beside.h"
+
 namespace hutch {
 namespace {
+
+constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
 
 alignas(4096) Frame incoming;  // so that a short one is of one page
 size_t incoming_size = 0;
@@ -107,11 +111,20 @@ PyObject* Recv(PyObject*, PyObject* args) {
   int fd;
   if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
   Received received;
-  if (ReceiveUnlocked(fd, &received) == nullptr) return RaiseErrno();
-  if (received.size < 0) Py_RETURN_NONE;
+  for (bool is_command = true; is_command;) {
+    const ReadingCalls here;
+    received = {};
+    if (ReceiveUnlocked(fd, &received) == nullptr) return RaiseErrno();
+    if (received.size < 0) Py_RETURN_NONE;
+    is_command = incoming.header.kind == FrameKind::kCommand;
+    if (is_command) StartCommand(&received);
+  }
   const FrameHeader& header = incoming.header;
-  return Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b,
-                       header.c, incoming.payload, received.size, Descriptors(received));
+  PyObject* const frame =
+      Py_BuildValue("(iIKKKy#N)", static_cast<int>(header.kind), header.a, header.id, header.b,
+                    header.c, incoming.payload, received.size, Descriptors(received));
+  TakeCommands();  // that came after it
+  return frame;
 }
 
 // Keeps the calling thread on `count` CPUs, from `wanted` on, or from the current one, of those
@@ -169,27 +182,37 @@ PyObject* HitLimit(PyObject*, PyObject* args) {
 
 // The low bits of the id of the call that runs and may be interrupted; 0: none may.
 volatile sig_atomic_t interruptible = 0;
+// Those of a call that was interrupted before it came so far, or after it.
+volatile sig_atomic_t interrupted = 0;
+volatile sig_atomic_t takes_others = 1;  // SIGINTs that name no call, as Python does
 
+// The warden queues its interrupts, with a call's id: to processes of sessions alone.
 void OnInterrupt(int, siginfo_t* info, void*) {
-  if (info->si_code == SI_QUEUE && interruptible != 0 && info->si_value.sival_int == interruptible)
+  if (info->si_code != SI_QUEUE) {
+    if (takes_others != 0) PyErr_SetInterrupt();
+  } else if (interruptible != 0 && info->si_value.sival_int == interruptible) {
     PyErr_SetInterrupt();
+  } else {
+    interrupted = info->si_value.sival_int;
+  }
 }
 
 PyObject* TakeInterrupts(PyObject*, PyObject*) {
-  struct sigaction action{};
-  action.sa_sigaction = OnInterrupt;
-  action.sa_flags = SA_SIGINFO;
-  if (sigaction(SIGINT, &action, nullptr) != 0) return RaiseErrno();
+  takes_others = 0;
+  // Again: code that was loaded may have put a handler of its own there.
+  if (!InstallInterruptHandler()) return RaiseErrno();
   Py_RETURN_NONE;
 }
 
 // In C, so that no bytecode runs between the function's end and the moment from which the call
-// cannot be interrupted. An interrupt that came in between is dropped.
+// cannot be interrupted. An interrupt that came after that is dropped.
 PyObject* RunInterruptible(PyObject*, PyObject* args) {
   unsigned long long id;
   PyObject* function;
   if (!PyArg_ParseTuple(args, "KO", &id, &function)) return nullptr;
   interruptible = static_cast<int>(static_cast<uint32_t>(id));
+  if (interrupted == interruptible) PyErr_SetInterrupt();
+  interrupted = 0;
   PyObject* const result = PyObject_CallNoArgs(function);
   interruptible = 0;
   PyObject *type, *error, *traceback;
@@ -297,6 +320,13 @@ PyObject* Descriptors(const Received& received) {
 
 void LearnCpus() { pin.Learn(); }
 
+bool InstallInterruptHandler() {
+  struct sigaction action{};
+  action.sa_sigaction = OnInterrupt;
+  action.sa_flags = SA_SIGINFO;
+  return sigaction(SIGINT, &action, nullptr) == 0;
+}
+
 void StayOn(int cpus, int cpu) { pin.Set(cpus, cpu); }
 
 void LeaveAfterLong() {
@@ -319,6 +349,12 @@ void MindForks() {
 bool IsFork() { return is_fork; }
 
 uint64_t MeasureLoad() { return measured.load_ns = Step(); }
+
+void TellSlowLoad(int fd, uint64_t id) {
+  if (MeasureLoad() <= kSlowLoadNs) return;
+  SendFrame(fd, {.kind = FrameKind::kStarted, .id = id});
+  MeasureLoad();
+}
 
 void MeasureRun() {
   measured.wall_ns = Step();
@@ -344,31 +380,36 @@ void CloseAll(Received* received) {
   while (received->count > 0) close(received->descriptors[--received->count]);
 }
 
-const Frame* Receive(int fd, Received* received) {
-  iovec part{&incoming, sizeof incoming};
+ssize_t ReceiveInto(int fd, iovec part, int flags, bool* is_whole, Received* received) {
   alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
-  if (size < 0 && errno != ECONNRESET) return nullptr;
-  const auto arrived = static_cast<size_t>(std::max<ssize_t>(size, 0));
-  if (arrived < incoming_size)
-    memset(reinterpret_cast<char*>(&incoming) + arrived, 0, incoming_size - arrived);
-  incoming_size = arrived;
+  const ssize_t size = TEMP_FAILURE_RETRY(recvmsg(fd, &message, flags | MSG_CMSG_CLOEXEC));
+  *is_whole = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); size > 0 && c != nullptr;
        c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     received->count = static_cast<int>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
     memcpy(received->descriptors, CMSG_DATA(c), received->count * sizeof(int));
   }
+  return size;
+}
+
+const Frame* Receive(int fd, Received* received) {
+  bool is_whole;
+  const ssize_t size = ReceiveInto(fd, {&incoming, sizeof incoming}, 0, &is_whole, received);
+  if (size < 0 && errno != ECONNRESET) return nullptr;
+  const auto arrived = static_cast<size_t>(std::max<ssize_t>(size, 0));
+  if (arrived < incoming_size)
+    memset(reinterpret_cast<char*>(&incoming) + arrived, 0, incoming_size - arrived);
+  incoming_size = arrived;
   received->size = -1;
   if (size <= 0) return &incoming;
   const FrameHeader& header = incoming.header;
-  if (static_cast<size_t>(size) < sizeof header ||
-      (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || header.magic != kFrameMagic ||
+  if (static_cast<size_t>(size) < sizeof header || !is_whole || header.magic != kFrameMagic ||
       header.version != kFrameVersion) {
     CloseAll(received);
     errno = EPROTO;

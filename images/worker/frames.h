@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Frames of wire/cell_frame.h for Python code, and what a cell measures of the call it serves.
-// Everything that each call needs is done here, because Python code that runs for the first time in
-// a fresh process has a page fault for every few objects.
+// Frames of wire/cell_frame.h for Python code, what a cell measures of the call it serves, and the
+// signal that interrupts one. Everything that each call needs is done here, because Python code
+// that runs for the first time in a fresh process has a page fault for every few objects.
 //
 // Thread contract: one thread at a time.
 #pragma once
@@ -31,6 +31,8 @@ struct Received {
   int count = 0;
 };
 void CloseAll(Received* received);
+// One datagram into `part`, with its descriptors; -1: errno. `is_whole`: nothing of it was cut off.
+ssize_t ReceiveInto(int fd, iovec part, int flags, bool* is_whole, Received* received);
 
 // Blocks until a datagram arrives. The frame is valid until the next call, which overwrites it.
 // nullptr, errno set: a failure, or not a valid frame (EPROTO).
@@ -76,10 +78,16 @@ void LeaveAfterLong();
 void MindForks();
 bool IsFork();
 
+// Called in the zygote, for its cells: a SIGINT that names a call interrupts that one alone, at the
+// earliest in its code; any other is Python's. False: errno.
+bool InstallInterruptHandler();
+
 // The times that a reply reports: when the call came, and when each of its steps ended. Stays on
 // `cpus`.
 void BeginMeasuring(int cpus, int cpu);
 uint64_t MeasureLoad();  // ns
+void TellSlowLoad(
+    int fd, uint64_t id);  // MeasureLoad(); the clock of the call is restarted if it took long
 void MeasureRun();
 void MeasureEncoding();
 

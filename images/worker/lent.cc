@@ -2,6 +2,7 @@
 
 #include "images/worker/lent.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -25,6 +26,16 @@ PyObject* Misplaced() {
   return nullptr;
 }
 
+// What is mapped, each with a reference of ours, by which it lives until it is unmapped here.
+struct Mapped {
+  Mapped* next;
+  PyObject* object;
+  void* room;  // nullptr: the object unmaps itself
+  size_t room_size;
+  uint64_t size;
+};
+Mapped* mapped;
+
 // Lent memory is mapped beside what the call may reserve, not out of it. False, with a MemoryError:
 // it is more than a call may be lent.
 bool MakeRoom(uint64_t size) {
@@ -39,10 +50,37 @@ bool MakeRoom(uint64_t size) {
   return true;
 }
 
+void TakeRoom(uint64_t size) {
+  rlimit limit;
+  if (getrlimit(RLIMIT_DATA, &limit) != 0 || limit.rlim_max == RLIM_INFINITY) return;
+  limit.rlim_cur -= std::min<uint64_t>(size, limit.rlim_cur);
+  setrlimit(RLIMIT_DATA, &limit);
+}
+
+void Unmap(const Mapped& one) {
+  if (one.room == nullptr) {
+    Py_DECREF(one.object);
+  } else {
+    munmap(one.room, one.room_size);  // with the object, which the interpreter did not allocate
+  }
+  TakeRoom(one.size);
+}
+
+// Takes the reference. nullptr, with a MemoryError: it is unmapped.
+PyObject* Keep(PyObject* object, void* room, size_t room_size, uint64_t size) {
+  auto* const one = static_cast<Mapped*>(malloc(sizeof(Mapped)));
+  if (one == nullptr) {
+    Unmap({nullptr, object, room, room_size, size});
+    return PyErr_NoMemory();
+  }
+  *one = {mapped, object, room, room_size, size};
+  mapped = one;
+  return Py_NewRef(object);
+}
+
 // A bytes whose content is that place of a memfd, mapped: copied, a large one would cost a page
 // fault and a copy for each of its pages. Its header lies in the page before them, and the zero
-// that ends it in the page after them where the file has none. It is never freed, as the
-// interpreter did not allocate it: it has one reference more than anybody holds.
+// that ends it in the page after them where the file has none.
 PyObject* MapBytes(int fd, uint64_t whole, const Place& place) {
   if (place.size > whole || place.at > whole - place.size) return Misplaced();
   if (!MakeRoom(place.size)) return nullptr;
@@ -51,14 +89,16 @@ PyObject* MapBytes(int fd, uint64_t whole, const Place& place) {
   const auto header = static_cast<size_t>(PyBytes_AsString(like) - reinterpret_cast<char*>(like));
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t skipped = place.at % page;
-  const size_t mapped = (skipped + place.size + page - 1) / page * page;
+  const size_t length = (skipped + place.size + page - 1) / page * page;
+  const size_t room_size = length + 2 * page;
   void* const room =
-      mmap(nullptr, mapped + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      mmap(nullptr, room_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   char* const content = static_cast<char*>(room) + page;
   if (room == MAP_FAILED ||
-      (mapped > 0 && mmap(content, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
+      (length > 0 && mmap(content, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, fd,
                           static_cast<off_t>(place.at - skipped)) == MAP_FAILED)) {
     Py_DECREF(like);
+    TakeRoom(place.size);
     return RaiseErrno();
   }
   char* const data = content + skipped;
@@ -67,18 +107,22 @@ PyObject* MapBytes(int fd, uint64_t whole, const Place& place) {
   memcpy(made, like, header);
   made->ob_size = static_cast<Py_ssize_t>(place.size);
   Py_DECREF(like);
-  Py_INCREF(made);
-  return reinterpret_cast<PyObject*>(made);
+  return Keep(reinterpret_cast<PyObject*>(made), room, room_size, place.size);
 }
 
-// All of a memfd, until nothing looks at it any more.
+// All of a memfd.
 PyObject* MapWhole(int fd, uint64_t whole) {
   if (!MakeRoom(whole)) return nullptr;
   PyObject* const module = PyImport_ImportModule("mmap");
-  PyObject* const made =
-      module == nullptr ? nullptr
-                        : PyObject_CallMethod(module, "mmap", "iKi", fd,
-                                              static_cast<unsigned long long>(whole), MAP_PRIVATE);
+  PyObject* made = module == nullptr
+                       ? nullptr
+                       : PyObject_CallMethod(module, "mmap", "iKi", fd,
+                                             static_cast<unsigned long long>(whole), MAP_PRIVATE);
+  if (made == nullptr) {
+    TakeRoom(whole);
+  } else {
+    made = Keep(made, nullptr, 0, whole);
+  }
   PyObject* const view = made == nullptr ? nullptr : PyMemoryView_FromObject(made);
   Py_XDECREF(module);
   Py_XDECREF(made);
@@ -118,7 +162,21 @@ PyObject* BuffersOfTuple(PyObject*, PyObject* args) {
 
 }  // namespace
 
+void UnmapLent() {
+  for (Mapped** at = &mapped; *at != nullptr;) {
+    Mapped* const one = *at;
+    if (Py_REFCNT(one->object) > 1) {
+      at = &one->next;
+      continue;
+    }
+    *at = one->next;
+    Unmap(*one);
+    free(one);
+  }
+}
+
 PyObject* BuffersOf(std::string_view table, std::span<const int> descriptors) {
+  UnmapLent();
   PyObject* views[kMaxDescriptors] = {};
   PyObject* buffers = table.size() % sizeof(Place) == 0 ? PyList_New(0) : Misplaced();
   while (buffers != nullptr && !table.empty()) {

@@ -9,11 +9,11 @@ import __future__
 import ast
 import builtins
 import io
+import re
 import sys
 import tokenize
 import types
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import protection
@@ -22,9 +22,14 @@ TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 RETURN = "__hutch_return__"  # of builtins: what a `return` outside a function raises
 LAST = "_"  # the value of the last exec that had one
-MOST_NAMES = 10_000  # that the client is told of
+EXIT_CODE = "_exit_code"  # of the last line that began with `!`
+MOST_NAMES = 10_000  # that the client is given
+# The indentation of the first line that is neither blank nor a comment.
+FIRST_CODE = re.compile(r"(?:[ \t\r\f]*(?:#[^\n]*)?\n)*([ \t]+)(?=[^ \t\r\n\f#])")
 NO_RETURN = (*protection.SCOPES, ast.expr)  # of the code of a module is in these
-_FEATURES = [getattr(__future__, name).compiler_flag for name in __future__.all_feature_names]
+FEATURES = 0  # the flags of all that can be imported from __future__
+for _name in __future__.all_feature_names:
+    FEATURES |= getattr(__future__, _name).compiler_flag
 _builtins = vars(builtins)
 _missing = object()
 
@@ -48,8 +53,9 @@ class Names:
         self.space["__builtins__"] = builtins
         self.space["__annotations__"] = {}
         _builtins[RETURN] = Return
-        self.own = {*self.space, LAST}  # that are not listed
-        self.told: set[str] = set()
+        self.own = {*self.space, LAST, EXIT_CODE}  # that are not listed
+        self.reported: set[str] = set()
+        self.looked_at = frozenset[Any]()  # what `space` had when `reported` was last compared
         self.flags = 0  # of the features that its code imported from __future__
         self.protected: dict[str, Any] = {}
         self.last: Any = _missing  # what LAST was set to
@@ -62,16 +68,15 @@ class Names:
         made.space["__annotations__"] = annotations
         made.own, made.flags, made.last = {*self.own}, self.flags, self.last
         made.protected = {**self.protected}
-        made.told = set(made.listed()[:MOST_NAMES])
+        made.reported = set(made.listed()[:MOST_NAMES])
         return made
 
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """`__main__` has these names."""
+    def run_in(self, run: Callable[[], Any]) -> Any:
+        """What it returns; meanwhile `__main__` has these names."""
         before = sys.modules.get("__main__")
         sys.modules["__main__"] = self.main
         try:
-            yield
+            return run()
         finally:
             if before is not None:
                 sys.modules["__main__"] = before
@@ -81,11 +86,15 @@ class Names:
         return [name for name in names if not (name.startswith("__") and name.endswith("__"))]
 
     def news(self) -> list[str] | None:
-        """The names, where they are not those that were told before."""
-        now = set(self.listed()[:MOST_NAMES])
-        if now == self.told:
+        """The names, where they are not those that were reported before."""
+        keys = frozenset(self.space)
+        if keys == self.looked_at:
             return None
-        self.told = now
+        self.looked_at = keys
+        now = set(self.listed()[:MOST_NAMES])
+        if now == self.reported:
+            return None
+        self.reported = now
         return sorted(now)
 
     # ---- for the client, who may replace what is protected
@@ -122,7 +131,9 @@ class Names:
     # ---- running code
 
     def execute(self, source: str, filename: str) -> Any:
-        """Runs it; the value of its last expression, unless a semicolon follows."""
+        """Runs it; the value of its last expression, unless a semicolon follows. What has an
+        `await` outside functions runs on a loop, all of it.
+        """
         tree = self.parse(source, filename)
         last = None
         if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
@@ -132,12 +143,23 @@ class Names:
             codes.append(self.compile(last, filename, "eval"))
         value = None
         try:
-            for code in codes:
-                value = self.evaluate(code)
+            if any(code.co_flags & COROUTINE for code in codes):
+                value = self.awaited(self.evaluate_on_loop(codes))
+            else:
+                for code in codes:
+                    value = eval(code, self.space)
         except Return as ended:
             value = ended.value
         if value is not None and self.space.get(LAST, self.last) is self.last:
             self.space[LAST] = self.last = value
+        return value
+
+    async def evaluate_on_loop(self, codes: list[types.CodeType]) -> Any:
+        value = None
+        for code in codes:
+            value = eval(code, self.space)
+            if code.co_flags & COROUTINE:
+                value = await value
         return value
 
     def parse(self, source: str, filename: str) -> ast.Module:
@@ -148,13 +170,14 @@ class Names:
             ast.PyCF_ONLY_AST | TOP_LEVEL_AWAIT | self.flags,
             dont_inherit=True,
         )
-        self.refuse_bindings(tree, source, filename)
+        if self.protected:
+            self.refuse_bindings(tree, source, filename)
         if "return" in source:
             replace_returns(tree)
         return tree
 
     def refuse_bindings(self, tree: ast.Module, source: str, filename: str) -> None:
-        found = protection.first_binding(tree, self.protected) if self.protected else None
+        found = protection.first_binding(tree, self.protected)
         if found is None:
             return
         line, name = found
@@ -167,13 +190,8 @@ class Names:
         code: types.CodeType = compile(
             tree, filename, mode, TOP_LEVEL_AWAIT | self.flags, dont_inherit=True
         )
-        for feature in _FEATURES:
-            self.flags |= code.co_flags & feature
+        self.flags |= code.co_flags & FEATURES
         return code
-
-    def evaluate(self, code: types.CodeType) -> Any:
-        value = eval(code, self.space)
-        return self.awaited(value) if code.co_flags & COROUTINE else value
 
     def awaited(self, coroutine: Any) -> Any:
         import asyncio
@@ -232,6 +250,16 @@ def awaited_within(outer: Any, coroutine: Any) -> Any:
         asyncio._set_running_loop(outer)
         if swap is not None:
             swap(outer, task)
+
+
+def dedented(source: str) -> str:
+    """Without the indentation of its first line of code, as where it was pasted from a block."""
+    first = FIRST_CODE.match(source)
+    if first is None:
+        return source
+    indent = first.group(1)
+    lines = source.split("\n")
+    return "\n".join(line.removeprefix(indent) for line in lines)
 
 
 def is_silenced(source: str) -> bool:

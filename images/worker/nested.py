@@ -48,19 +48,22 @@ def reply(value: Any, names: Any, verb: str, show: Callable[[Any], None]) -> lis
     try:
         payload = encoding.encode((value, names), MOST_IN_PARTS - AROUND, verb == "call")
     except encoding.Unencodable as error:
-        if verb == "exec":
-            show(value)
-            return reply(None, names, verb, show)
+        payload = None
+        shows = verb == "exec" and not error.is_data()
         fields = {
             "path": error.path.replace("result[0]", "result", 1),
             "type": error.type_name,
             "hint": error.hint,
             "message": str(error),
         }
-        return ["unencodable", *error_body(fields)]
     except encoding.TooLarge as error:
         text = f"{error.size:,} bytes cannot be returned at once by what runs within another call"
         raise ValueError(f"{text}: at most {MOST_IN_PARTS - AROUND:,}") from None
+    if payload is None:
+        if not shows:
+            return ["unencodable", *error_body(fields)]
+        show(value)  # what its repr raises has no error of ours as its context
+        return reply(None, names, verb, show)
     data = bytearray(payload.size)
     for at, chunk in payload.chunks():
         data[at : at + chunk.nbytes] = chunk

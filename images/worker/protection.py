@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a module's code binds or unbinds names of the module, as its text says. Names that it
+"""Finds where a module's code binds or unbinds names of the module, from its syntax. Names that it
 replaces by other means (`globals()`, `setattr`, `import *`, other modules) are not found.
 """
 

@@ -12,30 +12,19 @@
 #include <utility>
 
 #include "images/warden/control.h"
+#include "images/worker/beside.h"
 #include "images/worker/footprint.h"
 #include "images/worker/lent.h"
+#include "images/worker/plain_call.h"
+#include "images/worker/program.h"
+#include "images/worker/serving_objects.h"
+#include "images/worker/short_body.h"
 
 namespace hutch {
 namespace {
 
 constexpr int kIdleMs = 20;
 constexpr int kMisdirectedExit = 73;
-constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
-constexpr size_t kShort = 4096;               // bytes of a text that is encoded here
-constexpr size_t kLongestHeader = 9;          // of a value, in bytes
-
-// What serve_with() got, and names: made in the zygote.
-struct {
-  PyObject *worker, *loaded;  // `loaded`: the worker's, by identity (meta, function, code, plain)
-  PyObject *modules, *run_exit_functions, *log_handlers;
-  PyObject *unpickle, *unmarshal, *function_type, *builtins_module, *builtins;
-  PyObject *finish_program, *exit_program, *fail_program, *resume_chunk, *compiled, *filename,
-      *main, *file_name, *annotations;
-  PyObject *threading, *active_threads, *thread_exits;
-  PyObject *load, *handle, *buffers, *finish, *fail, *leave_fork, *function_of, *warm_up, *keep,
-      *flush, *builtins_name;
-  int cpus;
-} own;
 
 // What this process was given to load, once: it then serves that, or ends.
 struct {
@@ -52,93 +41,6 @@ bool Comes(int fd, int ms) {
   int ready;
   Py_BEGIN_ALLOW_THREADS ready = poll(&polled, 1, ms);
   Py_END_ALLOW_THREADS return ready != 0;
-}
-
-PyObject* BytesOf(std::string_view section) {
-  return PyBytes_FromStringAndSize(section.data(), static_cast<Py_ssize_t>(section.size()));
-}
-
-// A new reference, or nullptr with an exception.
-PyObject* CallWithBytes(PyObject* function, std::string_view section) {
-  PyObject* bytes = BytesOf(section);
-  PyObject* result =
-      bytes == nullptr ? nullptr : PyObject_CallFunctionObjArgs(function, bytes, nullptr);
-  Py_XDECREF(bytes);
-  return result;
-}
-
-bool Begins(std::string_view section, char first) {
-  return !section.empty() && section[0] == first;
-}
-
-bool IsMarshalled(std::string_view code) { return Begins(code, kMarshalled); }
-bool IsKept(std::string_view meta) { return Begins(meta, kPlainKept); }
-bool IsChunk(std::string_view meta) { return Begins(meta, kPlainChunk); }
-bool IsPlain(std::string_view meta) {
-  return Begins(meta, kPlain) || IsKept(meta) || IsChunk(meta);
-}
-
-// A function that refers to nothing: (code, globals, defaults).
-PyObject* MakeFunction(std::string_view marshalled) {
-  PyObject* const parts = CallWithBytes(own.unmarshal, marshalled);
-  if (parts == nullptr) return nullptr;
-  PyObject *code, *globals, *defaults, *function = nullptr;
-  if (PyArg_ParseTuple(parts, "OO!O", &code, &PyDict_Type, &globals, &defaults) &&
-      PyDict_SetItem(globals, own.builtins_name, own.builtins) == 0) {
-    function =
-        PyObject_CallFunctionObjArgs(own.function_type, code, globals, Py_None, defaults, nullptr);
-  }
-  Py_DECREF(parts);
-  return function;
-}
-
-PyObject* FunctionOf(std::string_view code) {
-  if (IsMarshalled(code)) return MakeFunction(code.substr(1));
-  PyObject* const bytes = BytesOf(code);
-  if (bytes == nullptr) return nullptr;
-  PyObject* const function =
-      PyObject_CallMethodObjArgs(own.worker, own.function_of, bytes, nullptr);
-  Py_DECREF(bytes);
-  return function;
-}
-
-// What they were made of, a new reference.
-PyObject* Unpacked(const CallSections& call, const Received& received) {
-  const std::string_view section = call.arguments();
-  if (call.places().empty())
-    return CallWithBytes(Begins(section, kPickled) ? own.unpickle : own.unmarshal, section);
-  PyObject* const buffers =
-      BuffersOf(call.places(), {received.descriptors, static_cast<size_t>(received.count)});
-  PyObject* const given = buffers == nullptr ? nullptr : Py_BuildValue("(N)", BytesOf(section));
-  PyObject* const lent = given == nullptr ? nullptr : Py_BuildValue("{OO}", own.buffers, buffers);
-  PyObject* const arguments = lent == nullptr ? nullptr : PyObject_Call(own.unpickle, given, lent);
-  Py_XDECREF(buffers);
-  Py_XDECREF(given);
-  Py_XDECREF(lent);
-  return arguments;
-}
-
-// (positional, by name or nullptr), as new references; of a chunk a list of positional ones.
-bool LoadArguments(const CallSections& call, const Received& received, bool of_chunk,
-                   PyObject** args, PyObject** kwargs) {
-  const bool pickled = Begins(call.arguments(), kPickled);
-  PyObject* const given = Unpacked(call, received);
-  if (given == nullptr) return false;
-  if (!pickled) {
-    *args = given;
-    if (of_chunk ? PyList_Check(given) : PyTuple_Check(given)) return true;
-    PyErr_SetString(PyExc_TypeError, "the arguments of a call are a tuple, of a chunk a list");
-    return false;
-  }
-  if (!PyArg_ParseTuple(given, "O!O!", &PyTuple_Type, args, &PyDict_Type, kwargs)) {
-    Py_DECREF(given);
-    *args = *kwargs = nullptr;
-    return false;
-  }
-  Py_INCREF(*args);
-  Py_INCREF(*kwargs);
-  Py_DECREF(given);
-  return true;
 }
 
 void Flush(PyObject* stream) {
@@ -162,205 +64,12 @@ void FlushStreams() {
   }
 }
 
-char encoded[kMaxPayload - sizeof(CallUsage)];
-
-// MessagePack as encode.py writes it, into `encoded`.
-class ShortBody {
- public:
-  ShortBody() {
-    Put(0xC1);
-    Put(1);
-  }
-
-  // False: no value for here.
-  bool Encode(PyObject* value) {
-    if (size_ + kLongestHeader + kShort > sizeof encoded) return false;
-    if (value == Py_None) return Put(0xC0), true;
-    if (PyBool_Check(value)) return Put(value == Py_True ? 0xC3 : 0xC2), true;
-    if (PyLong_CheckExact(value)) return EncodeInt(value);
-    if (PyFloat_CheckExact(value)) {
-      const double number = PyFloat_AsDouble(value);
-      uint64_t bits;
-      memcpy(&bits, &number, sizeof bits);
-      Put(0xCB);
-      PutBig(bits, 8);
-      return true;
-    }
-    if (PyUnicode_CheckExact(value)) return EncodeText(value);
-    if (!PyBytes_CheckExact(value)) return false;
-    const auto size = static_cast<size_t>(PyBytes_Size(value));
-    if (size > kShort) return false;
-    PutSize(size, 0xC4, 0xC5);
-    PutAll(PyBytes_AsString(value), size);
-    return true;
-  }
-  // ("ok", values): what a chunk gives of which no item raised.
-  bool EncodeAll(PyObject* values) {
-    const auto count = static_cast<size_t>(PyList_Size(values));
-    constexpr char kPairOfOk[] = "\x93\xd4\x01\x01\xa2ok";
-    if (count > 0xffff) return false;
-    PutAll(kPairOfOk, sizeof kPairOfOk - 1);
-    Put(0xDC);
-    PutBig(count, 2);
-    for (size_t i = 0; i < count; ++i) {
-      if (!Encode(PyList_GetItem(values, static_cast<Py_ssize_t>(i)))) return false;
-    }
-    return true;
-  }
-  size_t size() const { return size_; }
-
- private:
-  void Put(int byte) { encoded[size_++] = static_cast<char>(byte); }
-  void PutBig(uint64_t value, int bytes) {
-    for (int shift = 8 * (bytes - 1); shift >= 0; shift -= 8) Put(static_cast<int>(value >> shift));
-  }
-  void PutSize(size_t size, int one, int two) {
-    const bool small = size < 256;
-    Put(small ? one : two);
-    PutBig(size, small ? 1 : 2);
-  }
-  void PutAll(const char* bytes, size_t size) {
-    memcpy(encoded + size_, bytes, size);
-    size_ += size;
-  }
-
-  bool EncodeInt(PyObject* value) {
-    int overflow = 0;
-    const long long x = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow != 0) return false;
-    const auto bits = static_cast<uint64_t>(x);
-    if (x >= -32 && x < 128) {
-      Put(static_cast<int>(x & 0xFF));
-    } else if (x >= 0) {
-      const int step = x < 1 << 8 ? 0 : x < 1 << 16 ? 1 : x < 1LL << 32 ? 2 : 3;
-      Put(0xCC + step);
-      PutBig(bits, 1 << step);
-    } else {
-      const int step = x >= -(1 << 7) ? 0 : x >= -(1 << 15) ? 1 : x >= -(1LL << 31) ? 2 : 3;
-      Put(0xD0 + step);
-      PutBig(bits, 1 << step);
-    }
-    return true;
-  }
-
-  bool EncodeText(PyObject* value) {
-    // A long one is not even looked at: it would keep its UTF-8 beside it.
-    if (static_cast<size_t>(PyUnicode_GetLength(value)) > kShort) return false;
-    Py_ssize_t length = 0;
-    const char* const text = PyUnicode_AsUTF8AndSize(value, &length);
-    if (text == nullptr) PyErr_Clear();  // surrogates
-    const auto size = static_cast<size_t>(length);
-    if (text == nullptr || size > kShort) return false;
-    if (size < 32) {
-      Put(static_cast<int>(0xA0 | size));
-    } else {
-      PutSize(size, 0xD9, 0xDA);
-    }
-    PutAll(text, size);
-    return true;
-  }
-
-  size_t size_ = 0;
-};
-
-// The exception that is set, as an object with its traceback.
-PyObject* TakeError() {
-  PyObject *type, *value, *traceback;
-  PyErr_Fetch(&type, &value, &traceback);
-  PyErr_NormalizeException(&type, &value, &traceback);
-  if (traceback != nullptr && value != nullptr) PyException_SetTraceback(value, traceback);
-  Py_XDECREF(type);
-  Py_XDECREF(traceback);
-  return value;
-}
-
-// In a process that user code forked, and that came back from it: call.py ends it. What it came
+// In a process that user code forked, and that came back from it: ending.py ends it. What it came
 // back with is no reply.
 [[noreturn]] void LeaveFork() {
   PyObject* const error = PyErr_Occurred() == nullptr ? Py_NewRef(Py_None) : TakeError();
   PyObject_CallMethodObjArgs(own.worker, own.leave_fork, error, nullptr);
   _exit(1);
-}
-
-void TellSlowLoad(int fd, uint64_t id) {
-  if (MeasureLoad() <= kSlowLoadNs) return;
-  SendFrame(fd, {.kind = FrameKind::kStarted, .id = id});
-  MeasureLoad();
-}
-
-// Whether a module's list or dict of that name has more items; where there is none it has not.
-bool HasMore(PyObject* module, PyObject* name, Py_ssize_t few) {
-  PyObject* const found = PyObject_GetAttr(module, name);
-  const Py_ssize_t size = found == nullptr ? 0 : PyObject_Size(found);
-  PyErr_Clear();
-  Py_XDECREF(found);
-  return size > few;
-}
-
-constexpr Py_ssize_t kNamesOfMain = 8;  // before a program adds some
-
-// As end_interpreter() of call.py does it.
-PyObject* FinishProgram(PyObject* space) {
-  PyObject* const threading = PyDict_GetItemWithError(own.modules, own.threading);
-  if ((threading != nullptr &&
-       (HasMore(threading, own.active_threads, 1) || HasMore(threading, own.thread_exits, 0))) ||
-      PyList_Size(own.log_handlers) > 1 || PyDict_Size(space) > kNamesOfMain) {
-    return PyObject_CallMethodObjArgs(own.worker, own.finish_program, nullptr);
-  }
-  return PyObject_CallNoArgs(own.run_exit_functions);
-}
-
-bool PrepareMain(PyObject* space, PyObject* main, PyObject* filename) {
-  PyObject* const annotations = PyDict_New();
-  PyObject* const arguments = PyList_New(0);
-  char directory[4096];
-  PyObject* const here = getcwd(directory, sizeof directory) == nullptr
-                             ? nullptr
-                             : PyUnicode_DecodeFSDefault(directory);
-  PyObject* const path = PySys_GetObject("path");
-  const bool done = annotations != nullptr && arguments != nullptr && here != nullptr &&
-                    path != nullptr && PyList_Append(arguments, filename) == 0 &&
-                    PySys_SetObject("argv", arguments) == 0 && PyList_Insert(path, 0, here) == 0 &&
-                    PyDict_SetItem(space, own.file_name, filename) == 0 &&
-                    PyDict_SetItem(space, own.builtins_name, own.builtins_module) == 0 &&
-                    PyDict_SetItem(space, own.annotations, annotations) == 0 &&
-                    PyDict_SetItem(own.modules, own.main, main) == 0;
-  Py_XDECREF(annotations);
-  Py_XDECREF(arguments);
-  Py_XDECREF(here);
-  return done;
-}
-
-// A program that was compiled ahead and is given nothing of its own, to its end: None, or an
-// exception.
-PyObject* RunProgram(int fd, uint64_t id, PyObject* text) {
-  PyObject* const code = PyObject_GetAttr(text, own.compiled);
-  PyObject* const filename = PyObject_GetAttr(text, own.filename);
-  PyObject* const main = PyModule_NewObject(own.main);
-  PyObject* const space = main == nullptr ? nullptr : PyModule_GetDict(main);
-  PyObject* result = nullptr;
-  if (code != nullptr && filename != nullptr && space != nullptr &&
-      PrepareMain(space, main, filename)) {
-    TellSlowLoad(fd, id);
-    result = PyEval_EvalCode(code, space, space);
-    if (result != nullptr) {
-      Py_DECREF(result);
-      result = FinishProgram(space);
-    } else if (PyErr_ExceptionMatches(PyExc_SystemExit)) {
-      PyObject* const error = TakeError();
-      result = PyObject_CallMethodObjArgs(own.worker, own.exit_program, error, nullptr);
-      Py_XDECREF(error);
-    } else {
-      PyObject* const error = TakeError();
-      Py_XDECREF(PyObject_CallMethodObjArgs(own.worker, own.fail_program, error, nullptr));
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
-      Py_DECREF(error);
-    }
-  }
-  Py_XDECREF(code);
-  Py_XDECREF(filename);
-  Py_XDECREF(main);
-  return result;
 }
 
 PyObject* MetaOf(PyObject* entry, const CallSections& call) {
@@ -460,7 +169,7 @@ bool ServePlain(int fd, uint64_t id, PyObject* key, PyObject* entry, const CallS
     MeasureEncoding();
     const FrameHeader header{
         .kind = FrameKind::kResult, .id = id, .b = body.size(), .c = body.size()};
-    done = SendReply(fd, header, {encoded, body.size()});
+    done = SendReply(fd, header, body.bytes());
   } else {
     if (is_chunk && PyList_Check(value)) value = Py_BuildValue("(sN)", "ok", value);
     done = value != nullptr && Conclude(own.finish, id, value, entry, call);
@@ -516,6 +225,7 @@ Served ServeOne(int fd, int cpus, bool skip_warm_up, bool dummy) {
   const uint64_t id = frame->header.id;
   const int cpu = static_cast<int>(frame->header.c) - 1;
   if (kind == FrameKind::kCall) BeginMeasuring(cpus, cpu);
+  if (kind == FrameKind::kCommand) return StartCommand(&received), Served::kOther;
   CallSections call;
   if (!SectionsOf(received, &call)) {
     CloseAll(&received);
@@ -606,37 +316,28 @@ PyObject* ServeWith(PyObject*, PyObject* args) {
   }
   Py_INCREF(args);  // never released
   LearnCpus();
-  const struct {
-    PyObject** name;
-    const char* text;
-  } names[] = {{&own.load, "load"},
-               {&own.handle, "handle"},
-               {&own.buffers, "buffers"},
-               {&own.finish, "finish"},
-               {&own.fail, "fail"},
-               {&own.leave_fork, "leave_fork"},
-               {&own.keep, "keep"},
-               {&own.function_of, "function_of"},
-               {&own.flush, "flush"},
-               {&own.warm_up, "warm_up"},
-               {&own.builtins_name, "__builtins__"},
-               {&own.finish_program, "finish_program"},
-               {&own.exit_program, "exit_program"},
-               {&own.fail_program, "fail_program"},
-               {&own.resume_chunk, "resume_chunk"},
-               {&own.compiled, "compiled"},
-               {&own.filename, "filename"},
-               {&own.main, "__main__"},
-               {&own.file_name, "__file__"},
-               {&own.annotations, "__annotations__"},
-               {&own.threading, "threading"},
-               {&own.active_threads, "_active"},
-               {&own.thread_exits, "_threading_atexits"}};
-  for (const auto& [name, text] : names) {
-    if (*name == nullptr) *name = PyUnicode_InternFromString(text);
-    if (*name == nullptr) return nullptr;
-  }
+  if (!InstallInterruptHandler()) return RaiseErrno();
+  if (!MakeNames()) return nullptr;
   Py_RETURN_NONE;
+}
+
+PyObject* FlushAll(PyObject*, PyObject*) {
+  FlushStreams();
+  Py_RETURN_NONE;
+}
+
+PyObject* ReplyPair(PyObject*, PyObject* args) {
+  int fd;
+  unsigned long long id, most;
+  PyObject* pair;
+  if (!PyArg_ParseTuple(args, "iKOK", &fd, &id, &pair, &most)) return nullptr;
+  ShortBody body;
+  if (!body.EncodePair(pair) || body.size() > most) Py_RETURN_FALSE;
+  MeasureEncoding();
+  const FrameHeader header{
+      .kind = FrameKind::kResult, .id = id, .b = body.size(), .c = body.size()};
+  if (!SendReply(fd, header, body.bytes())) return nullptr;
+  Py_RETURN_TRUE;
 }
 
 PyObject* ServeOneOf(PyObject*, PyObject* args) {
@@ -672,6 +373,7 @@ void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up) {
     // After its last call a cell sleeps until it is killed: the closing of its socket would only
     // wake it to compete with the reader of the result.
     if (!KeepsOn()) SleepForEver();
+    UnmapLent();
     LeaveAfterLong();
   }
 }
@@ -680,6 +382,10 @@ PyMethodDef serving_methods[] = {
     {"serve_with", ServeWith, METH_VARARGS,
      "serve_with(worker, worker.loaded, sys.modules, what runs exit functions, logging's handlers, "
      "pickle.loads, marshal.loads, FunctionType, builtins, its dict, cpus)"},
+    {"flush_streams", FlushAll, METH_NOARGS, "writes what was printed, whatever becomes of that"},
+    {"reply_pair", ReplyPair, METH_VARARGS,
+     "reply_pair(fd, call id, pair, most bytes): whether it was one of a short value and None, "
+     "which is replied"},
     {"serve_one", ServeOneOf, METH_VARARGS, "serve_one(fd): one frame of a call's socket"},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Serves calls in the user process of a cell: plain calls here, all others in the Worker of
+// Serves calls in the user process of a cell: plain calls in C, all others in the Worker of
 // call.py. In a fresh process, Python code that runs for the first time has a page fault for every
 // few objects, which would cost several times what the call itself costs (docs/fast-path.md).
 //
 // A call is plain if its meta data says so (kPlain, wire/cell_frame.h) and no section of it came as
-// a descriptor. Short results are encoded here, with the same bytes as encode.py.
+// a descriptor. Short results are encoded in C, too (short_body.h).
 //
 // Thread contract: the only thread of its process, until user code starts others; the GIL is held.
 #pragma once

@@ -8,15 +8,27 @@ any of it. One thread.
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+import added_packages
+import background
+import beside
+import commands
 import dialogue as talk
+import importing
+import javascript
+import key_values
 import nested
 import session_files
-from names import Names
+import shell_lines
+import showing
+import snapshots
+from names import EXIT_CODE, Names, dedented
 
 MOST_TEXT = 10_000  # characters of a value that is shown and not returned
 
@@ -26,14 +38,19 @@ class State:
 
     def __init__(self, cell: Any, fd: int, flush: Callable[[], None], tools: Any, cwd: str) -> None:
         cell.take_interrupts()
+        beside.begin()
         self.cwd = cwd
+        self.snapshots = snapshots.Snapshots(cwd)
         names = Names()
         sys.modules["__main__"] = names.main
         self.spaces = {0: names}  # of the session, and of its children by their numbers
         self.dialogue = talk.Dialogue(cell, fd, flush)
-        talk.add_display(self.dialogue)
-        names.space.update(talk.add_tools(self.dialogue, tools))
+        showing.add_display(self.dialogue)
+        kv = key_values.KeyValues(self.dialogue)
+        names.space.update(talk.add_tools(self.dialogue, tools, kv=kv))
         names.own |= names.space.keys()
+        vars(builtins)[shell_lines.BASH] = self.run_line
+        vars(builtins)[shell_lines.CD] = shell_lines.change_directory
 
     def names_of(self, meta: Any) -> Names:
         names = self.spaces.get(meta.get("space", 0))
@@ -41,15 +58,45 @@ class State:
             raise RuntimeError("this child of the session has ended")
         return names
 
-    def execute(self, names: Names, source: str, filename: str) -> tuple[Any, list[str] | None]:
-        talk.prepare_figures(self.dialogue)
+    def run_line(self, text: str, is_kept: bool = False) -> list[str] | None:
+        """A line that begins with `!`, whose exit code is `_exit_code`, as in IPython. `is_kept`:
+        what it prints is returned, as lines.
+        """
+        frame = sys._getframe(1)
+        text = shell_lines.with_values(text, {**frame.f_globals, **frame.f_locals})
+        out = session_files.nameless_file(b"") if is_kept else 1
         try:
-            value = names.execute(source, filename)
+            args: Any = (text, None, None, {})
+            runner = commands.Runner(out)
+            code = commands.answer("bash", self.cwd, self.dialogue.flush, args, runner)
+            vars(sys.modules["__main__"])[EXIT_CODE] = code
+            if code != 0 and shell_lines.LISTS.match(text) and not importlib.util.find_spec("pip"):
+                runner.tell(shell_lines.LISTED_BY_PYTHON)
+            if not is_kept:
+                return None
+            with open(out, "rb", closefd=False) as file:
+                file.seek(0)
+                return str(file.read(), "utf-8", "replace").splitlines()
         finally:
-            talk.show_figures(self.dialogue)
-        if talk.is_rich(value):
-            self.dialogue.say("display", talk.bundle_of(value))
+            if is_kept:
+                os.close(out)
+
+    def execute(self, names: Names, source: str, filename: str) -> tuple[Any, list[str] | None]:
+        try:
+            value = names.execute(shell_lines.replaced(source), filename)
+        finally:
+            showing.show_figures(self.dialogue)
+        if showing.is_rich(value):
+            self.dialogue.say("display", showing.bundle_of(value))
         return value, names.news()
+
+    def evaluate(self, source: str, args: Any) -> Any:
+        """JavaScript."""
+
+        def show(text: str) -> None:
+            self.dialogue.say("display", {"text/plain": text})
+
+        return javascript.answer(source, self.cwd, self.dialogue.flush, show, args)
 
     def put_back(self) -> None:
         for names in list(self.spaces.values()):
@@ -57,7 +104,7 @@ class State:
 
     def show(self, value: Any) -> None:
         """A value that is no data; one that is rich was shown already."""
-        if not talk.is_rich(value):
+        if not showing.is_rich(value):
             self.dialogue.say("display", {"text/plain": repr(value)[:MOST_TEXT]})
 
     def show_at_end(self, call_id: int, value: Any) -> None:
@@ -71,15 +118,33 @@ class State:
 _state: State | None = None
 
 
-def begin(cwd: str, cell: Any, fd: int, flush: Callable[[], None], tools: Any) -> State:
-    """In a fresh user process."""
+def begin(
+    cwd: str, cell: Any, fd: int, flush: Callable[[], None], tools: Any, protected: Any
+) -> State:
+    """In a fresh user process. One that is interrupted leaves nothing but what is done again."""
     global _state
-    os.makedirs(cwd, exist_ok=True)
-    os.chdir(cwd)
+    enter(cwd)
+    importing.kept.root = cwd
     sys.argv = [""]
-    sys.path.insert(0, "")
-    _state = State(cell, fd, flush, tools, cwd)
-    return _state
+    if sys.path[:1] != [""]:
+        sys.path.insert(0, "")
+    added_packages.begin()
+    state = State(cell, fd, flush, tools, cwd)
+    state.spaces[0].protect(protected)
+    _state = state
+    return state
+
+
+def enter(cwd: str) -> None:
+    """Goes to the directory of the session, or to / where code of before has left none that can be
+    entered: a session always begins, and each call of files says what is wrong.
+    """
+    try:
+        os.makedirs(cwd, exist_ok=True)
+        os.chdir(cwd)
+    except OSError as error:
+        commands.OF_CALLS.tell(f"{cwd}: {error.strerror}: the working directory is /")
+        os.chdir("/")
 
 
 def prepare(
@@ -92,10 +157,9 @@ def prepare(
     """What it returns runs the call of the client's. Its result: (value, names or None)."""
     meta = call.meta
     state = _state
-    if meta.get("begin") is not None:
+    if state is None and meta.get("begin") is not None:
         cwd, tools, protected = meta["begin"]
-        state = begin(cwd, worker.cell, worker.fd, flush, tools)
-        state.spaces[0].protect(protected)
+        state = begin(cwd, worker.cell, worker.fd, flush, tools, protected)
     if state is None:
         raise RuntimeError("the session has not begun")
     for number in meta.get("ended", ()):
@@ -123,7 +187,7 @@ def verb_of(
     meta = call.meta
     names, verb = state.names_of(meta), meta["verb"]
     if verb == "exec":
-        source = str(call.code, "utf-8", "surrogatepass")
+        source = dedented(str(call.code, "utf-8", "surrogatepass"))
         filename = f"<cell {meta['number']}>"
         remember(filename, source)
         meta["sources"][filename] = source
@@ -137,14 +201,15 @@ def verb_of(
         def run() -> Any:
             if function is not None:
                 return names.call(function, args, kwargs), names.news()
+            if verb == "node":
+                return state.evaluate(str(call.code, "utf-8", "surrogatepass"), args), names.news()
             return plain(state, names, verb, args), names.news()
 
     def in_names() -> Any:
-        with names.current():
-            try:
-                return run()
-            finally:
-                state.put_back()
+        try:
+            return names.run_in(run)
+        finally:
+            state.put_back()
 
     return in_names
 
@@ -173,4 +238,11 @@ def plain(state: State, names: Names, verb: str, args: Any) -> Any:
     if verb == "child":
         state.spaces[args[0]] = names.child()
         return None
+    if verb == "node.shown":
+        return javascript.is_shown()
+    if verb.startswith("process."):
+        verb = verb.removeprefix("process.")
+        return background.answer(verb, state.cwd, state.dialogue.flush, args)
+    if verb.startswith("state."):
+        return state.snapshots.answer(names, verb.removeprefix("state."), args)
     return session_files.answer(verb.removeprefix("files."), state.cwd, args)

@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+import added_packages
+
 KINDS = ("file", "directory", "link", "other")
 FILE_TYPES = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -47,6 +49,24 @@ def write_all(fd: int, data: memoryview, offset: int | None = None) -> None:
             written = os.pwrite(fd, part, offset)
             offset += written
         data = data[written:]
+
+
+def nameless_file(content: bytes) -> int:
+    """With this content, to be read from its beginning, and gone once nobody has it open."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        fd = os.open("/tmp", os.O_TMPFILE | flags, 0o600)
+    except OSError:  # gVisor has no such files
+        path = f"/tmp/.{os.urandom(8).hex()}"  # several threads make one
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | flags, 0o600)
+        os.unlink(path)
+    try:
+        write_all(fd, memoryview(content))
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write(path: str, content: Any, append: bool = False) -> None:
@@ -84,7 +104,7 @@ def matches(cwd: str, pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True, root_dir=cwd))
 
 
-def put(cwd: str, told: bytes, content: Any) -> None:
+def put(cwd: str, listed: bytes, content: Any) -> None:
     """Many at once: (path, "directory"), (path, "link", target), (path, "hard link", file),
     (path, "rename", new path), or a piece of a file: (path, "file", where it starts, its length,
     size of the file or None, whether it may be executed). `content`: that of the pieces, one after
@@ -92,7 +112,7 @@ def put(cwd: str, told: bytes, content: Any) -> None:
     """
     view = memoryview(content).cast("B")
     made = ""  # the directory that is known to be there
-    for path, kind, *told_of in marshal.loads(told):
+    for path, kind, *details in marshal.loads(listed):
         path = os.path.join(cwd, path)
         if kind == "directory":
             os.makedirs(path, exist_ok=True)
@@ -105,13 +125,13 @@ def put(cwd: str, told: bytes, content: Any) -> None:
             if os.path.lexists(path):
                 os.unlink(path)
             if kind == "link":
-                os.symlink(told_of[0], path)
+                os.symlink(details[0], path)
             else:
-                os.link(os.path.join(cwd, told_of[0]), path, follow_symlinks=False)
+                os.link(os.path.join(cwd, details[0]), path, follow_symlinks=False)
         elif kind == "rename":
-            os.replace(path, os.path.join(cwd, told_of[0]))
+            os.replace(path, os.path.join(cwd, details[0]))
         else:
-            start, length, size, executable = told_of
+            start, length, size, executable = details
             put_piece(path, start, view[:length], size, executable)
             view = view[length:]
 
@@ -179,14 +199,14 @@ def zeroed(texts: list[bytes]) -> bytes:
     return b"".join([text + b"\0" for text in texts])
 
 
-def get(path: str, told: bytes, most: int) -> tuple[bytes, bytearray]:
+def get(path: str, listed: bytes, most: int) -> tuple[bytes, bytearray]:
     """Content of files below a directory, in the order in which they are named, up to `most` bytes:
     five numbers for each: where its piece starts, its length, size, mtime_ns, inode; and the
-    pieces, one after another. `told`: (offset of the first, names); an empty name is the path
+    pieces, one after another. `listed`: (offset of the first, names); an empty name is the path
     itself. A piece begins where there is data, and ends before the file's end only where there is
     no more room.
     """
-    offset, names = marshal.loads(told)
+    offset, names = marshal.loads(listed)
     root = os.fsencode(path)
     pieces = array("q")
     content = bytearray(most)
@@ -266,6 +286,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "mkdir": make_directory,
     "rename": os.rename,
     "realpath": real_path,
+    "distributions": added_packages.distributions,
+    "take packages": added_packages.take,
 }
 
 

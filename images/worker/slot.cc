@@ -32,20 +32,26 @@ constexpr char kEmpty[] =
     "/tmp/empty";  // the second lower directory that an overlay without an upper one needs
 
 // Shown to cells, each where it is in the container. Links among them are made anew.
-constexpr const char* kShown[] = {"/usr",     "/bin",     "/sbin",       "/lib",
-                                  "/lib32",   "/lib64",   "/libx32",     "/opt/python",
-                                  "/opt/env", "/etc/ssl", "/opt/modules"};
+constexpr const char* kShown[] = {"/usr",     "/bin",     "/sbin",        "/lib",
+                                  "/lib32",   "/lib64",   "/libx32",      "/opt/python",
+                                  "/opt/env", "/etc/ssl", "/opt/modules", "/opt/node"};
 constexpr const char* kDevices[] = {"/dev/null", "/dev/zero", "/dev/full", "/dev/random",
                                     "/dev/urandom"};
 // An image's own: its library directories, name, types of files, and names of ports and protocols.
 constexpr const char* kCopied[] = {"/etc/ld.so.cache", "/etc/os-release", "/etc/mime.types",
                                    "/etc/protocols", "/etc/services"};
 
+// Packages of npm in an environment (images/environment/npm.py), and where Node looks for them from
+// any directory.
+constexpr char kNodeModules[] = "/opt/env/.node/node_modules";
+constexpr char kNodeModulesShown[] = "/node_modules";
+
 constexpr char kNothing[] = "/var/hutch/nothing";  // an empty file
 constexpr char kNoFiles[] = "/var/hutch/none";     // an empty directory
 constexpr char kNoBootId[] = "/var/hutch/boot_id";
 
 constexpr uint64_t kBackstopProcesses = 16;
+constexpr uint64_t kMostRoomKb = 64 << 10;
 
 struct Mask {
   const char* path;
@@ -255,6 +261,8 @@ const char* BuildRoot(const char* hosts, const char* mounts, bool* locks_shared)
     if (const char* failed = Show(path, locks_shared)) return failed;
   }
   if (const char* failed = ShowMounts(mounts, locks_shared)) return failed;
+  // Where the caller has a mount there, that has the place.
+  if (access(kNodeModules, F_OK) == 0) symlink(kNodeModules, RootPath(kNodeModulesShown).text);
   if (WallIsDown("root")) {
     if (const char* failed = Show("/run/hutch", locks_shared)) return failed;
   }
@@ -293,9 +301,13 @@ void FillPlan(const SlotOptions& options, CellPlan* plan) {
   // An inode of tmpfs takes about 1 KB of kernel memory that `size` does not count.
   const unsigned long long inodes =
       std::clamp<unsigned long long>(options.disk_kb / 8, 1024, 65536);
-  snprintf(
-      plan->scratch_options, sizeof plan->scratch_options, "size=%lluk,nr_inodes=%llu,mode=0755",
-      static_cast<unsigned long long>(options.disk_kb) * (WallIsDown("scratch") ? 16 : 1), inodes);
+  // Its files are memory of the cell. They may not take all of that: no process could begin beside
+  // them, and those of a session could be neither read nor deleted.
+  const uint64_t room_kb = std::min(options.memory_kb / 4, kMostRoomKb);
+  const unsigned long long size_kb = std::min(options.disk_kb, options.memory_kb - room_kb);
+  snprintf(plan->scratch_options, sizeof plan->scratch_options,
+           "size=%lluk,nr_inodes=%llu,mode=0755", size_kb * (WallIsDown("scratch") ? 16 : 1),
+           inodes);
   for (const Mask& mask : kMasks) {
     if (WallIsDown("masks")) break;
     if (access(mask.path, R_OK) != 0 && access(mask.path, W_OK) != 0)
@@ -324,8 +336,7 @@ const char* PlaceControl(int control) {
   int last = kControlFd;
   if (has_network() && dup3(forwarder_program(), last = kForwarderFd, O_CLOEXEC) < 0)
     return "forwarder";
-  if (syscall(SYS_close_range, last + 1, kLastFd, 0) != 0 || close(kControlFd - 1) != 0)
-    return "close_range";
+  if (!CloseFrom(last + 1) || close(kControlFd - 1) != 0) return "close_range";
   const int null = open(
       "/dev/null", O_RDWR | O_CLOEXEC);  // anew: the zygote's belongs to the container's own root
   if (null < 0) return "/dev/null";
@@ -360,6 +371,7 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   if (WallIsDown("network")) namespaces &= ~CLONE_NEWNET;
   if (WallIsDown("locks")) namespaces &= ~(CLONE_NEWCGROUP | CLONE_NEWTIME);
   const bool network = (namespaces & CLONE_NEWNET) != 0;
+  if (!PrepareToKeep(kForwarderFd + 1)) return "socketpair";
   if (unshare(namespaces) != 0) return "unshare";
   if (WriteFile("/proc/self/setgroups", "deny") != 0) return "setgroups";
   if (WriteFile("/proc/self/uid_map", plan->uid_map) != 0) return "uid_map";

@@ -61,7 +61,9 @@ def test_frames_of_the_driver_have_the_numbers_of_the_header() -> None:
     assert {name: here[name] for name in wanted} == wanted
 
 
-@pytest.mark.parametrize("file", ["call.py", "zygote.py"])
+@pytest.mark.parametrize(
+    "file", ["call.py", "failures.py", "loading.py", "replies.py", "zygote.py"]
+)
 def test_the_worker_takes_the_numbers_of_frames_from_the_extension(file: str) -> None:
     names = set(KINDS) - {"CALL"}  # a descriptor in zygote.py
     assert names.isdisjoint(constants(file))

@@ -60,7 +60,7 @@ def test_what_is_of_the_whole_process_is_put_back(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_fails_is_told_and_contained(exercise: ModuleType) -> None:
+def test_what_fails_is_reported_and_contained(exercise: ModuleType) -> None:
     def fails(_: Any) -> Any:
         yield []
         raise SystemExit(1)

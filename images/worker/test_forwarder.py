@@ -100,7 +100,7 @@ def test_bytes_go_both_ways_and_half_closes_are_kept(forwarder: Forwarder) -> No
             assert read_all(inside) == b"an answer to the end of the question"
 
 
-def test_streams_are_told_apart_by_their_numbers(forwarder: Forwarder) -> None:
+def test_streams_are_distinguished_by_their_numbers(forwarder: Forwarder) -> None:
     first, second = forwarder.connect(), forwarder.connect()
     numbers = [forwarder.asked()[1], forwarder.asked()[1]]
     outer_second, outer_first = forwarder.grant(numbers[1]), forwarder.grant(numbers[0])

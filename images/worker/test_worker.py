@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: E501 (programs as text)
-"""A real worker in a real container: every attack hits its wall, and its honest twin works.
+"""A real worker in a real container: every attack hits its wall, and its harmless counterpart works.
 
 See driver.py for what it needs.
 """
@@ -283,7 +283,7 @@ def wait_for_affinity(process: int, cpus: list[int]) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
-def test_quick_call_runs_on_the_cpu_that_it_is_told_and_a_long_one_leaves_it(cell: Cell) -> None:
+def test_quick_call_runs_on_the_cpu_that_it_is_given_and_a_long_one_leaves_it(cell: Cell) -> None:
     import cloudpickle
 
     def where(seconds: float) -> list[object]:
@@ -980,7 +980,7 @@ def host_root() -> bool:
 
 
 @pytest.mark.skipif(not host_root(), reason="needs root, to kill the worker's processes")
-def test_zygote_killed_during_a_call_is_told_and_ends_the_worker() -> None:
+def test_zygote_killed_during_a_call_is_reported_and_ends_the_worker() -> None:
     with Worker() as worker:
         worker.ready()
         cell = worker.cell()
@@ -1017,7 +1017,7 @@ def test_slot_with_a_cell_is_not_ended() -> None:
             worker.expect(SLOT_GONE)
 
 
-def test_slot_killed_is_told_and_can_be_made_again() -> None:
+def test_slot_killed_is_reported_and_can_be_made_again() -> None:
     with Worker() as worker:
         worker.ready()
         cell = worker.cell(0)

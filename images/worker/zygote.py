@@ -3,11 +3,11 @@
 
     python3 -I -S -B zygote.py          control socket: descriptor 3 (images/warden/control.h)
 
-Worker code is loaded by explicit path before anything of the environment can be: `call`, `encode`
-and `_hutch_cell` get private names in `sys.modules`, so a package's `call.py` neither shadows ours
-nor is shadowed. /opt/env comes after the standard library in `sys.path`, like site-packages, so a
-package's `json.py` shadows nothing. There is no `site`: `.pth` files and `sitecustomize` of
-packages are not executed.
+Worker code is loaded by explicit path before anything of the environment can be: `call`, what it
+imports of ours, and `_hutch_cell` get private names in `sys.modules`, so a package's `call.py`
+neither shadows ours nor is shadowed. /opt/env comes after the standard library in `sys.path`, like
+site-packages, so a package's `json.py` shadows nothing. There is no `site`: `.pth` files and
+`sitecustomize` of packages are not executed.
 
 A module that hangs, kills the process, leaves threads running (a fork would copy its locks, not its
 threads) or holds open what no cell can have cannot stay: this process reports that and ends, and
@@ -19,9 +19,7 @@ thread.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import fcntl
 import functools
 import gc
 import importlib.machinery
@@ -30,13 +28,12 @@ import io
 import json
 import os
 import pickle
-import stat
 import subprocess
 import sys
 import time
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CONTROL = 3
@@ -45,10 +42,6 @@ CELL_CONTROL = 4  # in a slot, and in a cell until it is ready
 
 ENVIRONMENT = "/opt/env"
 MODULES = "/opt/modules"
-# Whose files are the same in each cell, and can only be read there.
-SHARED = ("/opt/", "/usr/", "/lib/", "/lib64/", "/etc/")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
-LOWEST = 10  # number of a descriptor that a package may hold
 WARM_UP_RUNS = 8  # the interpreter specializes code that has run that often
 SETUP = "setup()"  # no module has such a name, nor these:
 EXERCISE = "exercise of "
@@ -60,6 +53,7 @@ FOOTPRINT_SHARE = 32  # of what its memory may be
 PAGE_KB = os.sysconf("SC_PAGESIZE") >> 10
 FOOTPRINT_LIMIT = 1 << 20  # the most bytes of one
 NOTES_LIMIT = 16 * 1024
+SETUP_SEC = 300  # of a setup function at most
 TEXT_LIMIT = 300
 
 
@@ -75,6 +69,12 @@ def load_own(name: str) -> Any:
             spec.loader.exec_module(module)
             return module
     raise ImportError(f"{name} is not in {HERE}")
+
+
+if TYPE_CHECKING:
+    import inherited
+else:
+    inherited = load_own("inherited")
 
 
 def load_cloudpickle() -> None:
@@ -118,208 +118,14 @@ def shorten(error: BaseException) -> str:
     return " ".join(text.split())[:TEXT_LIMIT]
 
 
-class ForkHooks:
-    """What modules register with os.register_at_fork() from now on.
-
-    The interpreter runs them for forks of user code; slots run them from here when they make a
-    cell. Those of `threading` and `logging` are left out: they renew locks that another thread may
-    have held, and cost half as much as the fork.
-    """
-
-    LEFT_OUT = ("threading", "logging")
-
-    def __init__(self) -> None:
-        self.before: tuple[Any, ...] = ()
-        self.parent: tuple[Any, ...] = ()
-        self.child: tuple[Any, ...] = ()
-        self._register = os.register_at_fork
-        os.register_at_fork = self.register
-
-    def register(self, **hooks: Any) -> None:
-        self._register(**hooks)
-        kept = {
-            name: hook
-            for name, hook in hooks.items()
-            if getattr(hook, "__module__", None) not in self.LEFT_OUT
-        }
-        if "before" in kept:
-            self.before = (kept["before"], *self.before)  # the last one first
-        if "after_in_parent" in kept:
-            self.parent += (kept["after_in_parent"],)
-        if "after_in_child" in kept:
-            self.child += (kept["after_in_child"],)
-
-    def end(self) -> None:
-        os.register_at_fork = self._register
-
-
-def of_library(module: object) -> bool:
-    """Whether a module of that name is the standard library's, and not what imports others."""
-    name = module.partition(".")[0] if isinstance(module, str) else ""
-    return name in sys.stdlib_module_names and "importlib" not in name
-
-
-class ExitHandlers:
-    """What modules register with atexit from now on is for the end of this process, not of a call.
-
-    The standard library's own handlers stay: they end what a call begins with it.
-    """
-
-    def __init__(self) -> None:
-        self._register = atexit.register
-        self._others: list[Any] = []
-        atexit.register = self.register
-
-    def register(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        # An extension has no frame of its own: then this is importlib's.
-        by = sys._getframe(1).f_globals.get("__name__")
-        if not of_library(by) or not of_library(getattr(function, "__module__", None)):
-            self._others.append(function)
-        return self._register(function, *args, **kwargs)
-
-    def end(self) -> None:
-        atexit.register = self._register
-        for function in self._others:
-            atexit.unregister(function)
-        weakref = sys.modules.get("weakref")
-        for finalizer in list(weakref.finalize._registry) if weakref is not None else ():
-            finalizer.atexit = False
-
-
-class Descriptors:
-    """What packages that were imported ahead hold open.
-
-    A cell closes all that is not its own. A file that it could open itself, to read, it opens anew:
-    at the same offset and under the same number, so that neither an offset nor a lock is shared
-    with other cells. Nothing else that is open here can be had in a cell.
-    """
-
-    def __init__(self) -> None:
-        # The lowest numbers are a slot's and a cell's own.
-        self._low: list[int] = []
-        while not self._low or self._low[-1] < LOWEST - 1:
-            self._low.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
-        self._ours = self._numbers()
-
-    @staticmethod
-    def _numbers() -> set[int]:
-        found = set()
-        for name in os.listdir("/proc/self/fd"):
-            try:
-                fcntl.fcntl(int(name), fcntl.F_GETFD)
-            except OSError:  # that of the listing
-                continue
-            found.add(int(name))
-        return found
-
-    def kinds(self) -> list[str]:
-        """What is open that no cell can have, for a person."""
-        return [
-            os.readlink(f"/proc/self/fd/{fd}")[:60]
-            for fd in sorted(self._numbers() - self._ours)
-            if self._file(fd) is None
-        ]
-
-    def _file(self, fd: int) -> tuple[str, int, os.stat_result] | None:
-        """Path, flags and status of what a cell can open anew."""
-        path, status = os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd)
-        access = fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE
-        if stat.S_ISCHR(status.st_mode):
-            return (path, access, status) if path in DEVICES else None
-        if not stat.S_ISREG(status.st_mode) or access != os.O_RDONLY:
-            return None
-        if not path.startswith(SHARED):
-            return None
-        try:
-            there = os.lstat(path)
-        except OSError:
-            return None
-        return (path, access, status) if os.path.samestat(there, status) else None
-
-    def remember(self) -> bool:
-        """Whether there is anything for each cell to open anew."""
-        self._held = []
-        for fd in sorted(self._numbers() - self._ours):
-            file = self._file(fd)
-            if file is not None:
-                regular = stat.S_ISREG(file[2].st_mode)
-                offset = os.lseek(fd, 0, os.SEEK_CUR) if regular else 0
-                self._held.append((fd, os.get_inheritable(fd), offset, *file))
-        for fd in self._low:
-            os.close(fd)
-        return bool(self._held)
-
-    def open_anew(self) -> None:
-        """In a cell. Its file system is another one than this process's: device and inode number
-        say nothing, but what lies there is read-only and the same.
-        """
-        for number, inheritable, offset, path, access, known in self._held:
-            if is_open(number):
-                continue  # it is the cell's own
-            try:
-                fd = os.open(path, access | os.O_NOFOLLOW | os.O_CLOEXEC)
-            except OSError:
-                continue
-            if fd != number:
-                os.dup2(fd, number)
-                os.close(fd)
-            os.set_inheritable(number, inheritable)
-            if not is_same(os.fstat(number), known):
-                os.close(number)
-            elif offset:
-                os.lseek(number, offset, os.SEEK_SET)
-
-
-def is_open(fd: int) -> bool:
-    try:
-        fcntl.fcntl(fd, fcntl.F_GETFD)
-    except OSError:
-        return False
-    return True
-
-
-def is_same(one: os.stat_result, other: os.stat_result) -> bool:
-    fields = ("st_mode", "st_size", "st_mtime_ns", "st_rdev")
-    return all(getattr(one, name) == getattr(other, name) for name in fields)
-
-
-class Generators:
-    """The generators of random numbers that packages make while they are imported, and do not seed
-    with anything of their own: each cell seeds them anew, or all calls would draw the same."""
-
-    def __init__(self) -> None:
-        self.unseeded: dict[int, Any] = {}
-        self.end: Callable[[], None] = lambda: None
-        self.seed: Any = None
-
-    def begin(self) -> None:
-        import random
-
-        original = self.seed = random.Random.seed
-
-        def seed(generator: Any, a: Any = None, version: int = 2) -> None:
-            original(generator, a, version)
-            if a is None:
-                self.unseeded[id(generator)] = generator
-            else:
-                self.unseeded.pop(id(generator), None)
-
-        random.Random.seed = seed  # type: ignore[assignment,method-assign]
-        self.end = functools.partial(setattr, random.Random, "seed", original)
-
-    def seed_anew(self) -> None:
-        for generator in self.unseeded.values():
-            self.seed(generator)
-
-
 class Zygote:
-    def __init__(self, cell: Any, config: dict[str, str], hooks: ForkHooks) -> None:
+    def __init__(self, cell: Any, config: dict[str, str], hooks: inherited.ForkHooks) -> None:
         self.cell = cell
         self.config = config
         self.hooks = hooks
-        self.exits = ExitHandlers()
-        self.descriptors = Descriptors()
-        self.generators = Generators()
+        self.exits = inherited.ExitHandlers()
+        self.descriptors = inherited.Descriptors()
+        self.generators = inherited.Generators()
         self.notes: dict[str, Any] = {"preloaded": {}, "skipped": {}}
         self.reseed: tuple[Any, ...] = ()  # called in each cell
         self.exercises: list[str] = []
@@ -384,7 +190,7 @@ class Zygote:
     def learn_footprint(self, exercise: Any, encode: Any) -> None:
         """Forks use each requested package once more, as a call may, and report which pages that
         writes. Packages that use others come first; pages beyond the limit are left to the call."""
-        if not self.exercises or FOOTPRINT in self.left_out or self.number("HUTCH_BARE", 0):
+        if not self.exercises or FOOTPRINT in self.left_out or self.number("HUTCH_SINGLE_CELL", 0):
             return
         self.begin(FOOTPRINT, self.number("HUTCH_PRELOAD_SEC", 30))
         most = min(FOOTPRINT_KB, self.limits()[0] // FOOTPRINT_SHARE) // PAGE_KB
@@ -433,7 +239,7 @@ class Zygote:
         if SETUP in self.notes["skipped"]:
             self.notes["setup"] = self.notes["skipped"].pop(SETUP)
             return
-        self.begin(SETUP, self.number("HUTCH_SETUP_SEC", 300))
+        self.begin(SETUP, SETUP_SEC)
         try:
             with open(path, "rb") as file:
                 pickle.load(file)()
@@ -454,8 +260,8 @@ class Zygote:
             self.reseed += (self.descriptors.open_anew,)
         if self.generators.unseeded:
             self.reseed += (self.generators.seed_anew,)
-        if not sys.modules.keys().isdisjoint(call.MULTIPROCESSING):
-            self.reseed += (call.tell_multiprocessing,)
+        if not sys.modules.keys().isdisjoint(call.programs.MULTIPROCESSING):
+            self.reseed += (call.programs.tell_multiprocessing,)
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             self.reseed += (numpy_random.seed,)
@@ -481,7 +287,7 @@ class Zygote:
             kind, slot, _, _, _, _, descriptors = frame
             if kind != self.cell.MAKE_SLOT or len(descriptors) not in (1, 2):
                 os._exit(70)
-            if self.number("HUTCH_BARE", 0):
+            if self.number("HUTCH_SINGLE_CELL", 0):
                 self.be_only_cell(slot, descriptors[0])
             try:
                 pid = self.cell.fork_slot()
@@ -523,12 +329,9 @@ class Zygote:
             os._exit(71)
 
     def limits(self) -> tuple[int, int, int, int]:
-        return (
-            self.number("HUTCH_MEMORY_KB", 1 << 20),
-            self.number("HUTCH_DISK_KB", 1 << 18),
-            self.number("HUTCH_PIDS", 64),
-            self.number("HUTCH_NOFILE", 1024),
-        )
+        config = self.config
+        memory_kb, disk_kb = int(config["HUTCH_MEMORY_KB"]), int(config["HUTCH_DISK_KB"])
+        return memory_kb, disk_kb, int(config["HUTCH_PIDS"]), int(config["HUTCH_NOFILE"])
 
 
 def warm_up(cell: Any, call: Any) -> None:
@@ -604,7 +407,7 @@ def leave_flags_to_ourselves() -> None:
 
 
 def main() -> None:
-    hooks = ForkHooks()
+    hooks = inherited.ForkHooks()
     cell = load_own("_hutch_cell")
     cell.use_big_arenas()
     load_cloudpickle()
@@ -617,6 +420,7 @@ def main() -> None:
         if name != "__main__" and isinstance(origin, str) and os.path.dirname(origin) == HERE:
             del sys.modules[name]
             sys.modules["_hutch_" + name.removeprefix("_hutch_")] = module
+    sys.meta_path.append(call.session.importing.kept)
     call.add_site_builtins()
     leave_flags_to_ourselves()
     gc.disable()
@@ -640,7 +444,7 @@ def main() -> None:
     sys.argv = [""]
     zygote = Zygote(cell, config, hooks)
     zygote.preload()
-    encode = functools.partial(call.encoding.encode, max_bytes=1 << 24)
+    encode = functools.partial(call.replies.encoding.encode, max_bytes=1 << 24)
     zygote.exercise(exercise, encode, [path for path in there if path != MODULES])
     zygote.set_up()
     zygote.generators.end()
@@ -648,7 +452,7 @@ def main() -> None:
     zygote.exits.end()
     zygote.prepare(call)
     # Held as long as it is open. In a single-cell worker there is no other cell to lock out.
-    lock = -1 if zygote.number("HUTCH_BARE", 0) else cell.lock_executable()
+    lock = -1 if zygote.number("HUTCH_SINGLE_CELL", 0) else cell.lock_executable()
     sys.stdout.flush()
     sys.stderr.flush()
     zygote.freeze()

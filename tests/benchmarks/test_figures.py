@@ -116,6 +116,7 @@ def test_the_floor_of_a_value_carries_all_of_it_both_ways() -> None:
 
 def test_the_floor_of_a_first_result_leaves_no_container() -> None:
     _, paths = measure.zygote_modules([])  # the agent runs
+    processes.podman("ps")  # and Podman's service, which another test may have killed
     assert bare.container() > 0 and bare.importing("cloudpickle", paths) > 0
     assert "hutch-bench" not in processes.podman("ps", "--all", "--format", "{{.Names}}")
     with pytest.raises(subprocess.CalledProcessError):

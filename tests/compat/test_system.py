@@ -110,7 +110,7 @@ def test_a_server_of_zeromq_binds_to_a_port() -> None:
 
 
 @pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])
-def test_what_is_not_there_is_told_as_by_an_older_kernel(isolation: Any) -> None:
+def test_what_is_not_there_is_reported_as_by_an_older_kernel(isolation: Any) -> None:
     text = """
         import ctypes, errno, os
         libc = ctypes.CDLL(None, use_errno=True)

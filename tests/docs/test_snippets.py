@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = [ROOT / "examples" / name for name in ("text_program.py", "grading.py", "agent.py")]
+NAMES = ("text_program.py", "grading.py", "agent.py", "workbench.py")
+EXAMPLES = [ROOT / "examples" / name for name in NAMES]
 
 
 def snippets() -> list[object]:

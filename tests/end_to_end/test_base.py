@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Environment(base=…)` with real images: made here, named, pulled from a registry on this machine.
 
-Real images: twins of the derived one, with something added, so that nothing comes from elsewhere.
+Real images: variants of the derived one, with something added, so that none comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Images:
         self._made.append(f"localhost/hutch-test-{os.getpid()}:{what}")
         return self._made[-1]
 
-    def twin(self, what: str, files: dict[str, str] | None = None, *changes: str) -> str:
+    def variant(self, what: str, files: dict[str, str] | None = None, *changes: str) -> str:
         """The derived one with files and settings of its own."""
         name, container = self.name(what), f"hutch-test-{os.getpid()}-{what}"
         podman("create", "--name", container, "--network", "none", self.derived)
@@ -100,9 +100,9 @@ def images() -> Iterator[Images]:
 
 
 @pytest.fixture(scope="module")
-def twin(images: Images) -> str:
-    return images.twin(
-        "twin",
+def variant(images: Images) -> str:
+    return images.variant(
+        "variant",
         {
             "app/model.txt": "weights",
             "app/volume/kept": "x",
@@ -129,8 +129,8 @@ def refusal(base: str, **more: Any) -> str:
     return str(caught.value)
 
 
-def test_a_call_runs_on_the_image_that_is_named(twin: str) -> None:
-    @sandbox(environment=Environment(base=twin))
+def test_a_call_runs_on_the_image_that_is_named(variant: str) -> None:
+    @sandbox(environment=Environment(base=variant))
     def look() -> tuple[str, str, str, str | None]:
         import subprocess
 
@@ -154,7 +154,7 @@ def test_the_derived_one_has_nothing_of_it(images: Images) -> None:
     assert look() is False
 
 
-def test_the_walls_are_the_same(twin: str) -> None:
+def test_the_walls_are_the_same(variant: str) -> None:
     def probe() -> dict[str, object]:
         import os
 
@@ -183,7 +183,7 @@ def test_the_walls_are_the_same(twin: str) -> None:
         }
 
     derived = sandbox(probe)()
-    assert sandbox(environment=Environment(base=twin))(probe)() == derived
+    assert sandbox(environment=Environment(base=variant))(probe)() == derived
 
     def scribble() -> None:  # in the zygote, which sees the container as it is
         for path in ("/app/volume/new", "/usr/new", "/new"):
@@ -193,7 +193,7 @@ def test_the_walls_are_the_same(twin: str) -> None:
                 continue
             raise AssertionError(f"{path} was written to")
 
-    @sandbox(environment=Environment(base=twin), setup=scribble)
+    @sandbox(environment=Environment(base=variant), setup=scribble)
     def write() -> list[str]:
         said = []
         for path in ("/app/new", "/app/volume/new", "/opt/tool/new"):
@@ -206,8 +206,8 @@ def test_the_walls_are_the_same(twin: str) -> None:
     assert write() == ["Read-only file system"] * 3
 
 
-def test_packages_are_installed_on_it_and_come_before_its_own(twin: str) -> None:
-    @sandbox(environment=Environment(["six"], base=twin))
+def test_packages_are_installed_on_it_and_come_before_its_own(variant: str) -> None:
+    @sandbox(environment=Environment(["six"], base=variant))
     def where() -> str:
         import six
 
@@ -225,11 +225,11 @@ def test_another_image_by_the_same_name_is_another_environment(images: Images) -
         )
         return function(), function.run().status
 
-    name = images.twin("moved", {"app/x": "one"})
+    name = images.variant("moved", {"app/x": "one"})
     again = images.name("again")
     podman("tag", name, again)
     assert read(name) == read(again) == ("one", "returned")
-    images.twin("moved", {"app/x": "two"})
+    images.variant("moved", {"app/x": "two"})
     hutch.close()  # what this process knows of the name
     assert read(name)[0] == "two"
     assert read(again)[0] == "one"
@@ -241,7 +241,7 @@ def test_an_image_without_python_is_refused(images: Images) -> None:
 
 
 def test_a_python_that_does_not_run_is_refused(images: Images) -> None:
-    broken = images.twin(
+    broken = images.variant(
         "broken",
         {"odd/python3": "#!/bin/sh\nexit 3\n"},
         "ENV PATH=/odd:/opt/python/bin:/usr/bin:/bin",
@@ -251,7 +251,7 @@ def test_a_python_that_does_not_run_is_refused(images: Images) -> None:
 
 def test_another_version_is_refused_with_both(images: Images) -> None:
     said = json.dumps({"python": "/odd/python3", "version": "3.9.18"})
-    old = images.twin(
+    old = images.variant(
         "old",
         {"odd/python3": f"#!/bin/sh\nprintf '{said}\\n' > $4\n"},
         "ENV PATH=/odd:/opt/python/bin:/usr/bin:/bin",
@@ -411,7 +411,7 @@ def test_what_a_registry_does_not_have_is_said(registry: str) -> None:
     assert "could not be pulled" in text and "check its name and tag" in text
 
 
-def test_progress_is_told(registry: str) -> None:
+def test_progress_is_reported(registry: str) -> None:
     from hutch._calls.target import TextTarget
     from hutch._connect.connection import current
     from hutch._options.options import NORMAL
@@ -429,14 +429,14 @@ def test_progress_is_told(registry: str) -> None:
     assert ("base", f"pulling {name}") in told
 
 
-def test_a_lock_and_an_export_are_of_the_base(twin: str, tmp_path: Path) -> None:
+def test_a_lock_and_an_export_are_of_the_base(variant: str, tmp_path: Path) -> None:
     def cli(*arguments: str) -> str:
         command = [sys.executable, "-m", "hutch", *arguments]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    told = json.loads(cli("env", "lock", "six", "--base", twin, "--json"))
+    told = json.loads(cli("env", "lock", "six", "--base", variant, "--json"))
     assert told["lock"].startswith("six==")
     archive = tmp_path / "image.tar"
     shown = json.loads(cli("env", "export", told["digest"], "-o", str(archive), "--json"))
@@ -451,4 +451,4 @@ def test_a_lock_and_an_export_are_of_the_base(twin: str, tmp_path: Path) -> None
 
     script = tmp_path / "script.py"
     script.write_text("import of_image; print(of_image.VALUE)")
-    assert cli("run", "--base", twin, str(script)) == "of the image\n"
+    assert cli("run", "--base", variant, str(script)) == "of the image\n"

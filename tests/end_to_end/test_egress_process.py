@@ -342,7 +342,7 @@ def zones_that_never_answer_stop_one_call_alone(directory: Path) -> None:
             assert stream is not None
             assert b"200 OK" in exchange(stream, GET)
         for _, stream in hostile[:4]:
-            assert stream.recv(4096).startswith(b"HTTP/1.1 50")  # in the end it is told
+            assert stream.recv(4096).startswith(b"HTTP/1.1 50")  # in the end it is informed
 
 
 def a_process_without_descriptors_to_spare_serves_everybody(directory: Path) -> None:

@@ -9,17 +9,16 @@ import hashlib
 import http.server
 import io
 import os
-import socket
 import subprocess
 import sys
 import tarfile
-import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from package_server import PackageHandler, own_address, serving
 
 from hutch import DependencyInstallError, Environment, sandbox
 
@@ -95,16 +94,6 @@ WHEELS = {f"hutch_test_tiny-{v}-py3-none-any.whl": wheel(v) for v in ("1.0", "2.
 FILES = {**WHEELS, "hutch_test_built-1.0.tar.gz": sdist()}
 
 
-def own_address() -> str:
-    """One of this machine's that a container's network reaches."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # sends nothing
-        except OSError:
-            pytest.skip("this machine has no address but loopback's")
-        return str(probe.getsockname()[0])
-
-
 class Index(http.server.ThreadingHTTPServer):
     """`/simple/` for everybody, `/private/simple/` for who has the password."""
 
@@ -114,11 +103,8 @@ class Index(http.server.ThreadingHTTPServer):
         self.asked: list[tuple[str, str]] = []
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
+class Handler(PackageHandler):
     server: Index
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
 
     def do_GET(self) -> None:
         self.server.asked.append((self.path, self.headers.get("Authorization", "")))
@@ -126,7 +112,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         path = self.path
         if path.startswith("/private/"):
             if self.headers.get("Authorization") != secret:
-                return self.answer(401, b"", {"WWW-Authenticate": "Basic"})
+                return self.answer(401, b"", **{"WWW-Authenticate": "Basic"})
             path = path.removeprefix("/private")
         project = path.removeprefix("/simple/").strip("/").replace("-", "_")
         if path.startswith("/simple/") and any(name.startswith(project) for name in FILES):
@@ -137,28 +123,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             )
             return self.answer(200, f"<html><body>{links}</body></html>".encode())
         data = FILES.get(path.removeprefix("/files/"))
-        return self.answer(200, data, {}) if data is not None else self.answer(404, b"")
-
-    def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {"Content-Type": "text/html"}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
+        return self.answer(200, data) if data is not None else self.answer(404, b"")
 
 
 @pytest.fixture(scope="module")
 def index() -> Iterator[Index]:
-    with Index() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving(Index()) as server:
         yield server
-        server.shutdown()
 
 
 def version() -> str:

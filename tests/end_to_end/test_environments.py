@@ -111,7 +111,7 @@ def test_a_misspelt_package_is_named_by_the_resolver() -> None:
     assert caught.value.outcome.safe_to_retry
 
 
-def test_packages_that_conflict_are_told() -> None:
+def test_packages_that_conflict_are_reported() -> None:
     function = sandbox(lambda: 1, dependencies=["idna==3.7", "idna==3.6"])
     with pytest.raises(hutch.DependencyInstallError, match="idna"):
         function()

@@ -111,6 +111,15 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     livecodebench._text.cache_clear()
 
 
+def test_a_package_that_is_not_installed_is_named_at_once() -> None:
+    evalplus._oracles.cache_clear()
+    livecodebench._text.cache_clear()
+    with pytest.raises(ModuleNotFoundError, match="install evalplus"):
+        evalplus.untrusted_check("humaneval", "def f(): 1", [[]], "f", [1], 0, [1.0])
+    with pytest.raises(ModuleNotFoundError, match="install LiveCodeBench"):
+        livecodebench.check_correctness({"input_output": '{"inputs": []}'}, "1", 1)
+
+
 @pytest.mark.parametrize(
     ("code", "inputs", "name", "expected", "details"),
     [

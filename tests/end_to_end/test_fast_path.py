@@ -124,7 +124,7 @@ def test_what_comes_beside_a_large_bytes_arrives_as_it_is(values: list[Any]) -> 
         assert warmed(told, large)(value if isinstance(value, bytes) else large, value)
 
 
-def test_an_argument_that_cannot_be_sent_is_told_the_same() -> None:
+def test_an_argument_that_cannot_be_sent_is_reported_the_same() -> None:
     def told(function: Callable[[Any], Any]) -> str:
         with pytest.raises(hutch.SerializationError) as failure:
             function(x for x in ())
@@ -134,7 +134,7 @@ def test_an_argument_that_cannot_be_sent_is_told_the_same() -> None:
     assert told(warmed(sandbox(lambda x: x), 1)) == first
 
 
-def test_what_a_function_raises_is_told_the_same() -> None:
+def test_what_a_function_raises_is_reported_the_same() -> None:
     @sandbox
     def divide(x: int) -> float:
         print("dividing")
@@ -411,7 +411,7 @@ def test_a_chunk_takes_arguments_of_every_kind() -> None:
     assert list(sandbox(lambda: 1).starmap([()] * 9, chunksize=4)) == [1] * 9
 
 
-def test_an_item_that_is_not_as_annotated_is_told_alone() -> None:
+def test_an_item_that_is_not_as_annotated_is_reported_alone() -> None:
     @sandbox(check_result=True)
     def whole(i: int) -> int:
         return i if i != 3 else "3"  # type: ignore[return-value]

@@ -287,7 +287,7 @@ def test_a_report_does_not_talk_to_the_terminal() -> None:
         assert outcome.stdout == "\x1b[2J\u202e<b>\n"
 
 
-def test_the_environments_part_of_the_time_is_told() -> None:
+def test_the_environments_part_of_the_time_is_reported() -> None:
     @sandbox(env={"FRESH": uuid.uuid4().hex})
     def use() -> int:
         return 1
@@ -542,7 +542,7 @@ def test_env_and_setup_are_inside_and_the_hosts_environment_is_not(
     assert look() == ("hello", None, "ahead")
 
 
-def test_a_setup_that_fails_is_told_and_not_passed_over() -> None:
+def test_a_setup_that_fails_is_reported_and_not_passed_over() -> None:
     def prepare() -> None:
         raise LookupError("no model here")
 
@@ -652,9 +652,30 @@ def raises_a_key_error() -> None:
     raise KeyError("type")
 
 
-def test_what_does_not_load_inside_is_not_told_as_the_functions_own_error() -> None:
+def test_what_does_not_load_inside_is_not_reported_as_the_functions_own_error() -> None:
     error = uses_what_does_not_load.run().error
     assert error is not None and error.type == "KeyError"
     assert "before the function began" in error.message and "did not raise" in error.hint
     own = raises_a_key_error.run().error
     assert own is not None and (own.type, own.message, own.hint) == ("KeyError", "'type'", "")
+
+
+ENDS_EARLY = """
+import threading, time
+from hutch import sandbox
+
+@sandbox
+def nap(seconds: float) -> None:
+    import time
+    time.sleep(seconds)
+
+nap(0)
+for i in range(12):
+    threading.Thread(target=nap, args=(0.02 + i * 0.004,), daemon=True).start()
+time.sleep(0.03)
+"""
+
+
+def test_a_program_may_end_while_its_daemon_threads_wait() -> None:
+    for _ in range(3):
+        assert subprocess.run([sys.executable, "-c", ENDS_EARLY], timeout=100).returncode == 0

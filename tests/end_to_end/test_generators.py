@@ -95,6 +95,18 @@ def test_its_time_limit_stands_still_while_its_caller_does_not_ask() -> None:
     assert list(items) == list(range(1, 60))
 
 
+def test_its_time_limit_stands_still_while_its_caller_takes_each_item_slowly() -> None:
+    @sandbox(timeout_sec=1)
+    def count() -> Iterator[int]:
+        yield from range(60)
+
+    taken = []
+    for item in count():
+        taken.append(item)
+        time.sleep(0.06)
+    assert taken == list(range(60))
+
+
 def test_its_time_limit_counts_what_it_takes_itself() -> None:
     @sandbox(timeout_sec=1)
     def hang() -> Iterator[int]:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_the_kernel_is_not_the_hosts() -> None:
     release = "import platform; print(platform.release())"
-    assert hutch.run(release).stdout.strip() == platform.release(), "the twin"
+    assert hutch.run(release).stdout.strip() == platform.release(), "the counterpart"
     assert hutch.run(release, isolation="gvisor").stdout.strip() != platform.release()
 
 
@@ -47,7 +47,7 @@ def test_what_is_printed_arrives_while_it_runs() -> None:
     assert (outcome.stdout, outcome.stderr) == ("1\n", "2\n")
 
 
-def test_a_call_that_ends_its_process_is_told_as_it_was() -> None:
+def test_a_call_that_ends_its_process_is_reported_as_it_was() -> None:
     assert hutch.run("import sys; sys.exit(3)", isolation="gvisor").exit_code == 3
     died = hutch.run("import os; os.abort()", isolation="gvisor")
     assert (died.status, died.signal) == ("died", 6)

@@ -32,7 +32,7 @@ def test_no_two_calls_share_a_container() -> None:
     assert [outcome.unwrap() for outcome in outcomes] == [1] * 6
     assert len({outcome.worker_id for outcome in outcomes}) == 6
     cells = [sandbox(marked()).run() for _ in range(3)]
-    assert len({outcome.worker_id for outcome in cells}) == 1, "the twin: cells share one"
+    assert len({outcome.worker_id for outcome in cells}) == 1, "the counterpart: cells share one"
 
 
 def test_the_cells_walls_are_there_too() -> None:
@@ -64,8 +64,8 @@ def test_what_a_package_keeps_in_its_zygote_is_not_there_for_the_next_call(tmp_p
     keywords = {"modules": [tmp_path / "keeper.py"], "preload": ["keeper"]}
     contained = sandbox(born, isolation="container", **keywords)  # type: ignore[call-overload]
     assert len({contained() for _ in range(4)}) == 4
-    twin = sandbox(born, **keywords)  # type: ignore[call-overload]
-    assert len({twin() for _ in range(4)}) == 1, "the twin: a cell's zygote is that of its worker"
+    in_cell = sandbox(born, **keywords)  # type: ignore[call-overload]
+    assert len({in_cell() for _ in range(4)}) == 1, "the counterpart: a zygote is its worker's"
 
 
 def test_map_submit_and_await_work_and_each_item_has_its_container() -> None:

@@ -51,7 +51,7 @@ def pool_of(status: hutch.Status) -> hutch.PoolStatus:
 
 
 def counted(calls: int) -> hutch.PoolStatus:
-    """Once the agent has read what clients told it: nobody waits for that."""
+    """Once the agent has read what clients reported to it: nobody waits for that."""
     deadline = time.monotonic() + 20
     while True:
         pool = pool_of(hutch.status())

@@ -135,7 +135,7 @@ def test_a_tree_with_a_socket_or_a_credential_is_refused_by_name(data: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root's sources are copied, other users' are not")
-def test_root_cannot_mount_writable_and_is_told_why(data: Path) -> None:
+def test_root_cannot_mount_writable_and_the_error_says_why(data: Path) -> None:
     with pytest.raises(ValueError, match=r"root.*copy"):
         sandbox(read, mounts={"/data": Mount(data, writable=True)})("/data/a.txt")
 

@@ -116,7 +116,7 @@ def test_limits_bite(source: str, limit: str, keywords: dict[str, float]) -> Non
         ("import os; os.abort()", 6),
     ],
 )
-def test_how_a_call_died_is_told(source: str, signal: int | None) -> None:
+def test_how_a_call_died_is_reported(source: str, signal: int | None) -> None:
     outcome = hutch.run(source, isolation="container", timeout_sec=20)
     assert outcome.status == "died"
     assert signal is None or outcome.signal == signal

@@ -127,7 +127,7 @@ def test_nothing_is_built_for_what_is_above_the_ceiling(agent_toml: Callable[[st
         function(1)
 
 
-def test_a_mistake_is_told_with_its_line_and_what_held_goes_on(
+def test_a_mistake_is_reported_with_its_line_and_what_held_goes_on(
     agent_toml: Callable[[str], None],
 ) -> None:
     agent_toml("[ceiling]\nmemory_mb = 512\n")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -380,7 +381,7 @@ outer = Outer()
 def fall(depth):
     try:
         fall(depth - 1) if depth else 1 / 0
-    except Exception as error:  # what is told of it has the collector run
+    except Exception as error:  # what is reported of it has the collector run
         raise ValueError from error
 fall(60)
 """
@@ -415,3 +416,54 @@ def test_a_program_of_a_shared_cell_finds_its_own_file() -> None:
         assert told == ["one print('one\n", "two print('two\n"]
     given = programs[0].run(files={"program.py": "the caller's"}).stdout
     assert given == "one the caller\n"
+
+
+# ---- bash
+
+
+def test_a_program_for_bash_has_input_arguments_files_and_an_exit_code() -> None:
+    outcome = hutch.run(
+        "read l; echo \"$0|$1|$l|$(cat f)\"; yes | head -1\nls; echo inspect argv >&2; exit 3",
+        language="bash", stdin="in\n", args=["a b"], files={"f": "content"},
+    )  # fmt: skip
+    assert outcome.stdout == "program.sh|a b|in|content\ny\nf\n"
+    assert (outcome.stderr, outcome.exit_code) == ("inspect argv\n", 3)
+    fine = hutch.run("echo fine", language="bash")
+    assert (fine.status, fine.exit_code, fine.stdout) == ("returned", 0, "fine\n")
+    assert hutch.run("kill -9 $$", language="bash").exit_code == 137
+    assert hutch.run("nosuchprogram", language="bash").exit_code == 127
+    late = hutch.run("echo begins; sleep 100", language="bash", timeout_sec=1)
+    assert late.limit == "time" and late.stdout == "begins\n"
+
+
+def test_a_program_for_bash_is_run_many_times() -> None:
+    program = hutch.Program("tr a-z A-Z", language="bash")
+    found = [outcome.stdout for outcome in program.options(timeout_sec=20).map(["a", "b"])]
+    assert found == ["A", "B"]
+
+
+@pytest.mark.parametrize("source", ["a\0b", "x" * 200_000])
+def test_text_that_bash_cannot_be_given_is_refused(source: str) -> None:
+    with pytest.raises(ValueError, match="the program has"):
+        hutch.run(source, language="bash")
+
+
+INTERRUPTS_ITSELF = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+except KeyboardInterrupt:
+    print("raised")
+signal.signal(signal.SIGINT, lambda *_: print("handled"))
+signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize("isolation", ["cell", "shared", "container"])
+def test_a_program_that_interrupts_itself_hears_it_as_everywhere(isolation: Any) -> None:
+    outcome = hutch.run(INTERRUPTS_ITSELF, isolation=isolation)
+    assert outcome.stdout == "raised\nhandled\n"
+    assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"

@@ -198,7 +198,7 @@ def test_the_header_arrives_over_tls_in_place_of_the_cells_own(api: Server) -> N
 def test_without_the_secret_the_program_speaks_tls_itself_or_not_at_all(
     api: Server, directory: Path
 ) -> None:
-    """The honest twin: with https:// the proxy sees only bytes, and adds nothing."""
+    """The harmless counterpart: with https:// the proxy sees only bytes, and adds nothing."""
 
     def by_https(ca: str) -> int:
         import ssl
@@ -329,8 +329,8 @@ def test_the_value_is_with_nobody_but_the_proxy(api: Server) -> None:
     value = outcome.unwrap()
     assert api.header("Authorization") == f"Bearer {VALUE}"
     assert value["status"] == 200 and value["searched"] > 4 << 20 and value["found"] == []
-    twin = "-".join(["t0p", secrets.token_hex(16)])  # what is there is found
-    assert search("http://localhost/v1", twin)["found"]
+    other = "-".join(["t0p", secrets.token_hex(16)])  # what is there is found
+    assert search("http://localhost/v1", other)["found"]
 
     texts = {
         "the Outcome": json.dumps(outcome.to_dict(), default=str) + repr(outcome) + str(outcome),
@@ -341,7 +341,8 @@ def test_the_value_is_with_nobody_but_the_proxy(api: Server) -> None:
     for file in [*home.glob("audit/*"), *home.glob("*.log"), *home.glob("*.toml")]:
         texts[str(file)] = file.read_text(errors="replace")
     assert any("audit" in name for name in texts)
-    listed = hutch_podman("ps", "-aq", "--no-trunc").split()
+    ours = f"label=hutch.instance={_core.paths()['instance'] or 'default'}"
+    listed = hutch_podman("ps", "-aq", "--no-trunc", "--filter", ours).split()
     assert listed
     texts["the containers' specs"] = hutch_podman("inspect", *listed)
     for container in listed:

@@ -700,8 +700,8 @@ def test_classes_go_to_tools_and_back_as_what_they_are_made_of() -> None:
         return dataclasses.replace(point, x=-point.x)
 
     tool = Tool(mirror)
-    assert tool.stub().startswith(
-        "def mirror(point: dict, color: Literal['red', 'blue'] = 'red') -> dict:"
+    assert (
+        "def mirror(point: Point, color: Literal['red', 'blue'] = 'red') -> Point:" in tool.stub()
     )
     assert tool.schema["properties"]["color"]["default"] == "red"
     with Session(tools=[tool], memory_mb=256) as s:
@@ -769,6 +769,25 @@ def test_input_is_answered_or_at_its_end() -> None:
         assert outcome.error is not None and outcome.error.type == "EOFError"
 
 
+def test_ipython_display_is_there_without_ipython_once_it_is_imported() -> None:
+    with Session(memory_mb=256, files={"IPython/__init__.py": "version_info = (9,)"}) as s:
+        assert s.exec("import sys; 'IPython' in sys.modules").value is False
+        found = s.exec("import IPython; IPython.version_info")  # one that is there wins
+        assert found.value == (9,)
+        missing = s.exec("import IPython.display")
+        assert missing.error is not None and missing.error.type == "ModuleNotFoundError"
+    with Session(memory_mb=256) as s:
+        outcome = s.exec("from IPython.display import HTML, display\ndisplay(HTML('<b>'))")
+        text = "<IPython.core.display.HTML object>"
+        assert outcome.display == [{"text/html": "<b>", "text/plain": text}], outcome
+        assert s.exec("import IPython; IPython.display.HTML is HTML").value is True
+        missing = s.exec("import IPython.core.magic")
+        assert missing.error is not None and missing.error.type == "ModuleNotFoundError"
+        s.reset()
+        latex = s.exec("import IPython\nIPython.display.Latex('$x$')")
+        assert latex.display[0]["text/latex"] == "$x$"
+
+
 def test_displays_are_bounded(s: Session) -> None:
     outcome = s.exec("for i in range(20_000): display(i)", timeout_sec=60)
     assert outcome.ok and len(outcome.display) == 10_000
@@ -801,14 +820,14 @@ def test_a_tool_builds_nothing_that_acts() -> None:
         Session(tools=[use])
 
 
-def test_what_tools_answer_counts_as_memory() -> None:
+def test_what_a_tool_answers_is_no_larger_than_the_memory() -> None:
     def page(n: int) -> bytes:
         return bytes(n)
 
     with Session(tools=[page], memory_mb=64) as s:
+        assert s.exec("len(page(65 << 20))").limit == "memory"
         outcome = s.exec("for _ in range(100): x = page(4 << 20)")
-        assert outcome.limit == "memory"
-        assert s.exec("len(page(4 << 20))").value == 4 << 20
+        assert outcome.ok, "what was answered before is taken back"
 
 
 def test_checking_arguments_takes_time_in_proportion_to_them() -> None:
@@ -898,6 +917,13 @@ def test_a_forged_frame_costs_the_session_its_names_at_most(source: str) -> None
         assert s.exec("2 + 2").value == 4
 
 
+def test_a_session_whose_first_code_is_interrupted_at_once_begins_with_the_next() -> None:
+    for milliseconds in (1, 1, 2, 2, 3, 4):
+        with Session(memory_mb=256, tools=[add]) as s:
+            s.exec("while True: pass", timeout_sec=milliseconds / 1000)
+            assert s.exec("add(1)").value == 2
+
+
 # ---- asyncio
 
 
@@ -933,8 +959,17 @@ def test_an_async_session_does_the_same() -> None:
 def test_what_is_shown_has_a_bound_in_memory() -> None:
     """A message of JSON takes many times its size on the host; an honest picture does not."""
     with Session(memory_mb=512, timeout_sec=120) as s:
-        code = "for _ in range(60): display({'application/json': [{}] * 200_000}, raw=True)"
+        code = "for _ in range(9): display({'application/json': [{'a': 0}] * 200_000}, raw=True)"
         many = s.exec(code)
-        assert len(many.display) < 30
+        assert 0 < len(many.display) < 9
+        text = "for _ in range(100): display({'text/plain': 'x' * (1 << 20) + X}, raw=True)"
+        assert len(s.exec(f"X = ''\n{text}").display) == 100
+        wide = s.exec(f"X = '\\N{{GRINNING FACE}}'\n{text}")  # four bytes for each character
+        assert 60 <= len(wide.display) <= 64
+        other = s.exec(
+            "import datetime\nday = {'application/json': [datetime.date.max] * 100_000}\n"
+            "for _ in range(5): display(day, raw=True)"
+        )
+        assert 0 < len(other.display) < 5
         picture = s.exec("for _ in range(20): display({'image/png': bytes(1 << 20)}, raw=True)")
         assert len(picture.display) == 20

@@ -141,7 +141,7 @@ def test_sixteen_run_within_one_another_and_no_more(n: Nesting) -> None:
 
     n.act = act
     outcome = n.session.exec("run('0')")
-    assert outcome.ok and "SessionBusy" in outcome.value and "16 calls" in outcome.value
+    assert outcome.ok and "SessionBusy" in outcome.value and "16 nested calls" in outcome.value
     assert sorted(depths) == list(range(16))
     assert n.session.exec("1").value == 1
 

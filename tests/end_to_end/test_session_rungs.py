@@ -6,6 +6,7 @@ process cannot be replaced: its end is the session's.
 from __future__ import annotations
 
 import shutil
+import time
 from typing import Any
 
 import pytest
@@ -13,22 +14,13 @@ import pytest
 import hutch
 from hutch import Session
 
-RUNGS = [
-    "container",
-    pytest.param(
-        "gvisor",
-        marks=pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed"),
-    ),
-]
-
 
 def shout(text: str) -> str:
     return text.upper()
 
 
-@pytest.mark.parametrize("isolation", RUNGS)
-def test_names_files_tools_and_output_last(isolation: Any) -> None:
-    with Session(isolation=isolation, tools=[shout], files={"a.txt": "hello"}) as s:
+def test_names_files_tools_and_output_last(container_rung: Any) -> None:
+    with Session(isolation=container_rung, tools=[shout], files={"a.txt": "hello"}) as s:
         assert s.exec("x = 1; print('printed')").stdout == "printed\n"
         assert s.exec("x += 1\nshout(open('a.txt').read())").value == "HELLO"
         assert s["x"] == 2 and s.names() == ["x"]
@@ -40,21 +32,18 @@ def test_names_files_tools_and_output_last(isolation: Any) -> None:
         assert s["x"] == 2
 
 
-@pytest.mark.parametrize("isolation", RUNGS)
-def test_a_time_limit_that_is_heard_costs_nothing(isolation: Any) -> None:
-    with Session(isolation=isolation) as s:
+def test_a_time_limit_that_is_heard_costs_nothing(container_rung: Any) -> None:
+    with Session(isolation=container_rung) as s:
         s.exec("x = 1")
         assert s.exec("while True: pass", timeout_sec=0.5).limit == "time"
         assert s["x"] == 1
 
 
-@pytest.mark.parametrize("isolation", RUNGS)
-def test_many_interrupts_end_no_worker(isolation: Any) -> None:
+def test_many_interrupts_end_no_worker(container_rung: Any) -> None:
     import threading
-    import time
 
     over = threading.Event()
-    with Session(isolation=isolation) as s:
+    with Session(isolation=container_rung) as s:
         s.exec("n = 0")
 
         def interrupt() -> None:
@@ -89,6 +78,7 @@ def test_where_the_container_is_the_cell_its_end_is_the_sessions() -> None:
         assert s.exec("import os; os._exit(3)").exit_code == 3
         with pytest.raises(hutch.SandboxError, match="the session has ended"):
             s.exec("1")
+        assert s.info()["closed"]
     with Session(isolation="gvisor", files={"a.txt": "hello"}) as s:
         s.exec("x = 1; open('b', 'w').close()")
         with pytest.raises(hutch.SandboxError, match=r"reset\(files=True\)"):
@@ -96,3 +86,32 @@ def test_where_the_container_is_the_cell_its_end_is_the_sessions() -> None:
         assert s.exec("x").value == 1
         s.reset(files=True)
         assert s.names() == [] and s.files.list() == ["a.txt"]
+
+
+BETWEEN = """
+import os, threading, time
+def work():
+    time.sleep(0.3)
+    {0}
+threading.Thread(target=work).start()
+"""
+
+
+@pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed")
+@pytest.mark.parametrize(
+    ("work", "end"),
+    [
+        ("os._exit(3)", ("died", None, 3)),
+        ("os.kill(os.getpid(), 9)", ("died", 9, None)),
+        ("x = b'x' * (1 << 31)", ("limit", None, None)),
+    ],
+)
+def test_what_its_code_did_between_two_calls_is_no_fault(work: str, end: tuple[Any, ...]) -> None:
+    with Session(isolation="gvisor", memory_mb=128) as s:
+        assert s.exec(BETWEEN.format(work)).ok
+        while (outcome := s.exec("1")).ok:
+            time.sleep(0.2)
+        assert (outcome.status, outcome.signal, outcome.exit_code) == end
+        assert outcome.limit == ("memory" if end[0] == "limit" else None)
+        with pytest.raises(hutch.SandboxError, match="the session has ended"):
+            s.exec("1")

@@ -131,7 +131,7 @@ def test_the_clock_of_a_slow_call_does_not_end_a_later_one() -> None:
         time.sleep(seconds)
         return os.getpid()
 
-    # Together longer than the limit and the warden's grace: each was told of, and taken off again.
+    # Together longer than the limit and the warden's grace: each was reported, and taken off again.
     assert {nap(0.6) for _ in range(4)} == {nap(0.0)}
 
 

@@ -120,7 +120,7 @@ def test_decoding_counts_as_receiving() -> None:
 def test_the_wait_for_a_cell_counts_as_queueing() -> None:
     busy = doze.options(pool=hutch.Pool(max_cells=1), timeout_sec=10)
     busy.run(0)
-    first = busy.submit(0.5)
+    first = busy.submit(3)
     time.sleep(0.1)
     outcome, seen, told = watched(lambda: busy.run(0))
     assert first.outcome().ok and outcome.ok

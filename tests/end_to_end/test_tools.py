@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import threading
 import time
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 import hutch
-from hutch import StopExec, Tool, sandbox
+from hutch import Session, StopExec, Tool, sandbox
 
 NOT_FOR_THE_SANDBOX = "kept by the host"
 calls: list[tuple[str, int]] = []
@@ -93,6 +95,76 @@ def test_a_program_and_a_function_given_as_text_have_them() -> None:
         assert program.run(stdin=text).stdout == f"['{text} 0 of 16']\n"
     function = hutch.function("def work(x): return search(x, 1)", "work", tools=[search])
     assert [function(x) for x in "pq"] == [["p 0 of 16"], ["q 0 of 16"]]
+
+
+def pick(mode: str, count: int = 1, *, at: Point | None = None) -> list[Point]:
+    """Picks some."""
+    return [at or Point(count)]
+
+
+def test_a_tool_has_a_signature_and_its_documentation_inside() -> None:
+    with Session(tools=[pick, search]) as s:
+        shown = s.exec("import inspect\nstr(inspect.signature(pick)), inspect.getdoc(pick)")
+        signature, documentation = shown.value
+        assert signature == "(mode: str, count: int = 1, *, at: Point | None = None) -> list[Point]"
+        assert documentation.startswith("Picks some.\n\nclass Point(TypedDict):\n    x: int\n")
+        assert s.exec("p = inspect.signature(pick).parameters\np['count'].default + 1").value == 2
+        assert "pick(mode: str, count: int = 1" in s.exec("help(pick)").stdout
+        assert s.exec("pick('a', at={'x': 5})").value == [{"x": 5, "y": 0}]
+
+
+def call(text: str) -> str:
+    return f"called {text}"
+
+
+def test_tools_named_like_functions_of_hutch_tools_leave_those_there() -> None:
+    @sandbox(tools=[search, call])
+    def work() -> list[Any]:
+        import hutch_tools  # type: ignore[import-not-found]
+
+        return [
+            search("a", 1),
+            call("b"),
+            hutch_tools.search("pages"),
+            hutch_tools.call("call", "c"),
+        ]
+
+    assert work() == [["a 0 of 16"], "called b", ["search"], "called c"]
+    with Session(tools=[search, call]) as s:
+        assert s.exec("search('a', 1), call('b')").value == (["a 0 of 16"], "called b")
+        found = s.exec("import hutch_tools\nhutch_tools.search(), hutch_tools.call('call', 'd')")
+        assert found.value == (["search", "call"], "called d")
+
+
+def test_a_tool_may_have_a_schema_of_its_own() -> None:
+    def find(**arguments: Any) -> Any:
+        return arguments
+
+    del find.__annotations__["arguments"]
+    properties = {"query": {"type": "string"}, "limit": {"type": "integer", "maximum": 9}}
+    schema = {"properties": properties, "required": ["query"], "additionalProperties": False}
+    with Session(tools=[Tool(find, input_schema=schema)]) as s:
+        assert s.exec("find(query='a', limit=2)").value == {"query": "a", "limit": 2}
+        for source in (
+            "find()",
+            "find(query=1)",
+            "find(query='a', limit=10)",
+            "find(query='', b=1)",
+        ):
+            error = s.exec(source).error
+            assert error is not None and error.type == "TypeError", source
+        names = s.exec("import inspect\nstr(inspect.signature(find))").value
+        assert names == "(*, query: str, limit: int = ...) -> Any"
+
+
+def test_values_of_the_standard_library_are_arguments_and_results() -> None:
+    def later(day: datetime.date, by: Decimal) -> datetime.datetime:
+        return datetime.datetime.combine(day, datetime.time(int(by)))
+
+    with Session(tools=[later]) as s:
+        code = "import datetime, decimal\nlater(datetime.date(2024, 2, 29), decimal.Decimal(5))"
+        for source in (code, "later('2024-02-29', '5')"):
+            assert s.exec(source).value == datetime.datetime(2024, 2, 29, 5)
 
 
 def test_arguments_are_checked_and_built_before_the_function_sees_them() -> None:

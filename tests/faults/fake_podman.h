@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// A libpod service for tests: one that answers each request as it is told, and on top of it one
-// that keeps containers.
+// A libpod service for tests: one that answers each request as it is set up to, and on top of it
+// one that keeps containers.
 //
 // Each has a thread of its own and a socket in a directory of its own. What is handed to them is
 // called on that thread.

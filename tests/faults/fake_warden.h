@@ -56,7 +56,7 @@ class FakeWardens {
   std::atomic<int> pings = 0;
   std::atomic<uint64_t> seed = 1;
   std::string last_frame();   // that a cell found when it was killed
-  std::string last_config();  // what the last one that was configured was told
+  std::string last_config();  // what the last one that was configured was sent
 
  private:
   struct Warden {

@@ -125,7 +125,7 @@ def test_a_frozen_warden_stops_no_deadline(host: Any) -> None:
         try:
             outcome = nap.options(timeout_sec=1, queue_sec=5).run(30)
         except hutch.SandboxStartupError:
-            pass  # no cell was ahead, and none could be made: told within the queue's time
+            pass  # no cell was ahead, and none could be made: reported within the queue's time
         else:
             assert (outcome.status, outcome.limit) == ("limit", "time"), outcome
     assert nap(0) == "slept"
@@ -254,7 +254,7 @@ def test_a_frozen_service_of_podmans_stops_no_warm_call(host: Any) -> None:
             assert error.safe_to_retry
     after = nap.options(labels={"test": "after it"})
     deadline = time.monotonic() + 60
-    while True:  # what was asked of the frozen one may fail late, and is told as safe to repeat
+    while True:  # what was asked of the frozen one may fail late, and is reported as safe to repeat
         try:
             assert after(0) == "slept"
             return

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,16 @@ try:
 except hutch.SandboxError as error:
     print(type(error).__name__, error.may_have_run, error, sep="|")
 """
+INSTALL = "sudo apt-get install --no-install-recommends podman "
+FIRST = {
+    "run": "import hutch\nprint(hutch.run('print(1)').stdout)\n",
+    "sandbox": "from hutch import sandbox\n@sandbox\ndef one(): return 1\none()\n",
+    "submit": "import hutch\n@hutch.sandbox\ndef one(): return 1\none.submit().result()\n",
+    "session": "import hutch\nwith hutch.Session() as s:\n    s.exec('1')\n",
+    "asyncio": "import asyncio, hutch\nasync def main():\n"
+    "    async with hutch.AsyncSession() as s:\n        await s.exec('1')\nasyncio.run(main())\n",
+}
+Without = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def python(source: str, *wrapper: str, **env: str) -> str:
@@ -54,15 +64,72 @@ def instance(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     shutil.rmtree(home, ignore_errors=True)
 
 
-def test_missing_podman_names_the_package(instance: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture
+def without_podman(instance: dict[str, str], tmp_path: Path) -> Without:
+    """Runs a command where there is no Podman."""
     absent = tmp_path / "absent"
     absent.write_text("")
-    podman = shutil.which("podman")
-    hide = f'mount --bind {absent} {podman} && exec "$@"'
-    said = python(FAILING, "unshare", "--mount", "sh", "-c", hide, "sh", **instance)
-    kind, may_have_run, text = said.split("|", 2)
+    hide = f'mount --bind {absent} {shutil.which("podman")} && exec "$@"'
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["unshare", "--mount", "sh", "-c", hide, "sh", *command],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env={**os.environ, **instance},
+        )
+
+    return run
+
+
+def test_missing_podman_names_the_package(without_podman: Without) -> None:
+    said = without_podman(sys.executable, "-c", FAILING)
+    kind, may_have_run, text = said.stdout.split("|", 2)
     assert (kind, may_have_run) == ("PodmanNotInstalledError", "False")
-    assert "apt-get install" in text and "podman" in text
+    assert text.splitlines()[-1].startswith("  hint: " + INSTALL)
+
+
+@pytest.mark.parametrize("how", ["run", "sandbox", "submit", "session", "asyncio"])
+def test_a_script_without_podman_ends_in_the_command(
+    without_podman: Without, tmp_path: Path, how: str
+) -> None:
+    script = tmp_path / "first.py"
+    script.write_text(FIRST[how])
+    said = without_podman(sys.executable, str(script))
+    *frames, message, hint = said.stderr.splitlines()
+    assert message == "hutch.PodmanNotInstalledError: Podman is not installed"
+    assert hint.startswith("  hint: " + INSTALL)
+    assert any(f"{script}" in line for line in frames), said.stderr
+    assert not any("/hutch/" in line for line in frames), said.stderr
+
+
+def test_a_hook_of_the_script_and_other_errors_are_left_alone(without_podman: Without) -> None:
+    own = "import sys\nsys.excepthook = lambda kind, *_: print('own', kind.__name__)\n"
+    said = without_podman(sys.executable, "-c", own + CALL).stdout
+    assert said == "own PodmanNotInstalledError\n"
+    later = f"try:\n    exec({CALL!r})\nexcept Exception:\n    pass\nhutch.run(7)"
+    said = without_podman(sys.executable, "-c", "import hutch\n" + later).stderr
+    assert "/hutch/" in said and "TypeError" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "command", [["bench"], ["agent", "start"], ["env", "lock", "x"], ["podman", "ps"]]
+)
+def test_hutch_without_podman_says_the_command(without_podman: Without, command: list[str]) -> None:
+    said = without_podman(str(Path(sys.executable).with_name("hutch")), *command)
+    message, hint = said.stderr.splitlines()
+    assert (said.returncode, said.stdout) == (3, "")
+    assert message == "hutch: Podman is not installed"
+    assert hint.startswith("  hint: " + INSTALL)
+
+
+def test_the_doctor_without_podman_says_the_command(without_podman: Without) -> None:
+    said = without_podman(str(Path(sys.executable).with_name("hutch")), "doctor")
+    assert said.returncode == 1
+    first, fix = said.stdout.splitlines()[:2]
+    assert first == "FAIL podman: Podman is not installed"
+    assert fix.startswith("     fix: " + INSTALL)
 
 
 def test_user_without_sub_ids_gets_the_command(instance: dict[str, str], tmp_path: Path) -> None:

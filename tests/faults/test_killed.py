@@ -55,7 +55,7 @@ class Running:
 
 
 def assert_lost(running: Running) -> None:
-    """The fault is told as a fault, never as what the program did."""
+    """The fault is reported as a fault, never as what the program did."""
     error = running.error
     if error is None:
         assert running.outcome.status == "fault", running.outcome
@@ -141,7 +141,7 @@ def test_status_asks_the_agent_that_runs_now(host: Any) -> None:
     assert hutch.status()["running"]
 
 
-def test_killed_cell_is_told_as_a_signal_and_not_as_a_fault(host: Any) -> None:
+def test_killed_cell_is_reported_as_a_signal_and_not_as_a_fault(host: Any) -> None:
     outcome = hutch.run("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     assert (outcome.status, outcome.signal) == ("died", signal.SIGKILL)
 

@@ -121,13 +121,13 @@ def test_killed_client_gives_up_its_places_and_its_cells(label: str, few: Any) -
 
 def test_a_client_that_stops_keeps_no_cell_that_it_does_not_use(label: str, few: Any) -> None:
     few(0)
-    running = [few.submit(2) for _ in range(2)]
+    running = [few.options(timeout_sec=100).submit(90) for _ in range(2)]
     crowd = python(CROWD.format(label=label, calls=2, seconds=0))
-    until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call")
+    until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call", 60)
     crowd.send_signal(signal.SIGSTOP)
     try:
         for future in running:
-            future.result()
+            future.cancel()
         lasting = few.options(timeout_sec=120).submit(100)  # and the other cell is the client's now
         few.options(queue_sec=15)(0)
         assert not lasting.done()

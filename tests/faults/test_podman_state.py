@@ -35,7 +35,7 @@ def podman(*arguments):
 
 def call(label="", **more):
     # In a worker that no call before had: Podman is needed for it. What broke off as its service
-    # was killed is told as safe to repeat, and is repeated.
+    # was killed is reported as safe to repeat, and is repeated.
     for attempt in range(5):
         try:
             return hutch.run("print(6 * 7)", labels={"worker": label}, **more).stdout.strip()
@@ -156,7 +156,7 @@ def test_everything_stopped_or_pruned_by_the_user_is_made_again(machine: Machine
     assert said.split() == ["42"] * 6
 
 
-def test_a_reset_by_the_user_is_told_and_everything_is_made_again(machine: Machine) -> None:
+def test_a_reset_by_the_user_is_reported_and_everything_is_made_again(machine: Machine) -> None:
     """Podman's own database goes with it, under the feet of its service."""
     said = machine.boot("""
         call()
@@ -172,7 +172,7 @@ def test_a_reset_by_the_user_is_told_and_everything_is_made_again(machine: Machi
     assert said == "42"
 
 
-def test_locks_used_up_by_others_are_told_and_needed_for_new_workers_alone(
+def test_locks_used_up_by_others_are_reported_and_needed_for_new_workers_alone(
     machine: Machine,
 ) -> None:
     """Each container and each volume has one of Podman's 2048 locks. Hutch makes no volume."""

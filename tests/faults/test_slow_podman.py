@@ -102,7 +102,7 @@ def test_a_slow_podman_in_small_pieces_is_only_slow(host: Any) -> None:
 
 
 @pytest.mark.parametrize("reply", [cut_off, reset])
-def test_replies_that_are_cut_off_are_told_and_nothing_is_left(host: Any, reply: Pump) -> None:
+def test_replies_that_are_cut_off_are_reported_and_nothing_is_left(host: Any, reply: Pump) -> None:
     assert answer() == 42
     with between(reply) as connections:
         with pytest.raises(hutch.SandboxStartupError) as caught:

@@ -62,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bool accepted = false;
   bool over = false;
   const auto listen = [&] {
-    pollfd polled[hutch::Lease::kPolled];
+    pollfd polled[hutch::kPolledOfCall];
     lease.Fill(polled);
     for (pollfd& one : polled) one.revents = POLLIN;
     try {

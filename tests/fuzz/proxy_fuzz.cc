@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // libFuzzer over what proxy-aware programs of a cell ask for: HTTP CONNECT, absolute form and
-// SOCKS5 give a host in normal form with a port, or a Refusal that can be told, the same in
+// SOCKS5 give a host in normal form with a port, or a Refusal that can be sent, the same in
 // whatever pieces they come.
 //
 // An input is u8 the size of the pieces (0: one), bytes.

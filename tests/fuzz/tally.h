@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// How many inputs of a run were good ones, told at the end: a fuzzer whose inputs are all turned
-// away at the door tests the door. One thread.
+// How many inputs of a run were good ones, reported at the end: a fuzzer whose inputs are all
+// turned away at the door tests the door. One thread.
 #pragma once
 
 #include <cstdint>

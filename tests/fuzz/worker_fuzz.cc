@@ -27,7 +27,7 @@
 namespace hutch {
 namespace {
 
-// A pool that takes what it is told, and checks that it is told nothing twice.
+// A pool that takes what is reported to it, and checks that nothing is reported twice.
 class Books : public Worker::Listener {
  public:
   void OnWorkerReady(Worker& worker) override {
@@ -44,7 +44,7 @@ class Books : public Worker::Listener {
     cells.erase(cell);
   }
   void OnSlotsChanged(Worker&) override {}
-  void OnSessionEvent(Worker&, uint64_t, SessionEvent, const CellReport&) override {}
+  void OnSessionEvent(Worker&, uint64_t, SessionEvent) override {}
   void OnWorkerDead(Worker&, const std::string&) override {
     if (dead || !cells.empty()) std::abort();  // every cell was said to be gone before
     dead = true;
@@ -134,7 +134,7 @@ class Run {
         if (!books_.cells.empty()) worker_->cells().Kill(books_.cells.begin()->first);
         return;
       case 3:
-        if (!books_.cells.empty()) worker_->cells().Arm(books_.cells.begin()->first, 100, 0, 0);
+        if (CellOrders* orders = AnyOrders()) orders->Arm(100, 0);
         return;
       case 4:
         return worker_->cells().MakeCells(4);
@@ -142,14 +142,18 @@ class Run {
         if (!books_.cells.empty()) worker_->cells().Keep(books_.cells.begin()->first);
         return;
       case 6:
-        if (!books_.cells.empty()) worker_->cells().RestartUser(books_.cells.begin()->first, 0);
+        if (CellOrders* orders = AnyOrders()) orders->RestartUser(0);
         return;
       default:
         if (!books_.cells.empty()) worker_->cells().Take(books_.cells.begin()->first);
         return;
     }
   }
-  // Lets the loop do what there is, and hears what the warden is told.
+  CellOrders* AnyOrders() {
+    if (books_.cells.empty()) return nullptr;
+    return worker_->cells().OrdersFor(books_.cells.begin()->first);
+  }
+  // Lets the loop do what there is, and hears what the warden is sent.
   void Turn() {
     for (int i = 0; i < 3; ++i) {
       loop_.Stop();

@@ -55,7 +55,7 @@ def test_on(system: str, name: str, tmp_path_factory: pytest.TempPathFactory) ->
             place = tmp_path_factory.mktemp(system)
             _booted[system] = boot_once(system, place, ["guest", *ATTACKS], 3600)
         except (CannotBoot, AssertionError) as reason:
-            _booted[system] = reason  # told by each test, not tried for each
+            _booted[system] = reason  # reported by each test, not tried for each
     booted = _booted[system]
     if isinstance(booted, CannotBoot):
         pytest.skip(str(booted))

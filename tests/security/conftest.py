@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on the walls, each with its honest twin.
+"""Attacks on the walls, each with its harmless counterpart.
 
 Probes are texts in probes/: functions named `probe_*`, run in one cell each file, after
 probes/prelude.py. A probe answers plain data, which the tests judge outside; so a suite of hundreds
@@ -13,6 +13,8 @@ its test must fail.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
 import re
@@ -53,10 +55,29 @@ def run_probes(source: str, name: str) -> Answers:
     return answers
 
 
-@pytest.fixture(scope="session", params=("call", "session", "hundredth exec", "restarted"))
+def in_command(session: hutch.Session, source: str, name: str) -> Answers:
+    session.files.write("probes.txt", source)
+    session.files.write(
+        "run.py",
+        "from typing import Any\nAnswers = dict\n"
+        f"{inspect.getsource(run_probes)}\n"
+        f"answers = run_probes(open('probes.txt').read(), {name!r})\n"
+        "open('answers', 'w').write(repr(answers))\n",
+    )
+    of_bash = "-u PWD -u OLDPWD -u SHLVL -u _"
+    session.bash(f"env {of_bash} python run.py").unwrap()
+    found: Answers = ast.literal_eval(session.files.read("answers"))
+    return found
+
+
+KINDS = ("call", "session", "hundredth exec", "restarted", "command")
+
+
+@pytest.fixture(scope="session", params=KINDS)
 def probes(request: pytest.FixtureRequest) -> Callable[[str], Answers]:
     """The answers of one file of probes; each file runs once in each kind of process: that of a
-    call, and of a session at its first exec, at a later one, and after a restart.
+    call, of a session at its first exec, at a later one, and after a restart, and of a program that
+    bash starts there.
     """
     known: dict[str, Answers] = {}
     limits: dict[str, Any] = {"timeout_sec": 300, "pids": 64, "memory_mb": 512}
@@ -69,12 +90,16 @@ def probes(request: pytest.FixtureRequest) -> Callable[[str], Answers]:
         with hutch.Session(**limits) as session:
             for _ in range(99 if request.param == "hundredth exec" else 0):
                 session.exec("x = 1").unwrap()
+            if request.param == "command":
+                return in_command(session, source, name)
             if request.param == "restarted":
                 assert session.exec("import os; os._exit(3)").restarted
             found: Answers = session.call(run_probes, source, name)
             return found
 
     def answers(name: str) -> Answers:
+        if name == "processes" and request.param == "command":
+            pytest.skip("its probes kill what they can see, as the process that waits for them")
         if name not in known:
             known[name] = answer(prelude + (PROBES / f"{name}.py").read_text(), name)
         return known[name]
@@ -130,6 +155,8 @@ if "fresh" in WITHOUT:
     hutch.sandbox = shared  # before a test's file imports it
 
 
+# What a program that is started does not inherit: where these walls are down, that one stands.
+ENDS_WITH_EXEC = {"capabilities", "descriptors"}
 broken: list[str] = []  # of the control: each attack that succeeded, and what its test said
 
 
@@ -144,7 +171,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not WITHOUT:
         return
     chosen = [
-        item for item in items if any(set(m.args) == WITHOUT for m in item.iter_markers("wall"))
+        item
+        for item in items
+        if any(set(m.args) == WITHOUT for m in item.iter_markers("wall"))
+        and not ("[command]" in item.name and WITHOUT & ENDS_WITH_EXEC)
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen

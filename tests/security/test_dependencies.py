@@ -385,7 +385,7 @@ HARMS = {
 
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_a_build_script_leaves_is_looked_at_with_care(harm: str, tmp_path: Path) -> None:
-    """Each is an error that says what, in little memory; "nothing" is the honest twin."""
+    """Each is an error that says what, in little memory; "nothing" is the harmless counterpart."""
     what, named = HARMS[harm]
     loop = f"import time\n        end = time.monotonic() + 20\n        {what}\n"
     if named == "lock.txt":

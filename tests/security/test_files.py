@@ -125,7 +125,7 @@ def test_filling_the_scratch_hits_the_disk_limit(place: str, next_call_works: No
 
 @sandbox(disk_mb=16)
 def fill_and_go_on() -> int:
-    """The honest twin: whoever catches the full disk goes on."""
+    """The harmless counterpart: whoever catches the full disk goes on."""
     import os
 
     written = 0

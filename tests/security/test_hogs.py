@@ -94,7 +94,7 @@ def test_bombs_meet_a_limit(kind: str, next_call_works: None) -> None:
 
 
 def test_what_is_no_bomb_is_no_limit() -> None:
-    """The honest twin."""
+    """The harmless counterpart."""
     assert bomb("none") == 0
 
 
@@ -109,7 +109,7 @@ def test_ten_million_small_things_do_not_grow_the_host(next_call_works: None) ->
     outcome = many.run(10_000_000)
     assert (outcome.status, outcome.limit) == ("limit", "result"), outcome
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 << 10  # KiB
-    assert many(1000) == [[]] * 1000  # the honest twin
+    assert many(1000) == [[]] * 1000  # the harmless counterpart
 
 
 @pytest.mark.wall("profile")
@@ -149,7 +149,7 @@ def test_locked_and_huge_memory_is_refused() -> None:
             found["memfd"] = "done"
         except OSError as error:
             found["memfd"] = errno.errorcode[error.errno or 0]
-        plain[0] = 1  # the honest twin: plain memory is there
+        plain[0] = 1  # the harmless counterpart: plain memory is there
         return found
 
     found = grab()
@@ -207,7 +207,7 @@ def fill_sockets(pairs: int, asked: int = 0) -> int:
 def test_memory_in_sockets_counts(next_call_works: None) -> None:
     outcome = fill_sockets.run(500)
     assert (outcome.status, outcome.limit) == ("limit", "memory")
-    assert fill_sockets(20) > 1 << 20  # the honest twin
+    assert fill_sockets(20) > 1 << 20  # the harmless counterpart
 
 
 @pytest.mark.wall("profile")
@@ -236,7 +236,7 @@ def fill_page_tables(gigabytes: int) -> int:
 def test_memory_in_page_tables_counts(next_call_works: None) -> None:
     outcome = fill_page_tables.run(100)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
-    assert fill_page_tables(2) == 2  # the honest twin
+    assert fill_page_tables(2) == 2  # the harmless counterpart
 
 
 @sandbox(pids=64, timeout_sec=20)
@@ -267,4 +267,4 @@ def test_others_are_served_beside_millions_of_maps(next_call_works: None) -> Non
         assert quick(n) == n + 1
     outcome = hog.outcome()
     assert outcome.status in ("limit", "returned"), outcome
-    assert fill_maps(1, 1000) == 1  # the honest twin
+    assert fill_maps(1, 1000) == 1  # the harmless counterpart

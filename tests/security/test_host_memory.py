@@ -93,7 +93,7 @@ def test_tcp_of_a_call_holds_little_of_the_hosts_budget(next_call_works: None) -
         outcome = fill_tcp.run(30)
     assert outcome.status in ("returned", "limit"), outcome
     assert loss.most < 64, loss.most
-    assert fill_tcp(2) > 1 << 17  # the honest twin
+    assert fill_tcp(2) > 1 << 17  # the harmless counterpart
 
 
 @sandbox(timeout_sec=60)
@@ -119,7 +119,7 @@ def transfer(megabytes: int) -> int:
 
 
 def test_tcp_of_a_call_still_carries_much() -> None:
-    """The honest twin: small buffers stop no transfer."""
+    """The harmless counterpart: small buffers stop no transfer."""
     assert transfer(200) == 200 << 20
 
 
@@ -158,7 +158,7 @@ def test_memory_of_a_result_that_never_comes_counts(megabytes: int, next_call_wo
 
 
 def test_a_large_result_comes() -> None:
-    """The honest twin: it is there twice while it is on its way, and may be."""
+    """The harmless counterpart: it is there twice while it is on its way, and may be."""
     give = sandbox(lambda megabytes: bytes(megabytes << 20), memory_mb=64)
     assert len(give(40)) == 40 << 20
 
@@ -247,7 +247,7 @@ def test_the_kernels_objects_count(kind: str, count: int, next_call_works: None)
                         ("mappings", 20_000), ("pipes", 100)]
 )  # fmt: skip
 def test_ordinary_use_of_the_kernels_objects_is_none_of_it(kind: str, count: int) -> None:
-    """The honest twin."""
+    """The harmless counterpart."""
     assert make_objects(kind, count) >= count
 
 
@@ -298,7 +298,7 @@ def test_memory_of_a_process_without_its_first_thread_counts(
     take = take_in_threads.options(isolation=isolation)
     outcome = take.run(first_thread, 400)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
-    assert take(first_thread, 8) == 8  # the honest twin: pthread_exit in main()
+    assert take(first_thread, 8) == 8  # the harmless counterpart: pthread_exit in main()
 
 
 @sandbox(memory_mb=64, timeout_sec=60)
@@ -384,7 +384,7 @@ def test_shared_memory_counts_though_nobody_has_it_in_page_tables(
 ) -> None:
     outcome = share.options(isolation=isolation).run(how, 320)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
-    # the honest twin
+    # the harmless counterpart
     assert share.options(isolation=isolation)(how, 24) == 24
 
 
@@ -461,7 +461,7 @@ def test_scratch_and_shared_memory_count_together(isolation: Any, next_call_work
     fill = fill_both.options(isolation=isolation)
     outcome = fill.run(140, 140, False)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
-    # the honest twins: the scratch counts once, though a process maps it
+    # the harmless counterparts: the scratch counts once, though a process maps it
     assert fill(70, 70, False) == 140
     assert fill(140, 1, True) == 141
 

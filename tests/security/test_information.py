@@ -43,7 +43,7 @@ def test_the_environment_is_a_short_list_of_our_own(seen: dict[str, Any]) -> Non
 
 
 def test_environment_given_by_the_caller_is_there() -> None:
-    """The honest twin: what is given arrives."""
+    """The harmless counterpart: what is given arrives."""
 
     @sandbox(env={"GREETING": "hello"})
     def greet() -> str:

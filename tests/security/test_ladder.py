@@ -82,13 +82,13 @@ def test_nothing_outside_the_scratch_can_be_written(run: Run) -> None:
 tell(refused={path: attempt(open, path + "/x", "w") for path in (
         "/", "/etc", "/usr", "/opt/python", "/opt/hutch", "/run", "/proc/sys/kernel")},
      over=[attempt(open, path, "w") for path in ("/etc/passwd", "/etc/hosts", sys.executable or "/x")],
-     twin=[attempt(open, path + "/x", "w") for path in ("/work", "/tmp", "/dev/shm")],
+     allowed=[attempt(open, path + "/x", "w") for path in ("/work", "/tmp", "/dev/shm")],
      cwd=os.getcwd())
 """,
     )
     assert set(told["refused"].values()) <= REFUSED, told["refused"]
     assert set(told["over"]) <= REFUSED
-    assert told["twin"] == ["done"] * 3 and told["cwd"] == "/work"
+    assert told["allowed"] == ["done"] * 3 and told["cwd"] == "/work"
 
 
 def test_the_hosts_files_are_not_there(run: Run, tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_the_hosts_files_are_not_there(run: Run, tmp_path: Path) -> None:
     told = ask(
         run,
         f"tell(seen=[attempt(os.listdir, p) for p in {paths!r}],"
-        f"secret=attempt(open, {str(tmp_path / 'secret')!r}), twin=len(os.listdir('/usr')))",
+        f"secret=attempt(open, {str(tmp_path / 'secret')!r}), allowed=len(os.listdir('/usr')))",
     )
     assert set(told["seen"]) <= REFUSED and told["secret"] in REFUSED
-    assert told["twin"] > 0
+    assert told["allowed"] > 0
 
 
 def test_no_socket_of_ours_can_be_found(run: Run) -> None:
@@ -147,12 +147,12 @@ client.sendall(b"x")
 tell(out=[connect(socket.AF_INET, ("192.0.2.1", 80)), connect(socket.AF_INET, ("169.254.169.254", 80))],
      raw=attempt(socket.socket, socket.AF_INET, socket.SOCK_RAW, 1),
      packet=attempt(socket.socket, 17, socket.SOCK_RAW, 0),
-     twin=peer.recv(1).decode())
+     allowed=peer.recv(1).decode())
 """,
     )
     assert set(told["out"]) <= {"ENETUNREACH", "EHOSTUNREACH", "EPERM"}, told
     assert told["raw"] != "done" and told["packet"] != "done"
-    assert told["twin"] == "x"
+    assert told["allowed"] == "x"
 
 
 # ---- processes and privileges
@@ -170,7 +170,7 @@ tell(caps={status[name] for name in status if name.startswith("Cap")} == {"0" * 
      chroot=attempt(os.chroot, "/tmp"), mount=syscall("mount", b"none", b"/tmp", b"tmpfs", 0, None),
      unshare=syscall("unshare", 0x10000000), hostname=attempt(socket.sethostname, "x"),
      node=attempt(lambda: (os.mknod("/tmp/memory", 0o20666, os.makedev(1, 1)), open("/tmp/memory", "rb"))),
-     twin=attempt(os.mkdir, "/tmp/mine"))
+     allowed=attempt(os.mkdir, "/tmp/mine"))
 """,
     )
     assert told["caps"] and 0 not in told["uid"] and told["new"] == 1
@@ -179,7 +179,7 @@ tell(caps={status[name] for name in status if name.startswith("Cap")} == {"0" * 
         *(told[name] for name in ("chroot", "mount", "unshare", "hostname", "node")),
     ]
     assert set(refused) <= REFUSED, told
-    assert told["twin"] == "done"
+    assert told["allowed"] == "done"
 
 
 def test_nobody_else_can_be_traced_signalled_or_read(run: Run) -> None:
@@ -208,12 +208,12 @@ tell(trace=[syscall("ptrace", 16, pid, 0, 0) for pid in other],
                for pid in other for fd in range(3, 30) if is_socket(pid, fd)],
      stopped=[attempt(os.kill, pid, 19) for pid in other],
      killed=[attempt(os.kill, pid, 9) for pid in other],
-     twin=attempt(os.kill, child, 9), still=[os.path.exists(f"/proc/{pid}") for pid in other])
+     allowed=attempt(os.kill, child, 9), still=[os.path.exists(f"/proc/{pid}") for pid in other])
 """,
     )
     assert "done" not in told["trace"] + told["memory"] + told["channels"], told
     assert not any(told["tokens"])
-    assert all(told["still"]) and told["twin"] == "done"
+    assert all(told["still"]) and told["allowed"] == "done"
 
 
 def test_killing_everything_ends_this_call_only(run: Run) -> None:
@@ -265,7 +265,7 @@ if os.fork() == 0:
 def test_limits_end_the_call(run: Run, source: str, limit: str, keywords: dict[str, Any]) -> None:
     outcome = run(source, **keywords)
     assert (outcome.status, outcome.limit) == ("limit", limit), outcome
-    assert run("print(sum(range(10)))", **keywords).stdout == "45\n", "the twin"
+    assert run("print(sum(range(10)))", **keywords).stdout == "45\n", "the counterpart"
 
 
 def test_a_flood_of_output_is_cut(run: Run) -> None:

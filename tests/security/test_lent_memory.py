@@ -11,6 +11,7 @@ import textwrap
 from typing import Any
 
 import hutch
+from hutch import Session
 
 SIZE = 1 << 20
 
@@ -132,5 +133,23 @@ def test_a_slice_of_shared_memory_shows_nothing_around_it() -> None:
     _, _, kept, _, _ = spy.options(dependencies=["numpy"])(whole[:SIZE])
     assert kept == 0, "the rest of the array was within reach"
     attacks, _, kept, _, _ = spy.options(dependencies=["numpy"])(whole)
-    assert kept > 0, "the honest twin: all of it was passed"
+    assert kept > 0, "the harmless counterpart: all of it was passed"
     assert not any(attacks.values()), attacks
+
+
+def keep(data: bytes) -> int:
+    globals()["kept"] = data
+    return len(data)
+
+
+def size_of(data: bytes) -> int:
+    return len(data)
+
+
+def test_what_a_session_keeps_stays_as_it_was_lent() -> None:
+    """Of one that is lent more it is lending_test.cc that tells what is given back."""
+    with Session(memory_mb=512) as s, Session(memory_mb=512) as other:
+        assert s.call(keep, b"FIRST" * SIZE) == 5 * SIZE
+        for session in (s, other) * 3:
+            assert session.call(size_of, b"OTHER" * SIZE) == 5 * SIZE
+        assert s.exec("kept == b'FIRST' * (1 << 20)").value is True

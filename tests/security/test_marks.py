@@ -211,7 +211,7 @@ def test_no_mark_of_a_call_is_found_by_another(rung: Any) -> None:
     for name, seen in found:
         assert not difference(before[name], seen), (name, told["done"])
     if not gvisor:
-        # The honest twin: what is the call's own can be locked, and shared locks can be had.
+        # The harmless counterpart: its own can be locked, and shared locks can be had.
         assert "descriptor 1" in told["done"]["flock"]
         assert "/dev/null" in told["done"]["shared flock"]
         assert any(path.startswith("/usr/bin/") for path in told["done"]["flock"])
@@ -254,7 +254,7 @@ def test_the_hosts_devices_keep_their_times() -> None:
 
 
 def test_devices_and_locks_of_ones_own_work() -> None:
-    """The honest twin."""
+    """The harmless counterpart."""
 
     @sandbox
     def use() -> dict[str, Any]:
@@ -362,7 +362,7 @@ def test_nothing_of_a_process_can_be_written_in_proc() -> None:
 
 
 def test_programs_that_look_at_proc_work() -> None:
-    """The honest twin."""
+    """The harmless counterpart."""
 
     @sandbox
     def read() -> list[Any]:

@@ -87,7 +87,7 @@ def test_two_calls_at_once_do_not_meet() -> None:
 
 
 def test_a_call_meets_itself() -> None:
-    """The honest twin: each of those places works within one call."""
+    """The harmless counterpart: each of those places works within one call."""
 
     @sandbox
     def meet() -> list[bool]:

@@ -9,6 +9,7 @@ To renew the golden list: HUTCH_WRITE_GOLDEN=1, and read the difference.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import time
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import sandbox
+from hutch import Session, sandbox
 
 GOLDEN = Path(__file__).parent / "golden_posture.json"
 # A cell's walls are the same in a container of its own, and in one that was started ahead of its
@@ -236,7 +237,7 @@ def test_no_namespace_is_the_hosts_or_another_cells() -> None:
 @pytest.mark.parametrize("when", ["first", "hundredth", "restarted", "in a container"])
 def test_the_process_of_a_session_has_it_at_any_time(when: str) -> None:
     isolation: Any = "container" if when == "in a container" else "cell"
-    with hutch.Session(pids=32, memory_mb=256, disk_mb=32, isolation=isolation) as s:
+    with Session(pids=32, memory_mb=256, disk_mb=32, isolation=isolation) as s:
         for _ in range(99 if when == "hundredth" else 0):
             s.exec("pass")
         if when == "restarted":
@@ -250,3 +251,102 @@ def test_the_process_of_a_session_has_it_at_any_time(when: str) -> None:
                 assert told["processes"] == ["1", "3"]  # the second one has ended
                 told["processes"] = golden()["processes"]
             compare(told)
+
+
+# ---- what the code starts: programs of bash, what they start in turn, and every thread of Node
+
+SCRIPT = (
+    "import json, sys\nfrom typing import Any\nPosture = dict\n"
+    + inspect.getsource(posture)
+    + "print(json.dumps(posture(sys.argv[1] == 'struggle')))\n"
+)
+LIMITS: Any = {"pids": 32, "memory_mb": 256, "disk_mb": 32}
+OWN = ("descriptors", "processes")  # of a process, not of what it may do
+THREADS = """
+import os
+from pathlib import Path
+found = {}
+for process in Path("/proc").iterdir():
+    if process.name.isdigit() and process.name not in ("1", str(os.getpid())):
+        if (process / "comm").read_text() in ("node\\n", "MainThread\\n"):
+            for task in (process / "task").iterdir():
+                found[task.name] = (task / "status").read_text()
+found
+"""
+
+
+def compare_program(printed: str) -> None:
+    told: Posture = json.loads(printed)
+    program = shape(told)
+    wanted = golden()
+    # It leads no session, is what the kernel ends first, and has nothing but what it prints to.
+    assert not program["process"].pop("session leader")
+    assert program["process"].pop("oom_score_adj") >= wanted["process"]["oom_score_adj"]
+    program["process"] |= {
+        key: wanted["process"][key] for key in ("session leader", "oom_score_adj")
+    }
+    assert set(program["descriptors"]) <= {"0", "1", "2"}, program["descriptors"]
+    for key in OWN:
+        program[key] = wanted[key]
+    compare(program)
+
+
+@pytest.fixture(params=["cell", "container"])
+def s(request: pytest.FixtureRequest) -> Any:
+    with Session(files={"look.py": SCRIPT}, isolation=request.param, **LIMITS) as session:
+        yield session
+
+
+@pytest.mark.wall("filter")
+@pytest.mark.wall("capabilities")
+@pytest.mark.parametrize("what", ["look", "struggle"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "python3 look.py {}",
+        "sh -c 'setsid -w bash -lc \"python3 look.py {}\"'",
+        "!python3 look.py {}",
+    ],
+)
+def test_what_bash_starts_has_the_posture_of_the_code(s: Session, text: str, what: str) -> None:
+    run = s.exec if text.startswith("!") else s.bash
+    outcome = run(text.format(what))
+    if "setsid" in text:  # which is what it is for
+        told = json.loads(outcome.stdout)
+        told["process"]["session leader"] = False
+        compare_program(json.dumps(told))
+    else:
+        compare_program(outcome.stdout)
+
+
+@pytest.mark.parametrize("what", ["look", "struggle"])
+def test_a_program_of_bash_has_it(what: str) -> None:
+    text = f"python3 look.py {what}"
+    outcome = hutch.run(text, language="bash", files={"look.py": SCRIPT}, **LIMITS)
+    compare_program(outcome.stdout)
+
+
+@pytest.mark.wall("filter")
+@pytest.mark.wall("capabilities")
+def test_every_thread_of_node_has_it(s: Session) -> None:
+    """Also those that its code starts."""
+    worker = "new (require('worker_threads').Worker)('setTimeout(() => 0, 60000)', {eval: true})"
+    s.node(f"const up = {worker}; await new Promise((go) => up.once('online', go))").unwrap()
+    threads: dict[str, str] = s.exec(THREADS).unwrap()
+    assert len(threads) > 4
+    own = s.exec("open('/proc/self/status').read()").unwrap()
+    names = "Uid Gid Groups CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Seccomp_filters"
+    for status in threads.values():
+        for name in names.split():
+            (line,) = [one for one in status.splitlines() if one.startswith(f"{name}:")]
+            assert line in own.splitlines(), line
+
+
+@pytest.mark.parametrize("what", ["look", "struggle"])
+def test_what_node_starts_has_it(s: Session, what: str) -> None:
+    start = f"require('child_process').execFileSync('python3', ['look.py', '{what}'])"
+    told = json.loads(s.node(f"{start}.toString()").unwrap())
+    data = told["limits"]["RLIMIT_DATA"]  # up to the hard limit, for what its compiler reserves
+    assert data[0] == data[1]
+    data[0] -= 1
+    compare_program(json.dumps(told))

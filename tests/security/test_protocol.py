@@ -39,7 +39,7 @@ def test_leaving_without_an_answer_is_a_death(how: str, next_call_works: None) -
         outcome.unwrap()
 
 
-def test_sys_exit_in_a_function_is_told(next_call_works: None) -> None:
+def test_sys_exit_in_a_function_is_reported(next_call_works: None) -> None:
     assert leave.run("sys.exit").status in ("raised", "died")
 
 
@@ -189,7 +189,7 @@ def test_a_claim_of_an_absurd_size_is_refused(how: str, next_call_works: None) -
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        assert attack(how) == "went on"  # it is told no, and may answer with something smaller
+        assert attack(how) == "went on"  # it is refused, and may answer with something smaller
     except hutch.SandboxError:
         pass
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
@@ -222,6 +222,30 @@ def test_no_call_has_its_time_twice(next_call_works: None) -> None:
         outcome = start_late.run(forged)
         assert (outcome.status, outcome.limit) == ("limit", "time"), outcome
         assert 3.9 < outcome.usage.wall_sec < 6.5, outcome.usage  # 7.6 with the time twice
+
+
+CLAIMS = """
+import _hutch_cell
+_hutch_cell.hit_limit({limit})
+raise ValueError("of its own")
+"""
+
+
+@pytest.mark.parametrize("limit", [1, 2, 6, 4_000_000_000])
+def test_code_cannot_claim_a_limit_that_is_measured_outside(limit: int) -> None:
+    """One of time would blame its caller's limits, and have callers run it again with more."""
+    program = hutch.run(CLAIMS.format(limit=limit))
+    with hutch.Session(memory_mb=128) as s:
+        for outcome in (program, s.exec(CLAIMS.format(limit=limit))):
+            assert (outcome.status, outcome.limit) == ("raised", None)
+            assert outcome.error is not None and outcome.error.message == "of its own"
+
+
+def test_limits_that_an_exception_is_and_those_of_time_are_reported() -> None:
+    with hutch.Session(memory_mb=128) as s:
+        assert s.exec("bytearray(1 << 30)").limit == "memory"
+        assert s.exec("import time; time.sleep(60)", timeout_sec=0.3).limit == "time"
+        assert s.exec("while True: pass", cpu_sec=0.3).limit == "cpu_time"
 
 
 def test_a_second_reply_is_nobodys_answer(next_call_works: None) -> None:

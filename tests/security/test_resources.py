@@ -305,7 +305,7 @@ def test_cpu_time_of_all_processes_counts_together(next_call_works: None) -> Non
 
     outcome = burn_in_turns.run(8)
     assert (outcome.status, outcome.limit) == ("limit", "cpu_time")
-    assert burn_in_turns(1) == 1  # the honest twin
+    assert burn_in_turns(1) == 1  # the harmless counterpart
 
 
 @sandbox(cpu_sec=0.5, timeout_sec=60)
@@ -396,7 +396,7 @@ def test_cpu_time_of_children_that_nobody_waits_for_counts(how: str, each_sec: f
 
 @pytest.mark.parametrize("each_sec", [0.05, 0.01])
 def test_cpu_time_of_children_that_are_waited_for_counts_once(each_sec: float) -> None:
-    """The honest twin: below its limit, were it not counted twice."""
+    """The harmless counterpart: below its limit, were it not counted twice."""
     honest = burn_in_children.options(cpu_sec=2)
     outcome = honest.run("waited for", each_sec, 1.0)
     assert outcome.status == "returned", outcome

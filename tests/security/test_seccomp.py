@@ -57,7 +57,7 @@ def attempts(rule: dict[str, Any]) -> list[tuple[str, int, list[int]]]:
     for call in rule["calls"]:
         if "argument" not in rule:
             # clone's and the sleepers' cousins are in other rules: zeros end at once. What does
-            # nothing is told from what does by a descriptor that is none.
+            # nothing is distinguished from what does by a descriptor that is none.
             found.append((call, number[call], [-1 if rule["does"] == "nothing" else 0] * 6))
             continue
         for name, value in values(rule).items():
@@ -144,7 +144,7 @@ def test_no_option_of_a_socket_gets_past_in_64_bits() -> None:
 
 
 def test_a_program_may_ask_for_buffers_and_options() -> None:
-    """The honest twin: a size is advice, as it always was; the rest is as elsewhere."""
+    """The harmless counterpart: a size is advice, as it always was; the rest is as elsewhere."""
 
     @sandbox
     def ask() -> dict[str, object]:
@@ -292,7 +292,7 @@ def split_descriptors() -> dict[str, str]:
         ctypes.set_errno(0)
         result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) for a in arguments])
         found[what] = "done" if result >= 0 else errno.errorcode[ctypes.get_errno()]
-    # the honest twins
+    # the harmless counterparts
     ran = threading.Thread(target=found.__setitem__, args=("thread", "done"))
     ran.start()
     ran.join()
@@ -384,7 +384,7 @@ def by_pidfd() -> list[str]:
     import os
 
     libc = ctypes.CDLL(None, use_errno=True)
-    pidfd = os.pidfd_open(os.getpid())  # subprocess may use one: that is the honest twin
+    pidfd = os.pidfd_open(os.getpid())  # subprocess may use one: that is the harmless counterpart
     found = []
     for kind in (0x10000000, 0x20000, 0x40000000, 0x20000000):
         ctypes.set_errno(0)
@@ -445,11 +445,11 @@ def test_options_of_ipv6_are_set_but_for_flow_labels() -> None:
     """A label outlives its socket in the network namespace, with 16 bytes of the caller's."""
     found = set_ipv6_options()
     assert {found.pop("labels"), found.pop("flow")} == {"EPERM"}
-    assert set(found.values()) == {"done"}, "the honest twin"
+    assert set(found.values()) == {"done"}, "the harmless counterpart"
 
 
 def test_honest_programs_need_no_refused_call() -> None:
-    """The honest twin of every rule: what ordinary code does is let through."""
+    """The harmless counterpart of every rule: what ordinary code does is let through."""
 
     @sandbox(pids=64, timeout_sec=60, memory_mb=1024)
     def honest() -> dict[str, object]:

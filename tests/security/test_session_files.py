@@ -5,12 +5,16 @@ Nothing is written outside of the target, nothing is left of what failed, and th
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
 import stat
 import struct
+import subprocess
+import sys
 import tarfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -108,7 +112,7 @@ def test_no_name_that_a_session_tells_leads_out(
 
 
 def test_what_a_session_tells_in_the_same_words_is_downloaded(s: Session, target: Path) -> None:
-    """The honest twin: the names are the wall, and nothing else of it."""
+    """The harmless counterpart: the names are the wall, and nothing else of it."""
     s.files.mkdir("d")
     replace(s, "tree", tree_of((b"a", "directory"), (b"a/b", "file"), (b"c", "file")))
     replace(s, "get", X_FOR_EACH)
@@ -151,7 +155,7 @@ def test_a_tree_of_a_million_entries_is_refused(s: Session, target: Path) -> Non
     s.files.mkdir("d")
     replace(s, "tree", f"tuple(part * 1_000_000 for part in {tree_of((b'a', 'directory'))})")
     for attempt in (lambda: s.files.download("d", target), s.files.changed):
-        with pytest.raises(hutch.SandboxError, match="did not answer what it was asked"):
+        with pytest.raises(hutch.SandboxError, match="gave an invalid reply"):
             attempt()
     assert nothing_at(target)
 
@@ -163,7 +167,7 @@ def test_a_real_tree_that_is_too_large_is_refused(
     monkeypatch.setattr(trees, "MOST_ENTRIES", 1000)
     monkeypatch.setattr(_session_transfers, "MOST_ENTRIES", 1000)
     s.exec("import os\nos.mkdir('d')\nfor i in range(1000): open(f'd/{i}', 'w').close()")
-    s.files.download("d", target)  # the honest twin
+    s.files.download("d", target)  # the harmless counterpart
     assert len(os.listdir(target)) == 1000
     s.exec("open('d/1000', 'w').close()")
     for attempt in (lambda: s.files.download("d", target / "more"), s.files.changed):
@@ -216,7 +220,7 @@ def test_content_that_cannot_be_is_one_error(s: Session, target: Path, reply: st
             attempt()
         assert nothing_at(target)
     s.reset()
-    s.files.download("f", target)  # the honest twin
+    s.files.download("f", target)  # the harmless counterpart
     assert target.read_text() == "x"
 
 
@@ -242,7 +246,7 @@ def test_a_terabyte_of_holes_does_not_become_one(s: Session, target: Path) -> No
             attempt()
         assert nothing_at(target)
     s.exec("os.truncate('d/x', 1 << 33)")
-    s.files.download("d", target)  # the honest twin
+    s.files.download("d", target)  # the harmless counterpart
     status = os.stat(target / "x")
     assert status.st_size == 1 << 33 and status.st_blocks < 64
 
@@ -264,7 +268,7 @@ def test_a_file_that_changes_while_it_is_read_is_no_copy(s: Session, target: Pat
     assert target.stat().st_size > 20 << 20
 
 
-def test_a_fifo_told_as_a_file_blocks_nobody(s: Session, target: Path) -> None:
+def test_a_fifo_reported_as_a_file_blocks_nobody(s: Session, target: Path) -> None:
     s.exec("import os; os.mkdir('d'); os.mkfifo('d/f')")
     s.files.download("d", target)
     assert os.listdir(target) == []
@@ -391,7 +395,7 @@ def test_a_hostile_archive_is_refused_before_anything_is_unpacked(s: Session, na
 
 
 def test_links_that_stay_in_an_archive_are_made(s: Session) -> None:
-    """The honest twin."""
+    """The harmless counterpart."""
     s.files.untar(
         archive(
             ("d/e", DIRECTORY, ""),
@@ -462,3 +466,90 @@ def test_an_archive_of_a_hostile_tree_has_no_link_that_leads_out(s: Session) -> 
     replace(s, "tree", tree_of((b"l", "link"), (b"l/x", "file")))
     with pytest.raises(hutch.SandboxError):
         s.files.tar("d")
+
+
+# ---- what is taken of the host
+
+
+LIES = """
+import array
+at = 0
+def get(path, told, most):
+    global at
+    start, at = at, at + most
+    if at > (1 << 30): raise OSError(5, 'enough')
+    return array.array('q', [start, most, 15 << 30, 1, 1]).tobytes(), bytearray(b'x' * most)
+files.VERBS['get'] = get
+files.VERBS['stat'] = lambda path: {'type': 'file', 'size': 15 << 30, 'mtime': 1.0, 'mode': 0o644}
+"""
+
+
+def test_a_download_takes_no_more_of_the_hosts_disk_than_the_session_has(target: Path) -> None:
+    most, over = 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not over.wait(0.02):
+            with contextlib.suppress(OSError):
+                most = max([most, *(one.stat().st_blocks >> 11 for one in target.parent.iterdir())])
+
+    thread = threading.Thread(target=watch)
+    with Session(memory_mb=256, disk_mb=32, timeout_sec=30) as s:
+        s.exec(FINDS + LIES).unwrap()
+        thread.start()
+        try:
+            with pytest.raises(OSError, match=r"more than 32 MiB, without holes.*limit_mb"):
+                s.files.download("big", target)
+        finally:
+            over.set()
+            thread.join()
+    assert most <= 40, f"{most} MiB"
+
+
+def test_all_that_a_session_can_have_is_downloaded_and_holes_are_free(target: Path) -> None:
+    with Session(memory_mb=256, disk_mb=32) as s:
+        s.exec("f = open('big', 'wb'); f.write(b'x' * (30 << 20)); f.truncate(1 << 40); f.close()")
+        with pytest.raises(OSError, match="16 GiB, holes included"):
+            s.files.download("big", target)
+        s.exec("open('big', 'r+b').truncate(1 << 30)")
+        s.files.download("big", target)
+        assert target.stat().st_size == 1 << 30
+        with pytest.raises(OSError, match="more than 10 MiB"):
+            s.files.download("big", target, limit_mb=10)
+
+
+# Whoever keeps an error in a circle, as asyncio and logging do, leaves it to the collector.
+CLIENT = """
+import faulthandler, gc, pathlib, tempfile
+from hutch import Session
+faulthandler.enable()
+big = pathlib.Path(tempfile.mkdtemp()) / "big"
+big.write_bytes(bytes(8 << 20))
+kept = []
+with Session(memory_mb=256, timeout_sec=2) as s:
+    s.exec({attack!r}).unwrap()
+    try:
+        {upload}
+        print("done")
+    except Exception as error:
+        print("failed")
+        kept.extend([error, kept])
+    del kept
+    gc.collect()
+print("end")
+"""
+
+
+@pytest.mark.parametrize(
+    "upload", ['s.files.upload(big, "big")', 's.files.write("big", bytearray(8 << 20))']
+)
+@pytest.mark.parametrize("answer", ["os._exit(3)", "time.sleep(60)", "bad()", None])
+def test_no_answer_to_an_upload_crashes_the_client(upload: str, answer: str | None) -> None:
+    """None: the honest one."""
+    attack = FINDS + f"import os\nfiles.VERBS['put'] = files.VERBS['write'] = lambda *a: {answer}"
+    code = CLIENT.format(attack="1" if answer is None else attack, upload=upload)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done
+    assert done.stdout.split() == ["done" if answer is None else "failed", "end"], done

@@ -193,5 +193,5 @@ def change_mappings(processes: int, seconds: float) -> int:
 
 
 def test_many_processes_that_share_and_map_much_return() -> None:
-    """The honest twin: together their resident size is four times the limit."""
+    """The harmless counterpart: together their resident size is four times the limit."""
     assert change_mappings(16, 4) == 16

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thieves: after every kind of call, hostile ones look through all that is theirs for its bytes.
 
-A marker is two random halves with a colon between them. A thief is told the halves apart, so that
-what it was told is no find, and puts no marker together itself. It runs as a program and as a
+A marker is two random halves with a colon between them. A thief is given the halves apart, so that
+what it was given is no find, and puts no marker together itself. It runs as a program and as a
 function, in the same process as the call and in another one, with the same options: the same pool.
 """
 

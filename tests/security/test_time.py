@@ -18,10 +18,13 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDERS = "wire client loop podman environments pool launcher agent images bindings".split()
 # A clock that can be set. time.time() of Python, the system clock of C++, the kernel's own names.
 SETTABLE = re.compile(r"\bsystem_clock\b|\bCLOCK_REALTIME\b|\btime\.time\(|\bgettimeofday\b")
-# Where the time of day itself is said: a line of a log, the age of a file.
+# Where the time of day itself is said: a line of a log, an entry of a history, since when a
+# session is held, the age of a file or a state.
 SAYS_THE_TIME = {
-    "agent/main.cc", "agent/audit.cc", "bindings/hutch/cli/logs.py", "client/trace.h",
-    "wire/log.cc",
+    "agent/main.cc", "agent/audit.cc", "bindings/hutch/_calls/history.py",
+    "bindings/hutch/_errors.py", "bindings/hutch/_saved_states.py",
+    "bindings/hutch/_session_hold.py", "bindings/hutch/_storage_directory.py",
+    "bindings/hutch/cli/logs.py", "bindings/hutch/sessions.py", "client/trace.h", "wire/log.cc",
 }  # fmt: skip
 
 
@@ -155,7 +158,7 @@ def test_timers_of_ones_own_move_no_deadline(how: str, next_call_works: None) ->
 
 
 def test_a_timer_of_ones_own_works() -> None:
-    """The honest twin."""
+    """The harmless counterpart."""
 
     @sandbox(timeout_sec=20)
     def alarm() -> str:

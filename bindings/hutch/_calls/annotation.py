@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from hutch._callers import callers_level
 from hutch._errors import AnnotationWarning, SerializationError
-from hutch._results import types
+from hutch._results import checking
 
 if TYPE_CHECKING:
     from hutch._calls.target import Target
@@ -31,8 +31,8 @@ def check(value: Any, target: Target, path: str = "result") -> None:
     if annotation is Any or type(value) is annotation or target.is_program:
         return
     try:
-        types.check(value, annotation, path)
-    except types.AnnotationMismatch as error:
+        checking.check(value, annotation, path)
+    except checking.AnnotationMismatch as error:
         if target.options.check_result or error.named:
             raise _refusal(target, error) from None
         _warn(target, error)
@@ -45,7 +45,7 @@ def check(value: Any, target: Target, path: str = "result") -> None:
         ) from None
 
 
-def _refusal(target: Target, error: types.AnnotationMismatch) -> SerializationError:
+def _refusal(target: Target, error: checking.AnnotationMismatch) -> SerializationError:
     return SerializationError(
         f"{target.name} returned a value that does not match its annotation: {error}",
         hint="correct the return annotation or the returned value",
@@ -54,7 +54,7 @@ def _refusal(target: Target, error: types.AnnotationMismatch) -> SerializationEr
     )
 
 
-def _warn(target: Target, error: types.AnnotationMismatch) -> None:
+def _warn(target: Target, error: checking.AnnotationMismatch) -> None:
     places = _warned.setdefault(target.function or target, set())
     place = _INDEX.sub("[]", error.path)
     if place in places or len(places) >= _MOST_PLACES:

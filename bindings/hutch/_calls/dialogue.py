@@ -9,25 +9,33 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
+import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hutch import _core
-from hutch._calls.nested import Printed
+from hutch._calls.kept import Kept, KeyValueRequests
+from hutch._calls.loops import at_once
 from hutch._calls.outcomes import not_decoded
+from hutch._calls.printed import Printed
 from hutch._tool_results import check_result
-from hutch._tools import ArgumentError, Tool, plain
+from hutch._tool_types import ArgumentError, plain
+from hutch._tools import LateCalls, Tool
 
 if TYPE_CHECKING:
+    from hutch._calls.history import Note
     from hutch._calls.stream import Stream
     from hutch._calls.target import Target
 
 _MOST = 32 << 20  # bytes of memory that one message may take, once it is decoded
 _MOST_SHOWN = 10_000  # forms that are kept of one call
 _MOST_FORMS = 32  # of one thing that is shown
-_MOST_KEPT = 256 << 20  # bytes of memory of what is shown in one call, about
-_OF_DATA = 72  # bytes of memory for one of JSON as it was sent, at most
+_MOST_KEPT = 256 << 20  # bytes of memory of what is shown in one call
+_OF_DATA = 72  # bytes of memory for one of other data as it was sent, at most
+_LEAVES = (str, bytes, int, float, bool, type(None))
 
 
 class StopExec(BaseException):
@@ -39,47 +47,68 @@ class StopExec(BaseException):
 Feed = Callable[[int, bytes], None]
 
 
+@dataclass(frozen=True)
+class Callbacks:
+    """What code may call on the host. `stops_clock`: while a tool runs. `late`: those of its
+    session; None: of all calls of functions.
+    """
+
+    tools: Mapping[str, Tool]
+    on_input: Callable[[str], str] | None = None
+    on_display: Callable[[dict[str, Any]], object] | None = None
+    stops_clock: bool = False
+    late: LateCalls | None = None
+
+
 class Dialogue:
     """Of one call, on its thread. `displayed`: what it showed, as dicts of forms by type of media.
     `depth`: how many calls run within it. `exchange`: as that of the call's `_core.Session`.
+
+    Where a thread waits for the call, no coroutine here ever waits (loops.at_once); where an event
+    loop drives it, they wait for async tools (turns.py).
     """
+
+    # Until something is said, which most calls never do.
+    raised: BaseException | None = None  # by a callback: to be raised after the call
+    depth = 0
+    _room = _MOST_KEPT
+    _size = 0  # of the message at hand
+    _stopped = False
+    _asked = False  # what the code asks is open
+    _stands = False  # the clock, for the tool that is asked for
+    _commands = 0  # that run for tools, and have it go on
+    is_over = False  # the call is
 
     def __init__(
         self,
-        tools: Mapping[str, Tool],
-        on_input: Callable[[str], str] | None,
-        on_display: Callable[[dict[str, Any]], object] | None,
+        callbacks: Callbacks,
         wait_for: Callable[[Any], Any] | None = None,
         stream: Stream | None = None,
         types: Mapping[str, type] | None = None,  # that what it yields may hold
-        stops_clock: bool = False,  # while a tool runs
+        kept: Kept | None = None,  # by its session
     ) -> None:
         self.displayed: list[dict[str, Any]] = []
-        self.raised: BaseException | None = None  # by a callback: to be raised after the call
-        self._tools = tools
+        self._callbacks = callbacks
         self._await = wait_for  # runs a coroutine to its end; None: there are none
-        self._on_input = on_input
-        self._on_display = on_display
         self._stream = stream
         self._types = types or {}
-        self._stops_clock = stops_clock
+        self._of_session = kept
         self._calls: dict[str, int] = {}
-        self._room = _MOST_KEPT
-        self._size = 0  # of the message at hand
-        self._stopped = False
-        self.depth = 0
         self.exchange: Callable[[bytes], tuple[bytes, int] | None] = lambda _: None
         self._thread = threading.get_ident()
         self._pid = os.getpid()  # a forked child has the same thread
-        self._asked = False  # what the code asks is open
         self._stop_clock: Callable[[bool], None] = lambda _: None
-        self._stands = False  # the clock, for the tool that is asked for
-        self._over = False  # the call is
         self._printed: list[Printed] = []  # by those within it
 
     def answer(
         self, asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], None]
     ) -> bytes | None:
+        """`answered`, for `_core`."""
+        if asks or self._stream is not None:
+            self._stop_clock = stop_clock
+        return at_once(self.answered(asks, data, body_size))
+
+    async def answered(self, asks: bool, data: bytes, body_size: int) -> bytes | None:
         """The pickle that is sent back. What a callback raises ends the code, and is raised after
         the call. None: code that went on and asks again is ended with its process.
         """
@@ -92,23 +121,23 @@ class Dialogue:
             return _error(f"this cannot be sent: {error!s:.1000}")
         if content is None:
             return _UNKNOWN
-        if asks or self._stream is not None:
-            self._stop_clock = stop_clock
         self._size = len(data)
-        return self._answer_to(asks, content)
+        return await self._answer_to(asks, content)
 
-    def _answer_to(self, asks: bool, content: list[Any]) -> bytes | None:
-        if self._stopped or self._over:
+    async def _answer_to(self, asks: bool, content: list[Any]) -> bytes | None:
+        if self._stopped or self.is_over:
             return None
         before, self._asked = (self._asked, self._stands), asks
         try:
             if content[0] == "yield" and self._stream is not None and len(content) == 2:
                 goes_on = self._stream.put(content[1], asks, self._stop_clock)
                 return pickle.dumps(("ok", goes_on), 5)
-            self._stands = content[0] == "tool" and asks and self._stops_clock
+            self._stands = content[0] == "tool" and asks and self._callbacks.stops_clock
             if self._stands:
                 self._stop_clock(True)
-            reply = self._answer(asks, content[0], content[1:])
+            reply = await self._answer(asks, content[0], content[1:])
+        except GeneratorExit:  # its event loop has ended
+            raise
         except BaseException as error:
             self._stopped = True
             if not isinstance(error, StopExec):
@@ -116,7 +145,7 @@ class Dialogue:
             reply = pickle.dumps(("stop", None), 5)
         finally:
             self._asked, self._stands = before
-        return None if self._over else reply
+        return None if self.is_over else reply
 
     # ---- calls within this one
 
@@ -124,7 +153,7 @@ class Dialogue:
         """Whether this is the thread of the call, and its code waits for an answer."""
         return self._asked and self._thread == threading.get_ident() and self._pid == os.getpid()
 
-    def nested(self, order: bytes, printed: Printed) -> list[Any]:
+    async def nested(self, order: bytes, printed: Printed) -> list[Any]:
         """Answers what is open with this, and everything asked from then on until its reply comes,
         which is open then. Raises StopExec where the call has ended instead, and what a callback
         raised.
@@ -133,16 +162,16 @@ class Dialogue:
         self._printed.append(printed)
         self._asked = False
         try:
-            return self._reply_to(order)
+            return await self._reply_to(order)
         finally:
             self._asked = True
             self._printed.pop()
             self.depth -= 1
 
-    def _reply_to(self, order: bytes) -> list[Any]:
+    async def _reply_to(self, order: bytes) -> list[Any]:
         answer: bytes | None = order
         while answer is not None:
-            said = self.exchange(answer)
+            said = await self._exchange(answer)
             if said is None:
                 break
             self._size = len(said[0])
@@ -152,17 +181,38 @@ class Dialogue:
                 answer = _error(f"this cannot be sent: {error!s:.1000}")
                 continue
             if content is None or content[0] != "nested":
-                answer = _UNKNOWN if content is None else self._answer_to(True, content)
+                answer = _UNKNOWN if content is None else await self._answer_to(True, content)
                 continue
-            if self._stands:
+            if self._stands and not self._commands:
                 self._stop_clock(True)
             self._stopped = False  # that ended only what ran within
             raised, self.raised = self.raised, None
             if raised is not None:
                 raise raised
             return content[1:]
-        self._over = True
-        raise StopExec("the call of the session has ended")
+        self.is_over = True
+        raise call_has_ended()
+
+    # ---- commands of its tools, which run beside it
+
+    @property
+    def entry(self) -> Note | None:
+        """Of the history: the innermost of what runs."""
+        entries = [] if self._of_session is None else self._of_session.history.open
+        return entries[-1] if entries else None
+
+    @contextmanager
+    def running_command(self) -> Iterator[None]:
+        """The clock goes on."""
+        self._commands += 1
+        if self._stands:
+            self._stop_clock(False)
+        try:
+            yield
+        finally:
+            self._commands -= 1
+            if self._stands and self._asked and not self._commands:
+                self._stop_clock(True)
 
     def feeding(self, feed: Feed | None) -> Feed:
         """What is printed, for calls within this one, too."""
@@ -175,17 +225,24 @@ class Dialogue:
 
         return fed
 
-    def _answer(self, asks: bool, topic: str, rest: list[Any]) -> bytes:
+    async def _answer(self, asks: bool, topic: str, rest: list[Any]) -> bytes:
         if topic == "display":
             self._display(rest)
             return b""
         if not asks:
             return b""
         if topic == "tool" and len(rest) == 3:
-            return self._call_tool(*rest)
+            return await self._call_tool(*rest)
+        if topic == "kv" and self._of_session is not None:
+            return pickle.dumps(await self._answer_of_values(self._of_session.requests, rest), 5)
         if topic == "input" and len(rest) == 1 and type(rest[0]) is str:
             return self._input(rest[0])
         return _UNKNOWN
+
+    async def _answer_of_values(
+        self, requests: KeyValueRequests, content: list[Any]
+    ) -> tuple[Any, ...]:
+        return requests.answer(content)
 
     def _display(self, rest: list[Any]) -> None:
         if len(rest) != 1 or type(rest[0]) is not dict or len(self.displayed) >= _MOST_SHOWN:
@@ -195,46 +252,64 @@ class Dialogue:
             for name, form in list(rest[0].items())[:_MOST_FORMS]
             if type(name) is str and type(form) in (str, bytes, dict, list)
         }
-        plain_text = all(type(form) in (str, bytes) for form in forms.values())
-        self._room -= self._size if plain_text else _OF_DATA * self._size
         if not forms or self._room < 0:
             return
+        size = _size_of(forms)
+        self._room -= _OF_DATA * self._size if size is None else size
+        if self._room < 0:
+            return
         self.displayed.append(forms)
-        if self._on_display is not None:
-            self._on_display(forms)
+        if self._callbacks.on_display is not None:
+            self._callbacks.on_display(forms)
 
     def _input(self, prompt: str) -> bytes:
-        if self._on_input is None:
+        if self._callbacks.on_input is None:
             return _error("nobody answers input() in this session", "EOFError")
-        return pickle.dumps(("ok", str(self._on_input(prompt))), 5)
+        return pickle.dumps(("ok", str(self._callbacks.on_input(prompt))), 5)
 
-    def _call_tool(self, name: Any, args: Any, kwargs: Any) -> bytes:
-        tool = self._tools.get(name) if type(name) is str else None
+    async def _call_tool(self, name: Any, args: Any, kwargs: Any) -> bytes:
+        if self._of_session is None:
+            return _sent(name, await self._tool_reply(name, args, kwargs))[1]
+        with self._of_session.history.of_tool(name, args, kwargs, self._size) as finish:
+            (kind, value, *_), data = _sent(name, await self._tool_reply(name, args, kwargs))
+            if kind == "ok":
+                finish("returned", "", len(data))
+            else:
+                finish("raised", value)
+        return data
+
+    async def _tool_reply(self, name: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """("ok", the result) or ("error", its type, its text)."""
+        tool = self._callbacks.tools.get(name) if type(name) is str else None
         if tool is None or type(args) is not list or type(kwargs) is not dict:
             shown = repr(name[:100]) if type(name) is str else f"of type {type(name).__name__}"
-            return _error(f"there is no tool {shown}: {', '.join(self._tools)}")
+            return _failure(f"there is no tool {shown}: {', '.join(self._callbacks.tools)}")
         if not all(type(key) is str for key in kwargs):
-            return _error("the names of a tool's arguments are text", "TypeError")
+            return _failure("the names of a tool's arguments are text", "TypeError")
         self._calls[tool.name] = self._calls.get(tool.name, 0) + 1
         if tool.max_calls is not None and self._calls[tool.name] > tool.max_calls:
-            return _error(f"{tool.name}() may be called {tool.max_calls} times in one exec")
+            return _failure(f"{tool.name}() may be called {tool.max_calls} times in one exec")
         try:
-            value = tool.invoke(args, kwargs)
-            if self._await is not None and inspect.iscoroutine(value):
-                value = self._await(value)
+            value = await self._invoke(tool, args, kwargs)
         except ArgumentError as error:
-            return _error(str(error), "TypeError")
+            return _failure(str(error), "TypeError")
         except Exception as error:
-            return _error(str(error), type(error).__name__)
+            return _failure(str(error), type(error).__name__)
         try:
             check_result(tool.result_type, value)
         except ArgumentError as error:
             text = f"{tool.name}() ran, but returned what it is not annotated with: result{error}"
-            return _error(text, "TypeError")
-        try:
-            return pickle.dumps(("ok", plain(value)), 5)
-        except Exception as error:
-            return _error(f"{tool.name}() ran, but its result cannot be sent: {error}")
+            return _failure(text, "TypeError")
+        return "ok", value
+
+    async def _exchange(self, answer: bytes) -> tuple[bytes, int] | None:
+        return self.exchange(answer)
+
+    async def _invoke(self, tool: Tool, args: Any, kwargs: Any) -> Any:
+        value = tool.invoke(args, kwargs, self._callbacks.late)
+        if self._await is not None and inspect.iscoroutine(value):
+            return self._await(value)
+        return value
 
 
 def of_call(
@@ -250,7 +325,11 @@ def of_call(
                     "it runs on your event loop"
                 )
     types = target.named_types if stream is not None else {}
-    return Dialogue(tools, None, None, wait_for, stream, types)
+    return Dialogue(Callbacks(tools), wait_for, stream, types)
+
+
+def call_has_ended() -> StopExec:
+    return StopExec("the call of the session has ended")
 
 
 def _content(data: bytes, body_size: int, types: Mapping[str, type]) -> list[Any] | None:
@@ -261,8 +340,42 @@ def _content(data: bytes, body_size: int, types: Mapping[str, type]) -> list[Any
     return None
 
 
+def _size_of(forms: dict[str, Any]) -> int | None:
+    """The memory that text, bytes and JSON take as they were built; None for other data."""
+    size, waiting, seen = 0, [forms], set()
+    while waiting:
+        one: Any = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        size += sys.getsizeof(one)
+        kind = type(one)
+        if kind is dict:
+            waiting.extend(one)
+            waiting.extend(one.values())
+        elif kind is list:
+            waiting.extend(one)
+        elif kind not in _LEAVES:
+            return None
+    return size
+
+
+def _sent(name: Any, reply: tuple[Any, ...]) -> tuple[tuple[Any, ...], bytes]:
+    """The reply of a tool, and its pickle."""
+    try:
+        if reply[0] == "ok":
+            return reply, pickle.dumps(("ok", plain(reply[1])), 5)
+    except Exception as error:
+        reply = _failure(f"{name}() ran, but its result cannot be sent: {error}")
+    return reply, pickle.dumps(reply, 5)
+
+
+def _failure(text: str, name: str = "RuntimeError") -> tuple[str, str, str]:
+    return "error", name, text[:10_000]
+
+
 def _error(text: str, name: str = "RuntimeError") -> bytes:
-    return pickle.dumps(("error", name, text[:10_000]), 5)
+    return pickle.dumps(_failure(text, name), 5)
 
 
 _UNKNOWN = _error("a message of this kind is not known")

@@ -10,31 +10,12 @@ from typing import Any
 
 from hutch._calls.annotation import check
 from hutch._calls.outcomes import conclude, decoded, not_data
+from hutch._calls.printed import Printed
 from hutch._calls.target import Target
 from hutch._errors import SerializationError
 from hutch._outcome import Outcome
 
 _STATUSES = ("returned", "raised", "unencodable")
-
-
-class Printed:
-    """At most `most` bytes of each stream, of which 0 is stdout and 1 stderr."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.kept = (bytearray(), bytearray())
-        self.sizes = [0, 0]
-
-    def add(self, stream: int, data: bytes) -> None:
-        kept = self.kept[stream]
-        kept += data[: self.most - len(kept)]
-        self.sizes[stream] += len(data)
-
-    def text(self, stream: int) -> str:
-        return self.kept[stream].decode("utf-8", "backslashreplace")
-
-    def truncated(self, stream: int) -> bool:
-        return self.sizes[stream] > len(self.kept[stream])
 
 
 class _Payload(bytes):
@@ -50,7 +31,12 @@ class Reply:
         if len(content) != 3:
             return
         status, data, body_size = content
-        if status not in _STATUSES or type(data) is not bytes or type(body_size) is not int:
+        if (
+            type(status) is not str
+            or status not in _STATUSES
+            or type(data) is not bytes
+            or type(body_size) is not int
+        ):
             return
         if 0 <= body_size <= len(data):
             self.status = status

@@ -46,6 +46,8 @@ def deny(outcome: Outcome[Any], what: str) -> Outcome[Any]:
         message, hint=hint, host=first["host"], port=first["port"], pattern=first["suggestion"]
     )
     error.__cause__ = outcome.exception()
+    if outcome.error is not None:
+        outcome.error.hint = hint or outcome.error.hint  # for who shows it to a model
     return outcome.fail(error)
 
 

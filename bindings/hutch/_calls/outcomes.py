@@ -28,6 +28,7 @@ from hutch._errors import (
 )
 from hutch._explain import hint_for
 from hutch._faults import from_core
+from hutch._hints import MOST_NEAR
 from hutch._options.options import FIELDS, LIMITS
 from hutch._outcome import STAGES, ErrorInfo, Outcome, Status, Usage
 from hutch._results import types
@@ -50,7 +51,8 @@ def note_fault(
         return
     ran = isinstance(error, SandboxStartupError) and error.may_have_run
     timings = _timings_of_fault(error, begun, pickled, known, asked)
-    Outcome[Any](_status_of(error), timings=timings, may_have_run=ran).fail(error)
+    outcome = Outcome[Any](_status_of(error), timings=timings, may_have_run=ran)
+    error.outcome = outcome.fail(error)
 
 
 def _timings_of_fault(
@@ -161,7 +163,7 @@ def conclude(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
             ),
         )
     if status == "limit":
-        return _limited(target, result, outcome)
+        return limited(target, result, outcome)
     if status == "cancelled":
         from hutch._cancelled import SandboxCancelled
 
@@ -247,6 +249,9 @@ def error_info(fields: dict[str, Any], target: Target | None = None, limit: str 
     """Reads an error map of a cell, every field of which may be anything. `limit`: the one hit."""
     kind = _str(fields, "type", _MOST_OF_NAME) or "Exception"
     message = _str(fields, "message")
+    of_session = target is not None and target.is_session
+    if of_session and kind == "SystemExit" and message in ("", "None"):  # of exit()
+        message = "exit code 0"
     traceback = _str(fields, "traceback", _MOST_OF_TRACEBACK)
     options = None if target is None else target.options
     has_network = options is not None and bool(options.allow_network or options.secrets)
@@ -257,9 +262,24 @@ def error_info(fields: dict[str, Any], target: Target | None = None, limit: str 
         traceback,
         line if type(line) is int and 0 <= line < _MOST_LINES else None,
         _str(fields, "hint")
-        or hint_for(kind, message, traceback, has_network=has_network, limit=limit),
+        or hint_for(
+            kind,
+            message,
+            traceback,
+            has_network=has_network,
+            limit=limit,
+            of_session=of_session,
+            near=_texts(fields.get("near")),
+            lost=() if target is None else target.lost,
+        ),
         builtin_names(bases),
     )
+
+
+def _texts(value: Any) -> list[str]:
+    if type(value) is not list:
+        return []
+    return [one for one in value[:MOST_NEAR] if type(one) is str]
 
 
 def _str(fields: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
@@ -285,10 +305,17 @@ def _error_map(result: _core.CallResult) -> dict[str, Any]:
     return {"type": "Exception", "message": "(the cell's report of it cannot be read)"}
 
 
-def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) -> Outcome[Any]:
+def limited(
+    target: Target,
+    result: _core.CallResult,
+    outcome: Outcome[Any],
+    no_files: bool | None = None,
+) -> Outcome[Any]:
+    """`no_files`: whether a disk limit is that of the number of files; None: as was reported."""
     limit, options, used = result.limit, target.options, result.usage
     place = ""
-    no_files = limit == "disk"  # if the warden ended it; the kernel refuses anything else
+    if no_files is None:
+        no_files = limit == "disk"  # if the warden ended it; the kernel refuses anything else
     if result.payload is not None and limit == "result":
         place = _str(_error_map(result), "path", _MOST_OF_NAME)
     elif result.payload is not None:
@@ -339,6 +366,7 @@ def _limited(target: Target, result: _core.CallResult, outcome: Outcome[Any]) ->
     if place:
         message += f", by {place}"
     advice = ", ".join(f"{key}={value:g}" for key, value in suggested.items())
+    advice = target.with_keywords(advice) if advice else ""
     hint = f"raise it, for instance {advice}" if advice else ""
     if no_files:
         more = f"raise disk_mb, for instance {advice}, or " if advice else ""
@@ -383,6 +411,12 @@ _SIGNAL_HINTS = {
 }
 
 
+_INSTEAD_OF_EXIT = (
+    "return from the function instead of ending the process",
+    "it ended its interpreter, whose names are lost (files stay): `return` ends the code alone",
+)
+
+
 def _died(target: Target, outcome: Outcome[Any], detail: str) -> SandboxDied:
     if detail:
         message = f"{target.name} was killed: {detail}"
@@ -397,5 +431,5 @@ def _died(target: Target, outcome: Outcome[Any], detail: str) -> SandboxDied:
         message, hint = f"{target.name} was killed by {name}", _SIGNAL_HINTS.get(name, "")
     else:
         message = f"{target.name} ended its process with exit code {outcome.exit_code}"
-        hint = "" if target.is_program else "return from the function instead of ending the process"
+        hint = "" if target.is_program else _INSTEAD_OF_EXIT[target.is_session]
     return SandboxDied(message, hint=hint, signal=outcome.signal, exit_code=outcome.exit_code)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _FEW = 4  # items that wait for the caller, above which the cell is let wait
 _MOST = 16  # at most: it says so many between two questions
-_PATIENCE_SEC = 0.05  # of the call's thread, before the time limit stands still
+_PATIENCE_SEC = 0.05  # of the call's thread in all, before the time limit stands still
 _LOOK_SEC = 0.25
 _GRACE_SEC = 1.0  # after close(), for the generator's own clean-up
 _END = object()
@@ -42,6 +42,7 @@ class Stream:
         self._future: SandboxFuture[Any] | None = None
         self._over = False
         self._closed = False
+        self._patience = _PATIENCE_SEC  # that is left; while it lasts, the agent need not be told
         self._error: BaseException | None = None
         self._pid = os.getpid()
 
@@ -49,17 +50,19 @@ class Stream:
         """Waits while more than a few are there. False: no more are wanted."""
         most = _FEW if asks else _MOST
         stopped = False
-        begun = time.monotonic()
         with self._changed:
             if self._ends():
                 return False
             self._items.append(item)
             self._wake()
             while len(self._items) > most and not self._ends():
-                self._changed.wait(_LOOK_SEC if stopped else _PATIENCE_SEC)
-                if not stopped and time.monotonic() - begun >= _PATIENCE_SEC:
+                if not stopped and self._patience <= 0:
                     stopped = True
                     stop_clock(True)
+                begun = time.monotonic()
+                self._changed.wait(_LOOK_SEC if stopped else self._patience)
+                if not stopped:
+                    self._patience -= time.monotonic() - begun
             return not self._ends()
 
     def take(self, wait: bool = True) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -29,9 +29,12 @@ from hutch._connect.connection import PoolRequest, milliseconds
 from hutch._errors import SerializationError
 from hutch._options.options import POLICY_FIELDS, SENT, Options
 from hutch._results import types
+from hutch._results.validating import validation
 
 if TYPE_CHECKING:
+    from hutch._calls.printed import Printed
     from hutch._carry.host_files import HostFiles
+    from hutch._outcome import Outcome
 
 _MIB = 1 << 20
 _PLAIN, _PLAIN_KEPT, _PLAIN_CHUNK, _PLAIN_PROGRAM = b"P", b"K", b"C", b"R"
@@ -58,11 +61,22 @@ class Target:
     """`nonce`: "" but with `disable_cache`."""
 
     is_program = False
+    is_session = False
+    runs_node = False
+    printed: Printed | None = None  # gets what the call prints, as bytes, where its caller wants it
+    # Makes of what a session replied what its caller gets, where that is another thing.
+    conclude: Callable[[Outcome[Any]], None] | None = None
+    lost: Sequence[str] = ()  # names that a session lost when its interpreter was last restarted
     annotation: Any = Any
 
     def __init__(self, name: str, options: Options, nonce: str) -> None:
         from hutch._carry import modules
 
+        if options.node_dependencies and not self.runs_node:
+            raise ValueError(
+                "node_dependencies= are for JavaScript: give them to Session, or to a program with "
+                'language="javascript"'
+            )
         self.name = name
         self.function: FunctionType | None = None
         self.options = options
@@ -91,6 +105,10 @@ class Target:
         # The (code, pool) that each was last made for, whether or not there is one.
         self.fast_value_key: tuple[Any, ...] = ()
         self.fast_outcome_key: tuple[Any, ...] = ()
+
+    def with_keywords(self, keywords: str) -> str:
+        """Where its caller would give these, for a hint."""
+        return keywords
 
     @property
     def identity(self) -> str:
@@ -131,7 +149,7 @@ class Target:
         if self.shared:
             common["keep"] = code.sha256
         if self.options.tools:
-            common["tools"] = [(tool.name, tool.stub()) for tool in self.options.tools]
+            common["tools"] = [tool.inside() for tool in self.options.tools]
         if self.streams:
             common["streams"] = True
         return common
@@ -157,7 +175,7 @@ class Target:
 
         options = self.options
         return {
-            "python_version": self._python(),
+            "python_version": self.python_version(),
             "platform": f"linux_{os.uname().machine}",
             "base_id": launcher.base_id(),
             "runtime_id": launcher.runtime_id(),
@@ -188,7 +206,7 @@ class Target:
             "secrets": self._secrets(),
         }
 
-    def _python(self) -> str:
+    def python_version(self) -> str:
         """The version that is wanted inside. Raises ValueError where code that is the caller's
         own bytecode would meet another one.
         """
@@ -222,7 +240,7 @@ class Target:
         plain = getattr(type(setup), "__hutch_plain__", None)
         function = require_function(plain(setup) if plain is not None else setup)
         if function.__code__.co_flags & GENERATOR:
-            raise TypeError(f"setup= takes no generator function: {function.__name__}() is one")
+            raise TypeError(f"setup= cannot be a generator function, as {function.__name__}() is")
         survey = Survey(function, self.sandbox_modules)
         check_installed(survey.by_name, _installed(self.options))
         data = function_bytes(function, survey)
@@ -286,7 +304,7 @@ class FunctionTarget(Target):
     def _refuse_acting_fields(self) -> None:
         """Checks the classes that the annotation names before anything is run."""
         for kind in self.named_types.values():
-            seen = types.validation(kind)
+            seen = validation(kind)
             if seen.acting:
                 self._types = None
                 raise SerializationError(
@@ -359,6 +377,17 @@ class ProgramTarget(TextTarget):
     is_program = True
     annotation = None
 
+    def with_source(self, source: str) -> ProgramTarget:
+        """The same for another program, whose pool and limits are the same."""
+        made = ProgramTarget.__new__(type(self))
+        vars(made).update(vars(self))
+        made.source = source
+        made._code = None
+        made._metas = {}
+        made.fast_value = made.fast_outcome = None
+        made.fast_value_key = made.fast_outcome_key = ()
+        return made
+
     def meta(self, code: _core.Function, mode: str = "") -> bytes:
         if mode not in self._metas:
             fields = {"mode": "program", "filename": self.filename, **self._common_meta(code)}
@@ -412,6 +441,7 @@ def _policy_hash(options: Options) -> int:
 
 def _title(options: Options) -> str:
     names = [item.split(";")[0].strip() for item in options.dependencies or ()]
+    names += options.node_dependencies
     if not names:
         return "an environment with no packages"
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""

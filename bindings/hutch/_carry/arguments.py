@@ -38,6 +38,9 @@ _PLAIN = {int, str, float, bool, type(None)}
 _SIMPLE = {*_PLAIN, bytes, bytearray, PickleBuffer}
 
 
+NONE = marshal.dumps((), 2)  # as pickle_arguments gives them, of a call without any
+
+
 def _kinds(values: Iterable[Any]) -> set[type]:
     return set(map(type, values))
 

@@ -307,7 +307,7 @@ def _distribution(top: str) -> str | None:
     """What is to be installed for a module that is installed here."""
     from importlib import metadata
 
-    from hutch._explain import DISTRIBUTIONS
+    from hutch._distributions import DISTRIBUTIONS
 
     for name in (DISTRIBUTIONS.get(top), top):
         if name is not None:

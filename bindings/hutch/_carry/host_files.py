@@ -134,7 +134,7 @@ class HostFiles:
             status = os.lstat(content)
         except OSError as error:
             raise SandboxStartupError(
-                f"the copy of {self.mount.source} is not there: {error}", hint="call again"
+                f"the copy of {self.mount.source} is missing: {error}", hint="call again"
             ) from None
         self.spec["device"], self.spec["inode"] = status.st_dev, status.st_ino
 

@@ -22,7 +22,7 @@ def names_of(items: Iterable[Any]) -> frozenset[str]:
 
 
 def files_of(items: Iterable[Any]) -> dict[str, bytes]:
-    """Relative path to content. Raises ValueError for what is no module, or is too large."""
+    """Relative path to content. Raises ValueError for what is not a module, or is too large."""
     files: dict[str, bytes] = {}
     size = 0
     for item in items:

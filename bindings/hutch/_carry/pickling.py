@@ -238,7 +238,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         kind = type(obj)
         tool = self._tools.name_of(obj)
         if tool is not None:
-            return getattr, (Deferred(importlib.import_module, "hutch_tools"), tool)
+            module = Deferred(importlib.import_module, "hutch_tools")
+            return operator.getitem, (Deferred(getattr, module, "__tools__"), tool)
         if kind is FunctionType:
             if self._is_own(obj.__module__) or not _is_reachable(obj):
                 return self._function(obj)

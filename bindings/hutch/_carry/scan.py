@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inspects a file or directory that is to be shown in a sandbox, and copies it.
+"""Lists the entries of a tree of the host (`walk`); inspects one that is to be shown in a sandbox,
+and copies it.
 
 Everything is opened from the descriptor of its directory, and no symbolic link is followed: a
 process that changes the tree meanwhile cannot redirect the inspection or the copy. No shared state.

@@ -63,7 +63,7 @@ class Survey:
         self._visit_modules()
 
     def watch(self) -> Watch | None:
-        """What `is_current` looks at. None where a mapping is no plain dict."""
+        """What `is_current` looks at. None where a mapping is not a plain dict."""
         if any(type(mapping) is not dict for mapping, _, _ in self._watched):
             return None
         return self._watched, self._attributes, self._cells

@@ -104,7 +104,11 @@ class Connection:
                 self.pools[name] = found
             return found
 
-    def _prepare(self, request: PoolRequest) -> PreparedPool:
+    def environment(self, request: PoolRequest) -> PreparedPool:
+        """The pool's environment, with no pool on it: its key is ""."""
+        return self._prepare(request, no_pool=True)
+
+    def _prepare(self, request: PoolRequest, no_pool: bool = False) -> PreparedPool:
         from hutch._connect.progress import Progress
 
         timeout_ms = milliseconds(request.build_sec)
@@ -112,7 +116,8 @@ class Connection:
             for attempt in range(3):
                 try:
                     request.make_ready(progress)
-                    pool = PreparedPool(self.client.prepare(request.spec, timeout_ms, progress))
+                    reply = self.client.prepare(request.spec, timeout_ms, progress, no_pool)
+                    pool = PreparedPool(reply)
                     _report_preload(pool.notes, request.spec)
                     return pool
                 except _core.Error as error:
@@ -146,7 +151,7 @@ def _report_preload(notes: Any, spec: _core.PoolSpec) -> None:
         if spec["setup"] and isinstance(reply.get("setup"), str):
             raise SandboxStartupError(
                 f"setup= failed: {reply['setup']}",
-                hint="it runs in the sandbox, once a worker, with what dependencies= installs",
+                hint="it runs in the sandbox, once for each worker, with what dependencies= names",
             )
         skipped = reply.get("skipped")
         for name in spec["preload"] or ():
@@ -253,8 +258,17 @@ def connect(start: bool) -> _core.Client:
 
 
 def _connect(paths: Mapping[str, Any]) -> _core.Client:
+    return _core.Client(*_listener(paths))
+
+
+def _listener(paths: Mapping[str, Any]) -> tuple[str, int]:
     uid = int(paths["uid"]) if paths["service_user"] else -1
-    return _core.Client(str(paths["agent_socket"]), uid)
+    return str(paths["agent_socket"]), uid
+
+
+def stop_notice() -> _core.StopNotice:
+    """Of the agent that runs. Raises `_core.Error`."""
+    return _core.StopNotice(*_listener(_core.paths()))
 
 
 def milliseconds(seconds: float) -> int:
@@ -282,7 +296,16 @@ _FIXED_BY_INSTALL = ("missing_base", "missing_runtime", "podman_down")
 SAFE_TO_REPEAT = ("unavailable", "unknown_pool", "worker_failed", *_FIXED_BY_INSTALL)
 
 
-def on_pool(request: PoolRequest, work: Callable[[Connection, PreparedPool], T]) -> T:
+def environment_of(request: PoolRequest) -> PreparedPool:
+    """What `request` would have installed. Raises SandboxError."""
+    return on_pool(request, lambda _, environment: environment, Connection.environment)
+
+
+def on_pool(
+    request: PoolRequest,
+    work: Callable[[Connection, PreparedPool], T],
+    prepare: Callable[[Connection, PoolRequest], PreparedPool] = Connection.pool,
+) -> T:
     """Runs `work` on the prepared pool. Repeats it once if it certainly had no effect: the agent
     had restarted, or the cell was lost before the call reached it. Raises SandboxError.
     """
@@ -290,7 +313,7 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, PreparedPool], T])
         building = True
         connection = ensure_current()
         try:
-            pool = connection.pool(request)
+            pool = prepare(connection, request)
             building = False
             return work(connection, pool)
         except _core.Error as error:
@@ -304,8 +327,8 @@ def on_pool(request: PoolRequest, work: Callable[[Connection, PreparedPool], T])
                 connection.forget(request)
             again = code in SAFE_TO_REPEAT and not may_have_run
             if attempt == 1 or not again or (building and code == "worker_failed"):
-                failure: SandboxError = from_core(
-                    error, pool=request.spec["requirements"], building=building
-                )
+                spec = request.spec
+                asked = [*spec["requirements"], *spec["node_requirements"]]
+                failure: SandboxError = from_core(error, pool=asked, building=building)
                 raise failure from None
     raise AssertionError("unreachable")

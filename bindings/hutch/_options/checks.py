@@ -98,7 +98,7 @@ def _pairs(name: str, value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _items(name: str, value: Any) -> tuple[Any, ...]:
-    """A sequence; what is no iterable, or is text, is one item."""
+    """A sequence; what is not iterable, or is text, is one item."""
     if value is None:
         return ()
     if isinstance(value, (str, os.PathLike)) or not hasattr(value, "__iter__"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         """The keywords of `@sandbox`, `.options`, `hutch.run`, `Program` and `function`."""
 
         dependencies: Iterable[str] | str
+        node_dependencies: Iterable[str] | str
         allow_private_index: bool
         environment: Environment | str | os.PathLike[str] | None
         modules: Iterable[ModuleType | str | os.PathLike[str]] | ModuleType | str

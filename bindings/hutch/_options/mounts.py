@@ -18,8 +18,8 @@ _LENGTH = 200  # characters of a destination
 # As podman/mounts.cc has them, which checks again: a mount there would hide what is Hutch's or the
 # system's, or be hidden by it.
 _TAKEN = (
-    "/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /opt/env /opt/hutch /opt/modules /opt/python "
-    "/proc /run /sbin /sys /tmp /usr /var/hutch /var/run /var/tmp /work"
+    "/bin /boot /dev /etc /lib /lib32 /lib64 /libx32 /opt/env /opt/hutch /opt/modules /opt/node "
+    "/opt/python /proc /run /sbin /sys /tmp /usr /var/hutch /var/run /var/tmp /work"
 ).split()
 
 # Names in a home directory that hold credentials of the caller.
@@ -50,7 +50,7 @@ class Mount:
         def convert(): ...
 
     Raises ValueError for what cannot be mounted, with the reason: `/`, what is not there, sockets,
-    devices, credentials, Podman's and Hutch's own files; TypeError for what is no path.
+    devices, credentials, Podman's and Hutch's own files; TypeError for what is not a path.
     """
 
     __module__ = "hutch"
@@ -228,10 +228,10 @@ def _own_places() -> list[tuple[str, str]]:
     """The sockets of the agent, of its Podman, and of the caller's own services."""
     from hutch import _core
 
-    places = [(f"/run/user/{os.getuid()}", "it holds the sockets of your services")]
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        places.append((os.path.realpath(runtime), "it holds the sockets of your services"))
+    runtime = [f"/run/user/{os.getuid()}", f"/tmp/podman-run-{os.getuid()}"]
+    if os.environ.get("XDG_RUNTIME_DIR"):
+        runtime.append(os.path.realpath(os.environ["XDG_RUNTIME_DIR"]))
+    places = [(one, "it holds the sockets of your services") for one in runtime]
     try:
         paths = _core.paths()
     except _core.Error:  # a host that is not set up yet: nothing of ours is there

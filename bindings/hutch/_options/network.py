@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 from hutch import _core
 from hutch._options.checks import _items, _text, quoted, unknown
 
-_WAYS = 'give "host", "host:port", "*.host", a network such as "10.1.0.0/16", or "*"'
-
 
 def allow_network(name: str, value: Any) -> tuple[str, ...]:
     """The entries in their normal form, sorted."""
@@ -23,15 +21,24 @@ def allow_network(name: str, value: Any) -> tuple[str, ...]:
     for item in _items(name, value):
         if not isinstance(item, str):
             raise TypeError(
-                f"{name} takes text, not {type(item).__name__}: {quoted(item)}; {_WAYS}"
+                f"{name} takes text, not {type(item).__name__}: {quoted(item)}; {_forms()}"
             )
         try:
             entries.add(_core.egress_rule(_ascii(item)))
         except _core.Error as error:
-            raise ValueError(f"{name}={quoted(item)}: {error.message}; {_WAYS}") from None
+            raise ValueError(f"{name}={quoted(item)}: {error.message}; {error.hint}") from None
         except UnicodeError:
-            raise ValueError(f"{name}={quoted(item)} is not a valid hostname; {_WAYS}") from None
+            raise ValueError(f"{name}={quoted(item)} is not a valid hostname; {_forms()}") from None
     return tuple(sorted(entries))
+
+
+def _forms() -> str:
+    """Those that an entry may have, as the parser says them."""
+    try:
+        _core.egress_rule("")
+    except _core.Error as error:
+        return error.hint
+    raise AssertionError("the parser takes an empty entry")
 
 
 def _ascii(text: str) -> str:

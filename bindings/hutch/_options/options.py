@@ -2,8 +2,8 @@
 """Options: what the keywords of `@sandbox` and of programs mean, checked once, as a frozen value.
 
 Each bad value is refused when it is given, by an error that names the keyword, the value and what
-is allowed: ValueError, or TypeError for what is no value of its kind. Nothing is dropped silently:
-a keyword that is not there yet is refused too. Immutable; safe on any thread.
+is allowed: ValueError, or TypeError for a value of the wrong type. Nothing is dropped silently: a
+keyword that is not supported yet is refused too. Immutable; safe on any thread.
 """
 
 from __future__ import annotations
@@ -112,6 +112,7 @@ class Options(NamedTuple):
     allow_private_index: bool = False  # for dependencies that a program names itself
     allow_sdists: bool = False
     environment: Environment | None = None  # where dependencies do not say it all
+    node_dependencies: tuple[str, ...] = ()  # of npm: normalized
     modules: tuple[Any, ...] = ()
     preload: tuple[str, ...] | None = None
     setup: Callable[[], object] | None = None
@@ -220,6 +221,15 @@ def _dependencies(name: str, value: Any) -> tuple[str, ...] | None:
     return normalize(items)
 
 
+def _node_dependencies(name: str, value: Any) -> tuple[str, ...]:
+    items = _items(name, value)
+    if not items:
+        return ()
+    from hutch._options.node_packages import normalize
+
+    return normalize(items)
+
+
 def _mounts(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
     if not value and value is not False:
         return ()
@@ -310,6 +320,7 @@ class Field(NamedTuple):
 # Every option: the one list of them. Those of a policy stand in the order of its TOML.
 FIELDS: dict[str, Field] = {
     "dependencies": Field(_dependencies),
+    "node_dependencies": Field(_node_dependencies),
     "allow_private_index": Field(_flag),
     "modules": Field(_modules),
     "preload": Field(_preload),

@@ -25,7 +25,8 @@ def fields(options: Options) -> _core.PackageSpec:
     environment = options.environment
     dependencies = options.dependencies or ()
     lock = environment.lock if environment else ""
-    fetched = bool(dependencies or lock)
+    node = options.node_dependencies
+    fetched = bool(dependencies or lock or node)
     index = settings() if fetched else {}
     if fetched and environment is not None:
         if environment.index_url:  # another index's extra ones are not wanted then
@@ -45,6 +46,8 @@ def fields(options: Options) -> _core.PackageSpec:
             credentials,
         )
     index["netrc"] = _netrc(credentials)
+    if node:
+        _add_node(options, index, sdists)
     if sdists and credentials:
         raise ValueError(
             f"allow_sdists=True together with credentials for {', '.join(credentials)}: a "
@@ -59,7 +62,22 @@ def fields(options: Options) -> _core.PackageSpec:
         "constraints": list(environment.constraints) if environment and dependencies else [],
         "lock": lock,
         "base": environment.base if environment else "",
+        "node_requirements": list(node),
     }
+
+
+def _add_node(options: Options, index: dict[str, str], sdists: bool) -> None:
+    """Build scripts see no credentials: as of a netrc, there are none then."""
+    from hutch._options import node_packages
+
+    if options.environment is not None and options.environment.venv:
+        raise ValueError(
+            "node_dependencies= does not go with a virtual environment, to which nothing is added: "
+            "give dependencies=, a requirements.txt or a lock"
+        )
+    index.update(node_packages.settings())
+    if sdists:
+        index["npm_credentials"] = ""
 
 
 def _bare(url: str, credentials: dict[str, tuple[str, str]]) -> str:

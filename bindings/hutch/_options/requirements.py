@@ -102,7 +102,7 @@ def _refuse_import_name(name: str, narrowed: bool, text: str) -> None:
 
     from packaging.utils import canonicalize_name
 
-    from hutch._explain import DISTRIBUTIONS, NO_PROJECTS
+    from hutch._distributions import DISTRIBUTIONS, NO_PROJECTS
 
     name = canonicalize_name(name)
     for imported in NO_PROJECTS:
@@ -122,7 +122,7 @@ def _refuse_import_name(name: str, narrowed: bool, text: str) -> None:
 
 
 def _refuse(given: str, text: str) -> None:
-    """What is no name with a version: each kind by a sentence of its own."""
+    """What is not a name with a version: each kind by a sentence of its own."""
     if not text:
         raise RequirementError("a requirement is empty", hint="leave it out", requirement=given)
     if len(text) > _LENGTH:

@@ -24,8 +24,10 @@ import sys
 import weakref
 from typing import Any, Callable
 
-from hutch._results import types as annotated
+from hutch._results.checking import check
 from hutch._results.fields import want, zone, zone_key
+from hutch._results.types import field_hints
+from hutch._results.validating import Validation, is_tried_often, validation
 
 _DIGITS = re.compile(r"[0-9]{0,100000}")
 _MAX_EXPONENT = 999_999  # beyond it, writing out a Decimal takes memory without bound
@@ -219,34 +221,34 @@ def _check_fields(kind: type, values: dict[Any, Any], expected: set[str]) -> Non
         raise ValueError(
             f"{kind.__qualname__} has other fields here: {', '.join(sorted(expected))[:500]}"
         )
-    hints = annotated.field_hints(kind)
+    hints = field_hints(kind)
     for field, value in values.items():
         hint = hints.get(field, Any)
         if type(value) is not hint:
-            annotated.check(value, hint, f"{kind.__qualname__}.{field}")
+            check(value, hint, f"{kind.__qualname__}.{field}")
 
 
-def _may_validate(kind: type) -> annotated.Validation:
-    seen = annotated.validation(kind)
+def _may_validate(kind: type) -> Validation:
+    seen = validation(kind)
     if seen.refusal:
         raise ValueError(seen.refusal)
     return seen
 
 
-def _check_tries(kind: type, values: dict[Any, Any], seen: annotated.Validation) -> None:
-    if seen.branches > 1 and annotated.is_tried_often(values.values(), seen):
+def _check_tries(kind: type, values: dict[Any, Any], seen: Validation) -> None:
+    if seen.branches > 1 and is_tried_often(values.values(), seen):
         raise ValueError(
             f"{kind.__qualname__} holds data that are nested deeply in unions: pydantic would "
             "validate them over and over"
         )
 
 
-def _check_stored(kind: Any, values: dict[str, Any], seen: annotated.Validation) -> None:
+def _check_stored(kind: Any, values: dict[str, Any], seen: Validation) -> None:
     """Fields of a model are what its annotations say before pydantic sees them, so that it converts
     nothing: what text becomes, or which model a dict could be, takes any time. The encoder sends
     what a model stores, so only what was stored without validation is refused: but a plain default.
     """
-    hints = annotated.field_hints(kind)
+    hints = field_hints(kind)
     raw_enums = kind.model_config.get("use_enum_values", False)
     for field, value in values.items():
         hint = hints.get(field, seen.extra)
@@ -254,7 +256,7 @@ def _check_stored(kind: Any, values: dict[str, Any], seen: annotated.Validation)
             continue
         if field in hints and _is_default(value, kind.model_fields[field].default):
             continue
-        annotated.check(value, hint, f"{kind.__qualname__}.{field}", raw_enums)
+        check(value, hint, f"{kind.__qualname__}.{field}", raw_enums)
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -315,7 +317,7 @@ def _model(types: dict[str, type], name: Any, values: Any, set_fields: Any) -> A
     return model
 
 
-def _with_paths(values: dict[str, Any], seen: annotated.Validation) -> dict[str, Any]:
+def _with_paths(values: dict[str, Any], seen: Validation) -> dict[str, Any]:
     """pydantic takes a path that cannot be opened for no `Path`."""
     if not seen.paths:
         return values

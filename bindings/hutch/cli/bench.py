@@ -56,13 +56,14 @@ def _row(what: str, ours: Times, floor_is: str, floor: Times) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    from hutch.cli.commands import _print_json, _print_table, _split
+    from hutch.cli.commands import given_dependencies
+    from hutch.cli.output import print_json, print_table
 
-    dependencies = [part for text in options.dependencies for part in _split(text)]
+    dependencies = given_dependencies(options)
     load = os.getloadavg()[0] / measure.cores()
     rows = measured(dependencies)
     if options.json:
-        _print_json({"load_per_core": load, "dependencies": dependencies, "rows": rows})
+        print_json({"load_per_core": load, "dependencies": dependencies, "rows": rows})
         return 0
     shown = [
         {
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         }
         for row in rows
     ]
-    _print_table(shown, list(shown[0]))
+    print_table(shown, list(shown[0]))
     if load > 1:
         print(f"the host was busy: {load:.1f} runnable for each core; only the ratios are reliable")
     return 0

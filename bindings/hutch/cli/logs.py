@@ -27,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     if options.audit:
         return _audit(options)
     from hutch import _core
-    from hutch.cli.commands import _print_json, podman
+    from hutch.cli.commands import podman
+    from hutch.cli.output import print_json
 
     paths = _core.paths()
     containers = [str(paths["agent_container"]), *_egress_containers()]
@@ -50,10 +51,27 @@ def run(options: argparse.Namespace) -> int:
     tail = None if options.tail is None or options.tail < 0 else options.tail
     lines = list(deque((line for _, line in timed), tail))
     if options.json:
-        _print_json({"lines": lines})
+        print_json({"lines": lines})
     else:
         sys.stdout.writelines(line + "\n" for line in lines)
     return 0
+
+
+def last_error() -> str:
+    """Why the agent last failed at something, by its log; "": it says nothing, or has none."""
+    from hutch import _core
+
+    done = _podman("logs", "--tail", "200", str(_core.paths()["agent_container"]))
+    return error_in(done.stdout + done.stderr) if done.returncode == 0 else ""
+
+
+def error_in(text: str) -> str:
+    found = [line for line in text.splitlines() if _TIME.match(line) and " error " in line[:64]]
+    why = _WHY.search(found[-1]) if found else None
+    return (why[1].replace('\\"', '"') if why else found[-1])[:1000] if found else ""
+
+
+_WHY = re.compile(r'\bwhy="((?:[^"\\]|\\.)*)"')
 
 
 def _timed(text: str) -> list[tuple[str, str]]:

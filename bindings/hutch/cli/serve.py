@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -31,19 +32,31 @@ def serve(options: argparse.Namespace) -> int:
     except ImportError:
         raise ValueError("hutch serve needs more packages: pip install 'hutch[serve]'") from None
     given = {name: getattr(options, name) for name in _FLAGS if getattr(options, name) is not None}
+    given.update(_set(options.set))
     settings = _settings(given)
-    os.environ[_GIVEN] = json.dumps(given)
+    if options.image is not None:
+        print(_units(options, settings), end="")
+        return 0
+    from hutch.serve import log
+    from hutch.serve.protocol import raise_descriptors
+
+    raise_descriptors()
     listener = listen(settings)
+    if not settings.socket:
+        given["port"] = listener.getsockname()[1]  # which port 0 leaves to the kernel
+    os.environ[_GIVEN] = json.dumps(given)
     print(f"hutch: serving on {_address(settings, listener)}", file=sys.stderr, flush=True)
     config = uvicorn.Config(
         "hutch.cli.serve:app",
         factory=True,
         workers=settings.workers,
         timeout_graceful_shutdown=int(settings.drain_sec),
-        h11_max_incomplete_event_size=64 << 10,
+        http="hutch.serve.protocol:Protocol",
+        ws="none",
         server_header=False,
         access_log=False,
         log_level="warning",
+        log_config=log.config(),
         proxy_headers=False,
     )
     server = uvicorn.Server(config)
@@ -53,12 +66,48 @@ def serve(options: argparse.Namespace) -> int:
         else:
             from uvicorn.supervisors.multiprocess import Multiprocess
 
+            from hutch.serve import figures
+
+            figures.share()
             Multiprocess(config, sockets=[listener]).run()
     finally:
         if settings.socket:
             with contextlib.suppress(OSError):
                 os.unlink(settings.socket)
     return 0
+
+
+def _units(options: argparse.Namespace, settings: Settings) -> str:
+    from hutch import _core
+    from hutch.cli import units
+
+    words = []
+    for name in _FLAGS:
+        value = getattr(options, name)
+        if value is None:
+            continue
+        flag = "--with" if name == "dependencies" else f"--{name.replace('_', '-')}"
+        words += [flag, ",".join(value) if type(value) is list else str(value)]
+    for pair in options.set:
+        words += ["--set", pair]
+    paths = _core.paths()
+    return units.text(
+        paths,
+        str(Path.home()),
+        sys.executable,
+        words,
+        settings.drain_sec,
+        options.image,
+        os.environ.get("HUTCH_HOME", ""),
+        (Path(paths["state_dir"]) / "agent.toml").exists(),
+    )
+
+
+def _set(pairs: list[str]) -> dict[str, Any]:
+    """NAME=VALUE, as each is written in [serve]. Raises ValueError."""
+    from hutch.serve.settings import checked, loads
+
+    return checked(loads("\n".join(pairs), "--set"), "--set")
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -80,6 +129,7 @@ def listen(settings: Settings) -> socket.socket:
         if not settings.socket:
             family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
             return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        _lock(settings.socket)
         _remove_stale(settings.socket)
         listener = socket.socket(socket.AF_UNIX)
         before = os.umask(0o177)
@@ -92,6 +142,16 @@ def listen(settings: Settings) -> socket.socket:
     except OSError as error:
         where = settings.socket or f"{settings.host}:{settings.port}"
         raise ValueError(f"{where} cannot be served on: {error.strerror or error}") from None
+
+
+def _lock(path: str) -> None:
+    """Held until this process ends: of two that start at once, one has the socket."""
+    lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise ValueError(f"{path} cannot be served on: another server is there") from None
 
 
 def _remove_stale(path: str) -> None:

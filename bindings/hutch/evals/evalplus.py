@@ -7,14 +7,12 @@ expected; what it returned is compared in the other, where it never was.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from hutch.evals.programs import TIMES, made
+from hutch.evals.programs import TIMES, made, source_of
 
 if TYPE_CHECKING:
     import numpy
@@ -131,8 +129,10 @@ def untrusted_check(
     """("pass", "fail" or "timeout", an array of bool with one for each input that was looked at).
     Arguments as those of `evalplus.eval.untrusted_check`; where all of it takes too long, the array
     is empty. Release 0.3.1 of that never passes HumanEval's find_zero, since it does not note that
-    an input passed; this one does. Raises SandboxError where it could not be run.
+    an input passed; this one does. Raises SandboxError where it could not be run, and
+    ModuleNotFoundError where `evalplus` is not installed.
     """
+    oracles = _oracles()
     import numpy
 
     limits = [max(min_time_limit, gt_time_limit_factor * one) for one in ref_time]
@@ -147,7 +147,7 @@ def untrusted_check(
         return TIMEOUT, nothing
     if outcome.status != "returned":
         return FAIL, nothing
-    compare = made(_oracles() + _COMPARE, "compare", timeout_sec=60, dependencies=["numpy"])
+    compare = made(oracles + _COMPARE, "compare", timeout_sec=60, dependencies=["numpy"])
     compared = compare(
         dataset, entry_point, list(inputs), outcome.value, list(expected), atol, fast_check
     )
@@ -157,4 +157,4 @@ def untrusted_check(
 
 @lru_cache(maxsize=1)
 def _oracles() -> str:
-    return inspect.getsource(importlib.import_module("evalplus.eval._special_oracle"))
+    return source_of("evalplus.eval._special_oracle", "evalplus")

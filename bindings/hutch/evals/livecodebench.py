@@ -5,13 +5,11 @@ importable here; its text is sent, so results are those of the version that is i
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 from functools import lru_cache
 from typing import Any
 
-from hutch.evals.programs import made
+from hutch.evals.programs import made, source_of
 
 _RUNNER = "lcb_runner.evaluation.testing_util"
 
@@ -21,7 +19,8 @@ def check_correctness(
 ) -> tuple[list[Any], dict[str, Any]]:
     """(a result for each test until the first that fails, what is known of that one), as
     `lcb_runner.evaluation.compute_code_generation_metrics` has them: True, or -1 (no answer in
-    time), -2 (wrong), -3 (too long), -4 (an error). Raises SandboxError where it could not be run.
+    time), -2 (wrong), -3 (too long), -4 (an error). Raises SandboxError where it could not be run,
+    and ModuleNotFoundError where `lcb_runner` is not installed.
     """
     count = len(json.loads(sample["input_output"])["inputs"])
     settings = {"dependencies": ["numpy"], "memory_mb": 4096, **keywords}
@@ -42,4 +41,4 @@ def check_correctness(
 
 @lru_cache(maxsize=1)
 def _text() -> str:
-    return inspect.getsource(importlib.import_module(_RUNNER))
+    return source_of(_RUNNER, "LiveCodeBench")

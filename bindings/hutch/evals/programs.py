@@ -5,6 +5,8 @@ its words, and pass@k.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -35,6 +37,15 @@ def checks(
 def check(program: str, timeout: float, **keywords: Any) -> str:
     """The same of one program."""
     return result_of(made(_CHECK, "check", timeout_sec=timeout, **keywords).run(program))
+
+
+def source_of(module: str, package: str) -> str:
+    """The text of a module that the caller has installed. Raises ModuleNotFoundError."""
+    try:
+        return inspect.getsource(importlib.import_module(module))
+    except ModuleNotFoundError as error:
+        text = f"{module} is not installed here, and its text is sent: install {package}"
+        raise ModuleNotFoundError(text, name=error.name) from None
 
 
 _MOST_MADE = 64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`hutch serve`: runs programs for whoever posts them over HTTP, in the protocols that trainers and
+"""`hutch serve`: runs programs that are posted over HTTP, in the protocols that trainers and
 evaluations speak already. Needs `hutch[serve]`: Starlette, uvicorn, httptools and uvloop.
 """
 

@@ -4,34 +4,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from hutch._errors import SandboxBusy
 from hutch._outcome import SandboxError
-from hutch._status import metrics_aio
-from hutch.serve import fields, fusion, notebook, piston
-from hutch.serve.gate import Refused, client_of, json_of
+from hutch._remote.wire import failure_to_wire
+from hutch.serve import fields, fusion, keys, metrics, notebook, openapi, piston, protocol
+from hutch.serve.body import Asked, Bodies
+from hutch.serve.figures import Figures
+from hutch.serve.gate import Refused, client_of
+from hutch.serve.keys import Keys
+from hutch.serve.own import OwnProtocol, fault_of
 from hutch.serve.queue import FairQueue, Full, TooLate
+from hutch.serve.room import Room, Shares, Unsent
 from hutch.serve.runner import Ended, Job, Runner
 from hutch.serve.settings import Client, Settings
+from hutch.serve.works import Works, in_flight
 
 _RETRY = {"Retry-After": "1"}
 _MOST_SCRIPTS = 10_000
-Answer = Callable[[dict[str, Any], Client], Awaitable[Any]]
+_PART = 256 << 10  # bytes of an answer that are handed over at once
+Answer = Callable[[Asked], Coroutine[Any, Any, Any]]
 
 
 class Server:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._runner = Runner(settings)
-        self._queue = FairQueue(settings.concurrency, settings.queue, settings.queue_sec)
-        self._answered: dict[int, int] = {}  # by status
+        self._answers = Shares(settings.bodies_mb << 20, lambda: self._queue.serve())
+        self._queue = FairQueue(
+            settings.concurrency,
+            settings.queue,
+            settings.queue_sec,
+            lambda: self.figures.changed(),
+            lambda client: not self._answers.is_full(client),
+        )
+        self._bodies = Bodies(settings)
+        self._works = Works()
+        self._keys = Keys(settings)
+        self.own = OwnProtocol(
+            settings, self._runner, self._queue, self._keys, self._works, self._answers
+        )
+        self.figures = Figures(
+            {
+                "running": lambda: self._queue.running,
+                "waiting": lambda: self._queue.waiting,
+                "connections": lambda: len(protocol.connections),
+                "half_open": lambda: len(protocol.half_open),
+                "pipelined": protocol.pipelined,
+            }
+        )
 
     def routes(self) -> list[Route]:
         return [
@@ -40,24 +71,30 @@ class Server:
             self._post("/execute_batch", self._execute_batch),
             self._post("/api/v2/execute", self._piston),
             self._post("/v1/run", self._run),
+            self._post("/v1/map", self._map),
             self._get("/v1/ping", self._ping, open_to_all=True),
             self._get("/health", self._health, open_to_all=True),
+            self._get("/openapi.json", self._openapi, open_to_all=True),
             self._get("/metrics", self._metrics),
             self._get("/api/v2/runtimes", self._runtimes),
         ]
 
+    async def end(self) -> None:
+        """Waits for what runs although its client has gone."""
+        await self._works.end(self.settings.drain_sec)
+        self._keys.close()
+
     # ---- what each answers
 
-    async def _run_code(self, body: dict[str, Any], client: Client) -> Any:
-        job = fusion.job_of(body, self.settings)
+    async def _run_code(self, asked: Asked) -> Any:
+        job = fusion.job_of(asked.body, self.settings)
         if isinstance(job, str):
             return fusion.fault(job)
-        return fusion.answer(await self._ended(job, client))
+        return fusion.answer(await self._ended(job, asked.client))
 
-    async def _run_jupyter(self, body: dict[str, Any], client: Client) -> Any:
-        settings = self.settings
+    async def _run_jupyter(self, asked: Asked) -> Any:
+        body, settings = asked.body, self.settings
         cells = fields.texts(body.get("cells"), "cells", _MOST_SCRIPTS)
-        fetch = fields.texts(body.get("fetch_files"), "fetch_files", settings.files)
         most = fields.seconds(body.get("total_timeout", 45), "total_timeout", settings.timeout_sec)
         job = Job(
             source="",
@@ -66,50 +103,60 @@ class Server:
                 body.get("memory_limit_MB"), "memory_limit_MB", settings.memory_mb
             ),
             files=fields.files(body, settings),
-            fetch=[fields.path(one, "fetch_files") for one in fetch],
+            fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
         )
         each = fields.seconds(body.get("cell_timeout"), "cell_timeout", most)
-        async with self._queue.turn(client):
-            outcomes, files, took = await asyncio.to_thread(
-                notebook.run_cells, job, cells, each, settings, client
+        async with self._queue.turn(asked.client):
+            outcomes, files, took = await notebook.run_cells(
+                job, cells, each, settings, asked.client
             )
         return notebook.fusion_answer(outcomes, len(cells), files, took)
 
-    async def _execute_batch(self, body: dict[str, Any], client: Client) -> Any:
+    async def _execute_batch(self, asked: Asked) -> Any:
+        body = asked.body
         scripts = fields.texts(body.get("scripts"), "scripts", _MOST_SCRIPTS)
         languages = fields.texts(body.get("languages"), "languages", _MOST_SCRIPTS)
         if any(one != "python" for one in languages):
             raise Refused(422, "languages may have python only")
+        if languages and len(languages) != len(scripts):
+            counts = f"{len(languages)} languages for {len(scripts)} scripts"
+            raise Refused(422, f"languages must have one for each script, not {counts}")
         timeout = fields.seconds(body.get("timeout"), "timeout", self.settings.timeout_sec)
 
-        async def one(script: str) -> Any:
+        room = self.settings.body_mb << 20  # of all answers, which are there at once
+
+        async def one(script: str) -> bytes:
+            nonlocal room
             job = Job(script, timeout, self.settings.memory_mb)
-            async with self._queue.turn(client):
-                return await asyncio.to_thread(notebook.e2b_answer, job, self.settings, client)
+            found = notebook.no_room(self.settings)
+            if room > 0:
+                async with self._queue.turn(asked.client):
+                    found = await notebook.e2b_answer(job, self.settings, asked.client)
+            answer = json.dumps(found).encode()
+            room -= len(answer)
+            return answer if room > 0 else json.dumps(notebook.no_room(self.settings)).encode()
 
-        return await asyncio.gather(*map(one, scripts))
+        def begin(index: int) -> asyncio.Task[bytes]:
+            return self._works.begin(one(scripts[index]), asked.room)
 
-    async def _piston(self, body: dict[str, Any], client: Client) -> Any:
-        ended = await self._ended(piston.job_of(body, self.settings), client)
+        found = []
+        with Unsent(self._answers, asked.client) as unsent:
+            async for answer in in_flight(len(scripts), begin, True, self.settings.concurrency):
+                found.append(answer)
+                unsent.add(len(answer))
+        return 200, b"[" + b", ".join(found) + b"]"
+
+    async def _piston(self, asked: Asked) -> Any:
+        ended = await self._ended(piston.job_of(asked.body, self.settings), asked.client)
         if ended.fault:
-            raise Refused(503, ended.fault, _RETRY)
+            ended.outcome.unwrap()
         return piston.answer(ended)
 
-    async def _run(self, body: dict[str, Any], client: Client) -> Any:
-        """Hutch's own: the whole Outcome."""
-        settings = self.settings
-        stdin = body.get("stdin")
-        job = Job(
-            source=fields.text(body, "source"),
-            timeout_sec=fields.seconds(
-                body.get("timeout_sec"), "timeout_sec", settings.timeout_sec
-            ),
-            memory_mb=fields.memory_mb(body.get("memory_mb"), "memory_mb", settings.memory_mb),
-            stdin=None if stdin is None else fields.text(body, "stdin"),
-            args=fields.texts(body.get("args"), "args", 1000),
-            files=fields.files(body, settings),
-        )
-        return (await self._ended(job, client)).outcome.to_dict()
+    async def _run(self, asked: Asked) -> Any:
+        return await self.own.run(asked, _key_of(asked.request))
+
+    async def _map(self, asked: Asked) -> Any:
+        return self.own.map(asked, _key_of(asked.request))
 
     async def _ended(self, job: Job, client: Client) -> Ended:
         async with self._queue.turn(client):
@@ -121,25 +168,15 @@ class Server:
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(openapi.document())
+
     async def _runtimes(self, request: Request) -> Response:
         return JSONResponse(piston.runtimes())
 
     async def _metrics(self, request: Request) -> Response:
-        lines = [
-            "# HELP hutch_serve_running Requests that run.",
-            "# TYPE hutch_serve_running gauge",
-            f"hutch_serve_running {self._queue.running}",
-            "# HELP hutch_serve_waiting Requests that wait for their turn.",
-            "# TYPE hutch_serve_waiting gauge",
-            f"hutch_serve_waiting {self._queue.waiting}",
-            "# HELP hutch_serve_answers_total Answers, by their status.",
-            "# TYPE hutch_serve_answers_total counter",
-            *(
-                f'hutch_serve_answers_total{{status="{status}"}} {count}'
-                for status, count in sorted(self._answered.items())
-            ),
-        ]
-        return PlainTextResponse("\n".join(lines) + "\n" + await metrics_aio())
+        client = client_of(request, self.settings)
+        return PlainTextResponse(await metrics.text(self.figures, client, self.settings))
 
     # ---- what all have in common
 
@@ -159,8 +196,16 @@ class Server:
         async def endpoint(request: Request) -> Response:
             try:
                 client = client_of(request, self.settings)
-                body = await json_of(request, self.settings)
-                found = await _while_connected(request, answer(body, client))
+                if self._answers.is_full(client):
+                    text = f"this client has {self.settings.bodies_mb} MiB of answers to read"
+                    raise Refused(503, text, _RETRY)
+                with self._bodies.room(client) as room:
+                    body = await self._bodies.read(request, room)
+                    work = self._works.begin(answer(Asked(body, client, request, room)), room)
+                    found = await _while_connected(request, work)
+                    if isinstance(found, AsyncGenerator):
+                        return self._counted(Lines(found, room))
+                    return self._counted(response_of(found, Unsent(self._answers, client)))
             except Refused as error:
                 return self._refusal(error)
             except Full:
@@ -168,33 +213,89 @@ class Server:
             except (TooLate, SandboxBusy):
                 return self._refusal(Refused(504, "there was no room in time", _RETRY))
             except SandboxError as error:
-                return self._refusal(Refused(503, str(error), _RETRY))
-            return self._counted(JSONResponse(found))
+                return self._fault(error)
 
         return Route(path, endpoint, methods=["POST"])
 
+    def _fault(self, error: SandboxError) -> Response:
+        """With a time to repeat it after only where it certainly did not run."""
+        outcome = fault_of(error)
+        status, headers = (500, {}) if outcome.may_have_run else (503, _RETRY)
+        found = {**_refused(str(error)), "failure": failure_to_wire(error)}
+        return self._counted(JSONResponse(found, status, headers))
+
     def _refusal(self, error: Refused) -> Response:
-        body = {"status": "SandboxError", "message": error.text, "detail": error.text}
-        return self._counted(JSONResponse(body, error.status, error.headers))
+        return self._counted(JSONResponse(_refused(error.text), error.status, error.headers))
 
     def _counted(self, response: Response) -> Response:
-        self._answered[response.status_code] = self._answered.get(response.status_code, 0) + 1
+        self.figures.count(response.status_code)
         return response
 
 
-async def _while_connected(request: Request, work: Awaitable[Any]) -> Any:
-    """Cancels the work, and so kills its cell, when the client goes away."""
-    task = asyncio.ensure_future(work)
+class Lines(StreamingResponse):
+    """Lines that are made as they are taken; `room` is held until the last of them."""
+
+    def __init__(self, lines: AsyncGenerator[bytes, None], room: Room) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._lines = lines
+        self._room = room
+        room.hold()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._room.leave()
+            await self._lines.aclose()
+
+
+class Whole(Response):
+    """A body that is sent as fast as it is taken, and holds its room until the last of it."""
+
+    def __init__(self, body: bytes, status: int, headers: dict[str, str], unsent: Unsent) -> None:
+        super().__init__(body, status, headers, media_type="application/json")
+        self._unsent = unsent
+        unsent.add(len(body))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code}
+        with self._unsent:
+            await send({**start, "headers": self.raw_headers})
+            for place in range(0, len(self.body), _PART):
+                part = self.body[place : place + _PART]
+                more = place + _PART < len(self.body)
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def response_of(found: Any, unsent: Unsent) -> Response:
+    """Of an answer, or of its status and its bytes. A text may hold half of a surrogate pair."""
+    status, body = found if type(found) is tuple else (200, json.dumps(found).encode())
+    headers = _RETRY if status == 503 else {}
+    return Whole(body, status, headers, unsent)
+
+
+def _refused(text: str) -> dict[str, Any]:
+    return {"status": "SandboxError", "message": text, "detail": text}
+
+
+def _key_of(request: Request) -> str:
+    key = request.headers.get("idempotency-key")
+    return "" if key is None else keys.checked(key)
+
+
+async def _while_connected(request: Request, work: asyncio.Task[Any]) -> Any:
+    """Cancels the work, and so kills its cell, when the client goes away, and waits for its end."""
     gone = asyncio.ensure_future(_gone(request))
+    gone.add_done_callback(lambda _: work.cancel())
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Refused(499, "the client has gone")
-        return task.result()
+        return await work
+    except asyncio.CancelledError:
+        if gone.done() and not gone.cancelled():
+            raise Refused(499, "the client has gone") from None
+        raise
     finally:
         gone.cancel()
-        if not task.done():
-            task.cancel()
+        work.cancel()
 
 
 async def _gone(request: Request) -> None:
@@ -203,4 +304,15 @@ async def _gone(request: Request) -> None:
 
 
 def make_app(settings: Settings) -> Starlette:
-    return Starlette(routes=Server(settings).routes())
+    server = Server(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncGenerator[None, None]:
+        yield
+        await server.end()
+
+    app = Starlette(routes=server.routes(), lifespan=lifespan)
+    app.router.redirect_slashes = False  # to the Host of a request that nobody has checked
+    app.state.settings = settings
+    app.state.figures = server.figures
+    return app

@@ -6,17 +6,23 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hutch.serve.gate import Refused
 from hutch.serve.settings import Settings
+
+_MOST_PARTS = 32  # of a path
 
 
 def text(body: Mapping[str, Any], name: str, usual: str | None = None) -> str:
     value = body.get(name)
     if value is None and usual is not None:
         return usual
+    return _text(value, name)
+
+
+def _text(value: Any, name: str) -> str:
     if type(value) is not str:
         raise Refused(422, f"{name} must be a text")
     try:
@@ -26,41 +32,93 @@ def text(body: Mapping[str, Any], name: str, usual: str | None = None) -> str:
     return value
 
 
+def _number(value: Any, name: str, unit: str) -> float | int:
+    finite = type(value) is int or (type(value) is float and math.isfinite(value))
+    if not finite:
+        raise Refused(422, f"{name} must be a number of {unit}")
+    number: float | int = value
+    return number
+
+
 def seconds(value: Any, name: str, most: float) -> float:
     """At most `most`; None, 0 and what is below are that."""
     if value is None:
         return most
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise Refused(422, f"{name} must be a number of seconds")
-    return min(float(value), most) if value > 0 else most
+    number = _number(value, name, "seconds")
+    return most if number <= 0 or number >= most else float(number)
 
 
 def memory_mb(value: Any, name: str, most: int) -> int:
     """One of a few sizes, since each needs workers of its own; None, 0 and below are the most."""
     if value is None:
         return most
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise Refused(422, f"{name} must be a number of MiB")
-    if value <= 0 or value >= most:
+    number = _number(value, name, "MiB")
+    if number <= 0 or number >= most:
         return most
-    return int(min(most, max(64, 2 ** math.ceil(math.log2(value)))))
+    return int(min(most, max(64, 2 ** math.ceil(math.log2(number)))))
+
+
+def scaled(value: Any, name: str, unit: str, by: float) -> Any:
+    """A number in another unit; None is that."""
+    if value is None:
+        return None
+    return min(max(_number(value, name, unit), -1e15), 1e15) / by
+
+
+def within(value: float | int, name: str, most: float | int) -> None:
+    """For a protocol in which what is asked for is what is given. Raises Refused."""
+    if value > most:
+        raise Refused(422, f"{name} may be {most:g} at the most on this server")
 
 
 def texts(value: Any, name: str, most: int) -> list[str]:
     if value is None:
         return []
-    if type(value) is not list or not all(type(one) is str for one in value):
+    if type(value) is not list:
         raise Refused(422, f"{name} must be a list of texts")
     if len(value) > most:
         raise Refused(422, f"{name} has more than {most} items")
+    for number, one in enumerate(value):
+        _text(one, f"{name}[{number}]")
     return value
+
+
+def words(value: Any, name: str) -> list[str]:
+    """What a program finds in sys.argv."""
+    found = texts(value, name, 1000)
+    if any("\0" in one for one in found):
+        raise Refused(422, f"{name} holds a NUL character")
+    return found
 
 
 def path(value: str, name: str) -> str:
-    parts = value.split("/")
-    if not value or "\0" in value or value.startswith("/") or ".." in parts or len(value) > 4000:
+    """In its shortest spelling."""
+    parts = [part for part in value.split("/", _MOST_PARTS + 1) if part not in ("", ".")]
+    wrong = "\0" in value or value.startswith("/") or value.endswith("/") or ".." in parts
+    if wrong or not parts or len(parts) > _MOST_PARTS or len(value) > 4000:
         raise Refused(422, f"{name} has {value[:100]!r}, which is not a path below the directory")
-    return value
+    _text(value, name)
+    if any(len(part.encode()) > 255 for part in parts):
+        raise Refused(422, f"{name} has {value[:100]!r}, which is too long a name")
+    return "/".join(parts)
+
+
+def paths(value: Any, name: str, most: int) -> list[str]:
+    """Those of files to fetch, spelled as given."""
+    found = texts(value, name, most)
+    for one in found:
+        path(one, name)
+    return found
+
+
+def apart(names: Iterable[str]) -> None:
+    """Raises Refused where one is a directory of another."""
+    known = set(names)
+    for one in known:
+        parts = one.split("/")
+        for count in range(1, len(parts)):
+            if "/".join(parts[:count]) in known:
+                raise Refused(422, f"files has {one[:100]!r} below another of its files")
 
 
 def files(body: Mapping[str, Any], settings: Settings) -> dict[str, bytes]:
@@ -72,15 +130,18 @@ def files(body: Mapping[str, Any], settings: Settings) -> dict[str, bytes]:
         raise Refused(422, "files must be an object of paths and contents")
     if len(found) > settings.files:
         raise Refused(422, f"files has more than {settings.files} names")
-    contents = {}
-    for name, content in found.items():
-        path(name, "files")
+    contents: dict[str, bytes] = {}
+    for given, content in found.items():
+        name = path(given, "files")
         if content is None:
             continue
         if type(content) is not str:
             raise Refused(422, f"files[{name[:100]!r}] must be a text in base64")
+        if name in contents:
+            raise Refused(422, f"files has {name[:100]!r} twice")
         try:
             contents[name] = base64.b64decode(content, validate=True)
         except (binascii.Error, ValueError):
             raise Refused(422, f"files[{name[:100]!r}] is not base64") from None
+    apart(contents)
     return contents

@@ -10,7 +10,7 @@ from hutch.serve import fields
 from hutch.serve.runner import Ended, Job
 from hutch.serve.settings import Settings
 
-LANGUAGES = ("python", "pytest")
+LANGUAGES = ("python", "pytest", "bash", "nodejs")
 
 
 def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
@@ -18,8 +18,9 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
     language = fields.text(body, "language", "python")
     if language not in LANGUAGES:
         return f"language {language[:100]!r} is not supported: {', '.join(LANGUAGES)} are"
+    if language == "nodejs" and body.get("fetch_files"):
+        return "fetch_files is not supported for nodejs"
     stdin = body.get("stdin")
-    fetch = fields.texts(body.get("fetch_files"), "fetch_files", settings.files)
     return Job(
         source=fields.text(body, "code"),
         language=language,
@@ -31,7 +32,7 @@ def job_of(body: dict[str, Any], settings: Settings) -> Job | str:
         ),
         stdin=None if stdin is None else fields.text(body, "stdin"),
         files=fields.files(body, settings),
-        fetch=[fields.path(one, "fetch_files") for one in fetch],
+        fetch=fields.paths(body.get("fetch_files"), "fetch_files", settings.files),
     )
 
 

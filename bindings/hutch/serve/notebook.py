@@ -5,61 +5,149 @@ open-r1's `POST /execute_batch`, which is a notebook of one cell.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 import time
 from typing import Any
 
-from hutch._errors import SandboxBusy
+from hutch._async_session import AsyncSession
+from hutch._errors import (
+    LimitExceeded,
+    SandboxBusy,
+    SandboxDied,
+    SandboxExecutionError,
+    SandboxStartupError,
+    SerializationError,
+)
 from hutch._outcome import Outcome, SandboxError
-from hutch._session import Session
+from hutch._text import as_json, shown
 from hutch.serve.runner import Job, keywords_of
 from hutch.serve.settings import Client, Settings
 
 _MOST_TEXT = 100_000  # characters of a value
+_MOST_RESULT_MB = 512  # of a value, before it is made a text
+_MOST_OF_CHARACTER = 12  # characters in JSON
+_LATER_SEC = 2.0  # for all files to be fetched
+_OF_THE_CODE = (  # which may have replaced what answers: no fault
+    OSError,
+    LimitExceeded,
+    SandboxDied,
+    SandboxExecutionError,
+    SerializationError,
+)
 
 
-def run_cells(
+async def run_cells(
     job: Job, cells: list[str], cell_sec: float, settings: Settings, client: Client
 ) -> tuple[list[Outcome[Any]], dict[str, bytes], float]:
     """The Outcome of each cell, up to the first that does not return; the files that it fetched;
-    the seconds that it took. Waits. Raises SandboxBusy, and SandboxError of faults.
+    the seconds that it took. What all of it takes here is bounded by `body_mb`: what is shown, and
+    files, beyond that are left out, and a cell whose value is larger has met a limit. Raises
+    SandboxBusy, and SandboxError of faults, which once code has run may have run. Where this is
+    cancelled, the cell that runs is killed, and this ends when the session has.
     """
     begun = time.monotonic()
     outcomes: list[Outcome[Any]] = []
     files: dict[str, bytes] = {}
     keywords = keywords_of(settings, client, job.memory_mb)
-    with Session(files=job.files, **keywords) as session:
-        for cell in cells:
-            left = job.timeout_sec - (time.monotonic() - begun)
-            outcome = session.exec(cell, timeout_sec=max(0.01, min(left, cell_sec)))
-            outcomes.append(outcome)
-            if outcome.status == "fault":
-                outcome.unwrap()
-            if not outcome.ok:
-                break
-        for path in job.fetch:
-            try:
-                files[path] = session.files.read_bytes(path)
-            except OSError:
-                continue
+    keywords["result_mb"] = min(settings.body_mb, _MOST_RESULT_MB)  # also of a file
+    room = settings.body_mb << 20
+    try:
+        async with AsyncSession(files=job.files, **keywords) as session:
+            for cell in cells:
+                left = job.timeout_sec - (time.monotonic() - begun)
+                outcome = await session.exec(cell, timeout_sec=max(0.01, min(left, cell_sec)))
+                if outcome.status == "fault":
+                    outcome.unwrap()
+                outcomes.append(outcome)
+                room = _bounded(outcome, room)
+                if not outcome.ok:
+                    break
+            if job.fetch and not session.info()["closed"]:
+                left = job.timeout_sec + _LATER_SEC - (time.monotonic() - begun)
+                try:
+                    await asyncio.wait_for(_fetch(session, job.fetch, files, room), left)
+                except (asyncio.TimeoutError, TimeoutError):
+                    pass  # the code keeps what reads them
+    except SandboxStartupError as error:
+        if not outcomes or error.may_have_run:
+            raise
+        raise SandboxStartupError(error.message, hint=error.hint, may_have_run=True) from None
     return outcomes, files, time.monotonic() - begun
+
+
+async def _fetch(
+    session: AsyncSession, paths: list[str], into: dict[str, bytes], room: int
+) -> None:
+    for path in paths:
+        try:
+            content = await session.files.read_bytes(path)
+        except _OF_THE_CODE:
+            if session.info()["closed"]:  # code that ran on ended it
+                return
+            continue
+        room -= len(content)
+        if room >= 0:
+            into[path] = content
+
+
+def _bounded(outcome: Outcome[Any], room: int) -> int:
+    """Makes the value the text that is shown of it, and leaves out what has no room; the rest of
+    the room.
+    """
+    error = outcome.error
+    if outcome.status == "returned" and outcome.value is not None:
+        outcome.value = shown(outcome.value, _MOST_TEXT)
+        room -= _size_of(outcome.value)
+    kept = []
+    for forms in outcome.display if room > 0 else ():
+        sent = {kind: _as_sent(one) for kind, one in forms.items()}
+        size = sum(map(_size_of, sent.values()))
+        if size <= room:
+            room -= size
+            kept.append(sent)
+    outcome.display = kept
+    outcome.stdout, outcome.stderr = _cut(outcome.stdout, room), _cut(outcome.stderr, room)
+    room -= _size_of(outcome.stdout) + _size_of(outcome.stderr)
+    if error is not None:
+        room -= _size_of(error.traceback) + _size_of(error.message)
+        if room < 0:
+            error.traceback, error.message = error.traceback[-1000:], error.message[:1000]
+    return room
+
+
+def _size_of(form: Any) -> int:
+    """Characters of its JSON."""
+    return len(json.dumps(form))
+
+
+def _cut(text: str, room: int) -> str:
+    return text if _size_of(text) <= room else text[: max(0, room) // _MOST_OF_CHARACTER]
+
+
+def _as_sent(form: Any) -> Any:
+    return base64.b64encode(form).decode() if type(form) is bytes else as_json(form)
 
 
 def value_text(outcome: Outcome[Any]) -> str | None:
     """What a notebook shows of the last expression."""
     if outcome.status != "returned" or outcome.value is None:
         return None
-    return repr(outcome.value)[:_MOST_TEXT]
+    text: str = outcome.value
+    return text
 
 
 def error_of(outcome: Outcome[Any]) -> dict[str, str] | None:
     if outcome.ok:
         return None
-    if outcome.error is not None:
-        error = outcome.error
+    error = outcome.error
+    if error is not None and (error.traceback or outcome.status == "raised"):
         return {"name": error.type, "value": error.message, "traceback": error.traceback}
     name = "TimeoutError" if outcome.limit in ("time", "cpu_time") else "SystemError"
     text = f"the code hit its limit: {outcome.limit}" if outcome.limit else "its process ended"
+    if outcome.limit == "result":
+        text = "the value of the last expression is too large to be shown: show less of it"
     return {"name": name, "value": text, "traceback": ""}
 
 
@@ -85,13 +173,7 @@ def fusion_answer(
 
 
 def _cell(outcome: Outcome[Any]) -> dict[str, Any]:
-    display = [
-        {
-            kind: base64.b64encode(one).decode() if type(one) is bytes else one
-            for kind, one in shown.items()
-        }
-        for shown in outcome.display
-    ]
+    display = [*outcome.display]
     text = value_text(outcome)
     if text is not None:
         display.append({"text/plain": text})
@@ -106,10 +188,10 @@ def _cell(outcome: Outcome[Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def e2b_answer(job: Job, settings: Settings, client: Client) -> dict[str, Any]:
-    """Of one script, as E2B's Execution. Waits. Raises SandboxBusy."""
+async def e2b_answer(job: Job, settings: Settings, client: Client) -> dict[str, Any]:
+    """Of one script, as E2B's Execution. Raises SandboxBusy."""
     try:
-        outcomes, _, _ = run_cells(job, [job.source], job.timeout_sec, settings, client)
+        outcomes, _, _ = await run_cells(job, [job.source], job.timeout_sec, settings, client)
     except SandboxBusy:
         raise
     except SandboxError as error:
@@ -125,6 +207,12 @@ def e2b_answer(job: Job, settings: Settings, client: Client) -> dict[str, Any]:
         "execution_count": 1,
     }
     return {"execution": execution, "exception_str": None}
+
+
+def no_room(settings: Settings) -> dict[str, Any]:
+    """For a script whose answer has no room beside those of the others: it is no verdict."""
+    text = f"the answers of this request take more than {settings.body_mb} MiB: send fewer scripts"
+    return {"execution": None, "exception_str": text}
 
 
 def _lines(text: str) -> list[str]:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs next: so many at once, and of those who wait, clients in turn by their share."""
+"""Who runs next: so many at once, and of those who wait the client that has had the least, which is
+the seconds that its requests have held places, each for as long as it ran, by its share.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from hutch.serve.settings import Client
+
+_AGAIN_SEC = 0.1  # in which those who run may have had more than one who waits
 
 
 class Full(Exception):
@@ -20,76 +24,170 @@ class TooLate(Exception):
     """It waited for as long as it may."""
 
 
-class FairQueue:
-    """Belongs to one event loop."""
+@dataclass(eq=False)
+class _Line:
+    """One client's requests: how many run, those that wait, and the seconds that it has had, until
+    `since`, by its share.
+    """
 
-    def __init__(self, concurrency: int, most: int, patience_sec: float) -> None:
+    client: Client
+    running: int = 0
+    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    had: float = 0.0
+    since: float = 0.0
+
+    def had_by(self, now: float) -> float:
+        return self.had + self.running * (now - self.since) / self.client.share
+
+    def run(self, more: int, now: float) -> None:
+        self.had, self.since = self.had_by(now), now
+        self.running += more
+
+
+class Turn:
+    """Of one request."""
+
+    def __init__(self, queue: FairQueue, client: Client) -> None:
+        self._queue = queue
+        self._client = client
+
+    async def __aenter__(self) -> None:
+        self._line = await self._queue.enter(self._client)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._queue.leave(self._line)
+
+
+class FairQueue:
+    """Belongs to one event loop. `changed` is called when another number runs or waits.
+    `may_run`: a client waits for as long as it gives False, and until serve() is called after that.
+
+    No request is ended for another one's sake. So that a client does not wait for what others run
+    for long, one that runs nothing has a place beyond `concurrency` where it has had less than
+    another that runs.
+    """
+
+    def __init__(
+        self,
+        concurrency: int,
+        most: int,
+        patience_sec: float,
+        changed: Callable[[], None] = lambda: None,
+        may_run: Callable[[Client], bool] = lambda client: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._changed = changed
+        self._may_run = may_run
+        self._clock = clock
         self.running = 0
+        self.waiting = 0
         self._concurrency = concurrency
         self._most = most
         self._patience_sec = patience_sec
-        self._waiting: dict[Client, deque[asyncio.Future[None]]] = {}
-        self._served: dict[Client, float] = {}  # turns that it had, by its share
-        self._turn = 0.0  # of whoever was served last
+        self._active: dict[Client, _Line] = {}  # those of which something runs or waits
+        self._had: dict[Client, float] = {}  # by the others
+        self._least = 0.0  # that an active one has had
+        self._again: asyncio.TimerHandle | None = None
 
-    @property
-    def waiting(self) -> int:
-        return sum(map(len, self._waiting.values()))
+    def turn(self, client: Client) -> Turn:
+        """Within it, the request runs. Entering it raises Full, TooLate."""
+        return Turn(self, client)
 
-    @asynccontextmanager
-    async def turn(self, client: Client) -> AsyncIterator[float]:
-        """Within it, the request runs; gives the seconds that it waited. Raises Full, TooLate."""
-        begun = time.monotonic()
-        if self.running < self._concurrency and not self._waiting:
-            self._take(client)
+    async def enter(self, client: Client) -> _Line:
+        line = self._line_of(client)
+        if not self.waiting and self.running < self._concurrency and self._may_run(client):
+            self._take(line, self._clock())
         else:
-            await self._wait(client)
-        try:
-            yield time.monotonic() - begun
-        finally:
-            self.running -= 1
-            self._serve()
+            await self._wait(line)
+        return line
 
-    async def _wait(self, client: Client) -> None:
-        queue = self._waiting.setdefault(client, deque())
-        if len(queue) >= self._most:
+    def _line_of(self, client: Client) -> _Line:
+        """Who did not ask for long has no more to its credit than who has been served since."""
+        line = self._active.get(client)
+        if line is None:
+            now = self._clock()
+            self._look(now)
+            had = max(self._had.pop(client, 0.0), self._least)
+            line = self._active[client] = _Line(client, had=had, since=now)
+        return line
+
+    async def _wait(self, line: _Line) -> None:
+        if len(line.waiting) >= self._most:
             raise Full
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        line.waiting.append(turn)
+        self.waiting += 1
+        self.serve()
+        self._changed()
         try:
-            await asyncio.wait_for(asyncio.shield(turn), self._patience_sec)
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():  # it came at the same time
-                self.running -= 1
-                self._serve()
-            else:
-                turn.cancel()
-                self._forget(client, turn)
-            if isinstance(error, (asyncio.TimeoutError, TimeoutError)):
-                raise TooLate from None
+            # Not wait_for(), which on Pythons before 3.12 may lose a cancellation.
+            await asyncio.wait({turn}, timeout=self._patience_sec)
+        except BaseException:
+            self._give_up(line, turn)
             raise
+        if not turn.done():
+            self._give_up(line, turn)
+            raise TooLate
 
-    def _forget(self, client: Client, turn: asyncio.Future[None]) -> None:
-        queue = self._waiting.get(client)
-        if queue is not None and turn in queue:
-            queue.remove(turn)
-            if not queue:
-                del self._waiting[client]
+    def _give_up(self, line: _Line, turn: asyncio.Future[None]) -> None:
+        if turn.done():  # it came at the same time
+            self.leave(line)
+            return
+        line.waiting.remove(turn)
+        self.waiting -= 1
+        self._rest(line)
 
-    def _take(self, client: Client) -> None:
-        self.running += 1
-        # Who did not ask for long has no more turns to its credit than who just came.
-        self._turn = max(self._served.get(client, 0.0), self._turn)
-        self._served[client] = self._turn + 1 / client.share
-
-    def _serve(self) -> None:
-        while self._waiting and self.running < self._concurrency:
-            client = min(self._waiting, key=lambda one: self._served.get(one, 0.0))
-            queue = self._waiting[client]
-            turn = queue.popleft()
-            if not queue:
-                del self._waiting[client]
-            if turn.done():
-                continue
-            self._take(client)
+    def serve(self) -> None:
+        """Whoever may run, as far as there is room."""
+        if not self.waiting:
+            return
+        now = self._clock()
+        while self.waiting:
+            ready = [one for one in self._active.values() if one.waiting]
+            ready = [one for one in ready if self._may_run(one.client)]
+            if not ready:
+                return
+            line = min(ready, key=lambda one: (one.had_by(now), one.running))
+            if not self._has_place(line, now):
+                break
+            self.waiting -= 1
+            turn = line.waiting.popleft()
+            self._take(line, now)
             turn.set_result(None)
+        if self.waiting and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(_AGAIN_SEC, self._serve_again)
+
+    def _serve_again(self) -> None:
+        self._again = None
+        self.serve()
+
+    def _has_place(self, line: _Line, now: float) -> bool:
+        if self.running < self._concurrency:
+            return True
+        had = line.had_by(now)
+        others = (one for one in self._active.values() if one.running)
+        return not line.running and any(one.had_by(now) >= had for one in others)
+
+    def _take(self, line: _Line, now: float) -> None:
+        line.run(1, now)
+        self.running += 1
+        self._changed()
+
+    def leave(self, line: _Line) -> None:
+        line.run(-1, self._clock())
+        self.running -= 1
+        self.serve()
+        self._rest(line)
+        self._changed()
+
+    def _rest(self, line: _Line) -> None:
+        """Notes what a client has had of which nothing runs or waits any more."""
+        if not line.running and not line.waiting:
+            now = self._clock()
+            self._look(now)
+            self._had[line.client] = line.had_by(now)
+            del self._active[line.client]
+
+    def _look(self, now: float) -> None:
+        least = min((one.had_by(now) for one in self._active.values()), default=0.0)
+        self._least = max(self._least, least)

@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from hutch._errors import SandboxBusy
 from hutch._outcome import Outcome
-from hutch._program import Program, function
+from hutch._program import Program, function, with_source
+from hutch.serve.gate import Refused
 from hutch.serve.settings import Client, Settings
+from hutch.serve.works import outcome_of
+
+if TYPE_CHECKING:
+    from hutch._sandbox import SandboxedFunction
 
 # As text, since this module is not inside. The program is a child: what it leaves can be read
 # however it ends.
@@ -19,12 +25,13 @@ import os
 import subprocess
 import sys
 
-def run(name, files, stdin, args, fetch, timeout, most):
+def run(words, files, stdin, args, fetch, timeout, most):
     for path, content in files.items():
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "wb") as file:
             file.write(content)
-    with subprocess.Popen([sys.executable, name, *args], stdin=subprocess.PIPE) as child:
+    command = [words[0] or sys.executable, *words[1:], *args]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as child:
         try:
             child.communicate(stdin, timeout)
         except subprocess.TimeoutExpired:
@@ -43,8 +50,11 @@ def run(name, files, stdin, args, fetch, timeout, most):
             found[path] = content
     return child.returncode, found
 """
-_PYTEST = "import sys, pytest\nsys.exit(pytest.main(['-q', *sys.argv[1:], 'test_program.py']))\n"
+_PYTEST = "import sys, pytest\nsys.exit(pytest.main(['-q', *sys.argv[1:], {name!r}]))\n"
 _LATER_SEC = 2.0  # for what it left to be read
+_LEAST_SEC = 0.001  # of a time limit
+_REMEMBERED = 256  # sets of keywords
+T = TypeVar("T")
 
 
 @dataclass
@@ -54,8 +64,8 @@ class Job:
     source: str
     timeout_sec: float
     memory_mb: int
-    language: str = "python"  # or "pytest"
-    stdin: str | None = None
+    language: str = "python"  # or "pytest", "bash", or "nodejs", of which nothing is fetched
+    stdin: str | bytes | None = None
     args: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     fetch: list[str] = field(default_factory=list)
@@ -80,27 +90,30 @@ class Ended:
 class Runner:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._with_files: dict[Any, Any] = {}
+        self._made: dict[Any, Any] = {}
 
     async def run(self, job: Job, client: Client) -> Ended:
-        """Raises SandboxBusy where the agent has no room."""
+        """Raises SandboxError where it certainly did not run. Where this is cancelled, the cell is
+        killed, and this ends when the call has.
+        """
         settings = self._settings
         more = ("pytest",) if job.language == "pytest" else ()
         keywords = keywords_of(settings, client, job.memory_mb, more)
-        keywords["timeout_sec"] = job.timeout_sec
+        keywords["timeout_sec"] = _rounded(job.timeout_sec)
         files = dict(job.files)
         source = job.source
         if job.language == "pytest":
-            files["test_program.py"] = source.encode()
-            source = _PYTEST
+            name = _unused("test_program.py", files)
+            files[name] = source.encode()
+            source = _PYTEST.format(name=name)
         begun = time.monotonic()
         if job.fetch:
             outcome = await self._run_with_files(job, source, files, keywords)
         else:
-            outcome = await Program(source, **keywords).run_aio(
-                stdin=job.stdin, args=job.args, files=files or None
-            )
-        if outcome.status == "fault" and isinstance(outcome.exception(), SandboxBusy):
+            program = self._program(job.language, source, keywords)
+            call = program.submit(stdin=job.stdin, args=job.args, files=files or None)
+            outcome = await outcome_of(call)
+        if outcome.status == "fault" and not outcome.may_have_run:
             outcome.unwrap()
         return _ended(outcome, job, time.monotonic() - begun)
 
@@ -108,16 +121,66 @@ class Runner:
         self, job: Job, source: str, files: dict[str, bytes], keywords: dict[str, Any]
     ) -> Outcome[Any]:
         keywords["timeout_sec"] += _LATER_SEC
-        key = repr(sorted(keywords.items()))
-        if key not in self._with_files:
-            self._with_files[key] = function(_WITH_FILES, "run", **keywords)
-        stdin = (job.stdin or "").encode()
-        given = {**files, "program.py": source.encode()}
-        outcome: Outcome[Any] = await self._with_files[key].run_aio(
-            "program.py", given, stdin, job.args, job.fetch, job.timeout_sec,
+        stdin = job.stdin if isinstance(job.stdin, bytes) else (job.stdin or "").encode()
+        bash = job.language == "bash"
+        name = _unused("program.sh" if bash else "program.py", files)
+        given = {**files, name: source.encode()}
+        words = ["bash" if bash else "", name]  # "": the interpreter that is there
+        call = self._of(_runs_with_files, keywords).submit(
+            words, given, stdin, job.args, job.fetch, job.timeout_sec,
             self._settings.body_mb << 20,
         )  # fmt: skip
-        return outcome
+        return await outcome_of(call)
+
+    def _program(self, language: str, source: str, keywords: dict[str, Any]) -> Program:
+        """Raises Refused for a text that is none of the language."""
+        empty = self._of(_RUNS_NOTHING.get(language, _runs_nothing), keywords)
+        try:
+            return with_source(empty, source)
+        except ValueError as error:
+            raise Refused(422, f"code: {error}") from None
+
+    def _of(self, make: Callable[..., T], keywords: dict[str, Any]) -> T:
+        """Made once for the same keywords, as long as it is remembered."""
+        key = (make, repr(sorted(keywords.items())))
+        if key not in self._made:
+            if len(self._made) >= _REMEMBERED:
+                self._made.clear()
+            self._made[key] = make(**keywords)
+        made: T = self._made[key]
+        return made
+
+
+def _runs_nothing(**keywords: Any) -> Program:
+    return Program("", **keywords)
+
+
+def _runs_no_bash(**keywords: Any) -> Program:
+    return Program("", language="bash", **keywords)
+
+
+def _runs_no_javascript(**keywords: Any) -> Program:
+    return Program("", language="javascript", **keywords)
+
+
+_RUNS_NOTHING = {"bash": _runs_no_bash, "nodejs": _runs_no_javascript}
+
+
+def _runs_with_files(**keywords: Any) -> SandboxedFunction[..., Any]:
+    return function(_WITH_FILES, "run", **keywords)
+
+
+def _rounded(seconds: float) -> float:
+    """Up, to three digits: the agent is sent each different limit once, and keeps it."""
+    seconds = max(seconds, _LEAST_SEC)
+    step = 10.0 ** (math.floor(math.log10(seconds)) - 2)
+    return math.ceil(seconds / step - 1e-9) * step
+
+
+def _unused(name: str, files: dict[str, bytes]) -> str:
+    while name in files:
+        name = f"test_{name}"
+    return name
 
 
 def keywords_of(

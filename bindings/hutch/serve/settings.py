@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `hutch serve` is told by agent.toml: `[serve]`, and the keys of `[tenants]`."""
+"""What `hutch serve` reads from agent.toml: `[serve]`, and the keys of `[tenants]`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields as dataclass_fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,11 @@ else:
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Client:
-    """Who asks. `labels` and `share` are of the tenant; "" is whoever needs no key."""
+    """Who asks. `labels` and `share` are of the tenant; "" is whoever needs no key. There is one
+    for each, which is looked up by its identity, often in each request.
+    """
 
     name: str = ""
     labels: tuple[tuple[str, str], ...] = ()
@@ -41,20 +43,38 @@ class Settings:
     dependencies: tuple[str, ...] = ()  # of the programs
     isolation: str = "cell"
     allow_network: tuple[str, ...] = ()
+    # Programs at once, in each process; beyond them each tenant that has none there may have one.
     concurrency: int = field(default_factory=lambda: 2 * (os.cpu_count() or 1))
-    queue: int = 1000  # requests that wait, of each client
+    queue: int = 1000  # requests that wait for a turn, or for an answer under a key, of each client
     queue_sec: float = 60.0
     timeout_sec: float = 60.0  # the most that a request may ask for
     memory_mb: int = 1024  # likewise, and what it has if it asks for none
     body_mb: int = 64
+    bodies_mb: int = 512  # of each client in each process: bodies, and as much of unread answers
     body_sec: float = 30.0  # to send it
+    header_sec: float = 10.0  # to send what goes before it
+    answer_sec: float = 60.0  # for the client to take some of its answer
+    half_open: int = 4096  # connections whose request is not there whole, in each process
     files: int = 10_000  # in one request
-    drain_sec: float = 30.0  # for requests that run when the server is told to end
+    drain_sec: float = 30.0  # for requests that run when the server is asked to end
+    kept: int = 100_000  # idempotency keys of each client
+    kept_mb: int = 64  # their answers
+    kept_sec: float = 3600.0  # for how long
+    label_sets: int = 16  # different labels of requests, of each client: each has its workers
+    operators: tuple[str, ...] = ()  # tenants that see what all of them do, in /metrics
     keys: tuple[tuple[bytes, Client], ...] = ()  # SHA-256 of each key
+    tenant_labels: tuple[str, ...] = ()  # names that choose a tenant, so no request's to set
+
+    @property
+    def address(self) -> str:
+        return os.path.abspath(self.socket) if self.socket else f"{self.host}:{self.port}"
 
     @property
     def is_local(self) -> bool:
         return bool(self.socket) or self.host in LOOPBACK
+
+
+_KEYS = {one.name for one in dataclass_fields(Settings)} - {"keys", "tenant_labels"}
 
 
 def read(path: Path | None = None, **given: Any) -> Settings:
@@ -65,26 +85,37 @@ def read(path: Path | None = None, **given: Any) -> Settings:
         path = Path(_core.paths()["state_dir"]) / "agent.toml"
     table: dict[str, Any] = {}
     if path.exists():
-        try:
-            table = tomllib.loads(path.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"{path} is not valid TOML: {error}") from None
-    values = {**_checked(table.get("serve", {}), path), **given}
-    keys = tuple(_keys(table.get("tenants", {}), path))
-    settings = replace(Settings(), **values, keys=keys)
+        table = loads(path.read_text(), path)
+    values = {**checked(table.get("serve", {}), path), **given}
+    tenants = table.get("tenants", {})
+    keys = tuple(_keys(tenants, path))
+    names = {name for one in tenants.values() for name in one.get("labels", {})}
+    settings = replace(Settings(), **values, keys=keys, tenant_labels=tuple(sorted(names)))
+    for name in settings.operators:
+        if name not in {client.name for _, client in keys}:
+            raise ValueError(f"{path}: operators in [serve] has {name!r}, which has no key")
     if not settings.is_local and not settings.keys:
         raise ValueError(
-            f"whoever reaches {settings.host} could run programs: give each client a key in "
+            f"any client of {settings.host} could run programs: give each client a key in "
             f"{path}, as key = in [tenants.NAME], or serve on 127.0.0.1 or a Unix socket"
         )
     return settings
 
 
-def _checked(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def loads(text: str, where: Path | str) -> dict[str, Any]:
+    """Raises ValueError."""
+    try:
+        found: dict[str, Any] = tomllib.loads(text)
+        return found
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{where} is not valid TOML: {error}") from None
+
+
+def checked(table: Mapping[str, Any], path: Path | str) -> dict[str, Any]:
     values = {}
     usual = Settings()
     for name, value in table.items():
-        if name == "keys" or not hasattr(usual, name) or name.startswith("_") or name == "is_local":
+        if name not in _KEYS:
             raise ValueError(f"{path}: [serve] has no key {name}")
         kind = type(getattr(usual, name))
         if kind is tuple and isinstance(value, list) and all(type(one) is str for one in value):
@@ -101,7 +132,7 @@ def _checked(table: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _keys(tenants: Mapping[str, Any], path: Path) -> list[tuple[bytes, Client]]:
-    keys = []
+    keys: list[tuple[bytes, Client]] = []
     for name, tenant in tenants.items():
         key = tenant.get("key")
         if key is None:
@@ -112,5 +143,8 @@ def _keys(tenants: Mapping[str, Any], path: Path) -> list[tuple[bytes, Client]]:
         if type(share) is not int or not 1 <= share <= 1000:
             raise ValueError(f"{path}: share in [tenants.{name}] must be from 1 to 1000")
         labels = tuple(sorted(tenant.get("labels", {}).items()))
-        keys.append((hashlib.sha256(key.encode()).digest(), Client(name, labels, share)))
+        digest = hashlib.sha256(key.encode()).digest()
+        for other in (client.name for known, client in keys if known == digest):
+            raise ValueError(f"{path}: [tenants.{name}] has the key of [tenants.{other}]")
+        keys.append((digest, Client(name, labels, share)))
     return keys

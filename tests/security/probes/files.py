@@ -37,7 +37,7 @@ def probe_write():
 
 
 def probe_scratch_is_writable():
-    """The honest twin: a call may use its own empty scratch."""
+    """The harmless counterpart: a call may use its own empty scratch."""
     found = {}
     for place in (os.getcwd(), "/tmp", "/dev/shm"):
         path = os.path.join(place, "mine")

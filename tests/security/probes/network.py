@@ -118,7 +118,7 @@ def probe_interface_changes():
 
 
 def probe_loopback():
-    """The honest twin: a server and a client of one's own, by both loopbacks and by name."""
+    """The harmless counterpart: one's own server and client, by both loopbacks and by name."""
     found = {}
     for family, address in (
         (socket.AF_INET, ("127.0.0.1", 0)),

@@ -9,7 +9,7 @@ def probe_my_pids():
 
 
 def probe_signal_everything():
-    """Signals to PID 1, the parent, guesses; a child of ours is the honest twin."""
+    """Signals to PID 1, the parent, guesses; a child of ours is the harmless counterpart."""
     found = {}
     for target in (1, os.getppid(), 2, 3, 100, 1000, 4242):
         if target in (os.getpid(), 0):

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a tool's arguments are what a JSON schema says. The schema is the caller's own, and is
+made ready once; the values come from a sandbox: no check takes more than so many steps, none of
+which takes longer for a larger schema or value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from hutch._choices import NONE, Choices
+from hutch._text import brief_repr
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+    "array": (list, tuple),
+    "object": (dict,),
+}
+_NOTES = frozenset(
+    "title description default examples format $schema $id $comment $defs definitions deprecated "
+    "readOnly writeOnly contentEncoding contentMediaType".split()
+)
+_MOST_STEPS = 200_000
+_DEEPEST = 200
+_SHOWN = 100  # characters of a name
+
+
+class NotValid(Exception):
+    """`steps`: where, the innermost first."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.steps: list[str] = []
+
+
+class _TooMuch(NotValid):
+    pass
+
+
+class Schema:
+    """Raises TypeError or ValueError for one that cannot be checked, or is not of arguments."""
+
+    def __init__(self, schema: Any) -> None:
+        if not isinstance(schema, dict):
+            kind = type(schema).__name__
+            raise TypeError(f"input_schema= takes a JSON schema as a dict, not {kind}")
+        if schema.get("type", "object") != "object":
+            raise ValueError('input_schema= is of an object, {"type": "object", "properties": …}')
+        self._ready = _Making(schema).ready(schema)
+
+    def check(self, given: dict[str, Any]) -> None:
+        """Raises NotValid."""
+        _Check().value(self._ready, given)
+
+
+class _Making:
+    """Of a schema as it is checked: what it refers to stands in its place, and what would be looked
+    through for each value is found at once.
+    """
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._made: dict[int, dict[str, Any]] = {}  # by the id of what they were made of
+
+    def ready(self, schema: Any) -> Any:
+        if type(schema) is bool:
+            return schema
+        if not isinstance(schema, dict):
+            raise ValueError(f"input_schema= holds {schema!r:.100}, which is not a schema")
+        if id(schema) in self._made:
+            return self._made[id(schema)]
+        found = self._made[id(schema)] = {}
+        for name, of in schema.items():
+            if name in ("$defs", "definitions"):
+                self._all_named(name, of)
+            elif name in _KEYWORDS:
+                found[name] = self._one(name, of)
+            elif name not in _NOTES:
+                raise ValueError(
+                    f"input_schema= has {name!r}, which is not checked: leave it out, and check "
+                    "that in the function"
+                )
+        return found
+
+    def _one(self, name: str, of: Any) -> Any:
+        keyword = _KEYWORDS[name]
+        may_be = isinstance(of, keyword.kinds) and (type(of) is not bool or bool in keyword.kinds)
+        if keyword.kinds and not may_be:
+            raise ValueError(f"input_schema= has {name!r}: {of!r:.100}, which it cannot be")
+        return keyword.make(self, of)
+
+    def _all_named(self, name: str, of: Any) -> dict[str, Any]:
+        if not isinstance(of, dict):
+            raise ValueError(f"input_schema= has {name!r}: {of!r:.100}, which it cannot be")
+        return {key: self.ready(one) for key, one in of.items()}
+
+    def named(self, of: dict[str, Any]) -> dict[str, Any]:
+        return self._all_named("properties", of)
+
+    def listed(self, of: Any) -> list[Any]:
+        return [self.ready(one) for one in of]
+
+    def types(self, of: Any) -> tuple[str, ...]:
+        kinds = tuple(dict.fromkeys([of] if isinstance(of, str) else of))
+        for one in kinds:
+            if one not in _TYPES:
+                raise ValueError(f"input_schema= has an unknown type {one!r}")
+        return kinds
+
+    def referred(self, reference: str) -> Any:
+        found: Any = self._root
+        steps = reference.split("/")
+        for step in steps[1:]:
+            found = found.get(step) if isinstance(found, dict) else None
+        if steps[0] != "#" or len(steps) < 2 or found is None:
+            raise ValueError(
+                f"input_schema= refers to {reference!r:.100}, which is not in it: write it as "
+                '"#/$defs/name"'
+            )
+        return self.ready(found)
+
+
+class _Check:
+    """Of one call's arguments."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def take(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > _MOST_STEPS:
+            raise _TooMuch(_TOO_MUCH)
+
+    def value(self, schema: Any, value: Any, depth: int = 0) -> None:
+        """Raises NotValid."""
+        self.take(1)
+        if depth > _DEEPEST:
+            raise _TooMuch(_TOO_MUCH)
+        if schema is False:
+            raise NotValid("is not expected")
+        if schema is True:
+            return
+        for name, of in schema.items():
+            _KEYWORDS[name].check(self, of, value, schema, depth + 1)
+
+    def item(self, schema: Any, value: Any, depth: int, key: Any, form: str = "[{}]") -> None:
+        try:
+            self.value(schema, value, depth)
+        except NotValid as error:
+            error.steps.append(form.format(_shown(key)))
+            raise
+
+
+_TOO_MUCH = "is too large, or nested too deeply, to be checked"
+
+
+def is_of(kind: str, value: Any) -> bool:
+    if kind in ("integer", "number") and type(value) is bool:
+        return False
+    if kind == "integer" and type(value) is float:
+        return value.is_integer()
+    return isinstance(value, _TYPES[kind])
+
+
+def _type(_: _Check, of: Any, value: Any, *__: Any) -> None:
+    if not any(is_of(kind, value) for kind in of):
+        raise NotValid(f"must be {' or '.join(of)}, not {type(value).__name__}")
+
+
+def _enum(check: _Check, of: Any, value: Any, *__: Any) -> None:
+    check.take(of.others)
+    if of.find(value) is NONE:
+        raise NotValid(f"must be one of {of}")
+
+
+def _any_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    first: NotValid | None = None
+    for one in of:
+        try:
+            check.value(one, value, depth)
+        except _TooMuch:
+            raise
+        except NotValid as error:
+            first = first or error
+        else:
+            return
+    if first is not None:
+        raise first
+
+
+def _all_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    for one in of:
+        check.value(one, value, depth)
+
+
+def _ref(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    check.value(of, value, depth)
+
+
+def _properties(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    if type(value) is dict:
+        fewer = of if len(of) < len(value) else value
+        for name in fewer:
+            if name in of and name in value:
+                check.item(of[name], value[name], depth, name, ".{}")
+            else:
+                check.take(1)
+
+
+def _required(check: _Check, of: Any, value: Any, *__: Any) -> None:
+    if type(value) is dict:
+        check.take(min(len(of), len(value)))
+        for name in of:
+            if name not in value:
+                raise NotValid(f"has no {name!r}, which it needs")
+
+
+def _additional(check: _Check, of: Any, value: Any, schema: Mapping[str, Any], depth: int) -> None:
+    if type(value) is dict:
+        known = schema.get("properties", {})
+        for name, one in value.items():
+            if name in known:
+                check.take(1)
+            else:
+                check.item(of, one, depth, name, "[{!r}]")
+
+
+def _items(check: _Check, of: Any, value: Any, schema: Mapping[str, Any], depth: int) -> None:
+    if type(value) in (list, tuple):
+        for i in range(len(schema.get("prefixItems", ())), len(value)):
+            check.item(of, value[i], depth, i)
+
+
+def _prefix_items(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    if type(value) in (list, tuple):
+        for i, (one, item) in enumerate(zip(of, value)):
+            check.item(one, item, depth, i)
+
+
+def _length(kinds: tuple[type, ...], least: bool, what: str) -> Callable[..., None]:
+    def check(_: _Check, of: Any, value: Any, *__: Any) -> None:
+        if type(value) in kinds and (len(value) < of if least else len(value) > of):
+            word = "least" if least else "most"
+            raise NotValid(f"must have at {word} {of} {what}, not {len(value)}")
+
+    return check
+
+
+def _bound(holds: Callable[[Any, Any], bool], words: str) -> Callable[..., None]:
+    def check(_: _Check, of: Any, value: Any, *__: Any) -> None:
+        if type(value) in (int, float) and not holds(value, of):
+            raise NotValid(f"must be {words} {of}, not {brief_repr(value)}")
+
+    return check
+
+
+def _shown(name: Any) -> str:
+    return name[:_SHOWN] if type(name) is str else brief_repr(name)
+
+
+def _same(_: _Making, of: Any) -> Any:
+    return of
+
+
+def _choices(_: _Making, of: Any) -> Choices:
+    return Choices((one, one) for one in of)
+
+
+_LISTS = (list, tuple)
+_SCHEMAS = (dict, bool)
+_COUNT = (int,)
+_FIGURE = (int, float)
+
+
+class _Keyword(NamedTuple):
+    kinds: tuple[type, ...]  # what it may be; () is anything
+    make: Callable[[_Making, Any], Any]  # as it is checked
+    check: Callable[..., None]
+
+
+_KEYWORDS: dict[str, _Keyword] = {
+    "type": _Keyword((str, *_LISTS), _Making.types, _type),
+    "enum": _Keyword(_LISTS, _choices, _enum),
+    "const": _Keyword((), lambda making, of: _choices(making, [of]), _enum),
+    "anyOf": _Keyword(_LISTS, _Making.listed, _any_of),
+    "allOf": _Keyword(_LISTS, _Making.listed, _all_of),
+    "$ref": _Keyword((str,), _Making.referred, _ref),
+    "properties": _Keyword((dict,), _Making.named, _properties),
+    "required": _Keyword(_LISTS, _same, _required),
+    "additionalProperties": _Keyword(_SCHEMAS, _Making.ready, _additional),
+    "items": _Keyword(_SCHEMAS, _Making.ready, _items),
+    "prefixItems": _Keyword(_LISTS, _Making.listed, _prefix_items),
+    "minLength": _Keyword(_COUNT, _same, _length((str,), True, "characters")),
+    "maxLength": _Keyword(_COUNT, _same, _length((str,), False, "characters")),
+    "minItems": _Keyword(_COUNT, _same, _length(_LISTS, True, "items")),
+    "maxItems": _Keyword(_COUNT, _same, _length(_LISTS, False, "items")),
+    "minProperties": _Keyword(_COUNT, _same, _length((dict,), True, "properties")),
+    "maxProperties": _Keyword(_COUNT, _same, _length((dict,), False, "properties")),
+    "minimum": _Keyword(_FIGURE, _same, _bound(lambda value, of: value >= of, "at least")),
+    "maximum": _Keyword(_FIGURE, _same, _bound(lambda value, of: value <= of, "at most")),
+    "exclusiveMinimum": _Keyword(_FIGURE, _same, _bound(lambda value, of: value > of, "more than")),
+    "exclusiveMaximum": _Keyword(_FIGURE, _same, _bound(lambda value, of: value < of, "less than")),
+}

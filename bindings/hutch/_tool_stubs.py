@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tools as they are shown: to a model, as the text of a function without a body, and to code
+inside, by their parameters. Classes of the host's are TypedDicts there: code passes dicts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from hutch._tool_types import bare, default_text, is_model, type_name
+
+Parameter = tuple[str, int, str, typing.Optional[str]]  # name, kind, annotation, default as text
+
+_OF_SCHEMA = {
+    "string": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+    "null": "None",
+    "array": "list",
+    "object": "dict",
+}
+
+
+class Stub:
+    """`parameters`, `result`: as text. `classes`: the texts of those that these name, by name."""
+
+    def __init__(
+        self,
+        name: str,
+        description: str,
+        signature: inspect.Signature,
+        types: dict[str, Any],  # of parameters that are annotated, and "return"
+        schema: dict[str, Any],  # of its arguments
+    ) -> None:
+        self.name = name
+        self.description = description
+        self.classes: dict[str, str] = {}
+        self._kinds: dict[str, type] = {}
+        self._types = types
+        self.parameters = list(self._parameters(signature, schema))
+        self.result = type_name(types.get("return", Any), self._class)
+
+    def text(self) -> str:
+        shown = []
+        before = ""
+        for name, kind, annotation, default in self.parameters:
+            if kind == inspect.Parameter.KEYWORD_ONLY and before not in ("*", "keyword"):
+                shown.append("*")
+            before = {2: "*", 3: "keyword"}.get(kind, "")
+            stars = {2: "*", 4: "**"}.get(kind, "")
+            shown.append(
+                f"{stars}{name}: {annotation}" + ("" if default is None else f" = {default}")
+            )
+        lines = [f"def {self.name}({', '.join(shown)}) -> {self.result}:"]
+        if self.description:
+            lines.append(f'    """{self.description}"""')
+        return "\n".join([*(f"{one}\n" for one in self.classes.values()), *lines, "    ..."])
+
+    def inside(self) -> tuple[str, str, list[Parameter], str]:
+        """What is sent of it: name, documentation, parameters and result."""
+        documentation = "\n\n".join([self.description, *self.classes.values()]).strip()
+        return self.name, documentation, self.parameters, self.result
+
+    def _parameters(
+        self, signature: inspect.Signature, schema: dict[str, Any]
+    ) -> Iterator[Parameter]:
+        for name, parameter in signature.parameters.items():
+            if name in self._types:
+                annotation = type_name(self._types[name], self._class)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                yield from _of_schema(schema, signature)
+                continue
+            else:
+                annotation = _text_of(schema["properties"].get(name))
+            default = None
+            if parameter.default is not parameter.empty:
+                default = default_text(parameter.default)
+            yield name, int(parameter.kind), annotation, default
+
+    def _class(self, kind: type) -> str:
+        """Its name here. Where that is taken, or says nothing, it is a dict."""
+        name = kind.__name__
+        if self._kinds.setdefault(name, kind) is not kind or not name.isidentifier():
+            return "dict"
+        if name in self.classes:
+            return name
+        self.classes[name] = ""  # it may name itself
+        lines = [f"class {name}(TypedDict):"]
+        for field, annotation, is_required in _fields(kind):
+            text = type_name(annotation, self._class)
+            if not field.isidentifier():
+                lines.append(f"    # {field!r}: {text}")
+            else:
+                lines.append(f"    {field}: {text if is_required else f'NotRequired[{text}]'}")
+        if len(lines) == 1:
+            lines.append("    pass")
+        self.classes[name] = "\n".join(lines)
+        return name
+
+
+def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Names as they are passed, annotations, and whether each has to be there."""
+    if is_model(kind):
+        for name, field in getattr(kind, "model_fields", {}).items():
+            alias = field.validation_alias or field.alias
+            yield (
+                alias if isinstance(alias, str) else name,
+                bare(field.annotation),
+                field.is_required(),
+            )
+        return
+    hints = typing.get_type_hints(kind)
+    missing = dataclasses.MISSING
+    for one in dataclasses.fields(kind):
+        if one.init:
+            is_required = one.default is missing and one.default_factory is missing
+            yield one.name, hints[one.name], is_required
+
+
+def _of_schema(schema: dict[str, Any], signature: inspect.Signature) -> Iterator[Parameter]:
+    """Of a function that takes `**arguments`: what the schema names besides."""
+    required = schema.get("required", [])
+    properties = schema.get("properties", {})
+    others = [name for name in properties if name not in signature.parameters]
+    for name in sorted(others, key=lambda one: one not in required):
+        if name.isidentifier():
+            default = None if name in required else "..."
+            yield name, int(inspect.Parameter.KEYWORD_ONLY), _text_of(properties[name]), default
+    if schema.get("additionalProperties", True) is not False:
+        yield "others", int(inspect.Parameter.VAR_KEYWORD), "Any", None
+
+
+def _text_of(schema: Any) -> str:
+    """A schema as an annotation, roughly."""
+    if type(schema) is not dict:
+        return "Any"
+    if type(schema.get("enum")) is list:
+        return f"Literal[{', '.join(map(repr, schema['enum']))}]"
+    kinds = schema.get("type")
+    names = [kinds] if type(kinds) is str else kinds if type(kinds) is list else []
+    texts = [_OF_SCHEMA.get(name, "Any") for name in names]
+    if kinds == "array" and type(schema.get("items")) is dict:
+        return f"list[{_text_of(schema['items'])}]"
+    if not texts and type(schema.get("anyOf")) is list:
+        texts = [_text_of(one) for one in schema["anyOf"]]
+    return " | ".join(texts) or "Any"

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hutch sessions list|show|delete|prune`: sessions with a name."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import hutch
+from hutch.cli.output import print_json, print_table
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def run(options: argparse.Namespace) -> int:
+    return {"list": _list, "show": _show, "delete": _delete, "prune": _prune}[options.action](
+        options
+    )
+
+
+def duration(text: str) -> float:
+    """7d, 12h, 30m, 90s."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 7d, 12h, 30m or 90s")
+    return float(int(found[1]) * _SECONDS[found[2]])
+
+
+def size(text: str) -> int:
+    """500M, 2G, or bytes."""
+    found = re.fullmatch(r"([0-9]{1,15})([KMG]?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M, 2G or 100000")
+    return int(found[1]) * _BYTES[found[2]]
+
+
+def _list(options: argparse.Namespace) -> int:
+    _print(options, hutch.sessions.list(options.storage), "no sessions are kept")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    for id in _ids(options):
+        found = hutch.sessions.show(id, options.storage)
+        if options.json:
+            print_json(found)
+            continue
+        rows = [{"field": name, "value": _text(name, value)} for name, value in found.items()]
+        print_table(rows, ["field", "value"])
+    return 0
+
+
+def _delete(options: argparse.Namespace) -> int:
+    for id in _ids(options):
+        hutch.sessions.delete(id, options.storage)
+    return 0
+
+
+def _prune(options: argparse.Namespace) -> int:
+    if options.older_than is None and options.max_bytes is None:
+        raise ValueError("hutch sessions prune: give --older-than, --max-bytes or both")
+    pruned = hutch.sessions.prune(
+        options.older_than, options.max_bytes, dry_run=options.dry_run, storage=options.storage
+    )
+    _print(options, pruned, "nothing to delete")
+    return 0
+
+
+def _ids(options: argparse.Namespace) -> Sequence[str]:
+    if not options.id:
+        raise ValueError(f"hutch sessions {options.action}: give the id of a session")
+    ids: Sequence[str] = options.id
+    return ids
+
+
+def _print(options: argparse.Namespace, found: Sequence[Any], none: str) -> None:
+    if options.json:
+        print_json([one.to_dict() for one in found])
+    elif not found:
+        print(none)
+    else:
+        rows = [
+            {name: _text(name, value) for name, value in one.to_dict().items()} for one in found
+        ]
+        print_table(rows, ["id", "saved", "size", "version", "holder"])
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "saved":
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value)) if value else "-"
+    if name == "size":
+        return f"{value / 1e6:.2f} MB"
+    if name == "holder":
+        return "-" if value is None else f"process {value['pid']}"
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {one}" for key, one in value.items()) or "-"
+    return str(value)

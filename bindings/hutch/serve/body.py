@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request's body: read within its time and its client's room, and parsed as strict JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from hutch import _strict_json
+from hutch.serve.gate import Refused
+from hutch.serve.room import Room, Shares
+from hutch.serve.settings import Client, Settings
+
+
+@dataclass
+class Asked:
+    """A request that was read: its body, whose it is, its head, its room."""
+
+    body: dict[str, Any]
+    client: Client
+    request: Request
+    room: Room
+
+
+class Bodies:
+    """Reads them. Belongs to one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._most = settings.body_mb << 20
+        self._most_of_client = settings.bodies_mb
+        self._sec = settings.body_sec
+        self._shares = Shares(settings.bodies_mb << 20)
+
+    def room(self, client: Client) -> Room:
+        return Room(self._shares, client)
+
+    async def read(self, request: Request, room: Room) -> dict[str, Any]:
+        """A JSON object. Raises Refused."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(415, "the body must be sent as application/json")
+        reading = asyncio.current_task()
+        assert reading is not None
+        # Not wait_for(), which reads in a task of its own, although most bodies are there already.
+        late = asyncio.get_running_loop().call_later(self._sec, reading.cancel)
+        try:
+            body = await self._read(request, room)
+        except asyncio.CancelledError:
+            if asyncio.get_running_loop().time() < late.when():
+                raise
+            raise Refused(408, f"the body was not sent within {self._sec:g} s") from None
+        except ClientDisconnect:
+            raise Refused(499, "the client has gone") from None
+        finally:
+            late.cancel()
+        if not room.grow_parsed(_strict_json.memory(body) - len(body)):
+            raise self._no_room()
+        return parsed(body)
+
+    def _no_room(self) -> Refused:
+        text = f"the requests of this client hold {self._most_of_client} MiB already"
+        return Refused(503, text, {"Retry-After": "1"})
+
+    async def _read(self, request: Request, room: Room) -> bytes:
+        announced = request.headers.get("content-length", "")
+        if announced.isdigit() and (len(announced) > 18 or int(announced) > self._most):
+            raise Refused(413, f"the body is larger than {self._most >> 20} MiB")
+        parts: list[bytes] = []
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self._most:
+                raise Refused(413, f"the body is larger than {self._most >> 20} MiB")
+            if not room.grow(len(part)):
+                raise self._no_room()
+            parts.append(part)
+        return b"".join(parts)
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """Raises Refused."""
+    try:
+        return _strict_json.parsed(body)
+    except ValueError as error:
+        raise Refused(400, f"the body {error}") from None

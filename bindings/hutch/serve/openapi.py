@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`GET /openapi.json`: every route, with the fields that it reads and those of its answer. The
+tests hold it against the code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hutch.serve import fusion
+
+Schema = dict[str, Any]
+
+_TEXT: Schema = {"type": "string"}
+_WHOLE: Schema = {"type": "integer"}
+_NUMBER: Schema = {"type": "number"}
+_FLAG: Schema = {"type": "boolean"}
+
+
+def _or_null(schema: Schema, text: str = "") -> Schema:
+    kinds = schema["type"]
+    found = {**schema, "type": [*(kinds if type(kinds) is list else [kinds]), "null"]}
+    return _said(found, text)
+
+
+def _said(schema: Schema, text: str) -> Schema:
+    return {**schema, "description": text} if text else schema
+
+
+def _list(schema: Schema, text: str = "") -> Schema:
+    return _said({"type": "array", "items": schema}, text)
+
+
+def _object(fields: dict[str, Schema], *required: str, closed: bool = False) -> Schema:
+    found: Schema = {"type": "object", "properties": fields}
+    if required:
+        found["required"] = list(required)
+    if closed:
+        found["additionalProperties"] = False
+    return found
+
+
+def _named(schema: Schema, text: str = "") -> Schema:
+    return _said({"type": "object", "additionalProperties": schema}, text)
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+_FILES = _or_null(_named(_or_null(_TEXT)), "relative paths, and their contents in base64")
+_FETCH = _or_null(_list(_TEXT), "paths of files to answer with, however it ended")
+_MEMORY = _or_null(_NUMBER, "MiB; 0, below and above: the server's most; rounded up to a size")
+_SECONDS = _or_null(_NUMBER, "0, below and above: the server's most")
+
+_PROGRAM: dict[str, Schema] = {
+    "source": _said(_TEXT, "a Python program"),
+    "stdin": _or_null(_TEXT),
+    "stdin_base64": _or_null(_TEXT, "in place of stdin, for what is not UTF-8"),
+    "args": _or_null(_list(_TEXT), "sys.argv[1:]"),
+    "files": _FILES,
+}
+_RUN: dict[str, Schema] = {
+    **_PROGRAM,
+    "timeout_sec": _or_null({**_NUMBER, "exclusiveMinimum": 0}, "above the server's most: 422"),
+    "memory_mb": _or_null(_WHOLE, "one of the server's sizes, or 422"),
+    "labels": _or_null(_named(_TEXT), "of the call, beside those of the tenant"),
+}
+_FUSION_RUN = _object(
+    {
+        "status": {"enum": ["Finished", "TimeLimitExceeded"]},
+        "execution_time": _NUMBER,
+        "return_code": _or_null(_WHOLE),
+        "stdout": _TEXT,
+        "stderr": _TEXT,
+    }
+)
+_FUSION_STATUS: Schema = {"enum": ["Success", "Failed", "SandboxError"]}
+_FUSION_COMMON: dict[str, Schema] = {
+    "status": _FUSION_STATUS,
+    "message": _TEXT,
+    "executor_pod_name": {"type": "null"},
+    "files": _named(_said(_TEXT, "base64")),
+}
+
+SCHEMAS: dict[str, Schema] = {
+    "Refusal": _object(
+        {
+            "status": {"const": "SandboxError"},
+            "message": _TEXT,
+            "detail": _TEXT,
+            "failure": _said(_ref("Failure"), "where Hutch itself failed"),
+        },
+        "status", "message", "detail",
+    ),
+    "Failure": {
+        **_object(
+            {"type": _said(_TEXT, "the class that Python raises"), "message": _TEXT, "hint": _TEXT},
+            "type", "message", "hint",
+        ),
+        "additionalProperties": True,
+    },
+    "Run": _object(_RUN, "source", closed=True),
+    "Map": _object(
+        {
+            **_RUN,
+            "items": _list(
+                _object(_PROGRAM, closed=True), "each with the fields of the request as its usual"
+            ),
+            "ordered": _said({**_FLAG, "default": True}, "false: lines come as programs end"),
+        },
+        "items",
+        closed=True,
+    ),
+    "MapLine": _object({"index": _WHOLE, "outcome": _ref("Outcome")}, "index", "outcome"),
+    "Outcome": _object(
+        {
+            "status": {"enum": ["returned", "raised", "limit", "died", "cancelled", "fault"]},
+            "ok": _FLAG,
+            "value": {"type": "null"},
+            "error": {"anyOf": [_ref("Error"), {"type": "null"}]},
+            "limit": _or_null(_TEXT),
+            "signal": _or_null(_WHOLE),
+            "exit_code": _or_null(_WHOLE),
+            "usage": _ref("Usage"),
+            "timings": _named(_NUMBER, "seconds in each stage"),
+            "network": _list({"type": "object"}),
+            "stdout": _TEXT,
+            "stderr": _TEXT,
+            "stdout_size": _WHOLE,
+            "stderr_size": _WHOLE,
+            "stdout_truncated": _FLAG,
+            "stderr_truncated": _FLAG,
+            "display": _list({"type": "object"}),
+            "call_id": _TEXT,
+            "worker_id": _TEXT,
+            "may_have_run": _FLAG,
+            "restarted": _FLAG,
+            "rolled_back": _FLAG,
+            "safe_to_retry": _FLAG,
+            "network_lost": _TEXT,
+            "failure": {"anyOf": [_ref("Failure"), {"type": "null"}]},
+        }
+    ),
+    "Error": _object(
+        {
+            "type": _TEXT,
+            "message": _TEXT,
+            "traceback": _TEXT,
+            "line": _or_null(_WHOLE),
+            "hint": _TEXT,
+            "bases": _list(_TEXT),
+        }
+    ),
+    "Usage": _object(
+        {
+            "wall_sec": _NUMBER,
+            "cpu_sec": _NUMBER,
+            "peak_memory_bytes": _WHOLE,
+            "waited_sec": _NUMBER,
+            "enforcement": _TEXT,
+            "source": _TEXT,
+            "suggested": {"type": "object"},
+            "background_cpu_sec": _NUMBER,
+        }
+    ),
+    "RunCode": _object(
+        {
+            "code": _TEXT,
+            "language": {"enum": [*fusion.LANGUAGES]},
+            "stdin": _or_null(_TEXT),
+            "run_timeout": _SECONDS,
+            "memory_limit_MB": _MEMORY,
+            "files": _FILES,
+            "fetch_files": _FETCH,
+        },
+        "code",
+    ),
+    "RunCodeAnswer": _object(
+        {
+            **_FUSION_COMMON,
+            "compile_result": {"type": "null"},
+            "run_result": {"anyOf": [_FUSION_RUN, {"type": "null"}]},
+        }
+    ),
+    "RunJupyter": _object(
+        {
+            "cells": _list(_TEXT),
+            "cell_timeout": _SECONDS,
+            "total_timeout": _SECONDS,
+            "memory_limit_MB": _MEMORY,
+            "files": _FILES,
+            "fetch_files": _FETCH,
+        }
+    ),
+    "RunJupyterAnswer": _object(
+        {**_FUSION_COMMON, "driver": _FUSION_RUN, "cells": _list({"type": "object"})}
+    ),
+    "ExecuteBatch": _object(
+        {"scripts": _list(_TEXT), "languages": _list({"const": "python"}), "timeout": _SECONDS}
+    ),
+    "ExecuteBatchAnswer": _list(
+        _object({"execution": _or_null({"type": "object"}), "exception_str": _or_null(_TEXT)})
+    ),
+    "Execute": _object(
+        {
+            "language": _TEXT,
+            "version": _TEXT,
+            "files": _list(
+                _object(
+                    {
+                        "name": _TEXT,
+                        "content": _TEXT,
+                        "encoding": {"enum": ["utf8", "base64", "hex"]},
+                    },
+                    "content",
+                )
+            ),
+            "stdin": _TEXT,
+            "args": _or_null(_list(_TEXT)),
+            "run_timeout": _or_null(_NUMBER, "ms"),
+            "run_memory_limit": _or_null(_NUMBER, "bytes"),
+        },
+        "language", "files",
+    ),
+    "ExecuteAnswer": _object({"language": _TEXT, "version": _TEXT, "run": {"type": "object"}}),
+    "Runtimes": _list(
+        _object({"language": _TEXT, "version": _TEXT, "aliases": _list(_TEXT)})
+    ),
+    "Health": _object({"status": {"const": "ok"}}),
+    "Pong": {"const": "pong"},
+    "Document": {"type": "object"},
+}  # fmt: skip
+
+# Path: what it does, the schemas of its body ("" of a GET) and of its answer.
+ROUTES: dict[str, tuple[str, str, str]] = {
+    "/v1/run": ("Runs a program.", "Run", "Outcome"),
+    "/v1/map": ("Runs many, and answers a line for each.", "Map", "MapLine"),
+    "/run_code": ("SandboxFusion: runs a program.", "RunCode", "RunCodeAnswer"),
+    "/run_jupyter": ("SandboxFusion: runs cells.", "RunJupyter", "RunJupyterAnswer"),
+    "/execute_batch": ("open-r1: runs scripts.", "ExecuteBatch", "ExecuteBatchAnswer"),
+    "/api/v2/execute": ("Piston: runs a program.", "Execute", "ExecuteAnswer"),
+    "/api/v2/runtimes": ("Piston: the languages.", "", "Runtimes"),
+    "/v1/ping": ("SandboxFusion: whether it is there.", "", "Pong"),
+    "/health": ("Whether it is there.", "", "Health"),
+    "/openapi.json": ("This document.", "", "Document"),
+    "/metrics": ("Of the server and its agent, for Prometheus.", "", ""),
+}
+OPEN_TO_ALL = ("/v1/ping", "/health", "/openapi.json")
+_KEYED = ("/v1/run", "/v1/map")
+_KINDS = {"/v1/map": "application/x-ndjson", "/metrics": "text/plain"}
+_REFUSALS = {
+    400: "the body is not JSON",
+    401: "the key is missing or not known",
+    403: "the Origin is not named in the server's settings",
+    408: "the body was not sent in time",
+    410: "of a known Idempotency-Key, whose answer is no longer kept",
+    413: "the body is too large",
+    415: "the body is not sent as application/json",
+    421: "the Host is not named in the server's settings",
+    422: "a field is wrong, or the Idempotency-Key names another request",
+    429: "too many requests wait; Retry-After",
+    500: "Hutch failed, and the program may have run",
+    503: "Hutch failed, and the program certainly did not run; Retry-After",
+    504: "there was no room in time; Retry-After",
+}
+_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+    "description": "Asking again under it gives the first answer, and runs nothing twice.",
+}
+
+
+def document() -> dict[str, Any]:
+    from hutch import __version__
+
+    paths: dict[str, Any] = {}
+    for path, (summary, body, answer) in ROUTES.items():
+        content = {_KINDS.get(path, "application/json"): {"schema": _ref(answer) if answer else {}}}
+        operation: dict[str, Any] = {
+            "summary": summary,
+            "responses": {"200": {"description": "OK", "content": content}},
+        }
+        refusals = _REFUSALS if body else {code: _REFUSALS[code] for code in (401, 403, 421)}
+        for status, text in refusals.items():
+            operation["responses"][str(status)] = {
+                "description": text,
+                "content": {"application/json": {"schema": _ref("Refusal")}},
+            }
+        if body:
+            schema = {"application/json": {"schema": _ref(body)}}
+            operation["requestBody"] = {"required": True, "content": schema}
+        if path in _KEYED:
+            operation["parameters"] = [_KEY]
+        if path in OPEN_TO_ALL:
+            operation["security"] = []
+        paths[path] = {"post" if body else "get": operation}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "hutch serve", "version": __version__},
+        "security": [{}, {"bearer": []}, {"key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            },
+        },
+    }

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the doctor checks beside what the launcher does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hutch import _status
+from hutch.cli.logs import error_in
+
+LOG = """2026-01-02T03:04:05.678Z error agent: a worker died why="an older one"
+2026-01-02T03:04:06.678Z error agent: it died worker=w why="Conmon invalid: \\"/dev/null\\": no"
+2026-01-02T03:04:07.678Z warn agent: a worker could not be removed yet why="other"
+"""
+
+
+def test_the_null_device_has_to_take_what_everybody_writes(tmp_path: Path) -> None:
+    assert _status._null_device("/dev/null")["ok"]
+    file = tmp_path / "null"
+    missing = _status._null_device(str(file))
+    assert not missing["ok"] and "No such file" in missing["detail"]
+    file.touch()
+    plain = _status._null_device(str(file))
+    assert not plain["ok"] and "not a device" in plain["detail"] and "mknod" in plain["fix"]
+
+
+def test_the_cause_is_that_of_the_last_error_of_the_log() -> None:
+    assert error_in(LOG) == 'Conmon invalid: "/dev/null": no'
+    assert error_in("") == error_in("panic\n") == ""
+    assert error_in("2026-01-02T03:04:05.678Z error agent: it ends").endswith("it ends")

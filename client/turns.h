@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Session::Call() in turns, for an event loop. What the cell asks comes out of a turn, and the loop
+// answers it when it can; what the cell only says goes to the dialogue. One call at a time, on one
+// thread.
+#pragma once
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <string>
+
+#include "client/call_record.h"
+#include "client/lease.h"
+#include "client/waiting.h"
+#include "wire/clock.h"
+#include "wire/fd.h"
+
+namespace hutch {
+
+class Session;
+
+// A call of a session that was sent, or could not be.
+struct Underway {
+  const CallRequest& request;
+  CallHooks hooks;
+  CallRecord record;
+  bool sent = false;
+  bool announced = false;                // to the agent
+  bool over = false;                     // in turns: its outcome is decided
+  std::exception_ptr failure = nullptr;  // instead of one
+};
+
+class Turns {
+ public:
+  // `session` outlives it.
+  explicit Turns(Session& session) : session_(session) {}
+
+  // Sends it; waits only where the session is not started(). `request`, and what it and `hooks`
+  // refer to, are used until End(). Throws as Session::Call() does.
+  void Begin(const CallRequest& request, const CallHooks& hooks);
+  // Takes what came since, and never waits. True: the call is over, and End() is to be called.
+  // `asked`: what is to be answered before the next turn.
+  bool Turn(std::optional<Question>& asked);
+  void Answer(const std::optional<std::string>& answer);  // nullopt: the call is to end
+  void StopClock(bool stop);  // of its wall time, while what it asks is open; or has it go on
+  // Has it raise KeyboardInterrupt, for which it has a grace, as at a time limit.
+  void Cancel();
+  int fd();                        // readable: there is something to take
+  Clock::time_point next() const;  // when a turn is due though nothing came
+  bool waits_at_end() const;       // whether End() waits for the agent
+  CallRecord End();                // throws as Session::Call() does
+
+  // ---- for the session
+  void Drop();  // nothing comes of the call
+  // The cell has another socket. A process that this one forked may have the last one still, which
+  // then stays in its epoll set for good.
+  void ForgetSocket() {
+    epoll_.reset();
+    watched_.fill(-1);
+  }
+
+ private:
+  Session& session_;
+  std::optional<Underway> call_;
+  std::optional<Waiting> waiting_;
+  // Of the descriptors of its cell that are not at their end.
+  Fd epoll_;
+  std::array<int, kPolledOfCall> watched_{-1, -1, -1};
+};
+
+}  // namespace hutch

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "launcher/podman_user.h"
+
+#include <fcntl.h>
+#include <pwd.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <fstream>
+#include <vector>
+
+#include "launcher/host_programs.h"
+#include "launcher/subprocess.h"
+#include "podman/host.h"
+#include "wire/error.h"
+#include "wire/log.h"
+
+namespace hutch {
+namespace {
+
+// A directory of Hutch's own, not a parent of one: nobody else may read it.
+void EnsurePrivate(const Paths& paths, const std::string& path) {
+  const Fd dir = EnsureDirectory(paths, path);
+  struct stat st{};
+  if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
+  if ((st.st_mode & 0022) != 0) {
+    throw Error(Code::kPlatform,
+                path + " can be written to by others: remove it, or: chmod 700 " + path);
+  }
+  if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0)
+    ThrowErrno("set the mode of " + path);
+}
+
+}  // namespace
+
+void EnsureServiceUser() {
+  if (::geteuid() != 0) return;
+  if (::getpwnam(kServiceUser) != nullptr) return;
+  Fd lock(::open("/run/hutch-user.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock || ::flock(lock.get(), LOCK_EX) != 0)
+    ThrowErrno("lock /run/hutch-user.lock", Code::kPlatform);
+  if (::getpwnam(kServiceUser) != nullptr) return;
+  const std::string useradd = FindTool("useradd");
+  const std::vector<std::string> words = {
+      "--create-home",  "--home-dir", kServiceHome,        "--skel",       "/dev/null", "--key",
+      "HOME_MODE=0700", "--shell",    "/usr/sbin/nologin", "--user-group", kServiceUser};
+  std::string text = "useradd";
+  for (const std::string& word : words) text += " " + word;
+  if (useradd.empty())
+    throw Error(Code::kPlatform,
+                "there is no useradd on this host, which makes the user that containers run as",
+                "install it, or as root run: " + text);
+  LogInfo("making the user that containers run as", {{"command", text}});
+  Command command;
+  command.argv = {useradd};
+  command.argv.insert(command.argv.end(), words.begin(), words.end());
+  command.environment = {std::string("PATH=") + kSafePath, "LANG=C.UTF-8"};
+  command.err = 2;
+  if (Run(Paths{}, command) != 0)
+    throw Error(Code::kPlatform, "useradd could not make the user that containers run as",
+                "as root: " + text);
+}
+
+void CheckSubIds(const Paths& paths) {
+  const std::string name = UserName(paths.uid);
+  const std::string id = std::to_string(paths.uid);
+  for (const char* file : {"/etc/subuid", "/etc/subgid"}) {
+    std::ifstream lines(file);
+    bool found = false;
+    for (std::string line; std::getline(lines, line);) {
+      found = found || line.starts_with(name + ":") || line.starts_with(id + ":");
+    }
+    if (found) continue;
+    throw Error(Code::kPlatform, std::string(file) + " has no range for " + name,
+                SubIdCommand(name));
+  }
+}
+
+Fd EnsureDirectory(const Paths& paths, const std::string& path) {
+  const auto open = [&path] {
+    return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  };
+  Fd dir;
+  {
+    const AsUser user(paths);
+    if (::mkdir(path.c_str(), 0700) != 0 && errno == ENOENT) {
+      const std::string parent = path.substr(0, path.rfind('/'));
+      if (parent.empty()) ThrowErrno("make " + path, Code::kPlatform);
+      EnsureDirectory(paths, parent);
+      ::mkdir(path.c_str(), 0700);
+    }
+    dir = open();
+  }
+  if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
+    // A parent that only root may write to (as /run): made by root, then given away.
+    const bool fresh = ::mkdir(path.c_str(), 0700) == 0;
+    if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
+    const Fd made = open();
+    struct stat st{};
+    // Or one that a launcher did not finish; the owner of anything else is not changed.
+    if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
+      if (::fchown(made.get(), paths.uid, paths.gid) != 0)
+        ThrowErrno("change the owner of " + path, Code::kPlatform);
+    }
+    {
+      const AsUser user(paths);
+      dir = open();
+    }
+    if (!dir && fresh) ::rmdir(path.c_str());
+  }
+  if (!dir) {
+    throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
+                "set HUTCH_HOME to a directory whose parents that user may enter, such as "
+                "/var/lib/hutch/other");
+  }
+  struct stat st{};
+  if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
+  if (st.st_uid != paths.uid) {
+    throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) +
+                                     ", not to " + std::to_string(paths.uid) +
+                                     ": remove it or set HUTCH_HOME");
+  }
+  return dir;
+}
+
+Fd LockStart(const Paths& paths) {
+  if (paths.service_user) {
+    EnsurePrivate(paths, paths.xdg_runtime_dir);
+    EnsurePrivate(paths, paths.home);
+  }
+  for (const std::string& path :
+       {paths.run_dir, paths.state_dir, paths.run_dir + "/podman", paths.worker_dir(),
+        paths.state_dir + "/runtime", paths.store_dir(), paths.agent_socket_dir()}) {
+    EnsurePrivate(paths, path);
+  }
+  const AsUser user(paths);
+  const std::string path = paths.run_dir + "/start.lock";
+  Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!lock) ThrowErrno("open " + path, Code::kPlatform);
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) ThrowErrno("lock " + path, Code::kPlatform);
+  }
+  return lock;
+}
+
+}  // namespace hutch

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions on the rungs that have them."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hutch import AsyncSession, Session
+
+sys.path.insert(0, str(Path(__file__).parent))  # package_server.py
+
+GVISOR = pytest.param(
+    "gvisor",
+    marks=pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed"),
+)
+
+
+@pytest.fixture(scope="module", params=["cell", "container", GVISOR])
+def rung(request: pytest.FixtureRequest) -> Any:
+    """An `isolation=` of a session."""
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["container", GVISOR])
+def container_rung(request: pytest.FixtureRequest) -> Any:
+    """One where a session has a container of its own."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def sessions(rung: Any) -> Iterator[Callable[[], Session]]:
+    """`sessions()` is the same for all tests of a file, unless one has ended it."""
+    found: list[Session] = []
+
+    def session() -> Session:
+        if not found or found[-1].info()["closed"]:
+            found.append(Session(isolation=rung, timeout_sec=60))
+        return found[-1]
+
+    yield session
+    for one in found:
+        one.close()
+
+
+@pytest.fixture
+def s(sessions: Callable[[], Session]) -> Session:
+    """That session, at its directory."""
+    session = sessions()
+    session.exec("import os; os.chdir('/work')").unwrap()
+    return session
+
+
+@pytest.fixture
+def cancelled() -> Callable[[AsyncSession, str], Coroutine[Any, Any, None]]:
+    """Runs a text by bash, and cancels that once it has printed something."""
+
+    async def run(s: AsyncSession, text: str) -> None:
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        command = s.bash(text, on_stdout=lambda _: loop.call_soon(begun.set))
+        task = asyncio.ensure_future(command)
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    return run

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Packages that are added to a session: what it then has, and what leaves it as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import AsyncSession, DependencyInstallError, Environment, Session, SnapshotError
+from hutch._carry.container import Container
+
+STATE = (
+    "import os, sys\n[sys.path, os.environ['PATH'], os.environ.get('PYTHONPATH'), "
+    "sorted(os.listdir('/tmp')), sorted(os.listdir())]"
+)
+
+
+@pytest.fixture(scope="module")
+def s(rung: Any) -> Iterator[Session]:
+    """With six, of which tabulate knows nothing, and a package that brings a program."""
+    with Session(isolation=rung, timeout_sec=60, dependencies=["six==1.16.0"]) as session:
+        assert session.install("tabulate==0.9.0") == ["tabulate==0.9.0"]
+        yield session
+
+
+def test_what_was_added_is_imported_and_lies_outside_the_directory(s: Session) -> None:
+    assert s.exec("import tabulate; tabulate.tabulate([[1]], tablefmt='plain')").value == "1"
+    place = s.exec("tabulate.__file__").value
+    assert not place.startswith("/work") and s.files.list() == []
+    assert s.exec("import sys; sys.path[-1]").value in place
+    version = "from importlib.metadata import version; version('tabulate')"
+    assert s.exec(version).value == "0.9.0"
+
+
+def test_its_programs_are_those_of_commands(s: Session) -> None:
+    shown = s.command(["tabulate", "-f", "plain"], input="a b\n")
+    assert (shown.stdout, shown.stderr, shown.exit_code) == ("a  b\n", "", 0)
+    assert s.bash("echo 1 2 | tabulate -f plain").stdout == "1  2\n"
+    assert s.exec("!echo 3 4 | tabulate -f plain").stdout == "3  4\n"
+
+
+def test_other_interpreters_find_it_after_all_else(s: Session) -> None:
+    source = "import six, sys, tabulate; print(tabulate.__file__.startswith(sys.path[-1]))"
+    assert s.command(["python", "-c", source]).stdout == "True\n"
+    started = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import tabulate'])"
+    assert s.exec(started + ".returncode").value == 0
+
+
+def test_nothing_that_is_imported_changes(s: Session) -> None:
+    before = s.exec("import six; six.__file__").unwrap()
+    assert s.install("python-dateutil==2.9.0") == ["python-dateutil==2.9.0"]  # it needs six
+    source = "import dateutil.parser, six; [six.__version__, six.__file__]"
+    assert s.exec(source).value == ["1.16.0", before]
+    assert s.install("six", "tabulate") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("six>=1.17", r"six>=1\.17.*six==1\.16\.0.*unsatisfiable"),
+        ("tabulate<0.9", r"tabulate<0\.9.*tabulate==0\.9\.0"),  # added before
+        ("tabulatte-nosuch", "tabulatte-nosuch was not found"),
+        ("docopt", "docopt.*no usable wheels"),
+        ("numpy", r"of disk_mb=256"),
+    ],
+)
+def test_what_cannot_be_added_leaves_the_session_as_it_was(
+    s: Session, wanted: str, said: str
+) -> None:
+    before = s.exec(STATE).unwrap()
+    if wanted == "numpy":
+        s.files.write("/tmp/filled", bytes(240 << 20))
+        before[3].append("filled")
+    with pytest.raises(DependencyInstallError, match=said):
+        s.install(wanted)
+    after = s.exec(STATE).unwrap()
+    assert sorted(after[3]) == sorted(before[3])
+    assert [*after[:3], after[4]] == [*before[:3], before[4]]
+    assert s.exec("len(os.listdir('/tmp/.packages'))").value == 3
+    if wanted == "numpy":
+        s.files.delete("/tmp/filled")
+    assert s.exec("import tabulate; 1").value == 1
+
+
+def test_what_is_larger_than_the_disk_is_not_sent(s: Session) -> None:
+    with Session(disk_mb=16) as small:
+        with pytest.raises(DependencyInstallError, match=r"take \d+\.\d MiB .* disk_mb=16") as one:
+            small.install("numpy")
+        assert "Session(disk_mb=" in one.value.hint
+        assert small.files.list("/tmp") == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        ((), TypeError),
+        ((1,), TypeError),
+        (("--index-url=x",), hutch.RequirementError),
+        (("./here",), hutch.RequirementError),
+        (("six @ https://example.org/six.whl",), hutch.RequirementError),
+        (("yaml",), hutch.RequirementError),
+    ],
+)
+def test_what_is_no_requirement_is_refused(s: Session, wanted: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        s.install(*wanted)
+
+
+def test_it_is_there_again_after_a_restart() -> None:
+    with Session() as s:
+        s.install("tabulate==0.9.0")
+        assert s.exec("import os; os._exit(1)").restarted
+        assert s.exec("import tabulate; 1").value == 1
+        assert s.command(["tabulate", "-f", "plain"], input="a b\n").stdout == "a  b\n"
+        assert s.install("tabulate") == []
+        s.reset()
+        assert s.exec("import tabulate; 1").value == 1
+        s.files.write("left.txt", "1")
+        s.reset(files=True)
+        assert s.exec("import tabulate; 1").value == 1 and s.files.list() == []
+        assert s.install("tabulate") == []
+    first = s.history()[0]
+    assert (first.kind, first.source) == ("install", "tabulate==0.9.0")
+
+
+def test_a_snapshot_and_a_name_bring_it_back(tmp_path: Any) -> None:
+    with Session(id="adds", storage=str(tmp_path / "kept")) as s:
+        s.install("tabulate==0.8.10")
+        s.install("six==1.16.0")
+        s.exec(
+            "import tabulate, six\ndef shown(): return tabulate.tabulate([[1]], tablefmt='plain')"
+        )
+        saved = s.snapshot()
+        assert Container(saved).notes.packages == ("tabulate==0.8.10", "six==1.16.0")
+    version = "shown(), tabulate.__version__"
+    with Session(id="adds", storage=str(tmp_path / "kept")) as s:
+        assert s.exec(version).value == ("1", "0.8.10")
+        s.reset(files=True)  # what it was saved with is added to a fresh one, too
+        assert s.exec("import six, tabulate; tabulate.__version__").value == "0.8.10"
+    with Session(id="adds", storage=str(tmp_path / "kept")) as s:
+        assert s.exec("import six, tabulate; tabulate.__version__").value == "0.8.10"
+    with Session(snapshot=saved) as s:
+        assert s.exec(version).value == ("1", "0.8.10")
+        assert s.command(["tabulate", "-f", "plain"], input="a b\n").stdout == "a  b\n"
+        assert s.install("tabulate", "six") == []
+        assert Container(s.snapshot()).notes.packages == ("tabulate==0.8.10", "six==1.16.0")
+    with Session(dependencies=["tabulate==0.8.10"]) as s:
+        s.restore(saved)
+        assert s.exec(version).value == ("1", "0.8.10")
+        assert Container(s.snapshot()).notes.packages == ("tabulate==0.8.10", "six==1.16.0")
+
+
+def test_a_snapshot_whose_packages_cannot_be_added_is_refused() -> None:
+    with Session(files={"a.txt": "1"}) as s:
+        s.install("tabulate==0.8.10")
+        s.exec("import tabulate")
+        saved = s.snapshot()
+    with Session(dependencies=["tabulate==0.9.0"]) as s:
+        s.exec("x = 1")
+        with pytest.raises(SnapshotError, match=r"cannot be added again: .*tabulate==0\.8\.10"):
+            s.restore(saved)
+        assert s.names() == ["x"] and s.files.list() == []
+        s.restore(saved, globals=False)
+        assert s.files.read("a.txt") == "1" and s["x"] == 1
+    with Session(snapshot=saved, dependencies=["tabulate==0.9.0"]) as s:
+        for _ in range(2):
+            with pytest.raises(SnapshotError, match="cannot be added again"):
+                s.exec("1")
+    with Session(snapshot=saved, dependencies=["tabulate==0.9.0"], globals=False) as s:
+        assert s.files.read("a.txt") == "1" and "tabulate" not in s.names()
+
+
+def test_it_comes_back_in_an_async_session(tmp_path: Any) -> None:
+    async def main() -> None:
+        async with AsyncSession(id="adds", storage=str(tmp_path / "kept")) as s:
+            await s.install("tabulate==0.9.0")
+            await s.exec("import tabulate")
+            saved = await s.snapshot()
+            await s.reset(files=True)
+            assert (await s.exec("import tabulate; 1")).value == 1
+        async with AsyncSession(id="adds", storage=str(tmp_path / "kept")) as s:
+            assert (await s.exec("tabulate.__version__")).value == "0.9.0"
+        async with AsyncSession() as s:
+            await s.restore(saved)
+            assert (await s.exec("tabulate.__version__")).value == "0.9.0"
+
+    asyncio.run(main())
+
+
+def test_a_lock_and_sources_of_its_own_hold(tmp_path: Any) -> None:
+    environment = Environment(["python-dateutil==2.9.0"], constraints=["six<1.17", "tabulate<0.9"])
+    with Session(environment=environment) as s:
+        assert s.install("tabulate") == ["tabulate==0.8.10"]
+
+
+def test_code_inside_cannot_install() -> None:
+    with Session() as s:
+        for line in ("%pip install tabulate", "!pip install tabulate", "!python -m pip install x"):
+            outcome = s.exec(f"before = 1\n{line}")
+            assert outcome.error is not None and outcome.error.type == "SyntaxError"
+            assert "Session.install(" in outcome.error.hint
+        assert s.names() == []
+
+
+def test_a_tool_of_the_callers_may_install_for_the_code() -> None:
+    def add(name: str) -> list[str]:
+        if name != "tabulate":
+            raise ValueError("only tabulate")
+        return s.install(name)
+
+    with Session(tools=[add]) as s:
+        outcome = s.exec("add('tabulate')\nimport tabulate\ntabulate.__name__")
+        assert outcome.value == "tabulate"
+        assert "only tabulate" in s.exec("add('numpy')").error.message  # type: ignore[union-attr]
+        kinds = [(entry.kind, entry.within, entry.status) for entry in s.history()]
+        assert kinds[:3] == [("exec", None, "returned"), ("tool", 1, "returned"),
+                             ("install", 2, "returned")]  # fmt: skip
+
+
+def test_it_can_be_awaited() -> None:
+    async def main() -> None:
+        async with AsyncSession() as s:
+            ticks = 0
+
+            async def tick() -> None:
+                nonlocal ticks
+                while True:
+                    await asyncio.sleep(0.01)
+                    ticks += 1
+
+            ticking = asyncio.create_task(tick())
+            found = await s.install("tabulate==0.9.0")
+            ticking.cancel()
+            assert found == ["tabulate==0.9.0"] and ticks > 0
+            assert (await s.exec("import tabulate; 1")).value == 1
+            with pytest.raises(DependencyInstallError, match=r"tabulate==0\.9\.0"):
+                await s.install("tabulate<0.9")
+            assert [e.kind for e in await s.history()] == ["install", "exec", "install"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("answer", ["[1]", "None", "[('six', 1)]", "{'six': '1'}"])
+def test_a_session_that_answers_anything_spoils_nothing(answer: str) -> None:
+    replace = "import sys\nfiles = sys.modules['_hutch_session_files']\n"
+    with Session() as s:
+        s.exec(replace + f"files.VERBS['distributions'] = lambda _: {answer}").unwrap()
+        with pytest.raises(hutch.SandboxError, match="gave an invalid reply"):
+            s.install("tabulate")
+
+
+def test_a_hostile_name_or_version_reaches_no_resolver() -> None:
+    pairs = [("x @ https://example.org/", "1"), ("-r", "1"), ("tabulate", "0.8.10"),
+             ("y", "1\n--index-url=x"), ("z" * 1000, "1")]  # fmt: skip
+    with Session() as s:
+        s.exec(f"import sys\nsys.modules['_hutch_session_files'].VERBS['distributions'] = "
+               f"lambda _: {pairs!r}").unwrap()  # fmt: skip
+        with pytest.raises(DependencyInstallError, match=r"tabulate==0\.8\.10"):
+            s.install("tabulate>0.9")
+        assert s.install("six==1.16.0") == ["six==1.16.0"]

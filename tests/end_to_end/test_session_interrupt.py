@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An interrupt is of the call whose turn it is, from when others are refused until its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from hutch import SandboxStartupError, Session, SessionBusy
+
+
+@pytest.fixture
+def s() -> Iterator[Session]:
+    with Session(memory_mb=256) as session:
+        yield session
+
+
+class Slow:
+    """It is being pickled until `go` is set, so its call has its turn and is not sent."""
+
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.begun.set()
+        assert self.go.wait(60)
+        return int, ()
+
+
+def sleep(_: Any) -> None:
+    import time
+
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_call_that_is_not_sent_yet_is_interrupted(s: Session, is_first: bool) -> None:
+    if not is_first:
+        s.exec("kept = 1")
+    slow = Slow()
+    with ThreadPoolExecutor() as threads:
+        call = threads.submit(s.call, sleep, slow)
+        assert slow.begun.wait(60)
+        with pytest.raises(SessionBusy):
+            s.exec("1")
+        s.interrupt()
+        slow.go.set()
+        error = call.exception()
+    assert error is not None and "KeyboardInterrupt" in str(error)
+    assert s.exec("1 + 1").unwrap() == 2
+
+
+def test_one_that_came_to_nothing_is_of_no_later_call(s: Session) -> None:
+    """Its call was never sent, as it could not be pickled."""
+
+    class Never(Slow):
+        def __reduce__(self) -> tuple[Any, ...]:
+            super().__reduce__()
+            raise TypeError("not this one")
+
+    s.exec("import time")
+    for _ in range(3):
+        never = Never()
+        with ThreadPoolExecutor() as threads:
+            call = threads.submit(s.call, sleep, never)
+            assert never.begun.wait(60)
+            s.interrupt()
+            never.go.set()
+            assert call.exception() is not None
+        assert s.exec("time.sleep(0.05)\n6 * 7").unwrap() == 42
+
+
+def test_a_signal_handler_may_interrupt_at_any_moment(s: Session) -> None:
+    """Also within what begins a turn."""
+
+    def interrupt(*_: Any) -> None:
+        s.interrupt()
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            s.exec("1")
+            s.bash("true")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert s.exec("1 + 1").unwrap() == 2
+
+
+def test_a_forked_child_interrupts_nothing_of_its_parent(s: Session) -> None:
+    s.exec("kept = 1")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            s.interrupt()
+        except SandboxStartupError:
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert s["kept"] == 1

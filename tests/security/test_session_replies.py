@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session's process answers may be anything: it is one clear error of Hutch, whatever was
+asked, and takes no more of the host than an honest answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hutch import RequirementError, SandboxError, Session, SessionBusy
+
+WORK = "/work"  # the directory of a cell
+
+FINDS = """
+import gc, numpy
+state = next(o for o in gc.get_objects() if type(o).__name__ == "State")
+inside = type(state).execute.__globals__
+"""
+
+
+def look(text: str) -> str:
+    return text
+
+
+@pytest.fixture
+def s() -> Iterator[Session]:
+    with Session(
+        memory_mb=512, timeout_sec=20, output_mb=1, dependencies=["numpy"], tools=[look]
+    ) as s:
+        s.exec(FINDS).unwrap()
+        yield s
+
+
+ASKED: dict[str, Callable[[Session], Any]] = {
+    "get": lambda s: s.get("x"),
+    "item": lambda s: s["x"],
+    "delete": lambda s: s.delete("x"),
+    "protect": lambda s: s.protect("x"),
+    "read": lambda s: s.files.read("x"),
+    "snapshot": lambda s: s.snapshot(),
+    "start": lambda s: s.start("x"),
+    "processes": lambda s: s.processes(),
+    "bash": lambda s: s.bash("x").unwrap(),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("reply", ["(numpy.arange(3), 1)", "numpy.arange(3)", "7.5", "(1, 2, 3)"])
+def test_a_reply_of_another_kind_is_an_error_of_hutch(s: Session, asked: str, reply: str) -> None:
+    s.exec(f"inside['plain'] = lambda *a: {reply}").unwrap()
+    with pytest.raises(SandboxError):
+        ASKED[asked](s)
+
+
+def test_an_honest_process_is_believed(s: Session) -> None:
+    s.exec("x = 1").unwrap()
+    assert s["x"] == 1 and s.get("y", 2) == 2
+    with pytest.raises(KeyError):
+        s.delete("y")
+    with pytest.raises(KeyError, match="y"):
+        s.protect("y")
+    s.protect("x")
+    outcome = s.start("echo one; echo two >&2; exit 3").wait()
+    assert (outcome.stdout_size, outcome.stderr_size, outcome.exit_code) == (4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "[0, b'x', -7, b'', 0]",
+        "[0, b'', 10**300, b'', 0]",
+        "[0, b'xyz', 2, b'', 0]",
+        "[0, bytes(5 << 20), 5 << 20, b'', 0]",
+    ],
+)
+def test_no_size_that_cannot_be_reaches_who_waits(s: Session, reply: str) -> None:
+    process = s.start("true")
+    s.exec(f"inside['background'].VERBS['wait'] = lambda *a: {reply}").unwrap()
+    outcome = process.wait()
+    assert outcome.exit_code is None and outcome.error is not None
+    assert outcome.error.type == "SerializationError"
+    assert len(outcome.stdout) <= 1 << 20 and 0 <= outcome.stdout_size < 1 << 63
+
+
+def test_a_line_without_an_end_is_reported_in_pieces() -> None:
+    with Session(disk_mb=16, memory_mb=256) as s:
+        lines = s.start("truncate -s 100G /dev/stdout; sleep 100").lines()
+        assert all(len(next(lines)) < 4 << 20 for _ in range(5))
+        assert list(s.start("seq 3").lines()) == ["1", "2", "3"]
+
+
+def test_arrays_that_a_tool_is_given_take_no_time_of_the_host(s: Session) -> None:
+    ask = "from hutch_tools import kv\nkv._dialogue.ask('tool', 'look', [{}], {{}})"
+    begun = time.process_time()
+    for given in ("numpy.zeros((2,) * 21, 'u1')", "numpy.zeros(3)"):
+        outcome = s.exec(ask.format(given))
+        assert outcome.error is not None and "must be str" in outcome.error.message
+    assert time.process_time() - begun < 2
+    assert "ndarray" in s.history()[-2].source + s.history()[-3].source
+    assert s.exec(ask.format("'honest'")).value == "honest"
+
+
+def test_a_request_of_an_array_is_an_error_inside(s: Session) -> None:
+    outcome = s.exec("from hutch_tools import kv\nkv._dialogue.ask('kv', numpy.arange(3))")
+    assert outcome.error is not None and outcome.error.type == "TypeError"
+    assert s.exec("kv.get('a')").ok
+
+
+def test_names_of_any_size_hide_nobody_who_holds_a_session(tmp_path: Path) -> None:
+    place = tmp_path / "sessions"
+    with Session(id="one", storage=place) as s:
+        s.exec(FINDS.replace(", numpy", "")).unwrap()
+        s.exec(
+            "kind = type(state.spaces[0])\n"
+            "kind.news = lambda self: ['\\0' * 900_000 + str(i) for i in range(20)]"
+        ).unwrap()
+        assert s.exec("1").ok
+        assert (place / ".held-one").stat().st_size < 1 << 20
+        with pytest.raises(SessionBusy) as raised:
+            Session(id="one", storage=place)
+        assert raised.value.holder["pid"] > 0
+
+
+def test_packages_that_a_session_forges_are_not_its_callers_mistake(s: Session) -> None:
+    forges = "inside['session_files'].VERBS['distributions'] = lambda _: {}"
+    for reply in ("[(f'p{i}', '1') for i in range(2000)]", "5", "[(1, 2)]"):
+        s.exec(forges.format(reply)).unwrap()
+        with pytest.raises(SandboxError) as raised:
+            s.install("six")
+        assert not isinstance(raised.value, RequirementError)
+    assert isinstance(s.history()[-1].error, str) and s.exec("1").ok
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "os.makedirs('/tmp/.packages/\u00b2')",
+        "os.makedirs('/tmp/.packages/' + '9' * 200)",
+        f"os.chdir('/'); os.rmdir('{WORK}/here'); open('{WORK}/here', 'w').close()",
+        f"os.chmod('{WORK}/here', 0)",
+    ],
+)
+def test_nothing_in_a_scratch_keeps_a_session_from_beginning_again(left: str) -> None:
+    with Session(memory_mb=256, cwd=f"{WORK}/here", files={f"{WORK}/kept": "1"}) as s:
+        s.exec(f"import os; {left}").unwrap()
+        s.reset()
+        assert s.exec("2").value == 2 and s.files.read(f"{WORK}/kept") == "1"
+        assert s.bash("echo 3").stdout == "3\n"

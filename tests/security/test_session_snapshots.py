@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots of a hostile session: its process says what it likes of its names, and what it gives is
+opened in a cell alone. There is one error, and nothing is left of what failed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hutch
+from hutch import Session
+from hutch._carry.container import MOST_LEFT_OUT, MOST_NOTES, Container
+
+REPLACES = """
+import gc
+state = next(o for o in gc.get_objects() if type(o).__name__ == "State")
+honest = state.snapshots.answer
+def answer(names, verb, args):
+    if verb == {verb!r}: return {answer}
+    return honest(names, verb, args)
+state.snapshots.answer = answer
+"""
+TAKES = [
+    "5",
+    "None",
+    "()",
+    "(1,)",
+    "('1', [])",
+    "(-1, [])",
+    "(1 << 60, [])",
+    "(1 << 200, [])",
+    "(10, [5])",
+    "(10, [('a',)])",
+    "(10, [(b'a', b'b')])",
+    "(10, {'a': 'b'})",
+]
+PARTS = ["None", "'text'", "b''", "b'x'", "bytes(1 << 20)", "[1] * 10"]
+
+
+@pytest.fixture
+def s() -> Iterator[Session]:
+    with Session(memory_mb=256, timeout_sec=20) as session:
+        session.exec("x = 1").unwrap()
+        yield session
+
+
+def replace(s: Session, verb: str, answer: str) -> None:
+    s.exec(REPLACES.format(verb=verb, answer=answer)).unwrap()
+
+
+def test_its_harmless_counterpart_gives_a_snapshot(s: Session) -> None:
+    replace(s, "take", "honest(names, verb, args)")
+    with Session(memory_mb=256, snapshot=s.snapshot()) as t:
+        assert t["x"] == 1
+
+
+@pytest.mark.parametrize(("verb", "answer"), [("take", one) for one in TAKES]
+                         + [("part", one) for one in PARTS])  # fmt: skip
+def test_what_it_says_of_its_names_is_one_error(
+    s: Session, verb: str, answer: str, tmp_path: Path
+) -> None:
+    replace(s, verb, answer)
+    for to in (None, tmp_path / "kept"):
+        with pytest.raises(hutch.SandboxError, match="gave an invalid reply"):
+            s.snapshot(to=to)  # type: ignore[call-overload]
+    assert os.listdir(tmp_path) == []
+
+
+def test_reasons_without_end_are_cut(s: Session) -> None:
+    replace(s, "take", "(0, [(f'{i}' + 'n' * 5000, 'w' * 600) for i in range(1500)])")
+    gc.collect()
+    notes = Container(s.snapshot()).notes
+    assert len(notes.left_out) <= MOST_LEFT_OUT + 1 and len(notes.to_bytes()) < MOST_NOTES
+    assert any(one.endswith("more") for one in notes.left_out.values())
+
+
+@pytest.mark.parametrize("answer", ["5", "None", "('no',)", "('missing', 1, 2)", "('refused',)"])
+def test_what_it_says_of_a_restore_is_one_error(s: Session, answer: str) -> None:
+    saved = s.snapshot()
+    replace(s, "restore", answer)
+    with pytest.raises(hutch.SandboxError, match="gave an invalid reply"):
+        s.restore(saved)
+
+
+def test_what_it_says_cannot_reach_a_terminal(s: Session) -> None:
+    saved = s.snapshot()
+    replace(s, "restore", "('missing', '\\x1b[31mred', 'x' * 10**6)")
+    with pytest.raises(hutch.SnapshotError) as error:
+        s.restore(saved)
+    assert "\x1b" not in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_what_it_gives_is_opened_by_nobody_but_a_cell(s: Session) -> None:
+    """Pickles that would write here: taken, looked at, kept by name, opened in another cell."""
+    mark = Path("/tmp/hutch-snapshot-attack")
+    mark.unlink(missing_ok=True)
+    writes = f"open({str(mark)!r}, 'w')"
+    source = f"class Bad:\n    def __reduce__(self): return exec, ({writes!r},)\n"
+    s.exec(source + "bad = Bad()").unwrap()
+    saved = s.snapshot()
+    Container(saved).close()
+    with Session(memory_mb=256, snapshot=saved) as t:
+        assert t.exec(f"import os; os.path.exists({str(mark)!r})").value is True
+    assert not mark.exists()
