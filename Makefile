@@ -3,7 +3,6 @@ PYTHON := .venv/bin/python
 SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop podman environments pool launcher agent images \
              bindings -type f \
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
-RUN_TESTS = ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 
 .PHONY: demo check test unit style bench security security-control compat fuzz test-host wheels wheels-test lint format clean help install machine machine-format \
         machine-lint machine-fuzz machine-test-host machine-wheels cpp
@@ -15,12 +14,11 @@ demo: install ## Build everything, then show it: a real analysis in walled-off p
 check: style unit ## What to run all day: format, lint, types, the unit tests beside the code
 
 test: style cpp ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
-	$(RUN_TESTS)
 	$(PYTHON) tests/fuzz/run.py --seconds 60
-	$(PYTHON) -m pytest -n 3 --dist loadfile --durations=25 bindings images $(wildcard tests/*)
+	$(PYTHON) tests/run.py
 
 unit: cpp
-	$(RUN_TESTS)
+	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 	$(PYTHON) -m pytest -n 2 --dist loadfile -q bindings images/base images/environment
 
 style: machine-format install

@@ -1,30 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test relies on.
 
-`pytest -n 3` runs three files at a time, each process of it with an agent of its own. A test marked
-`alone` waits until no other one runs, and no other one begins before it has ended.
+`pytest -n 3 --dist loadfile` runs three files at a time, the first process with the agent of its
+HUTCH_HOME, each other one with an agent of its own. A test marked `alone` measures or changes what
+is the whole machine's: `tests/run.py` runs those when all others have ended.
 """
 
 from __future__ import annotations
 
-import fcntl
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
 LONG = ("compat", "machine", "soak", "storm", "wheels")  # which take as long as they are given
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, ... with -n
+ROOT = Path(__file__).parent
 
 
 def has_own_agent() -> bool:
-    return PROCESS not in ("", "gw0")  # the first uses the agent that there is
+    return PROCESS not in ("", "gw0")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run only the tests that are marked alone, or all others"
+    parser.addoption("--alone", choices=("only", "no"), default=None, help=text)
 
 
 def pytest_configure() -> None:
@@ -33,7 +38,12 @@ def pytest_configure() -> None:
     if has_own_agent():
         from hutch import _core
 
-        os.environ["HUTCH_HOME"] = f"{_core.paths()['state_dir']}-{PROCESS}"
+        first = Path(str(_core.paths()["state_dir"]))
+        own = first.with_name(f"{first.name}-{PROCESS}")
+        own.mkdir(mode=0o700, exist_ok=True)
+        if (first / "agent.toml").exists():
+            shutil.copy(first / "agent.toml", own)
+        os.environ["HUTCH_HOME"] = str(own)
 
 
 def pytest_unconfigure() -> None:
@@ -42,26 +52,22 @@ def pytest_unconfigure() -> None:
         subprocess.run(command, capture_output=True)
 
 
-def lock(name: str, how: int) -> IO[str]:
-    """Held until it is closed."""
-    run = os.environ["PYTEST_XDIST_TESTRUNUID"]
-    file = open(Path(tempfile.gettempdir()) / f"hutch-tests-{run}-{name}", "w")
-    fcntl.flock(file, how)
-    return file
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # outside of the time limit
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    if not PROCESS:
-        return (yield)
-    alone = item.get_closest_marker("alone") is not None
-    with lock("next", fcntl.LOCK_EX):  # or others would overtake one that waits to be alone
-        turn = lock("turn", fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-    with turn:
-        return (yield)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # when other hooks have marked theirs
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(name) for name in LONG):
             item.add_marker(pytest.mark.timeout(4 * 3600))
+    choose(config, items)
+    if PROCESS:
+        seconds = json.loads((ROOT / "tests" / "durations.json").read_text())
+        items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
+def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = config.getoption("alone")
+    if chosen is None:
+        return
+    alone = [item for item in items if item.get_closest_marker("alone") is not None]
+    others = [item for item in items if item.get_closest_marker("alone") is None]
+    items[:], left = (alone, others) if chosen == "only" else (others, alone)
+    config.hook.pytest_deselected(items=left)

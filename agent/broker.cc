@@ -268,6 +268,7 @@ void Broker::Configure(const AgentConfig& config) {
   if (!(config == admission_.config())) InvalidatePools();
   admission_.Configure(config);
   pools_.LimitQueues(config.host.queue != 0 ? config.host.queue : kMaxQueuedInAll);
+  pools_.EndIdleAfter(config.host.idle_sec);
   ledger_.Configure(config.audit);
   networks_.Trust(config.host.ca_bundle);
   leases_.ServeWaiters();

@@ -197,6 +197,7 @@ HostQuotas HostOf(const toml::table& table, const std::string& file) {
   host.memory_mb = section.Whole("memory_mb", 16, kMostHostMb).value_or(0);
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
   host.environment_disk_mb = section.Whole("environment_disk_mb", 1, kMostHostMb).value_or(0);
+  host.idle_sec = section.Number("idle_sec", kYearSec).value_or(0);
   host.ca_bundle = section.Text("ca_bundle").value_or("");
   section.Finish();
   if (table.contains("ca_bundle") && !IsAbsolute(host.ca_bundle))

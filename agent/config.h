@@ -28,6 +28,7 @@ struct HostQuotas {
   uint64_t memory_mb = 0;                // the memory_mb of both, added up
   uint64_t queue = 0;                    // calls that wait, in all pools
   uint64_t environment_disk_mb = 0;
+  double idle_sec = 0;  // a pool that no call used for so long is ended, whatever its caller asked
   // PEM file on the host with the certificates that the egress process trusts where it speaks TLS
   // itself. "": those of the base image.
   std::string ca_bundle{};

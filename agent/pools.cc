@@ -100,6 +100,7 @@ std::unique_ptr<Pool> Pools::Make(const std::string& key, const PoolSpec& spec,
       .open_network = callbacks_.open_network,
       .close_network = callbacks_.close_network,
       .pressure = [this] { return pressure_.At(Clock::now()); },
+      .idle_sec = [this] { return idle_sec_; },
       .cgroups = cgroups_};
   return std::make_unique<Pool>(std::move(context), key, spec, environment);
 }

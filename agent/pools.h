@@ -62,6 +62,9 @@ class Pools {
   void KeepSpare(const std::string& base_id, const std::string& runtime_id);
   // How many callers may wait in all queues together.
   void LimitQueues(size_t capacity) { queues_.capacity = capacity; }
+  // After how many seconds without a call a pool ends, if its spec does not end it before. 0:
+  // never.
+  void EndIdleAfter(double seconds) { idle_sec_ = seconds; }
 
   // A key with secrets is salted: from a plain hash a secret could be guessed.
   std::string KeyOf(const PoolSpec& spec, const std::string& environment_digest) const;
@@ -111,6 +114,7 @@ class Pools {
   Cgroups* cgroups_ = nullptr;
   Pressure pressure_;
   QueuesInAll queues_;
+  double idle_sec_ = 0;
   Spares spares_;
   bool keeps_spares_ = false;
   bool retired_ = false;

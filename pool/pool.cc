@@ -191,11 +191,16 @@ void Pool::TakeBack(uint64_t cell) {
 
 // ---- the present state
 
+double Pool::IdleSec() const {
+  const double of_host = context_.idle_sec ? context_.idle_sec() : 0;
+  return of_host > 0 ? std::min(of_host, spec_.idle_sec) : spec_.idle_sec;
+}
+
 void Pool::Tick() {
   if (retired_) return;
   workers_.members().TryStarved();
   const Clock::duration since_use = Clock::now() - last_use_;
-  if (PoolIsIdle(since_use, spec_.idle_sec, 0,
+  if (PoolIsIdle(since_use, IdleSec(), 0,
                  callers_.waiters().waiting() + callers_.waiters().ahead())) {
     EndUnused("idle");
     return;

@@ -61,6 +61,9 @@ struct PoolContext {
   // ---- the host
   // How hard it is pressed, from 0 to 1 (pressure.h); nullptr: not at all.
   std::function<double()> pressure = nullptr;
+  // After how many seconds without a call the pool ends, if its spec does not end it before; 0, or
+  // nullptr: never.
+  std::function<double()> idle_sec = nullptr;
   // Gives each slot a cgroup; nullptr: slots have none.
   Cgroups* cgroups = nullptr;
 };

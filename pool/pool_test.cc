@@ -69,6 +69,7 @@ class PoolTest : public ::testing::Test {
       context.open_network = [this](uint64_t cell, const PoolSpec&, Fd) { open_network_(cell); };
       context.close_network = [](uint64_t) {};
     }
+    context.idle_sec = [this] { return host_idle_sec_; };
     pool_ = std::make_unique<Pool>(std::move(context), "0123456789", spec_, Environment{});
     return *pool_;
   }
@@ -127,6 +128,7 @@ class PoolTest : public ::testing::Test {
   PoolSpec spec_;
   Paths paths_;
   unsigned uid_ = ::getuid();
+  double host_idle_sec_ = 0;
   Loop loop_;
   FakeWardens wardens_;
   Podman podman_;
@@ -586,6 +588,29 @@ TEST_F(PoolTest, AnIdlePoolTakesBackItsLeasesAndEndsItsWorkers) {
   });
   EXPECT_EQ(reclaimed_, 1);
   EXPECT_TRUE(pool_->abandoned());
+}
+
+TEST_F(PoolTest, TheHostMayEndAnIdlePoolBeforeItsCallerWould) {
+  host_idle_sec_ = 1e-9;
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  RunUntil([&] {
+    pool_->Tick();
+    return pool_->empty();
+  });
+}
+
+TEST_F(PoolTest, TheHostKeepsNoPoolLongerThanItsCallerAskedFor) {
+  spec_.idle_sec = 1e-9;
+  host_idle_sec_ = 3600;
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  RunUntil([&] {
+    pool_->Tick();
+    return pool_->empty();
+  });
 }
 
 TEST_F(PoolTest, ACallThatRunsKeepsAnIdlePool) {

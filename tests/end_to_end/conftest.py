@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions on the rungs that have them."""
+"""Sessions on the rungs that have them, and agents with another configuration."""
 
 from __future__ import annotations
 
@@ -7,14 +7,49 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hutch import AsyncSession, Session
+import hutch
+from hutch import AsyncSession, Session, _core
 
 sys.path.insert(0, str(Path(__file__).parent))  # package_server.py
+
+
+@contextmanager
+def configuring() -> Iterator[Callable[[str], None]]:
+    """`write(text)` puts an agent.toml in place; the old one comes back at the end."""
+    hutch.agent.start()
+    file = Path(str(_core.paths()["state_dir"])) / "agent.toml"
+    before = file.read_text() if file.exists() else None
+
+    def write(text: str) -> None:
+        file.write_text(text)
+        file.chmod(0o644)
+        hutch.agent.start()
+        hutch.agent.reload()
+
+    try:
+        yield write
+    finally:
+        file.unlink(missing_ok=True) if before is None else file.write_text(before)
+        hutch.agent.reload()
+
+
+@pytest.fixture(scope="session", name="configuring")
+def _configuring() -> Callable[[], AbstractContextManager[Callable[[str], None]]]:
+    return configuring
+
+
+@pytest.fixture
+def agent_toml() -> Iterator[Callable[[str], None]]:
+    """`agent_toml(text)`: the agent has that configuration until the test ends."""
+    with configuring() as write:
+        yield write
+
 
 GVISOR = pytest.param(
     "gvisor",

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -24,25 +24,6 @@ HUTCH = str(Path(sys.executable).with_name("hutch"))
 
 def plus_one(x: int) -> int:
     return x + 1
-
-
-@pytest.fixture
-def agent_toml() -> Iterator[Callable[[str], None]]:
-    """Writes agent.toml and makes the agent read it; afterwards there is none."""
-    from hutch import _core
-
-    hutch.agent.start()
-    path = Path(str(_core.paths()["state_dir"])) / "agent.toml"
-    assert not path.exists()
-
-    def write(text: str) -> None:
-        path.write_text(text)
-        path.chmod(0o644)
-        hutch.agent.reload()
-
-    yield write
-    path.unlink(missing_ok=True)
-    hutch.agent.reload()
 
 
 # ---- policies
@@ -159,6 +140,23 @@ def test_a_tenant_has_a_ceiling_and_a_share_of_its_own(agent_toml: Callable[[str
     with ThreadPoolExecutor(4) as threads:
         times = sorted(future.result() for future in [threads.submit(one) for _ in range(4)])
     assert all(end <= begin for (_, end), (begin, _) in pairwise(times))
+
+
+def test_the_host_ends_pools_that_no_call_uses(agent_toml: Callable[[str], None]) -> None:
+    agent_toml("[host]\nidle_sec = 1\n")
+    unused: Any = {"labels": {"pool": "unused"}, "pool": hutch.Pool(idle_sec=3600)}
+
+    def workers() -> list[str]:
+        pools = hutch.status()["pools"]
+        return next(one["workers"] for one in pools if one["labels"] == unused["labels"])
+
+    assert hutch.run("print(1)", **unused).stdout == "1\n"
+    deadline = time.monotonic() + 60
+    while workers():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert hutch.run("print(2)", **unused).stdout == "2\n"
+    assert workers()
 
 
 def test_the_hosts_cells_are_shared_by_all_pools(agent_toml: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,26 +139,16 @@ def plain() -> Iterator[Server]:
     made.listener.close()
 
 
-def agent_toml() -> Path:
-    from hutch import _core
-
-    return Path(str(_core.paths()["state_dir"])) / "agent.toml"
-
-
-def trust(path: Path | str) -> None:
-    agent_toml().write_text(f'[host]\nca_bundle = "{path}"\n')
-    agent_toml().chmod(0o644)
-    hutch.agent.reload()
+@pytest.fixture(scope="module")
+def trust(configuring: Any) -> Iterator[Callable[[Path | str], None]]:
+    """Has the agent trust the certificates of that file."""
+    with configuring() as write:
+        yield lambda path: write(f'[host]\nca_bundle = "{path}"\n')
 
 
 @pytest.fixture(autouse=True, scope="module")
-def trusted(directory: Path) -> Iterator[None]:
-    hutch.agent.start()
-    assert not agent_toml().exists()
+def trusted(directory: Path, trust: Callable[[Path | str], None]) -> None:
     trust(directory / "ca.pem")
-    yield
-    agent_toml().unlink()
-    hutch.agent.reload()
 
 
 def request(url: str, method: str = "GET", headers: dict[str, str] | None = None) -> Any:
@@ -259,7 +249,9 @@ def test_paths_and_methods_limit_what_the_secret_goes_with(api: Server) -> None:
         assert (api.header("Authorization") == f"Bearer {VALUE}") == has, (url, method)
 
 
-def test_a_server_that_nobody_trusts_gets_nothing(api: Server, directory: Path) -> None:
+def test_a_server_that_nobody_trusts_gets_nothing(
+    api: Server, directory: Path, trust: Callable[[Path], None]
+) -> None:
     before = len(api.heads)
     trust(directory / "stranger.pem")
     try:
@@ -271,7 +263,9 @@ def test_a_server_that_nobody_trusts_gets_nothing(api: Server, directory: Path) 
     assert with_secret()("http://localhost/v1") == (200, b"ok")  # a changed file holds at once
 
 
-def test_a_bundle_that_is_not_there_is_said_and_mended_by_one(api: Server, directory: Path) -> None:
+def test_a_bundle_that_is_not_there_is_said_and_mended_by_one(
+    api: Server, directory: Path, trust: Callable[[Path], None]
+) -> None:
     trust(directory / "gone.pem")
     try:
         outcome = with_secret().run("http://localhost/v1")

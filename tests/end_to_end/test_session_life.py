@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,31 +35,11 @@ def until(true_now: Any, seconds: float = 20) -> Any:
     return found
 
 
-@pytest.fixture
-def configured() -> Iterator[Any]:
-    """Puts an agent.toml in place, and the old one back."""
-    file = HOME / "agent.toml"
-    before = file.read_text() if file.exists() else None
-
-    def configure(text: str) -> None:
-        file.write_text(text)
-        file.chmod(0o644)
-        hutch.agent.start()
-        hutch.agent.reload()
-
-    yield configure
-    if before is None:
-        file.unlink(missing_ok=True)
-    else:
-        file.write_text(before)
-    hutch.agent.reload()
-
-
 # ---- how many
 
 
-def test_one_session_more_than_there_may_be_is_refused_at_once(configured: Any) -> None:
-    configured("[host]\nsessions = 2\n")
+def test_one_session_more_than_there_may_be_is_refused_at_once(agent_toml: Any) -> None:
+    agent_toml("[host]\nsessions = 2\n")
     with Session(memory_mb=64) as one, Session(memory_mb=64) as two:
         one.exec("x = 1")
         two.exec("x = 2")
@@ -79,8 +58,8 @@ def test_one_session_more_than_there_may_be_is_refused_at_once(configured: Any) 
         assert status["sessions_max"] == 2
 
 
-def test_a_tenant_has_no_more_sessions_than_its_own(configured: Any) -> None:
-    configured('[tenants.batch]\nlabels = { team = "batch" }\nsessions = 1\n')
+def test_a_tenant_has_no_more_sessions_than_its_own(agent_toml: Any) -> None:
+    agent_toml('[tenants.batch]\nlabels = { team = "batch" }\nsessions = 1\n')
     with Session(memory_mb=64, labels={"team": "batch"}) as one, Session(memory_mb=64) as other:
         one.exec("1")
         with (

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the tests of C++ and Python, and gives each of three verdicts: `make test`.
+
+    run.py [--renew-durations] [--logs DIRECTORY] [PATH …]   PATH: only the Python tests there
+
+1. The C++ tests, each once more if it fails.
+2. The Python tests that others may run beside, in PROCESSES processes: whole files, longest first
+   by durations.json, which `--renew-durations` writes anew from this run.
+3. Those marked `alone`, in one process, when the agents of the others have ended.
+4. What failed in 2 or 3, once more, as in 3. Failed again, it is `failed`; passed, `unstable`.
+
+A crash, a file that cannot be collected, and a run that takes longer than MOST_MINUTES are not
+repeated. Unstable tests are named last, with both outputs in build/tests/unstable/; more than
+MOST_UNSTABLE of them fail the run. build/tests/ has the log, the reports and the JUnit XML of each
+step.
+
+The agents of a run have homes of their own, so they leave the user's agent alone, and end a pool
+that no test has used for IDLE_SEC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+DURATIONS = ROOT / "tests" / "durations.json"
+FOLDERS = ("bindings", "images", "tests")
+PROCESSES = 3  # on two cores: most tests wait most of the time
+MOST_UNSTABLE = 5
+MOST_REPEATED = 40  # where more have failed, repeating them shows nothing
+MOST_MINUTES = 85
+IDLE_SEC = 20
+
+
+class Broken(Exception):
+    """There is no verdict on every test, and none is made up by repeating."""
+
+
+@dataclass
+class Test:
+    """What is known of one test after a step."""
+
+    outcome: str = "passed"  # or "failed", "skipped"
+    text: str = ""  # of each part that failed
+    printed: str = ""
+    seconds: float = 0.0
+    crashed: bool = False
+
+    def add(self, report: dict[str, Any]) -> None:
+        self.seconds += report["duration"]
+        self.printed = "\n".join(text for _, text in report["sections"])  # of all parts before, too
+        if report["outcome"] == "failed":
+            self.outcome = "failed"
+            self.text += f"[{report['when']}] {described(report['longrepr'])}\n"
+            self.crashed |= report["when"] == "???"  # xdist's word for a process that ended in it
+        elif report["outcome"] == "skipped" and self.outcome == "passed":
+            self.outcome = "skipped"
+
+    @property
+    def first_error(self) -> str:
+        lines = [line for line in self.text.splitlines() if line.startswith("E ")]
+        found = lines or self.text.splitlines() or [""]
+        return found[0].removeprefix("E ").strip()[:200]
+
+
+def described(longrepr: Any) -> str:
+    """A failure as pytest prints it, of its report as data."""
+    if not isinstance(longrepr, dict):
+        return str(longrepr)
+    lines = [
+        line
+        for entry in (longrepr.get("reprtraceback") or {}).get("reprentries", [])
+        for line in entry["data"].get("lines", [])
+    ]
+    crash = longrepr.get("reprcrash") or {}
+    place = f"{crash.get('path')}:{crash.get('lineno')}: {crash.get('message')}" if crash else ""
+    return "\n".join([*lines, place])
+
+
+@dataclass
+class Step:
+    """One run of pytest."""
+
+    name: str
+    logs: Path
+    tests: dict[str, Test] = field(default_factory=lambda: defaultdict(Test))
+    broken: list[str] = field(default_factory=list)  # files that could not be collected
+
+    @property
+    def report(self) -> Path:
+        return self.logs / f"{self.name}.jsonl"
+
+    @property
+    def log(self) -> Path:
+        return self.logs / f"{self.name}.log"
+
+    def read(self) -> None:
+        for line in self.report.read_text().splitlines() if self.report.exists() else ():
+            report = json.loads(line)
+            if report.get("$report_type") == "TestReport":
+                self.tests[report["nodeid"]].add(report)
+            elif report.get("$report_type") == "CollectReport" and report["outcome"] == "failed":
+                self.broken.append(f"{report['nodeid']}\n{described(report['longrepr'])}")
+
+    def failed(self) -> list[str]:
+        return [name for name, test in self.tests.items() if test.outcome == "failed"]
+
+
+class Run:
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.begun = time.monotonic()
+        self.end = self.begun + MOST_MINUTES * 60
+
+    def say(self, text: str) -> None:
+        print(f"tests: {(time.monotonic() - self.begun) / 60:4.1f} min: {text}", flush=True)
+
+    def wait(self, process: subprocess.Popen[bytes], progress: Path) -> int:
+        """Its exit code; a line a minute says how far it is, by the last line of `progress`."""
+        next_line = time.monotonic() + 60
+        while process.poll() is None:
+            time.sleep(0.2)
+            if time.monotonic() > self.end:
+                raise Broken(f"it has not ended in time; {last_line(progress)}")
+            if time.monotonic() > next_line:
+                next_line += 60
+                self.say(last_line(progress))
+        return process.returncode
+
+    def begin(self, command: list[Any], log: Path, **settings: Any) -> int:
+        with log.open("wb") as out:
+            words = [str(word) for word in command]
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
+                start_new_session=True, **settings,
+            )  # fmt: skip
+            try:
+                return self.wait(process, log)
+            finally:  # also of a run that is interrupted
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def pytest(self, step: Step, home: str, *arguments: str) -> None:
+        """Throws Broken where not every test that was collected has an outcome of its own."""
+        environment = os.environ | {"HUTCH_HOME": home, "PYTHONUNBUFFERED": "1"}
+        command = [
+            sys.executable, "-m", "pytest", "--durations=40", f"--report-log={step.report}",
+            f"--junitxml={self.logs / step.name}.xml", *arguments,
+        ]  # fmt: skip
+        code = self.begin(command, step.log, env=environment)
+        stop_agents(home)
+        step.read()
+        if step.broken:
+            raise Broken("files could not be collected:\n" + "\n".join(step.broken))
+        if code not in (0, 1, 5):  # 5: none of them is of this step
+            tail = "\n".join(step.log.read_text(errors="replace").splitlines()[-40:])
+            raise Broken(f"pytest ended with {code} ({step.name}):\n{tail}")
+        if crashed := [name for name, test in step.tests.items() if test.crashed]:
+            raise Broken("a process of pytest ended in:\n" + "\n".join(crashed))
+        self.say(f"{step.name}: {last_line(step.log)}")
+
+
+def last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing yet")
+
+
+def ctest(run: Run) -> tuple[int, dict[str, str]]:
+    """How many passed, and which of them only when repeated. Broken if one failed twice."""
+    log = run.logs / "ctest.log"
+    code = run.begin(
+        ["ctest", "--test-dir", "build/sanitized", "--output-on-failure", "--no-tests=error",
+         "--timeout", "120", "-j", "2", "--repeat", "until-pass:2"], log,
+    )  # fmt: skip
+    text = log.read_text(errors="replace")
+    if code != 0:
+        raise Broken(f"ctest ended with {code}:\n" + "\n".join(text.splitlines()[-200:]))
+    unstable = {}
+    for name, why in re.findall(r"Test +#\d+: (\S+) \.*\*\*\*(\w+)", text):
+        if why not in ("Skipped", "Not"):
+            unstable[f"ctest {name}"] = f"{why}; both outputs are in {log}"
+    passed = len(set(re.findall(r"Test +#(\d+): \S+ \.+ +Passed", text)))
+    run.say(f"C++: {passed} passed, {len(unstable)} of them when repeated")
+    return passed, unstable
+
+
+def home_of_tests() -> str:
+    """Where the agents of a run keep what they have, with their configuration in it."""
+    prepare = "import hutch; hutch.agent.start(); hutch.agent.stop()"  # makes Podman's user, too
+    subprocess.run([sys.executable, "-c", prepare], check=True)
+    ask = "from hutch import _core; print(_core.paths()['state_dir'])"
+    found = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    home = Path(found + "-tests")
+    home.mkdir(mode=0o700, exist_ok=True)
+    file = home / "agent.toml"
+    file.write_text(f"[host]\nidle_sec = {IDLE_SEC}\n")
+    file.chmod(0o644)
+    return str(home)
+
+
+def stop_agents(home: str) -> None:
+    """Of those that a process of xdist made, none is left; it stops its own, if it lives to."""
+    for place in [home, *(f"{home}-gw{number}" for number in range(1, PROCESSES))]:
+        if Path(place).exists():
+            stop = [sys.executable, "-c", "import hutch; hutch.agent.stop()"]
+            subprocess.run(stop, env=os.environ | {"HUTCH_HOME": place}, capture_output=True)
+
+
+def save_both(place: Path, name: str, first: Test, second: Test) -> None:
+    place.mkdir(exist_ok=True)
+    file = place / (re.sub(r"[^\w.-]+", "_", name)[-150:] + ".txt")
+    parts = (
+        "FIRST",
+        first.text,
+        first.printed,
+        "AGAIN",
+        second.outcome,
+        second.text,
+        second.printed,
+    )
+    file.write_text("\n".join([name, *parts]))
+
+
+def renew(steps: Iterable[Step]) -> None:
+    """Seconds of each file that takes one or more."""
+    files: dict[str, float] = defaultdict(float)
+    for step in steps:
+        for name, test in step.tests.items():
+            files[name.partition("::")[0]] += test.seconds
+    rounded = {name: round(seconds) for name, seconds in sorted(files.items()) if seconds >= 1}
+    DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+
+
+@dataclass
+class Verdicts:
+    outcomes: list[str] = field(default_factory=list)  # of all tests, as they ended first
+    failed: dict[str, Test] = field(default_factory=dict)
+    unstable: dict[str, str] = field(default_factory=dict)  # and what was first seen of each
+
+
+def python_tests(run: Run, paths: list[str], renewing: bool) -> Verdicts:
+    home = home_of_tests()
+    stop_agents(home)
+    beside, alone, repeated = (Step(name, run.logs) for name in ("beside", "alone", "repeated"))
+    files = ["--no-loadscope-reorder", "--dist=loadfile", "-n", str(PROCESSES)]
+    run.pytest(beside, home, "--alone=no", *files, *paths)
+    run.pytest(alone, home, "--alone=only", *paths)
+    if renewing:
+        renew([beside, alone])
+    first = {name: step.tests[name] for step in (beside, alone) for name in step.failed()}
+    if first and len(first) <= MOST_REPEATED:
+        run.say(f"{len(first)} failed, and run once more, alone")
+        run.pytest(repeated, home, *first)
+    verdicts = Verdicts([test.outcome for step in (beside, alone) for test in step.tests.values()])
+    for name, test in first.items():
+        second = repeated.tests.get(name, test)
+        if second.outcome == "passed":
+            verdicts.unstable[name] = test.first_error
+            save_both(run.logs / "unstable", name, test, second)
+        else:
+            verdicts.failed[name] = test
+    return verdicts
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--renew-durations", action="store_true")
+    parser.add_argument("--logs", type=Path, default=ROOT / "build" / "tests")
+    parser.add_argument("paths", nargs="*", metavar="PATH")
+    asked = parser.parse_args()
+    shutil.rmtree(asked.logs, ignore_errors=True)
+    asked.logs.mkdir(parents=True)
+    run = Run(asked.logs)
+    try:
+        passed, unstable = (0, {}) if asked.paths else ctest(run)
+        verdicts = python_tests(run, asked.paths or list(FOLDERS), asked.renew_durations)
+    except Broken as broken:
+        print(f"\ntests: the run is broken, and nothing of it is repeated: {broken}")
+        return 2
+    unstable |= verdicts.unstable
+    for name, test in verdicts.failed.items():
+        print(f"\n{'_' * 20} {name}\n{test.text}\n{test.printed}")
+    for name, test in verdicts.failed.items():
+        print(f"FAILED {name} : {test.first_error}")
+    for name, why in unstable.items():
+        print(f"UNSTABLE {name} : {why}")
+    if len(unstable) > MOST_UNSTABLE:
+        print(
+            f"tests: {len(unstable)} are unstable, and {MOST_UNSTABLE} is the most that a run bears"
+        )
+    passed += verdicts.outcomes.count("passed") + len(verdicts.unstable)
+    skipped = verdicts.outcomes.count("skipped")
+    print(f"{passed} passed, {len(verdicts.failed)} failed, {skipped} skipped", flush=True)
+    return 1 if verdicts.failed or len(unstable) > MOST_UNSTABLE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
