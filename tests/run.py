@@ -10,7 +10,7 @@
 4. What failed in 2 or 3, once more, as in 3. Failed again, it is `failed`; passed, `unstable`.
 
 A crash, a file that cannot be collected, and a run that takes longer than MOST_MINUTES are not
-repeated. Unstable tests are named last, with both outputs in build/tests/unstable/; more than
+repeated. Unstable tests are named last, with both outputs in build/unstable/; more than
 MOST_UNSTABLE of them fail the run. build/tests/ has the log, the reports and the JUnit XML of each
 step.
 
@@ -41,7 +41,7 @@ FOLDERS = ("bindings", "images", "tests")
 PROCESSES = 3  # on two cores: most tests wait most of the time
 MOST_UNSTABLE = 5
 MOST_REPEATED = 40  # where more have failed, repeating them shows nothing
-MOST_MINUTES = 85
+MOST_MINUTES = 75
 IDLE_SEC = 20
 
 
@@ -128,16 +128,16 @@ class Run:
     def say(self, text: str) -> None:
         print(f"tests: {(time.monotonic() - self.begun) / 60:4.1f} min: {text}", flush=True)
 
-    def wait(self, process: subprocess.Popen[bytes], progress: Path) -> int:
-        """Its exit code; a line a minute says how far it is, by the last line of `progress`."""
+    def wait(self, process: subprocess.Popen[bytes], log: Path) -> int:
+        """Its exit code; a line a minute says how far it is."""
         next_line = time.monotonic() + 60
         while process.poll() is None:
             time.sleep(0.2)
             if time.monotonic() > self.end:
-                raise Broken(f"it has not ended in time; {last_line(progress)}")
+                raise Broken(f"it has not ended in time: {progress(log)}")
             if time.monotonic() > next_line:
                 next_line += 60
-                self.say(last_line(progress))
+                self.say(progress(log))
         return process.returncode
 
     def begin(self, command: list[Any], log: Path, **settings: Any) -> int:
@@ -173,6 +173,16 @@ class Run:
         self.say(f"{step.name}: {last_line(step.log)}")
 
 
+def progress(log: Path) -> str:
+    """By the per cent of pytest's lines of dots, or else the last line."""
+    shares = re.findall(r"\[ *(\d+)%\]", log.read_text(errors="replace"))
+    if not shares:
+        return f"{log.stem}: {last_line(log)}"
+    report = log.with_suffix(".jsonl")
+    failed = report.read_text().count('"outcome": "failed"') if report.exists() else 0
+    return f"{log.stem}: {shares[-1]} %" + (f", {failed} failed" if failed else "")
+
+
 def last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing yet")
@@ -199,13 +209,13 @@ def ctest(run: Run) -> tuple[int, dict[str, str]]:
 
 def home_of_tests() -> str:
     """Where the agents of a run keep what they have, with their configuration in it."""
-    prepare = "import hutch; hutch.agent.start(); hutch.agent.stop()"  # makes Podman's user, too
-    subprocess.run([sys.executable, "-c", prepare], check=True)
-    ask = "from hutch import _core; print(_core.paths()['state_dir'])"
-    found = subprocess.run(
-        [sys.executable, "-c", ask], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    home = Path(found + "-tests")
+    ask = [sys.executable, "-c", "from hutch import _core; print(_core.paths()['state_dir'])"]
+    found = subprocess.run(ask, capture_output=True, text=True)
+    if found.returncode != 0:  # Podman's user is not there yet, which an agent's start makes
+        prepare = "import hutch; hutch.agent.start(); hutch.agent.stop()"
+        subprocess.run([sys.executable, "-c", prepare], check=True)
+        found = subprocess.run(ask, capture_output=True, text=True, check=True)
+    home = Path(found.stdout.strip() + "-tests")
     home.mkdir(mode=0o700, exist_ok=True)
     file = home / "agent.toml"
     file.write_text(f"[host]\nidle_sec = {IDLE_SEC}\n")
@@ -271,7 +281,7 @@ def python_tests(run: Run, paths: list[str], renewing: bool) -> Verdicts:
         second = repeated.tests.get(name, test)
         if second.outcome == "passed":
             verdicts.unstable[name] = test.first_error
-            save_both(run.logs / "unstable", name, test, second)
+            save_both(run.logs.with_name("unstable"), name, test, second)
         else:
             verdicts.failed[name] = test
     return verdicts
@@ -283,7 +293,8 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, default=ROOT / "build" / "tests")
     parser.add_argument("paths", nargs="*", metavar="PATH")
     asked = parser.parse_args()
-    shutil.rmtree(asked.logs, ignore_errors=True)
+    for place in (asked.logs, asked.logs.with_name("unstable")):
+        shutil.rmtree(place, ignore_errors=True)
     asked.logs.mkdir(parents=True)
     run = Run(asked.logs)
     try:

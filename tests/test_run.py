@@ -53,7 +53,7 @@ def test_what_passes_when_it_is_repeated_is_unstable_and_named(
     assert code == 0 and lines[-1] == "3 passed, 0 failed, 1 skipped"
     assert lines[-2].startswith("UNSTABLE ") and "test_it.py::test_once" in lines[-2]
     assert "the first time" in lines[-2]
-    (both,) = (tmp_path / "logs" / "unstable").iterdir()
+    (both,) = (tmp_path / "unstable").iterdir()
     text = both.read_text()
     assert "the first time" in text and text.count("looked at seen-1") == 2
 
