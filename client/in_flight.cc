@@ -252,9 +252,11 @@ void InFlightCalls::Expire() {
   }
   for (const uint64_t request : left.requests) connection_.Tell(Forget{request});
   for (const auto& [call, others] : left.calls) {
+    const auto in_use = std::ranges::count_if(
+        running_, [&key = call->key](const auto& one) { return one->key == key; });
     Fail(*call, broken ? Connection::LostError()
                        : NoCell(now - call->asked, static_cast<double>(others),
-                                static_cast<double>(running_.size()),
+                                static_cast<double>(in_use),
                                 "raise queue_sec, or start fewer calls at once"));
   }
 }

@@ -168,10 +168,19 @@ def test_forked_child_does_not_keep_its_dead_parents_cells(label: str, few: Any)
         parent.communicate()
 
 
-def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any) -> None:
-    few(0)  # its worker is there: who asks first has a cell first
+def occupied(few: Any, label: str) -> list[Any]:
+    """Calls that have all cells of its pool for some seconds."""
     running = [few.submit(3) for _ in range(2)]
-    time.sleep(0.2)
+    until(
+        lambda: pool_of(label)["leased"] == 2 and not pool_of(label)["waiting"],
+        "they have no cells",
+    )
+    return running
+
+
+def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any, label: str) -> None:
+    few(0)  # its worker is there: who asks first has a cell first
+    running = occupied(few, label)
     with pytest.raises(hutch.SandboxBusy) as caught:
         few.options(queue_sec=0.2)(0)
     error = caught.value
@@ -182,12 +191,11 @@ def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any) -> None:
         future.result()
 
 
-def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any) -> None:
+def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any, label: str) -> None:
     patient, hasty = few.options(queue_sec=60), few.options(queue_sec=0.3)
     patient(0)
     hasty(0)  # so that its pool is known, and it waits in one line with the others
-    running = [few.submit(3) for _ in range(2)]
-    time.sleep(0.2)
+    running = occupied(few, label)
     waiting = [patient.submit(0)]
     early = hasty.submit(0)
     waiting += [patient.submit(0) for _ in range(70)]  # more than the agent is asked for at once
