@@ -40,7 +40,7 @@ def pytest_configure() -> None:
 
         first = Path(str(_core.paths()["state_dir"]))
         own = first.with_name(f"{first.name}-{PROCESS}")
-        own.mkdir(mode=0o700, exist_ok=True)
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
         if (first / "agent.toml").exists():
             shutil.copy(first / "agent.toml", own)
         os.environ["HUTCH_HOME"] = str(own)

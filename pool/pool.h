@@ -101,8 +101,8 @@ class Pool final : private PoolWorkers::Owner {
   }
   Error NoDescriptors(const std::string& for_what) const override;
 
-  bool ServeNext();
-  double IdleSec() const;  // False: nobody can be served now.
+  bool ServeNext();        // False: nobody can be served now.
+  double IdleSec() const;  // The spec's, or the host's where that is less.
   std::optional<Error> WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience);
   Error TooLate(Clock::duration waited);
 

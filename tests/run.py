@@ -216,7 +216,7 @@ def home_of_tests() -> str:
         subprocess.run([sys.executable, "-c", prepare], check=True)
         found = subprocess.run(ask, capture_output=True, text=True, check=True)
     home = Path(found.stdout.strip() + "-tests")
-    home.mkdir(mode=0o700, exist_ok=True)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = home / "agent.toml"
     file.write_text(f"[host]\nidle_sec = {IDLE_SEC}\n")
     file.chmod(0o644)

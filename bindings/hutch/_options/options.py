@@ -69,7 +69,8 @@ _MAX_CALLS = {"cell": 10_000, "container": 1, "gvisor": 1, "shared": 100}  # the
 
 class Pool:
     """How many cells are kept. `warm`: ready ahead of calls ("auto": by demand); `max_cells`: at
-    once (None: what the host bears); `idle_sec`: how long an unused worker stays.
+    once (None: what the host bears); `idle_sec`: how long an unused worker stays, if the agent's
+    configuration does not end it before.
     """
 
     __module__ = "hutch"
