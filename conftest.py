@@ -21,6 +21,7 @@ import pytest
 LONG = ("compat", "machine", "soak", "storm", "wheels")  # which take as long as they are given
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, ... with -n
 ROOT = Path(__file__).parent
+LEFT = pytest.StashKey[list[str]]()  # to the other of the two values of --alone
 
 
 def has_own_agent() -> bool:
@@ -30,9 +31,14 @@ def has_own_agent() -> bool:
 def pytest_addoption(parser: pytest.Parser) -> None:
     text = "run only the tests that are marked alone, or all others"
     parser.addoption("--alone", choices=("only", "no"), default=None, help=text)
+    text = "write which tests were found, chosen and left out to this file"
+    parser.addoption("--selection", type=Path, default=None, help=text)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    selection = config.getoption("--selection")
+    if selection is not None and PROCESS in ("", "gw0"):
+        config.pluginmanager.register(Selection(selection))
     # In the background of a shell SIGINT is ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if has_own_agent():
@@ -50,6 +56,26 @@ def pytest_unconfigure() -> None:
     if has_own_agent():
         command = [str(Path(sys.executable).with_name("hutch")), "agent", "stop"]
         subprocess.run(command, capture_output=True)
+
+
+class Selection:
+    """What became of each test that was found, for tests/run.py: none is lost between two runs."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.names: dict[str, list[str]] = {"found": [], "deselected": [], "chosen": []}
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.names["found"] = [item.nodeid for item in items]
+
+    def pytest_deselected(self, items: list[pytest.Item]) -> None:
+        self.names["deselected"] += [item.nodeid for item in items]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.names["chosen"] = [item.nodeid for item in session.items]
+        self.names["left"] = session.config.stash.get(LEFT, [])
+        self.file.write_text(json.dumps(self.names))
 
 
 @pytest.hookimpl(trylast=True)  # when other hooks have marked theirs
@@ -70,4 +96,5 @@ def choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     alone = [item for item in items if item.get_closest_marker("alone") is not None]
     others = [item for item in items if item.get_closest_marker("alone") is None]
     items[:], left = (alone, others) if chosen == "only" else (others, alone)
+    config.stash[LEFT] = [item.nodeid for item in left]
     config.hook.pytest_deselected(items=left)

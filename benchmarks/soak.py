@@ -108,7 +108,8 @@ def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
     """The same of execs over so many open sessions, one in ten with a tool and a value that is
     shown, and some restarts.
     """
-    opened = [hutch.Session(memory_mb=128, tools=[_double]) for _ in range(sessions)]
+    pool = hutch.Pool(warm=8, max_cells=sessions + 8)  # of a fixed size, as above
+    opened = [hutch.Session(memory_mb=128, tools=[_double], pool=pool) for _ in range(sessions)]
 
     def some(count: int) -> None:
         for number in range(count):

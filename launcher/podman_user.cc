@@ -119,9 +119,10 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   struct stat st{};
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if (st.st_uid != paths.uid) {
-    throw Error(Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) +
-                                     ", not to " + std::to_string(paths.uid) +
-                                     ": remove it or set HUTCH_HOME");
+    const std::string uid = std::to_string(paths.uid);
+    throw Error(Code::kPlatform,
+                path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " + uid,
+                "as root: chown " + uid + " " + path + "; or set HUTCH_HOME to another directory");
   }
   return dir;
 }

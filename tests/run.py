@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests of C++ and Python, and gives each of three verdicts: `make test`.
 
-    run.py [--renew-durations] [--logs DIRECTORY] [PATH …]   PATH: only the Python tests there
+    run.py [--renew-durations] [--processes N] [--logs DIRECTORY] [PATH …]
+
+PATH: only the Python tests there.
 
 1. The C++ tests, each once more if it fails.
 2. The Python tests that others may run beside, in PROCESSES processes: whole files, longest first
@@ -9,10 +11,10 @@
 3. Those marked `alone`, in one process, when the agents of the others have ended.
 4. What failed in 2 or 3, once more, as in 3. Failed again, it is `failed`; passed, `unstable`.
 
-A crash, a file that cannot be collected, and a run that takes longer than MOST_MINUTES are not
-repeated. Unstable tests are named last, with both outputs in build/unstable/; more than
-MOST_UNSTABLE of them fail the run. build/tests/ has the log, the reports and the JUnit XML of each
-step.
+A crash of pytest, a file that cannot be collected, a test that was found and has no outcome, and a
+run that takes longer than MOST_MINUTES are not repeated. Unstable tests are named last, with both
+outputs in build/unstable/; more than MOST_UNSTABLE of them fail the run. build/tests/ has the log,
+the reports and the JUnit XML of each step.
 
 The agents of a run have homes of their own, so they leave the user's agent alone, and end a pool
 that no test has used for IDLE_SEC.
@@ -21,6 +23,7 @@ that no test has used for IDLE_SEC.
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
 import re
@@ -54,6 +57,8 @@ class Test:
     """What is known of one test after a step."""
 
     outcome: str = "passed"  # or "failed", "skipped"
+    ended: bool = False  # its teardown, too
+    failed_in_teardown: bool = False  # perhaps of what it shares with others of its file
     text: str = ""  # of each part that failed
     printed: str = ""
     seconds: float = 0.0
@@ -66,8 +71,10 @@ class Test:
             self.outcome = "failed"
             self.text += f"[{report['when']}] {described(report['longrepr'])}\n"
             self.crashed |= report["when"] == "???"  # xdist's word for a process that ended in it
+            self.failed_in_teardown |= report["when"] == "teardown"
         elif report["outcome"] == "skipped" and self.outcome == "passed":
             self.outcome = "skipped"
+        self.ended |= report["when"] == "teardown"
 
     @property
     def first_error(self) -> str:
@@ -98,6 +105,12 @@ class Step:
     logs: Path
     tests: dict[str, Test] = field(default_factory=lambda: defaultdict(Test))
     broken: list[str] = field(default_factory=list)  # files that could not be collected
+    skipped: list[str] = field(default_factory=list)  # whole files
+    code: int | None = None  # as the report has it
+    found: set[str] = field(default_factory=set)
+    deselected: set[str] = field(default_factory=set)
+    chosen: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)  # to the other one of `beside` and `alone`
 
     @property
     def report(self) -> Path:
@@ -107,16 +120,57 @@ class Step:
     def log(self) -> Path:
         return self.logs / f"{self.name}.log"
 
+    @property
+    def selection(self) -> Path:
+        return self.logs / f"{self.name}.selection.json"
+
     def read(self) -> None:
-        for line in self.report.read_text().splitlines() if self.report.exists() else ():
+        try:
+            self._read()
+        except (OSError, ValueError, KeyError) as error:
+            raise Broken(f"{self.report} or {self.selection} cannot be read: {error!r}") from None
+
+    def _read(self) -> None:
+        for line in self.report.read_text().splitlines():
             report = json.loads(line)
-            if report.get("$report_type") == "TestReport":
+            if report["$report_type"] == "TestReport":
                 self.tests[report["nodeid"]].add(report)
-            elif report.get("$report_type") == "CollectReport" and report["outcome"] == "failed":
+            elif report["$report_type"] == "SessionFinish":
+                self.code = report["exitstatus"]
+            elif report["$report_type"] == "CollectReport" and report["outcome"] == "failed":
                 self.broken.append(f"{report['nodeid']}\n{described(report['longrepr'])}")
+            elif report["$report_type"] == "CollectReport" and report["outcome"] == "skipped":
+                self.skipped.append(report["nodeid"])
+        if self.selection.exists():  # not of a run that could collect nothing
+            names = json.loads(self.selection.read_text())
+            self.found, self.deselected, self.chosen, self.left = (
+                set(names[key]) for key in ("found", "deselected", "chosen", "left")
+            )
+
+    def require_all(self, code: int) -> None:
+        """That pytest ended as it says, and every test that was found has an outcome of its own."""
+        if self.broken:
+            raise Broken("files could not be collected:\n" + "\n".join(self.broken))
+        if crashed := [name for name, test in self.tests.items() if test.crashed]:
+            raise Broken("a process of pytest ended in:\n" + "\n".join(crashed))
+        if code not in (0, 1, 5) or code != self.code:
+            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+            raise Broken(
+                f"pytest ended with {code} ({self.name}), its report with {self.code}:\n{tail}"
+            )
+        if code != (1 if self.failed() else 0 if self.tests else 5):
+            raise Broken(f"pytest ended with {code}, and {len(self.failed())} tests have failed")
+        ended = {name for name, test in self.tests.items() if test.ended}
+        require_none("have no outcome", ended ^ self.chosen)
+        require_none("were taken away", self.found ^ (self.chosen | self.deselected))
 
     def failed(self) -> list[str]:
         return [name for name, test in self.tests.items() if test.outcome == "failed"]
+
+
+def require_none(what: str, names: set[str]) -> None:
+    if names:
+        raise Broken(f"{len(names)} tests {what}:\n" + "\n".join(sorted(names)[:40]))
 
 
 class Run:
@@ -154,22 +208,18 @@ class Run:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def pytest(self, step: Step, home: str, *arguments: str) -> None:
-        """Throws Broken where not every test that was collected has an outcome of its own."""
+        """Throws Broken where not every test that was found has an outcome of its own."""
         environment = os.environ | {"HUTCH_HOME": home, "PYTHONUNBUFFERED": "1"}
         command = [
             sys.executable, "-m", "pytest", "--durations=40", f"--report-log={step.report}",
-            f"--junitxml={self.logs / step.name}.xml", *arguments,
+            f"--junitxml={self.logs / step.name}.xml", f"--selection={step.selection}", *arguments,
         ]  # fmt: skip
-        code = self.begin(command, step.log, env=environment)
-        stop_agents(home)
+        try:
+            code = self.begin(command, step.log, env=environment)
+        finally:
+            stop_agents(home)
         step.read()
-        if step.broken:
-            raise Broken("files could not be collected:\n" + "\n".join(step.broken))
-        if code not in (0, 1, 5):  # 5: none of them is of this step
-            tail = "\n".join(step.log.read_text(errors="replace").splitlines()[-40:])
-            raise Broken(f"pytest ended with {code} ({step.name}):\n{tail}")
-        if crashed := [name for name, test in step.tests.items() if test.crashed]:
-            raise Broken("a process of pytest ended in:\n" + "\n".join(crashed))
+        step.require_all(code)
         self.say(f"{step.name}: {last_line(step.log)}")
 
 
@@ -198,13 +248,28 @@ def ctest(run: Run) -> tuple[int, dict[str, str]]:
     text = log.read_text(errors="replace")
     if code != 0:
         raise Broken(f"ctest ended with {code}:\n" + "\n".join(text.splitlines()[-200:]))
-    unstable = {}
-    for name, why in re.findall(r"Test +#\d+: (\S+) \.*\*\*\*(\w+)", text):
-        if why not in ("Skipped", "Not"):
-            unstable[f"ctest {name}"] = f"{why}; both outputs are in {log}"
-    passed = len(set(re.findall(r"Test +#(\d+): \S+ \.+ +Passed", text)))
+    passed, skipped, unstable = ctest_outcomes(text)
+    for name in unstable:
+        unstable[name] += f"; both outputs are in {log}"
+    total = re.findall(r"^100% tests passed, 0 tests failed out of (\d+)$", text, re.MULTILINE)
+    if total != [str(passed + skipped)]:
+        raise Broken(
+            f"ctest says {total} tests, and {passed} passed, {skipped} were skipped: {log}"
+        )
     run.say(f"C++: {passed} passed, {len(unstable)} of them when repeated")
     return passed, unstable
+
+
+def ctest_outcomes(text: str) -> tuple[int, int, dict[str, str]]:
+    """How many passed and were skipped at last, and of those that had failed before, how."""
+    outcomes: dict[tuple[str, str], list[str]] = defaultdict(list)
+    lines = r"^ *(?:\d+/\d+ +)?Test +#(\d+): (.+?) \.{2,} *(.*?)(?: +[\d.]+ *(?:sec)?)?$"
+    for number, name, how in re.findall(lines, text, re.MULTILINE):
+        outcomes[number, name].append(how.replace("***", " ").strip())
+    skipped = sum(hows[-1] == "Skipped" for hows in outcomes.values())
+    passed = sum(hows[-1] == "Passed" for hows in outcomes.values())
+    unstable = {f"ctest {name}": hows[0] for (_, name), hows in outcomes.items() if len(hows) > 1}
+    return passed, skipped, unstable
 
 
 def home_of_tests() -> str:
@@ -225,10 +290,18 @@ def home_of_tests() -> str:
 
 def stop_agents(home: str) -> None:
     """Of those that a process of xdist made, none is left; it stops its own, if it lives to."""
-    for place in [home, *(f"{home}-gw{number}" for number in range(1, PROCESSES))]:
+    usual = [home, *(f"{home}-gw{number}" for number in range(1, PROCESSES))]
+    for place in sorted({*usual, *replaced_homes(home)}):
         if Path(place).exists():
             stop = [sys.executable, "-c", "import hutch; hutch.agent.stop()"]
             subprocess.run(stop, env=os.environ | {"HUTCH_HOME": place}, capture_output=True)
+
+
+def replaced_homes(home: str) -> list[str]:
+    """Of this run's processes that xdist made in place of one that had ended."""
+    begun = Path(home, "agent.toml").stat().st_mtime
+    files = [Path(file) for file in glob.glob(f"{glob.escape(home)}-gw*/agent.toml")]
+    return [str(file.parent) for file in files if file.stat().st_mtime >= begun]
 
 
 def save_both(place: Path, name: str, first: Test, second: Test) -> None:
@@ -247,13 +320,14 @@ def save_both(place: Path, name: str, first: Test, second: Test) -> None:
 
 
 def renew(steps: Iterable[Step]) -> None:
-    """Seconds of each file that takes one or more."""
+    """Seconds of each file that takes one or more. Those of files that were not run stay."""
     files: dict[str, float] = defaultdict(float)
     for step in steps:
         for name, test in step.tests.items():
             files[name.partition("::")[0]] += test.seconds
-    rounded = {name: round(seconds) for name, seconds in sorted(files.items()) if seconds >= 1}
-    DURATIONS.write_text(json.dumps(rounded, indent=0) + "\n")
+    known = json.loads(DURATIONS.read_text()) | {name: round(sec) for name, sec in files.items()}
+    there = {name: sec for name, sec in known.items() if sec >= 1 and (ROOT / name).exists()}
+    DURATIONS.write_text(json.dumps(dict(sorted(there.items())), indent=0) + "\n")
 
 
 @dataclass
@@ -263,22 +337,38 @@ class Verdicts:
     unstable: dict[str, str] = field(default_factory=dict)  # and what was first seen of each
 
 
-def python_tests(run: Run, paths: list[str], renewing: bool) -> Verdicts:
+def python_tests(run: Run, paths: list[str], processes: int, renewing: bool) -> Verdicts:
     home = home_of_tests()
     stop_agents(home)
     beside, alone, repeated = (Step(name, run.logs) for name in ("beside", "alone", "repeated"))
-    files = ["--no-loadscope-reorder", "--dist=loadfile", "-n", str(PROCESSES)]
+    files = ["--no-loadscope-reorder", "--dist=loadfile", "-n", str(processes)]
     run.pytest(beside, home, "--alone=no", *files, *paths)
     run.pytest(alone, home, "--alone=only", *paths)
+    for one, other in ((beside, alone), (alone, beside)):
+        require_none("are in both steps, or in none", one.chosen ^ other.left)
+    if not beside.tests and not alone.tests and not beside.skipped:
+        raise Broken("there is no test")
     if renewing:
         renew([beside, alone])
     first = {name: step.tests[name] for step in (beside, alone) for name in step.failed()}
-    if first and len(first) <= MOST_REPEATED:
-        run.say(f"{len(first)} failed, and run once more, alone")
-        run.pytest(repeated, home, *first)
     verdicts = Verdicts([test.outcome for step in (beside, alone) for test in step.tests.values()])
+    verdicts.outcomes += ["skipped"] * len({*beside.skipped, *alone.skipped})
+    if len(first) > MOST_REPEATED:
+        run.say(f"{len(first)} failed, which are too many to run once more")
+    elif first:
+        run.say(f"{len(first)} failed, and run once more, alone")
+        try:
+            run.pytest(repeated, home, *sorted({repeated_with(*one) for one in first.items()}))
+            require_none("were not repeated", set(first) - set(repeated.tests))
+        except Broken:
+            show(first)
+            raise
     for name, test in first.items():
         second = repeated.tests.get(name, test)
+        if test.failed_in_teardown and second.outcome != "failed":
+            file = name.partition("::")[0]
+            others = (repeated.tests[n] for n in repeated.failed() if n.partition("::")[0] == file)
+            second = next(others, second)
         if second.outcome == "passed":
             verdicts.unstable[name] = test.first_error
             save_both(run.logs.with_name("unstable"), name, test, second)
@@ -287,27 +377,47 @@ def python_tests(run: Run, paths: list[str], renewing: bool) -> Verdicts:
     return verdicts
 
 
+def repeated_with(name: str, test: Test) -> str:
+    """Its whole file, where what failed may be shared."""
+    return name.partition("::")[0] if test.failed_in_teardown else name
+
+
+def show(failed: dict[str, Test]) -> None:
+    for name, test in failed.items():
+        print(f"\n{'_' * 20} {name}\n{test.text}\n{test.printed}")
+    for name, test in failed.items():
+        print(f"FAILED {name} : {test.first_error}")
+
+
+def interrupt(number: int, _frame: Any) -> None:
+    print(f"\ntests: interrupted by {signal.Signals(number).name}", flush=True)
+    raise SystemExit(128 + number)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--renew-durations", action="store_true")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="of step 2")
     parser.add_argument("--logs", type=Path, default=ROOT / "build" / "tests")
     parser.add_argument("paths", nargs="*", metavar="PATH")
     asked = parser.parse_args()
+    if options := [path for path in asked.paths if path.startswith("-")]:
+        parser.error(f"a PATH is a file, a folder or a test, and no option of pytest: {options}")
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)  # what it has started ends with it
     for place in (asked.logs, asked.logs.with_name("unstable")):
         shutil.rmtree(place, ignore_errors=True)
     asked.logs.mkdir(parents=True)
     run = Run(asked.logs)
     try:
         passed, unstable = (0, {}) if asked.paths else ctest(run)
-        verdicts = python_tests(run, asked.paths or list(FOLDERS), asked.renew_durations)
+        paths = asked.paths or list(FOLDERS)
+        verdicts = python_tests(run, paths, asked.processes, asked.renew_durations)
     except Broken as broken:
-        print(f"\ntests: the run is broken, and nothing of it is repeated: {broken}")
+        print(f"\ntests: the run is broken, and this is not repeated: {broken}")
         return 2
     unstable |= verdicts.unstable
-    for name, test in verdicts.failed.items():
-        print(f"\n{'_' * 20} {name}\n{test.text}\n{test.printed}")
-    for name, test in verdicts.failed.items():
-        print(f"FAILED {name} : {test.first_error}")
+    show(verdicts.failed)
     for name, why in unstable.items():
         print(f"UNSTABLE {name} : {why}")
     if len(unstable) > MOST_UNSTABLE:

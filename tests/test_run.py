@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 RUN = Path(__file__).with_name("run.py")
+COMMAND = [sys.executable, str(RUN), "--processes", "1"]
 TestRun = Callable[[str], tuple[int, list[str]]]
 
 PASSES = "def test_fine(): pass\n"
@@ -28,20 +32,26 @@ def test_once():
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[TestRun]:
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A folder of tests."""
+    made = RUN.parents[1] / "build" / f"verdicts-{tmp_path.name}-{tmp_path.parent.name}"
+    made.mkdir(parents=True)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def run(tmp_path: Path, place: Path) -> TestRun:
     """Runs a file of tests: the exit code, and the lines that are printed."""
-    place = RUN.parents[1] / "build" / f"verdicts-{tmp_path.name}-{tmp_path.parent.name}"
-    place.mkdir(parents=True)
 
     def of(source: str) -> tuple[int, list[str]]:
         (place / "test_it.py").write_text(source)
-        command = [sys.executable, str(RUN), "--logs", str(tmp_path / "logs"), str(place)]
+        command = [*COMMAND, "--logs", str(tmp_path / "logs"), str(place)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout.splitlines()
 
-    yield of
-    shutil.rmtree(place)
+    return of
 
 
 def test_what_passes_when_it_is_repeated_is_unstable_and_named(
@@ -71,12 +81,55 @@ def test_more_than_a_few_unstable_tests_fail_the_run(run: TestRun) -> None:
     assert sum(line.startswith("UNSTABLE ") for line in lines) == 6
 
 
-@pytest.mark.parametrize("mark", ["", "@__import__('pytest').mark.alone\n"])
-def test_a_crash_is_not_repeated(run: TestRun, mark: str) -> None:
-    crash = f"import os, signal\n{mark}def test_crash(): os.kill(os.getpid(), signal.SIGSEGV)\n"
-    code, lines = run(PASSES + crash)
+CRASH = "import os, signal\n{0}def test_crash(): os.kill(os.getpid(), signal.SIGSEGV)\n"
+ALONE = "import os, pytest\n" + PASSES + "@pytest.mark.alone\ndef test_ends({0}): {1}\n"
+WRONG_ALONE = "@pytest.mark.alone\ndef test_wrong(): assert 0\n"
+MOVES = """
+import os, pytest
+alone = pytest.mark.alone if {0}(os.environ.get("PYTEST_XDIST_WORKER")) else (lambda test: test)
+@alone
+def test_moves(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        pytest.param(PASSES + CRASH.format(""), id="crash beside"),
+        pytest.param(ALONE.format("", "os.kill(os.getpid(), 11)"), id="crash alone"),
+        pytest.param(ALONE.format("", "os._exit(0)"), id="the last ends its process"),
+        pytest.param(ALONE.format("", "pytest.exit('bye', 0)") + WRONG_ALONE, id="exit 0"),
+        pytest.param(ALONE.format("", "pytest.exit('bye', 1)") + WRONG_ALONE, id="exit 1"),
+        pytest.param(ALONE.format("", "os.closerange(3, 256)") + WRONG_ALONE, id="report closed"),
+        pytest.param(
+            ALONE.format("request", "os.unlink(request.config.getoption('report_log'))"),
+            id="report removed",
+        ),
+        pytest.param(
+            ALONE.format("request", "os.truncate(request.config.getoption('report_log'), 5)"),
+            id="report cut",
+        ),
+        pytest.param(
+            ALONE.format("request", "request.session.shouldfail = 'enough'") + WRONG_ALONE,
+            id="stopped",
+        ),
+        pytest.param(PASSES + MOVES.format("bool"), id="in no step"),
+        pytest.param(PASSES + MOVES.format("not "), id="in both steps"),
+        pytest.param("import os\nos._exit(0)\n" + PASSES, id="ends as it is imported"),
+        pytest.param("", id="no test"),
+    ],
+)
+def test_a_run_without_an_outcome_of_each_test_is_broken(run: TestRun, source: str) -> None:
+    code, lines = run(source)
     assert code == 2 and any("is broken" in line for line in lines)
-    assert not any("run once more" in line for line in lines)
+    assert not any("run once more" in line or " passed, 0 failed" in line for line in lines)
+
+
+def test_a_test_that_another_one_takes_away_is_missed(run: TestRun, place: Path) -> None:
+    takes = "def pytest_collection_modifyitems(items): del items[1:]\n"
+    (place / "conftest.py").write_text(takes)
+    code, lines = run(PASSES + FAILS)
+    assert code == 2 and any("test_wrong" in line for line in lines)
 
 
 def test_a_file_that_cannot_be_collected_breaks_the_run(run: TestRun) -> None:
@@ -84,8 +137,89 @@ def test_a_file_that_cannot_be_collected_breaks_the_run(run: TestRun) -> None:
     assert code == 2 and any("could not be collected" in line for line in lines)
 
 
+def test_a_file_that_is_skipped_counts(run: TestRun, place: Path) -> None:
+    (place / "test_skipped.py").write_text("import pytest\npytest.importorskip('nosuch')\n")
+    code, lines = run(PASSES)
+    assert code == 0 and lines[-1] == "1 passed, 0 failed, 1 skipped"
+
+
+def test_what_several_share_is_repeated_with_all_of_them(run: TestRun) -> None:
+    """Its teardown fails after two tests, and not after one."""
+    shared = """
+import pytest
+@pytest.fixture(scope="module")
+def shared():
+    used = []
+    yield used
+    assert len(used) < 2
+def test_a(shared): shared.append(1)
+def test_b(shared): shared.append(1)
+"""
+    code, lines = run(shared)
+    assert code == 1 and lines[-2].startswith("FAILED ")
+
+
+def test_failures_are_shown_though_repeating_them_broke(run: TestRun) -> None:
+    again = FAILS + ONCE.format(1).replace("    assert False", "    assert False").replace(
+        "    if not seen.exists():", "    if seen.exists(): os._exit(0)\n    else:"
+    )
+    code, lines = run("import os\n" + again)
+    assert code == 2 and sum(line.startswith("FAILED ") for line in lines) == 2
+
+
 def test_one_that_hangs_fails(run: TestRun) -> None:
     hangs = "import pytest, time\n@pytest.mark.timeout(1)\ndef test_hangs(): time.sleep(1000)\n"
     code, lines = run(PASSES + hangs)
     assert code == 1 and lines[-1] == "1 passed, 1 failed, 0 skipped"
     assert "Timeout" in lines[-2]
+
+
+def test_an_option_of_pytest_is_no_path() -> None:
+    command = [sys.executable, str(RUN), "--", "-k", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "no option of pytest" in done.stderr
+
+
+def test_what_it_has_started_ends_when_it_is_told_to_end(place: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    source = (
+        f"import os, time\ndef test_long():\n    open({str(begun)!r}, 'w').write(str(os.getpid()))"
+    )
+    (place / "test_it.py").write_text(source + "\n    time.sleep(200)\n")
+    command = [*COMMAND, "--logs", str(tmp_path / "logs"), str(place)]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while not begun.exists() or not begun.read_text():
+        assert running.poll() is None
+        time.sleep(0.1)
+    running.terminate()
+    assert running.wait(60) == 128 + signal.SIGTERM
+    while Path(f"/proc/{begun.read_text()}").exists():
+        time.sleep(0.1)
+
+
+CTEST = """\
+Test project /build
+      Start  1: fine
+ 1/7 Test  #1: fine ..............   Passed    0.00 sec
+ 2/7 Test  #2: once ..............***Failed    0.00 sec
+    Test  #2: once ..............   Passed    0.00 sec
+ 3/7 Test  #3: with space ........Subprocess aborted***Exception:   0.10 sec
+    Test  #3: with space ........   Passed    0.00 sec
+ 4/7 Test  #4: skipped ...........***Skipped   0.00 sec
+ 5/7 Test  #5: disabled ..........***Not Run (Disabled)   0.00 sec
+ 6/7 Test  #6: a_very_long_name ...***Exception: SegFaul
+    Test  #6: a_very_long_name ...   Passed    0.00 sec
+ 7/7 Test  #7: slow ..............***Timeout  60.00 sec
+    Test  #7: slow ..............   Passed    0.00 sec
+"""
+
+
+def test_what_ctest_says_is_read() -> None:
+    found = importlib.util.spec_from_file_location("run_of_tests", RUN)
+    assert found is not None and found.loader is not None
+    run_of_tests = sys.modules["run_of_tests"] = importlib.util.module_from_spec(found)
+    found.loader.exec_module(run_of_tests)
+    passed, skipped, unstable = run_of_tests.ctest_outcomes(CTEST)
+    assert (passed, skipped) == (5, 1)
+    names = {"once", "with space", "a_very_long_name", "slow"}
+    assert set(unstable) == {f"ctest {name}" for name in names}

@@ -49,17 +49,17 @@ def test_the_cells_walls_are_there_too() -> None:
 
 STATEFUL = """
 import os
-born = os.times().elapsed  # of the zygote that imported this
+born = os.urandom(8)  # by the zygote that imported this
 """
 
 
 def test_what_a_package_keeps_in_its_zygote_is_not_there_for_the_next_call(tmp_path: Path) -> None:
     (tmp_path / "keeper.py").write_text(STATEFUL)
 
-    def born() -> float:
+    def born() -> bytes:
         import keeper  # type: ignore[import-not-found]
 
-        return float(keeper.born)
+        return bytes(keeper.born)
 
     keywords = {"modules": [tmp_path / "keeper.py"], "preload": ["keeper"]}
     contained = sandbox(born, isolation="container", **keywords)  # type: ignore[call-overload]

@@ -20,13 +20,6 @@ import hutch
 HUTCH = [str(Path(sys.executable).with_name("hutch"))]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is killed and frozen here has deadlines of seconds, which a busy machine would miss."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.alone)
-
-
 class Host:
     """What runs on this machine for Hutch's instance, as Podman and /proc tell it."""
 

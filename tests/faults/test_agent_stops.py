@@ -18,6 +18,8 @@ import pytest
 import hutch
 from hutch import AgentUnavailable, Session, _core
 
+pytestmark = pytest.mark.alone  # what is saved as the agent stops has deadlines of seconds
+
 # Nothing else saves it within the test.
 HEAD = """
 import asyncio, os, sys, time

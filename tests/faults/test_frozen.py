@@ -179,6 +179,7 @@ def test_what_is_frozen_for_good_is_noticed_and_replaced(host: Any, part: str) -
         assert not names & workers_of(test)
 
 
+@pytest.mark.alone
 def test_a_pause_is_no_freeze(host: Any) -> None:
     own, names = labelled("paused")
     for _ in range(3):
@@ -189,6 +190,7 @@ def test_a_pause_is_no_freeze(host: Any) -> None:
     assert workers_of("paused") == names
 
 
+@pytest.mark.alone
 def test_nobody_is_taken_for_frozen_on_a_machine_that_has_no_time(host: Any) -> None:
     own, names = labelled("busy")
     agent = host.agent_pid()

@@ -8,8 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hutch
 from hutch import Pool, sandbox
+
+pytestmark = pytest.mark.alone  # it takes all of the processors
 
 GROWTH_KB = 24 << 10
 

@@ -16,8 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hutch
 from hutch import Pool, _core, sandbox
+
+pytestmark = pytest.mark.alone  # what is left is looked for by time
 
 MANY = int(os.environ.get("HUTCH_TEST_MANY", "1"))
 

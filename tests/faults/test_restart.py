@@ -15,6 +15,8 @@ import pytest
 import hutch
 from hutch import _core
 
+pytestmark = pytest.mark.alone  # all that Podman's user runs is killed
+
 
 def service_processes(user: str) -> list[int]:
     """Those of Podman's user and of its subordinate ids."""

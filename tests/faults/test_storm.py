@@ -34,6 +34,8 @@ import pytest
 import hutch
 from hutch import _core
 
+pytestmark = pytest.mark.alone  # what is killed and frozen has deadlines of seconds
+
 CALLER = Path(__file__).with_name("storm_caller.py")
 # For a call that waits for a new agent, a new service of Podman's and a new worker, in turn, each
 # frozen before it was killed; beyond queue_sec of the callers.
