@@ -209,7 +209,9 @@ class Run:
 
     def pytest(self, step: Step, home: str, *arguments: str) -> None:
         """Throws Broken where not every test that was found has an outcome of its own."""
-        environment = os.environ | {"HUTCH_HOME": home, "PYTHONUNBUFFERED": "1"}
+        # A run that a test begins is none of xdist's processes.
+        ours = {key: val for key, val in os.environ.items() if not key.startswith("PYTEST_XDIST_")}
+        environment = ours | {"HUTCH_HOME": home, "PYTHONUNBUFFERED": "1"}
         command = [
             sys.executable, "-m", "pytest", "--durations=40", f"--report-log={step.report}",
             f"--junitxml={self.logs / step.name}.xml", f"--selection={step.selection}", *arguments,

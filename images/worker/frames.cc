@@ -197,11 +197,31 @@ void OnInterrupt(int, siginfo_t* info, void*) {
   }
 }
 
+PyObject *get_signal, *python_handler, *interrupt_number;  // of a session, once it has begun
+
 PyObject* TakeInterrupts(PyObject*, PyObject*) {
   takes_others = 0;
   // Again: code that was loaded may have put a handler of its own there.
   if (!InstallInterruptHandler()) return RaiseErrno();
+  PyObject* const module = PyImport_ImportModule("_signal");
+  if (module == nullptr) return nullptr;
+  get_signal = PyObject_GetAttrString(module, "getsignal");
+  python_handler = PyObject_GetAttrString(module, "default_int_handler");
+  interrupt_number = PyLong_FromLong(SIGINT);
+  Py_DECREF(module);
+  if (get_signal == nullptr || python_handler == nullptr || interrupt_number == nullptr)
+    return nullptr;
   Py_RETURN_NONE;
+}
+
+// asyncio.run() leaves Python's own handler, which takes every interrupt for its own: one that
+// comes before a call would end the process. A handler of the code's stays.
+void PutHandlerBack() {
+  if (get_signal == nullptr) return;
+  PyObject* const now = PyObject_CallFunctionObjArgs(get_signal, interrupt_number, nullptr);
+  if (now == nullptr) PyErr_Clear();
+  if (now == python_handler) InstallInterruptHandler();
+  Py_XDECREF(now);
 }
 
 // In C, so that no bytecode runs between the function's end and the moment from which the call
@@ -214,9 +234,10 @@ PyObject* RunInterruptible(PyObject*, PyObject* args) {
   if (interrupted == interruptible) PyErr_SetInterrupt();
   interrupted = 0;
   PyObject* const result = PyObject_CallNoArgs(function);
-  interruptible = 0;
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
+  PutHandlerBack();
+  interruptible = 0;
   if (PyErr_CheckSignals() != 0) PyErr_Clear();
   PyErr_Restore(type, error, traceback);
   return result;

@@ -77,6 +77,21 @@ def test_one_that_came_to_nothing_is_of_no_later_call(s: Session) -> None:
         assert s.exec("time.sleep(0.05)\n6 * 7").unwrap() == 42
 
 
+OF_ANOTHER_CALL = "import ctypes, os; ctypes.CDLL(None).sigqueue(os.getpid(), 2, 12345)"
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container", "gvisor"])
+def test_an_event_loop_of_before_lets_no_interrupt_of_another_call_through(isolation: str) -> None:
+    with Session(memory_mb=256, isolation=isolation) as s:
+        s.exec("import asyncio; asyncio.run(asyncio.sleep(0))").unwrap()
+        assert s.exec(f"{OF_ANOTHER_CALL}; 'went on'").unwrap() == "went on"
+        s.exec("import signal; hits = []")
+        s.exec("signal.signal(signal.SIGINT, lambda *_: hits.append(1))").unwrap()
+        assert s.exec("os.kill(os.getpid(), signal.SIGINT); len(hits)").unwrap() == 1, (
+            "its own stays"
+        )
+
+
 def test_a_signal_handler_may_interrupt_at_any_moment(s: Session) -> None:
     """Also within what begins a turn."""
 

@@ -24,9 +24,10 @@ CLIENT_CALLS = 7
 # forget it, and a look at the cell before.
 LOOP_CALLS = 18
 # Of the session's process until it sleeps: one recvmsg, one to pin it to a CPU, its own number, two
-# getrusage, one sendmsg. After a call that took long, as all do on a busy machine, two more: what
-# its children used, and one to let it go to another CPU.
-CELL_CALLS = 6
+# getrusage, the handler of interrupts, which code may have replaced, one sendmsg. After a call that
+# took long, as all do on a busy machine, two more: what its children used, and one to let it go to
+# another CPU.
+CELL_CALLS = 7
 OF_A_LONG_ONE = 2
 FRAMES = 40  # of Python in the client; four of them write the history
 CELL_FRAMES = 32  # of Python in the session's process
