@@ -190,6 +190,7 @@ void BindSession(py::module_& m) {
       .def_property_readonly("time_left", &PySession::TimeLeft)
       .def_property_readonly("has_ended", &PySession::HasEnded)
       .def_property_readonly("unsettled", &PySession::IsUnsettled)
+      .def_property_readonly("calling", [](const PySession& s) { return s.session().calling(); })
       .def("settle", &PySession::Settle)
       .def("interrupt", &PySession::Interrupt)
       .def("take_back_interrupt", &PySession::TakeBackInterrupt)

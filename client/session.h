@@ -131,6 +131,9 @@ class Session {
   bool Restart();
   void Close();  // Nothing can be called any more. Never throws.
 
+  // Whether one was sent and has not ended: what is sent now comes behind it. On any thread.
+  bool calling() const { return call_ != 0; }
+
   bool started() const { return held_.has_value(); }
   bool over() const { return over_; }              // its cell is gone, for whatever reason
   uint64_t restarts() const { return restarts_; }  // user processes that have ended

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from hutch import _core
+
 RUN = Path(__file__).with_name("run.py")
 COMMAND = [sys.executable, str(RUN), "--processes", "1"]
 TestRun = Callable[[str], tuple[int, list[str]]]
@@ -29,6 +31,16 @@ def test_once():
         seen.write_text("")
         assert False, "the first time"
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_home_is_left() -> Iterator[None]:
+    """Of the runs that run within this one. Another run's homes stay, with what is built there."""
+    yield
+    own = Path(str(_core.paths()["state_dir"]))
+    if own.name.partition("-tests")[1]:
+        for home in own.parent.glob(f"{own.name}-tests*"):
+            shutil.rmtree(home, ignore_errors=True)
 
 
 @pytest.fixture

@@ -232,6 +232,7 @@ class Session:
     time_left: float  # seconds; inf: it has no limit, or its clock stands
     has_ended: bool  # the interpreter that runs it, as far as that is known yet
     unsettled: bool  # `settle` has something to do, and waits for it
+    calling: bool  # a call was sent, and has not ended
 
     def settle(self) -> None:
         """Between two calls: takes note of an interpreter that has ended meanwhile."""

@@ -48,6 +48,11 @@ class SessionCell:
             self.core.take_back_interrupt()
 
     @property
+    def is_begun(self) -> bool:
+        """Whether the present interpreter has had its first call, as far as that is known."""
+        return self.has_begun and self.core is not None and self.core.restarts == self._restarts
+
+    @property
     def digest(self) -> str:
         """Of its environment; "" before it is started."""
         return "" if self.pool is None else self.pool.digest

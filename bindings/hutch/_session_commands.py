@@ -132,7 +132,9 @@ class CommandCalls(JavaScript):
         core, contents = self._cell.core, self._contents
         if core is None or not core.started or core.over or contents.is_new or self._begins_files:
             return False
-        return self._turn.is_taken or (self._cell.has_begun and not core.unsettled)
+        if self._turn.is_taken:
+            return core.calling or self._cell.is_begun
+        return self._cell.is_begun and not core.unsettled
 
     def _make_ready(self) -> bool:
         """Whether the interpreter had ended."""

@@ -93,7 +93,7 @@ def until_busy(s: Session) -> None:
 
 @pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed")
 def test_it_is_read_killed_and_waited_for_where_the_kernel_is_gvisor() -> None:
-    with Session(isolation="gvisor") as s, ThreadPoolExecutor() as threads:
+    with ThreadPoolExecutor() as threads, Session(isolation="gvisor") as s:
         process = s.start("echo up; sleep 999")
         assert next(process.lines()) == "up"
         waits = threads.submit(process.wait)

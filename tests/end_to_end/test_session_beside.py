@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,33 @@ def test_threads_begin_a_session_together(threads: ThreadPoolExecutor) -> None:
 
 
 # ---- what they refuse
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container"])  # gVisor's have one interpreter
+def test_a_command_waits_for_the_call_that_begins_its_interpreter(
+    isolation: str, threads: ThreadPoolExecutor
+) -> None:
+    """That has its turn, and is not sent yet."""
+    begun, go = threading.Event(), threading.Event()
+
+    class Slow:
+        def __reduce__(self) -> tuple[Any, ...]:
+            begun.set()
+            assert go.wait(60)
+            return int, ()
+
+    def text(value: Any) -> str:
+        return str(value)
+
+    with Session(memory_mb=256, isolation=isolation) as s:
+        s.exec("1")
+        s.reset()
+        call = threads.submit(s.call, text, Slow())
+        assert begun.wait(20), call.exception()
+        command = threads.submit(s.bash, "echo here")
+        assert wait({command}, timeout=0.3).not_done
+        go.set()
+        assert command.result().stdout == "here\n" and call.result() == "0"
 
 
 def test_one_more_command_than_allowed_is_refused_and_code_still_runs_alone(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -94,21 +93,26 @@ def test_an_event_loop_of_before_lets_no_interrupt_of_another_call_through(isola
 
 def test_a_signal_handler_may_interrupt_at_any_moment(s: Session) -> None:
     """Also within what begins a turn."""
+    over = threading.Event()
+    this_thread = threading.get_ident()
 
-    def interrupt(*_: Any) -> None:
-        s.interrupt()
-        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+    def send_signals() -> None:
+        while not over.wait(0.0002):
+            signal.pthread_kill(this_thread, signal.SIGUSR1)
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGUSR1, lambda *_: s.interrupt())
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.0002)
-        until = time.monotonic() + 2
-        while time.monotonic() < until:
-            s.exec("1")
-            s.bash("true")
+        with ThreadPoolExecutor() as threads:
+            sending = threads.submit(send_signals)
+            try:
+                for _ in range(200):
+                    s.exec("1")
+                    s.bash("true")
+            finally:
+                over.set()
+            sending.result()
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)
     assert s.exec("1 + 1").unwrap() == 2
 
 

@@ -205,7 +205,7 @@ def test_one_whose_save_takes_long_keeps_what_was_saved_before(place: str, holde
 @pytest.mark.parametrize("before", ["x = 1", "import os; os._exit(3)"])
 def test_a_command_that_runs_as_the_agent_stops_may_have_run(before: str) -> None:
     """However an interpreter of its session ended before: a fault is never an answer."""
-    with Session(memory_mb=128) as s, ThreadPoolExecutor(1) as threads:
+    with ThreadPoolExecutor(1) as threads, Session(memory_mb=128) as s:
         s.exec(before)
         running = threads.submit(s.bash, "touch here; sleep 600", timeout_sec=None)
         s.bash("until [ -e here ]; do sleep 0.01; done").unwrap()
