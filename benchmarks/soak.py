@@ -70,8 +70,8 @@ def counted() -> dict[str, int]:
 
 def settled(function: object) -> dict[str, int]:
     """Once the pool is full again, what ended is reaped, and idle threads have gone."""
-    found: dict[str, int] = {}
-    for _ in range(15):
+    deadline, found = time.monotonic() + 30, dict[str, int]()
+    while time.monotonic() < deadline:
         measure.parked(function)  # each time, so that the pool is none that nobody uses
         time.sleep(2)
         before, found = found, counted()

@@ -172,7 +172,7 @@ def test_b(shared): shared.append(1)
 
 
 def test_failures_are_shown_though_repeating_them_broke(run: TestRun) -> None:
-    again = FAILS + ONCE.format(1).replace("    assert False", "    assert False").replace(
+    again = FAILS + ONCE.format(1).replace(
         "    if not seen.exists():", "    if seen.exists(): os._exit(0)\n    else:"
     )
     code, lines = run("import os\n" + again)

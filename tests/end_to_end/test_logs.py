@@ -110,7 +110,7 @@ def test_a_zygote_that_writes_a_gigabyte_of_escapes_leaves_one_bounded_entry() -
     assert len(entry) <= 4096 and ENTRY.fullmatch(entry)
     assert "\\x1b[2J" in entry and "\\n2026-01-01" in entry
     assert not any(line.startswith("2026-01-01") for line in logged())
-    assert agent_kb() - before < 8 << 10
+    assert agent_kb() - before < 64 << 10, "of a gigabyte, and what sanitizers and glibc keep"
 
 
 def test_what_a_cell_or_a_setup_prints_that_goes_well_is_in_no_log() -> None:

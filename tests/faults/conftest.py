@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,8 @@ def host() -> Host:
     return Host()
 
 
-@pytest.fixture(autouse=True)
-def _works_again() -> Iterator[None]:
-    """Whatever a test broke, the next call works."""
-    yield
+def until_it_works() -> None:
+    """A call works, once what was killed before is gone."""
     deadline = time.monotonic() + 30
     while True:
         try:
@@ -98,3 +96,15 @@ def _works_again() -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+
+
+@pytest.fixture
+def works() -> Callable[[], None]:
+    return until_it_works
+
+
+@pytest.fixture(autouse=True)
+def _works_again() -> Iterator[None]:
+    """Whatever a test broke, the next call works."""
+    yield
+    until_it_works()

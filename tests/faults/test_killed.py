@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +78,8 @@ def worker_of_running_call(host: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def _only_one_pool() -> None:
-    hutch.run("pass")
+def _only_one_pool(works: Callable[[], None]) -> None:
+    works()
 
 
 def test_killed_warden_is_a_fault_of_ours(host: Any) -> None:
