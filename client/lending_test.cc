@@ -13,12 +13,12 @@
 namespace hutch {
 namespace {
 
-constexpr size_t kSize = 1 << 20;
+constexpr size_t kLentSize = 1 << 20;
 
 class LendingTest : public ::testing::Test {
  protected:
   std::vector<Fd> Lend(char fill) {
-    content_.assign(kSize, fill);
+    content_.assign(kLentSize, fill);
     std::vector<Fd> descriptors;
     lending_.Lend({Buffer(content_)}, "worker", descriptors);
     return descriptors;
@@ -33,13 +33,13 @@ class LendingTest : public ::testing::Test {
 TEST_F(LendingTest, WhatIsStillOpenOrMappedStaysLent) {
   std::vector<Fd> theirs = Lend('a');
   lending_.FreeReturned(true);
-  EXPECT_GE(lending_.bytes(), kSize);
-  void* const mapped = ::mmap(nullptr, kSize, PROT_READ, MAP_PRIVATE, theirs[0].get(), 0);
+  EXPECT_GE(lending_.bytes(), kLentSize);
+  void* const mapped = ::mmap(nullptr, kLentSize, PROT_READ, MAP_PRIVATE, theirs[0].get(), 0);
   ASSERT_NE(mapped, MAP_FAILED);
   theirs.clear();
   lending_.FreeReturned(true);
   EXPECT_TRUE(lending_.any());
-  ::munmap(mapped, kSize);
+  ::munmap(mapped, kLentSize);
   lending_.FreeReturned(true);
   EXPECT_FALSE(lending_.any());
   EXPECT_EQ(lending_.bytes(), 0u);
@@ -58,7 +58,7 @@ TEST_F(LendingTest, WhatCameBackOfALivingCellServesThatCellAndNoOther) {
   std::vector<Fd> again = Lend('b');
   EXPECT_EQ(inode(again[0]), first);
   char byte = 0;
-  EXPECT_EQ(::pread(again[0].get(), &byte, 1, kSize - 1), 1);
+  EXPECT_EQ(::pread(again[0].get(), &byte, 1, kLentSize - 1), 1);
   EXPECT_EQ(byte, 'b');
   again.clear();
   lending_.FreeReturned(true);
@@ -83,7 +83,7 @@ TEST_F(LendingTest, BeforeACallThatIsLentNothingOnlyTheLatestIsLookedAt) {
   Lend('a');
   Lend('b');
   lending_.FreeReturned(false);
-  EXPECT_LT(lending_.bytes(), 2 * kSize);
+  EXPECT_LT(lending_.bytes(), 2 * kLentSize);
   EXPECT_TRUE(lending_.any());
   lending_.FreeReturned(true);
   EXPECT_FALSE(lending_.any());
@@ -91,11 +91,11 @@ TEST_F(LendingTest, BeforeACallThatIsLentNothingOnlyTheLatestIsLookedAt) {
 
 // Another cell may have it, so what this one gave back of it is not known.
 TEST_F(LendingTest, WhatIsLentAsItIsCountsOnce) {
-  const auto own = std::make_shared<Segment>(kSize);
-  const Buffer buffer({own->Map(), kSize}, own);
+  const auto own = std::make_shared<Segment>(kLentSize);
+  const Buffer buffer({own->Map(), kLentSize}, own);
   std::vector<Fd> descriptors;
   for (int i = 0; i < 3; ++i) lending_.Lend({buffer}, "worker", descriptors);
-  EXPECT_EQ(lending_.bytes(), kSize);
+  EXPECT_EQ(lending_.bytes(), kLentSize);
   EXPECT_EQ(descriptors.size(), 3u);
 }
 

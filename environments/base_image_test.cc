@@ -23,7 +23,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-EnvironmentSpec Spec(const std::string& base, const std::string& python = "3.12") {
+EnvironmentSpec SpecOf(const std::string& base, const std::string& python = "3.12") {
   EnvironmentSpec spec;
   spec.base = base;
   spec.python_version = python;
@@ -56,7 +56,7 @@ bool Has(const std::string& text, const std::string& part) {
 TEST(BaseImage, IsWhatItsInterpreterSays) {
   const BaseImage base = ReadInterpreter(
       Said(R"(,"shown":["/app","/opt/conda"],"packages":["/usr/local/lib/python3.12/p"])"),
-      Spec("r/x"));
+      SpecOf("r/x"));
   EXPECT_EQ(base.python, "/usr/local/bin/python3");
   EXPECT_EQ(base.version, "3.12.4");
   EXPECT_EQ(base.path, "/usr/local/bin:/usr/bin");
@@ -66,19 +66,19 @@ TEST(BaseImage, IsWhatItsInterpreterSays) {
 
 TEST(BaseImage, OfAnotherVersionIsRefusedWithBothVersions) {
   for (const char* wanted : {"3.11", "3.1", "3.12.3", "3.120"}) {
-    const Error error = Failure([&] { ReadInterpreter(Said(), Spec("r/x:1", wanted)); });
+    const Error error = Failure([&] { ReadInterpreter(Said(), SpecOf("r/x:1", wanted)); });
     EXPECT_EQ(error.code(), Code::kInvalidArgument);
     EXPECT_TRUE(Has(error.what(), std::string("the base r/x:1 has Python 3.12.4, and the call ") +
                                       "needs " + wanted))
         << error.what();
     EXPECT_FALSE(error.hint().empty());
   }
-  ReadInterpreter(Said(), Spec("r/x", "3.12.4"));
+  ReadInterpreter(Said(), SpecOf("r/x", "3.12.4"));
 }
 
 TEST(BaseImage, ThatCannotRunAWorkerIsRefusedWithTheReason) {
   const auto refused = [](const std::string& text) {
-    return std::string(Failure([&] { ReadInterpreter(text, Spec("r/x")); }).what());
+    return std::string(Failure([&] { ReadInterpreter(text, SpecOf("r/x")); }).what());
   };
   EXPECT_TRUE(Has(refused(Said(R"(,"cell":"GLIBC_2.34 not found")")), "GLIBC_2.34"));
   EXPECT_TRUE(Has(refused(Said(R"(,"machine":"aarch64")")), "aarch64"));
@@ -95,10 +95,10 @@ TEST(BaseImage, ShowsNothingThatIsHutchsOwnAndNoOddPath) {
   const BaseImage base = ReadInterpreter(
       Said(R"(,"shown":["/run","/run/hutch","/opt/hutch/worker","/opt","/etc","/proc/1","/tmp/x",)"
            R"("relative","/a/../b","/a,b","/a:b","/a\tb","/var/lib",7,"/late"])"),
-      Spec("r/x"));
+      SpecOf("r/x"));
   EXPECT_EQ(base.shown, std::vector<std::string>{}) << "a list ends at what is no text";
   const BaseImage other =
-      ReadInterpreter(Said(R"(,"shown":["/runner","/etc/fonts","/srv"])"), Spec("r/x"));
+      ReadInterpreter(Said(R"(,"shown":["/runner","/etc/fonts","/srv"])"), SpecOf("r/x"));
   EXPECT_EQ(other.shown, (std::vector<std::string>{"/runner", "/etc/fonts", "/srv"}));
 }
 
@@ -172,7 +172,7 @@ TEST_F(BaseImagesTest, SaysWhyAPullFailedAndWhatToDo) {
                         "\n"
                         R"({"error":")") +
             said + "\"}\n";
-    const Error error = Ask(Spec("r.example/x:1"));
+    const Error error = Ask(SpecOf("r.example/x:1"));
     EXPECT_EQ(error.code(), Code::kPodman);
     EXPECT_TRUE(Has(error.what(), "the base r.example/x:1 could not be pulled")) << error.what();
     EXPECT_TRUE(Has(error.hint(), hint)) << said << ": " << error.hint();
@@ -185,18 +185,18 @@ TEST_F(BaseImagesTest, SaysWhyAPullFailedAndWhatToDo) {
 TEST_F(BaseImagesTest, APullThatBreaksOffIsNoImage) {
   for (const char* pull : {"", "{\"stream\":\"Copying\"}\n", "[]\n7\nnonsense\n", "\n"}) {
     pull_ = pull;
-    EXPECT_EQ(Ask(Spec("r.example/x")).code(), Code::kPodman) << pull;
+    EXPECT_EQ(Ask(SpecOf("r.example/x")).code(), Code::kPodman) << pull;
   }
 }
 
 TEST_F(BaseImagesTest, ALocalNameIsNeverAskedOfARegistry) {
-  EXPECT_TRUE(Has(Ask(Spec("localhost/x")).what(), "is not there"));
+  EXPECT_TRUE(Has(Ask(SpecOf("localhost/x")).what(), "is not there"));
   for (const std::string& request : fake_.requests()) EXPECT_FALSE(Has(request, "/pull"));
 }
 
 TEST_F(BaseImagesTest, TlsIsLeftOutOnThisMachineAlone) {
-  Ask(Spec("127.0.0.1:5000/x"));
-  Ask(Spec("r.example/x"));
+  Ask(SpecOf("127.0.0.1:5000/x"));
+  Ask(SpecOf("r.example/x"));
   std::vector<std::string> pulls = fake_.requests();
   std::erase_if(pulls, [](const std::string& head) { return !Has(head, "/images/pull"); });
   ASSERT_EQ(pulls.size(), 2u);
@@ -206,28 +206,28 @@ TEST_F(BaseImagesTest, TlsIsLeftOutOnThisMachineAlone) {
 
 TEST_F(BaseImagesTest, AnImageThatIsThereIsNotPulled) {
   there_ = true;
-  EXPECT_TRUE(Has(Ask(Spec("r.example/x")).what(), "has no python3 in its PATH"));
+  EXPECT_TRUE(Has(Ask(SpecOf("r.example/x")).what(), "has no python3 in its PATH"));
   for (const std::string& request : fake_.requests()) EXPECT_FALSE(Has(request, "/pull"));
 }
 
 TEST_F(BaseImagesTest, OnePulledIsLookedAtWithoutNetworkAsAStranger) {
   pulled_ = true;
   pull_ = "{\"stream\":\"x\"}\n{\"images\":[\"e\"],\"id\":\"e\"}\n";
-  EXPECT_TRUE(Has(Ask(Spec("r.example/x")).what(), "has no python3"));
+  EXPECT_TRUE(Has(Ask(SpecOf("r.example/x")).what(), "has no python3"));
   create_ = "Podman is broken";
-  EXPECT_TRUE(Has(Ask(Spec("r.example/x")).what(), "Podman is broken"));
+  EXPECT_TRUE(Has(Ask(SpecOf("r.example/x")).what(), "Podman is broken"));
   EXPECT_TRUE(fs::is_empty(paths_.store_dir() + "/build"));
 }
 
 TEST_F(BaseImagesTest, AnImageOfAnotherMachineOrThatCommandsTheRuntimeIsRefusedUnrun) {
   there_ = true;
   image_ = R"({"Id":"e","Architecture":"arm64","Os":"linux"})";
-  EXPECT_TRUE(Has(Ask(Spec("r.example/x")).what(), "is for linux/arm64"));
+  EXPECT_TRUE(Has(Ask(SpecOf("r.example/x")).what(), "is for linux/arm64"));
   image_ = R"({"Id":"e","Architecture":"amd64","Os":"windows"})";
-  EXPECT_TRUE(Has(Ask(Spec("r.example/x")).what(), "is for windows/amd64"));
+  EXPECT_TRUE(Has(Ask(SpecOf("r.example/x")).what(), "is for windows/amd64"));
   image_ = R"({"Id":"e","Architecture":"amd64","Os":"linux",)"
            R"("Annotations":{"run.oci.keep_original_groups":"1"}})";
-  EXPECT_TRUE(Has(Ask(Spec("r.example/x")).what(), "run.oci.keep_original_groups"));
+  EXPECT_TRUE(Has(Ask(SpecOf("r.example/x")).what(), "run.oci.keep_original_groups"));
   for (const std::string& request : fake_.requests()) EXPECT_FALSE(Has(request, "/containers/"));
 }
 
@@ -242,7 +242,7 @@ TEST_F(BaseImagesTest, APullThatNobodyWaitsForIsGivenUp) {
     BaseImages images(podman, paths_);
     const auto deadline = steady_clock::now() + patience;
     const Error error = Failure([&] {
-      images.Get(Spec("r.example/x"), deadline, nullptr, [cancelled] { return cancelled; });
+      images.Get(SpecOf("r.example/x"), deadline, nullptr, [cancelled] { return cancelled; });
     });
     over = true;
     return error;

@@ -16,7 +16,7 @@
 namespace hutch {
 namespace {
 
-constexpr size_t kMaxDescriptors = 16;
+constexpr size_t kMaxDatagramDescriptors = 16;
 
 sockaddr_un AddressOf(const std::string& path) {
   sockaddr_un address{};
@@ -32,12 +32,12 @@ sockaddr_un AddressOf(const std::string& path) {
 }  // namespace
 
 SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const int> descriptors) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDatagramDescriptors)];
   msghdr message{};
   message.msg_iov = const_cast<iovec*>(parts.data());
   message.msg_iovlen = parts.size();
   if (!descriptors.empty()) {
-    if (descriptors.size() > kMaxDescriptors)
+    if (descriptors.size() > kMaxDatagramDescriptors)
       throw Error(Code::kInternal, "a message cannot be sent: it has too many descriptors");
     const size_t bytes = descriptors.size() * sizeof(int);
     message.msg_control = control;
@@ -62,7 +62,7 @@ SendStatus SendDatagram(int fd, std::span<const iovec> parts, std::span<const in
 
 ReceiveResult ReceiveDatagram(int fd, std::span<char> buffer, std::vector<Fd>* descriptors,
                               int max_descriptors) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)];
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDatagramDescriptors)];
   iovec part{buffer.data(), buffer.size()};
   msghdr message{};
   message.msg_iov = &part;

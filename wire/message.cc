@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kInlineMark = 'I';
 constexpr char kMemfdMark = 'M';
-constexpr int kMaxDescriptors = 4;
+constexpr int kMaxMessageDescriptors = 4;
 constexpr size_t kUsualMessage = 256;
 
 }  // namespace
@@ -298,7 +298,7 @@ bool SendMessage(int fd, const Message& message, std::span<const int> descriptor
 std::optional<ReceivedMessage> ReceiveMessage(int fd) {
   thread_local std::vector<char> buffer(kInlineMessage + 1);
   std::vector<Fd> descriptors;
-  const ReceiveResult got = ReceiveDatagram(fd, buffer, &descriptors, kMaxDescriptors);
+  const ReceiveResult got = ReceiveDatagram(fd, buffer, &descriptors, kMaxMessageDescriptors);
   switch (got.status) {
     case ReceiveStatus::kNothing:
       return std::nullopt;

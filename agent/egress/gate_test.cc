@@ -31,7 +31,7 @@ GateOptions WithSecret(std::vector<std::string> paths = {}, std::vector<std::str
   return options;
 }
 // A hello that names "a.org", made by an ordinary client.
-std::string Hello(std::string name) {
+std::string HelloTo(std::string name) {
   const auto number = [](size_t value, int size) {
     std::string text;
     for (int i = size - 1; i >= 0; --i) text += static_cast<char>(value >> (8 * i));
@@ -52,7 +52,7 @@ std::string Hello(std::string name) {
 
 TEST(Gate, LetsTlsThroughThatNamesItsHost) {
   Gate gate({.kind = Kind::kTls, .host = "a.org", .port = 443});
-  const std::string hello = Hello("A.org");
+  const std::string hello = HelloTo("A.org");
   std::string passed;
   for (const char c : hello) {
     EXPECT_FALSE(gate.open());
@@ -66,20 +66,20 @@ TEST(Gate, LetsTlsThroughThatNamesItsHost) {
 TEST(Gate, CutsTlsOffThatNamesAnotherHostOrNone) {
   const GateOptions tls{.kind = Kind::kTls, .host = "a.org", .port = 443};
   Gate gate(tls);
-  EXPECT_EQ(Pass(gate, Hello("b.org")), "!0");
+  EXPECT_EQ(Pass(gate, HelloTo("b.org")), "!0");
   EXPECT_EQ(gate.named(), "b.org");
-  EXPECT_EQ(PassNew(tls, Hello("")), "!0");
-  EXPECT_EQ(PassNew(tls, Hello("a.org.")), "!0");
-  EXPECT_EQ(PassNew(tls, Hello("x.a.org")), "!0");
+  EXPECT_EQ(PassNew(tls, HelloTo("")), "!0");
+  EXPECT_EQ(PassNew(tls, HelloTo("a.org.")), "!0");
+  EXPECT_EQ(PassNew(tls, HelloTo("x.a.org")), "!0");
   EXPECT_EQ(PassNew(tls, "GET / HTTP/1.1\r\n"), "!0");
 }
 
 TEST(Gate, ChecksTlsOnOtherPortsAndLetsTheRestThrough) {
   const GateOptions either{.kind = Kind::kEither, .host = "a.org", .port = 5432};
   EXPECT_EQ(PassNew(either, "\x01hello"), "\x01hello");
-  EXPECT_EQ(PassNew(either, Hello("a.org")), Hello("a.org"));
-  EXPECT_EQ(PassNew(either, Hello("b.org")), "!0");
-  EXPECT_EQ(PassNew(either, Hello("")), "!0");
+  EXPECT_EQ(PassNew(either, HelloTo("a.org")), HelloTo("a.org"));
+  EXPECT_EQ(PassNew(either, HelloTo("b.org")), "!0");
+  EXPECT_EQ(PassNew(either, HelloTo("")), "!0");
 }
 
 TEST(Gate, LetsTlsToAnAddressNameNothingOrWhatARuleAllows) {
@@ -88,9 +88,9 @@ TEST(Gate, LetsTlsToAnAddressNameNothingOrWhatARuleAllows) {
                             .port = 443,
                             .literal = true,
                             .allows = [](const std::string& name) { return name == "a.org"; }};
-  EXPECT_EQ(PassNew(literal, Hello("")), Hello(""));
-  EXPECT_EQ(PassNew(literal, Hello("a.org")), Hello("a.org"));
-  EXPECT_EQ(PassNew(literal, Hello("b.org")), "!0");
+  EXPECT_EQ(PassNew(literal, HelloTo("")), HelloTo(""));
+  EXPECT_EQ(PassNew(literal, HelloTo("a.org")), HelloTo("a.org"));
+  EXPECT_EQ(PassNew(literal, HelloTo("b.org")), "!0");
 }
 
 TEST(Gate, ChecksTheHostOfEveryRequest) {

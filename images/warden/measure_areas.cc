@@ -11,8 +11,6 @@
 namespace hutch {
 namespace {
 
-constexpr char kMemfd[] = "/memfd:";
-
 // The device of shared memory without a file; 0: none can be had.
 dev_t SharedDevice() {
   const size_t size = static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -12,7 +12,6 @@ namespace hutch {
 namespace {
 
 constexpr char kLent[] = "/memfd:hutch-arguments";
-constexpr char kMemfd[] = "/memfd:";
 constexpr uint64_t kLittleKb = 1024;
 constexpr uint64_t kLittleScratchKb = 64;  // mapped by one process
 // Of the warden's own processor time, for the shares of one cell's processes: a walk takes 0.2 ms

@@ -2,27 +2,14 @@
 
 #include "images/warden/reader_pool.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include "images/warden/measured_pipe.h"
+
 namespace hutch {
 namespace {
-
-// In place of a file that another process keeps locked: the job's descriptor is a pipe.
-Reader::Answer MeasurePipe(const Reader::Job& job) {
-  char byte = 0;
-  Reader::Answer answer;
-  if (read(job.proc, &byte, 1) == 1) answer.usage.memory_kb = static_cast<uint64_t>(byte);
-  return answer;
-}
-
-struct Pipe {
-  Pipe() { EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0); }
-  void Say(char byte) const { EXPECT_EQ(write(ends[1], &byte, 1), 1); }
-  int ends[2];
-};
 
 ReaderPool* NewPool() {
   auto* pool = new ReaderPool(&MeasurePipe);  // its threads stay

@@ -23,9 +23,9 @@ extern "C" size_t __sanitizer_get_allocated_size(const volatile void* place);
 
 namespace hutch {
 
-class Budget {
+class RunBudget {
  public:
-  explicit Budget(size_t size)
+  explicit RunBudget(size_t size)
       : size_(size), most_bytes_((int64_t{32} << 20) + int64_t{1000} * static_cast<int64_t>(size)) {
     static const bool hooked = __sanitizer_install_malloc_and_free_hooks(Taken, Freed) != 0;
     if (!hooked) Fail("memory cannot be counted", 0, 0);
@@ -33,7 +33,7 @@ class Budget {
     peak_ = held_at_first_;
     begun_ = Now();
   }
-  ~Budget() {
+  ~RunBudget() {
     const double most = 5.0 + 10e-6 * static_cast<double>(size_);
     const double took = Now() - begun_;
     if (took > most) Fail("seconds", took, most);
@@ -41,8 +41,8 @@ class Budget {
     if (bytes > most_bytes_)
       Fail("bytes", static_cast<double>(bytes), static_cast<double>(most_bytes_));
   }
-  Budget(const Budget&) = delete;
-  Budget& operator=(const Budget&) = delete;
+  RunBudget(const RunBudget&) = delete;
+  RunBudget& operator=(const RunBudget&) = delete;
 
  private:
   static void Taken(const volatile void*, size_t size) {

@@ -40,7 +40,7 @@ void Turn(hutch::Loop& loop) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   static hutch::Loop loop;
   static hutch::Resolver resolver(loop,
                                   [](const std::string&) -> hutch::Resolved { std::abort(); });

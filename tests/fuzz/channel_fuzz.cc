@@ -36,7 +36,7 @@ bool SendWith(int fd, const std::string& bytes, int descriptors) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   const int before = LowestFree();
   bool accepted = false;
   {

@@ -88,7 +88,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   auto [agents, theirs] = hutch::MakeSocketPair();
   const hutch::Fd memfd = hutch::MakeSealedMemfd("fuzz", data, size);
   const int fd = memfd.get();

@@ -102,7 +102,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string whole = input.body + input.buffers;
   bool accepted = false;
   {
-    const hutch::Budget budget(whole.size());
+    const hutch::RunBudget budget(whole.size());
     // As the client does: arrays refer to a payload of its own that can be written to.
     py::object owner = py::reinterpret_steal<py::object>(
         PyByteArray_FromStringAndSize(whole.data(), static_cast<Py_ssize_t>(whole.size())));

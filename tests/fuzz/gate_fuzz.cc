@@ -127,7 +127,7 @@ Passed Pass(std::string_view bytes, unsigned how, size_t piece) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   if (size < 2) return 0;
   const unsigned how = data[0];
   const std::string_view bytes(reinterpret_cast<const char*>(data + 2), size - 2);

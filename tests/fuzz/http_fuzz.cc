@@ -81,7 +81,7 @@ Read ReadAll(std::string_view bytes, size_t piece) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   if (size == 0) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   const Read whole = ReadAll(bytes, SIZE_MAX);

@@ -34,7 +34,7 @@ void ReadAll(int fd) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   static const std::shared_ptr<hutch::SegmentPool> segments = hutch::SegmentPool::Make();
   constexpr uint64_t kCallId = 77;
   auto [ours, theirs] = hutch::MakeSocketPair();

@@ -44,7 +44,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   bool accepted = false;
   try {
     const hutch::Message message =

@@ -13,7 +13,7 @@ namespace hutch {
 namespace {
 
 constexpr size_t kMagicSize = 2;
-constexpr size_t kMaxNodes = 4096;
+constexpr size_t kMaxMutated = 4096;
 
 enum class Form : uint8_t { kScalar, kText, kRaw, kNumber, kMark, kBuffer, kArray, kMap };
 
@@ -44,7 +44,7 @@ class Scanner {
     std::vector<std::pair<size_t, uint32_t>> open;  // node, items that are still to come
     do {
       Node node{.form = Form::kScalar, .begin = at, .content = at};
-      if (nodes_.size() == kMaxNodes || !Read(node)) return {};
+      if (nodes_.size() == kMaxMutated || !Read(node)) return {};
       if (!open.empty()) {
         node.parent = open.back().first;
         --open.back().second;
@@ -110,7 +110,7 @@ class Scanner {
         const size_t width = head % 2 == 0 ? 2 : 4;
         if (body_.size() - node.begin < 1 + width) return false;
         const uint64_t count = BigEndian(body_.substr(node.begin + 1, width));
-        if (count > kMaxNodes) return false;
+        if (count > kMaxMutated) return false;
         const bool map = head >= 0xde;
         return Container(node, map ? Form::kMap : Form::kArray, 1 + width,
                          static_cast<uint32_t>(map ? 2 * count : count));

@@ -117,7 +117,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   if (size == 0) return 0;
   std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   if (data[0] != 0) bytes = InRecords(bytes, data[0]);

@@ -192,7 +192,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static hutch::Tally tally;
-  const hutch::Budget budget(size);
+  const hutch::RunBudget budget(size);
   hutch::Run run;
   hutch::ForEachStep(data, size,
                      [&](uint8_t how, std::string bytes) { run.Step(how, std::move(bytes)); });
