@@ -9,8 +9,6 @@
 #include "bindings/gil.h"
 
 namespace hutch {
-namespace {
-
 // An error raised by a callback during a wait: kept until the wait is over, then raised.
 struct Pending {
   std::unique_ptr<py::error_already_set> error;
@@ -27,6 +25,8 @@ struct Pending {
     }
   }
 };
+
+namespace {
 
 bool Interrupted(Pending& pending) {
   const WithGil gil;

@@ -284,7 +284,7 @@ constexpr const char* kErrorDoc =
     "A result that is not in the format or the closed set of types; .message and .path say more.";
 
 // What an exception says, capped, as valid UTF-8.
-std::string Message(const py::error_already_set& error) {
+std::string TextOf(const py::error_already_set& error) {
   const auto text = py::reinterpret_steal<py::object>(PyObject_Str(error.value().ptr()));
   if (!text) {
     PyErr_Clear();
@@ -337,7 +337,7 @@ py::object Decode(py::object owner, const char* data, size_t size, size_t body_s
       if (error.matches(own)) throw;
     }
     if (error.matches(PyExc_MemoryError)) Raise(kNoMemory, reader.Path(), {});
-    Raise(Message(error), reader.Path(), error.value());
+    Raise(TextOf(error), reader.Path(), error.value());
   } catch (const std::bad_alloc&) {
     Raise(kNoMemory, "result", {});
   } catch (const std::exception& error) {

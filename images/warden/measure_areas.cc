@@ -44,7 +44,7 @@ SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only, siz
         if (strstr(line, " 00:") == nullptr) return;  // most have no such device
         const Area area(line);
         if (area.inode == 0 || area.device != device) return;
-        if (strncmp(area.path, kMemfd, sizeof kMemfd - 1) == 0) return;
+        if (strncmp(area.path, kMemfdPath, sizeof kMemfdPath - 1) == 0) return;
         areas.Add(area.inode, (area.offset + area.size) / 1024);
       });
       return shown;

@@ -42,7 +42,7 @@ class NamedPages {
       total_kb_ = &scratch_kb_;
     } else if (strncmp(area.path, kLent, sizeof kLent - 1) == 0) {
       total_kb_ = &lent_kb_;
-    } else if (strncmp(area.path, kMemfd, sizeof kMemfd - 1) == 0) {
+    } else if (strncmp(area.path, kMemfdPath, sizeof kMemfdPath - 1) == 0) {
       total_kb_ = &scratch_kb_;
     }
   }

@@ -27,7 +27,7 @@ namespace hutch {
 // Of our own processor time, for what one cell's processes have opened or mapped.
 inline constexpr int64_t kMaxObjectsNs = 50'000'000;
 inline constexpr size_t kMaxAreasText = 8 << 20;  // of a list of mappings
-inline constexpr char kMemfd[] = "/memfd:";       // how the path of a mapping of one begins
+inline constexpr char kMemfdPath[] = "/memfd:";   // how the path of a mapping of one begins
 
 // ---- lists
 
