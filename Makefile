@@ -4,7 +4,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop
              bindings -type f \
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
 
-.PHONY: demo check test unit style bench security security-control compat fuzz test-host wheels wheels-test lint format clean help install machine machine-format \
+.PHONY: demo check test test-unit test-cells test-rungs test-faults nightly unit style bench security security-control compat fuzz test-host wheels wheels-test lint format clean help install machine machine-format \
         machine-lint machine-fuzz machine-test-host machine-wheels cpp
 .DEFAULT_GOAL := help
 
@@ -14,8 +14,21 @@ demo: install ## Build everything, then show it: a real analysis in walled-off p
 check: style unit ## What to run all day: format, lint, types, the unit tests beside the code
 
 test: style cpp ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
-	$(PYTHON) tests/fuzz/run.py --seconds 60
+	$(PYTHON) tests/fuzz/run.py --seconds 20
 	$(PYTHON) tests/run.py
+
+test-unit: style cpp ## A part of `make test`: style, types, C++ with sanitizers and fuzzing, and the Python tests beside the code
+	$(PYTHON) tests/fuzz/run.py --seconds 20
+	$(PYTHON) tests/run.py --part unit
+
+test-cells: install ## A part of `make test`: what users do with calls and sessions, end to end, and the documentation
+	$(PYTHON) tests/run.py --part cells
+
+test-rungs: install ## A part of `make test`: attacks, and honest programs, on every rung
+	$(PYTHON) tests/run.py --part rungs
+
+test-faults: install ## A part of `make test`: what is killed, frozen, lost or full
+	$(PYTHON) tests/run.py --part faults
 
 unit: cpp
 	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the tests of C++ and Python, and gives each of three verdicts: `make test`.
 
-    run.py [--renew-durations] [--processes N] [--logs DIRECTORY] [PATH …]
+    run.py [--renew-durations] [--processes N] [--logs DIRECTORY] [--part PART] [PATH …]
 
-PATH: only the Python tests there.
+PATH: only the Python tests there. PART: those of one of the PARTS below; `unit` has the C++ tests.
 
 1. The C++ tests, each once more if it fails.
 2. The Python tests that others may run beside, in PROCESSES processes: whole files, longest first
@@ -12,9 +12,9 @@ PATH: only the Python tests there.
 4. What failed in 2 or 3, once more, as in 3. Failed again, it is `failed`; passed, `unstable`.
 
 A crash of pytest, a file that cannot be collected, a test that was found and has no outcome, and a
-run that takes longer than MOST_MINUTES are not repeated. Unstable tests are named last, with both
-outputs in build/unstable/; more than MOST_UNSTABLE of them fail the run. build/tests/ has the log,
-the reports and the JUnit XML of each step.
+run that takes longer than MOST_MINUTES are not repeated. Skipped tests are counted by their reason.
+Unstable ones are named last, with both outputs in build/unstable/; more than MOST_UNSTABLE of them
+fail the run. build/tests/ has the log, the reports and the JUnit XML of each step.
 
 The agents of a run have homes of their own, so they leave the user's agent alone, and end a pool
 that no test has used for IDLE_SEC.
@@ -32,15 +32,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from containers import Containers
+
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = ROOT / "tests" / "durations.json"
-FOLDERS = ("bindings", "images", "tests")
+PARTS = {  # each test is in one of them
+    "unit": ("bindings", "images", "tests/test_run.py", "tests/fuzz"),
+    "cells": ("tests/end_to_end", "tests/docs", "tests/benchmarks", "tests/outside"),
+    "rungs": ("tests/security", "tests/compat", "tests/pins"),
+    "faults": ("tests/faults", "tests/host", "tests/wheels"),
+}
 PROCESSES = 3  # on two cores: most tests wait most of the time
 MOST_UNSTABLE = 5
 MOST_REPEATED = 40  # where more have failed, repeating them shows nothing
@@ -60,6 +67,7 @@ class Test:
     ended: bool = False  # its teardown, too
     failed_in_teardown: bool = False  # perhaps of what it shares with others of its file
     text: str = ""  # of each part that failed
+    reason: str = ""  # why it was skipped
     printed: str = ""
     seconds: float = 0.0
     crashed: bool = False
@@ -73,7 +81,7 @@ class Test:
             self.crashed |= report["when"] == "???"  # xdist's word for a process that ended in it
             self.failed_in_teardown |= report["when"] == "teardown"
         elif report["outcome"] == "skipped" and self.outcome == "passed":
-            self.outcome = "skipped"
+            self.outcome, self.reason = "skipped", reason_of(report["longrepr"])
         self.ended |= report["when"] == "teardown"
 
     @property
@@ -81,6 +89,11 @@ class Test:
         lines = [line for line in self.text.splitlines() if line.startswith("E ")]
         found = lines or self.text.splitlines() or [""]
         return found[0].removeprefix("E ").strip()[:200]
+
+
+def reason_of(longrepr: Any) -> str:
+    """That of a skipped test or file: the last of its file, line and reason."""
+    return str(longrepr[-1] if isinstance(longrepr, list) else longrepr).removeprefix("Skipped: ")
 
 
 def described(longrepr: Any) -> str:
@@ -105,7 +118,7 @@ class Step:
     logs: Path
     tests: dict[str, Test] = field(default_factory=lambda: defaultdict(Test))
     broken: list[str] = field(default_factory=list)  # files that could not be collected
-    skipped: list[str] = field(default_factory=list)  # whole files
+    skipped: dict[str, str] = field(default_factory=dict)  # whole files, and why
     code: int | None = None  # as the report has it
     found: set[str] = field(default_factory=set)
     deselected: set[str] = field(default_factory=set)
@@ -140,7 +153,7 @@ class Step:
             elif report["$report_type"] == "CollectReport" and report["outcome"] == "failed":
                 self.broken.append(f"{report['nodeid']}\n{described(report['longrepr'])}")
             elif report["$report_type"] == "CollectReport" and report["outcome"] == "skipped":
-                self.skipped.append(report["nodeid"])
+                self.skipped[report["nodeid"]] = reason_of(report["longrepr"])
         if self.selection.exists():  # not of a run that could collect nothing
             names = json.loads(self.selection.read_text())
             self.found, self.deselected, self.chosen, self.left = (
@@ -178,6 +191,7 @@ class Run:
         self.logs = logs
         self.begun = time.monotonic()
         self.end = self.begun + MOST_MINUTES * 60
+        self.containers = Containers()
 
     def say(self, text: str) -> None:
         print(f"tests: {(time.monotonic() - self.begun) / 60:4.1f} min: {text}", flush=True)
@@ -187,6 +201,7 @@ class Run:
         next_line = time.monotonic() + 60
         while process.poll() is None:
             time.sleep(0.2)
+            self.containers.look()
             if time.monotonic() > self.end:
                 raise Broken(f"it has not ended in time: {progress(log)}")
             if time.monotonic() > next_line:
@@ -240,8 +255,10 @@ def last_line(path: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "nothing yet")
 
 
-def ctest(run: Run) -> tuple[int, dict[str, str]]:
-    """How many passed, and which of them only when repeated. Broken if one failed twice."""
+def ctest(run: Run) -> tuple[int, Counter[str], dict[str, str]]:
+    """How many passed, why others were skipped, and which of those that passed only when repeated.
+    Broken if one failed twice.
+    """
     log = run.logs / "ctest.log"
     code = run.begin(
         ["ctest", "--test-dir", "build/sanitized", "--output-on-failure", "--no-tests=error",
@@ -259,7 +276,13 @@ def ctest(run: Run) -> tuple[int, dict[str, str]]:
             f"ctest says {total} tests, and {passed} passed, {skipped} were skipped: {log}"
         )
     run.say(f"C++: {passed} passed, {len(unstable)} of them when repeated")
-    return passed, unstable
+    outputs = ROOT / "build" / "sanitized" / "Testing" / "Temporary" / "LastTest.log"
+    return passed, gtest_reasons(outputs.read_text(errors="replace"), skipped), unstable
+
+
+def gtest_reasons(outputs: str, skipped: int) -> Counter[str]:
+    found = re.findall(r"^\S+:\d+: Skipped\n(.+)$", outputs, re.MULTILINE)
+    return Counter(found) + Counter({"no reason is said": skipped - len(found)})
 
 
 def ctest_outcomes(text: str) -> tuple[int, int, dict[str, str]]:
@@ -335,6 +358,7 @@ def renew(steps: Iterable[Step]) -> None:
 @dataclass
 class Verdicts:
     outcomes: list[str] = field(default_factory=list)  # of all tests, as they ended first
+    skipped: Counter[str] = field(default_factory=Counter)  # by reason
     failed: dict[str, Test] = field(default_factory=dict)
     unstable: dict[str, str] = field(default_factory=dict)  # and what was first seen of each
 
@@ -354,7 +378,12 @@ def python_tests(run: Run, paths: list[str], processes: int, renewing: bool) -> 
         renew([beside, alone])
     first = {name: step.tests[name] for step in (beside, alone) for name in step.failed()}
     verdicts = Verdicts([test.outcome for step in (beside, alone) for test in step.tests.values()])
-    verdicts.outcomes += ["skipped"] * len({*beside.skipped, *alone.skipped})
+    files_skipped = beside.skipped | alone.skipped
+    verdicts.outcomes += ["skipped"] * len(files_skipped)
+    verdicts.skipped += Counter(files_skipped.values())
+    for step in (beside, alone):
+        skipped = (test for test in step.tests.values() if test.outcome == "skipped")
+        verdicts.skipped += Counter(test.reason for test in skipped)
     if len(first) > MOST_REPEATED:
         run.say(f"{len(first)} failed, which are too many to run once more")
     elif first:
@@ -401,8 +430,11 @@ def main() -> int:
     parser.add_argument("--renew-durations", action="store_true")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="of step 2")
     parser.add_argument("--logs", type=Path, default=ROOT / "build" / "tests")
+    parser.add_argument("--part", choices=PARTS)
     parser.add_argument("paths", nargs="*", metavar="PATH")
     asked = parser.parse_args()
+    if asked.part and asked.paths:
+        parser.error("a PART has paths of its own")
     if options := [path for path in asked.paths if path.startswith("-")]:
         parser.error(f"a PATH is a file, a folder or a test, and no option of pytest: {options}")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -412,13 +444,19 @@ def main() -> int:
     asked.logs.mkdir(parents=True)
     run = Run(asked.logs)
     try:
-        passed, unstable = (0, {}) if asked.paths else ctest(run)
-        paths = asked.paths or list(FOLDERS)
+        with_cpp = asked.part == "unit" or not (asked.part or asked.paths)
+        passed, cpp_skipped, unstable = ctest(run) if with_cpp else (0, Counter(), {})
+        parts = [PARTS[asked.part]] if asked.part else PARTS.values()
+        paths = asked.paths or [path for part in parts for path in part]
         verdicts = python_tests(run, paths, asked.processes, asked.renew_durations)
     except Broken as broken:
         print(f"\ntests: the run is broken, and this is not repeated: {broken}")
         return 2
     unstable |= verdicts.unstable
+    run.say(str(run.containers))
+    reasons = verdicts.skipped + cpp_skipped
+    for reason, count in reasons.most_common():
+        print(f"SKIPPED {count:4} : {reason}")
     show(verdicts.failed)
     for name, why in unstable.items():
         print(f"UNSTABLE {name} : {why}")
@@ -427,8 +465,8 @@ def main() -> int:
             f"tests: {len(unstable)} are unstable, and {MOST_UNSTABLE} is the most that a run bears"
         )
     passed += verdicts.outcomes.count("passed") + len(verdicts.unstable)
-    skipped = verdicts.outcomes.count("skipped")
-    print(f"{passed} passed, {len(verdicts.failed)} failed, {skipped} skipped", flush=True)
+    failed, skipped = len(verdicts.failed), reasons.total()
+    print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return 1 if verdicts.failed or len(unstable) > MOST_UNSTABLE else 0
 
 

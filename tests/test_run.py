@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,6 +20,8 @@ from hutch import _core
 
 RUN = Path(__file__).with_name("run.py")
 COMMAND = [sys.executable, str(RUN), "--processes", "1"]
+# Without the plugins that tests made here have no use for: a third of the time of a start.
+QUICK = os.environ | {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:anyio -p no:cacheprovider"}
 TestRun = Callable[[str], tuple[int, list[str]]]
 
 PASSES = "def test_fine(): pass\n"
@@ -59,7 +63,7 @@ def run(tmp_path: Path, place: Path) -> TestRun:
     def of(source: str) -> tuple[int, list[str]]:
         (place / "test_it.py").write_text(source)
         command = [*COMMAND, "--logs", str(tmp_path / "logs"), str(place)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=QUICK)
         assert "Traceback" not in done.stderr, done.stderr
         return done.returncode, done.stdout.splitlines()
 
@@ -69,12 +73,13 @@ def run(tmp_path: Path, place: Path) -> TestRun:
 def test_what_passes_when_it_is_repeated_is_unstable_and_named(
     run: TestRun, tmp_path: Path
 ) -> None:
-    skipped = "import pytest\n@pytest.mark.skip\ndef test_skipped(): pass\n"
+    skipped = "import pytest\n@pytest.mark.skip('no moon')\ndef test_skipped(): pass\n"
     alone = "@pytest.mark.alone\ndef test_alone(): pass\n"
     code, lines = run(PASSES + skipped + alone + ONCE.format(1))
     assert code == 0 and lines[-1] == "3 passed, 0 failed, 1 skipped"
     assert lines[-2].startswith("UNSTABLE ") and "test_it.py::test_once" in lines[-2]
     assert "the first time" in lines[-2]
+    assert "SKIPPED    1 : no moon" in lines
     (both,) = (tmp_path / "unstable").iterdir()
     text = both.read_text()
     assert "the first time" in text and text.count("looked at seen-1") == 2
@@ -153,6 +158,7 @@ def test_a_file_that_is_skipped_counts(run: TestRun, place: Path) -> None:
     (place / "test_skipped.py").write_text("import pytest\npytest.importorskip('nosuch')\n")
     code, lines = run(PASSES)
     assert code == 0 and lines[-1] == "1 passed, 0 failed, 1 skipped"
+    assert any(line.startswith("SKIPPED    1 : could not import 'nosuch'") for line in lines)
 
 
 def test_what_several_share_is_repeated_with_all_of_them(run: TestRun) -> None:
@@ -226,12 +232,40 @@ Test project /build
 """
 
 
-def test_what_ctest_says_is_read() -> None:
+GTESTS = """\
+[ RUN      ] Fine.Skips
+/code/fine_test.cc:12: Skipped
+only root can do that
+
+[  SKIPPED ] Fine.Skips (0 ms)
+"""
+
+
+@pytest.fixture(scope="module")
+def run_of_tests() -> Iterator[ModuleType]:
     found = importlib.util.spec_from_file_location("run_of_tests", RUN)
     assert found is not None and found.loader is not None
-    run_of_tests = sys.modules["run_of_tests"] = importlib.util.module_from_spec(found)
-    found.loader.exec_module(run_of_tests)
+    module = importlib.util.module_from_spec(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(RUN.parent)
+        patch.setitem(sys.modules, "run_of_tests", module)
+        found.loader.exec_module(module)
+        yield module
+
+
+def test_what_ctest_says_is_read(run_of_tests: ModuleType) -> None:
     passed, skipped, unstable = run_of_tests.ctest_outcomes(CTEST)
     assert (passed, skipped) == (5, 1)
     names = {"once", "with space", "a_very_long_name", "slow"}
     assert set(unstable) == {f"ctest {name}" for name in names}
+    reasons = run_of_tests.gtest_reasons(GTESTS, 2)
+    assert reasons == {"only root can do that": 1, "no reason is said": 1}
+
+
+def test_each_file_is_in_one_part(run_of_tests: ModuleType) -> None:
+    folders = [RUN.parents[1] / name for name in ("bindings", "images", "tests")]
+    files = [file for folder in folders for file in folder.rglob("test_*.py")]
+    paths = [RUN.parents[1] / path for part in run_of_tests.PARTS.values() for path in part]
+    assert len(files) > 100
+    for file in files:
+        assert sum(path == file or path in file.parents for path in paths) == 1, file
