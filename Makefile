@@ -30,6 +30,9 @@ test-rungs: install ## A part of `make test`: attacks, and honest programs, on e
 test-faults: install ## A part of `make test`: what is killed, frozen, lost or full
 	$(PYTHON) tests/run.py --part faults
 
+nightly: install cpp ## Run what takes hours: storm, soak, compat, security-control, fuzz, tidy, test-host, runc, torch; tests/nightly.md keeps how
+	scripts/nightly
+
 unit: cpp
 	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 	$(PYTHON) -m pytest -n 2 --dist loadfile -q bindings images/base images/environment

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
 import os
 import shutil
@@ -241,16 +242,22 @@ only root can do that
 """
 
 
+def loaded(file: Path, patch: pytest.MonkeyPatch) -> ModuleType:
+    name = f"{file.stem}_of_tests"
+    loader = importlib.machinery.SourceFileLoader(name, str(file))
+    found = importlib.util.spec_from_loader(name, loader)
+    assert found is not None
+    module = importlib.util.module_from_spec(found)
+    patch.syspath_prepend(RUN.parent)
+    patch.setitem(sys.modules, name, module)
+    loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def run_of_tests() -> Iterator[ModuleType]:
-    found = importlib.util.spec_from_file_location("run_of_tests", RUN)
-    assert found is not None and found.loader is not None
-    module = importlib.util.module_from_spec(found)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(RUN.parent)
-        patch.setitem(sys.modules, "run_of_tests", module)
-        found.loader.exec_module(module)
-        yield module
+        yield loaded(RUN, patch)
 
 
 def test_what_ctest_says_is_read(run_of_tests: ModuleType) -> None:
@@ -269,3 +276,27 @@ def test_each_file_is_in_one_part(run_of_tests: ModuleType) -> None:
     assert len(files) > 100
     for file in files:
         assert sum(path == file or path in file.parents for path in paths) == 1, file
+
+
+def test_nightly_goes_on_after_a_red_job_and_keeps_how_each_ended(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nightly = loaded(RUN.parents[1] / "scripts" / "nightly", monkeypatch)
+    table = tmp_path / "nightly.md"
+    table.write_text("| job | begun |\n|---|---|\n| wrong | long ago | the last row of it |\n")
+    fails = ["sh", "-c", "echo 'a | b'; exit 3"]
+    jobs = {"wrong": [fails, ["touch", str(tmp_path / "done")]], "fine": [["echo", "all well"]]}
+    for name, value in {"JOBS": jobs, "TABLE": table, "LOGS": tmp_path / "logs"}.items():
+        monkeypatch.setattr(nightly, name, value)
+    monkeypatch.setattr(sys, "argv", ["nightly"])
+    assert nightly.main() == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1:3] for line in lines[:2]] == [["wrong", "RED"], ["fine", "passed"]]
+    assert not (tmp_path / "done").exists(), "a job ends with its first command that fails"
+    rows = [row.strip("| ").split(" | ") for row in table.read_text().splitlines()[2:]]
+    assert [(row[0], row[3], row[5]) for row in rows] == [
+        ("wrong", "RED", "a   b"),
+        ("fine", "passed", "all well"),
+    ]
+    monkeypatch.setattr(sys, "argv", ["nightly", "fine"])
+    assert nightly.main() == 0
