@@ -223,7 +223,7 @@ def test_a_time_limit_ends_it_with_all_that_it_has_started(s: Session) -> None:
     assert s.bash("pgrep -c 'sleep|node'").stdout == "0\n"
     again = s.node("typeof late")
     assert (again.value, again.restarted, s["mine"]) == ("undefined", True, 1)
-    never = s.node("await new Promise(() => {})", timeout_sec=2)
+    never = s.node("await new Promise(() => {})", timeout_sec=1)
     assert never.limit == "time" and s.node("1").restarted
 
 
