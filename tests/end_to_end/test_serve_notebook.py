@@ -126,7 +126,7 @@ def test_what_ends_the_code_is_no_fault(on_rung: httpx.Client, name: str) -> Non
 def test_what_ends_the_code_later_is_no_fault(on_rung: httpx.Client, end: str) -> None:
     """In a cell, between two, or while files are fetched."""
     later = LATER.format(end)
-    many = [f"f{number}" for number in range(300)]
+    many = [f"f{number}" for number in range(600)]
     assert run(on_rung, later, fetch_files=many)["status"] == "Success"
     found = run(on_rung, later, *["import time; time.sleep(0.01)"] * 30, fetch_files=["f"])
     assert found["status"] in ("Success", "Failed") and len(found["cells"]) > 1
