@@ -375,12 +375,11 @@ def test_code_may_end_in_its_own_way_when_it_is_interrupted(s: Session) -> None:
     assert outcome.limit == "time" and s["ended"] == 1
 
 
-def test_an_exec_is_interrupted_on_demand(s: Session) -> None:
+def test_an_exec_is_interrupted_on_demand(s: Session, once_printed: Any) -> None:
     s.interrupt()
     s.exec("kept = 1")
-    timer = threading.Timer(0.3, s.interrupt)
-    timer.start()
-    outcome = s.exec("import time; time.sleep(60)")
+    code = "print('begun', flush=True); import time; time.sleep(60)"
+    outcome = s.exec(code, on_stdout=once_printed(s.interrupt))
     assert outcome.status == "raised" and not outcome.restarted
     assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"
     assert s.exec("kept").value == 1
@@ -444,11 +443,10 @@ def test_memory_between_two_execs_is_limited(s: Session) -> None:
         pytest.fail("512 MB were not noticed")
 
 
-def test_a_session_may_be_closed_while_it_runs() -> None:
+def test_a_session_may_be_closed_while_it_runs(once_printed: Any) -> None:
     s = Session(memory_mb=256)
     s.exec("import time")
-    threading.Timer(0.3, s.close).start()
-    s.exec("time.sleep(60)")
+    s.exec("print('begun', flush=True); time.sleep(60)", on_stdout=once_printed(s.close))
     with pytest.raises(hutch.SandboxStartupError, match="closed"):
         s.exec("1")
 
@@ -463,12 +461,14 @@ def test_reset_loses_names_and_keeps_files(s: Session) -> None:
 
 
 def test_one_call_at_a_time(s: Session) -> None:
-    s.exec("import time")
-    thread = threading.Thread(target=lambda: s.exec("time.sleep(1)"))
+    begun = threading.Event()
+    code = "print('begun', flush=True); import time; time.sleep(60)"
+    thread = threading.Thread(target=lambda: s.exec(code, on_stdout=lambda _: begun.set()))
     thread.start()
-    time.sleep(0.3)
+    assert begun.wait(60)
     with pytest.raises(hutch.SessionBusy):
         s.exec("1")
+    s.interrupt()
     thread.join()
     assert s.exec("1").value == 1
 

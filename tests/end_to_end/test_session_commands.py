@@ -297,11 +297,8 @@ def test_what_another_command_left_is_not_killed_with_it(s: Session) -> None:
     assert [one for one in processes(s) if "777" in one]
 
 
-def test_a_command_that_is_interrupted_is_killed(s: Session) -> None:
-    timer = threading.Timer(1, s.interrupt)
-    timer.start()
-    outcome = s.bash("echo here; sleep 555")
-    timer.join()
+def test_a_command_that_is_interrupted_is_killed(s: Session, once_printed: Any) -> None:
+    outcome = s.bash("echo here; sleep 555", on_stdout=once_printed(s.interrupt))
     assert outcome.status == "raised" and outcome.stdout == "here\n" and not outcome.restarted
     assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"
     assert not [one for one in processes(s) if "555" in one]
