@@ -397,6 +397,7 @@ def uses_of_shares() -> Uses:
     return begun(share, *((how, 24) for how in ("mapped", "dropped", "by a child")))
 
 
+@pytest.mark.alone  # what they are seen by is the whole machine's
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize(
     "how",

@@ -55,6 +55,7 @@ def lost(measure: Callable[[], float]) -> Iterator[Loss]:
 SPARSE = "import mmap; m = mmap.mmap(-1, 400 << 20); m[0] = 1"
 
 
+@pytest.mark.alone  # the figure that it is about is the whole machine's
 def test_what_another_session_writes_is_not_held_against_one_that_sleeps() -> None:
     with (
         Session(memory_mb=256, timeout_sec=60) as sleeps,
