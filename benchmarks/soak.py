@@ -9,6 +9,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import processes
@@ -22,8 +24,18 @@ def _tree(pid: int) -> list[int]:
     return [pid, *(below for child in processes.children(pid) for below in _tree(child))]
 
 
-def _files(top: str) -> int:
-    return sum(len(names) + len(folders) for _, folders, names in os.walk(top))
+_DEEP = 3  # below are the trees of environments, which no call makes and which take long to walk
+
+
+def _files(top: str, deep: int = _DEEP) -> int:
+    """How many there are in so many levels of folders."""
+    found = 0
+    with suppress(FileNotFoundError), os.scandir(top) as entries:  # it goes in between
+        for one in entries:
+            found += 1
+            if deep > 1 and one.is_dir(follow_symlinks=False):
+                found += _files(one.path, deep - 1)
+    return found
 
 
 def counts() -> dict[str, int]:
@@ -68,16 +80,30 @@ def counted() -> dict[str, int]:
     return counts()
 
 
-def settled(function: object) -> dict[str, int]:
-    """Once the pool is full again, what ended is reaped, and idle threads have gone."""
-    deadline, found = time.monotonic() + 30, dict[str, int]()
+Counts = dict[str, int]
+
+
+def settled(earlier: Counts | None = None, keep: Callable[[], object] = lambda: None) -> Counts:
+    """Once two looks find the same but for memory: the pool is full again, and what ended is
+    reaped. Where there were counts `earlier`, not before no more is there than may be, as threads
+    and memory that idle go in ten seconds; 30 s at most, as what stays has grown.
+    """
+    deadline, found = time.monotonic() + 30, Counts()
     while time.monotonic() < deadline:
-        measure.parked(function)  # each time, so that the pool is none that nobody uses
-        time.sleep(2)
+        keep()  # each time, so that the pool is none that nobody uses
+        time.sleep(1)
         before, found = found, counted()
-        if before == found and found["client: threads"] <= 8:
+        if _steady(before) == _steady(found) and not (earlier and grown(_both(earlier, found))):
             break
     return found
+
+
+def _steady(found: Counts) -> Counts:
+    return {name: value for name, value in found.items() if "KiB" not in name}
+
+
+def _both(before: Counts, after: Counts) -> dict[str, tuple[int, int]]:
+    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
 
 
 def soak(calls: int, report: bool = False) -> dict[str, tuple[int, int]]:
@@ -93,15 +119,15 @@ def soak(calls: int, report: bool = False) -> dict[str, tuple[int, int]]:
 
     for _ in range(10):
         some(max(30, calls // 100))
-    before = settled(function)
+    before = settled(keep=lambda: measure.parked(function))
     begin = time.perf_counter()
     for part in range(10):
         some(calls // 10)
         if report:
             rate = (part + 1) * calls / 10 / (time.perf_counter() - begin)
             print(f"  {(part + 1) * calls // 10} calls, {rate:,.0f}/s", flush=True)
-    after = settled(function)
-    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+    after = settled(before, lambda: measure.parked(function))
+    return _both(before, after)
 
 
 def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
@@ -123,13 +149,13 @@ def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
 
     try:
         some(max(10 * sessions, execs // 10))
-        before = _settled_sessions()
+        before = settled()
         some(execs)
-        after = _settled_sessions()
+        after = settled(before)
     finally:
         for session in opened:
             session.close()
-    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+    return _both(before, after)
 
 
 def soak_named(sessions: int) -> dict[str, tuple[int, int]]:
@@ -140,7 +166,7 @@ def soak_named(sessions: int) -> dict[str, tuple[int, int]]:
         place = os.path.join(top, "kept")
         another.exec("1")  # it keeps their pool, which would end where nobody uses it
 
-        def some(count: int) -> dict[str, int]:
+        def some(count: int, earlier: Counts | None = None) -> Counts:
             for number in range(count):
                 name = f"s{number}"
                 with hutch.Session(id=name, storage=place, memory_mb=128) as session:
@@ -151,10 +177,11 @@ def soak_named(sessions: int) -> dict[str, tuple[int, int]]:
                     with hutch.Session(id=name, storage=place, memory_mb=128) as session:
                         assert session["x"] == number and session.kv.get("n") == str(number)
                 hutch.sessions.delete(name, place)
-            return {**_settled_sessions(), "files in the storage": _files(place)}
+            return {**settled(earlier), "files in the storage": _files(place)}
 
-        before, after = some(max(30, sessions // 10)), some(sessions)
-    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+        before = some(max(30, sessions // 10))
+        after = some(sessions, before)
+    return _both(before, after)
 
 
 def soak_commands(calls: int) -> dict[str, tuple[int, int]]:
@@ -163,25 +190,26 @@ def soak_commands(calls: int) -> dict[str, tuple[int, int]]:
     """
     opened = [hutch.Session(memory_mb=512) for _ in range(2)]
 
-    def some(count: int) -> dict[str, int]:
+    def some(count: int, earlier: Counts | None = None) -> Counts:
         for number in range(count):
             session = opened[number // 2 % 2]
             if number % 2 == 0:
                 assert session.bash(f"echo {number} | cat").stdout == f"{number}\n"
             else:
                 assert session.node(f"n = {number}; n + 1").value == number + 1
-        found = _settled_sessions()
+        found = settled(earlier)
         for session in opened:
             for name, value in session.exec(_INSIDE).unwrap().items():
                 found[name] = found.get(name, 0) + value
         return found
 
     try:
-        before, after = some(max(100, calls // 10)), some(calls)
+        before = some(max(100, calls // 10))
+        after = some(calls, before)
     finally:
         for session in opened:
             session.close()
-    return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
+    return _both(before, after)
 
 
 # Of a session's user process, and of all in its cell.
@@ -203,11 +231,6 @@ _pids = [pid for pid in os.listdir("/proc") if pid.isdigit()]
 def _double(number: int) -> int:
     """Twice as much."""
     return 2 * number
-
-
-def _settled_sessions() -> dict[str, int]:
-    time.sleep(12)  # threads that idle end after ten seconds
-    return counted()
 
 
 # What may be more after any number of calls: threads that idle for ten seconds, KiB by which

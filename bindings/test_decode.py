@@ -1156,7 +1156,7 @@ def test_unsalted_keys_of_one_hash_are_refused_whatever_their_type() -> None:
 
 def test_a_large_int_is_not_compared_with_decimals_of_its_hash() -> None:
     modulus = (1 << 61) - 1
-    large = modulus << 200_000
+    large = modulus << 100_000
     assert hash(large) == 0
     decimals = [Decimal(k * modulus) for k in range(1, 25)]
     assert {hash(decimal) for decimal in decimals} == {0}
@@ -1290,7 +1290,7 @@ def test_any_numbers_as_keys_are_taken_or_refused() -> None:
         max_leaves=4,
     )
 
-    @hypothesis.settings(max_examples=200, deadline=None, database=None, derandomize=True)
+    @hypothesis.settings(max_examples=80, deadline=None, database=None, derandomize=True)
     @hypothesis.given(st.sets(keys, max_size=20))
     def comes_back(value: set[Any]) -> None:
         try:
@@ -1319,7 +1319,7 @@ def test_a_payload_must_be_flat_bytes() -> None:
 
 
 def test_mutated_payloads_are_data_or_refused() -> None:
-    """20,000 mutations, always the same ones: each gives a value or a DecodeError."""
+    """8,000 mutations, always the same ones: each gives a value or a DecodeError."""
     values = [
         PLAIN[-12:],
         STANDARD,
@@ -1331,7 +1331,7 @@ def test_mutated_payloads_are_data_or_refused() -> None:
     assert len(seeds) >= 3
     rng = random.Random(20240229)
     refusals = 0
-    for _ in range(20_000):
+    for _ in range(8_000):
         data = bytearray(rng.choice(seeds))
         for _ in range(rng.randint(1, 6)):
             place = rng.randrange(2, len(data))
@@ -1354,7 +1354,7 @@ def test_mutated_payloads_are_data_or_refused() -> None:
             _core.decode(data, len(data), NAMED)
         except _core.DecodeError:
             refusals += 1
-    assert 10_000 < refusals <= 20_000
+    assert 4_000 < refusals <= 8_000
 
 
 def test_random_nested_values_come_back_equal() -> None:
@@ -1387,7 +1387,7 @@ def test_random_nested_values_come_back_equal() -> None:
         max_leaves=30,
     )
 
-    @hypothesis.settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @hypothesis.settings(max_examples=100, deadline=None, database=None, derandomize=True)
     @hypothesis.given(values)
     def comes_back(value: Any) -> None:
         assert exactly_equal(round_trip(value), value)

@@ -270,7 +270,7 @@ class Record:
         slice(HUGE),
         decimal.Decimal(1).scaleb(999_999),
         ["\x1b[2J"] * 100_000,
-        [[[[[[[[[[1]]]]]]]]]] * 100_000,
+        [[[[[[[[[[1]]]]]]]]]] * 20_000,
         dict.fromkeys(range(100_000)),
         object(),
     ],

@@ -49,10 +49,12 @@ def worker() -> Iterator[Worker]:
 
 
 @pytest.fixture
-def cell(worker: Worker) -> Iterator[Cell]:
-    """And afterwards the same slot makes a cell that works, in the same worker."""
+def cell(request: pytest.FixtureRequest, worker: Worker) -> Iterator[Cell]:
+    """And afterwards the same slot makes a cell that works, in the same worker. A parameter: in how
+    many milliseconds its time is over.
+    """
     made = worker.cell()
-    made.arm(3_000)
+    made.arm(getattr(request, "param", 3_000))
     yield made
     made.kill()
     next_one = worker.cell()
@@ -173,6 +175,7 @@ def test_memory_cut_short_under_a_call_ends_its_cell_alone(cell: Cell) -> None:
     assert receive(cell.socket) is None
 
 
+@pytest.mark.parametrize("cell", [300], indirect=True, ids=[""])
 @pytest.mark.parametrize(
     "payload",
     [

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -90,6 +91,16 @@ def s(sessions: Callable[[], Session]) -> Session:
     session = sessions()
     session.exec("import os; os.chdir('/work')").unwrap()
     return session
+
+
+@pytest.fixture
+def once_printed() -> Callable[[Callable[[], object]], Callable[[str], None]]:
+    """An `on_stdout=`, by which another thread acts as soon as the code has printed something."""
+
+    def printed(act: Callable[[], object]) -> Callable[[str], None]:
+        return lambda _: threading.Thread(target=act).start()
+
+    return printed
 
 
 @pytest.fixture

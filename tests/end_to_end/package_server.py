@@ -53,7 +53,7 @@ Server = TypeVar("Server", bound=http.server.HTTPServer)
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
     with server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         try:
             yield server
         finally:

@@ -27,8 +27,6 @@ import hutch
 from hutch import Environment, sandbox
 from hutch._connect import launcher
 
-pytestmark = pytest.mark.alone  # images are taken away that every worker is made of
-
 OWN = ".".join(map(str, sys.version_info[:2]))
 LIBRARY = f"/opt/python/{sys.platlibdir}/python{OWN}"
 

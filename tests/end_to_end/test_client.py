@@ -11,6 +11,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import chain, repeat
@@ -68,8 +69,11 @@ def error_of(outcome: hutch.Outcome[Any]) -> Any:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_outcome_is_as_a_local_one(client: hutch.Client, name: str) -> None:
-    local = hutch.run(PROGRAMS[name], stdin="in", timeout_sec=2, memory_mb=128)
-    remote = client.run(PROGRAMS[name], stdin="in", timeout_sec=2, memory_mb=128)
+    given: dict[str, Any] = {"stdin": "in", "timeout_sec": 2, "memory_mb": 128}
+    with ThreadPoolExecutor(1) as threads:  # both at once
+        asked = threads.submit(client.run, PROGRAMS[name], **given)
+        local = hutch.run(PROGRAMS[name], **given)
+        remote = asked.result()
     found = wire.from_wire(json.loads(json.dumps(wire.to_wire(local))))
     assert found == local and error_of(found) == error_of(local)
     assert error_of(remote) == error_of(local)
@@ -214,7 +218,7 @@ class Fake:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True).start()
 
     def __enter__(self) -> Fake:
         return self

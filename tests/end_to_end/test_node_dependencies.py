@@ -125,7 +125,7 @@ def npmrc(registry: Registry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 def test_a_session_finds_its_packages_by_require_and_import_from_any_directory() -> None:
-    with Session(node_dependencies=["tiny@1"]) as s:
+    with Session(node_dependencies=["tiny"]) as s:
         assert s.node("const t = require('tiny'); [t.kind, t.inner]").value == ["common", "2.1.0"]
         assert s.node("import {kind, inner} from 'tiny'; [kind, inner]").value == [
             "module",

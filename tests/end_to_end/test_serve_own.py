@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from leaving_client import asked
 
 from hutch.serve.gate import Refused
 from hutch.serve.settings import Client, Settings
@@ -174,9 +175,12 @@ def test_of_a_server_that_was_killed_nothing_runs_twice(
     serving: Serving, key: dict[str, str]
 ) -> None:
     body = {"source": "import time; time.sleep(600)"}
-    with serving("--timeout-sec", "900") as (url, server):
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/v1/run", json=body, headers=key, timeout=3)
+    with (
+        serving("--timeout-sec", "900") as (url, server),
+        httpx.Client(base_url=url) as client,
+        asked(url, "/v1/run", body, key["Idempotency-Key"]),
+    ):
+        wait_for_running(client, 1)
         server.send_signal(signal.SIGKILL)
         server.wait()
     with serving("--timeout-sec", "900", "--port", url.rpartition(":")[2]) as (url, _):

@@ -7,6 +7,8 @@ import asyncio
 import pickle
 import shutil
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -251,28 +253,34 @@ def test_it_returns_when_its_child_has_ended_though_others_hold_the_pipes(s: Ses
         assert any("sleep 100" in one for one in processes(s))  # bash, which becomes it
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "sleep 555",
-        "setsid sleep 555 & wait",
-        "(setsid nohup sleep 555 >/dev/null 2>&1 &); (sleep 555 &); sleep 555",
-        "for i in 1 2 3 4 5 6 7 8; do (env -i sleep 555 & wait) & done; wait",
-        "trap '' TERM INT HUP; sleep 555; sleep 555",
-        "read x </dev/tty; exec 0<&- 1>&- 2>&- sleep 555",
-    ],
-)
+TREES = [
+    "sleep 555",
+    "setsid sleep 555 & wait",
+    "(setsid nohup sleep 555 >/dev/null 2>&1 &); (sleep 555 &); sleep 555",
+    "for i in 1 2 3 4 5 6 7 8; do (env -i sleep 555 & wait) & done; wait",
+    "trap '' TERM INT HUP; sleep 555; sleep 555",
+    "read x </dev/tty; exec 0<&- 1>&- 2>&- sleep 555",
+]
+
+
 def test_a_time_limit_kills_the_whole_tree_and_keeps_what_was_printed(
-    s: Session, text: str
+    rung: Any, sessions: Callable[[], Session]
 ) -> None:
-    s.exec("kept = 1")
-    outcome = s.bash(f"echo printed; {text}", timeout_sec=1)
-    assert outcome.limit == "time" and outcome.stdout == "printed\n" and not outcome.restarted
-    assert "bash(…, timeout_sec=2)" in str(outcome)
-    if s.info()["closed"]:
-        return  # under gVisor, where that took longer than an interrupt may, all of it has ended
-    assert not [one for one in processes(s) if "555" in one]
-    assert s["kept"] == 1
+    def killed(text: str) -> None:
+        outcome = s.bash(f"echo printed; {text}", timeout_sec=1)
+        assert outcome.limit == "time" and outcome.stdout == "printed\n" and not outcome.restarted
+        assert "bash(…, timeout_sec=2)" in str(outcome)
+
+    # Under gVisor one that takes longer to be killed than an interrupt may ends the session.
+    at_once = 1 if rung == "gvisor" else len(TREES)
+    for first in range(0, len(TREES), at_once):
+        s = sessions()
+        s.exec("kept = 1").unwrap()
+        with ThreadPoolExecutor(at_once) as threads:
+            list(threads.map(killed, TREES[first : first + at_once]))
+        if rung != "gvisor" or not s.info()["closed"]:
+            assert not [one for one in processes(s) if "555" in one]
+            assert s["kept"] == 1
 
 
 def test_a_command_that_makes_processes_without_end_is_killed_with_all_of_them() -> None:
@@ -289,11 +297,8 @@ def test_what_another_command_left_is_not_killed_with_it(s: Session) -> None:
     assert [one for one in processes(s) if "777" in one]
 
 
-def test_a_command_that_is_interrupted_is_killed(s: Session) -> None:
-    timer = threading.Timer(1, s.interrupt)
-    timer.start()
-    outcome = s.bash("echo here; sleep 555")
-    timer.join()
+def test_a_command_that_is_interrupted_is_killed(s: Session, once_printed: Any) -> None:
+    outcome = s.bash("echo here; sleep 555", on_stdout=once_printed(s.interrupt))
     assert outcome.status == "raised" and outcome.stdout == "here\n" and not outcome.restarted
     assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"
     assert not [one for one in processes(s) if "555" in one]
@@ -342,7 +347,7 @@ def test_more_processes_than_allowed_are_refused_and_cost_nothing() -> None:
             "        if os.fork() == 0: time.sleep(555); os._exit(0)\n"
             "except BlockingIOError: print('refused', made < 32)\ntime.sleep(555)",
         )
-        outcome = s.command(["python", "many.py"], timeout_sec=3)
+        outcome = s.command(["python", "many.py"], timeout_sec=2)
         assert outcome.limit == "time" and not outcome.restarted
         assert s.bash("echo alive").stdout == "alive\n" and s["x"] == 1
         assert not [one for one in processes(s) if "many" in one]

@@ -202,10 +202,10 @@ def test_memory_taken_between_calls_ends_the_interpreter() -> None:
         s.files.write("kept", "yes")
         s.exec(
             "import threading, time\nheld = []\n"
-            "def take():\n  time.sleep(1)\n  while True: held.append(bytearray(4 << 20))\n"
+            "def take():\n  time.sleep(0.3)\n  while True: held.append(bytearray(4 << 20))\n"
             "threading.Thread(target=take, daemon=True).start()"
         )
-        time.sleep(3)  # nobody asks the session for anything in that time
+        time.sleep(1.5)  # nobody asks the session for anything in that time
         until(lambda: s.exec("1").restarted)
         assert s.files.read("kept") == "yes"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import math
-import threading
 from typing import Any
 
 import pytest
@@ -223,15 +222,14 @@ def test_a_time_limit_ends_it_with_all_that_it_has_started(s: Session) -> None:
     assert s.bash("pgrep -c 'sleep|node'").stdout == "0\n"
     again = s.node("typeof late")
     assert (again.value, again.restarted, s["mine"]) == ("undefined", True, 1)
-    never = s.node("await new Promise(() => {})", timeout_sec=2)
+    never = s.node("await new Promise(() => {})", timeout_sec=1)
     assert never.limit == "time" and s.node("1").restarted
 
 
-def test_an_interrupt_ends_it(s: Session) -> None:
+def test_an_interrupt_ends_it(s: Session, once_printed: Any) -> None:
     s.node("1")
-    timer = threading.Timer(0.5, s.interrupt)
-    timer.start()
-    outcome = s.node("while (true) {}")
+    loop = "console.log('begins'); while (true) {}"
+    outcome = s.node(loop, on_stdout=once_printed(s.interrupt))
     assert outcome.error is not None and outcome.error.type == "KeyboardInterrupt"
     assert s.node("1").restarted
 

@@ -301,9 +301,9 @@ def test_with_the_time_of_tools_excluded_that_of_their_commands_counts() -> None
     t = Tools(tool_time="excluded")
 
     def act(text: str) -> str:
-        time.sleep(1.5)
+        time.sleep(0.8)
         printed = t.session.bash(text).stdout
-        time.sleep(1.5)
+        time.sleep(0.8)
         return printed
 
     t.act = act

@@ -7,6 +7,7 @@ import asyncio
 import datetime
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -35,6 +36,13 @@ class Point:
 class Shop:
     def price(self, item: str) -> int:
         return len(item)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _idle_threads_end_soon() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hutch._calls.threads._IDLE_SEC", 0.5)
+        yield
 
 
 def test_a_function_calls_a_tool_that_it_names() -> None:
@@ -289,7 +297,10 @@ def test_on_other_rungs(isolation: Any) -> None:
 
 
 def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
+    begun = asyncio.Event()
+
     async def forever() -> None:
+        begun.set()
         await asyncio.sleep(3600)
 
     @sandbox(tools=[hutch.Tool(forever)], timeout_sec=60)
@@ -302,7 +313,7 @@ def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
 
     loop = asyncio.new_event_loop()
     call = loop.create_task(ask.aio())
-    loop.run_until_complete(asyncio.sleep(1))
+    loop.run_until_complete(begun.wait())
     before = {one for one in threading.enumerate() if one.name.startswith("hutch")}
     assert before and not call.done()
     loop.close()
@@ -390,7 +401,7 @@ def test_the_time_of_tools_may_be_left_out_of_a_sessions_limit(tool_time: Any) -
         time.sleep(0.7)
 
     with hutch.Session(tools=[wait], timeout_sec=1, tool_time=tool_time) as s:
-        outcome = s.exec("for _ in range(4): wait()\n'went on'")
+        outcome = s.exec("for _ in range(2): wait()\n'went on'")
         if tool_time == "included":
             assert outcome.limit == "time"
         else:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import asyncio, os, sys, time
 from hutch import AsyncSession, Session, _session_named
 _session_named._IDLE_SEC = _session_named._MOST_SEC = 1e6
 
-def keywords(id="report"):
+def keywords(id=sys.argv[2]):
     return dict(id=id, storage=sys.argv[1], memory_mb=128, timeout_sec=None)
 
 def say(text):
@@ -91,7 +91,15 @@ await_end(s)
 say(os.read(here[0], 100).decode())
 """
 
-Holders = Callable[[str], "subprocess.Popen[str]"]
+OF_OTHERS = {
+    "idle": IDLE,
+    "awaited": AWAITED,
+    "busy": BUSY,
+    "forked": FORKED,
+    "stopped": IDLE,
+    "slow": SLOW,
+}
+Said = tuple[str, str]
 
 
 @pytest.fixture
@@ -99,57 +107,64 @@ def place(tmp_path: Path) -> str:
     return str(tmp_path / "kept")
 
 
-@pytest.fixture
-def holder(place: str) -> Iterator[Holders]:
-    """Makes a process that holds a session."""
-    processes = []
-
-    def begun(source: str) -> subprocess.Popen[str]:
-        text = HEAD + textwrap.dedent(source)
-        pipe = subprocess.PIPE
-        held = subprocess.Popen(
-            [sys.executable, "-c", text, place], stdout=pipe, stderr=pipe, text=True
-        )
-        processes.append(held)
-        assert held.stdout is not None and held.stderr is not None
-        line = held.stdout.readline()
-        assert line == "holds\n", line + held.stderr.read()
-        return held
-
-    yield begun
-    for held in processes:
+def holder(place: str, name: str, source: str) -> subprocess.Popen[str]:
+    """A process that holds a session of that name."""
+    command = [sys.executable, "-c", HEAD + textwrap.dedent(source), place, name]
+    pipe = subprocess.PIPE
+    held = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    assert held.stdout is not None and held.stderr is not None
+    line = held.stdout.readline()
+    if line != "holds\n":
         held.kill()
-        held.communicate()
+        raise AssertionError(line + held.stderr.read())
+    return held
 
 
-def stop(how: str, host: Any) -> None:
-    if how == "podman":
-        host.podman("stop", str(_core.paths()["agent_container"]))
-    else:
-        hutch.agent.stop(drain_sec=60 if how == "drain" else 0)
+@pytest.fixture(scope="module")
+def of_others(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Said]]:
+    """Sessions of six processes, and what each process said of an agent that stopped at once."""
+    place = str(tmp_path_factory.mktemp("stopped") / "kept")
+    held = {name: holder(place, name, source) for name, source in OF_OTHERS.items()}
+    os.kill(held["stopped"].pid, signal.SIGSTOP)
+    try:
+        hutch.agent.stop()
+        said = {name: held[name].communicate(timeout=60) for name in held if name != "stopped"}
+        os.kill(held["stopped"].pid, signal.SIGCONT)
+        said["stopped"] = held["stopped"].communicate(timeout=60)
+    finally:
+        for process in held.values():
+            process.kill()
+            process.communicate()
+    return place, said
 
 
 def kept(place: str, id: str = "report") -> Session:
     return Session(id=id, storage=place, memory_mb=128)
 
 
-@pytest.mark.parametrize(
-    ("source", "how", "x"),
-    [
-        pytest.param(IDLE, "at once", 1, id="idle"),
-        pytest.param(IDLE, "podman", 1, id="idle-podman"),
-        pytest.param(AWAITED, "at once", 1, id="awaited"),
-        pytest.param(BUSY, "drain", 2, id="busy-drain"),
-        pytest.param(BUSY, "at once", 1, id="busy"),
-    ],
-)
-def test_what_was_not_saved_yet_is_saved(
-    host: Any, place: str, holder: Holders, source: str, how: str, x: int
+@pytest.mark.parametrize("name", ["idle", "awaited", "busy"])
+def test_what_was_not_saved_yet_is_saved(of_others: tuple[str, dict[str, Said]], name: str) -> None:
+    """Whatever the processes that cannot save theirs do."""
+    place, said = of_others
+    assert said[name][0] == "the agent was stopped\n"
+    with kept(place, name) as s:
+        assert s["x"] == 1 and s.lost == []
+
+
+@pytest.mark.parametrize(("how", "source", "x"), [("podman", IDLE, 1), ("drain", BUSY, 2)])
+def test_what_was_not_saved_yet_is_saved_however_it_stops(
+    host: Any, place: str, how: str, source: str, x: int
 ) -> None:
-    held = holder(source)
-    stop(how, host)
-    said, _ = held.communicate(timeout=60)
-    assert said == "the agent was stopped\n"
+    held = holder(place, "report", source)
+    try:
+        if how == "podman":
+            host.podman("stop", str(_core.paths()["agent_container"]))
+        else:
+            hutch.agent.stop(drain_sec=60)
+        assert held.communicate(timeout=60)[0] == "the agent was stopped\n"
+    finally:
+        held.kill()
+        held.communicate()
     with kept(place) as s:
         assert s["x"] == x and s.lost == []
 
@@ -168,51 +183,49 @@ def test_those_of_the_process_that_stops_it_are_saved(place: str) -> None:
         assert unused.exec("2").value == 2
 
 
-def test_one_of_a_forked_child_is_saved_as_its_parents_is(place: str, holder: Holders) -> None:
-    held = holder(FORKED)
-    hutch.agent.stop()
-    assert held.stdout is not None
-    assert [held.stdout.readline() for _ in range(2)] == ["the agent was stopped\n"] * 2
-    for id in ("report", "child"):
+def test_one_of_a_forked_child_is_saved_as_its_parents_is(
+    of_others: tuple[str, dict[str, Said]],
+) -> None:
+    place, said = of_others
+    assert said["forked"][0] == "the agent was stopped\n" * 2
+    for id in ("forked", "child"):
         with kept(place, id) as s:
             assert s["x"] == 1 and s.lost == []
 
 
-def test_one_whose_process_is_stopped_keeps_neither_the_agent_nor_others(
-    place: str, holder: Holders
+def test_one_whose_process_is_stopped_is_not_saved_and_says_so(
+    of_others: tuple[str, dict[str, Said]],
 ) -> None:
-    held = holder(IDLE)
-    os.kill(held.pid, signal.SIGSTOP)
-    other = holder(IDLE.replace("keywords()", "keywords('other')"))
-    hutch.agent.stop()
-    assert other.communicate(timeout=60)[0] == "the agent was stopped\n"
-    with kept(place, "other") as s:
-        assert s["x"] == 1
-    os.kill(held.pid, signal.SIGCONT)
-    assert "could not be saved" in held.communicate(timeout=60)[1]
-    with kept(place) as s:
+    place, said = of_others
+    assert "could not be saved" in said["stopped"][1]
+    with kept(place, "stopped") as s:
         assert s.lost == ["x"]
 
 
-def test_one_whose_save_takes_long_keeps_what_was_saved_before(place: str, holder: Holders) -> None:
-    held = holder(SLOW)
-    hutch.agent.stop()
-    assert "could not be saved" in held.communicate(timeout=60)[1]
-    with kept(place) as s:
+def test_one_whose_save_takes_long_keeps_what_was_saved_before(
+    of_others: tuple[str, dict[str, Said]],
+) -> None:
+    place, said = of_others
+    assert "could not be saved" in said["slow"][1]
+    with kept(place, "slow") as s:
         assert s["x"] == 1 and s.lost == ["Slow", "slow", "time"]
 
 
-@pytest.mark.parametrize("before", ["x = 1", "import os; os._exit(3)"])
-def test_a_command_that_runs_as_the_agent_stops_may_have_run(before: str) -> None:
+def test_a_command_that_runs_as_the_agent_stops_may_have_run() -> None:
     """However an interpreter of its session ended before: a fault is never an answer."""
-    with ThreadPoolExecutor(1) as threads, Session(memory_mb=128) as s:
-        s.exec(before)
-        running = threads.submit(s.bash, "touch here; sleep 600", timeout_sec=None)
-        s.bash("until [ -e here ]; do sleep 0.01; done").unwrap()
+    with contextlib.ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor(2))
+        running = []
+        for before in ("x = 1", "import os; os._exit(3)"):
+            s = stack.enter_context(Session(memory_mb=128))
+            s.exec(before)
+            running.append((s, threads.submit(s.bash, "touch here; sleep 600", timeout_sec=None)))
+            s.bash("until [ -e here ]; do sleep 0.01; done").unwrap()
         hutch.agent.stop()
-        with pytest.raises(AgentUnavailable) as caught:
-            running.result()
-        assert caught.value.may_have_run and not caught.value.safe_to_retry
-        with pytest.raises(AgentUnavailable) as caught:
-            s.bash("true")
-        assert not caught.value.may_have_run
+        for s, command in running:
+            with pytest.raises(AgentUnavailable) as caught:
+                command.result()
+            assert caught.value.may_have_run and not caught.value.safe_to_retry
+            with pytest.raises(AgentUnavailable) as caught:
+                s.bash("true")
+            assert not caught.value.may_have_run

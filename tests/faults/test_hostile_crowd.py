@@ -19,7 +19,7 @@ GROWTH_KB = 24 << 10
 
 
 @sandbox(
-    memory_mb=48, disk_mb=16, pids=16, timeout_sec=4, output_mb=1, queue_sec=300, echo=False,
+    memory_mb=48, disk_mb=16, pids=16, timeout_sec=2, output_mb=1, queue_sec=300, echo=False,
     pool=Pool(max_cells=16), labels={"test": "crowd"},
 )  # fmt: skip
 def attack(kind: str) -> int:

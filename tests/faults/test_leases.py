@@ -88,7 +88,7 @@ def few(label: str) -> Any:
 
         time.sleep(seconds)
 
-    return sandbox(nap, pool=Pool(max_cells=2), labels={"test": label})
+    return sandbox(nap, pool=Pool(max_cells=2), labels={"test": label}, timeout_sec=100)
 
 
 # ---- clients ----
@@ -121,7 +121,7 @@ def test_killed_client_gives_up_its_places_and_its_cells(label: str, few: Any) -
 
 def test_a_client_that_stops_keeps_no_cell_that_it_does_not_use(label: str, few: Any) -> None:
     few(0)
-    running = [few.options(timeout_sec=100).submit(90) for _ in range(2)]
+    running = [few.submit(90) for _ in range(2)]
     crowd = python(CROWD.format(label=label, calls=2, seconds=0))
     until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call", 60)
     crowd.send_signal(signal.SIGSTOP)
@@ -169,8 +169,8 @@ def test_forked_child_does_not_keep_its_dead_parents_cells(label: str, few: Any)
 
 
 def occupied(few: Any, label: str) -> list[Any]:
-    """Calls that have all cells of its pool for some seconds."""
-    running = [few.submit(3) for _ in range(2)]
+    """Calls that have all cells of its pool until they are cancelled."""
+    running = [few.submit(90) for _ in range(2)]
     until(
         lambda: pool_of(label)["leased"] == 2 and not pool_of(label)["waiting"],
         "they have no cells",
@@ -188,11 +188,12 @@ def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any, label: str) -
     assert error.waited_sec is not None and error.waited_sec >= 0.2
     assert error.hint
     for future in running:
-        future.result()
+        future.cancel()
 
 
 def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any, label: str) -> None:
     patient, hasty = few.options(queue_sec=60), few.options(queue_sec=0.3)
+    few(0)
     patient(0)
     hasty(0)  # so that its pool is known, and it waits in one line with the others
     running = occupied(few, label)
@@ -208,7 +209,9 @@ def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any, label: s
         assert error.waited_sec is not None and error.waited_sec > 0.25
         assert not error.may_have_run
     assert not any(future.done() for future in running), "it waited for longer than it wanted"
-    for future in running + waiting:
+    for future in running:
+        future.cancel()
+    for future in waiting:
         future.result()
 
 
@@ -285,7 +288,7 @@ def test_a_forked_child_waits_for_no_keys_call_of_its_parents(label: str) -> Non
             time.sleep(seconds)
             return seconds
 
-        first = slow.submit(4)
+        first = slow.submit(2)
         time.sleep(0.5)
         if os.fork() == 0:
             print(slow(0), flush=True)
@@ -294,7 +297,7 @@ def test_a_forked_child_waits_for_no_keys_call_of_its_parents(label: str) -> Non
         print(first.result(), flush=True)
         """
     )
-    assert child.communicate(timeout=30)[0] == "0\n4\n"
+    assert child.communicate(timeout=30)[0] == "0\n2\n"
 
 
 def test_cells_leased_ahead_of_calls_that_do_not_come_are_taken_back(label: str, few: Any) -> None:

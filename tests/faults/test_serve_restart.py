@@ -20,10 +20,10 @@ Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]
 PROGRAM = """
 import ctypes, time
 ctypes.CDLL(None).prctl(15, b'{name}')  # PR_SET_NAME
-time.sleep(0.7)
+time.sleep(0.5)
 print('ran')
 """
-CLIENTS, REQUESTS = 8, 12
+CLIENTS, REQUESTS = 8, 8
 
 
 class Watch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,19 +20,28 @@ def ended(host: Any, worker: str) -> bool:
 
 
 def test_an_agent_that_is_killed_ends_its_sessions(host: Any) -> None:
-    with Session(memory_mb=128, idle_sec=None) as s:
+    """One that is idle at once, and one with a call as soon as its worker waits no longer."""
+    begun = threading.Event()
+    with Session(memory_mb=128, idle_sec=None) as s, Session(memory_mb=128, timeout_sec=None) as t:
         s.exec("kept = 1")
         worker = s.info()["worker_id"]
         container = host.worker(worker)
         assert container["State"] == "running"
-        host.kill(host.agent_pid())
-        time.sleep(0.5)
-        with pytest.raises(hutch.AgentUnavailable, match="its agent is gone") as lost:
-            s.exec("kept")
-        assert "another session" in lost.value.hint and not lost.value.may_have_run
-        with pytest.raises(hutch.SandboxStartupError, match="its agent is gone"):
-            s.exec("kept")
-        assert s.info()["closed"] == "its agent is gone"
+        with ThreadPoolExecutor(1) as threads:
+            text = "import time; print('begun', flush=True); time.sleep(600)"
+            running = threads.submit(t.exec, text, on_stdout=lambda _: begun.set())
+            assert begun.wait(30)
+            host.kill(host.agent_pid())
+            time.sleep(0.5)
+            with pytest.raises(hutch.AgentUnavailable, match="its agent is gone") as lost:
+                s.exec("kept")
+            assert "another session" in lost.value.hint and not lost.value.may_have_run
+            with pytest.raises(hutch.SandboxStartupError, match="its agent is gone"):
+                s.exec("kept")
+            assert s.info()["closed"] == "its agent is gone"
+            with pytest.raises(hutch.AgentUnavailable) as lost:
+                running.result(60)
+            assert lost.value.may_have_run and "its agent is gone" in lost.value.message
     with Session(memory_mb=128) as next_one:
         assert next_one.exec("1 + 1").value == 2
         give_up = time.monotonic() + 30
@@ -40,37 +50,14 @@ def test_an_agent_that_is_killed_ends_its_sessions(host: Any) -> None:
             time.sleep(0.2)
 
 
-def test_a_call_that_outlasts_its_killed_agent_says_so(host: Any) -> None:
-    errors: list[BaseException] = []
-    with Session(memory_mb=128, timeout_sec=None) as s:
-        s.exec("import time")
-
-        def call() -> None:
-            try:
-                s.exec("time.sleep(600)")
-            except BaseException as error:
-                errors.append(error)
-
-        running = threading.Thread(target=call)
-        running.start()
-        time.sleep(1)
-        host.kill(host.agent_pid())
-        running.join(60)
-        assert not running.is_alive()
-        assert isinstance(errors[0], hutch.AgentUnavailable), errors
-        assert errors[0].may_have_run and "its agent is gone" in errors[0].message
-
-
 def test_a_call_that_ends_soon_after_its_killed_agent_has_its_outcome(host: Any) -> None:
-    with Session(memory_mb=128) as s:
-        s.exec("import time")
-        outcomes: list[Any] = []
-        running = threading.Thread(target=lambda: outcomes.append(s.exec("time.sleep(2); 5")))
-        running.start()
-        time.sleep(1)
+    begun = threading.Event()
+    with Session(memory_mb=128) as s, ThreadPoolExecutor(1) as threads:
+        text = "import time; print('begun', flush=True); time.sleep(1); 5"
+        running = threads.submit(s.exec, text, on_stdout=lambda _: begun.set())
+        assert begun.wait(30)
         host.kill(host.agent_pid())
-        running.join(60)
-        assert outcomes[0].value == 5
+        assert running.result(60).value == 5
 
 
 def test_a_worker_that_is_killed_ends_its_sessions(host: Any) -> None:

@@ -19,6 +19,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,33 @@ def next_call_works() -> Iterator[None]:
     """Whatever the test did, the next caller notices nothing."""
     yield
     assert honest([1, 2]) == 3
+
+
+class Hold:
+    """`held()` of a call that has its tool lasts until the test has seen enough."""
+
+    def __init__(self) -> None:
+        self._begun, self._over = threading.Semaphore(0), threading.Event()
+        self.tool = hutch.Tool(self._wait, name="held")
+
+    def _wait(self) -> bool:
+        """Ends when it may."""
+        self._begun.release()
+        return self._over.wait(120)
+
+    def await_begun(self, calls: int = 1) -> None:
+        for _ in range(calls):
+            assert self._begun.acquire(timeout=60)
+
+    def release(self) -> None:
+        self._over.set()
+
+
+@pytest.fixture
+def hold() -> Iterator[Hold]:
+    made = Hold()
+    yield made
+    made.release()
 
 
 @sandbox

@@ -291,22 +291,19 @@ def test_a_thousand_connections_hurt_nobody_else(echo: Echo) -> None:
     assert {status(answer) for answer in answers.unwrap().values()} == {200}
 
 
-def test_calls_cannot_use_each_others_listeners(echo: Echo) -> None:
-    started = threading.Event()
-
-    @sandbox(allow_network=[f"localhost:{echo.port}", LOOPBACK], timeout_sec=20)
-    def hold(port: int) -> bytes:
+def test_calls_cannot_use_each_others_listeners(echo: Echo, hold: Any) -> None:
+    @sandbox(allow_network=[f"localhost:{echo.port}", LOOPBACK], timeout_sec=60, tools=[hold.tool])
+    def keep_open(port: int) -> bytes:
         import socket
-        import time
 
         with socket.create_connection(("localhost", port)) as connection:
             connection.sendall(b"held")
             answer = connection.recv(4096)
-            time.sleep(2)
+            held()  # type: ignore[name-defined]  # noqa: F821
             return answer
 
-    holder = hold.submit(echo.port)
-    started.wait(1)
+    holder = keep_open.submit(echo.port)
+    hold.await_begun()
 
     @sandbox
     def intrude(ports: list[int]) -> list[str]:
@@ -323,6 +320,8 @@ def test_calls_cannot_use_each_others_listeners(echo: Echo) -> None:
         return found
 
     assert intrude([80, 443, 3128, echo.port]) == []
+    assert not holder.done()
+    hold.release()
     assert holder.result().endswith(b"got held")
 
 
@@ -434,6 +433,8 @@ def polled(echo: Echo, port: int, seconds: float, harm: Callable[[], None]) -> O
     call = sandbox(poll, allow_network=allowed, timeout_sec=60).submit(port, seconds)
     deadline = time.monotonic() + 30
     while port == echo.port and len(echo.got) < before + 3 and time.monotonic() < deadline:
+        if call.done():  # cut off, or it took no longer
+            break
         time.sleep(0.02)
     harm()
     return call.outcome()

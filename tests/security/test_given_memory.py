@@ -21,10 +21,9 @@ import hutch
 from hutch import Session, Tool, sandbox
 from hutch._core import FRAME_VERSION as VERSION
 
-pytestmark = pytest.mark.alone  # the figure is the whole machine's
-
 MEGABYTE = 1 << 20
 RUNGS = ("cell", "container", "gvisor")
+alone = pytest.mark.alone  # the figure of lost() is the whole machine's
 
 
 class Loss:
@@ -101,6 +100,7 @@ def again():
 """
 
 
+@alone
 @pytest.mark.parametrize("how", ["open", "mapped", "sent"])
 @pytest.mark.parametrize("isolation", RUNGS)
 def test_nothing_stays_of_the_memory_for_results(isolation: str, how: str) -> None:
@@ -122,6 +122,7 @@ def test_results_as_large_arrive_one_after_another(isolation: str) -> None:
         assert s.exec("kept").value == 1
 
 
+@alone
 def test_nothing_stays_of_the_memory_for_results_of_a_shared_cell() -> None:
     call = sandbox(isolation="shared", memory_mb=256, timeout_sec=30)(kept_result)
     with lost() as loss:
@@ -156,6 +157,7 @@ def page(size: int) -> bytes:
     return bytes(size)
 
 
+@alone
 @pytest.mark.parametrize("isolation", RUNGS)
 def test_nothing_stays_of_what_tools_answered(isolation: str) -> None:
     with (
@@ -199,6 +201,7 @@ def test_a_result_that_is_cut_short_does_not_end_its_caller(how: str, isolation:
         assert outcome.ok == (how == "whole"), outcome  # reading it killed this process by SIGBUS
 
 
+@alone
 def test_seals_of_a_session_do_not_keep_the_memory_for_its_results() -> None:
     with Session(memory_mb=128, timeout_sec=30) as s, lost() as loss:
         s.exec(KEEPER + "import fcntl").unwrap()
@@ -214,6 +217,7 @@ def big(tmp_path: Path) -> Path:
     return path
 
 
+@alone
 def test_any_number_of_files_may_be_uploaded_and_their_memory_comes_back(big: Path) -> None:
     with Session(memory_mb=256, disk_mb=128, timeout_sec=60) as s:
         s.exec("1")
@@ -234,6 +238,7 @@ def size_of(data: Any) -> int:
     return len(data)
 
 
+@alone
 @pytest.mark.parametrize("isolation", RUNGS)
 @pytest.mark.parametrize("kind", [bytes, bytearray])
 def test_any_number_of_arguments_may_be_lent(kind: type, isolation: str) -> None:

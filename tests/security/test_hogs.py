@@ -7,7 +7,7 @@ import pytest
 
 from hutch import sandbox
 
-pytestmark = pytest.mark.alone  # it takes all of the processors
+alone = pytest.mark.alone  # it takes all of the processors
 
 
 @sandbox
@@ -15,7 +15,7 @@ def quick(x: int) -> int:
     return x + 1
 
 
-@sandbox(pids=32, timeout_sec=4)
+@sandbox(pids=32, timeout_sec=2)
 def spin(count: int) -> None:
     import os
     import threading
@@ -31,6 +31,7 @@ def spin(count: int) -> None:
     burn()
 
 
+@alone
 def test_others_are_served_beside_spinners(next_call_works: None) -> None:
     quick(0)
     hogs = [spin.submit(8) for _ in range(2)]
@@ -40,7 +41,7 @@ def test_others_are_served_beside_spinners(next_call_works: None) -> None:
         assert (outcome.status, outcome.limit) in (("limit", "time"), ("limit", "cpu_time"))
 
 
-@sandbox(timeout_sec=4)
+@sandbox(timeout_sec=2)
 def read_everything() -> int:
     import os
 
@@ -56,6 +57,7 @@ def read_everything() -> int:
                     pass
 
 
+@alone
 def test_others_are_served_beside_a_reader_of_everything(next_call_works: None) -> None:
     quick(0)
     hog = read_everything.submit()
@@ -64,7 +66,7 @@ def test_others_are_served_beside_a_reader_of_everything(next_call_works: None) 
     assert (outcome.status, outcome.limit) == ("limit", "time")
 
 
-@sandbox(memory_mb=128, timeout_sec=3)
+@sandbox(memory_mb=128, timeout_sec=1)
 def bomb(kind: str) -> int:
     if kind == "zlib":
         import zlib
@@ -95,7 +97,7 @@ def test_bombs_meet_a_limit(kind: str, next_call_works: None) -> None:
 
 def test_what_is_no_bomb_is_no_limit() -> None:
     """The harmless counterpart."""
-    assert bomb("none") == 0
+    assert bomb.options(timeout_sec=20)("none") == 0
 
 
 def test_ten_million_small_things_do_not_grow_the_host(next_call_works: None) -> None:
@@ -260,6 +262,7 @@ def fill_maps(processes: int, maps: int) -> int:
     return processes
 
 
+@alone
 def test_others_are_served_beside_millions_of_maps(next_call_works: None) -> None:
     quick(0)
     hog = fill_maps.submit(60, 64_000)

@@ -21,7 +21,7 @@ import hutch
 from hutch import sandbox
 from hutch._core import FRAME_VERSION as VERSION
 
-pytestmark = pytest.mark.alone  # the figures are the whole machine's
+ISOLATIONS = ("cell", "container", "shared")
 
 
 def slab_mb() -> float:
@@ -87,13 +87,15 @@ def fill_tcp(pairs: int) -> int:
     return sent
 
 
+@pytest.mark.alone  # the figure is the whole machine's
 @pytest.mark.wall("tcp_memory")
 def test_tcp_of_a_call_holds_little_of_the_hosts_budget(next_call_works: None) -> None:
     with lost(tcp_mb) as loss:
+        use = fill_tcp.submit(2)
         outcome = fill_tcp.run(30)
     assert outcome.status in ("returned", "limit"), outcome
     assert loss.most < 64, loss.most
-    assert fill_tcp(2) > 1 << 17  # the harmless counterpart
+    assert use.result() > 1 << 17  # the harmless counterpart
 
 
 @sandbox(timeout_sec=60)
@@ -225,6 +227,7 @@ def make_objects(kind: str, count: int) -> int:
     return made
 
 
+@pytest.mark.alone  # the figure is the whole machine's
 @pytest.mark.parametrize(
     ("kind", "count"),
     [
@@ -242,16 +245,26 @@ def test_the_kernels_objects_count(kind: str, count: int, next_call_works: None)
     assert loss.most < 300, loss.most  # of 500 and more
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"), [("locks", 20_000), ("open file locks", 20_000), ("watches", 20_000),
-                        ("mappings", 20_000), ("pipes", 100)]
-)  # fmt: skip
-def test_ordinary_use_of_the_kernels_objects_is_none_of_it(kind: str, count: int) -> None:
+@pytest.mark.alone  # the figure is the whole machine's
+def test_ordinary_use_of_the_kernels_objects_is_none_of_it() -> None:
     """The harmless counterpart."""
-    assert make_objects(kind, count) >= count
+    kinds = {"locks": 20_000, "open file locks": 20_000, "watches": 20_000, "mappings": 20_000}
+    kinds["pipes"] = 100
+    made = {kind: make_objects.submit(kind, count) for kind, count in kinds.items()}
+    for kind, count in kinds.items():
+        assert made[kind].result() >= count, kind
 
 
-ISOLATIONS = ("cell", "container", "shared")
+# Harmless counterparts last until they were looked at: all of a kind are begun at once.
+Uses = dict[tuple[Any, ...], hutch.SandboxFuture[int]]
+
+
+def begun(function: Any, *uses: tuple[Any, ...]) -> Uses:
+    return {
+        (isolation, *arguments): function.options(isolation=isolation).submit(*arguments)
+        for isolation in ISOLATIONS
+        for arguments in uses
+    }
 
 
 @sandbox(memory_mb=64, timeout_sec=30)
@@ -289,16 +302,24 @@ def take_in_threads(first_thread: str, megabytes: int) -> int:
     return os.read(read, 1)[0] * 4
 
 
+FIRST_THREADS = ("stays", "ends", "takes turns")
+
+
+@pytest.fixture(scope="module")
+def uses_of_threads() -> Uses:
+    return begun(take_in_threads, *((first_thread, 8) for first_thread in FIRST_THREADS))
+
+
 @pytest.mark.wall("watch")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-@pytest.mark.parametrize("first_thread", ["stays", "ends", "takes turns"])
+@pytest.mark.parametrize("first_thread", FIRST_THREADS)
 def test_memory_of_a_process_without_its_first_thread_counts(
-    first_thread: str, isolation: Any, next_call_works: None
+    first_thread: str, isolation: Any, uses_of_threads: Uses, next_call_works: None
 ) -> None:
-    take = take_in_threads.options(isolation=isolation)
-    outcome = take.run(first_thread, 400)
+    outcome = take_in_threads.options(isolation=isolation).run(first_thread, 400)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
-    assert take(first_thread, 8) == 8  # the harmless counterpart: pthread_exit in main()
+    # the harmless counterpart: pthread_exit in main()
+    assert uses_of_threads[isolation, first_thread, 8].result() == 8
 
 
 @sandbox(memory_mb=64, timeout_sec=60)
@@ -332,6 +353,7 @@ def make_objects_in_a_thread(locks: int) -> int:
     return len(os.read(read, 1)) * locks
 
 
+@pytest.mark.alone  # the figure is the whole machine's
 @pytest.mark.wall("objects")
 def test_the_kernels_objects_of_a_process_without_its_first_thread_count(
     next_call_works: None,
@@ -370,6 +392,12 @@ def share(how: str, megabytes: int) -> int:
     return megabytes
 
 
+@pytest.fixture(scope="module")
+def uses_of_shares() -> Uses:
+    return begun(share, *((how, 24) for how in ("mapped", "dropped", "by a child")))
+
+
+@pytest.mark.alone  # what they are seen by is the whole machine's
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize(
     "how",
@@ -380,12 +408,12 @@ def share(how: str, megabytes: int) -> int:
     ],
 )
 def test_shared_memory_counts_though_nobody_has_it_in_page_tables(
-    how: str, isolation: Any, next_call_works: None
+    how: str, isolation: Any, uses_of_shares: Uses, next_call_works: None
 ) -> None:
     outcome = share.options(isolation=isolation).run(how, 320)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
     # the harmless counterpart
-    assert share.options(isolation=isolation)(how, 24) == 24
+    assert uses_of_shares[isolation, how, 24].result() == 24
 
 
 @sandbox(memory_mb=64, timeout_sec=30)
@@ -412,8 +440,7 @@ def share_honestly() -> int:
     return int(value.value)
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_call_with_small_shared_areas_is_not_blamed_for_what_others_share(isolation: Any) -> None:
+def test_a_call_with_small_shared_areas_is_not_blamed_for_what_others_share() -> None:
     import mmap
 
     over = threading.Event()
@@ -430,7 +457,7 @@ def test_a_call_with_small_shared_areas_is_not_blamed_for_what_others_share(isol
     neighbour = threading.Thread(target=take)
     neighbour.start()
     try:
-        assert share_honestly.options(isolation=isolation)() == 4
+        assert [use.result() for use in begun(share_honestly, ()).values()] == [4] * 3
     finally:
         over.set()
         neighbour.join()
@@ -455,15 +482,21 @@ def fill_both(scratch: int, shared: int, mapped: bool) -> int:
     return scratch + shared + (seen & 0)
 
 
+@pytest.fixture(scope="module")
+def uses_of_both() -> Uses:
+    return begun(fill_both, (70, 70, False), (140, 1, True))
+
+
 @pytest.mark.wall("watch")
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_scratch_and_shared_memory_count_together(isolation: Any, next_call_works: None) -> None:
-    fill = fill_both.options(isolation=isolation)
-    outcome = fill.run(140, 140, False)
+def test_scratch_and_shared_memory_count_together(
+    isolation: Any, uses_of_both: Uses, next_call_works: None
+) -> None:
+    outcome = fill_both.options(isolation=isolation).run(140, 140, False)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
     # the harmless counterparts: the scratch counts once, though a process maps it
-    assert fill(70, 70, False) == 140
-    assert fill(140, 1, True) == 141
+    assert uses_of_both[isolation, 70, 70, False].result() == 140
+    assert uses_of_both[isolation, 140, 1, True].result() == 141
 
 
 @sandbox

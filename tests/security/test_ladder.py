@@ -72,41 +72,21 @@ def ask(run: Run, source: str, **keywords: Any) -> dict[str, Any]:
     return told
 
 
-# ---- files
-
-
-def test_nothing_outside_the_scratch_can_be_written(run: Run) -> None:
-    told = ask(
-        run,
-        """
+# What is only looked at or tried is one program for each rung.
+LOOKS = {
+    "files": """
 tell(refused={path: attempt(open, path + "/x", "w") for path in (
         "/", "/etc", "/usr", "/opt/python", "/opt/hutch", "/run", "/proc/sys/kernel")},
      over=[attempt(open, path, "w") for path in ("/etc/passwd", "/etc/hosts", sys.executable or "/x")],
      allowed=[attempt(open, path + "/x", "w") for path in ("/work", "/tmp", "/dev/shm")],
      cwd=os.getcwd())
 """,
-    )
-    assert set(told["refused"].values()) <= REFUSED, told["refused"]
-    assert set(told["over"]) <= REFUSED
-    assert told["allowed"] == ["done"] * 3 and told["cwd"] == "/work"
-
-
-def test_the_hosts_files_are_not_there(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "secret").write_text("host")
-    paths = ["/root", "/home", "/var/lib/hutch", "/run/hutch/run", "/var/lib/containers"]
-    told = ask(
-        run,
-        f"tell(seen=[attempt(os.listdir, p) for p in {paths!r}],"
-        f"secret=attempt(open, {str(tmp_path / 'secret')!r}), allowed=len(os.listdir('/usr')))",
-    )
-    assert set(told["seen"]) <= REFUSED and told["secret"] in REFUSED
-    assert told["allowed"] > 0
-
-
-def test_no_socket_of_ours_can_be_found(run: Run) -> None:
-    told = ask(
-        run,
-        """
+    "host's files": """
+tell(seen=[attempt(os.listdir, path) for path in (
+         "/root", "/home", "/var/lib/hutch", "/run/hutch/run", "/var/lib/containers")],
+     secret=attempt(open, SECRET), allowed=len(os.listdir("/usr")))
+""",
+    "sockets": """
 import stat
 found = []
 for top in ("/run", "/tmp", "/var", "/work", "/opt/hutch", "/dev"):
@@ -119,23 +99,7 @@ for top in ("/run", "/tmp", "/var", "/work", "/opt/hutch", "/dev"):
                 pass
 tell(found=found, environ=[k for k in os.environ if "HUTCH" in k])
 """,
-    )
-    assert told == {"found": [], "environ": []}
-
-
-def test_filling_the_scratch_ends_at_its_size(run: Run) -> None:
-    outcome = run("open('x', 'wb').write(b'x' * (40 << 20))", disk_mb=16)
-    assert (outcome.status, outcome.limit) == ("limit", "disk"), outcome
-    assert run("print(len(open('x', 'wb').write(b'x' * (4 << 20)) * 'x'))", disk_mb=16).ok
-
-
-# ---- the network
-
-
-def test_there_is_no_network_but_loopback(run: Run) -> None:
-    told = ask(
-        run,
-        """
+    "network": """
 def connect(family, address):
     with socket.socket(family) as sock:
         sock.settimeout(3)
@@ -149,19 +113,7 @@ tell(out=[connect(socket.AF_INET, ("192.0.2.1", 80)), connect(socket.AF_INET, ("
      packet=attempt(socket.socket, 17, socket.SOCK_RAW, 0),
      allowed=peer.recv(1).decode())
 """,
-    )
-    assert set(told["out"]) <= {"ENETUNREACH", "EHOSTUNREACH", "EPERM"}, told
-    assert told["raw"] != "done" and told["packet"] != "done"
-    assert told["allowed"] == "x"
-
-
-# ---- processes and privileges
-
-
-def test_no_privilege_is_there_and_none_can_be_had(run: Run) -> None:
-    told = ask(
-        run,
-        """
+    "privileges": """
 status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
 tell(caps={status[name] for name in status if name.startswith("Cap")} == {"0" * 16},
      uid=[os.getuid(), os.geteuid(), os.getresuid()[2]],
@@ -172,20 +124,12 @@ tell(caps={status[name] for name in status if name.startswith("Cap")} == {"0" * 
      node=attempt(lambda: (os.mknod("/tmp/memory", 0o20666, os.makedev(1, 1)), open("/tmp/memory", "rb"))),
      allowed=attempt(os.mkdir, "/tmp/mine"))
 """,
-    )
-    assert told["caps"] and 0 not in told["uid"] and told["new"] == 1
-    refused = [
-        *told["root"],
-        *(told[name] for name in ("chroot", "mount", "unshare", "hostname", "node")),
-    ]
-    assert set(refused) <= REFUSED, told
-    assert told["allowed"] == "done"
-
-
-def test_nobody_else_can_be_traced_signalled_or_read(run: Run) -> None:
-    told = ask(
-        run,
-        """
+    "memory": """
+tell(written=[attempt(open, path, "w") for path in (
+         "/proc/self/oom_score_adj", "/proc/thread-self/oom_score_adj", "/proc/self/clear_refs")],
+     score=open("/proc/self/oom_score_adj").read().strip())
+""",
+    "others": """
 import signal, re
 def secrets(pid):
     try:
@@ -210,10 +154,85 @@ tell(trace=[syscall("ptrace", 16, pid, 0, 0) for pid in other],
      killed=[attempt(os.kill, pid, 9) for pid in other],
      allowed=attempt(os.kill, child, 9), still=[os.path.exists(f"/proc/{pid}") for pid in other])
 """,
-    )
-    assert "done" not in told["trace"] + told["memory"] + told["channels"], told
-    assert not any(told["tokens"])
-    assert all(told["still"]) and told["allowed"] == "done"
+}
+EACH = """
+answers = {}
+for name, source in LOOKS.items():
+    exec(source, {**globals(), "tell": lambda **found: answers.update({name: found})})
+tell(**answers)
+"""
+Told = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, Told]:
+    return {}
+
+
+@pytest.fixture
+def told(run: Run, rung: str, known: dict[str, Told], tmp_path: Path) -> Told:
+    if rung not in known:
+        (tmp_path / "secret").write_text("host")
+        names = f"LOOKS, SECRET = {LOOKS!r}, {str(tmp_path / 'secret')!r}\n"
+        known[rung] = ask(run, names + EACH)
+    return known[rung]
+
+
+# ---- files
+
+
+def test_nothing_outside_the_scratch_can_be_written(told: Told) -> None:
+    found = told["files"]
+    assert set(found["refused"].values()) <= REFUSED, found["refused"]
+    assert set(found["over"]) <= REFUSED
+    assert found["allowed"] == ["done"] * 3 and found["cwd"] == "/work"
+
+
+def test_the_hosts_files_are_not_there(told: Told) -> None:
+    found = told["host's files"]
+    assert set(found["seen"]) <= REFUSED and found["secret"] in REFUSED
+    assert found["allowed"] > 0
+
+
+def test_no_socket_of_ours_can_be_found(told: Told) -> None:
+    found = told["sockets"]
+    assert found == {"found": [], "environ": []}
+
+
+def test_filling_the_scratch_ends_at_its_size(run: Run) -> None:
+    outcome = run("open('x', 'wb').write(b'x' * (40 << 20))", disk_mb=16)
+    assert (outcome.status, outcome.limit) == ("limit", "disk"), outcome
+
+
+# ---- the network
+
+
+def test_there_is_no_network_but_loopback(told: Told) -> None:
+    found = told["network"]
+    assert set(found["out"]) <= {"ENETUNREACH", "EHOSTUNREACH", "EPERM"}, found
+    assert found["raw"] != "done" and found["packet"] != "done"
+    assert found["allowed"] == "x"
+
+
+# ---- processes and privileges
+
+
+def test_no_privilege_is_there_and_none_can_be_had(told: Told) -> None:
+    found = told["privileges"]
+    assert found["caps"] and 0 not in found["uid"] and found["new"] == 1
+    refused = [
+        *found["root"],
+        *(found[name] for name in ("chroot", "mount", "unshare", "hostname", "node")),
+    ]
+    assert set(refused) <= REFUSED, found
+    assert found["allowed"] == "done"
+
+
+def test_nobody_else_can_be_traced_signalled_or_read(told: Told) -> None:
+    found = told["others"]
+    assert "done" not in found["trace"] + found["memory"] + found["channels"], found
+    assert not any(found["tokens"])
+    assert all(found["still"]) and found["allowed"] == "done"
 
 
 def test_killing_everything_ends_this_call_only(run: Run) -> None:
@@ -265,7 +284,15 @@ if os.fork() == 0:
 def test_limits_end_the_call(run: Run, source: str, limit: str, keywords: dict[str, Any]) -> None:
     outcome = run(source, **keywords)
     assert (outcome.status, outcome.limit) == ("limit", limit), outcome
-    assert run("print(sum(range(10)))", **keywords).stdout == "45\n", "the counterpart"
+
+
+def test_what_is_within_the_limits_returns(run: Run) -> None:
+    """The harmless counterpart, within all of them."""
+    source = (
+        "import os\nprint(open('x', 'wb').write(b'x' * (4 << 20)))\nif os.fork() == 0: os._exit(0)"
+    )
+    limits = {"timeout_sec": 20, "cpu_sec": 1, "memory_mb": 128, "disk_mb": 16, "pids": 8}
+    assert run(source, **limits).stdout == "4194304\n"
 
 
 def test_a_flood_of_output_is_cut(run: Run) -> None:
@@ -287,46 +314,43 @@ def test_gvisor_is_named_with_the_command_where_it_is_missing(
 
 
 LOOK = """
-import fcntl, time
+import fcntl
 devices = ["/dev/" + name for name in ("null", "zero", "full", "random", "urandom")]
 def lock(path, how):
-    held.append(os.open(path, os.O_RDONLY))
-    return attempt(fcntl.flock, held[-1], how | fcntl.LOCK_NB)
-held = []
+    taken.append(os.open(path, os.O_RDONLY))
+    return attempt(fcntl.flock, taken[-1], how | fcntl.LOCK_NB)
+taken = []
 exclusive = {path: lock(path, fcntl.LOCK_EX) for path in [*devices, "/proc/self/ns/time"]
              if os.path.exists(path)}
 """
 
 
-def test_no_mark_on_what_is_the_hosts_is_found_by_another_call(run: Run, rung: str) -> None:
+def test_no_mark_on_what_is_the_hosts_is_found_by_another_call(
+    run: Run, rung: str, hold: Any
+) -> None:
     look = LOOK + "tell(found=exclusive)"
     mark = (
         LOOK
         + "[lock(path, fcntl.LOCK_SH) for path, how in exclusive.items() if how != 'done']\n"
-        + "tell(start=time.monotonic()); time.sleep(5)"
+        + "held(); tell()"
     )
     before = ask(run, look)["found"]
     with ThreadPoolExecutor(1) as threads:
-        marking = threads.submit(ask, run, mark)
-        meanwhile = []
-        while not marking.done():
-            meanwhile.append(ask(run, look)["found"])
+        marking = threads.submit(ask, run, mark, tools=[hold.tool], timeout_sec=120)
+        hold.await_begun()
+        meanwhile = ask(run, look)["found"]
+        assert not marking.done()
+        hold.release()
         marking.result()
-    assert meanwhile and all(found == before for found in meanwhile)
+    assert meanwhile == before
     if rung != "gvisor":  # whose devices are the container's
         assert {before[path] for path in before if path.startswith("/dev")} == {"EAGAIN"}
 
 
-def test_a_call_goes_before_anything_of_the_host_when_memory_is_short(run: Run, rung: str) -> None:
-    told = ask(
-        run,
-        """
-tell(written=[attempt(open, path, "w") for path in (
-         "/proc/self/oom_score_adj", "/proc/thread-self/oom_score_adj", "/proc/self/clear_refs")],
-     score=open("/proc/self/oom_score_adj").read().strip())
-""",
-    )
+def test_a_call_goes_before_anything_of_the_host_when_memory_is_short(
+    told: Told, rung: str
+) -> None:
     if rung == "gvisor":  # what it tells of is not the host's
         return
-    assert set(told["written"]) == {"EROFS"}
-    assert told["score"] == "800"
+    assert set(told["memory"]["written"]) == {"EROFS"}
+    assert told["memory"]["score"] == "800"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hutch import Pool, sandbox
+from hutch import Pool, Tool, sandbox
 
 pytestmark = pytest.mark.alone  # what it looks for are marks that others could leave
 
@@ -63,7 +63,6 @@ def look(own_kernel: bool) -> Seen:
     import os
     import stat
     import struct
-    import time
 
     def ask(call: Any, *args: Any) -> Any:
         try:
@@ -99,17 +98,17 @@ def look(own_kernel: bool) -> Seen:
     seen["peer"] = other if other < 0 else locks(other)
     libc = ctypes.CDLL(None)
     seen["semaphores"] = libc.semget(4711, 1, 0)
-    seen["time"] = time.clock_gettime(time.CLOCK_MONOTONIC)
     return seen
 
 
-def leave(seconds: float) -> dict[str, Any]:
-    """Runs in a cell: tries every way to leave a mark there, and holds what it could take."""
+def leave() -> dict[str, list[str]]:
+    """Runs in a cell: tries every way to leave a mark there, and holds what it could take until
+    the tool answers.
+    """
     import ctypes
     import fcntl
     import os
     import struct
-    import time
 
     done: dict[str, list[str]] = {}
 
@@ -135,14 +134,14 @@ def leave(seconds: float) -> dict[str, Any]:
         for command in (1036, 1038):
             attempt("hint", place, fcntl.fcntl, fd, command, struct.pack("Q", 3))
 
-    held = []
+    taken = []
     for path in places():
         for mode in (os.O_RDONLY, os.O_RDWR):
             try:
-                held.append(os.open(path, mode | os.O_NONBLOCK))
+                taken.append(os.open(path, mode | os.O_NONBLOCK))
             except OSError:
                 continue
-            mark(held[-1], path)
+            mark(taken[-1], path)
         attempt("times", path, os.utime, path, (4711, 4711))
         attempt("now", path, os.utime, path)
         attempt("attribute", path, os.setxattr, path, "user.mark", b"x")
@@ -159,16 +158,15 @@ def leave(seconds: float) -> dict[str, Any]:
     if other >= 0:
         mark(other, "peer")
     ctypes.CDLL(None).semget(4711, 1, 0o1666)
-    from_time = time.clock_gettime(time.CLOCK_MONOTONIC)
-    time.sleep(seconds)
-    return {"done": done, "from": from_time, "to": time.clock_gettime(time.CLOCK_MONOTONIC)}
+    held()  # type: ignore[name-defined]  # noqa: F821
+    return done
 
 
 def difference(before: Seen, now: Seen) -> Seen:
     return {
         place: (before.get(place), now.get(place))
         for place in before.keys() | now.keys()
-        if place != "time" and before.get(place) != now.get(place)
+        if before.get(place) != now.get(place)
     }
 
 
@@ -187,43 +185,44 @@ def difference(before: Seen, now: Seen) -> Seen:
         "gvisor",
     ],
 )
-def test_no_mark_of_a_call_is_found_by_another(rung: Any) -> None:
+def test_no_mark_of_a_call_is_found_by_another(rung: Any, hold: Any) -> None:
     gvisor = rung == "gvisor"
     if gvisor and shutil.which("runsc") is None:
         pytest.skip("gVisor's runsc is not installed: apt-get install runsc")
-    marker = sandbox(leave, isolation=rung, timeout_sec=60, env={"WORKER": "one"})
+    marker = sandbox(
+        leave, isolation=rung, timeout_sec=120, env={"WORKER": "one"}, tools=[hold.tool]
+    )
     lookers = {
-        name: sandbox(look, isolation=rung, timeout_sec=60, env={"WORKER": name})
+        name: sandbox(look, isolation=rung, timeout_sec=120, env={"WORKER": name})
         for name in ("one", "two")
     }
     before = {name: looker(gvisor) for name, looker in lookers.items()}
     # One look is like another: else nothing below would mean anything.
     assert not difference(before["one"], lookers["one"](gvisor))
-    marking = marker.submit(4.0 if rung == "cell" else 15.0)  # a container has to start first
-    found = []
-    while not marking.done():
-        found += [(name, looker(gvisor)) for name, looker in lookers.items()]
-    told = marking.result()
-    meanwhile = [name for name, seen in found if told["from"] < seen["time"] < told["to"]]
-    if not gvisor:  # whose clock is its own
-        assert {"one", "two"} <= set(meanwhile), "nobody looked while the marks were held"
-    found += [(name, looker(gvisor)) for _ in range(3) for name, looker in lookers.items()]
+    marking = marker.submit()
+    hold.await_begun()
+    found = [(name, looker(gvisor)) for name, looker in lookers.items()]
+    assert not marking.done()
+    hold.release()
+    done = marking.result()
+    found += [(name, looker(gvisor)) for name, looker in lookers.items()]
     for name, seen in found:
-        assert not difference(before[name], seen), (name, told["done"])
+        assert not difference(before[name], seen), (name, done)
     if not gvisor:
         # The harmless counterpart: its own can be locked, and shared locks can be had.
-        assert "descriptor 1" in told["done"]["flock"]
-        assert "/dev/null" in told["done"]["shared flock"]
-        assert any(path.startswith("/usr/bin/") for path in told["done"]["flock"])
+        assert "descriptor 1" in done["flock"]
+        assert "/dev/null" in done["shared flock"]
+        assert any(path.startswith("/usr/bin/") for path in done["flock"])
 
 
 @pytest.mark.wall("stdin")
 def test_the_next_call_of_a_slot_finds_no_mark() -> None:
     """Its descriptors above all: flags, owners and open-file locks belong to an open file."""
-    marker = sandbox(leave, pool=ONE, timeout_sec=60, env={"SLOT": "one"})
-    looker = sandbox(look, pool=ONE, timeout_sec=60, env={"SLOT": "one"})
+    settings: dict[str, Any] = {"pool": ONE, "timeout_sec": 60, "env": {"SLOT": "one"}}
+    marker = sandbox(leave, tools=[Tool(lambda: True, name="held")], **settings)
+    looker = sandbox(look, **settings)
     before = looker(False)
-    done = marker(0.0)["done"]
+    done = marker()
     assert {"descriptor 0", "descriptor 1", "descriptor 2"} <= set(done["flags"])
     for _ in range(3):
         assert not difference(before, looker(False)), done

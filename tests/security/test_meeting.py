@@ -14,13 +14,13 @@ from hutch import sandbox
 
 
 @sandbox(timeout_sec=30)
-def stay(seconds: float) -> list[str]:
+def stay() -> list[str]:
     """Leaves a mark in everything that has a name, and waits there."""
+    import contextlib
     import ctypes
     import fcntl
     import os
     import socket
-    import time
 
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind("\0hutch-meeting-place")
@@ -31,11 +31,12 @@ def stay(seconds: float) -> list[str]:
     for folder in ("/tmp", "/dev/shm", os.getcwd()):
         with open(os.path.join(folder, "meeting-place"), "w") as file:
             file.write("x")
-    held = os.open(os.__file__, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    locked = os.open(os.__file__, os.O_RDONLY)
+    with contextlib.suppress(BlockingIOError):  # a meeting, at which others look
+        fcntl.flock(locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(15, b"meeting-place", 0, 0, 0)
-    time.sleep(seconds)
+    held()  # type: ignore[name-defined]  # noqa: F821
     return sorted(os.listdir("/dev/shm"))
 
 
@@ -78,10 +79,12 @@ def look_around() -> dict[str, bool]:
 @pytest.mark.wall("overlays")
 @pytest.mark.wall("masks")
 @pytest.mark.wall("proc")
-def test_two_calls_at_once_do_not_meet() -> None:
-    staying = [stay.submit(3.0) for _ in range(2)]
-    time.sleep(1.0)
+def test_two_calls_at_once_do_not_meet(hold: Any) -> None:
+    staying = [stay.options(tools=[hold.tool]).submit() for _ in range(2)]
+    hold.await_begun(2)
     met = [look_around() for _ in range(4)]
+    assert not any(one.done() for one in staying)
+    hold.release()
     assert met and all(not any(one.values()) for one in met), met
     assert [one.result() for one in staying] == [["meeting-place"]] * 2
 
@@ -198,7 +201,7 @@ def find_litter() -> list[str]:
 def test_calls_cancelled_anywhere_leave_nothing() -> None:
     chance = random.Random(4711)
     statuses = set()
-    for _ in range(60):
+    for _ in range(25):
         future = litter_slowly.submit(0.05)
         time.sleep(chance.random() * 0.06)
         future.cancel()
@@ -210,36 +213,37 @@ def test_calls_cancelled_anywhere_leave_nothing() -> None:
 
 
 @sandbox(timeout_sec=30, env={"SHARES": "a uid"})
-def fill_sockets(seconds: float) -> int:
+def fill_sockets() -> int:
     """Descriptors that nobody receives: the kernel counts them for a uid, so for a whole worker."""
     import errno
     import os
     import socket
-    import time
 
     null = os.open("/dev/null", os.O_RDONLY)
-    held = [socket.socketpair() for _ in range(40)]
+    pairs = [socket.socketpair() for _ in range(40)]
     sent = 0
     try:
-        for sender, _ in held:
+        for sender, _ in pairs:
             for _ in range(4):
                 socket.send_fds(sender, [b"x"], [null] * 250)
                 sent += 250
     except OSError as error:
         assert error.errno == errno.ETOOMANYREFS
-    time.sleep(seconds)
+    held()  # type: ignore[name-defined]  # noqa: F821
     return sent
 
 
-def test_a_quota_of_the_uid_used_up_harms_no_other_cell() -> None:
+def test_a_quota_of_the_uid_used_up_harms_no_other_cell(hold: Any) -> None:
     @sandbox(env={"SHARES": "a uid"})
     def quick(x: int) -> int:
         return x + 1
 
     quick(0)
-    filling = fill_sockets.submit(4.0)
-    time.sleep(0.5)
+    filling = fill_sockets.options(tools=[hold.tool]).submit()
+    hold.await_begun()
     outcomes = [quick.run(n) for n in range(20)]
+    assert not filling.done()
+    hold.release()
     assert [one.value for one in outcomes] == list(range(1, 21))
     assert len({one.worker_id for one in outcomes} | {filling.outcome().worker_id}) == 1
     assert filling.result() >= 1000

@@ -218,10 +218,11 @@ def start_late(forged: bool) -> None:
 
 
 def test_no_call_has_its_time_twice(next_call_works: None) -> None:
-    for forged in (True, False):
-        outcome = start_late.run(forged)
+    outcomes = [call.outcome() for call in [start_late.submit(forged) for forged in (True, False)]]
+    for outcome in outcomes:
         assert (outcome.status, outcome.limit) == ("limit", "time"), outcome
-        assert 3.9 < outcome.usage.wall_sec < 6.5, outcome.usage  # 7.6 with the time twice
+    forged, honest = (outcome.usage.wall_sec for outcome in outcomes)
+    assert forged > 3.9 and forged < honest + 2, (forged, honest)  # + 3.6 with the time twice
 
 
 CLAIMS = """

@@ -70,7 +70,7 @@ def test_shared_memory_and_scratch_count_as_memory(next_call_works: None) -> Non
     assert (outcome.status, outcome.limit) == ("limit", "memory")
 
 
-@sandbox(pids=16, timeout_sec=3)
+@sandbox(pids=16, timeout_sec=2)
 def fork_bomb() -> None:
     import os
 
@@ -232,7 +232,7 @@ def test_a_crash_is_named_by_its_signal(how: str, signals: set[int], next_call_w
         outcome.unwrap()
 
 
-@sandbox(timeout_sec=1)
+@sandbox(timeout_sec=0.5)
 def spend_time(how: str) -> None:
     import os
     import sys
@@ -289,7 +289,7 @@ def test_cpu_time_is_a_limit_of_its_own(next_call_works: None) -> None:
 
 @pytest.mark.wall("cpu")
 def test_cpu_time_of_all_processes_counts_together(next_call_works: None) -> None:
-    @sandbox(cpu_sec=1, timeout_sec=60)
+    @sandbox(cpu_sec=0.5, timeout_sec=60)
     def burn_in_turns(count: int) -> int:
         import os
         import time
@@ -297,7 +297,7 @@ def test_cpu_time_of_all_processes_counts_together(next_call_works: None) -> Non
         for _ in range(count):
             child = os.fork()
             if child == 0:
-                while time.process_time() < 0.6:
+                while time.process_time() < 0.3:
                     pass
                 os._exit(0)
             os.waitpid(child, 0)

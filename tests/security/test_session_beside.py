@@ -27,6 +27,13 @@ def s(request: pytest.FixtureRequest) -> Iterator[Session]:
         yield session
 
 
+@pytest.fixture(scope="module", params=["cell", "container"])
+def lasting(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """One for many lies: it has another interpreter after each."""
+    with Session(memory_mb=256, timeout_sec=20, isolation=request.param) as session:
+        yield session
+
+
 FORGE = f"""
 import os, socket, struct, sys, time, _thread, _hutch_cell as cell
 ordered = []
@@ -66,7 +73,8 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES.keys())
-def test_what_answers_for_a_command_is_not_believed(s: Session, lie: str) -> None:
+def test_what_answers_for_a_command_is_not_believed(lasting: Session, lie: str) -> None:
+    s = lasting
     s.exec(FORGE + f"def answer(c):\n    {lie}\nkept = 1\nstands_in(answer)").unwrap()
     outcome = s.command(["true"])
     assert outcome.status == "raised" and outcome.exit_code is None, outcome
@@ -90,12 +98,19 @@ def test_one_that_lies_ends_no_other_one(s: Session) -> None:
     assert (outcome.stdout, outcome.exit_code) == ("up\n42\n", 5)
 
 
-def test_one_that_never_answers_is_ended_with_its_interpreter(s: Session) -> None:
-    s.exec("kept = 1")
-    s.exec(FORGE + "stands_in(lambda c: c.send(begun) and time.sleep(1000))").unwrap()
-    outcome = s.bash("echo x", timeout_sec=0.5)
-    assert outcome.limit == "time" and outcome.restarted
-    assert s.bash("echo honest").stdout == "honest\n" and "kept" in s.lost
+def test_one_that_never_answers_is_ended_with_its_interpreter() -> None:
+    with contextlib.ExitStack() as stack:
+        threads = stack.enter_context(ThreadPoolExecutor())
+        waiting = []
+        for isolation in ("cell", "container"):
+            s = stack.enter_context(Session(memory_mb=256, timeout_sec=20, isolation=isolation))
+            s.exec("kept = 1")
+            s.exec(FORGE + "stands_in(lambda c: c.send(begun) and time.sleep(1000))").unwrap()
+            waiting.append((s, threads.submit(s.bash, "echo x", timeout_sec=0.5)))
+        for s, command in waiting:
+            outcome = command.result()
+            assert outcome.limit == "time" and outcome.restarted
+            assert s.bash("echo honest").stdout == "honest\n" and "kept" in s.lost
 
 
 def test_what_it_was_given_is_of_no_use_once_it_is_over(s: Session) -> None:

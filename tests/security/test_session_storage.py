@@ -38,7 +38,7 @@ SLOW = """
 import time
 class Slow:
     def __reduce__(self):
-        time.sleep(12)
+        time.sleep(8)
         return int, ()
 x = Slow()
 """
@@ -56,10 +56,12 @@ def test_a_session_that_takes_long_to_be_saved_keeps_no_other_one(tmp_path: Path
     slow = Session(id="slow", storage=place, memory_mb=256)
     honest = Session(id="honest", storage=place, memory_mb=256)
     with slow, honest:
+        honest.exec("y = 0").unwrap()
+        wait_until(lambda: honest.info()["version"] == 1)
         slow.exec(SLOW).unwrap()
         wait_until(lambda: slow._turn._saving_thread)
         honest.exec("y = 1").unwrap()
-        wait_until(lambda: honest.info()["version"] == 1)
+        wait_until(lambda: honest.info()["version"] == 2)
         assert slow._turn._saving_thread and slow.info()["version"] == 0
         slow.interrupt()  # code that runs, of which there is none
         wait_until(lambda: slow.info()["version"] == 1)
