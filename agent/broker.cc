@@ -22,7 +22,7 @@ namespace hutch {
 namespace {
 
 constexpr auto kTick = kLookPeriod;
-constexpr unsigned kTicksBetweenSweeps = 60;
+constexpr unsigned kTicksBetweenTrims = 60;
 // Workers of an agent before this one end by themselves within 10 s. What is left after that is
 // removed.
 constexpr auto kFirstSweep = std::chrono::seconds(14);
@@ -312,8 +312,9 @@ void Broker::Tick() {
   pools_.Tick();
   leases_.ArmUnannounced();
   leases_.sessions().Tick(now);
-  if (ticks_ % kTicksBetweenSweeps == 0) TrimEnvironments();
-  if (++ticks_ % kTicksBetweenSweeps == 0) Sweep();
+  if (ticks_ % kTicksBetweenTrims == 0) TrimEnvironments();
+  // The period of a tick is a second.
+  if (++ticks_ % admission_.config().host.sweep_sec == 0) Sweep();
   tick_due_ = Clock::now() + kTick;
   loop_.After(kTick, [this] { Tick(); });
 }

@@ -198,6 +198,7 @@ HostQuotas HostOf(const toml::table& table, const std::string& file) {
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
   host.environment_disk_mb = section.Whole("environment_disk_mb", 1, kMostHostMb).value_or(0);
   host.idle_sec = section.Number("idle_sec", kYearSec).value_or(0);
+  host.sweep_sec = section.Whole("sweep_sec", 1, 86400).value_or(kDefaultSweepSec);
   host.ca_bundle = section.Text("ca_bundle").value_or("");
   section.Finish();
   if (table.contains("ca_bundle") && !IsAbsolute(host.ca_bundle))

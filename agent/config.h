@@ -20,6 +20,7 @@ namespace hutch {
 
 // A session that does nothing has a few megabytes and two processes.
 inline constexpr uint64_t kDefaultSessions = 256;
+inline constexpr uint64_t kDefaultSweepSec = 60;
 
 // What all calls together may have. 0: no bound but the host's own.
 struct HostQuotas {
@@ -29,6 +30,7 @@ struct HostQuotas {
   uint64_t queue = 0;                    // calls that wait, in all pools
   uint64_t environment_disk_mb = 0;
   double idle_sec = 0;  // a pool that no call used for so long is ended, whatever its caller asked
+  uint64_t sweep_sec = kDefaultSweepSec;  // between two looks for what an ended agent has left
   // PEM file on the host with the certificates that the egress process trusts where it speaks TLS
   // itself. "": those of the base image.
   std::string ca_bundle{};

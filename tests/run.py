@@ -17,7 +17,7 @@ Unstable ones are named last, with both outputs in build/unstable/; more than MO
 fail the run. build/tests/ has the log, the reports and the JUnit XML of each step.
 
 The agents of a run have homes of their own, so they leave the user's agent alone, and end a pool
-that no test has used for IDLE_SEC.
+that no test has used for IDLE_SEC, and look each SWEEP_SEC for what was left.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ MOST_UNSTABLE = 5
 MOST_REPEATED = 40  # where more have failed, repeating them shows nothing
 MOST_MINUTES = 75
 IDLE_SEC = 20
+SWEEP_SEC = 5
 
 
 class Broken(Exception):
@@ -308,7 +309,7 @@ def home_of_tests() -> str:
     home = Path(found.stdout.strip() + "-tests")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = home / "agent.toml"
-    file.write_text(f"[host]\nidle_sec = {IDLE_SEC}\n")
+    file.write_text(f"[host]\nidle_sec = {IDLE_SEC}\nsweep_sec = {SWEEP_SEC}\n")
     file.chmod(0o644)
     return str(home)
 
