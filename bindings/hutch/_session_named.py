@@ -149,9 +149,9 @@ class Named:
         if not self.is_dirty:
             self._dirty_since = now
         self.changes += 1
-        was_due = self.due is not None  # the keeper waits for that, which is sooner
+        was_due = self.due
         self.due = min(now + self._idle_sec, self._dirty_since + _MOST_SEC)
-        if not was_due:
+        if was_due is None or self.due < was_due:  # the keeper waits for that
             _keeper.wake()
 
     def go_on(self) -> None:
