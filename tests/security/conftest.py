@@ -127,9 +127,9 @@ class Hold:
         self._begun.release()
         return self._over.wait(120)
 
-    def await_begun(self, calls: int = 1) -> None:
-        for _ in range(calls):
-            assert self._begun.acquire(timeout=60)
+    def await_begun(self) -> None:
+        """Another one, each time."""
+        assert self._begun.acquire(timeout=60)
 
     def release(self) -> None:
         self._over.set()
