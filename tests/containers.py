@@ -10,36 +10,31 @@ class Containers:
     """By the process of conmon that each has. Those that end between two looks are missed."""
 
     def __init__(self) -> None:
-        self.started = 0
+        self._of: dict[str, str] = {}  # of each process, the container that it looks after, or ""
+        self._before = self._look()
+        self.started: set[str] = set()
         self.most = 0
-        self._there = dict.fromkeys(self._conmons({}), -1)  # none of them is the run's
 
     def look(self) -> None:
-        before = self._there
-        self._there = self._conmons(before)
-        running = 0
-        for pid, looks in self._there.items():
-            running += looks > 0
-            self.started += looks == 1 and before.get(pid) == 0  # not its parent, which is gone
-        self.most = max(self.most, running)
+        there = self._look() - self._before
+        self.started |= there
+        self.most = max(self.most, len(there))
 
-    @staticmethod
-    def _conmons(before: dict[str, int]) -> dict[str, int]:
-        """At how many looks before this one each was there; of any other process, -1."""
-        found = {}
-        for entry in Path("/proc").iterdir():
-            pid = entry.name
-            if not pid.isdigit():
-                continue
-            if pid in before:
-                found[pid] = before[pid] + (before[pid] >= 0)
-                continue
-            try:
-                name = (entry / "comm").read_text()
-            except OSError:
-                continue
-            found[pid] = 0 if name == "conmon\n" else -1
-        return found
+    def _look(self) -> set[str]:
+        pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+        self._of = {pid: self._of[pid] if pid in self._of else container(pid) for pid in pids}
+        return set(self._of.values()) - {""}
 
     def __str__(self) -> str:
-        return f"{self.started} containers were started, {self.most} ran at once"
+        return f"{len(self.started)} containers were started, {self.most} ran at once"
+
+
+def container(pid: str) -> str:
+    """The id that conmon was given, also where it looks after a command in that container."""
+    try:
+        words = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    if not words[0].endswith(b"conmon") or b"-c" not in words:
+        return ""
+    return words[words.index(b"-c") + 1].decode(errors="replace")
