@@ -269,6 +269,7 @@ void Broker::Configure(const AgentConfig& config) {
   admission_.Configure(config);
   pools_.LimitQueues(config.host.queue != 0 ? config.host.queue : kMaxQueuedInAll);
   pools_.EndIdleAfter(config.host.idle_sec);
+  pools_.KeepWarm(config.host.warm_workers);
   ledger_.Configure(config.audit);
   networks_.Trust(config.host.ca_bundle);
   leases_.ServeWaiters();

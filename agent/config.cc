@@ -198,6 +198,8 @@ HostQuotas HostOf(const toml::table& table, const std::string& file) {
   host.queue = section.Whole("queue", 1, 1 << 20).value_or(0);
   host.environment_disk_mb = section.Whole("environment_disk_mb", 1, kMostHostMb).value_or(0);
   host.idle_sec = section.Number("idle_sec", kYearSec).value_or(0);
+  host.warm_workers =
+      section.Whole("warm_workers", 0, kMostSingleUseWorkers).value_or(kMostParkedWorkers);
   host.sweep_sec = section.Whole("sweep_sec", 1, 86400).value_or(kDefaultSweepSec);
   host.ca_bundle = section.Text("ca_bundle").value_or("");
   section.Finish();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "agent/limits.h"
+#include "pool/sizing.h"
 #include "wire/paths.h"
 
 namespace hutch {
@@ -30,6 +31,8 @@ struct HostQuotas {
   uint64_t queue = 0;                    // calls that wait, in all pools
   uint64_t environment_disk_mb = 0;
   double idle_sec = 0;  // a pool that no call used for so long is ended, whatever its caller asked
+  // Of a pool whose calls have a container each, where Pool(warm=) says nothing: at most.
+  uint64_t warm_workers = kMostParkedWorkers;
   uint64_t sweep_sec = kDefaultSweepSec;  // between two looks for what an ended agent has left
   // PEM file on the host with the certificates that the egress process trusts where it speaks TLS
   // itself. "": those of the base image.

@@ -49,6 +49,7 @@ sessions = 40
 queue = 100
 environment_disk_mb = 4096
 idle_sec = 2.5
+warm_workers = 3
 sweep_sec = 5
 ca_bundle = "/etc/company.pem"
 [audit]
@@ -78,7 +79,7 @@ ceiling = { memory_mb = 256, allow_network = [] }
   EXPECT_EQ(config.ceiling.mounts, std::vector<std::string>{"/srv/data"});
   EXPECT_EQ(config.ceiling.isolation, Isolation::kCell);
   EXPECT_EQ(config.ceiling.allow_sdists, false);
-  EXPECT_EQ(config.host, (HostQuotas{32, 40, 8192, 100, 4096, 2.5, 5, "/etc/company.pem"}));
+  EXPECT_EQ(config.host, (HostQuotas{32, 40, 8192, 100, 4096, 2.5, 3, 5, "/etc/company.pem"}));
   EXPECT_EQ(config.audit, (AuditSettings{.enabled = false, .file_mb = 2, .files = 3}));
   ASSERT_EQ(config.tenants.size(), 2u);
   EXPECT_EQ(config.tenants[0].name, "web");  // in the file's order
@@ -121,6 +122,7 @@ TEST(Config, AMistakeIsNamedWithItsLineAndWhatWasMeant) {
       {"ceiling = 5", "ceiling must be a table"},
       {"[host]\ncells = 0", "[host] cells must be a whole number from 1"},
       {"[host]\nidle_sec = 0", "[host] idle_sec must be a number above 0"},
+      {"[host]\nwarm_workers = 33", "[host] warm_workers must be a whole number from 0 to 32"},
       {"[host]\nsweep_sec = 0", "[host] sweep_sec must be a whole number from 1 to 86400"},
       {"[host]\ncels = 3", "did you mean \"cells\"?"},
       {"[host]\nca_bundle = \"ca.pem\"",

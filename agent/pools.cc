@@ -101,6 +101,7 @@ std::unique_ptr<Pool> Pools::Make(const std::string& key, const PoolSpec& spec,
       .close_network = callbacks_.close_network,
       .pressure = [this] { return pressure_.At(Clock::now()); },
       .idle_sec = [this] { return idle_sec_; },
+      .warm_workers = warm_workers_,
       .cgroups = cgroups_};
   return std::make_unique<Pool>(std::move(context), key, spec, environment);
 }

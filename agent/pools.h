@@ -24,6 +24,7 @@
 #include "loop/loop.h"
 #include "pool/pool.h"
 #include "pool/pressure.h"
+#include "pool/sizing.h"
 #include "pool/spares.h"
 
 namespace hutch {
@@ -65,6 +66,9 @@ class Pools {
   // After how many seconds without a call a pool ends, if its spec does not end it before. 0:
   // never.
   void EndIdleAfter(double seconds) { idle_sec_ = seconds; }
+  // How many workers for one call each pool that is made from now on keeps parked at most, if its
+  // spec does not say it.
+  void KeepWarm(uint64_t workers) { warm_workers_ = workers; }
 
   // A key with secrets is salted: from a plain hash a secret could be guessed.
   std::string KeyOf(const PoolSpec& spec, const std::string& environment_digest) const;
@@ -115,6 +119,7 @@ class Pools {
   Pressure pressure_;
   QueuesInAll queues_;
   double idle_sec_ = 0;
+  uint64_t warm_workers_ = kMostParkedWorkers;
   Spares spares_;
   bool keeps_spares_ = false;
   bool retired_ = false;

@@ -19,10 +19,11 @@ Error Retired() {
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-SizingLimits LimitsOf(const PoolSpec& spec, unsigned cores) {
+SizingLimits LimitsOf(const PoolSpec& spec, const PoolContext& context) {
   return spec.isolation == Isolation::kCell
-             ? ResolveSizing(spec.warm, spec.max_cells, cores, AvailableMemoryKb())
-             : ResolveSingleUse(spec.warm, spec.max_cells, AvailableMemoryKb());
+             ? ResolveSizing(spec.warm, spec.max_cells, context.cores, AvailableMemoryKb())
+             : ResolveSingleUse(spec.warm, spec.max_cells, AvailableMemoryKb(),
+                                context.warm_workers);
 }
 
 constexpr char kDescriptorsHint[] =
@@ -35,7 +36,7 @@ Pool::Pool(Context context, std::string key, PoolSpec spec, Environment environm
       key_(std::move(key)),
       spec_(std::move(spec)),
       environment_(std::move(environment)),
-      callers_(context_.loop, context_.queues, LimitsOf(spec_, context_.cores),
+      callers_(context_.loop, context_.queues, LimitsOf(spec_, context_),
                [this](Clock::duration waited) { return TooLate(waited); }),
       workers_(
           context_, *this,

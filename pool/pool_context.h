@@ -14,6 +14,7 @@
 #include "podman/podman.h"
 #include "pool/cgroups.h"
 #include "pool/queue.h"
+#include "pool/sizing.h"
 #include "pool/worker.h"
 #include "wire/cell_frame.h"
 #include "wire/fd.h"
@@ -64,6 +65,8 @@ struct PoolContext {
   // After how many seconds without a call the pool ends, if its spec does not end it before; 0, or
   // nullptr: never.
   std::function<double()> idle_sec = nullptr;
+  // How many workers for one call a pool keeps parked at most, if its spec does not say it.
+  uint64_t warm_workers = kMostParkedWorkers;
   // Gives each slot a cgroup; nullptr: slots have none.
   Cgroups* cgroups = nullptr;
 };

@@ -55,11 +55,13 @@ inline constexpr uint64_t kWorkerKb = 64 * 1024;
 inline constexpr double kWorkersShare = 0.25;  // of the host's memory
 
 // The limits where each cell has a worker of its own, which serves one call: to make a cell is to
-// start a container, and a parked one costs the memory of an interpreter and its packages.
+// start a container, and a parked one costs the memory of an interpreter and its packages. Where
+// the caller leaves it to us, `most_warm` are kept at most.
 inline constexpr uint64_t kLeastParkedWorkers = 2;
 inline constexpr uint64_t kMostParkedWorkers = 16;
 inline constexpr uint64_t kMostSingleUseWorkers = 32;
-constexpr SizingLimits ResolveSingleUse(int64_t warm, uint64_t max_cells, uint64_t free_kb) {
+constexpr SizingLimits ResolveSingleUse(int64_t warm, uint64_t max_cells, uint64_t free_kb,
+                                        uint64_t most_warm = kMostParkedWorkers) {
   const auto affordable = [free_kb](double share, uint64_t least, uint64_t most) {
     if (free_kb == 0) return least;
     const auto workers = static_cast<uint64_t>(static_cast<double>(free_kb) * share) / kWorkerKb;
@@ -68,9 +70,13 @@ constexpr SizingLimits ResolveSingleUse(int64_t warm, uint64_t max_cells, uint64
   SizingLimits limits{.cover_sec = 1};
   limits.max_cells =
       max_cells != 0 ? max_cells : affordable(kWorkersShare, 4, kMostSingleUseWorkers);
-  limits.least = warm >= 0 ? static_cast<uint64_t>(warm) : kLeastParkedWorkers;
-  limits.most = warm >= 0 ? limits.least
-                          : affordable(2 * kWarmShare, kLeastParkedWorkers, kMostParkedWorkers);
+  if (warm >= 0) {
+    limits.least = limits.most = static_cast<uint64_t>(warm);
+  } else {
+    limits.least = std::min(kLeastParkedWorkers, most_warm);
+    limits.most =
+        std::min(affordable(2 * kWarmShare, kLeastParkedWorkers, kMostParkedWorkers), most_warm);
+  }
   limits.least = std::min(limits.least, limits.max_cells);
   limits.most = std::min(limits.most, limits.max_cells);
   return limits;

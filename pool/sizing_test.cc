@@ -133,6 +133,15 @@ TEST(Sizing, FewerWorkersThanCellsAreParked) {
   EXPECT_EQ(ResolveSingleUse(9, 5, kPlenty).least, 5u);
 }
 
+TEST(Sizing, TheHostBoundsWhatIsKeptWhereTheCallerAsksForNothing) {
+  const SizingLimits one = ResolveSingleUse(-1, 0, kPlenty, 1);
+  EXPECT_EQ(one.least, 1u);
+  EXPECT_EQ(one.most, 1u);
+  EXPECT_EQ(ResolveSingleUse(-1, 0, kPlenty, 0).most, 0u);
+  EXPECT_EQ(ResolveSingleUse(-1, 0, kPlenty, 9).least, 2u);
+  EXPECT_EQ(ResolveSingleUse(3, 0, kPlenty, 1).most, 3u) << "the caller has asked for them";
+}
+
 TEST(Sizing, WorkersHaveAShareOfTheHostsMemory) {
   EXPECT_EQ(MostWorkers(24u << 20), 96u);
   EXPECT_EQ(MostWorkers(512 << 10), 4u);

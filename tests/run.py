@@ -17,7 +17,8 @@ Unstable ones are named last, with both outputs in build/unstable/; more than MO
 fail the run. build/tests/ has the log, the reports and the JUnit XML of each step.
 
 The agents of a run have homes of their own, so they leave the user's agent alone, and end a pool
-that no test has used for IDLE_SEC, and look each SWEEP_SEC for what was left.
+that no test has used for IDLE_SEC, and look each SWEEP_SEC for what was left. Where each call has a
+container, WARM_WORKERS are kept ready, as most tests make few calls of a kind.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ MOST_REPEATED = 40  # where more have failed, repeating them shows nothing
 MOST_MINUTES = 75
 IDLE_SEC = 20
 SWEEP_SEC = 5
+WARM_WORKERS = 1
 
 
 class Broken(Exception):
@@ -309,7 +311,8 @@ def home_of_tests() -> str:
     home = Path(found.stdout.strip() + "-tests")
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = home / "agent.toml"
-    file.write_text(f"[host]\nidle_sec = {IDLE_SEC}\nsweep_sec = {SWEEP_SEC}\n")
+    values = {"idle_sec": IDLE_SEC, "sweep_sec": SWEEP_SEC, "warm_workers": WARM_WORKERS}
+    file.write_text("[host]\n" + "".join(f"{key} = {value}\n" for key, value in values.items()))
     file.chmod(0o644)
     return str(home)
 

@@ -306,15 +306,16 @@ def test_code_that_never_comes_back_keeps_commands_waiting_to_their_own_limits(
 
 def test_a_command_that_finds_no_room_for_its_thread_hits_the_limit_of_processes() -> None:
     fill = (
-        "import threading\nover = threading.Event()\ntry:\n    while True:\n"
-        "        threading.Thread(target=over.wait, daemon=True).start()\n"
+        "import threading\nover, threads = threading.Event(), []\ntry:\n    while True:\n"
+        "        thread = threading.Thread(target=over.wait, daemon=True)\n"
+        "        thread.start()\n        threads.append(thread)\n"
         "except RuntimeError: pass"
     )
     with Session(pids=16) as s:
         s.exec(fill).unwrap()
         full = s.bash("echo never")
         assert full.limit == "pids" and full.stdout == "" and not full.may_have_run
-        s.exec("over.set()").unwrap()
+        s.exec("over.set()\nfor thread in threads: thread.join()").unwrap()
         assert s.bash("echo again").stdout == "again\n"
 
 
