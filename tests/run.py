@@ -15,16 +15,11 @@ A crash of pytest, a file that cannot be collected, a test that was found and ha
 run that takes longer than MOST_MINUTES are not repeated. Skipped tests are counted by their reason.
 Unstable ones are named last, with both outputs in build/unstable/; more than MOST_UNSTABLE of them
 fail the run. build/tests/ has the log, the reports and the JUnit XML of each step.
-
-The agents of a run have homes of their own, so they leave the user's agent alone, and end a pool
-that no test has used for IDLE_SEC, and look each SWEEP_SEC for what was left. Where each call has a
-container, WARM_WORKERS are kept ready, as most tests make few calls of a kind.
 """
 
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import os
 import re
@@ -40,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from containers import Containers
+from homes import PROCESSES, home_of_tests, stop_agents
 
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = ROOT / "tests" / "durations.json"
@@ -49,13 +45,9 @@ PARTS = {  # each test is in one of them
     "rungs": ("tests/security", "tests/compat", "tests/pins"),
     "faults": ("tests/faults", "tests/host", "tests/wheels"),
 }
-PROCESSES = 3  # on two cores: most tests wait most of the time
 MOST_UNSTABLE = 5
 MOST_REPEATED = 40  # where more have failed, repeating them shows nothing
 MOST_MINUTES = 75
-IDLE_SEC = 20
-SWEEP_SEC = 5
-WARM_WORKERS = 1
 
 
 class Broken(Exception):
@@ -298,39 +290,6 @@ def ctest_outcomes(text: str) -> tuple[int, int, dict[str, str]]:
     passed = sum(hows[-1] == "Passed" for hows in outcomes.values())
     unstable = {f"ctest {name}": hows[0] for (_, name), hows in outcomes.items() if len(hows) > 1}
     return passed, skipped, unstable
-
-
-def home_of_tests() -> str:
-    """Where the agents of a run keep what they have, with their configuration in it."""
-    ask = [sys.executable, "-c", "from hutch import _core; print(_core.paths()['state_dir'])"]
-    found = subprocess.run(ask, capture_output=True, text=True)
-    if found.returncode != 0:  # Podman's user is not there yet, which an agent's start makes
-        prepare = "import hutch; hutch.agent.start(); hutch.agent.stop()"
-        subprocess.run([sys.executable, "-c", prepare], check=True)
-        found = subprocess.run(ask, capture_output=True, text=True, check=True)
-    home = Path(found.stdout.strip() + "-tests")
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = home / "agent.toml"
-    values = {"idle_sec": IDLE_SEC, "sweep_sec": SWEEP_SEC, "warm_workers": WARM_WORKERS}
-    file.write_text("[host]\n" + "".join(f"{key} = {value}\n" for key, value in values.items()))
-    file.chmod(0o644)
-    return str(home)
-
-
-def stop_agents(home: str) -> None:
-    """Of those that a process of xdist made, none is left; it stops its own, if it lives to."""
-    usual = [home, *(f"{home}-gw{number}" for number in range(1, PROCESSES))]
-    for place in sorted({*usual, *replaced_homes(home)}):
-        if Path(place).exists():
-            stop = [sys.executable, "-c", "import hutch; hutch.agent.stop()"]
-            subprocess.run(stop, env=os.environ | {"HUTCH_HOME": place}, capture_output=True)
-
-
-def replaced_homes(home: str) -> list[str]:
-    """Of this run's processes that xdist made in place of one that had ended."""
-    begun = Path(home, "agent.toml").stat().st_mtime
-    files = [Path(file) for file in glob.glob(f"{glob.escape(home)}-gw*/agent.toml")]
-    return [str(file.parent) for file in files if file.stat().st_mtime >= begun]
 
 
 def save_both(place: Path, name: str, first: Test, second: Test) -> None:
