@@ -320,7 +320,7 @@ def renew(steps: Iterable[Step]) -> None:
 
 @dataclass
 class Verdicts:
-    outcomes: list[str] = field(default_factory=list)  # of all tests, as they ended first
+    passed: int = 0  # at once
     skipped: Counter[str] = field(default_factory=Counter)  # by reason
     failed: dict[str, Test] = field(default_factory=dict)
     unstable: dict[str, str] = field(default_factory=dict)  # and what was first seen of each
@@ -340,13 +340,10 @@ def python_tests(run: Run, paths: list[str], processes: int, renewing: bool) -> 
     if renewing:
         renew([beside, alone])
     first = {name: step.tests[name] for step in (beside, alone) for name in step.failed()}
-    verdicts = Verdicts([test.outcome for step in (beside, alone) for test in step.tests.values()])
-    files_skipped = beside.skipped | alone.skipped
-    verdicts.outcomes += ["skipped"] * len(files_skipped)
-    verdicts.skipped += Counter(files_skipped.values())
-    for step in (beside, alone):
-        skipped = (test for test in step.tests.values() if test.outcome == "skipped")
-        verdicts.skipped += Counter(test.reason for test in skipped)
+    tests = [test for step in (beside, alone) for test in step.tests.values()]
+    verdicts = Verdicts(sum(test.outcome == "passed" for test in tests))
+    verdicts.skipped = Counter((beside.skipped | alone.skipped).values())  # whole files
+    verdicts.skipped += Counter(test.reason for test in tests if test.outcome == "skipped")
     if len(first) > MOST_REPEATED:
         run.say(f"{len(first)} failed, which are too many to run once more")
     elif first:
@@ -427,7 +424,7 @@ def main() -> int:
         print(
             f"tests: {len(unstable)} are unstable, and {MOST_UNSTABLE} is the most that a run bears"
         )
-    passed += verdicts.outcomes.count("passed") + len(verdicts.unstable)
+    passed += verdicts.passed + len(verdicts.unstable)
     failed, skipped = len(verdicts.failed), reasons.total()
     print(f"{passed} passed, {failed} failed, {skipped} skipped", flush=True)
     return 1 if verdicts.failed or len(unstable) > MOST_UNSTABLE else 0

@@ -269,6 +269,20 @@ def test_what_ctest_says_is_read(run_of_tests: ModuleType) -> None:
     assert reasons == {"only root can do that": 1, "no reason is said": 1}
 
 
+def test_a_container_is_known_by_the_id_that_conmon_is_given(run_of_tests: ModuleType) -> None:
+    containers = run_of_tests.Containers()
+    code = "print(flush=True); input()"  # stands where the id of a container does
+    conmon = subprocess.Popen(
+        ["conmon", "-c", code], executable=sys.executable, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert conmon.stdout is not None and conmon.stdout.readline() == b"\n"
+    containers.look()
+    assert code in containers.started and containers.most >= 1
+    conmon.communicate(b"\n")
+    assert code not in run_of_tests.Containers()._before
+
+
 def test_each_file_is_in_one_part(run_of_tests: ModuleType) -> None:
     folders = [RUN.parents[1] / name for name in ("bindings", "images", "tests")]
     files = [file for folder in folders for file in folder.rglob("test_*.py")]
