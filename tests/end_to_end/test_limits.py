@@ -585,15 +585,15 @@ class _SlowToLoad:
     def __reduce__(self) -> tuple[object, ...]:
         import time
 
-        return (time.sleep, (1.5,))
+        return (time.sleep, (2.5,))
 
 
 def test_a_slow_load_leaves_the_function_its_whole_time() -> None:
-    @sandbox(timeout_sec=2)
+    @sandbox(timeout_sec=4)
     def work(_: object) -> str:
         import time
 
-        time.sleep(1.2)  # past what the warden allowed before it heard of the start
+        time.sleep(2)  # past what the warden allowed before it heard of the start
         return "done"
 
     assert work(_SlowToLoad()) == "done"
