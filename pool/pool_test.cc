@@ -778,6 +778,26 @@ TEST_F(SingleUseTest, AUsedWorkerIsRemovedAndTheStockRefilled) {
   EXPECT_EQ(wardens_.cells_made, 2) << "no cell is made where a call ran";
 }
 
+TEST_F(SingleUseTest, WhereNoneIsKeptReadyNoneIsStartedAheadOfACall) {
+  spec_.warm = 0;
+  MakePool();
+  const uint64_t cell = Await()->cell;
+  Ask(true);
+  EXPECT_EQ(refusals_.at(0).code(), Code::kBusy);
+  pool_->Release(cell);
+  RunUntil([&] { return gone_.contains(cell) && pool_->empty(); });
+  EXPECT_EQ(pool_->GetStats().worker_starts, 1u);
+  EXPECT_NE(Await(), nullptr);
+}
+
+TEST_F(PoolTest, WhereNoCellIsKeptReadyTheyAreStillMadeAheadOfCalls) {
+  spec_.warm = 0;
+  MakePool();
+  Ask(true);
+  RunUntil([&] { return grants_.size() == 1; });
+  EXPECT_TRUE(refusals_.empty());
+}
+
 TEST_F(SingleUseTest, CallsAtOnceHaveAWorkerEachAndNoMoreThanMayBe) {
   MakePool();
   for (int i = 0; i < 6; ++i) Ask();

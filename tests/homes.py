@@ -14,7 +14,7 @@ from pathlib import Path
 PROCESSES = 3  # on two cores: most tests wait most of the time
 IDLE_SEC = 20  # a pool that no test has used for so long is ended
 SWEEP_SEC = 5  # between two looks for what was left
-WARM_WORKERS = 1  # where each call has a container, as most tests make few calls of a kind
+WARM_WORKERS = 0  # where each call has a container, as most tests make few calls of a kind
 
 
 def home_of_tests() -> str:
