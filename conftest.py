@@ -8,6 +8,7 @@ is the whole machine's: `tests/run.py` runs those when all others have ended.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import pytest
 LONG = ("compat", "machine", "soak", "storm", "wheels")  # which take as long as they are given
 PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, ... with -n
 ROOT = Path(__file__).parent
+sys.dont_write_bytecode = False  # seven seconds of each start, where the environment forbids it
 LEFT = pytest.StashKey[list[str]]()  # to the other of the two values of --alone
 
 
@@ -87,6 +89,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if PROCESS:
         seconds = json.loads((ROOT / "tests" / "durations.json").read_text())
         items.sort(key=lambda item: -seconds.get(item.nodeid.partition("::")[0], 0))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # else each collection of garbage goes through thousands of tests
 
 
 def choose(config: pytest.Config, items: list[pytest.Item]) -> None:

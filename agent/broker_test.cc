@@ -190,6 +190,31 @@ TEST_F(BrokerTest, PreparesAPoolAndLeasesItsCells) {
   EXPECT_EQ(peer.All<Report>()[0].report.wall_us, 7u);
 }
 
+TEST_F(BrokerTest, KeepsAsManyContainersReadyAsItsConfigurationSays) {
+  spec_.isolation = Isolation::kContainer;
+  spec_.warm = -1;
+  std::deque<FakePeer> peers;
+  AgentConfig config;
+  for (const uint64_t warm : {0, 1}) {
+    config.host.warm_workers = warm;
+    broker_->Configure(config);
+    FakePeer& peer = peers.emplace_back(warm);
+    spec_.env["N"] = std::to_string(warm);  // a pool of its own
+    const std::string key = PrepareFor(peer);
+    AcquireFor(peer, key);
+    broker_->Handle(peer, Acquire{next_request_++, key, 60'000, true});
+    RunUntil([&] { return peer.Count<Leased>() + peer.Count<Failed>() == 2; });
+    EXPECT_EQ(peer.Count<Leased>(), 1 + warm) << "one of them ahead of a call";
+  }
+}
+
+TEST_F(BrokerTest, LooksForWhatWasLeftAsOftenAsItsConfigurationSays) {
+  AgentConfig config;
+  config.host.sweep_sec = 1;
+  broker_->Configure(config);
+  RunUntil([&] { return wardens_.containers().listed() >= 3; });  // in three seconds
+}
+
 TEST_F(BrokerTest, RefusesAnyNetworkAndMountsOnGvisorWhateverItsClientLetThrough) {
   FakePeer peer(1);
   uint64_t request = 1;

@@ -74,8 +74,8 @@ uint64_t Pool::Acquire(uint64_t caller, Clock::duration patience, bool ahead, Gr
 std::optional<Error> Pool::WhyNotWait(uint64_t caller, bool ahead, Clock::duration patience) {
   if (auto full = callers_.waiters().WhyFull(caller, ahead)) return full;
   if (workers_.Starved()) return NoDescriptors("cell");
-  if (ahead && spec_.isolation != Isolation::kCell && callers_.limits().most == 0)
-    return Error(Code::kBusy, "no container is kept ahead of a call");
+  if (ahead && callers_.limits().most == 0)
+    return Error(Code::kBusy, "no cell is kept ready ahead of calls");
   return ahead ? std::nullopt : callers_.waiters().WhyTooLate(caller, patience);
 }
 

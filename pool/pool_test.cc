@@ -784,18 +784,11 @@ TEST_F(SingleUseTest, WhereNoneIsKeptReadyNoneIsStartedAheadOfACall) {
   const uint64_t cell = Await()->cell;
   Ask(true);
   EXPECT_EQ(refusals_.at(0).code(), Code::kBusy);
+  refusals_.clear();
   pool_->Release(cell);
   RunUntil([&] { return gone_.contains(cell) && pool_->empty(); });
   EXPECT_EQ(pool_->GetStats().worker_starts, 1u);
   EXPECT_NE(Await(), nullptr);
-}
-
-TEST_F(PoolTest, WhereNoCellIsKeptReadyTheyAreStillMadeAheadOfCalls) {
-  spec_.warm = 0;
-  MakePool();
-  Ask(true);
-  RunUntil([&] { return grants_.size() == 1; });
-  EXPECT_TRUE(refusals_.empty());
 }
 
 TEST_F(SingleUseTest, CallsAtOnceHaveAWorkerEachAndNoMoreThanMayBe) {

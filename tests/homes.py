@@ -38,9 +38,13 @@ def stop_agents(home: str) -> None:
     """Of those that a process of xdist made, none is left; it stops its own, if it lives to."""
     usual = [home, *(f"{home}-gw{number}" for number in range(1, PROCESSES))]
     for place in sorted({*usual, *replaced_homes(home)}):
-        if Path(place).exists():
+        if had_an_agent(Path(place)):
             stop = [sys.executable, "-c", "import hutch; hutch.agent.stop()"]
             subprocess.run(stop, env=os.environ | {"HUTCH_HOME": place}, capture_output=True)
+
+
+def had_an_agent(home: Path) -> bool:
+    return home.exists() and any(entry.name != "agent.toml" for entry in home.iterdir())
 
 
 def replaced_homes(home: str) -> list[str]:

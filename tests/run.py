@@ -326,8 +326,17 @@ class Verdicts:
     unstable: dict[str, str] = field(default_factory=dict)  # and what was first seen of each
 
 
-def python_tests(run: Run, paths: list[str], processes: int, renewing: bool) -> Verdicts:
-    home = home_of_tests()
+def compiling(logs: Path, home: str, paths: list[str]) -> subprocess.Popen[bytes]:
+    """What pytest makes of the sources of tests is kept: else each process makes it, at once."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *paths]
+    with (logs / "compiling.log").open("wb") as log:
+        return subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"HUTCH_HOME": home}, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+
+def python_tests(run: Run, home: str, paths: list[str], processes: int, renewing: bool) -> Verdicts:
     stop_agents(home)
     beside, alone, repeated = (Step(name, run.logs) for name in ("beside", "alone", "repeated"))
     files = ["--no-loadscope-reorder", "--dist=loadfile", "-n", str(processes)]
@@ -404,11 +413,17 @@ def main() -> int:
     asked.logs.mkdir(parents=True)
     run = Run(asked.logs)
     try:
-        with_cpp = asked.part == "unit" or not (asked.part or asked.paths)
-        passed, cpp_skipped, unstable = ctest(run) if with_cpp else (0, Counter(), {})
+        home = home_of_tests()
         parts = [PARTS[asked.part]] if asked.part else PARTS.values()
         paths = asked.paths or [path for part in parts for path in part]
-        verdicts = python_tests(run, paths, asked.processes, asked.renew_durations)
+        compiler = None if asked.paths else compiling(run.logs, home, paths)
+        with_cpp = asked.part == "unit" or not (asked.part or asked.paths)
+        try:
+            passed, cpp_skipped, unstable = ctest(run) if with_cpp else (0, Counter(), {})
+        finally:
+            if compiler is not None:
+                compiler.wait()
+        verdicts = python_tests(run, home, paths, asked.processes, asked.renew_durations)
     except Broken as broken:
         print(f"\ntests: the run is broken, and this is not repeated: {broken}")
         return 2

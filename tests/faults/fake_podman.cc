@@ -115,6 +115,11 @@ size_t FakeContainers::created() const {
   return created_;
 }
 
+size_t FakeContainers::listed() const {
+  const std::lock_guard lock(mutex_);
+  return listed_;
+}
+
 std::string FakeContainers::Answer(const std::string& head, const std::string& body) {
   const std::string request = head.substr(0, head.find("\r\n"));
   const auto is = [&](const char* part) { return request.find(part) != std::string::npos; };
@@ -132,6 +137,7 @@ std::string FakeContainers::Answer(const std::string& head, const std::string& b
     return HttpReply("201 Created", R"({"Id":")" + name + "\"}");
   }
   if (is("/containers/json")) {
+    ++listed_;
     std::string list;
     for (const auto& [name, container] : containers_) {
       list += (list.empty() ? "" : ",") +

@@ -64,6 +64,7 @@ class FakeContainers {
   const std::string& path() const { return podman_.path(); }
   size_t count() const;
   size_t created() const;  // in all its life
+  size_t listed() const;   // so often
   void FailCreates(bool fail) { fail_creates_ = fail; }
   void HideImages(bool hide) { hide_images_ = hide; }
 
@@ -78,6 +79,7 @@ class FakeContainers {
   mutable std::mutex mutex_;
   std::map<std::string, Container> containers_;
   size_t created_ = 0;
+  size_t listed_ = 0;
   std::atomic<bool> fail_creates_ = false;
   std::atomic<bool> hide_images_ = false;
   FakePodman podman_;  // last: its thread uses the rest
