@@ -7,6 +7,7 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop
 .PHONY: demo check test test-unit test-cells test-rungs test-faults nightly unit style bench security security-control compat \
         fuzz test-host wheels wheels-test lint format clean help install machine machine-format machine-lint machine-fuzz machine-test-host machine-wheels cpp
 .DEFAULT_GOAL := help
+MAKEFLAGS += --jobs=2  # what compiles the C++ twice, and what waits for the network, run beside each other
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
 	$(PYTHON) examples/demo.py
@@ -33,7 +34,7 @@ test-faults: install ## A part of `make test`: what is killed, frozen, lost or f
 nightly: install ## Run what takes hours: storm, soak, compat, security-control, fuzz, tidy, test-host, runc, torch; tests/nightly.md keeps how
 	scripts/nightly
 
-unit: cpp
+unit: cpp install
 	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
 	$(PYTHON) -m pytest -n 2 --dist loadfile -q bindings images/base images/environment
 
@@ -53,7 +54,7 @@ compat: install ## Compare a program for each of many packages with a plain virt
 security-control: install ## Run each attack again with its wall taken down: it must then succeed (10 minutes)
 	scripts/security-control
 
-fuzz: cpp ## Try ten million mutants of results, frames, messages and requests to the network on whoever reads them
+fuzz: cpp install ## Try ten million mutants of results, frames, messages and requests to the network on whoever reads them
 	$(PYTHON) tests/fuzz/run.py --executions 10000000
 
 test-host: machine-test-host install ## Boot stock Debians in qemu and try everything there as an ordinary user with delegated cgroups
@@ -94,7 +95,7 @@ machine-fuzz:
 	@scripts/prepare fuzz
 
 # One build with sanitizers serves the C++ tests and the fuzzer.
-cpp: install machine-fuzz
+cpp: .venv/requirements.sum machine-fuzz
 	cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++-19 -DHUTCH_TESTS=ON \
 	  -DHUTCH_SANITIZE=ON -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF -DHUTCH_UNITY=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
 	scripts/commands
@@ -106,6 +107,9 @@ machine-wheels:
 machine-test-host:
 	@scripts/prepare test-host
 
-build/installed: $(SOURCES) scripts/install scripts/requirements.txt | machine
+.venv/requirements.sum: scripts/requirements.txt scripts/tools | machine
+	scripts/tools
+
+build/installed: $(SOURCES) scripts/install .venv/requirements.sum | machine
 	scripts/install
 	@mkdir -p build && touch $@

@@ -315,7 +315,8 @@ class Raw:
 
 
 def answer(*headers: str, status: str = "200 OK") -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {status}", *headers, "", ""]).encode()
+    closing = "Connection: close"  # as Raw does, else another request may be sent to nobody
+    return "\r\n".join([f"HTTP/1.1 {status}", closing, *headers, "", ""]).encode()
 
 
 MIB = b"x" * (1 << 20)
