@@ -8,7 +8,8 @@ PATH: only the Python tests there. PART: those of one of the PARTS below; `unit`
 1. The C++ tests, each once more if it fails.
 2. The Python tests that others may run beside, in PROCESSES processes: whole files, longest first
    by durations.json, which `--renew-durations` writes anew from this run.
-3. Those marked `alone`, in one process, when the agents of the others have ended.
+3. Those marked `alone`, in one process, when the agents of the others have ended. Of a whole run,
+   the part `unit`, which needs no agent, runs beside them: they wait most of the time.
 4. What failed in 2 or 3, once more, as in 3. Failed again, it is `failed`; passed, `unstable`.
 
 A crash of pytest, a file that cannot be collected, a test that was found and has no outcome, and a
@@ -181,58 +182,70 @@ def require_none(what: str, names: set[str]) -> None:
         raise Broken(f"{len(names)} tests {what}:\n" + "\n".join(sorted(names)[:40]))
 
 
+Running = tuple["subprocess.Popen[bytes]", Path]  # and its log
+
+
 class Run:
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.begun = time.monotonic()
         self.end = self.begun + MOST_MINUTES * 60
         self.containers = Containers()
+        self.started: list[subprocess.Popen[bytes]] = []
 
     def say(self, text: str) -> None:
         print(f"tests: {(time.monotonic() - self.begun) / 60:4.1f} min: {text}", flush=True)
 
-    def wait(self, process: subprocess.Popen[bytes], log: Path) -> int:
-        """Its exit code; a line a minute says how far it is."""
+    def begin(self, command: list[Any], log: Path, **settings: Any) -> Running:
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out,
+                stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True, **settings,
+            )  # fmt: skip
+        self.started.append(process)
+        return process, log
+
+    def wait(self, *begun: Running) -> None:
+        """A line a minute says how far each is, by its log."""
         next_line = time.monotonic() + 60
-        while process.poll() is None:
+        while running := [log for process, log in begun if process.poll() is None]:
             time.sleep(0.2)
             self.containers.look()
             if time.monotonic() > self.end:
-                raise Broken(f"it has not ended in time: {progress(log)}")
+                raise Broken(f"it has not ended in time: {progress(running[0])}")
             if time.monotonic() > next_line:
                 next_line += 60
-                self.say(progress(log))
-        return process.returncode
+                self.say("; ".join(progress(log) for log in running))
 
-    def begin(self, command: list[Any], log: Path, **settings: Any) -> int:
-        with log.open("wb") as out:
-            words = [str(word) for word in command]
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
-                start_new_session=True, **settings,
-            )  # fmt: skip
-            try:
-                return self.wait(process, log)
-            finally:  # also of a run that is interrupted
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+    def kill(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
-    def pytest(self, step: Step, home: str, *arguments: str) -> None:
-        """Throws Broken where not every test that was found has an outcome of its own."""
+    def pytest(self, *jobs: tuple[Step, str, list[str]]) -> None:
+        """Steps beside each other, each with the home of its agents and its arguments. Throws
+        Broken where not every test that was found has an outcome of its own."""
         # A run that a test begins is none of xdist's processes.
         ours = {key: val for key, val in os.environ.items() if not key.startswith("PYTEST_XDIST_")}
-        environment = ours | {"HUTCH_HOME": home, "PYTHONUNBUFFERED": "1"}
-        command = [
-            sys.executable, "-m", "pytest", "--durations=40", f"--report-log={step.report}",
-            f"--junitxml={self.logs / step.name}.xml", f"--selection={step.selection}", *arguments,
-        ]  # fmt: skip
+        begun: list[Running] = []
         try:
-            code = self.begin(command, step.log, env=environment)
+            for step, home, arguments in jobs:
+                environment = ours | {"HUTCH_HOME": home, "PYTHONUNBUFFERED": "1"}
+                command = [
+                    sys.executable, "-m", "pytest", "--durations=40",
+                    f"--report-log={step.report}", f"--junitxml={self.logs / step.name}.xml",
+                    f"--selection={step.selection}", *arguments,
+                ]  # fmt: skip
+                begun.append(self.begin(command, step.log, env=environment))
+            self.wait(*begun)
         finally:
-            stop_agents(home)
-        step.read()
-        step.require_all(code)
-        self.say(f"{step.name}: {last_line(step.log)}")
+            self.kill()
+            for _, home, _ in jobs:
+                stop_agents(home)
+        for (step, _, _), (process, _) in zip(jobs, begun):
+            step.read()
+            step.require_all(process.returncode)
+            self.say(f"{step.name}: {last_line(step.log)}")
 
 
 def progress(log: Path) -> str:
@@ -255,11 +268,12 @@ def ctest(run: Run) -> tuple[int, Counter[str], dict[str, str]]:
     Broken if one failed twice.
     """
     log = run.logs / "ctest.log"
-    code = run.begin(
+    running = run.begin(
         ["ctest", "--test-dir", "build/sanitized", "--output-on-failure", "--no-tests=error",
          "--timeout", "120", "-j", "2", "--repeat", "until-pass:2"], log,
     )  # fmt: skip
-    text = log.read_text(errors="replace")
+    run.wait(running)
+    text, code = log.read_text(errors="replace"), running[0].returncode
     if code != 0:
         raise Broken(f"ctest ended with {code}:\n" + "\n".join(text.splitlines()[-200:]))
     passed, skipped, unstable = ctest_outcomes(text)
@@ -326,39 +340,43 @@ class Verdicts:
     unstable: dict[str, str] = field(default_factory=dict)  # and what was first seen of each
 
 
-def compiling(logs: Path, home: str, paths: list[str]) -> subprocess.Popen[bytes]:
+def compiling(run: Run, home: str, paths: list[str]) -> Running:
     """What pytest makes of the sources of tests is kept: else each process makes it, at once."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", *paths]
-    with (logs / "compiling.log").open("wb") as log:
-        return subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"HUTCH_HOME": home}, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+    return run.begin(command, run.logs / "compiling.log", env=os.environ | {"HUTCH_HOME": home})
 
 
-def python_tests(run: Run, home: str, paths: list[str], processes: int, renewing: bool) -> Verdicts:
+def python_tests(
+    run: Run, home: str, paths: list[str], units: list[str], processes: int, renewing: bool
+) -> Verdicts:
     stop_agents(home)
-    beside, alone, repeated = (Step(name, run.logs) for name in ("beside", "alone", "repeated"))
+    names = ("beside", "units", "alone", "repeated")
+    beside, of_units, alone, repeated = (Step(name, run.logs) for name in names)
     files = ["--no-loadscope-reorder", "--dist=loadfile", "-n", str(processes)]
-    run.pytest(beside, home, "--alone=no", *files, *paths)
-    run.pytest(alone, home, "--alone=only", *paths)
-    for one, other in ((beside, alone), (alone, beside)):
-        require_none("are in both steps, or in none", one.chosen ^ other.left)
-    if not beside.tests and not alone.tests and not beside.skipped:
+    run.pytest((beside, home, ["--alone=no", *files, *paths]))
+    last = [(alone, home, ["--alone=only", *paths, *units])]
+    if units:
+        last.append((of_units, f"{home}-gw1", ["--alone=no", *units]))
+    run.pytest(*last)
+    require_none("are in both steps, or in none", (beside.chosen | of_units.chosen) ^ alone.left)
+    require_none("are in both steps, or in none", (beside.left | of_units.left) ^ alone.chosen)
+    steps = (beside, of_units, alone)
+    if not any(step.tests or step.skipped for step in steps):
         raise Broken("there is no test")
     if renewing:
-        renew([beside, alone])
-    first = {name: step.tests[name] for step in (beside, alone) for name in step.failed()}
-    tests = [test for step in (beside, alone) for test in step.tests.values()]
+        renew(steps)
+    first = {name: step.tests[name] for step in steps for name in step.failed()}
+    tests = [test for step in steps for test in step.tests.values()]
     verdicts = Verdicts(sum(test.outcome == "passed" for test in tests))
-    verdicts.skipped = Counter((beside.skipped | alone.skipped).values())  # whole files
+    whole = beside.skipped | of_units.skipped | alone.skipped  # files, which two steps have found
+    verdicts.skipped = Counter(whole.values())
     verdicts.skipped += Counter(test.reason for test in tests if test.outcome == "skipped")
     if len(first) > MOST_REPEATED:
         run.say(f"{len(first)} failed, which are too many to run once more")
     elif first:
         run.say(f"{len(first)} failed, and run once more, alone")
         try:
-            run.pytest(repeated, home, *sorted({repeated_with(*one) for one in first.items()}))
+            run.pytest((repeated, home, sorted({repeated_with(*one) for one in first.items()})))
             require_none("were not repeated", set(first) - set(repeated.tests))
         except Broken:
             show(first)
@@ -414,19 +432,20 @@ def main() -> int:
     run = Run(asked.logs)
     try:
         home = home_of_tests()
-        parts = [PARTS[asked.part]] if asked.part else PARTS.values()
-        paths = asked.paths or [path for part in parts for path in part]
-        compiler = None if asked.paths else compiling(run.logs, home, paths)
-        with_cpp = asked.part == "unit" or not (asked.part or asked.paths)
-        try:
-            passed, cpp_skipped, unstable = ctest(run) if with_cpp else (0, Counter(), {})
-        finally:
-            if compiler is not None:
-                compiler.wait()
-        verdicts = python_tests(run, home, paths, asked.processes, asked.renew_durations)
+        whole = not (asked.part or asked.paths)
+        parts = PARTS if whole else [asked.part] if asked.part else []
+        found = [path for part in parts for path in PARTS[part]] or asked.paths
+        units = [path for path in found if whole and path in PARTS["unit"]]
+        paths = [path for path in found if path not in units]
+        begun = [] if asked.paths else [compiling(run, home, found)]
+        passed, cpp_skipped, unstable = ctest(run) if "unit" in parts else (0, Counter(), {})
+        run.wait(*begun)
+        verdicts = python_tests(run, home, paths, units, asked.processes, asked.renew_durations)
     except Broken as broken:
         print(f"\ntests: the run is broken, and this is not repeated: {broken}")
         return 2
+    finally:  # also of a run that is interrupted
+        run.kill()
     unstable |= verdicts.unstable
     run.say(str(run.containers))
     reasons = verdicts.skipped + cpp_skipped
