@@ -9,7 +9,7 @@ PATH: only the Python tests there. PART: those of one of the PARTS below; `unit`
 2. The Python tests that others may run beside, in PROCESSES processes: whole files, longest first
    by durations.json, which `--renew-durations` writes anew from this run.
 3. Those marked `alone`, in one process, when the agents of the others have ended. Of a whole run,
-   the part `unit`, which needs no agent, runs beside them: they wait most of the time.
+   those of NO_AGENT run beside them, as they wait most of the time.
 4. What failed in 2 or 3, once more, as in 3. Failed again, it is `failed`; passed, `unstable`.
 
 A crash of pytest, a file that cannot be collected, a test that was found and has no outcome, and a
@@ -40,8 +40,9 @@ from homes import PROCESSES, home_of_tests, stop_agents
 
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = ROOT / "tests" / "durations.json"
+NO_AGENT = ("bindings", "images/base", "images/environment", "tests/test_run.py", "tests/fuzz")
 PARTS = {  # each test is in one of them
-    "unit": ("bindings", "images", "tests/test_run.py", "tests/fuzz"),
+    "unit": (*NO_AGENT, "images/worker"),
     "cells": ("tests/end_to_end", "tests/docs", "tests/benchmarks", "tests/outside"),
     "rungs": ("tests/security", "tests/compat", "tests/pins"),
     "faults": ("tests/faults", "tests/host", "tests/wheels"),
@@ -435,7 +436,7 @@ def main() -> int:
         whole = not (asked.part or asked.paths)
         parts = PARTS if whole else [asked.part] if asked.part else []
         found = [path for part in parts for path in PARTS[part]] or asked.paths
-        units = [path for path in found if whole and path in PARTS["unit"]]
+        units = [path for path in found if whole and path in NO_AGENT]
         paths = [path for path in found if path not in units]
         begun = [] if asked.paths else [compiling(run, home, found)]
         passed, cpp_skipped, unstable = ctest(run) if "unit" in parts else (0, Counter(), {})
