@@ -15,11 +15,11 @@ demo: install ## Build everything, then show it: a real analysis in walled-off p
 check: style unit ## What to run all day: format, lint, types, the unit tests beside the code
 
 test: style cpp ## Build and run every test: C++ with sanitizers, typed Python, end to end, attacks, faults, documentation
-	$(PYTHON) tests/fuzz/run.py --seconds 20
+	$(PYTHON) tests/fuzz/run.py --seconds 10
 	$(PYTHON) tests/run.py
 
 test-unit: style cpp ## A part of `make test`: style, types, C++ with sanitizers and fuzzing, and the Python tests beside the code
-	$(PYTHON) tests/fuzz/run.py --seconds 20
+	$(PYTHON) tests/fuzz/run.py --seconds 10
 	$(PYTHON) tests/run.py --part unit
 
 test-cells: install ## A part of `make test`: what users do with calls and sessions, end to end, and the documentation
