@@ -212,7 +212,7 @@ TEST_F(BrokerTest, LooksForWhatWasLeftAsOftenAsItsConfigurationSays) {
   AgentConfig config;
   config.host.sweep_sec = 1;
   broker_->Configure(config);
-  RunUntil([&] { return wardens_.containers().listed() >= 3; });  // in three seconds
+  RunUntil([&] { return wardens_.containers().listed() >= 3; });  // by default, after two minutes
 }
 
 TEST_F(BrokerTest, RefusesAnyNetworkAndMountsOnGvisorWhateverItsClientLetThrough) {
