@@ -7,7 +7,9 @@ SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop
 .PHONY: demo check test test-unit test-cells test-rungs test-faults nightly unit style bench security security-control compat \
         fuzz test-host wheels wheels-test lint format clean help install machine machine-format machine-lint machine-fuzz machine-test-host machine-wheels cpp
 .DEFAULT_GOAL := help
+ifeq ($(words $(MAKECMDGOALS)),1)  # several goals, such as `clean test`, are made one after another
 MAKEFLAGS += --jobs=2  # what compiles the C++ twice, and what waits for the network, run beside each other
+endif
 
 demo: install ## Build everything, then show it: a real analysis in walled-off processes, latency, three attacks refused
 	$(PYTHON) examples/demo.py
