@@ -183,7 +183,7 @@ def require_none(what: str, names: set[str]) -> None:
         raise Broken(f"{len(names)} tests {what}:\n" + "\n".join(sorted(names)[:40]))
 
 
-Running = tuple["subprocess.Popen[bytes]", Path]  # and its log
+Running = tuple[subprocess.Popen[bytes], Path]  # and its log
 
 
 class Run:
@@ -357,7 +357,7 @@ def python_tests(
     run.pytest((beside, home, ["--alone=no", *files, *paths]))
     last = [(alone, home, ["--alone=only", *paths, *units])]
     if units:
-        last.append((of_units, f"{home}-gw1", ["--alone=no", *units]))
+        last.append((of_units, home, ["--alone=no", *units]))
     run.pytest(*last)
     require_none("are in both steps, or in none", (beside.chosen | of_units.chosen) ^ alone.left)
     require_none("are in both steps, or in none", (beside.left | of_units.left) ^ alone.chosen)
@@ -369,8 +369,8 @@ def python_tests(
     first = {name: step.tests[name] for step in steps for name in step.failed()}
     tests = [test for step in steps for test in step.tests.values()]
     verdicts = Verdicts(sum(test.outcome == "passed" for test in tests))
-    whole = beside.skipped | of_units.skipped | alone.skipped  # files, which two steps have found
-    verdicts.skipped = Counter(whole.values())
+    files_skipped = beside.skipped | of_units.skipped | alone.skipped  # each found by two steps
+    verdicts.skipped = Counter(files_skipped.values())
     verdicts.skipped += Counter(test.reason for test in tests if test.outcome == "skipped")
     if len(first) > MOST_REPEATED:
         run.say(f"{len(first)} failed, which are too many to run once more")
