@@ -37,7 +37,7 @@ nightly: install ## Run what takes hours: storm, soak, compat, security-control,
 	scripts/nightly
 
 unit: cpp install
-	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 60 -j 2
+	ctest --test-dir build/sanitized --output-on-failure --no-tests=error --timeout 120 -j 4
 	$(PYTHON) -m pytest -n 2 --dist loadfile -q bindings images/base images/environment
 
 style: machine-format install
@@ -97,7 +97,7 @@ machine-fuzz:
 	@scripts/prepare fuzz
 
 # One build with sanitizers serves the C++ tests and the fuzzer.
-cpp: .venv/requirements.sum machine-fuzz
+cpp: .venv/requirements-build.sum machine-fuzz
 	cmake -S . -B build/sanitized -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++-19 -DHUTCH_TESTS=ON \
 	  -DHUTCH_SANITIZE=ON -DHUTCH_FUZZ=ON -DHUTCH_PYTHON=OFF -DHUTCH_UNITY=ON -DPython_EXECUTABLE=$(CURDIR)/$(PYTHON) >/dev/null
 	scripts/commands
@@ -109,7 +109,10 @@ machine-wheels:
 machine-test-host:
 	@scripts/prepare test-host
 
-.venv/requirements.sum: scripts/requirements.txt scripts/tools | machine
+.venv/requirements-build.sum: scripts/requirements-build.txt scripts/tools | machine
+	scripts/tools build
+
+.venv/requirements.sum: scripts/requirements.txt .venv/requirements-build.sum
 	scripts/tools
 
 build/installed: $(SOURCES) scripts/install .venv/requirements.sum | machine
