@@ -5,7 +5,7 @@
 
 PATH: only the Python tests there. PART: those of one of the PARTS below; `unit` has the C++ tests.
 
-1. The C++ tests, each once more if it fails.
+1. The C++ tests; a program of them in which one fails runs once more.
 2. The Python tests that others may run beside, in PROCESSES processes: whole files, longest first
    by durations.json, which `--renew-durations` writes anew from this run.
 3. Those marked `alone`, in one process, when the agents of the others have ended. Of a whole run,
@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from containers import Containers
+from cpp import FAILED, Cpp
 from homes import PROCESSES, home_of_tests, stop_agents
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -270,41 +271,27 @@ def ctest(run: Run) -> tuple[int, Counter[str], dict[str, str]]:
     """
     log = run.logs / "ctest.log"
     running = run.begin(
-        ["ctest", "--test-dir", "build/sanitized", "--output-on-failure", "--no-tests=error",
-         "--timeout", "120", "-j", "2", "--repeat", "until-pass:2"], log,
+        ["ctest", "--test-dir", "build/sanitized", "--verbose", "--no-tests=error",
+         "--timeout", "120", "-j", "4", "--repeat", "until-pass:2"], log,
     )  # fmt: skip
     run.wait(running)
-    text, code = log.read_text(errors="replace"), running[0].returncode
+    code, cpp = running[0].returncode, Cpp(log.read_text(errors="replace"))
     if code != 0:
-        raise Broken(f"ctest ended with {code}:\n" + "\n".join(text.splitlines()[-200:]))
-    passed, skipped, unstable = ctest_outcomes(text)
-    for name in unstable:
-        unstable[name] += f"; both outputs are in {log}"
-    total = re.findall(r"^100% tests passed, 0 tests failed out of (\d+)$", text, re.MULTILINE)
-    if total != [str(passed + skipped)]:
+        failed = "\n".join(cpp.texts[name] for name in cpp.names(*FAILED))
+        raise Broken(f"ctest ended with {code}: {log}\n{failed or last_line(log)}")
+    passed, skipped = cpp.names("OK"), cpp.names("SKIPPED")
+    if cpp.told != len(passed) + len(skipped):
         raise Broken(
-            f"ctest says {total} tests, and {passed} passed, {skipped} were skipped: {log}"
+            f"{cpp.told} C++ tests were to run, {len(passed)} passed, {len(skipped)} were skipped: "
+            f"{log}"
         )
-    run.say(f"C++: {passed} passed, {len(unstable)} of them when repeated")
-    outputs = ROOT / "build" / "sanitized" / "Testing" / "Temporary" / "LastTest.log"
-    return passed, gtest_reasons(outputs.read_text(errors="replace"), skipped), unstable
-
-
-def gtest_reasons(outputs: str, skipped: int) -> Counter[str]:
-    found = re.findall(r"^\S+:\d+: Skipped\n(.+)$", outputs, re.MULTILINE)
-    return Counter(found) + Counter({"no reason is said": skipped - len(found)})
-
-
-def ctest_outcomes(text: str) -> tuple[int, int, dict[str, str]]:
-    """How many passed and were skipped at last, and of those that had failed before, how."""
-    outcomes: dict[tuple[str, str], list[str]] = defaultdict(list)
-    lines = r"^ *(?:\d+/\d+ +)?Test +#(\d+): (.+?) \.{2,} *(.*?)(?: +[\d.]+ *(?:sec)?)?$"
-    for number, name, how in re.findall(lines, text, re.MULTILINE):
-        outcomes[number, name].append(how.replace("***", " ").strip())
-    skipped = sum(hows[-1] == "Skipped" for hows in outcomes.values())
-    passed = sum(hows[-1] == "Passed" for hows in outcomes.values())
-    unstable = {f"ctest {name}": hows[0] for (_, name), hows in outcomes.items() if len(hows) > 1}
-    return passed, skipped, unstable
+    run.say(f"C++: {len(passed)} passed, {len(cpp.unstable)} of them when repeated")
+    reasons = cpp.reasons + Counter({"no reason is said": len(skipped) - cpp.reasons.total()})
+    return (
+        len(passed),
+        reasons,
+        {f"C++ {name}": f"{how}: {log}" for name, how in cpp.unstable.items()},
+    )
 
 
 def save_both(place: Path, name: str, first: Test, second: Test) -> None:

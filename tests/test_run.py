@@ -218,27 +218,40 @@ def test_what_it_has_started_ends_when_it_is_told_to_end(place: Path, tmp_path: 
 
 CTEST = """\
 Test project /build
-      Start  1: fine
- 1/7 Test  #1: fine ..............   Passed    0.00 sec
- 2/7 Test  #2: once ..............***Failed    0.00 sec
-    Test  #2: once ..............   Passed    0.00 sec
- 3/7 Test  #3: with space ........Subprocess aborted***Exception:   0.10 sec
-    Test  #3: with space ........   Passed    0.00 sec
- 4/7 Test  #4: skipped ...........***Skipped   0.00 sec
- 5/7 Test  #5: disabled ..........***Not Run (Disabled)   0.00 sec
- 6/7 Test  #6: a_very_long_name ...***Exception: SegFaul
-    Test  #6: a_very_long_name ...   Passed    0.00 sec
- 7/7 Test  #7: slow ..............***Timeout  60.00 sec
-    Test  #7: slow ..............   Passed    0.00 sec
-"""
-
-
-GTESTS = """\
-[ RUN      ] Fine.Skips
-/code/fine_test.cc:12: Skipped
-only root can do that
-
-[  SKIPPED ] Fine.Skips (0 ms)
+      Start  1: fine.0
+      Start  2: broken.0
+1: Note: This is test shard 1 of 4.
+1: [==========] Running 3 tests from 1 test suite.
+2: [==========] Running 4 tests from 2 test suites.
+1: [ RUN      ] Fine.Passes
+2: [ RUN      ] Broken.Passes/0
+1: [       OK ] Fine.Passes (0 ms)
+1: [ RUN      ] Fine.Skips
+1: /code/fine_test.cc:12: Skipped
+1: only root can do that
+1: [  SKIPPED ] Fine.Skips (0 ms)
+1: [ RUN      ] Fine.SkipsToo
+1: [  SKIPPED ] Fine.SkipsToo (0 ms)
+1: [==========] 3 tests from 1 test suite ran. (0 ms total)
+1/2 Test  #1: fine.0 ..........   Passed    0.01 sec
+2: [       OK ] Broken.Passes/0 (3 ms)
+2: [ RUN      ] Broken.Fails/1
+2: what it logs before an end of line[  FAILED  ] Broken.Fails/1, where GetParam() = 7 (1 ms)
+2: [ RUN      ] Broken.Dies
+2: Segmentation fault
+2/2 Test  #2: broken.0 ..........***Failed    0.01 sec
+    Start  2: broken.0
+2: [==========] Running 4 tests from 2 test suites.
+2: [ RUN      ] Broken.Passes/0
+2: [       OK ] Broken.Passes/0 (3 ms)
+2: [ RUN      ] Broken.Fails/1
+2: [       OK ] Broken.Fails/1 (1 ms)
+2: [ RUN      ] Broken.Dies
+2: [       OK ] Broken.Dies (1 ms)
+2: [ RUN      ] Broken.ComesAfterIt
+2: [       OK ] Broken.ComesAfterIt (1 ms)
+2: [==========] 4 tests from 2 test suites ran. (6 ms total)
+    Test  #2: broken.0 ..........   Passed    0.01 sec
 """
 
 
@@ -260,13 +273,15 @@ def run_of_tests() -> Iterator[ModuleType]:
         yield loaded(RUN, patch)
 
 
-def test_what_ctest_says_is_read(run_of_tests: ModuleType) -> None:
-    passed, skipped, unstable = run_of_tests.ctest_outcomes(CTEST)
-    assert (passed, skipped) == (5, 1)
-    names = {"once", "with space", "a_very_long_name", "slow"}
-    assert set(unstable) == {f"ctest {name}" for name in names}
-    reasons = run_of_tests.gtest_reasons(GTESTS, 2)
-    assert reasons == {"only root can do that": 1, "no reason is said": 1}
+def test_what_the_programs_of_cpp_tests_print_is_read(run_of_tests: ModuleType) -> None:
+    cpp = run_of_tests.Cpp(CTEST)
+    assert (len(cpp.names("OK")), len(cpp.names("SKIPPED")), cpp.told) == (5, 2, 7)
+    assert cpp.reasons == {"only root can do that": 1}
+    assert cpp.unstable == {"Broken.Fails/1": "FAILED", "Broken.Dies": "did not end"}
+    assert cpp.texts["Broken.Dies"].startswith("Broken.Dies\nSegmentation fault")
+    first_attempt = run_of_tests.Cpp(CTEST[: CTEST.rindex("Start  2")])
+    assert first_attempt.names("FAILED", "did not end") == ["Broken.Fails/1", "Broken.Dies"]
+    assert first_attempt.told == 7 and len(first_attempt.outcomes) == 6
 
 
 def test_a_container_is_known_by_the_id_that_conmon_is_given(run_of_tests: ModuleType) -> None:
