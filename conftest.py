@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every test relies on.
 
-`pytest -n 3 --dist loadfile` runs three files at a time, the first process with the agent of its
+`pytest -n 4 --dist loadfile` runs four files at a time, the first process with the agent of its
 HUTCH_HOME, each other one with an agent of its own. A test marked `alone` measures or changes what
 is the whole machine's: `tests/run.py` runs those when all others have ended.
 """

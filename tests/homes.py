@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROCESSES = 3  # on two cores: most tests wait most of the time
+PROCESSES = 4  # on two cores: most tests wait most of the time
 IDLE_SEC = 20  # a pool that no test has used for so long is ended
 SWEEP_SEC = 5  # between two looks for what was left
 WARM_WORKERS = 0  # where each call has a container, as most tests make few calls of a kind
