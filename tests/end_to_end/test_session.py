@@ -289,14 +289,13 @@ def test_what_a_dead_interpreter_leaves_is_cleared_away(s: Session) -> None:
 def test_a_fork_bomb_is_cleared_away() -> None:
     with Session(memory_mb=256) as neighbour:
         neighbour.exec("kept = 1")
-        for _ in range(2):
-            with Session(memory_mb=256) as s:
-                outcome = s.exec(MAKES_A_FORK_BOMB + "bomb()", timeout_sec=1)
-                assert outcome.limit in ("time", "memory", "pids")
-                s.reset()
-                assert s.exec("1 + 1").value == 2
-            with Session(memory_mb=256) as s:
-                s.exec(MAKES_A_FORK_BOMB + "bomb()", timeout_sec=1)
+        with Session(memory_mb=256) as s:
+            outcome = s.exec(MAKES_A_FORK_BOMB + "bomb()", timeout_sec=1)
+            assert outcome.limit in ("time", "memory", "pids")
+            s.reset()
+            assert s.exec("1 + 1").value == 2
+        with Session(memory_mb=256) as s:
+            s.exec(MAKES_A_FORK_BOMB + "bomb()", timeout_sec=1)
         assert neighbour.exec("kept").value == 1
         assert neighbour.info()["restarts"] == 0
 

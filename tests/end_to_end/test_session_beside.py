@@ -286,15 +286,21 @@ def test_a_limit_of_cpu_time_is_of_the_command_that_has_it(
     assert code.result().unwrap() == "py"
 
 
+# It keeps the GIL, and no signal wakes it.
+NEVER_COMES_BACK = """
+import ctypes, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+ctypes.PyDLL(None).sleep(10 ** 6)
+"""
+
+
 def test_code_that_never_comes_back_keeps_commands_waiting_to_their_own_limits(
     threads: ThreadPoolExecutor,
 ) -> None:
     with Session() as s:
         before = threads.submit(s.bash, "echo begun; touch up; sleep 555", timeout_sec=2)
         until_there(s, "up")
-        code = threads.submit(
-            s.exec, "open('py', 'w').close()\nsum(range(10 ** 15))", timeout_sec=7
-        )
+        code = threads.submit(s.exec, "open('py', 'w').close()" + NEVER_COMES_BACK, timeout_sec=5)
         killed = before.result()  # though no Python runs there
         assert killed.limit == "time" and killed.stdout == "begun\n"
         waits = s.bash("echo never", timeout_sec=0.5)

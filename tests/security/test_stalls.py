@@ -143,7 +143,7 @@ def test_memory_is_limited_though_the_directory_of_processes_is_crowded(
     next_call_works: None,
 ) -> None:
     attack = sandbox(crowd, **POLICY)
-    assert attack(36, 2, 0) == "kept"
+    assert attack(36, 1, 0) == "kept"
     before = shared_mb()
     outcome = attack.run(36, 8, 1500)
     assert (outcome.status, outcome.limit) == ("limit", "memory"), outcome
@@ -152,11 +152,11 @@ def test_memory_is_limited_though_the_directory_of_processes_is_crowded(
 
 def test_neighbours_are_served_beside_those_that_keep_looks_waiting() -> None:
     quick(0)
-    neighbour = wait.submit(12)
+    neighbour = wait.submit(7)
     time.sleep(1)
     hostile = [
-        sandbox(stall, **MORE).submit(59, 256, 10, 0),
-        sandbox(crowd, **MORE).submit(59, 10, 0),
+        sandbox(stall, **MORE).submit(59, 256, 5, 0),
+        sandbox(crowd, **MORE).submit(59, 5, 0),
     ]
     assert [quick(n) for n in range(20)] == list(range(1, 21))
     assert neighbour.result() == "fine"
@@ -193,4 +193,4 @@ def change_mappings(processes: int, seconds: float) -> int:
 
 def test_many_processes_that_share_and_map_much_return() -> None:
     """The harmless counterpart: together their resident size is four times the limit."""
-    assert change_mappings(16, 4) == 16
+    assert change_mappings(16, 2) == 16

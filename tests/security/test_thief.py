@@ -283,16 +283,15 @@ def test_no_call_with_a_container_of_its_own_finds_anything(rung: str) -> None:
     isolation = "container" if rung == "bare" else rung
     options = {"isolation": isolation, "labels": {"thief": rung}, "timeout_sec": 60}
 
-    def call(markers: Markers) -> None:
-        functions(options, 1)(markers)
-        programs(options, 1)(markers)
-
     markers = Markers()
-    call(markers)
+    functions(options, 1)(markers)
+    text = f"x = {markers()!r}\nprint(len(input()))"
+    assert hutch.run(text, stdin=markers(), files={"data": markers()}, **options).stdout == "49\n"
     thieves = Thieves(**options)
-    found = [thieves.by_program(markers.pairs), thieves.by_function(markers.pairs)]
-    if rung != "bare":  # another client would not be of that rung
-        found += thieves.in_another_client(markers.pairs, 1)
+    if rung == "bare":  # another client would not be of that rung
+        found = [thieves.by_program(markers.pairs), thieves.by_function(markers.pairs)]
+    else:
+        found = [thieves.by_function(markers.pairs), *thieves.in_another_client(markers.pairs, 1)]
     assert [places for places, _searched in found if places] == []
 
 
