@@ -21,6 +21,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import pytest
+from support import until
 
 import hutch
 from hutch import sandbox
@@ -402,8 +403,7 @@ def test_cancelling_a_task_cancels_its_call() -> None:
 
 def test_a_future_can_be_cancelled_while_it_runs() -> None:
     future = sleeps.submit(50)
-    while not future.running():
-        time.sleep(0.01)
+    until(future.running)
     time.sleep(0.3)
     assert future.cancel()
     with pytest.raises(concurrent.futures.CancelledError) as caught:

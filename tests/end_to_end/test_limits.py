@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import sandbox
@@ -570,13 +571,7 @@ def test_a_process_that_dies_takes_its_calls_with_it() -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.stdout.close()
     process.wait(20)
-    leased = 1
-    deadline = time.monotonic() + 10
-    while leased and time.monotonic() < deadline:
-        time.sleep(0.2)
-        status = hutch.status()
-        leased = 0 if status.get("clients", 1) <= before else 1
-    assert not leased, status
+    until(lambda: hutch.status().get("clients", before + 1) <= before)
 
 
 class _SlowToLoad:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support import until
 
 import hutch
 
@@ -234,15 +235,13 @@ def test_counts_begin_anew_with_the_agent(pool: hutch.PoolStatus) -> None:
 def test_a_call_that_found_no_cell_is_counted_as_refused() -> None:
     busy = act.options(pool=hutch.Pool(max_cells=1), timeout_sec=30)
     first = busy.submit("sleep")
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        pools = [p for p in hutch.status()["pools"] if p["labels"].get("mark") == MARK]
-        if any(p["leased"] for p in pools if p["slots"] == 1):
-            break
-        time.sleep(0.05)
+
+    def marked() -> list[hutch.PoolStatus]:
+        return [pool for pool in hutch.status()["pools"] if pool["labels"].get("mark") == MARK]
+
+    until(lambda: any(pool["leased"] for pool in marked() if pool["slots"] == 1))
     with pytest.raises(hutch.SandboxBusy):
         busy.options(queue_sec=0.3).run("x")
-    refused = [p["refused"] for p in hutch.status()["pools"] if p["labels"].get("mark") == MARK]
-    assert sum(refused) == 1
+    assert sum(pool["refused"] for pool in marked()) == 1
     first.cancel()
     assert first.outcome().status == "cancelled"

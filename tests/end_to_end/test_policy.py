@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import Policy, sandbox
@@ -151,10 +152,7 @@ def test_the_host_ends_pools_that_no_call_uses(agent_toml: Callable[[str], None]
         return next(one["workers"] for one in pools if one["labels"] == unused["labels"])
 
     assert hutch.run("print(1)", **unused).stdout == "1\n"
-    deadline = time.monotonic() + 60
-    while workers():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: not workers())
     assert hutch.run("print(2)", **unused).stdout == "2\n"
     assert workers()
 
@@ -188,12 +186,8 @@ def test_a_full_queue_of_the_host_is_said_with_its_numbers(
     assert began.wait(60)
     napping = sandbox(nap, labels={"test": "queue"}, queue_sec=60)
     waiting = [napping.submit(0) for _ in range(6)]
-    refused = []
-    deadline = time.monotonic() + 60
-    while len(refused) < 4:
-        assert time.monotonic() < deadline, waiting
-        refused = [flight for flight in waiting if flight.done()]
-        time.sleep(0.05)
+    until(lambda: sum(flight.done() for flight in waiting) == 4)
+    refused = [flight for flight in waiting if flight.done()]
     for flight in refused:
         error = flight.exception()
         assert isinstance(error, hutch.SandboxBusy) and error.safe_to_retry, error

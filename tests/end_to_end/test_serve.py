@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import httpx
 import pytest
 from leaving_client import asked
+from support import until
 
 from hutch.serve import settings as serve_settings
 
@@ -234,20 +234,13 @@ def test_every_process_tells_what_all_have_answered(serving: Serving) -> None:
         pids = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
         serves = [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         os.kill(int(serves[0]), signal.SIGKILL)  # what it has answered stays counted
-        wait_for(lambda: not Path(f"/proc/{serves[0]}").exists())
+        until(lambda: not Path(f"/proc/{serves[0]}").exists())
         assert {answers(url) for _ in range(12)} == {20}
 
 
 def running(client: httpx.Client) -> int:
     text = client.get("/metrics").text
     return int(text.split("\nhutch_serve_running ")[1].split()[0])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_client_that_goes_away_ends_its_program(url: str, client: httpx.Client) -> None:
@@ -258,8 +251,8 @@ def test_a_client_that_goes_away_ends_its_program(url: str, client: httpx.Client
             b"POST /run_code HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
-        wait_for(lambda: running(client) == 1)
-    wait_for(lambda: running(client) == 0)
+        until(lambda: running(client) == 1)
+    until(lambda: running(client) == 0)
 
 
 def test_who_comes_to_a_full_queue_is_informed(serving: Serving) -> None:
@@ -271,11 +264,11 @@ def test_who_comes_to_a_full_queue_is_informed(serving: Serving) -> None:
             answers.append(httpx.post(f"{url}/run_code", json={"code": "1"}, timeout=120))
 
         with asked(url, "/run_code", {"code": "import time; time.sleep(300)"}):
-            wait_for(lambda: running(client) == 1)
+            until(lambda: running(client) == 1)
             threads = [threading.Thread(target=ask) for _ in range(7)]
             for one in threads:
                 one.start()
-            wait_for(lambda: len(answers) == 5)
+            until(lambda: len(answers) == 5)
         for one in threads:  # who left gave its turn to those that waited
             one.join()
         assert [one.status_code for one in answers] == [429] * 5 + [200] * 2
@@ -298,7 +291,7 @@ def test_it_ends_what_runs_before_it_ends(serving: Serving) -> None:
         thread = threading.Thread(target=ask)
         thread.start()
         with httpx.Client(base_url=url, timeout=60) as client:
-            wait_for(lambda: running(client) == 1)
+            until(lambda: running(client) == 1)
         server.send_signal(signal.SIGTERM)
         thread.join()
         assert answers[0].json()["run_result"]["stdout"] == "3\n"
@@ -312,15 +305,15 @@ def test_several_processes_serve_one_unix_socket(serving: Serving, tmp_path: Pat
         assert os.stat(path).st_mode & 0o777 == 0o600
         transport = httpx.HTTPTransport(uds=path)
         with httpx.Client(transport=transport, base_url="http://any", timeout=60) as client:
-            deadline = time.monotonic() + 30
-            while True:
+
+            def served() -> bool:
                 try:
                     found = client.post("/run_code", json={"code": "print(1)"}).json()
-                    break
                 except httpx.TransportError:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.1)
-        assert found["status"] == "Success"
+                    return False
+                return bool(found["status"] == "Success")
+
+            until(served)
         second = subprocess.run(
             [sys.executable, "-m", "hutch", "serve", "--socket", path],
             capture_output=True, text=True, timeout=60,

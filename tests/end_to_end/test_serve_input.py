@@ -9,13 +9,13 @@ import resource
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any
 
 import httpx
 import pytest
+from support import until
 
 Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]"]]]
 JSON = {"content-type": "application/json"}
@@ -342,7 +342,4 @@ def test_who_does_not_read_an_answer_is_let_go(serving: Serving) -> None:
 
 
 def wait_for(client: httpx.Client, line: str) -> None:
-    deadline = time.monotonic() + 120
-    while f"\n{line}\n" not in client.get("/metrics").text:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: f"\n{line}\n" in client.get("/metrics").text)

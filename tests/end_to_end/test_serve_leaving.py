@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from leaving_client import asked
+from support import until
 
 Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]"]]]
 # It names its process, as the host sees it, and does not let itself be interrupted.
@@ -27,13 +28,6 @@ while True:
     except BaseException:
         pass
 """
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def metric(client: httpx.Client, name: str) -> int:
@@ -74,9 +68,9 @@ def test_who_leaves_ends_the_program_and_gives_its_turn_back_then(url: str, path
     body = {**CELLS[path](STUBBORN.format(name=name))}
     with httpx.Client(base_url=url, timeout=120) as client:
         with asked(url, path, body):
-            wait_for(lambda: processes(name) != [])
+            until(lambda: processes(name) != [])
             assert metric(client, "running") == 1
-        wait_for(lambda: metric(client, "running") == 0)
+        until(lambda: metric(client, "running") == 0)
         assert processes(name) == []
         answer = client.post("/run_code", json={"code": "print(1)"})  # the next one's turn
         assert answer.json()["run_result"]["stdout"] == "1\n"
@@ -88,8 +82,8 @@ def test_a_program_under_a_key_runs_on_without_its_client(url: str) -> None:
     body = {"source": "import time, random; time.sleep(2); print(random.random())"}
     with httpx.Client(base_url=url, timeout=120) as client:
         with asked(url, "/v1/run", body, key):
-            wait_for(lambda: metric(client, "running") == 1)
-        wait_for(lambda: metric(client, "connections") == 1)
+            until(lambda: metric(client, "running") == 1)
+        until(lambda: metric(client, "connections") == 1)
         assert metric(client, "running") == 1
         found = client.post("/v1/run", json=body, headers={"Idempotency-Key": key}).json()
         assert found["status"] == "returned"
@@ -106,9 +100,9 @@ def test_a_body_takes_its_room_as_long_as_what_it_asked_for_runs(serving: Servin
         for number, (path, more) in enumerate({"/v1/run": {}, "/v1/map": {"items": [{}]}}.items()):
             assert client.post("/run_code", json=large).status_code == 200
             with asked(url, path, {**body, **more}, key=f"leaves {path} {time.monotonic()}"):
-                wait_for(lambda number=number: metric(client, "running") == number + 1)
-        wait_for(lambda: metric(client, "connections") == 1)
+                until(lambda number=number: metric(client, "running") == number + 1)
+        until(lambda: metric(client, "connections") == 1)
         assert client.post("/run_code", json=small).status_code == 200
         assert client.post("/run_code", json=large).status_code == 503
-        wait_for(lambda: metric(client, "running") == 0)
+        until(lambda: metric(client, "running") == 0)
         assert client.post("/run_code", json=large).status_code == 200

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from leaving_client import asked
+from support import until
 
 from hutch.serve.gate import Refused
 from hutch.serve.settings import Client, Settings
@@ -95,10 +96,7 @@ def test_map_answers_each_item_in_order(client: httpx.Client) -> None:
 
 
 def wait_for_running(client: httpx.Client, count: int) -> None:
-    deadline = time.monotonic() + 50
-    while f"\nhutch_serve_running {count}\n" not in client.get("/metrics").text:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: f"\nhutch_serve_running {count}\n" in client.get("/metrics").text)
 
 
 def test_map_streams_and_ends_with_its_reader(serving: Serving) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
+from support import until
 
 import hutch
 from hutch import AsyncSession, Session, Tool, _status
@@ -433,13 +434,7 @@ def test_memory_between_two_execs_is_limited(s: Session) -> None:
         "  for one in m:\n    for i in range(0, 64 << 20, 4096): one[i] = 1\n  time.sleep(60)\n"
         "threading.Thread(target=grow).start()"
     )
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        time.sleep(1)
-        if s.exec("1").restarted:
-            break
-    else:
-        pytest.fail("512 MB were not noticed")
+    until(lambda: s.exec("import time; time.sleep(0.2)").restarted, "512 MB were not noticed")
 
 
 def test_a_session_may_be_closed_while_it_runs(once_printed: Any) -> None:
@@ -494,10 +489,7 @@ def test_an_idle_session_is_ended() -> None:
         while time.monotonic() < begun + 2.5:
             assert s.exec("x").value == 1
             time.sleep(0.1)
-        until = time.monotonic() + 60
-        while any(one["id"] == s.id for one in _status.sessions()):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: not any(one["id"] == s.id for one in _status.sessions()))
         with pytest.raises(hutch.SandboxStartupError, match="ended"):
             s.exec("x")
         with pytest.raises(hutch.SandboxStartupError):

@@ -9,12 +9,13 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import AsyncSession, Session, SessionBusy
@@ -474,13 +475,6 @@ def test_a_named_session_is_saved_while_a_command_runs_and_after_it(
         until(lambda: s.info()["version"] > before)
     with Session(**keywords) as s:
         assert s["x"] == 1 and s.files.read("more") == "more\n" and not s.lost
-
-
-def until(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_an_async_session_that_is_closed_during_both_gives_both_outcomes() -> None:

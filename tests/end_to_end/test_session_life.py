@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import Session, _core
@@ -25,14 +26,6 @@ HOME = pathlib.Path(str(_core.paths()["state_dir"]))
 def mine(session: Session) -> dict[str, Any]:
     """What the agent says of it."""
     return next(dict(one) for one in open_sessions() if one["id"] == session.id)
-
-
-def until(true_now: Any, seconds: float = 20) -> Any:
-    give_up = time.monotonic() + seconds
-    while not (found := true_now()):
-        assert time.monotonic() < give_up, "it did not come about"
-        time.sleep(0.05)
-    return found
 
 
 # ---- how many

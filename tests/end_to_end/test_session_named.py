@@ -11,11 +11,12 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import (
@@ -80,13 +81,6 @@ def holder(directory: str) -> Iterator[subprocess.Popen[str]]:
     yield other
     other.kill()
     other.communicate()
-
-
-def wait_until(true: Callable[[], Any]) -> None:
-    until = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 # ---- found again
@@ -156,7 +150,7 @@ def test_it_is_saved_when_it_is_idle_and_calls_wait_for_that(directory: str) -> 
         while s.info()["version"] == 0:
             assert s["x"] == 1  # also while it is saved
         ran(s, "x = 2")
-        wait_until(lambda: s.info()["version"] == 2)
+        until(lambda: s.info()["version"] == 2)
         s.names()
         assert ran(s, "x") == 2
 
@@ -177,8 +171,8 @@ def test_one_that_is_reset_with_its_files_is_a_new_one(directory: str) -> None:
 def test_it_is_saved_before_it_expires(directory: str) -> None:
     s = opened(directory, idle_sec=1.5)
     ran(s, "x = 1")
-    wait_until(lambda: s.info()["version"] == 1)
-    wait_until(lambda: not _status.sessions() or s.info()["closed"])
+    until(lambda: s.info()["version"] == 1)
+    until(lambda: not _status.sessions() or s.info()["closed"])
     with pytest.raises(hutch.SandboxError):
         ran(s, "x = 2")
     s.close()
@@ -448,7 +442,7 @@ def test_nothing_is_kept_of_sessions_that_are_closed(directory: str) -> None:
     for n in range(6):
         with opened(directory) as s:
             ran(s, "x = 1")
-        wait_until(lambda: "hutch-sessions" not in {one.name for one in threading.enumerate()})
+        until(lambda: "hutch-sessions" not in {one.name for one in threading.enumerate()})
         now = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
                if os.path.exists(f"/proc/self/fd/{fd}")}  # fmt: skip
         if n == 2:
@@ -463,12 +457,12 @@ def test_one_that_is_closed_while_it_is_due_to_be_saved_says_nothing(
     class Slow(DirectoryStorage):
         def put(self, name: str, data: bytes) -> None:
             if threading.current_thread() is threading.main_thread() and "~s" in name:
-                wait_until(lambda: "hutch-session" in {one.name for one in threading.enumerate()})
+                until(lambda: "hutch-session" in {one.name for one in threading.enumerate()})
             super().put(name, data)
 
     with opened(Slow(directory)) as s:
         ran(s, "x = 1")
-    wait_until(lambda: "hutch-session" not in {one.name for one in threading.enumerate()})
+    until(lambda: "hutch-session" not in {one.name for one in threading.enumerate()})
     assert "could not be saved" not in capfd.readouterr().err
     with opened(directory) as s:
         assert s["x"] == 1

@@ -13,6 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import Session, StopExec, Tool, sandbox
@@ -317,10 +318,7 @@ def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
     before = {one for one in threading.enumerate() if one.name.startswith("hutch")}
     assert before and not call.done()
     loop.close()
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and any(one.is_alive() for one in before):
-        time.sleep(0.1)
-    assert not any(one.is_alive() for one in before)
+    until(lambda: not any(one.is_alive() for one in before))
     call._log_destroy_pending = False  # type: ignore[attr-defined]
 
 

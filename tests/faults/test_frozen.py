@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import _core, sandbox
@@ -218,12 +219,8 @@ def test_a_frozen_or_killed_conmon_is_noticed_by_no_call(host: Any) -> None:
     assert [nap(0) for _ in range(5)] == ["slept"] * 5
     # And what nobody watches any more is removed with the rest.
     hutch.agent.stop()
-    deadline = time.monotonic() + 30
-    while left := [
-        c["Id"] for c in host.containers("worker") if c["Id"] in {w["Id"] for w in workers}
-    ]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.5)
+    watched = {worker["Id"] for worker in workers}
+    until(lambda: not watched & {worker["Id"] for worker in host.containers("worker")})
 
 
 def test_a_frozen_service_of_podmans_stops_no_warm_call(host: Any) -> None:
@@ -236,10 +233,12 @@ def test_a_frozen_service_of_podmans_stops_no_warm_call(host: Any) -> None:
         except hutch.SandboxStartupError as error:
             assert error.safe_to_retry
     after = nap.options(labels={"test": "after it"})
-    deadline = time.monotonic() + 60
-    while True:  # what was asked of the frozen one may fail late, and is reported as safe to repeat
+
+    def served() -> bool:
         try:
-            assert after(0) == "slept"
-            return
-        except hutch.SandboxStartupError as error:
-            assert error.safe_to_retry and time.monotonic() < deadline
+            return after(0) == "slept"
+        except hutch.SandboxStartupError as error:  # what was asked of the frozen one may fail late
+            assert error.safe_to_retry
+            return False
+
+    until(served)

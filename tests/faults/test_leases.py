@@ -14,24 +14,16 @@ import textwrap
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import Pool, _core, sandbox
-
-
-def until(done: Callable[[], Any], what: str, seconds: float = 10) -> Any:
-    """Capacity is back within seconds of whatever took it."""
-    deadline = time.monotonic() + seconds
-    while not (found := done()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
 
 
 def python(source: str) -> subprocess.Popen[str]:
@@ -123,7 +115,7 @@ def test_a_client_that_stops_keeps_no_cell_that_it_does_not_use(label: str, few:
     few(0)
     running = [few.submit(90) for _ in range(2)]
     crowd = python(CROWD.format(label=label, calls=2, seconds=0))
-    until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call", 60)
+    until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call")
     crowd.send_signal(signal.SIGSTOP)
     try:
         for future in running:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import pwd
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import _core
@@ -61,10 +61,7 @@ def test_agent_that_died_in_the_middle_of_being_stopped_is_replaced(host: Any) -
     os.kill(agent["Pid"], signal.SIGSTOP)
     stop = host.begin_podman("stop", "--time", "600", agent["Id"])
     state = ["inspect", "--format", "{{.State.Status}} {{.State.ConmonPid}}", agent["Id"]]
-    until = time.monotonic() + 30
-    while not (told := host.podman(*state)).startswith("stopping"):
-        assert time.monotonic() < until, told
-        time.sleep(0.05)
+    told = until(lambda: (said := host.podman(*state)).startswith("stopping") and said)
     stop.kill()
     stop.wait()
     host.kill(int(told.split()[1]))  # who would have told Podman of the end

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import _core, sandbox
@@ -111,17 +112,19 @@ def test_replies_that_are_cut_off_are_reported_and_nothing_is_left(host: Any, re
         assert not caught.value.may_have_run
         assert connections[0] > 0
         assert answer() == 42  # a warm call needs no Podman
-    deadline = time.monotonic() + 90  # what failed in a row is tried again ever more slowly
-    while True:
+
+    def served() -> bool:
         try:
-            assert fresh("after") == 42
-            break
+            return fresh("after") == 42
         except hutch.SandboxStartupError:
-            assert time.monotonic() < deadline
             time.sleep(0.5)
-    # Half-made ones are removed. One that is just being made is of this moment.
-    made = {c["Id"] for c in host.containers("worker") if c["State"] == "created"}
-    while made:
-        assert time.monotonic() < deadline, made
-        time.sleep(0.2)
-        made &= {c["Id"] for c in host.containers("worker") if c["State"] == "created"}
+            return False
+
+    until(served, sec=90)  # what failed in a row is tried again ever more slowly
+
+    def half_made() -> set[str]:
+        return {c["Id"] for c in host.containers("worker") if c["State"] == "created"}
+
+    # They are removed. One that is just being made is of this moment.
+    made = half_made()
+    until(lambda: not made & half_made())

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import _core
@@ -177,16 +178,16 @@ class Storm:
 
     def go_on(self, all_of_them: bool = False) -> None:
         now = time.monotonic()
-        for until, pid in [*self.paused]:
-            if all_of_them or now >= until:
-                self.paused.remove((until, pid))
+        for end, pid in [*self.paused]:
+            if all_of_them or now >= end:
+                self.paused.remove((end, pid))
                 thaw(pid)
 
     def blow(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             self.strike()
-            wait = min(until, time.monotonic() + self.random.uniform(0.1, 2))
+            wait = min(end, time.monotonic() + self.random.uniform(0.1, 2))
             while time.monotonic() < wait:
                 time.sleep(0.1)
                 self.go_on()
@@ -292,10 +293,7 @@ def serves_again(weather: Storm, descriptors: int) -> None:
     for number in range(3):
         assert hutch.run("print(3)", labels={"storm": str(number)}, queue_sec=60).ok
     # What an agent that is dead has left goes with the next one's sweep, a minute later at most.
-    deadline = time.monotonic() + 150
-    while left := leftovers(weather, descriptors):
-        assert time.monotonic() < deadline, left
-        time.sleep(2)
+    until(lambda: not leftovers(weather, descriptors), "something is left", 150)
     print(f"storm: all is gone after {time.monotonic() - begun:.1f} s", flush=True)
 
 

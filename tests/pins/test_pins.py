@@ -19,6 +19,7 @@ pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
 pytest.importorskip("msgpack", reason="msgpack is not installed")
 
 from driver import RESULT, Worker  # noqa: E402
+from support import until  # noqa: E402
 from tracing import MARK, Attached, between_marks, needs_strace  # noqa: E402
 
 pytestmark = pytest.mark.alone  # page faults and system calls are counted
@@ -192,18 +193,13 @@ def needs_footprint(worker: Worker) -> None:
 
 def wait_for_footprint(pid: int) -> None:
     """It has copied the pages of a first use, after which it waits in another system call."""
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}/syscall").read_text().split()[0] not in RECVMSG:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: Path(f"/proc/{pid}/syscall").read_text().split()[0] in RECVMSG)
 
 
 def wait_until_asleep(pid: int) -> None:
     """It has gone back to waiting for a frame."""
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    stat = Path(f"/proc/{pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
 
 
 CALLS = f"""

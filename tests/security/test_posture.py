@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import Session, sandbox
@@ -144,8 +144,7 @@ def on(rung: Any) -> Any:
     if rung != "spare":
         return look.options(isolation=rung)
     for attempt in range(20):  # another pool may take it first
-        while not hutch.status()["spares"]:
-            time.sleep(0.1)
+        until(lambda: hutch.status()["spares"])
         taker = look.options(dependencies=["six"], env={"ATTEMPT": str(attempt)})
         if "-spare-" in (taker.run(False).worker_id or ""):
             return taker

@@ -10,13 +10,12 @@ import json
 import os
 import sqlite3
 import threading
-import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import (
@@ -44,27 +43,20 @@ x = Slow()
 """
 
 
-def wait_until(holds: Callable[[], Any]) -> None:
-    until = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_a_session_that_takes_long_to_be_saved_keeps_no_other_one(tmp_path: Path) -> None:
     place = str(tmp_path / "kept")
     slow = Session(id="slow", storage=place, memory_mb=256)
     honest = Session(id="honest", storage=place, memory_mb=256)
     with slow, honest:
         honest.exec("y = 0").unwrap()
-        wait_until(lambda: honest.info()["version"] == 1)
+        until(lambda: honest.info()["version"] == 1)
         slow.exec(SLOW).unwrap()
-        wait_until(lambda: slow._turn._saving_thread)
+        until(lambda: slow._turn._saving_thread)
         honest.exec("y = 1").unwrap()
-        wait_until(lambda: honest.info()["version"] == 2)
+        until(lambda: honest.info()["version"] == 2)
         assert slow._turn._saving_thread and slow.info()["version"] == 0
         slow.interrupt()  # code that runs, of which there is none
-        wait_until(lambda: slow.info()["version"] == 1)
+        until(lambda: slow.info()["version"] == 1)
         assert slow.exec("type(x).__name__").value == "Slow", "its names are there"
         slow.exec("del x").unwrap()
 

@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of several folders wait with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(holds: Callable[[], T], why: str = "it never came", sec: float = 60) -> T:
+    """The first value of `holds()` that is true, asked again and again. Fails with `why` after
+    `sec`, which is longer than any machine takes where what is tested does what it should.
+    """
+    deadline = time.monotonic() + sec
+    while not (found := holds()):
+        assert time.monotonic() < deadline, why
+        time.sleep(0.01)
+    return found
