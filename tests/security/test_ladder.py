@@ -325,9 +325,8 @@ exclusive = {path: lock(path, fcntl.LOCK_EX) for path in [*devices, "/proc/self/
 """
 
 
-def test_no_mark_on_what_is_the_hosts_is_found_by_another_call(
-    run: Run, rung: str, hold: Any
-) -> None:
+@pytest.mark.parametrize("rung", ["bare"], indirect=True)  # test_marks.py has the others
+def test_no_mark_on_what_is_the_hosts_is_found_by_another_call(run: Run, hold: Any) -> None:
     look = LOOK + "tell(found=exclusive)"
     mark = (
         LOOK
@@ -343,8 +342,7 @@ def test_no_mark_on_what_is_the_hosts_is_found_by_another_call(
         hold.release()
         marking.result()
     assert meanwhile == before
-    if rung != "gvisor":  # whose devices are the container's
-        assert {before[path] for path in before if path.startswith("/dev")} == {"EAGAIN"}
+    assert {before[path] for path in before if path.startswith("/dev")} == {"EAGAIN"}
 
 
 def test_a_call_goes_before_anything_of_the_host_when_memory_is_short(

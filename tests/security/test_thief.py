@@ -278,20 +278,16 @@ def test_no_call_finds_anything_of_one_that_used_the_tools_of_setup() -> None:
         assert found == []
 
 
-@pytest.mark.parametrize("rung", ["container", "bare", "gvisor"], indirect=True)
+@pytest.mark.parametrize("rung", ["container", "gvisor"], indirect=True)
 def test_no_call_with_a_container_of_its_own_finds_anything(rung: str) -> None:
-    isolation = "container" if rung == "bare" else rung
-    options = {"isolation": isolation, "labels": {"thief": rung}, "timeout_sec": 60}
+    options = {"isolation": rung, "labels": {"thief": rung}, "timeout_sec": 60}
 
     markers = Markers()
     functions(options, 1)(markers)
     text = f"x = {markers()!r}\nprint(len(input()))"
     assert hutch.run(text, stdin=markers(), files={"data": markers()}, **options).stdout == "49\n"
     thieves = Thieves(**options)
-    if rung == "bare":  # another client would not be of that rung
-        found = [thieves.by_program(markers.pairs), thieves.by_function(markers.pairs)]
-    else:
-        found = [thieves.by_function(markers.pairs), *thieves.in_another_client(markers.pairs, 1)]
+    found = [thieves.by_function(markers.pairs), *thieves.in_another_client(markers.pairs, 1)]
     assert [places for places, _searched in found if places] == []
 
 
