@@ -260,6 +260,7 @@ def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
         shutil.copytree(
             ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
         )
+    shutil.copy(ROOT / "tests" / "support.py", tree / "tests")
     (tree / "guest" / "checks").write_text("\n".join(checks) + "\n")
     image = place / "payload.img"
     image.unlink(missing_ok=True)

@@ -3,4 +3,4 @@ export PATH=/opt/hutch/bin:$PATH PYTHONPATH=/opt/hutch/guest PYTHONDONTWRITEBYTE
 cd /opt/hutch
 xargs -r -d '\n' -a /opt/hutch/guest/checks \
   python3 -m pytest -vv --color=no -p no:cacheprovider --rootdir /opt/hutch --import-mode=importlib \
-  -p report -p patience -p index 2>&1
+  -o pythonpath=/opt/hutch/tests -p report -p patience -p index 2>&1
