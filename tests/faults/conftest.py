@@ -54,6 +54,7 @@ class Host:
         return next(c for c in self.containers("worker") if worker_id in c["Names"])
 
     def children(self, pid: int, word: str) -> list[int]:
+        """The oldest first, by when they began: numbers of processes are given anew."""
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -66,8 +67,8 @@ class Host:
             except OSError:
                 continue
             if int(stat[1]) == pid and word in command:
-                found.append(int(entry.name))
-        return sorted(found)
+                found.append((int(stat[19]), int(entry.name)))
+        return [number for _, number in sorted(found)]
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         if pid <= 0:

@@ -74,7 +74,9 @@ def in_turns(rounds: int, *measures: Callable[[], Times]) -> list[Times]:
 
 
 def by_threads(action: Action, callers: int, seconds: float) -> Times:
-    """As often as `callers` threads can in that time; the wall time of the whole is theirs."""
+    """As often as `callers` threads can in that time, each once at least; the wall time of the
+    whole is theirs.
+    """
     parts: list[list[float]] = [[] for _ in range(callers)]
     failed: list[BaseException] = []
     clock = time.perf_counter
@@ -82,7 +84,8 @@ def by_threads(action: Action, callers: int, seconds: float) -> Times:
 
     def work(part: list[float]) -> None:
         try:
-            while (begin := clock()) - start < seconds:
+            while not part or clock() - start < seconds:
+                begin = clock()
                 action(len(part))
                 part.append(clock() - begin)
         except BaseException as error:
