@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 def until(holds: Callable[[], T], why: str = "it never came", sec: float = 60) -> T:
     """The first value of `holds()` that is true, asked again and again. Fails with `why` after
-    `sec`, which is longer than any machine takes where what is tested does what it should.
+    `sec`: longer than any machine takes where what is tested does what it should, and shorter than
+    what would come about without it, such as the time limit of a call that is to be ended.
     """
     deadline = time.monotonic() + sec
     while not (found := holds()):

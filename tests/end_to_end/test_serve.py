@@ -252,7 +252,7 @@ def test_a_client_that_goes_away_ends_its_program(url: str, client: httpx.Client
             b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
         )
         until(lambda: running(client) == 1)
-    until(lambda: running(client) == 0)
+    until(lambda: running(client) == 0, sec=20)  # before it ends by itself
 
 
 def test_who_comes_to_a_full_queue_is_informed(serving: Serving) -> None:

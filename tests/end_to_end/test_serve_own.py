@@ -96,7 +96,8 @@ def test_map_answers_each_item_in_order(client: httpx.Client) -> None:
 
 
 def wait_for_running(client: httpx.Client, count: int) -> None:
-    until(lambda: f"\nhutch_serve_running {count}\n" in client.get("/metrics").text)
+    line = f"\nhutch_serve_running {count}\n"
+    until(lambda: line in client.get("/metrics").text, sec=40)  # before its time limit
 
 
 def test_map_streams_and_ends_with_its_reader(serving: Serving) -> None:

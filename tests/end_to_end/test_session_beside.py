@@ -301,7 +301,7 @@ def test_code_that_never_comes_back_keeps_commands_waiting_to_their_own_limits(
     with Session() as s:
         before = threads.submit(s.bash, "echo begun; touch up; sleep 555", timeout_sec=2)
         until_there(s, "up")
-        code = threads.submit(s.exec, "open('py', 'w').close()" + NEVER_COMES_BACK, timeout_sec=5)
+        code = threads.submit(s.exec, "open('py', 'w').close()" + NEVER_COMES_BACK, timeout_sec=7)
         killed = before.result()  # though no Python runs there
         assert killed.limit == "time" and killed.stdout == "begun\n"
         waits = s.bash("echo never", timeout_sec=0.5)

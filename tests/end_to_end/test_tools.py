@@ -318,7 +318,7 @@ def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
     before = {one for one in threading.enumerate() if one.name.startswith("hutch")}
     assert before and not call.done()
     loop.close()
-    until(lambda: not any(one.is_alive() for one in before))
+    until(lambda: not any(one.is_alive() for one in before), sec=30)  # before its time limit
     call._log_destroy_pending = False  # type: ignore[attr-defined]
 
 

@@ -81,7 +81,7 @@ def test_what_a_session_hides_in_shared_memory_between_two_execs_is_held_against
     hide = (
         "import threading, time\n"
         "def fill():\n"
-        "    time.sleep(1)\n"
+        "    time.sleep(3)\n"
         "    for at in range(0, 390 << 20, 10 << 20):\n"
         "        m[at:at + (10 << 20)] = bytes(10 << 20)\n"
         "        m.madvise(mmap.MADV_DONTNEED)\n"
@@ -91,7 +91,7 @@ def test_what_a_session_hides_in_shared_memory_between_two_execs_is_held_against
         s.exec(SPARSE).unwrap()
         s.exec(hide).unwrap()
         with lost(shared_mb) as loss:
-            time.sleep(6)
+            time.sleep(8)
             outcome = s.exec("len(m)")
         assert outcome.restarted, (outcome, loss.most)
 
