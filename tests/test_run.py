@@ -272,12 +272,36 @@ def run_of_tests() -> Iterator[ModuleType]:
 def test_what_the_programs_of_cpp_tests_print_is_read(run_of_tests: ModuleType) -> None:
     cpp = run_of_tests.Cpp(CTEST)
     assert (len(cpp.names("OK")), len(cpp.names("SKIPPED")), cpp.told) == (5, 2, 7)
-    assert cpp.reasons == {"only root can do that": 1}
+    assert cpp.reasons == {"only root can do that": 1, "no reason is said": 1}
     assert cpp.unstable == {"Broken.Fails/1": "FAILED", "Broken.Dies": "did not end"}
     assert cpp.texts["Broken.Dies"].startswith("Broken.Dies\nSegmentation fault")
     first_attempt = run_of_tests.Cpp(CTEST[: CTEST.rindex("Start  2")])
     assert first_attempt.names("FAILED", "did not end") == ["Broken.Fails/1", "Broken.Dies"]
     assert first_attempt.told == 7 and len(first_attempt.outcomes) == 6
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "why"),
+    [
+        (CTEST[: CTEST.rindex("Start  2")], 8, "Segmentation fault"),
+        (
+            CTEST.replace("2: [ RUN      ] Broken.ComesAfterIt\n", ""),
+            0,
+            "7 C\\+\\+ tests were to run, 4",
+        ),
+    ],
+    ids=["fails twice", "is lost"],
+)
+def test_a_run_in_which_a_cpp_test_fails_twice_or_is_lost_is_broken(
+    run_of_tests: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    said: str, code: int, why: str,
+) -> None:  # fmt: skip
+    (tmp_path / "said").write_text(said)
+    (tmp_path / "ctest").write_text(f"#!/bin/sh\ncat {tmp_path}/said\nexit {code}\n")
+    (tmp_path / "ctest").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(run_of_tests.Broken, match=why):
+        run_of_tests.ctest(run_of_tests.Run(tmp_path))
 
 
 def test_a_container_is_known_by_the_id_that_conmon_is_given(run_of_tests: ModuleType) -> None:
