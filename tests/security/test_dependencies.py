@@ -338,7 +338,7 @@ def test_nothing_of_a_wheel_runs_before_it_is_imported(tmp_path: Path) -> None:
 
 # Leaves a process behind that does something to what the agent is going to look at.
 BACKEND = """
-import os, zipfile
+import os, time, zipfile
 
 def build_wheel(directory, *_):
     info = "hutch_test_d-1.0.dist-info"
@@ -387,14 +387,13 @@ HARMS = {
 def test_what_a_build_script_leaves_is_looked_at_with_care(harm: str, tmp_path: Path) -> None:
     """Each is an error that says what, in little memory; "nothing" is the harmless counterpart."""
     what, named = HARMS[harm]
-    loop = f"import time\n        {what}\n"
     if named == "lock.txt":
-        loop += "        time.sleep(20)\n"
+        what += "\n        time.sleep(20)"
     files = {
         "PKG-INFO": "Metadata-Version: 2.1\nName: hutch-test-d\nVersion: 1.0\n",
         "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'own'\n"
         "backend-path = ['.']\n[project]\nname = 'hutch-test-d'\nversion = '1.0'\n",
-        "own.py": BACKEND.replace("HARM\n", loop),
+        "own.py": BACKEND.replace("HARM", what),
     }
     with tarfile.open(tmp_path / "hutch_test_d-1.0.tar.gz", "w:gz") as archive:
         for name, text in files.items():

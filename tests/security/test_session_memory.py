@@ -64,7 +64,7 @@ def test_what_another_session_writes_is_not_held_against_one_that_sleeps() -> No
         sleeps.exec(SPARSE).unwrap()
         other.exec("1")
         for _ in range(2):
-            time.sleep(2)  # a warden knows after its next look or two that a cell sleeps
+            time.sleep(4)  # a warden knows after its next look or two that a cell sleeps
             other.exec(
                 "with open('x', 'wb') as f:\n"
                 "    for _ in range(400): f.write(bytes(range(256)) * 4096)"

@@ -184,17 +184,17 @@ def functions(options: dict[str, Any], times: int = 4) -> Callable[[Markers], No
     return call
 
 
-def programs(options: dict[str, Any], times: int = 4) -> Callable[[Markers], None]:
+def programs(options: dict[str, Any]) -> Callable[[Markers], None]:
     def call(markers: Markers) -> None:
         text = f"import sys\nx = {markers()!r}\nprint(len(sys.argv), len(sys.stdin.read()))"
-        for _ in range(times):
+        for _ in range(4):
             files = {"data": markers()}
             told = hutch.run(text, stdin=markers(), args=[markers()], files=files, **options)
             assert told.stdout == "2 49\n", told
         program = hutch.Program(text, **options)
         assert [one.stdout for one in program.map([markers(), markers()])] == ["1 49\n"] * 2
         assert program.submit(stdin=markers()).result().stdout == "1 49\n"
-        for _ in range(times):  # given nothing
+        for _ in range(4):  # given nothing
             assert hutch.run(text, **options).stdout == "1 0\n"
 
     return call
