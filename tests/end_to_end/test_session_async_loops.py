@@ -109,7 +109,7 @@ def test_another_loop_than_that_of_asyncio_drives_calls_as_well() -> None:
             code = "import time; time.sleep(0.2); print('a'); double(21)"
             task = asyncio.ensure_future(s.exec(code, on_stdout=heard.append))
             await asyncio.sleep(0.1)
-            assert set(os.listdir("/proc/self/task")) == threads
+            assert set(os.listdir("/proc/self/task")) <= threads
             assert (await task).value == 42 and heard == ["a\n"]
             assert (await s.exec(FOR_EVER, timeout_sec=0.2)).limit == "time"
             running = await begun(s, FOR_EVER)

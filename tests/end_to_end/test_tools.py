@@ -341,7 +341,7 @@ def test_calls_that_take_too_long_do_not_pile_up() -> None:
         ]
         assert sum(one.name == "hutch-tool-wait" for one in threading.enumerate()) == 16
         over.set()
-        time.sleep(0.5)
+        until(lambda: "hutch-tool-wait" not in {one.name for one in threading.enumerate()})
         assert s.exec("wait()").unwrap() is None
 
 

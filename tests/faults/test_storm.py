@@ -91,8 +91,8 @@ class Witness:
         os.close(self._fd)  # who still waits is let through
 
 
-def processes() -> dict[int, tuple[int, str, list[str]]]:
-    """pid: parent, state, command line."""
+def processes() -> dict[int, tuple[int, str, list[str], int]]:
+    """pid: parent, state, command line, when it began in ticks."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -101,7 +101,7 @@ def processes() -> dict[int, tuple[int, str, list[str]]]:
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
             except OSError:
                 continue
-            found[int(entry.name)] = (int(stat[1]), stat[0], words)
+            found[int(entry.name)] = (int(stat[1]), stat[0], words, int(stat[19]))
     return found
 
 
@@ -123,10 +123,10 @@ def victims() -> dict[str, list[int]]:
         workers = set()
     all_of = processes()
     children = collections.defaultdict(list)
-    for pid, (parent, _, _) in all_of.items():
+    for pid, (parent, *_) in all_of.items():
         children[parent].append(pid)
     found: dict[str, list[int]] = collections.defaultdict(list)
-    for pid, (_, state, words) in all_of.items():
+    for pid, (_, state, words, _) in all_of.items():
         if state == "Z":
             continue
         line = " ".join(words)
@@ -136,7 +136,8 @@ def victims() -> dict[str, list[int]]:
             pid, "mountinfo"
         ):
             found["warden"].append(pid)
-            kin = sorted(k for k in children[pid] if "zygote.py" in " ".join(all_of[k][2]))
+            kin = [k for k in children[pid] if "zygote.py" in " ".join(all_of[k][2])]
+            kin.sort(key=lambda k: all_of[k][3])  # numbers are given anew: the zygote began first
             found["zygote"] += kin[:1]
             found["slot"] += kin[1:]
         elif "hutch-agent" in words[0] and "--serve" in words:
@@ -307,7 +308,7 @@ def leftovers(weather: Storm, descriptors: int) -> dict[str, Any]:
         left["agents"] = found["agent"]
     if len(found["warden"]) > len(known) + 2:  # the spare, and the one after it
         left["workers"] = (len(found["warden"]), sorted(known))
-    states = {pid: state for pid, (_, state, _) in processes().items()}
+    states = {pid: state for pid, (_, state, *_) in processes().items()}
     stopped = {
         pid: kind
         for pid, kind in weather.frozen.items()
