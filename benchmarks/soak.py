@@ -9,14 +9,15 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import processes
 
 import hutch
 from hutch import _core
+from hutch._calls import history
 from hutch.cli import measure
 
 
@@ -106,8 +107,16 @@ def _both(before: Counts, after: Counts) -> dict[str, tuple[int, int]]:
     return {name: (before.get(name, 0), after.get(name, 0)) for name in sorted({*before, *after})}
 
 
+def _begin_anew() -> None:
+    """Cells that are leased for calls of before are given back when they were not used for a while,
+    which may be in the middle.
+    """
+    hutch.agent.stop()
+
+
 def soak(calls: int, report: bool = False) -> dict[str, tuple[int, int]]:
     """(before, after) of each count. A tenth as many warm up before, in as many parts."""
+    _begin_anew()
     # A pool of a fixed size: one that adapts is larger when more was asked of it.
     function = measure.trivial(pool=hutch.Pool(warm=8, max_cells=8), max_calls=10 * calls + 1000)
 
@@ -134,8 +143,10 @@ def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
     """The same of execs over so many open sessions, one in ten with a tool and a value that is
     shown, and some restarts.
     """
+    _begin_anew()
     pool = hutch.Pool(warm=8, max_cells=sessions + 8)  # of a fixed size, as above
-    opened = [hutch.Session(memory_mb=128, tools=[_double], pool=pool) for _ in range(sessions)]
+    with _short_histories():
+        opened = [hutch.Session(memory_mb=128, tools=[_double], pool=pool) for _ in range(sessions)]
 
     def some(count: int) -> None:
         for number in range(count):
@@ -158,10 +169,22 @@ def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
     return _both(before, after)
 
 
+@contextmanager
+def _short_histories() -> Iterator[None]:
+    """Of sessions that are made meanwhile: they are full before it is counted."""
+    most = history.MOST_KEPT
+    history.MOST_KEPT = 5
+    try:
+        yield
+    finally:
+        history.MOST_KEPT = most
+
+
 def soak_named(sessions: int) -> dict[str, tuple[int, int]]:
     """The same of so many named sessions, each opened, saved, closed, found again and deleted.
     "files in the storage" are those that are left of these.
     """
+    _begin_anew()
     with tempfile.TemporaryDirectory() as top, hutch.Session(memory_mb=128) as another:
         place = os.path.join(top, "kept")
         another.exec("1")  # it keeps their pool, which would end where nobody uses it
@@ -188,6 +211,7 @@ def soak_commands(calls: int) -> dict[str, tuple[int, int]]:
     """The same of so many calls, half of bash and half of Node, in two sessions; with what their
     own processes have.
     """
+    _begin_anew()
     opened = [hutch.Session(memory_mb=512) for _ in range(2)]
 
     def some(count: int, earlier: Counts | None = None) -> Counts:
