@@ -33,9 +33,11 @@ Fd OpenDirectory(int parent, const char* name) {
 
 std::vector<std::string> Names(int directory) {
   std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(
-      ::fdopendir(::openat(directory, ".", kDirectory)), ::closedir);
+  Fd own(::openat(directory, ".", kDirectory));
+  if (!own) return names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::fdopendir(own.get()), ::closedir);
   if (!listing) return names;
+  (void)own.release();              // the listing's
   constexpr size_t kMost = 10'000;  // at once: a directory may have more entries than memory holds
   while (const dirent* entry = ::readdir(listing.get())) {
     if (std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0) continue;

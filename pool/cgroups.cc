@@ -37,6 +37,8 @@ bool Write(int directory, const char* file, const std::string& text) {
   return fd && ::write(fd.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
+bool Has(int directory, const char* file) { return ::faccessat(directory, file, F_OK, 0) == 0; }
+
 std::string Read(int directory, const char* file) {
   char text[4096];
   const Fd fd(::openat(directory, file, O_RDONLY | O_CLOEXEC));
@@ -184,7 +186,8 @@ std::unique_ptr<Cgroups::Group> Cgroups::Make(const CgroupLimits& limits) {
   if (!Write(at, "memory.max", std::to_string(limits.memory_kb * 1024)))
     return refuse("memory.max");
   // Memory that is swapped out would not count, and would slow down the host. (No file: no swap.)
-  if (!Write(at, "memory.swap.max", "0") && errno != ENOENT) return refuse("memory.swap.max");
+  if (Has(at, "memory.swap.max") && !Write(at, "memory.swap.max", "0"))
+    return refuse("memory.swap.max");
   // All processes of a call are killed together: it must not go on with some of them missing.
   if (!Write(at, "memory.oom.group", "1")) return refuse("memory.oom.group");
   if (!Write(at, "pids.max", std::to_string(limits.pids))) return refuse("pids.max");
@@ -192,7 +195,7 @@ std::unique_ptr<Cgroups::Group> Cgroups::Make(const CgroupLimits& limits) {
   // Not every systemd delegates it; Prove() has reported that.
   const std::string share =
       std::to_string(std::max<uint64_t>(quota, 1000)) + " " + std::to_string(kPeriodUs);
-  if (!Write(at, "cpu.max", share) && errno != ENOENT) return refuse("cpu.max");
+  if (Has(at, "cpu.max") && !Write(at, "cpu.max", share)) return refuse("cpu.max");
   Fd procs(::openat(at, "cgroup.procs", O_WRONLY | O_CLOEXEC));
   if (!procs) return refuse("cgroup.procs");
   return std::unique_ptr<Group>(new Group(*this, std::move(directory), std::move(procs), name));

@@ -193,8 +193,8 @@ void Worker::OnZygoteReady(std::string_view payload) {
 void Worker::Look(unsigned worth) {
   if (state_ == State::kDead) return;
   if (state_ == State::kStarting) {
-    if (container_runs_ && (unheard_ += worth) >= kUnheard)
-      GiveUp("the warden did not identify itself in time");
+    if (container_runs_) unheard_ += worth;
+    if (unheard_ >= kUnheard) GiveUp("the warden did not identify itself in time");
     return;
   }
   switch (heart_.Look(worth)) {

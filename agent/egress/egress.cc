@@ -202,7 +202,6 @@ void Egress::Impl::Begin() {
   if (Clock::now() < not_before) return Lost(last_fault);
   state = State::kStarting;
   token = RandomToken();
-  const std::string old = container;
   container = "hutch-egress-" + paths.instance_label() + "-" + token.substr(0, 8);
   const std::string dir = paths.run_dir + "/egress";
   try {

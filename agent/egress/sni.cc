@@ -86,7 +86,7 @@ ClientHello ReadBody(std::string_view body) {
 }  // namespace
 
 ClientHello ReadClientHello(std::string_view bytes) {
-  const ClientHello more{State::kMore, {}};
+  ClientHello more{State::kMore, {}};
   if (bytes.empty()) return more;
   if (static_cast<uint8_t>(bytes[0]) != kHandshakeRecord) return {State::kNotTls, {}};
   if (bytes.size() >= 2 && bytes[1] != 3) return {State::kNotTls, {}};

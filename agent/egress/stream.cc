@@ -148,15 +148,15 @@ void Stream::StartLookup() {
   if (owner_.lookups()->asked() >= limits.lookups_asked)
     return Refuse({429, "too many names are being resolved"}, false);
   shared_.resolver.Start(owner_.lookups(), to_.host, limits.lookups,
-                         [self = weak_from_this()](Resolved resolved) {
+                         [self = weak_from_this()](const Resolved& resolved) {
                            const auto stream = self.lock();
                            if (stream && stream->state_ == State::kResolving)
-                             stream->OnResolved(std::move(resolved));
+                             stream->OnResolved(resolved);
                          });
 }
 
 // The only place where addresses are vetted; no other address is ever dialled.
-void Stream::OnResolved(Resolved resolved) {
+void Stream::OnResolved(const Resolved& resolved) {
   std::string why;
   std::string refused;
   for (const IpAddress& address : resolved.addresses) {

@@ -86,7 +86,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   void Decide(Authority to);
   void StartLookup();
-  void OnResolved(Resolved resolved);
+  void OnResolved(const Resolved& resolved);
   void Dial();
   void OnServerEvent(uint32_t events);
   void OnConnected();

@@ -38,11 +38,10 @@ class NamedPages {
     }
     const Area area(line);
     total_kb_ = nullptr;
-    if (area.inode != 0 && scratches_.Have(area.device)) {
-      total_kb_ = &scratch_kb_;
-    } else if (strncmp(area.path, kLent, sizeof kLent - 1) == 0) {
+    const bool is_of_scratch = area.inode != 0 && scratches_.Have(area.device);
+    if (!is_of_scratch && strncmp(area.path, kLent, sizeof kLent - 1) == 0) {
       total_kb_ = &lent_kb_;
-    } else if (strncmp(area.path, kMemfdPath, sizeof kMemfdPath - 1) == 0) {
+    } else if (is_of_scratch || strncmp(area.path, kMemfdPath, sizeof kMemfdPath - 1) == 0) {
       total_kb_ = &scratch_kb_;
     }
   }

@@ -116,9 +116,11 @@ const char* Execute(int channel, char* arguments) {
   char* argv[] = {name, number, arguments, nullptr};
   char* environment[] = {nullptr};
   // The child borrows this memory until it is another program: no page table is copied.
+  // posix_spawn() cannot have it die with its parent, nor execute a descriptor. NOLINTBEGIN
   const pid_t pid = vfork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    // NOLINTEND
     syscall(SYS_execveat, kForwarderFd, empty, argv, environment, AT_EMPTY_PATH);
     _exit(127);
   }
@@ -177,13 +179,13 @@ const char* LoadNetwork(const char* text, char* hosts, size_t size) {
       if (used + length + sizeof kOwnNames > size) return "hosts";
       memcpy(hosts + used, hosts_line, length + 1);
       used += length;
-      strcpy(last, hosts_line);
+      memcpy(last, hosts_line, length + 1);
       maps_localhost = maps_localhost || strstr(hosts_line, " localhost\n") != nullptr;
     }
     line = strchr(line, '\n');
     if (line != nullptr) ++line;
   }
-  strcpy(hosts + used, maps_localhost ? kOwnNamesButLocalhost : kOwnNames);
+  snprintf(hosts + used, size - used, "%s", maps_localhost ? kOwnNamesButLocalhost : kOwnNames);
   if (listener_count == 0) return nullptr;
   const int fd = open(kProgram, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return kProgram;

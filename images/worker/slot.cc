@@ -333,9 +333,8 @@ Limits LimitsOf(const SlotOptions& options) {
 
 const char* PlaceControl(int control) {
   if (control != kControlFd && dup3(control, kControlFd, O_CLOEXEC) < 0) return "control socket";
-  int last = kControlFd;
-  if (has_network() && dup3(forwarder_program(), last = kForwarderFd, O_CLOEXEC) < 0)
-    return "forwarder";
+  const int last = has_network() ? kForwarderFd : kControlFd;
+  if (has_network() && dup3(forwarder_program(), last, O_CLOEXEC) < 0) return "forwarder";
   if (!CloseFrom(last + 1) || close(kControlFd - 1) != 0) return "close_range";
   const int null = open(
       "/dev/null", O_RDWR | O_CLOEXEC);  // anew: the zygote's belongs to the container's own root
