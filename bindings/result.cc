@@ -46,6 +46,7 @@ py::object New(const py::object& type) {
 
 template <size_t size>
 struct Name {
+  // Implicit, as template arguments are. NOLINTNEXTLINE(google-explicit-constructor)
   constexpr Name(const char (&name)[size]) { std::copy_n(name, size, text); }
   char text[size];
 };

@@ -339,10 +339,10 @@ std::string VersionIn(const std::string& said) {
 }
 
 std::string InstallPodman() {
-  const std::string apt =
+  std::string apt =
       "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
       "aardvark-dns catatonit containers-storage dbus-user-session";
-  const std::string dnf = "sudo dnf install podman crun shadow-utils slirp4netns";
+  std::string dnf = "sudo dnf install podman crun shadow-utils slirp4netns";
   if (!FindProgram("apt-get").empty()) return apt;
   if (!FindProgram("dnf").empty()) return dnf;
   if (!FindProgram("zypper").empty() || !FindProgram("pacman").empty())

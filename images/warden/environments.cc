@@ -68,7 +68,9 @@ const char* Environments::Choose(const char* digest) {
     const int environment =
         IsDigest(digest) ? openat(directory_, digest, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
                          : -1;
-    const int tree = openat(environment, "tree", O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    const int tree = environment >= 0 ? openat(environment, "tree",
+                                               O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                                      : -1;
     if (tree < 0 || fchdir(tree) != 0 || mount(".", kOne, nullptr, MS_BIND, nullptr) != 0)
       failed = "its environment could not be mounted";
     if (chdir("/") != 0) failed = "/";

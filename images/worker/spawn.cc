@@ -100,7 +100,7 @@ __attribute__((noinline)) pid_t Start(const Order& order, Failure* failure) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  // posix_spawn() lifts no limit, makes no subreaper, and does not say which step failed. NOLINTBEGIN
+  // posix_spawn() lifts no limit and makes no subreaper. NOLINTBEGIN
   const pid_t pid = vfork();
   if (pid == 0) {
     Become(order, failure);
