@@ -19,11 +19,18 @@ class Cpp:
         self.texts: dict[str, str] = {}  # of those that failed, the first time
         self.reasons: Counter[str] = Counter()  # of what was skipped
         self.told = 0  # tests that the programs said they would run, the last time
+        self.lost: dict[
+            str, str
+        ] = {}  # programs that failed with no test, as at their exit, and how
         programs: dict[str, list[str]] = defaultdict(list)
         for number, line in re.findall(r"^(\d+): (.*)$", text, re.MULTILINE):
             programs[number].append(line)
-        for lines in programs.values():
+        for number, lines in programs.items():
+            failed = len(self.texts)
             self._read_program("\n".join(lines))
+            end = rf"Test +#{number}: (\S+) \.*\*\*\*(.+?) +[\d.]+ sec"
+            if len(self.texts) == failed and (found := re.search(end, text)):
+                self.lost[found[1]] = found[2]
         silent = len(self.names("SKIPPED")) - self.reasons.total()
         self.reasons += Counter({"no reason is said": silent})
 
@@ -33,8 +40,9 @@ class Cpp:
 
     @property
     def unstable(self) -> dict[str, str]:
-        """How each that passed at last had ended before."""
-        return {name: self.outcomes[name][0] for name in self.names("OK") if name in self.texts}
+        """How each that failed no more at last had ended before, and programs without a test."""
+        passed = [name for name in self.names("OK", "SKIPPED") if name in self.texts]
+        return {name: self.outcomes[name][0] for name in passed} | self.lost
 
     def _read_program(self, text: str) -> None:
         begin = r"^.*\[=+\] Running (\d+) tests? from .*$"

@@ -275,6 +275,8 @@ def test_what_the_programs_of_cpp_tests_print_is_read(run_of_tests: ModuleType) 
     assert cpp.reasons == {"only root can do that": 1, "no reason is said": 1}
     assert cpp.unstable == {"Broken.Fails/1": "FAILED", "Broken.Dies": "did not end"}
     assert cpp.texts["Broken.Dies"].startswith("Broken.Dies\nSegmentation fault")
+    at_its_exit = CTEST.replace("fine.0 ..........   Passed", "fine.0 ..........***Failed")
+    assert run_of_tests.Cpp(at_its_exit).unstable == {**cpp.unstable, "fine.0": "Failed"}
     first_attempt = run_of_tests.Cpp(CTEST[: CTEST.rindex("Start  2")])
     assert first_attempt.names("FAILED", "did not end") == ["Broken.Fails/1", "Broken.Dies"]
     assert first_attempt.told == 7 and len(first_attempt.outcomes) == 6
@@ -334,18 +336,26 @@ def test_nightly_goes_on_after_a_red_job_and_keeps_how_each_ended(
     table = tmp_path / "nightly.md"
     table.write_text("| job | begun |\n|---|---|\n| wrong | long ago | the last row of it |\n")
     fails = ["sh", "-c", "echo 'a | b'; exit 3"]
-    jobs = {"wrong": [fails, ["touch", str(tmp_path / "done")]], "fine": [["echo", "all well"]]}
+    jobs = {
+        "wrong": [fails, ["touch", str(tmp_path / "done")]],
+        "fine": [["echo", "all well"]],
+        "nothing": [["echo", "2 skipped, 3 deselected in 0.1s"]],
+    }
+    monkeypatch.setattr("homes.home_of_tests", lambda: str(tmp_path / "home"))
+    monkeypatch.setattr("homes.stop_agents", lambda home: None)
     for name, value in {"JOBS": jobs, "TABLE": table, "LOGS": tmp_path / "logs"}.items():
         monkeypatch.setattr(nightly, name, value)
     monkeypatch.setattr(sys, "argv", ["nightly"])
     assert nightly.main() == 1
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[1:3] for line in lines[:2]] == [["wrong", "RED"], ["fine", "passed"]]
+    said = [line.split()[1:3] for line in lines[:3]]
+    assert said == [["wrong", "RED"], ["fine", "passed"], ["nothing", "RED"]]
     assert not (tmp_path / "done").exists(), "a job ends with its first command that fails"
     rows = [row.strip("| ").split(" | ") for row in table.read_text().splitlines()[2:]]
     assert [(row[0], row[3], row[5]) for row in rows] == [
         ("wrong", "RED", "a   b"),
         ("fine", "passed", "all well"),
+        ("nothing", "RED", "2 skipped, 3 deselected in 0.1s"),
     ]
     monkeypatch.setattr(sys, "argv", ["nightly", "fine"])
     assert nightly.main() == 0

@@ -79,7 +79,7 @@ def test_who_leaves_ends_the_program_and_gives_its_turn_back_then(url: str, path
 
 def test_a_program_under_a_key_runs_on_without_its_client(url: str) -> None:
     key = f"runs on {time.monotonic()}"
-    body = {"source": "import time, random; time.sleep(2); print(random.random())"}
+    body = {"source": "import time, random; time.sleep(5); print(random.random())"}
     with httpx.Client(base_url=url, timeout=120) as client:
         with asked(url, "/v1/run", body, key):
             until(lambda: metric(client, "running") == 1)
@@ -92,7 +92,7 @@ def test_a_program_under_a_key_runs_on_without_its_client(url: str) -> None:
 def test_a_body_takes_its_room_as_long_as_what_it_asked_for_runs(serving: Serving) -> None:
     """There is room for two of these: one by itself leaves enough, and both leave none."""
     content = base64.b64encode(bytes(2 << 20)).decode()
-    body: dict[str, Any] = {"source": "import time; time.sleep(8)", "files": {"x": content}}
+    body: dict[str, Any] = {"source": "import time; time.sleep(15)", "files": {"x": content}}
     large = {"code": "print(1)", "files": {"x": content}}
     small = {"code": "print(1)"}
     flags = ("--concurrency", "3", "--set", "bodies_mb=7", "--set", "body_mb=3")

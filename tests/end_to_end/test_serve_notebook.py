@@ -95,7 +95,7 @@ def on_rung(request: pytest.FixtureRequest, serving: Serving) -> Iterator[httpx.
         yield client
 
 
-LATER = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), {})).start()"
+LATER = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.5), {})).start()"
 ENDS = {
     "exit": "import os; os._exit(3)",
     "signal": "import os; os.kill(os.getpid(), 9)",

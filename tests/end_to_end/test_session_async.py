@@ -468,11 +468,11 @@ def test_a_nested_exec_that_is_cancelled_goes_on_to_its_end() -> None:
 def test_the_clock_stands_while_an_async_tool_runs_if_its_time_is_excluded() -> None:
     async def main() -> None:
         async def wait() -> None:
-            await asyncio.sleep(1.2)
+            await asyncio.sleep(2.4)
 
         for tool_time in ("included", "excluded"):
             async with AsyncSession(
-                memory_mb=256, timeout_sec=1, tools=[wait], tool_time=tool_time
+                memory_mb=256, timeout_sec=2, tools=[wait], tool_time=tool_time
             ) as s:
                 await s.exec("1")
                 outcome = await s.exec("wait()\nimport time; time.sleep(0.2)")

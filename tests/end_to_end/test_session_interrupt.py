@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support import until
 
 from hutch import SandboxStartupError, Session, SessionBusy
 
@@ -91,27 +94,35 @@ def test_an_event_loop_of_before_lets_no_interrupt_of_another_call_through(isola
         )
 
 
+SEND_SIGNALS = """
+import os, signal, sys, time
+while True:
+    os.kill(int(sys.argv[1]), signal.SIGUSR1)
+    time.sleep(0.0002)
+"""
+
+
 def test_a_signal_handler_may_interrupt_at_any_moment(s: Session) -> None:
-    """Also within what begins a turn."""
-    over = threading.Event()
-    this_thread = threading.get_ident()
+    """Also within what begins a turn. Another process sends them: a thread of this one would have
+    to wait until Python lets it run, which is not at any moment.
+    """
+    interrupts = 0
 
-    def send_signals() -> None:
-        while not over.wait(0.0002):
-            signal.pthread_kill(this_thread, signal.SIGUSR1)
+    def interrupt(*_: object) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        s.interrupt()
 
-    before = signal.signal(signal.SIGUSR1, lambda *_: s.interrupt())
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    sending = subprocess.Popen([sys.executable, "-c", SEND_SIGNALS, str(os.getpid())])
     try:
-        with ThreadPoolExecutor() as threads:
-            sending = threads.submit(send_signals)
-            try:
-                for _ in range(200):
-                    s.exec("1")
-                    s.bash("true")
-            finally:
-                over.set()
-            sending.result()
+        until(lambda: interrupts)
+        for _ in range(200):
+            s.exec("1")
+            s.bash("true")
     finally:
+        sending.kill()
+        sending.wait()
         signal.signal(signal.SIGUSR1, before)
     assert s.exec("1 + 1").unwrap() == 2
 

@@ -301,14 +301,14 @@ def test_with_the_time_of_tools_excluded_that_of_their_commands_counts() -> None
     t = Tools(tool_time="excluded")
 
     def act(text: str) -> str:
-        time.sleep(0.8)
+        time.sleep(1.6)
         printed = t.session.bash(text).stdout
-        time.sleep(0.8)
+        time.sleep(1.6)
         return printed
 
     t.act = act
     with t.session as s:
-        assert s.exec("tool('echo 5')", timeout_sec=1).value == "5\n"
+        assert s.exec("tool('echo 5')", timeout_sec=3).value == "5\n"
         late = s.exec("tool('sleep 555')", timeout_sec=1)
         assert late.limit == "time" and not late.restarted
 

@@ -94,10 +94,10 @@ say(os.read(here[0], 100).decode())
 OF_OTHERS = {
     "idle": IDLE,
     "awaited": AWAITED,
-    "busy": BUSY,
     "forked": FORKED,
     "stopped": IDLE,
     "slow": SLOW,
+    "busy": BUSY,  # the last to begin, as it is to be busy still
 }
 Said = tuple[str, str]
 

@@ -88,7 +88,7 @@ def few(label: str) -> Any:
 
 def test_one_call_is_not_kept_waiting_by_another_processs_hundred(label: str, few: Any) -> None:
     few(0)
-    crowd = python(CROWD.format(label=label, calls=100, seconds=0.05))
+    crowd = python(CROWD.format(label=label, calls=100, seconds=0.15))
     try:
         assert said(crowd) == "begun\n"
         until(lambda: pool_of(label)["waiting"] > 80, "nobody waits")

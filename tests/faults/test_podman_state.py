@@ -236,7 +236,7 @@ def test_containers_made_by_runc_have_the_same_walls(machine: Machine) -> None:
         subprocess.run("mount --bind {RUNC} /usr/bin/crun", shell=True, check=True)
         def tried(*command):
             done = subprocess.run(command, capture_output=True, text=True, cwd="{here.parent}")
-            return done.stdout
+            return done.stdout if done.returncode == 0 else done.stdout + " failed"
         print(tried("crun", "--version").split()[0])
         print(call("runc"))
         limits = dict(labels={{"of": "runc"}}, timeout_sec=1, memory_mb=64)

@@ -411,7 +411,7 @@ def test_what_a_build_script_leaves_is_looked_at_with_care(harm: str, tmp_path: 
     if not named:
         assert value() == 1
         return
-    for _ in range(5):  # it runs against the installer's end, and may come too late
+    for _ in range(15):  # it runs against the installer's end, and may come too late
         try:
             value.options(disable_cache=True)()
         except hutch.SandboxError as error:

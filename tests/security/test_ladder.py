@@ -270,6 +270,7 @@ if os.fork() == 0:
     ("source", "limit", "keywords"),
     [
         ("import time; time.sleep(60)", "time", {"timeout_sec": 1}),
+        ("while True: pass", "time", {"timeout_sec": 1}),
         ("while True: pass", "cpu_time", {"cpu_sec": 1, "timeout_sec": 20}),
         ("x = bytearray(600 << 20)", "memory", {"memory_mb": 128, "disk_mb": 16}),
         (

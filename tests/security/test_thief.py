@@ -278,16 +278,21 @@ def test_no_call_finds_anything_of_one_that_used_the_tools_of_setup() -> None:
         assert found == []
 
 
-@pytest.mark.parametrize("rung", ["container", "gvisor"], indirect=True)
+@pytest.mark.parametrize("rung", ["container", "bare", "gvisor"], indirect=True)
 def test_no_call_with_a_container_of_its_own_finds_anything(rung: str) -> None:
-    options = {"isolation": rung, "labels": {"thief": rung}, "timeout_sec": 60}
+    """Also where the container of a call was given ahead, with the function in it."""
+    isolation = "container" if rung == "bare" else rung
+    options = {"isolation": isolation, "labels": {"thief": rung}, "timeout_sec": 60}
+    options["pool"] = hutch.Pool(warm=1)
 
     markers = Markers()
-    functions(options, 1)(markers)
+    functions(options, 2)(markers)
     text = f"x = {markers()!r}\nprint(len(input()))"
     assert hutch.run(text, stdin=markers(), files={"data": markers()}, **options).stdout == "49\n"
     thieves = Thieves(**options)
-    found = [thieves.by_function(markers.pairs), *thieves.in_another_client(markers.pairs, 1)]
+    found = [thieves.by_function(markers.pairs), thieves.by_program(markers.pairs)]
+    if rung != "bare":  # which is one of this process alone
+        found += thieves.in_another_client(markers.pairs, 1)
     assert [places for places, _searched in found if places] == []
 
 
