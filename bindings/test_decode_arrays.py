@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import grows_by_less_than
 
 from hutch import _core
 
@@ -684,26 +685,19 @@ def test_lengths_that_no_bytes_stand_for_are_charged(count: int) -> None:
     pytest.importorskip("pandas", reason="pandas is not installed")
     code = body_of(np.zeros(1, "i1"))
     nothing = body_of(np.zeros((0, 0)))
-    before = peak_kb()
-    refused(0x48, only(labels(count)), only(code), [None])
-    refused(0x42, code, labels(count), False)
-    refused(0x42, code, mark(0x46, null_column(count), None, None), False)
-    refused(0x48, only(mark(0x46, null_column(count), None, None)), only(code), [None])
-    refused(0x50, "null", count, 0, [], None, None)
-    refused(0x50, ["struct", []], count, 0, [], None, None)
-    refused(0x4A, labels(count), labels(0), nothing, [], {})
-    refused(0x4A, labels(0), labels(count), None, [], {})
-    refused(0x30, "<f8", [0, count << 4], b"")
-    refused(0x30, "|S0", [count], b"")
-    refused(0x30, "<U0", [count], b"")
-    refused(0x60, "L", 0, min(count, (1 << 31) - 1), b"", None, None, None)
-    assert peak_kb() - before < 200_000
-
-
-def peak_kb() -> int:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with grows_by_less_than(200):
+        refused(0x48, only(labels(count)), only(code), [None])
+        refused(0x42, code, labels(count), False)
+        refused(0x42, code, mark(0x46, null_column(count), None, None), False)
+        refused(0x48, only(mark(0x46, null_column(count), None, None)), only(code), [None])
+        refused(0x50, "null", count, 0, [], None, None)
+        refused(0x50, ["struct", []], count, 0, [], None, None)
+        refused(0x4A, labels(count), labels(0), nothing, [], {})
+        refused(0x4A, labels(0), labels(count), None, [], {})
+        refused(0x30, "<f8", [0, count << 4], b"")
+        refused(0x30, "|S0", [count], b"")
+        refused(0x30, "<U0", [count], b"")
+        refused(0x60, "L", 0, min(count, (1 << 31) - 1), b"", None, None, None)
 
 
 def test_honest_lengths_that_no_bytes_stand_for_are_taken() -> None:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,3 +22,18 @@ def until(holds: Callable[[], T], why: str = "it never came", sec: float = 60) -
         assert time.monotonic() < deadline, why
         time.sleep(0.01)
     return found
+
+
+@contextmanager
+def grows_by_less_than(mb: int) -> Iterator[None]:
+    """Meanwhile this process never has so much more memory, whatever it had at any time before."""
+    Path("/proc/self/clear_refs").write_text("5")  # the most that it had is what it has now
+    before = _most_kb()
+    yield
+    more = (_most_kb() - before) >> 10
+    assert more < mb, f"{more} MB more"
+
+
+def _most_kb() -> int:
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0])
