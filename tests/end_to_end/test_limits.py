@@ -580,7 +580,7 @@ class _SlowToLoad:
     def __reduce__(self) -> tuple[object, ...]:
         import time
 
-        return (time.sleep, (3,))
+        return (time.sleep, (2.6,))
 
 
 def test_a_slow_load_leaves_the_function_its_whole_time() -> None:
@@ -588,7 +588,7 @@ def test_a_slow_load_leaves_the_function_its_whole_time() -> None:
     def work(_: object) -> str:
         import time
 
-        time.sleep(3)  # past what the warden allowed before it heard of the start
+        time.sleep(2)  # past what the warden allowed before it heard of the start: 0.5 s more
         return "done"
 
     assert work(_SlowToLoad()) == "done"

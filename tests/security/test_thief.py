@@ -95,7 +95,8 @@ PROGRAM = (
 OTHER_CLIENT = """
 import json, sys
 import hutch
-text, pairs, times, options = json.load(sys.stdin)
+text, pairs, times, options, warm = json.load(sys.stdin)
+options["pool"] = hutch.Pool(warm=warm)
 told = [hutch.run(text, stdin=pairs, **options) for _ in range(times)]
 print(json.dumps([[one.status, one.stdout] for one in told]))
 """
@@ -131,10 +132,12 @@ class Thieves:
         return self.function(pairs)
 
     def in_another_client(self, pairs: list[Pair], times: int) -> list[Any]:
-        """Programs only, with no options that are not data."""
+        """Programs only, with no options that are not data but the pool's."""
+        options = {**self.options}
+        pool = options.pop("pool", hutch.Pool())
         done = subprocess.run(
             [sys.executable, "-c", OTHER_CLIENT],
-            input=json.dumps([PROGRAM, json.dumps(pairs), times, self.options]),
+            input=json.dumps([PROGRAM, json.dumps(pairs), times, options, pool.warm]),
             capture_output=True,
             text=True,
             timeout=300,
