@@ -108,8 +108,8 @@ def _both(before: Counts, after: Counts) -> dict[str, tuple[int, int]]:
 
 
 def _begin_anew() -> None:
-    """Cells that are leased for calls of before are given back when they were not used for a while,
-    which may be in the middle.
+    """Stops the agent: it would take back the cells that are leased for earlier calls once they
+    have been idle for a while, which may be in the middle of the counting.
     """
     hutch.agent.stop()
 
@@ -171,7 +171,9 @@ def soak_sessions(execs: int, sessions: int) -> dict[str, tuple[int, int]]:
 
 @contextmanager
 def _short_histories() -> Iterator[None]:
-    """Of sessions that are made meanwhile: they are full before it is counted."""
+    """Sessions that are made meanwhile keep few entries, so that they have all before the first
+    look and grow no more.
+    """
     most = history.MOST_KEPT
     history.MOST_KEPT = 5
     try:

@@ -116,11 +116,12 @@ const char* Execute(int channel, char* arguments) {
   char* argv[] = {name, number, arguments, nullptr};
   char* environment[] = {nullptr};
   // The child borrows this memory until it is another program: no page table is copied.
-  // posix_spawn() cannot have it die with its parent, nor execute a descriptor. NOLINTBEGIN
+  // posix_spawn() cannot have it die with its parent, nor execute a descriptor.
+  // NOLINTBEGIN(bugprone-unsafe-functions,clang-analyzer-*)
   const pid_t pid = vfork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
-    // NOLINTEND
+    // NOLINTEND(bugprone-unsafe-functions,clang-analyzer-*)
     syscall(SYS_execveat, kForwarderFd, empty, argv, environment, AT_EMPTY_PATH);
     _exit(127);
   }

@@ -100,11 +100,12 @@ __attribute__((noinline)) pid_t Start(const Order& order, Failure* failure) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  // posix_spawn() lifts no limit and makes no subreaper. NOLINTBEGIN
+  // posix_spawn() lifts no limit and makes no subreaper.
+  // NOLINTBEGIN(bugprone-unsafe-functions,clang-analyzer-*)
   const pid_t pid = vfork();
   if (pid == 0) {
     Become(order, failure);
-    // NOLINTEND
+    // NOLINTEND(bugprone-unsafe-functions,clang-analyzer-*)
     _exit(127);
   }
   const int error = errno;
