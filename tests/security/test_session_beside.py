@@ -166,7 +166,7 @@ def test_no_room_for_descriptors_leaves_none_behind(s: Session) -> None:
             while taken:
                 os.close(taken.pop())
     assert s.bash("echo honest").stdout == "honest\n"
-    assert descriptors() <= before
+    assert descriptors() == before
 
 
 def test_commands_leave_no_descriptor_behind(s: Session) -> None:
@@ -188,9 +188,9 @@ def test_commands_leave_no_descriptor_behind(s: Session) -> None:
 
     def are_gone() -> bool:
         now = seen()
-        return now[0] <= outside and now[1] <= inside
+        return now[0] == outside and now[1] <= inside
 
-    until(are_gone, f"there are more than {outside} outside, or than {inside} inside")
+    until(are_gone, f"there are not {outside} outside again, or more than {inside} inside")
 
 
 def processes_of(s: Session, mark: str) -> list[str]:
