@@ -175,6 +175,7 @@ void Broker::AnswerWhenReady(uint64_t id, PoolReady prepared, const PoolSpec& sp
   }
   const Clock::time_point built = Clock::now();
   Pool* pool = pools_.Find(prepared.key);
+  prepared.max_cells = pool->max_cells();
   pool->WhenWorkerReady(
       [this, id, built, prepared = std::move(prepared)](const Error* error) mutable {
         if (error != nullptr) return peers_.Fail(id, prepared.request, *error);

@@ -152,6 +152,14 @@ TEST_F(BrokerTest, ACellGetsWhatItIsToLoadBeforeItIsLeased) {
   EXPECT_EQ(wardens_.last_frame(), "a frame");
 }
 
+TEST_F(BrokerTest, WhoPreparesAPoolLearnsHowManyCellsItHas) {
+  FakePeer peer(1);
+  spec_.max_cells = 7;
+  PrepareFor(peer);
+  ASSERT_EQ(peer.Count<PoolReady>(), 1u);
+  EXPECT_EQ(peer.All<PoolReady>()[0].max_cells, 7u);
+}
+
 TEST_F(BrokerTest, AnEnvironmentAloneIsAnsweredWithoutAPool) {
   FakePeer peer(1);
   Prepare prepare{1, 60'000, spec_};

@@ -45,6 +45,7 @@ PoolReady Client::PreparePool(Prepare prepare, const std::function<void(const Pr
     }
     if (auto* done = std::get_if<PoolReady>(&received.message)) {
       prepared = std::move(*done);
+      in_flight_.SetMaxCells(prepared.key, prepared.max_cells);
       return true;
     }
     throw Error(Code::kProtocol, "the agent did not answer whether a pool is prepared");

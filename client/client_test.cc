@@ -808,8 +808,14 @@ TEST_F(InFlightCallsTest, ARefusalIsThatCallsForWhichItWasAsked) {
 }
 
 TEST_F(InFlightCallsTest, WhoWasNotAskedForYetHasNoMorePatienceThanItSaid) {
-  FakeAgent agent(Nothing);
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* prepare = std::get_if<Prepare>(&message))
+      self.Send(PoolReady{.request = prepare->request, .key = kKey, .max_cells = 3});
+  });
   Client client(agent.path(), -1);
+  Prepare prepare;
+  prepare.timeout_ms = 60'000;
+  client.PreparePool(prepare, {}, {});
   request_.limits.queue_ms = 60'000;
   for (int i = 0; i < 70; ++i) client.in_flight().Start(kKey, request_, nullptr, false);
   request_.limits.queue_ms = 1;
@@ -819,6 +825,7 @@ TEST_F(InFlightCallsTest, WhoWasNotAskedForYetHasNoMorePatienceThanItSaid) {
   ASSERT_TRUE(event.error);
   EXPECT_EQ(event.error->code(), Code::kBusy);
   EXPECT_EQ(event.error->figures().at("queued"), 70);
+  EXPECT_EQ(event.error->figures().at("capacity"), 3) << "its cells, whoever uses them";
   EXPECT_GE(event.error->figures().at("waited_sec"), 0.001);
 }
 

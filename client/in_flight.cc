@@ -23,8 +23,8 @@ Error NoCell(Clock::duration waited, double queued, double capacity, const std::
   const double seconds = std::chrono::duration<double>(waited).count();
   char text[160];
   std::snprintf(text, sizeof text,
-                "no cell came free within %.1f s: %.0f more calls wait, %.0f cells are in use",
-                seconds, queued, capacity);
+                "no cell came free within %.1f s: %.0f more calls wait for %.0f cells", seconds,
+                queued, capacity);
   return Error(Code::kBusy, text, hint, false,
                {{"queued", queued}, {"capacity", capacity}, {"waited_sec", seconds}});
 }
@@ -94,6 +94,17 @@ void InFlightCalls::Cancel(uint64_t id) {
     cancelled_.push_back(id);
   }
   Wake();
+}
+
+void InFlightCalls::SetMaxCells(const std::string& key, uint64_t cells) {
+  const Connection::Lock lock(connection_);
+  max_cells_[key] = cells;
+}
+
+uint64_t InFlightCalls::MaxCells(const std::string& key) const {
+  const Connection::Lock lock(connection_);
+  const auto found = max_cells_.find(key);
+  return found == max_cells_.end() ? 0 : found->second;
 }
 
 void InFlightCalls::OnCell(const std::string& key) {
@@ -252,11 +263,9 @@ void InFlightCalls::Expire() {
   }
   for (const uint64_t request : left.requests) connection_.Tell(Forget{request});
   for (const auto& [call, others] : left.calls) {
-    const auto in_use = std::ranges::count_if(
-        running_, [&key = call->key](const auto& one) { return one->key == key; });
     Fail(*call, broken ? Connection::LostError()
                        : NoCell(now - call->asked, static_cast<double>(others),
-                                static_cast<double>(in_use),
+                                static_cast<double>(MaxCells(call->key)),
                                 "raise queue_sec, or start fewer calls at once"));
   }
 }

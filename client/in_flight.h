@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "client/call_record.h"
@@ -52,6 +53,8 @@ class InFlightCalls {
   std::vector<CallEvent> Next(Clock::duration patience) EXCLUDES(connection_lock);
   void Stop() EXCLUDES(connection_lock);
 
+  // Of a pool that was prepared: a figure for refusals.
+  void SetMaxCells(const std::string& key, uint64_t cells) EXCLUDES(connection_lock);
   // The pool's stock has got a cell.
   void OnCell(const std::string& key) REQUIRES(connection_lock);
   // The answer to a request of ours for a cell. False: it is none.
@@ -80,6 +83,7 @@ class InFlightCalls {
   void Finish(InFlightCall& call, CallOutcome outcome) EXCLUDES(connection_lock);
   void AddEnd(const InFlightCall& call, CallEvent event) EXCLUDES(connection_lock);
   void Fail(InFlightCall& call, Error error);
+  uint64_t MaxCells(const std::string& key) const EXCLUDES(connection_lock);
   // Until Next has something to do though nothing came.
   Clock::duration TimeToWait(Clock::time_point now, Clock::time_point until) const
       EXCLUDES(connection_lock);
@@ -95,6 +99,7 @@ class InFlightCalls {
   std::vector<pollfd> polled_;
   // Of all:
   WaitingCalls waiting_ GUARDED_BY(connection_lock);
+  std::unordered_map<std::string, uint64_t> max_cells_ GUARDED_BY(connection_lock);  // by pool key
   std::vector<uint64_t> cancelled_ GUARDED_BY(connection_lock);
   std::vector<CallEvent> refused_ GUARDED_BY(connection_lock);
   bool awake_ GUARDED_BY(connection_lock) = false;  // Next will see all of this before it waits

@@ -46,6 +46,7 @@ class Pool final : private PoolWorkers::Owner {
   uint64_t Acquire(uint64_t caller, Clock::duration patience, bool ahead, Granted granted,
                    Refused refused);
   void Forget(uint64_t ticket) { callers_.waiters().Forget(ticket); }
+  uint64_t max_cells() const { return callers_.limits().max_cells; }
   // kBusy with this pool's figures.
   Error Busy(const std::string& text, const std::string& hint, Clock::duration waited) const {
     return callers_.waiters().Busy(text, hint, waited);

@@ -231,7 +231,7 @@ void serialize(A& a, Progress& m) {
 template <class A>
 void serialize(A& a, PoolReady& m) {
   a(m.request, m.key, m.digest, m.lock, m.notes, Flag{m.built}, m.build_sec, m.worker_sec,
-    m.enforcement);
+    m.enforcement, m.max_cells);
 }
 template <class A>
 void serialize(A& a, Leased& m) {

@@ -225,6 +225,7 @@ struct PoolReady {
   double build_sec = 0;
   double worker_sec = 0;    // until the first worker was ready; 0: one was ready already
   std::string enforcement;  // "cgroup" or "watchdog"
+  uint64_t max_cells = 0;   // that calls may have at once
 };
 struct Leased {
   uint64_t request = 0;

@@ -106,7 +106,7 @@ TEST(Message, EveryAlternativeArrivesAsItself) {
       BackgroundCpu{1, 2},
       Welcome{1, "agent"},
       Progress{1, "download", "t", 0.5, 2},
-      PoolReady{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup"},
+      PoolReady{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup", 3},
       Leased{1, 2, 3, "w", 4, 5, 0.5},
       Report{1, CellReport{.exit_code = 3, .peak_kb = 9}, {{"h", 1, true, "r", "s", 2, 3, 4}}},
       Answer{1, "text"},
@@ -183,7 +183,7 @@ TEST(Message, RefusesBytesAfterItsEnd) {
 TEST(Message, DamageIsAnErrorAndNothingElse) {
   std::mt19937 random(1);  // NOLINT(bugprone-random-generator-seed): the same damage each time
   const std::string whole =
-      EncodeMessage(PoolReady{1, "key", "digest", "lock", {"a", "b"}, true, 1, 2, "cgroup"});
+      EncodeMessage(PoolReady{1, "key", "digest", "lock", {"a", "b"}, true, 1, 2, "cgroup", 3});
   for (size_t cut = 0; cut < whole.size(); ++cut)
     EXPECT_THROW(DecodeMessage(whole.substr(0, cut)), Error);
   for (int i = 0; i < 2000; ++i) {

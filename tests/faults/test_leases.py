@@ -73,14 +73,24 @@ def label() -> str:
 
 @pytest.fixture
 def few(label: str) -> Any:
-    """A function on the pool of CROWD."""
+    """A function on the pool of CROWD, which says that it has begun."""
 
     def nap(seconds: float) -> None:
         import time
 
+        print("begun", flush=True)
         time.sleep(seconds)
 
     return sandbox(nap, pool=Pool(max_cells=2), labels={"test": label}, timeout_sec=100)
+
+
+def occupied(few: Any) -> list[Any]:
+    """Calls that run in all cells of its pool until they are cancelled."""
+    begun = threading.Semaphore(0)
+    running = [few.options(on_stdout=lambda _: begun.release()).submit(90) for _ in range(2)]
+    for _ in running:
+        assert begun.acquire(timeout=60), "it has no cell"
+    return running
 
 
 # ---- clients ----
@@ -112,8 +122,7 @@ def test_killed_client_gives_up_its_places_and_its_cells(label: str, few: Any) -
 
 
 def test_a_client_that_stops_keeps_no_cell_that_it_does_not_use(label: str, few: Any) -> None:
-    few(0)
-    running = [few.submit(90) for _ in range(2)]
+    running = occupied(few)
     crowd = python(CROWD.format(label=label, calls=2, seconds=0))
     until(lambda: pool_of(label)["waiting"] == 1, "it does not wait for its first call")
     crowd.send_signal(signal.SIGSTOP)
@@ -160,19 +169,8 @@ def test_forked_child_does_not_keep_its_dead_parents_cells(label: str, few: Any)
         parent.communicate()
 
 
-def occupied(few: Any, label: str) -> list[Any]:
-    """Calls that have all cells of its pool until they are cancelled."""
-    running = [few.submit(90) for _ in range(2)]
-    until(
-        lambda: pool_of(label)["leased"] == 2 and not pool_of(label)["waiting"],
-        "they have no cells",
-    )
-    return running
-
-
-def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any, label: str) -> None:
-    few(0)  # its worker is there: who asks first has a cell first
-    running = occupied(few, label)
+def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any) -> None:
+    running = occupied(few)
     with pytest.raises(hutch.SandboxBusy) as caught:
         few.options(queue_sec=0.2)(0)
     error = caught.value
@@ -183,12 +181,12 @@ def test_full_cells_are_a_clear_refusal_with_the_numbers(few: Any, label: str) -
         future.cancel()
 
 
-def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any, label: str) -> None:
+def test_a_call_is_refused_for_want_of_its_own_patience_alone(few: Any) -> None:
     patient, hasty = few.options(queue_sec=60), few.options(queue_sec=0.3)
     few(0)
     patient(0)
     hasty(0)  # so that its pool is known, and it waits in one line with the others
-    running = occupied(few, label)
+    running = occupied(few)
     waiting = [patient.submit(0)]
     early = hasty.submit(0)
     waiting += [patient.submit(0) for _ in range(70)]  # more than the agent is asked for at once
