@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support import until
@@ -359,3 +360,31 @@ def test_nightly_goes_on_after_a_red_job_and_keeps_how_each_ended(
     ]
     monkeypatch.setattr(sys, "argv", ["nightly", "fine"])
     assert nightly.main() == 0
+
+
+def test_nightly_ends_what_it_has_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nightly = loaded(RUN.parents[1] / "scripts" / "nightly", monkeypatch)
+    job = ["sh", "-c", "sleep 600 & echo $!; wait"]
+    monkeypatch.setattr(nightly, "JOBS", {"long": [job]})
+    monkeypatch.setattr(nightly, "LOGS", tmp_path)
+    log = tmp_path / "long.log"
+
+    wait = subprocess.Popen.wait
+
+    def interrupted(running: subprocess.Popen[Any]) -> int:
+        monkeypatch.setattr(subprocess.Popen, "wait", wait)
+        until(lambda: log.read_text().endswith("\n"), "the job does not begin")
+        raise SystemExit(1)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(SystemExit):
+        nightly.run("long", dict(os.environ))
+    child = Path("/proc", log.read_text().strip(), "cmdline")
+
+    def ended() -> bool:
+        try:
+            return not child.read_bytes()  # as of one that nobody has waited for
+        except FileNotFoundError:
+            return True
+
+    until(ended, "its child lives on")
