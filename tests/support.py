@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import http.server
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,3 +38,11 @@ def grows_by_less_than(mb: int) -> Iterator[None]:
 def _most_kb() -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
+
+
+class HttpServer(http.server.ThreadingHTTPServer):
+    """Takes as many connections at once as clients make: beyond the five of the library, Linux may
+    reset one of which its client has sent a request already.
+    """
+
+    request_queue_size = 512

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import HttpServer
 
 import hutch
 from hutch import Environment, sandbox
@@ -379,7 +380,7 @@ def registry(images: Images) -> Iterator[str]:
         "layers": [entry(f"{docker}.image.rootfs.diff.tar", layer) for layer in layers],
     }
     Registry.manifest = json.dumps(manifest).encode()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    server = HttpServer(("127.0.0.1", 0), Registry)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"127.0.0.1:{server.server_address[1]}"
     server.shutdown()

@@ -13,12 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import HttpServer
 
 import hutch
 from hutch import _errors
@@ -216,7 +217,7 @@ class Fake:
             def log_message(self, *given: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = HttpServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=[0.01], daemon=True).start()
 

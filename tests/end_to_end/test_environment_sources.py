@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.server
 import io
 import json
 import os
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 import pytest
 from package_server import PackageHandler, own_address, serving
+from support import HttpServer
 
 from hutch import DependencyInstallError, Environment, sandbox
 
@@ -95,7 +95,7 @@ WHEELS = {f"hutch_test_tiny-{v}-py3-none-any.whl": wheel(v) for v in ("1.0", "2.
 FILES = {**WHEELS, "hutch_test_built-1.0.tar.gz": sdist()}
 
 
-class Index(http.server.ThreadingHTTPServer):
+class Index(HttpServer):
     """`/simple/` for everybody, `/private/simple/` for who has the password."""
 
     def __init__(self) -> None:

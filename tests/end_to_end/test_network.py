@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import HttpServer
 
 import hutch
 from hutch import NetworkDenied, sandbox
@@ -54,7 +55,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Server(http.server.ThreadingHTTPServer):
+class Server(HttpServer):
     daemon_threads = True
 
     def __init__(self) -> None:

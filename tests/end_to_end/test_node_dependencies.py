@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import http.server
 import io
 import json
 import tarfile
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from package_server import PackageHandler, own_address, serving
+from support import HttpServer
 
 import hutch
 from hutch import DependencyInstallError, Session
@@ -62,7 +62,7 @@ def tarball(name: str, version: str, more: dict[str, Any], files: dict[str, str]
     return buffer.getvalue()
 
 
-class Registry(http.server.ThreadingHTTPServer):
+class Registry(HttpServer):
     """`/` for everybody, `/private/` for who has the token."""
 
     def __init__(self) -> None:

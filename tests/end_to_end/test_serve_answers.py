@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from support import until
 
 Serving = Callable[..., AbstractContextManager[tuple[str, "subprocess.Popen[str]"]]]
 MUCH = "import sys; sys.stdout.write('\\0' * (1 << 20)); sys.stderr.write('\\0' * (1 << 20))"
-FILE = "open('x', 'wb').write(bytes(8 << 20))"
+FILE = "open('x', 'wb').write(bytes(4 << 20))"
 
 
 @pytest.fixture
@@ -42,6 +43,11 @@ def unread(url: str, path: str, body: dict[str, Any]) -> socket.socket:
     return one
 
 
+def answered(client: httpx.Client) -> int:
+    text = client.get("/metrics").text
+    return sum(map(int, re.findall(r"^hutch_serve_answers_total{.*} (\d+)", text, re.MULTILINE)))
+
+
 def peak_mb(process: Any) -> int:
     text = Path(f"/proc/{process.pid}/status").read_text()
     return int(text.split("VmHWM:")[1].split()[0]) >> 10
@@ -50,9 +56,9 @@ def peak_mb(process: Any) -> int:
 @pytest.mark.parametrize(
     ("path", "body", "count"),
     [
-        ("/run_code", {"code": MUCH}, 30),
-        ("/run_code", {"code": FILE, "fetch_files": ["x"]}, 30),
-        ("/v1/run", {"source": MUCH}, 30),
+        ("/run_code", {"code": MUCH}, 60),
+        ("/run_code", {"code": FILE, "fetch_files": ["x"]}, 60),
+        ("/v1/run", {"source": MUCH}, 60),
         ("/v1/map", {"source": MUCH, "items": [{}] * 60}, 2),
     ],
 )
@@ -62,13 +68,14 @@ def test_answers_that_nobody_reads_are_few(
     url, process = server
     with httpx.Client(base_url=url, timeout=120) as client, ExitStack() as stack:
         assert client.post("/v1/run", json={"source": MUCH}).json()["status"] == "returned"
-        before = peak_mb(process)
+        before, earlier = peak_mb(process), answered(client)
         for _ in range(count):
             stack.enter_context(closing(unread(url, path, body)))
 
         def asked() -> httpx.Response:
             return client.post("/v1/run", json={"source": ""})
 
+        until(lambda: answered(client) >= earlier + count, "some have no answer")
         full = until(lambda: (answer := asked()).status_code != 200 and answer)
         assert full.status_code in (503, 504) and full.headers["retry-after"]
         assert peak_mb(process) - before < 200
