@@ -35,6 +35,10 @@ unsigned PeerUid(const WorkerLaunch& launch) {
   return launch.as_caller || launch.gvisor ? 0 : launch.uid;
 }
 
+std::string NameOfErrno(uint64_t error) {
+  return " (" + std::string(std::strerror(static_cast<int>(std::min<uint64_t>(error, 4095)))) + ")";
+}
+
 // Why the host lets the warden make no cells. It tried before any caller's code ran, so it is to be
 // believed.
 std::string NoNamespaces(uint64_t step, uint64_t error) {
@@ -43,8 +47,12 @@ std::string NoNamespaces(uint64_t step, uint64_t error) {
   if (step == kNewMounts) what = "mounts in a new user namespace";
   if (step == kNestedNamespaces) what = "namespaces for a cell, within those of its slot";
   if (step == kNewProc) what = "a /proc of a cell's own";
-  return std::string("this host does not let a container make ") + what + " (" +
-         std::strerror(static_cast<int>(std::min<uint64_t>(error, 4095))) + ")";
+  return std::string("this host does not let a container make ") + what + NameOfErrno(error);
+}
+
+// What a slot or cell failed at.
+std::string Failure(uint64_t error, std::string_view text) {
+  return Printable(text, kMaxReason) + (error == 0 ? "" : NameOfErrno(error));
 }
 
 }  // namespace
@@ -150,7 +158,7 @@ void Worker::OnFrame(const FrameHeader& header, std::string_view payload) {
     case FrameKind::kBackground:
       return cells_.kept().OnBackground(header.id, header.b);
     case FrameKind::kFailed:
-      return cells_.OnFailed(header.a, header.id, Printable(payload, kMaxReason));
+      return cells_.OnFailed(header.a, header.id, Failure(header.b, payload));
     case FrameKind::kPong:
       if (!heart_.Answered()) GiveUp("the warden sent a pong that nobody asked for");
       return;

@@ -153,7 +153,7 @@
 // kBackground  a = slot, id = cell id, of a kept cell: its processes took b microseconds of CPU time between
 //     two calls: from kKeep, or the kArm that said so (kBetweenCalls), until the kArm of the next one
 // kFailed      a slot or a cell was not made, and the slot is gone
-//     a = slot, id = cell id or 0, b = errno, payload = text of what failed
+//     a = slot, id = cell id or 0, b = errno or 0, payload = text of what failed
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
 // kPong        answers a kPing
 // kZygoteDied  a = wait status; payload = text. The worker is of no more use.

@@ -71,7 +71,7 @@ void Slots::OnMakeCell(const Datagram& order) {
   if (number >= kMaxSlots || slots_[number].state != SlotState::kServing ||
       slots_[number].cell.state != CellState::kNone || order.count < 3) {
     header.kind = FrameKind::kFailed;
-    header.b = EBUSY;
+    header.b = 0;
     static constexpr char kText[] = "the slot is not there, or has a cell";
     return agent_.Report(header, kText, sizeof kText - 1);
   }
@@ -300,7 +300,7 @@ void Slots::OnCellDeath(Slot* slot, const rusage& usage) {
   cell.init = 0;
   if (cell.state != CellState::kReady && cell.ending.end == kEndedItself && !cell.kept) {
     static constexpr char kText[] = "the cell died before it was ready";
-    return Fail(slot, ECHILD, kText, sizeof kText - 1);
+    return Fail(slot, 0, kText, sizeof kText - 1);
   }
   const uint64_t cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
   const CellReport report =
@@ -313,7 +313,6 @@ void Slots::OnCellDeath(Slot* slot, const rusage& usage) {
   cell = Cell{};
   if (slot->state != SlotState::kLost) return;
   FrameHeader failed = About(FrameKind::kFailed, NumberOf(*slot), 0);
-  failed.b = ECHILD;
   static constexpr char kText[] = "the slot died";
   agent_.Report(failed, kText, sizeof kText - 1);
   Free(slot);

@@ -60,8 +60,10 @@ NamespaceRefusal TryNamespaces() {
       *to = {static_cast<uint64_t>(errno), step};
     };
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);  // the id maps can only be written by such a process
-    if (unshare(SlotNamespaces()) != 0) return fail(slot, kNewNamespaces);
+    const int namespaces = SlotNamespaces();
+    if (unshare(namespaces) != 0) return fail(slot, kNewNamespaces);
     if (!MapUser(uid, gid)) return fail(slot, kMappedUser);
+    if ((namespaces & CLONE_NEWTIME) != 0 && !EnterOwnTime()) return fail(slot, kNewNamespaces);
     if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, nullptr) != 0) {
       return fail(slot, kNewMounts);

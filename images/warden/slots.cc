@@ -49,7 +49,7 @@ void Slots::OnMakeSlot(const Datagram& order) {
   const uint32_t number = order.header.a;
   if (number >= kMaxSlots || slots_[number].state != SlotState::kFree ||
       (configuration_.single_cell() && number != 0))
-    return refuse(EBUSY, "no such free slot");
+    return refuse(0, "no such free slot");
   if (!zygote_.ready()) return refuse(EAGAIN, "the zygote is not ready");
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -133,7 +133,7 @@ void Slots::OnSlot(int number) {
     }
     if (got == Receiving::kGone) {
       static constexpr char kText[] = "the slot went away";
-      return Fail(&slot, ECHILD, kText, sizeof kText - 1);
+      return Fail(&slot, 0, kText, sizeof kText - 1);
     }
     OnMessage(&slot, &message);
     message.CloseDescriptors();
@@ -205,7 +205,7 @@ bool Slots::OnDeath(pid_t pid, int status, const rusage& usage) {
         WIFEXITED(status)
             ? snprintf(text, sizeof text, "the slot exited with %d", WEXITSTATUS(status))
             : snprintf(text, sizeof text, "the slot died of signal %d", WTERMSIG(status));
-    return Fail(&slot, ECHILD, text, static_cast<size_t>(size)), true;
+    return Fail(&slot, 0, text, static_cast<size_t>(size)), true;
   }
   return false;
 }
@@ -223,7 +223,7 @@ void Slots::CheckStops() {
       if (slot.cell.init == info.si_pid) Kill(&slot, kLost);
       if (slot.pid != info.si_pid) continue;
       static constexpr char kText[] = "the slot was stopped";
-      Fail(&slot, ECHILD, kText, sizeof kText - 1);
+      Fail(&slot, 0, kText, sizeof kText - 1);
     }
   }
 }

@@ -375,6 +375,7 @@ const char* EnterSlot(const SlotOptions& options, int control, CellPlan* plan, b
   if (WriteFile("/proc/self/setgroups", "deny") != 0) return "setgroups";
   if (WriteFile("/proc/self/uid_map", plan->uid_map) != 0) return "uid_map";
   if (WriteFile("/proc/self/gid_map", plan->gid_map) != 0) return "gid_map";
+  if ((namespaces & CLONE_NEWTIME) != 0 && !EnterOwnTime()) return "a namespace of time";
   if (sethostname("cell", 4) != 0 || setdomainname("(none)", 6) != 0) return "hostname";
   static char hosts[64 * 1024];
   if (const char* failed = LoadNetwork(options.egress, hosts, sizeof hosts)) return failed;
