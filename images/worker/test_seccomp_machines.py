@@ -137,7 +137,7 @@ def plain_rules(profile: Path) -> Iterator[tuple[str, int]]:
 def test_each_machine_gets_the_answers_of_the_profile(profile: Path, machine: str) -> None:
     program, own = compiled(profile, machine), MACHINES[machine]
     tried = {call: answer for call, answer in plain_rules(profile) if number_of(call, machine) >= 0}
-    assert {"read", "openat", "futex", "execve", "ptrace", "bpf", "setns"} <= tried.keys()
+    assert {"read", "openat", "futex", "execve", "ptrace", "bpf", "open_tree"} <= tried.keys()
     found = {call: answers(program, own, number_of(call, machine)) for call in tried}
     assert found == tried
     assert answers(program, own, 4000) == ERRNO | errno.ENOSYS
@@ -157,6 +157,8 @@ def test_each_machine_has_its_arguments_compared(machine: str) -> None:
     assert said("clone", 17) == ALLOW  # SIGCHLD alone
     assert said("clone", 0x10000) == ERRNO | errno.EINVAL  # a thread with its own descriptors
     assert said("prlimit64", 1) == ERRNO | errno.EPERM
+    assert said("setns", 0, 128) == ALLOW  # CLONE_NEWTIME
+    assert said("setns", 0, 0) == said("setns", 0, 128 | 1 << 32) == ERRNO | errno.ENOSYS
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -53,7 +53,7 @@ def probe_namespaces():
 def probe_enter_namespaces():
     found = {}
     for who in ("self", "1"):
-        for kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup"):
+        for kind in ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time"):
             try:
                 fd = os.open(f"/proc/{who}/ns/{kind}", os.O_RDONLY)
             except OSError as error:
