@@ -53,7 +53,7 @@ class InFlightCalls {
   std::vector<CallEvent> Next(Clock::duration patience) EXCLUDES(connection_lock);
   void Stop() EXCLUDES(connection_lock);
 
-  // Of a pool that was prepared: a figure for refusals.
+  // The pool was prepared; how many cells it has is a figure for refusals.
   void SetMaxCells(const std::string& key, uint64_t cells) EXCLUDES(connection_lock);
   // The pool's stock has got a cell.
   void OnCell(const std::string& key) REQUIRES(connection_lock);

@@ -63,8 +63,9 @@ inline int SlotNamespaces() {
   return kinds;
 }
 
-// After that and the maps of users. By unshare() alone only children are in the new one, and Linux
-// 6.1, for one, makes none that share memory with a process outside of it, as a cell's PID 1 does.
+// Called once unshare(SlotNamespaces()) and the id maps are done. unshare() alone moves only
+// children into the new namespace of time, and Linux 6.1, for one, makes no child there that shares
+// memory with a process outside of it, as a cell's PID 1 does.
 inline bool EnterOwnTime() {
   const int own = open("/proc/self/ns/time_for_children", O_RDONLY | O_CLOEXEC);
   if (own < 0) return false;
