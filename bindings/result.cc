@@ -59,7 +59,7 @@ void Set(const py::object& object, const py::handle& value) {
 }
 
 struct Used {
-  double wall_sec = 0, cpu_sec = 0;
+  double wall_sec = 0, cpu_sec = 0, cpu_wait_sec = 0;
   uint64_t peak_kb = 0, memory_limit_kb = 0, pids_peak = 0;
   const char* source = "";
 };
@@ -67,14 +67,19 @@ struct Used {
 Used UsedBy(const CallRecord& record) {
   if (FromWarden(record)) {
     const CellReport& report = *record.report;  // peak_kb 0: it ended before it was measured
-    return {Seconds(record.run()), static_cast<double>(report.cpu_us) / 1e6,
-            report.peak_kb,        report.memory_limit_kb,
-            report.pids_peak,      "warden"};
+    return {.wall_sec = Seconds(record.run()),
+            .cpu_sec = static_cast<double>(report.cpu_us) / 1e6,
+            .cpu_wait_sec = static_cast<double>(report.cpu_wait_us) / 1e6,
+            .peak_kb = report.peak_kb,
+            .memory_limit_kb = report.memory_limit_kb,
+            .pids_peak = report.pids_peak,
+            .source = "warden"};
   }
   const CallUsage& reported = record.outcome.usage;
   const bool replied = reported.wall_us != 0;
   return {.wall_sec = replied ? static_cast<double>(reported.wall_us) / 1e6 : Seconds(record.run()),
           .cpu_sec = static_cast<double>(reported.cpu_us) / 1e6,
+          .cpu_wait_sec = static_cast<double>(reported.cpu_wait_us) / 1e6,
           .peak_kb = reported.peak_kb,
           .source = "cell"};
 }
@@ -118,6 +123,7 @@ py::dict UsageOf(const CallResult& result) {
   py::dict usage;
   usage["wall_sec"] = used.wall_sec;
   usage["cpu_sec"] = used.cpu_sec;
+  usage["cpu_wait_sec"] = used.cpu_wait_sec;
   usage["peak_memory_bytes"] = used.peak_kb * 1024;
   usage["memory_limit_bytes"] = used.memory_limit_kb * 1024;
   usage["pids_peak"] = used.pids_peak;
@@ -142,6 +148,7 @@ py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
   const py::object usage = New(usage_type);
   Set<"wall_sec">(usage, py::float_(used.wall_sec));
   Set<"cpu_sec">(usage, py::float_(used.cpu_sec));
+  Set<"cpu_wait_sec">(usage, py::float_(used.cpu_wait_sec));
   Set<"peak_memory_bytes">(usage, py::int_(used.peak_kb * 1024));
   Set<"waited_sec">(usage, py::float_(Seconds(result.record.queue)));
   Set<"enforcement">(usage, enforcement);

@@ -14,7 +14,9 @@ import hutch
 from hutch import _core
 from hutch._calls import map
 from hutch._calls.map import Item, Plan
-from hutch._outcome import Outcome
+from hutch._outcome import Outcome, Usage
+
+AT_ONCE = {"queue": 0.0, "run": 1.0}
 
 
 def plan(**changed: Any) -> Plan:
@@ -158,18 +160,100 @@ def test_following_pressure_it_tries_fewer_before_it_gives_up() -> None:
         list(map.run(plan(concurrency=None), items([7]), map.ChunkRunner(never)))
 
 
+def settled(window: map._Window, used: Usage, pressure: float = 0.0) -> int:
+    for _ in range(200):
+        window.see(AT_ONCE, used, pressure)
+    return window.size
+
+
 def test_on_a_pressed_host_fewer_are_in_flight_until_the_least() -> None:
     settings = plan(concurrency=None)
-    at_once = {"queue": 0.0, "run": 1.0}
+    window = map._Window(settings)
+    short = Usage(wall_sec=0.001)
+    assert settled(window, short) == settings.concurrency
+    assert settings.least < settled(window, short, 0.5) < settings.concurrency
+    assert settled(window, short, 1.0) == settings.least
 
-    def settled(pressure: float, window: int) -> int:
-        for _ in range(200):
-            window = map._followed(window, settings, at_once, pressure)
-        return window
 
-    assert settled(0.0, settings.least) == settings.concurrency
-    assert settled(1.0, settings.concurrency) == settings.least
-    assert settings.least < settled(0.5, settings.concurrency) < settings.concurrency
+def test_no_more_are_in_flight_than_the_processors_have_time_for() -> None:
+    window = map._Window(plan(concurrency=None), cores=4)
+    assert settled(window, Usage(wall_sec=1, cpu_sec=0.98)) == 4
+    slowed = Usage(wall_sec=16, cpu_sec=1, cpu_wait_sec=15)
+    assert settled(window, slowed) == 4, "what slows it is that it waits for others"
+    assert settled(window, Usage(wall_sec=1, cpu_sec=2)) == 2, "threads"
+    assert settled(window, Usage(wall_sec=1, cpu_sec=0.25)) == 16
+    assert settled(window, Usage(wall_sec=1, cpu_sec=0.01)) == 64, "it sleeps"
+    assert settled(window, Usage(wall_sec=1, cpu_sec=1e9)) == 1, "a cell may say anything"
+    assert settled(window, Usage(wall_sec=1, cpu_sec=0, cpu_wait_sec=1e9)) == 64
+    short = Usage(wall_sec=0.001, cpu_sec=0.001)
+    assert settled(window, short) == 64, "cells are made meanwhile"
+
+
+def test_a_long_call_does_not_keep_others_from_the_processors() -> None:
+    gate = threading.Event()
+    begun: list[int] = []
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        x = chunk[0][0]
+        begun.append(x)
+        if x == 1:
+            assert gate.wait(10)
+        if x == 20:
+            gate.set()
+        return [Outcome("returned", x, usage=Usage(wall_sec=1, cpu_sec=1), timings=AT_ONCE)]
+
+    found = map.run(plan(concurrency=None), items(range(30)), map.ChunkRunner(run_chunk))
+    assert list(found) == list(range(30))
+
+
+def test_what_does_not_count_is_run_once_more_alone() -> None:
+    running = 0
+    lock = threading.Lock()
+    at_once: dict[int, list[int]] = {}
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        nonlocal running
+        x = chunk[0][0]
+        with lock:
+            running += 1
+            at_once.setdefault(x, []).append(running)
+        tries = len(at_once[x])
+        with lock:
+            running -= 1
+        if x == 4 and tries < 3:
+            raise hutch.SandboxBusy("full")
+        return [Outcome("limit" if x in (2, 5) or (x == 4 and tries < 4) else "returned", tries)]
+
+    settings = plan(
+        concurrency=2,
+        on_error="outcome",
+        retries=2,
+        once_more_alone=lambda outcome: outcome.status == "limit",
+    )
+    found = list(map.run(settings, items(range(8)), map.ChunkRunner(run_chunk)))
+    assert [one.value for one in found] == [1, 1, 2, 1, 4, 2, 1, 1]
+    assert [one.status for one in found] == [
+        "limit" if i in (2, 5) else "returned" for i in range(8)
+    ]
+    assert at_once[2][-1] == at_once[4][-1] == at_once[5][-1] == 1
+
+
+def test_a_fault_of_a_later_call_comes_in_its_turn() -> None:
+    gate = threading.Event()
+
+    def run_chunk(chunk: list[Item], token: _core.Cancel) -> list[Outcome[Any]]:
+        x = chunk[0][0]
+        if x == 10:
+            assert gate.wait(10)
+        if x == 11:
+            gate.set()
+            raise hutch.SandboxStartupError("lost", may_have_run=True)
+        return [Outcome("returned", x, usage=Usage(wall_sec=1, cpu_sec=1), timings=AT_ONCE)]
+
+    found = map.run(plan(concurrency=None), items(range(20)), map.ChunkRunner(run_chunk))
+    assert [next(found) for _ in range(11)] == list(range(11))
+    with pytest.raises(hutch.SandboxStartupError):
+        next(found)
 
 
 def test_no_more_are_in_flight_than_the_pool_has_cells() -> None:

@@ -267,11 +267,13 @@ struct CallUsage {
   uint64_t cpu_us = 0;   // user + system time of the cell's process in that time
   uint64_t peak_kb = 0;  // VmHWM-like peak of the process
   uint64_t encode_us = 0;
+  // Its main thread could have run, and waited for a processor; 0 where the call was short.
+  uint64_t cpu_wait_us = 0;
   uint32_t minor_faults = 0;
   // The CellLimit that raised the uncaught exception (MemoryError, ENOSPC, EAGAIN), else 0.
   uint32_t limit = 0;
 };
-static_assert(sizeof(CallUsage) == 48);
+static_assert(sizeof(CallUsage) == 56);
 
 enum CommandEnd : uint32_t {
   kCommandExited = 0,
@@ -326,11 +328,13 @@ struct CellReport {
   uint32_t end = kEndedItself;
   uint64_t wall_us = 0;  // from kArm (or from ready) to its end
   uint64_t cpu_us = 0;   // of the whole PID namespace
+  // Threads that lived when it was killed could have run, and waited for a processor: their sum.
+  uint64_t cpu_wait_us = 0;
   uint64_t peak_kb = 0;  // largest sum of Pss + shmem + tmpfs seen, 0: never sampled
   uint64_t memory_limit_kb = 0;
   uint32_t pids_peak = 0;
   uint32_t disk_full = 0;  // 1: the scratch was full when it was last measured
 };
-static_assert(sizeof(CellReport) == 56);
+static_assert(sizeof(CellReport) == 64);
 
 }  // namespace hutch

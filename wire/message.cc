@@ -147,8 +147,8 @@ void serialize(A& a, PoolSpec& m) {
 }
 template <class A>
 void serialize(A& a, CellReport& m) {
-  a(m.exit_code, m.signal, m.limit, m.end, m.wall_us, m.cpu_us, m.peak_kb, m.memory_limit_kb,
-    m.pids_peak, m.disk_full);
+  a(m.exit_code, m.signal, m.limit, m.end, m.wall_us, m.cpu_us, m.cpu_wait_us, m.peak_kb,
+    m.memory_limit_kb, m.pids_peak, m.disk_full);
 }
 template <class A>
 void serialize(A& a, Hello& m) {

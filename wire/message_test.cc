@@ -88,29 +88,30 @@ TEST(Message, EveryFieldOfAPoolSpecArrives) {
 }
 
 TEST(Message, EveryAlternativeArrivesAsItself) {
-  const Message all[] = {
-      Hello{1, 2},
-      Prepare{1, 2, FullSpec()},
-      Warm{1, "k", -1},
-      Acquire{1, "k", 2, true, true},
-      Forget{1},
-      Started{1, 2, 3, 4},
-      LeaseEnded{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5, "frame", 6},
-      Ask{1, "status"},
-      Keep{1, 2, 3, "id"},
-      Executed{1, {Ending::kLimitTime, 1, 2, 3, 4}, true},
-      Interrupt{1, 2, 3},
-      Restart{1, 2},
-      UserEnded{1, CellReport{.exit_code = 3}},
-      UserReady{1},
-      BackgroundCpu{1, 2},
-      Welcome{1, "agent"},
-      Progress{1, "download", "t", 0.5, 2},
-      PoolReady{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup", 3},
-      Leased{1, 2, 3, "w", 4, 5, 0.5},
-      Report{1, CellReport{.exit_code = 3, .peak_kb = 9}, {{"h", 1, true, "r", "s", 2, 3, 4}}},
-      Answer{1, "text"},
-      Failed{1, 2, "m", "h", true, {{"queued", 3}}}};
+  const Message all[] = {Hello{1, 2},
+                         Prepare{1, 2, FullSpec()},
+                         Warm{1, "k", -1},
+                         Acquire{1, "k", 2, true, true},
+                         Forget{1},
+                         Started{1, 2, 3, 4},
+                         LeaseEnded{1, true, {Ending::kReturned, 1, 2, 3, 4}, 5, "frame", 6},
+                         Ask{1, "status"},
+                         Keep{1, 2, 3, "id"},
+                         Executed{1, {Ending::kLimitTime, 1, 2, 3, 4}, true},
+                         Interrupt{1, 2, 3},
+                         Restart{1, 2},
+                         UserEnded{1, CellReport{.exit_code = 3}},
+                         UserReady{1},
+                         BackgroundCpu{1, 2},
+                         Welcome{1, "agent"},
+                         Progress{1, "download", "t", 0.5, 2},
+                         PoolReady{1, "k", "d", "l", {"note"}, true, 1, 2, "cgroup", 3},
+                         Leased{1, 2, 3, "w", 4, 5, 0.5},
+                         Report{1,
+                                CellReport{.exit_code = 3, .cpu_wait_us = 5, .peak_kb = 9},
+                                {{"h", 1, true, "r", "s", 2, 3, 4}}},
+                         Answer{1, "text"},
+                         Failed{1, 2, "m", "h", true, {{"queued", 3}}}};
   for (const Message& message : all) {
     const Message read = DecodeMessage(EncodeMessage(message));
     EXPECT_EQ(read.index(), message.index());

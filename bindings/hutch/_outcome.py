@@ -92,6 +92,9 @@ class Usage(_Record):
     call may get further, where a limit ended it: `f.options(**usage.suggested)`.
     `background_cpu_sec`: of a session, the CPU time that its processes used while no call ran,
     measured outside, since a call last said so.
+    `cpu_wait_sec`: how long it could have run and waited for a CPU because others had it, as Linux
+    counts it: of the main thread, or, where it was killed, of all threads that still lived, added
+    up. 0 for a call of less than 5 ms, and with isolation="gvisor", whose kernel does not tell.
     """
 
     __slots__ = (
@@ -103,6 +106,7 @@ class Usage(_Record):
         "source",
         "suggested",
         "background_cpu_sec",
+        "cpu_wait_sec",
     )
 
     def __init__(
@@ -115,6 +119,7 @@ class Usage(_Record):
         source: str = "cell",
         suggested: dict[str, Any] | None = None,
         background_cpu_sec: float = 0.0,
+        cpu_wait_sec: float = 0.0,
     ) -> None:
         self.wall_sec = wall_sec
         self.cpu_sec = cpu_sec
@@ -124,6 +129,7 @@ class Usage(_Record):
         self.source = source
         self.suggested = {} if suggested is None else suggested
         self.background_cpu_sec = background_cpu_sec
+        self.cpu_wait_sec = cpu_wait_sec
 
 
 class NetworkRecord(dict[str, Any]):

@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "images/warden/cell_memory.h"
 #include "images/warden/reader.h"
@@ -55,13 +56,21 @@ struct CellTime {
   uint64_t base_us = 0;  // of that, what is not the call's
   uint64_t cpu_us = 0;   // the call's, as last seen
   uint64_t seen_us = 0;  // of the last sample
+  // What its threads had waited for a processor at the call's first look, and since, when the call
+  // was ended.
+  std::optional<uint64_t> waited_before_us;
+  uint64_t waited_us = 0;
 
   void Add(uint64_t all_us) {
     if (all_us > used_us) used_us = all_us;
     if (all_us > base_us && all_us - base_us > cpu_us) cpu_us = all_us - base_us;
   }
   // What it has used until now is not the next call's.
-  void Begin() { base_us = used_us, cpu_us = 0; }
+  void Begin() {
+    base_us = used_us;
+    cpu_us = waited_us = 0;
+    waited_before_us.reset();
+  }
 };
 
 // When it is looked at, and how closely.

@@ -52,6 +52,7 @@ CellReport ReportOf(const Cell& cell, uint64_t cpu_us, uint64_t memory_limit_kb)
   const int64_t armed_us = cell.call.armed_us;
   report.wall_us = static_cast<uint64_t>(NowUs() - (armed_us != 0 ? armed_us : cell.begun_us));
   report.cpu_us = cpu_us;
+  report.cpu_wait_us = cell.time.waited_us;
   // The kernel's own limit, in whole seconds; anybody can send the signal.
   const uint64_t cpu_limit_us = armed_us != 0 ? cell.call.cpu_us : 1'000'000;
   if (report.signal == SIGXCPU && cpu_limit_us != 0 && report.cpu_us + kCpuSlackUs >= cpu_limit_us)

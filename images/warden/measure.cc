@@ -124,6 +124,28 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessT
   return usage;
 }
 
+uint64_t CpuWaitUs(int proc, pid_t excluded_pid) {
+  uint64_t waited_ns = 0;
+  int seen = 0;
+  lseek(proc, 0, SEEK_SET);
+  EachNumber(proc, [&](long number) {
+    const auto pid = static_cast<pid_t>(number);
+    if (pid == excluded_pid) return true;
+    char tasks[80];
+    snprintf(tasks, sizeof tasks, "%d/task", pid);
+    EachNumberIn(proc, tasks, [&](long thread) {
+      Text text;
+      unsigned long long ns = 0;
+      sscanf(ReadFile(proc, View(pid, static_cast<pid_t>(thread)), "schedstat", text), "%*u %llu",
+             &ns);
+      waited_ns += ns;
+      return ++seen < kMostThreadsSeen;
+    });
+    return seen < kMostThreadsSeen;
+  });
+  return waited_ns / 1000;
+}
+
 size_t ListParents(int proc, ProcessParent* parents, size_t most) {
   size_t count = 0;
   lseek(proc, 0, SEEK_SET);

@@ -68,6 +68,11 @@ void Watch::SampleLast(Slot* slot) {
   if (cell->call.armed_us == 0) return;
   const int64_t now = NowUs();
   Sample(slot, now);
+  CellTime& time = cell->time;
+  if (time.waited_before_us) {
+    const uint64_t waited_us = CpuWaitUs(cell->proc, 1);
+    time.waited_us = waited_us - std::min(waited_us, *time.waited_before_us);
+  }
   if (cell->peak_kb != 0) return;
   // No reader was there in its short time. Memory that was lent to it is in there, so this may be
   // too much.
@@ -164,6 +169,8 @@ void Watch::Look(Slot* slot, int64_t now) {
                 cell->time.cpu_us == cell->time.seen_us;
   if (looks.quiet && cell->call.between && !looks.asleep && !configuration_.single_cell())
     looks.sleep.Begin(proc_, cell->init, cell->proc);
+  if (!cell->call.loading && !cell->call.between && !cell->time.waited_before_us)
+    cell->time.waited_before_us = CpuWaitUs(cell->proc, 1);
   looks.sampled_us = now;
   cell->time.seen_us = cell->time.cpu_us;
   if (cell->call.cpu_us != 0 && cell->time.cpu_us > cell->call.cpu_us && !WallIsDown("cpu"))

@@ -30,7 +30,7 @@ class FakeProc {
   FakeProc() {
     EXPECT_NE(mkdtemp(name_), nullptr);
     std::filesystem::create_directories(path() / "1");
-    std::filesystem::create_directories(path() / "2" / "task");
+    std::filesystem::create_directories(path() / "2" / "task" / "2");
     Use(0);
     Have(1000, 1000);
   }
@@ -40,6 +40,10 @@ class FakeProc {
   void Use(int time) const {
     Write("stat",
           "2 (a) S 1 2 2 0 -1 0 5 0 0 0 " + std::to_string(time) + " 0 0 0 20 0 1 0 100 0 0 0");
+  }
+  // Its thread has waited so long for a processor.
+  void Wait(int64_t us) const {
+    Write("task/2/schedstat", "7 " + std::to_string(us * 1000) + " 3");
   }
   // Its resident size, and the part that is its own.
   void Have(uint64_t resident_kb, uint64_t own_kb) const {
@@ -138,6 +142,18 @@ TEST_F(CellWatchTest, FindsACallThatTookTooMuchCpuTime) {
   Tick();
   EXPECT_EQ(cell_->over, kLimitCpuTime);
   EXPECT_EQ(cell_->time.cpu_us, 510'000u);
+}
+
+TEST_F(CellWatchTest, TellsHowLongACallWaitedForAProcessorUntilItWasKilled) {
+  proc_.Wait(7 * kSecond);
+  Tick();
+  proc_.Wait(9 * kSecond);
+  watch_->SampleLast(slot_);
+  EXPECT_EQ(cell_->time.waited_us, 2u * kSecond);
+  cell_->time.Begin();
+  EXPECT_EQ(cell_->time.waited_us, 0u);
+  watch_->SampleLast(slot_);
+  EXPECT_EQ(cell_->time.waited_us, 0u) << "nobody has seen how it began";
 }
 
 TEST_F(CellWatchTest, FindsACallThatTookTooMuchMemory) {

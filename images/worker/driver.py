@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 HEADER = struct.Struct("<HBBIQQQ")
-USAGE = struct.Struct("<QQQQQII")
-REPORT = struct.Struct("<iiIIQQQQII")
+USAGE = struct.Struct("<QQQQQQII")
+REPORT = struct.Struct("<iiIIQQQQQII")
 MAGIC, VERSION = 0x4348, 3
 CALL, STARTED, RESULT, RAISED, UNENCODABLE, NEED, MEMFD, REFUSED, TOO_LARGE, LOAD, PART = range(
     1, 12
@@ -66,6 +66,7 @@ class Exit:
     end: int  # 0: of itself, 1: killed, 2: lost
     wall_us: int
     cpu_us: int
+    cpu_wait_us: int
     peak_kb: int
     memory_limit_kb: int
     pids_peak: int
@@ -392,7 +393,7 @@ class Cell:
                 continue
             usage = dict(
                 zip(
-                    ("load", "wall", "cpu", "peak", "encode", "faults", "limit"),
+                    ("load", "wall", "cpu", "peak", "encode", "cpu_wait", "faults", "limit"),
                     USAGE.unpack_from(frame.payload),
                 )
             )

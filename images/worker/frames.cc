@@ -3,6 +3,7 @@
 #include "images/worker/frames.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "images/worker/beside.h"
 
@@ -22,6 +24,7 @@ namespace hutch {
 namespace {
 
 constexpr uint64_t kSlowLoadNs = 20'000'000;  // a load longer than this restarts the call's clock
+constexpr uint64_t kLongNs = 5'000'000;       // a call in which it matters who else was running
 
 alignas(4096) Frame incoming;  // so that a short one is of one page
 size_t incoming_size = 0;
@@ -34,12 +37,24 @@ struct Measured {
   uint64_t load_ns, wall_ns, encode_ns;
   uint32_t limit;
   uint64_t children_us;  // of processes that the calls until now have waited for
+  uint64_t waited_ns;    // for a processor, as of the last time that it was read
 } measured;
 
 uint64_t NowNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// How long the main thread could have run and waited for a processor, until now; 0: not known.
+uint64_t CpuWaitNs() {
+  char text[64] = "";
+  unsigned long long ns = 0;
+  const int fd = open("/proc/self/schedstat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return 0;
+  if (read(fd, text, sizeof text - 1) > 0) sscanf(text, "%*u %llu", &ns);
+  close(fd);
+  return ns;
 }
 
 uint64_t Step() {
@@ -73,6 +88,10 @@ CallUsage MeasuredUsage() {
     usage.cpu_us += CpuUs(children) - measured.children_us;
     measured.children_us = CpuUs(children);
     usage.peak_kb = std::max(usage.peak_kb, static_cast<uint64_t>(children.ru_maxrss));
+  }
+  if (measured.wall_ns >= kLongNs) {
+    const uint64_t before_ns = std::exchange(measured.waited_ns, CpuWaitNs());
+    usage.cpu_wait_us = (measured.waited_ns - std::min(before_ns, measured.waited_ns)) / 1000;
   }
   usage.encode_us = measured.encode_ns / 1000;
   usage.minor_faults = static_cast<uint32_t>(
@@ -356,12 +375,15 @@ void LeaveAfterLong() {
 
 void BeginMeasuring(int cpus, int cpu) {
   StayOn(cpus, cpu);
-  const uint64_t children_us = measured.children_us;
+  const auto [children_us, waited_ns] = std::pair(measured.children_us, measured.waited_ns);
   measured = Measured{};
   measured.children_us = children_us;
+  measured.waited_ns = waited_ns;
   getrusage(RUSAGE_SELF, &measured.begin);
   measured.clock_ns = NowNs();
 }
+
+void LearnCpuWait() { measured.waited_ns = CpuWaitNs(); }
 
 void MindForks() {
   pthread_atfork(nullptr, nullptr, [] { is_fork = true; });

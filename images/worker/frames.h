@@ -74,6 +74,9 @@ void StayOn(int cpus, int cpu);
 // Ends that if the last call took long: the next call then runs on any idle CPU.
 void LeaveAfterLong();
 
+// Called when a cell is ready: what its thread has waited for a processor until then is no call's.
+void LearnCpuWait();
+
 // After this, IsFork() is true in processes that are forked from this one: they serve no call.
 void MindForks();
 bool IsFork();

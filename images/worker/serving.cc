@@ -355,6 +355,7 @@ void ServeCell(PyObject* reseed, uint64_t id, bool skip_warm_up) {
   close(kControlFd);
   PyGC_Enable();
   MindForks();
+  LearnCpuWait();
   for (;;) {
     if ((skip_warm_up || HasFootprint()) &&
         !Comes(kCallFd, kIdleMs)) {  // nobody waits for this cell

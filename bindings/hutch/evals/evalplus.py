@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from hutch._outcome import Outcome
+from hutch.evals import alone
 from hutch.evals.programs import TIMES, made, source_of
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ def run(code, entry_point, inputs, limits, fast):
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             found.append((True, plain(value)))
-        except BaseException:
-            found.append((False, None))
+        except BaseException as error:
+            found.append((False, "late" if isinstance(error, TimeoutError) else None))
             if fast:
                 break
     return found
@@ -139,7 +141,9 @@ def untrusted_check(
     total = min(float(os.getenv("EVALPLUS_TIMEOUT_PER_TASK", 60)), sum(limits)) + 2
     settings = {"dependencies": ["numpy"], "memory_mb": 4096, **keywords}
     run = made(_RUN, "run", timeout_sec=total, **settings)
-    outcome = run.run(code, entry_point, list(inputs), limits, fast_check)
+    outcome = alone.run(
+        lambda: run.run(code, entry_point, list(inputs), limits, fast_check), _is_suspect
+    )
     if outcome.status == "fault":
         outcome.unwrap()
     nothing = numpy.zeros(0, bool)
@@ -153,6 +157,13 @@ def untrusted_check(
     )
     details = numpy.array(compared, bool)
     return (PASS if len(details) == len(inputs) and details.all() else FAIL), details
+
+
+def _is_suspect(outcome: Outcome[Any]) -> bool:
+    """Of one of its inputs, or of all of it, the time was over while others had the CPU."""
+    found = outcome.value
+    late = type(found) is list and (False, "late") in found
+    return alone.is_suspect(outcome) or (late and alone.waited(outcome))
 
 
 @lru_cache(maxsize=1)

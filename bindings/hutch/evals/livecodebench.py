@@ -9,6 +9,8 @@ import json
 from functools import lru_cache
 from typing import Any
 
+from hutch._outcome import Outcome
+from hutch.evals import alone
 from hutch.evals.programs import made, source_of
 
 _RUNNER = "lcb_runner.evaluation.testing_util"
@@ -25,8 +27,9 @@ def check_correctness(
     count = len(json.loads(sample["input_output"])["inputs"])
     settings = {"dependencies": ["numpy"], "memory_mb": 4096, **keywords}
     run = made(_text(), "run_test", timeout_sec=(timeout + 1) * count + 5, **settings)
-    outcome = run.run(
-        {"input_output": sample["input_output"]}, test=generation, debug=debug, timeout=timeout
+    tests = {"input_output": sample["input_output"]}
+    outcome = alone.run(
+        lambda: run.run(tests, test=generation, debug=debug, timeout=timeout), _is_suspect
     )
     if outcome.status == "fault":
         outcome.unwrap()
@@ -37,6 +40,14 @@ def check_correctness(
         why = outcome.limit if outcome.error is None else outcome.error.message
         return [-4], {"error_code": -4, "error_message": f"Error during testing: {why}"}
     return [-1] * count, {"error_code": -1, "error_message": "No answer"}
+
+
+def _is_suspect(outcome: Outcome[Any]) -> bool:
+    """Of one of its tests, or of all of them, the time was over while others had the CPU."""
+    answer = outcome.value
+    results = answer[0] if type(answer) is tuple and len(answer) == 2 else None
+    late = type(results) is list and bool(results) and results[-1] in (-1, -3)
+    return alone.is_suspect(outcome) or (late and alone.waited(outcome))
 
 
 @lru_cache(maxsize=1)

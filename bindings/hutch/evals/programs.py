@@ -13,6 +13,7 @@ from typing import Any
 
 from hutch._outcome import Outcome
 from hutch._program import function
+from hutch.evals import alone
 
 # As text, since this module is not inside. A program that ends its process has not passed.
 _CHECK = """
@@ -20,7 +21,6 @@ def check(program):
     exec(program, {})
     return "passed"
 """
-
 
 TIMES = ("time", "cpu_time")  # limits of an Outcome
 
@@ -30,13 +30,14 @@ def checks(
 ) -> Iterator[str]:
     """Of each program, in order: "passed", "timed out" or "failed: …". Raises what a fault is."""
     run = made(_CHECK, "check", timeout_sec=timeout, **keywords)
-    for outcome in run.map(programs, concurrency=num_workers, on_error="outcome", retries=2):
+    for outcome in alone.map_all(run, programs, num_workers):
         yield result_of(outcome)
 
 
 def check(program: str, timeout: float, **keywords: Any) -> str:
     """The same of one program."""
-    return result_of(made(_CHECK, "check", timeout_sec=timeout, **keywords).run(program))
+    run = made(_CHECK, "check", timeout_sec=timeout, **keywords)
+    return result_of(alone.run(lambda: run.run(program)))
 
 
 def source_of(module: str, package: str) -> str:

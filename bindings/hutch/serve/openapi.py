@@ -162,6 +162,7 @@ SCHEMAS: dict[str, Schema] = {
             "source": _TEXT,
             "suggested": {"type": "object"},
             "background_cpu_sec": _NUMBER,
+            "cpu_wait_sec": _NUMBER,
         }
     ),
     "RunCode": _object(
