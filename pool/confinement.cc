@@ -75,6 +75,11 @@ uint64_t MostProcesses() {
   return std::min<uint64_t>(32768, known ? own.rlim_max : 4096);
 }
 
+// What a program's own servers are called, as clients compare it: some know a network by its
+// prefix, others compare texts. An address in brackets, which urllib would need, httpx refuses to
+// start with.
+constexpr char kOwnNames[] = "localhost,cell,127.0.0.0/8,127.0.0.1,0.0.0.0,::1,::";
+
 // Sets the variables by which programs reach wildcards, networks and "*" through the proxy.
 // Programs that speak SOCKS5 can do so on the same port, but the variables name HTTP for every
 // scheme: a client that reads of SOCKS and has no library for it (httpx) does not start. Variables
@@ -83,7 +88,7 @@ void AddProxy(const EgressPlan& plan, const PoolSpec& pool,
               std::map<std::string, std::string>* env) {
   const std::string proxy =
       std::string("http://") + kProxyAddress + ":" + std::to_string(kProxyPort);
-  std::string direct = "localhost,127.0.0.1,::1";
+  std::string direct = kOwnNames;
   for (const SecretRule& secret : pool.secrets) direct.append(",").append(secret.host);
   if (!plan.proxy) return;
   for (const char* name : {"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}) {

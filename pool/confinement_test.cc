@@ -40,9 +40,10 @@ TEST(WorkerConfig, NamesTheProxyWhereNamesAreNotEnoughAndLeavesTheCallersOwn) {
   pool.env = {{"HTTPS_PROXY", "mine"}};
   EXPECT_EQ(Value(pool, "HUTCH_EGRESS"), "0 127.64.0.1 80 b.example\n65535 127.63.0.1 3128 -\n");
   const std::string env = Value(pool, "HUTCH_ENV");
-  for (const char* said : {R"("HTTPS_PROXY":"mine")", R"("http_proxy":"http://127.63.0.1:3128")",
-                           R"("ALL_PROXY":"http://127.63.0.1:3128")",
-                           R"("NO_PROXY":"localhost,127.0.0.1,::1,b.example")"}) {
+  for (const char* said :
+       {R"("HTTPS_PROXY":"mine")", R"("http_proxy":"http://127.63.0.1:3128")",
+        R"("ALL_PROXY":"http://127.63.0.1:3128")",
+        R"("NO_PROXY":"localhost,cell,127.0.0.0/8,127.0.0.1,0.0.0.0,::1,::,b.example")"}) {
     EXPECT_NE(env.find(said), std::string::npos) << said << " in " << env;
   }
 }

@@ -19,6 +19,7 @@ import os
 import pickle
 import resource
 import sys
+import time
 import types
 import warnings
 from collections.abc import Callable, Mapping
@@ -248,6 +249,7 @@ class Worker(replies.Replies):
         meta = call.meta
         if meta.get("env"):
             os.environ.update(meta["env"])
+            time.tzset()
         if meta.get("cwd"):
             os.makedirs(meta["cwd"], exist_ok=True)
             os.chdir(meta["cwd"])

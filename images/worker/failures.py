@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import errno
+import io
 import linecache
 import opcode
 import os
+import re
 import resource
 import sys
 import traceback
 import types
-from itertools import dropwhile
+from itertools import dropwhile, islice
 from typing import Any
 
 import encode as encoding
@@ -21,13 +23,18 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     LIMIT_MEMORY,
     LIMIT_PIDS,
 )
+from source_text import lines_of
 
 LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
 # Modules whose `raise` passes on the error of a child process.
 PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
 SCRATCH = ("/work", "/tmp", "/dev/shm")  # without namespaces they are three file systems
 TEXTS = ("__main__", "program")  # the modules that a program's text, or a function's, runs as
+SUGGESTION = re.compile(r"\. Did you mean: '[^'\n]*'\?(?=\n\Z)")
 RAISE = opcode.opmap["RAISE_VARARGS"]
+PARSES = {"compile", "eval", "exec", "literal_eval", "parse"}
+CALL_OF_PARSER = re.compile(rb"(?:\w+\s*\.\s*)*(?:compile|eval|exec|literal_eval|parse)\s*\(")
+PARSER_BYTES = 64 << 20
 ASYNCIO = os.path.join(os.path.dirname(os.__file__), "asyncio") + os.sep
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
@@ -83,9 +90,40 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         if isinstance(error, MemoryError) and raised_in(error) is None:
-            return True
+            return not is_of_parser(error)
         error = error.__cause__ or error.__context__
     return False
+
+
+def is_of_parser(error: BaseException) -> bool:
+    """Whether Python's parser raised it, for code that is nested too deeply: a call of `compile`
+    and its like failed, and most of the memory that may be reserved is left.
+    """
+    place = error.__traceback__
+    if place is None:
+        return False
+    while place.tb_next is not None:
+        place = place.tb_next
+    code = place.tb_frame.f_code
+    if not PARSES.intersection(code.co_names) or not calls_parser(code, place.tb_lasti):
+        return False
+    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    with open("/proc/self/statm", "rb") as file:
+        data = int(file.read().split()[5]) * resource.getpagesize()
+    return most == resource.RLIM_INFINITY or most - data > PARSER_BYTES
+
+
+def calls_parser(code: types.CodeType, place: int) -> bool:
+    """Whether the instruction there calls what parses; before 3.11, and in our own files, whose
+    lines are not at hand, whether it may.
+    """
+    if not opcode.opname[code.co_code[place]].startswith(("CALL", "PRECALL")):
+        return False
+    if sys.version_info < (3, 11) or code.co_filename.startswith(HERE):
+        return True
+    line, _, column, _ = next(islice(code.co_positions(), place // 2, None))
+    text = linecache.getline(code.co_filename, line or 0).encode("utf-8", "surrogatepass")
+    return CALL_OF_PARSER.match(text, column or 0) is not None
 
 
 def has_own_memory_limit() -> bool:
@@ -129,6 +167,7 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     for filename, text in sources.items():
         remember_source(filename, text)
     report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
+    report._str = f"{report._str}{suggestion(error)}"  # type: ignore[attr-defined]
     leave_out_own(report)
     line = report.stack[-1].lineno if report.stack else None
     own = {*sources, *(getattr(sys.modules.get(name), "__file__", None) for name in TEXTS)}
@@ -149,10 +188,31 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     ):
         message = f"{message} (before the function began, as what travels with it was loaded)"
         hint = "the function did not raise this: make inside it what cannot be loaded there"
+    if isinstance(error, MemoryError) and raised_in(error) is None and is_of_parser(error):
+        hint = "Python's parser gave up, not for want of memory: nest the expressions less deeply"
     fields = encoding.error_fields(type(error).__name__, message, text, line, hint, bases)
     if isinstance(error, (KeyError, FileNotFoundError)):
         fields["near"] = nearby.near(error)
     return fields
+
+
+def suggestion(error: BaseException) -> str:
+    """What the interpreter adds to the text of a name that is nearly right. Before 3.12 it does so
+    only where it prints the error itself.
+    """
+    if sys.version_info >= (3, 12) or type(error) not in (NameError, AttributeError):
+        return ""
+    printed = io.StringIO()
+    before = sys.stderr
+    try:
+        sys.stderr = printed
+        sys.__excepthook__(type(error), error.with_traceback(error.__traceback__), None)
+    except BaseException:
+        return ""
+    finally:
+        sys.stderr = before
+    found = SUGGESTION.search(printed.getvalue())
+    return found.group() if found else ""
 
 
 def leave_out_own(report: traceback.TracebackException) -> None:
@@ -183,7 +243,7 @@ def is_around(frame: traceback.FrameSummary) -> bool:
 
 
 def remember_source(filename: str, text: str) -> None:
-    lines = text.splitlines(True)
+    lines = lines_of(text)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"  # as the lines of a file have it, and so what inspect gives
     linecache.cache[filename] = (len(text), None, lines, filename)

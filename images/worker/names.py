@@ -17,29 +17,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import protection
+import returning
+from source_text import lines_of
 
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
-RETURN = "__hutch_return__"  # of builtins: what a `return` outside a function raises
 LAST = "_"  # the value of the last exec that had one
 EXIT_CODE = "_exit_code"  # of the last line that began with `!`
 MOST_NAMES = 10_000  # that the client is given
 # The indentation of the first line that is neither blank nor a comment.
 FIRST_CODE = re.compile(r"(?:[ \t\r\f]*(?:#[^\n]*)?\n)*([ \t]+)(?=[^ \t\r\n\f#])")
-NO_RETURN = (*protection.SCOPES, ast.expr)  # of the code of a module is in these
 FEATURES = 0  # the flags of all that can be imported from __future__
 for _name in __future__.all_feature_names:
     FEATURES |= getattr(__future__, _name).compiler_flag
 _builtins = vars(builtins)
 _missing = object()
-
-
-class Return(BaseException):
-    """Ends the code of an exec with a value."""
-
-    def __init__(self, value: Any = None) -> None:
-        super().__init__()
-        self.value = value
 
 
 class Names:
@@ -52,7 +44,6 @@ class Names:
         self.space = self.main.__dict__
         self.space["__builtins__"] = builtins
         self.space["__annotations__"] = {}
-        _builtins[RETURN] = Return
         self.own = {*self.space, LAST, EXIT_CODE}  # that are not listed
         self.reported: set[str] = set()
         self.looked_at = frozenset[Any]()  # what `space` had when `reported` was last compared
@@ -135,21 +126,28 @@ class Names:
         `await` outside functions runs on a loop, all of it.
         """
         tree = self.parse(source, filename)
+        shows = not is_silenced(source)
+        if "return" in source and returning.has_return(tree):
+            codes = [returning.code_of(tree, filename, shows, self.compile)]
+            return self.keep(self.evaluate(codes))
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
+        if tree.body and isinstance(tree.body[-1], ast.Expr) and shows:
             last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
         codes = [self.compile(tree, filename, "exec")] if tree.body else []
         if last is not None:
             codes.append(self.compile(last, filename, "eval"))
+        return self.keep(self.evaluate(codes))
+
+    def evaluate(self, codes: list[types.CodeType]) -> Any:
+        if any(code.co_flags & COROUTINE for code in codes):
+            return self.awaited(self.evaluate_on_loop(codes))
         value = None
-        try:
-            if any(code.co_flags & COROUTINE for code in codes):
-                value = self.awaited(self.evaluate_on_loop(codes))
-            else:
-                for code in codes:
-                    value = eval(code, self.space)
-        except Return as ended:
-            value = ended.value
+        for code in codes:
+            value = eval(code, self.space)
+        return value
+
+    def keep(self, value: Any) -> Any:
+        """As the last one, where the code does not use that name for something else."""
         if value is not None and self.space.get(LAST, self.last) is self.last:
             self.space[LAST] = self.last = value
         return value
@@ -172,8 +170,6 @@ class Names:
         )
         if self.protected:
             self.refuse_bindings(tree, source, filename)
-        if "return" in source:
-            replace_returns(tree)
         return tree
 
     def refuse_bindings(self, tree: ast.Module, source: str, filename: str) -> None:
@@ -182,7 +178,7 @@ class Names:
             return
         line, name = found
         text = f"{name!r} is protected: it cannot be assigned, deleted or defined anew"
-        lines = source.splitlines()
+        lines = lines_of(source)
         shown = lines[line - 1] if 0 < line <= len(lines) else ""
         raise SyntaxError(text, (filename, line, None, shown))
 
@@ -275,25 +271,3 @@ def is_silenced(source: str) -> bool:
     except (tokenize.TokenError, SyntaxError):
         return False
     return last == ";"
-
-
-def replace_returns(tree: ast.Module) -> None:
-    """Makes each `return` that is in no function end the code with its value."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        for _, field in ast.iter_fields(node):
-            if not isinstance(field, list):
-                continue
-            for i, child in enumerate(field):
-                if isinstance(child, ast.Return):
-                    field[i] = raise_of(child)
-                elif isinstance(child, ast.AST) and not isinstance(child, NO_RETURN):
-                    waiting.append(child)
-
-
-def raise_of(node: ast.Return) -> ast.Raise:
-    value = [] if node.value is None else [node.value]
-    name = ast.Name(RETURN, ast.Load())
-    made = ast.Raise(ast.Call(name, value, []), ast.Constant(None))
-    return ast.fix_missing_locations(ast.copy_location(made, node))

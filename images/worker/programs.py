@@ -13,6 +13,7 @@ from typing import Any
 
 import session_files
 from failures import remember_source
+from source_text import without_mark
 
 # A program with one of these words may look for its own file, or start an interpreter that does.
 LOOKERS = re.compile(
@@ -30,7 +31,7 @@ class Text:
     """A program, compiled."""
 
     def __init__(self, code: Any, filename: str) -> None:
-        source = str(code, "utf-8")
+        source = without_mark(str(code, "utf-8"))
         self.filename = filename
         remember_source(filename, source)
         self.is_looked_for = LOOKERS.search(source) is not None

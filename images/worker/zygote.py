@@ -370,6 +370,7 @@ def prepare_environment(config: dict[str, str]) -> None:
         os.environ.update({str(key): str(value) for key, value in given.items()})
     except (ValueError, AttributeError):
         pass
+    time.tzset()
 
 
 def count_cpus(cpus: int) -> None:

@@ -162,7 +162,7 @@ def _blocks(source: str) -> Iterator[tuple[str, list[str]]]:
     """
     if "# ///" not in source:
         return
-    lines = source.split("\n")
+    lines = source.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     end = closing = 0  # of the comments around `i`: the line after them, and the last closing line
     i = 0
     while i < len(lines):

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Code given as text: what a file of it would be, and what the interpreter says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import hutch
+
+BREAKS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
+DEEP = "-" * 20_000 + "1"
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[hutch.Session]:
+    with hutch.Session() as s:
+        yield s
+
+
+def test_a_byte_order_mark_is_no_code(session: hutch.Session) -> None:
+    assert hutch.run("\ufeffprint(1)").stdout == "1\n"
+    looks = "\ufeffprint(__file__)\nimport inspect, sys\n"
+    looks += "print(inspect.getsource(sys.modules['__main__'])[:5])"
+    assert hutch.run(looks).stdout == "program.py\nprint\n"
+    assert hutch.function("\ufeffdef f(): return 2", "f")() == 2
+    assert session.exec("\ufeff1 + 2").value == 3
+    marked = hutch.run("print('\ufeff')\n\ufeff")
+    assert marked.error is not None and marked.error.type == "SyntaxError", "only the first is one"
+
+
+@pytest.mark.parametrize("mark", BREAKS, ids=lambda mark: f"{ord(mark):x}")
+def test_lines_end_where_those_of_a_file_do(session: hutch.Session, mark: str) -> None:
+    source = f"x = 'a{mark}b'\ndef f():\n    return 1 / 0  # here\nf()"
+    for outcome in (hutch.run(source), session.exec(source)):
+        assert outcome.error is not None and outcome.error.line == 3
+        assert "return 1 / 0  # here" in outcome.error.traceback
+    again = session.exec("import inspect; inspect.getsource(f)")
+    assert again.value == "def f():\n    return 1 / 0  # here\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_may_end_as_on_other_systems(end: str) -> None:
+    error = hutch.run(end.join(["x = 1", "y = 2", "1 / 0  # here"])).error
+    assert error is not None and error.line == 3 and "1 / 0  # here" in error.traceback
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"eval({DEEP!r})",
+        f"compile({DEEP!r}, 'x', 'eval')",
+        f"import ast\nast.parse({DEEP!r})",
+        DEEP,
+    ],
+    ids=["eval", "compile", "ast", "itself"],
+)
+def test_what_the_parser_cannot_take_is_no_limit(session: hutch.Session, source: str) -> None:
+    for outcome in (hutch.run(source), session.exec(source)):
+        assert outcome.status == "raised" and outcome.limit is None
+        assert outcome.error is not None
+        assert outcome.error.type in ("MemoryError", "SyntaxError", "RecursionError")
+        if outcome.error.type == "MemoryError":
+            assert "nest" in outcome.error.hint and "memory_mb" not in str(outcome)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["b'x' * (1 << 40)", "eval('b\"x\" * (1 << 40)')", "exec('1')\nx = bytearray(1 << 40)"],
+)
+def test_what_memory_cannot_take_is_one(session: hutch.Session, source: str) -> None:
+    assert hutch.run(source).limit == session.exec(source).limit == "memory"
+
+
+@pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('no')", "raise SystemExit", "1 / 0", ""])
+def test_what_c_code_printed_is_written_at_any_end(end: str) -> None:
+    source = "import ctypes, sys\nctypes.CDLL(None).printf(b'of C\\n')\n" + end
+    assert hutch.run(source).stdout == "of C\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("total = 1\nprint(totl)", "NameError: name 'totl' is not defined. Did you mean: 'total'?"),
+        (
+            "def f():\n  total = 1\n  return totl\nf()",
+            "NameError: name 'totl' is not defined. Did you mean: 'total'?",
+        ),
+        (
+            "class A:\n  def __repr__(self): print('called')\n  blech = 1\nA().bluch",
+            "AttributeError: 'A' object has no attribute 'bluch'. Did you mean: 'blech'?",
+        ),
+        ("qwertz", "NameError: name 'qwertz' is not defined"),
+        (
+            "import sys\nsys.stderr, total = None, 1\ntotl",
+            "NameError: name 'totl' is not defined. Did you mean: 'total'?",
+        ),
+        (
+            "try:\n  1 / 0\nexcept Exception:\n  total = 1\n  totl",
+            "NameError: name 'totl' is not defined. Did you mean: 'total'?",
+        ),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_told(
+    session: hutch.Session, source: str, said: str
+) -> None:
+    for outcome in (hutch.run(source), session.exec(source)):
+        assert outcome.error is not None
+        assert outcome.error.traceback.rstrip().endswith(said)
+        assert outcome.stdout == outcome.stderr == ""
+
+
+def test_the_time_zone_is_that_of_the_environment() -> None:
+    show = "import time; print(time.tzname[0], time.localtime(0).tm_hour)"
+    assert hutch.run(show).stdout == "UTC 0\n"
+    assert hutch.run(show, env={"TZ": "XYZ+5"}).stdout == "XYZ 19\n"
+    assert (
+        hutch.function("import time\ndef f(): return time.tzname[0]", "f", env={"TZ": "XYZ+5"})()
+        == "XYZ"
+    )
+    child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {show!r}])"
+    assert hutch.run(child, env={"TZ": "XYZ+5"}).stdout == "XYZ 19\n"
