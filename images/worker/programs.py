@@ -23,6 +23,10 @@ LOOKERS = re.compile(
 )
 MULTIPROCESSING = ("multiprocessing.process", "multiprocess.process", "billiard.process")
 
+# What a program of a command line is called, as by the interpreter, and what its traces say instead
+# of a file, as it has none. The code that runs a module is ours, and left out of traces.
+WITHOUT_FILE = {"-c": "<string>", "-m": __file__}
+
 _TEXT = "def f(x): return x + 1\ny = f(1)\n"
 _written: set[str] = set()  # the files of programs that ran in this process
 
@@ -33,9 +37,11 @@ class Text:
     def __init__(self, code: Any, filename: str) -> None:
         source = without_mark(str(code, "utf-8"))
         self.filename = filename
-        remember_source(filename, source)
-        self.is_looked_for = LOOKERS.search(source) is not None
-        self.compiled = compile(source, filename, "exec", dont_inherit=True)
+        place = WITHOUT_FILE.get(filename, filename)
+        remember_source(place, source)
+        # program.cc, which serves the others, gives each a file.
+        self.is_looked_for = filename in WITHOUT_FILE or LOOKERS.search(source) is not None
+        self.compiled = compile(source, place, "exec", dont_inherit=True)
 
 
 def filename_of(meta: dict[str, Any]) -> str:
@@ -44,7 +50,8 @@ def filename_of(meta: dict[str, Any]) -> str:
 
 def fresh_main(filename: str) -> types.ModuleType:
     main = types.ModuleType("__main__")
-    main.__file__ = filename
+    if filename not in WITHOUT_FILE:
+        main.__file__ = filename
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     main.__dict__["__annotations__"] = {}
     sys.modules["__main__"] = main
@@ -65,6 +72,8 @@ def warm_up_text() -> None:
 def write_program(filename: str, given: dict[str, Any]) -> None:
     """Writes the program to the file of its name in the working directory, unless there is one. An
     earlier program's, in a shared cell, is none. `given`: the caller's files."""
+    if filename in WITHOUT_FILE:
+        return
     path = os.path.abspath(filename)
     if not path.startswith(os.getcwd() + os.sep):
         return

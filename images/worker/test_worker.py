@@ -130,6 +130,13 @@ def test_error_of_text_that_a_program_runs_has_the_programs_line(cell: Cell, lin
     assert reply is not None and reply.value["line"] == 2
 
 
+def test_a_program_of_a_command_line_has_no_file(cell: Cell) -> None:
+    source = "import os, sys\nprint(sys.argv, '__file__' in globals(), os.listdir())\n1 / 0"
+    reply = cell.program(source, filename="-c")
+    assert reply is not None and reply.output == "['-c'] False []\n"
+    assert 'File "<string>", line 3' in reply.value["traceback"]
+
+
 def test_syntax_error_names_its_line(cell: Cell) -> None:
     reply = cell.program("x = 1\ny = (\n", filename="mine.py")
     assert reply is not None and reply.value["type"] == "SyntaxError" and reply.value["line"] == 2
