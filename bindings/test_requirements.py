@@ -22,7 +22,7 @@ from hutch._options.requirements import (
     normalize,
 )
 from hutch._options.requirements_file import lines_of
-from hutch.cli.commands import _decoded
+from hutch.cli.run import _decoded
 
 IMPORTED = {name.lower() for name in (*NO_PROJECTS, *sys.stdlib_module_names)}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch import _core
+    from hutch._calls.echo import Streams
     from hutch._calls.future import SandboxFuture
     from hutch._calls.prepared_call import PreparedCall
     from hutch._calls.target import ProgramTarget, Target
@@ -39,7 +40,8 @@ _FILES_LIMIT = 1 << 30  # bytes
 class Program:
     """A program, to be run many times: each run in a fresh cell. `language`: "python", "bash",
     whose text is what `bash -c` is given, or "javascript", which Node runs. `filename`: what it is
-    called, in tracebacks or as `$0`; of JavaScript, where it is put.
+    called, in tracebacks or as `$0`; of JavaScript, where it is put. A Python program that is
+    called "-c" has no file, as of `python -c`.
     """
 
     def __init__(
@@ -167,11 +169,14 @@ class Program:
         token: _core.Cancel | None,
         asked: float | None = None,
         wait_for: Callable[[Any], Any] | None = None,
+        streams: Streams | None = None,
     ) -> Outcome[None]:
         from hutch._calls import run
 
         target = self._resolved()
-        outcome = run.call(target, (), given, cancel=token, asked=asked, wait_for=wait_for)
+        outcome = run.call(
+            target, (), given, cancel=token, asked=asked, wait_for=wait_for, streams=streams
+        )
         _hint_at_metadata(outcome, self._source)
         return outcome
 
@@ -248,6 +253,18 @@ def _program(source: str, language: str, filename: str | None, keywords: Any) ->
                 _recent.clear()
             _recent[key] = found
     return found
+
+
+def run_into(
+    streams: Streams,
+    program: Program,
+    *,
+    stdin: str | bytes | None,
+    args: Sequence[str],
+    files: Mapping[str, str | bytes] | None,
+) -> Outcome[None]:
+    """`program.run`, with `streams` to get what it prints. What they raise ends the program."""
+    return program._call(_given(args, stdin, files), None, streams=streams)
 
 
 def with_source(program: Program, source: str) -> Program:

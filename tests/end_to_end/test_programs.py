@@ -6,11 +6,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import io
-import json
-import subprocess
-import sys
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,59 +107,6 @@ def test_metadata_is_only_a_hint_unless_asked_for() -> None:
     assert outcome.error is not None and "inline" in outcome.error.hint
     empty = "# /// script\n# dependencies = []\n# ///\nprint(1)\n"
     assert hutch.run(empty, dependencies="inline").stdout == "1\n"
-
-
-def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "hutch", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-
-
-def test_the_command_runs_a_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(4)\n")
-    done = command("run", str(script), "--", "--flag", "x", stdin="in")
-    assert (done.stdout, done.returncode) == ("['--flag', 'x'] in\n", 4)
-
-
-def test_the_commands_own_options_may_stand_after_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import sys, os\nprint(sys.argv[1:], os.environ['A'])\n")
-    done = command("run", str(script), "--env", "A=b", "--timeout", "9", "--", "--with", "x")
-    assert (done.stdout, done.returncode) == ("['--with', 'x'] b\n", 0), done.stderr
-
-
-def test_the_command_reads_a_script_as_python_does(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_bytes(b"\xef\xbb\xbfprint('marked')\n")
-    assert command("run", str(script)).stdout == "marked\n"
-    script.write_bytes(b"# -*- coding: latin-1 -*-\nprint('\xe9' == chr(233))\n")
-    assert command("run", str(script)).stdout == "True\n"
-
-
-def test_the_command_explains_an_error_and_a_limit(tmp_path: Path) -> None:
-    done = command("run", "-", stdin="1 / 0")
-    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
-    assert command("run", "--timeout", "0.5", "-", stdin="while True: pass").returncode == 124
-    missing = command("run", str(tmp_path / "none.py"))
-    assert missing.returncode == 2 and "none.py" in missing.stderr
-
-
-def test_json_is_all_there_is_on_stdout() -> None:
-    told = json.loads(command("run", "--json", "-", stdin="print(5)").stdout)
-    assert told["status"] == "returned" and told["stdout"] == "5\n"
-    assert json.loads(command("ps", "--json").stdout)["running"] is True
-    assert isinstance(json.loads(command("env", "--json").stdout), list)
-    assert json.loads(command("--json", "ps").stdout)["running"] is True
-    wrong = command("run", "--json", "--timeout", "-3", "-", stdin="1")
-    assert wrong.returncode == 2 and "timeout_sec" in json.loads(wrong.stdout)["message"]
-    refused = command("run", "--json", "--with", "-r x", "-", stdin="1")
-    assert refused.returncode != 0 and refused.stdout.count("\n") <= 1
 
 
 def test_the_doctor_proves_it() -> None:

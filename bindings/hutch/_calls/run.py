@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hutch import _core
 from hutch._calls.annotation import check
-from hutch._calls.echo import streams_of
+from hutch._calls.echo import Streams, streams_of
 from hutch._calls.outcomes import concluded, decoded, note_fault, outcome_of
 from hutch._calls.prepared_call import PreparedCall
 from hutch._calls.target import Target
@@ -36,10 +36,12 @@ def call(
     asked: float | None = None,
     wait_for: Callable[[Any], Any] | None = None,
     stream: Stream | None = None,
+    streams: Streams | None = None,
 ) -> Outcome[Any]:
     """`echo`: whether it shows what is printed, where the options do not say. `asked`: when the
     caller asked for it, by time.monotonic, where that was before now: it has been in a queue.
     `wait_for`: what runs coroutines of async tools. `stream`: gets what a generator yields.
+    `streams`: get what is printed, in place of those that the options ask for.
     """
     if target.options.key is not None:
         from hutch._calls import idempotency
@@ -48,9 +50,11 @@ def call(
             target.options.key,
             target,
             cancel,
-            lambda: _call(target, args, kwargs or {}, echo, cancel, asked, wait_for, stream),
+            lambda: _call(
+                target, args, kwargs or {}, echo, cancel, asked, wait_for, stream, streams
+            ),
         )
-    return _call(target, args, kwargs or {}, echo, cancel, asked, wait_for, stream)
+    return _call(target, args, kwargs or {}, echo, cancel, asked, wait_for, stream, streams)
 
 
 def value(target: Target, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -109,6 +113,7 @@ def _call(
     asked: float | None,
     wait_for: Callable[[Any], Any] | None,
     stream: Stream | None,
+    streams: Streams | None,
 ) -> Outcome[Any]:
     begun = time.monotonic()
     code = target.code()
@@ -126,11 +131,13 @@ def _call(
         asked=asked,
         wait_for=wait_for,
         stream=stream,
+        streams=streams,
     )
     outcome = outcome_of(target, result, pool, args, kwargs)
     # The fast path waits for a call, and shows nothing.
     if (
         not echo
+        and streams is None
         and cancel is None
         and asked is None
         and outcome.ok
@@ -155,10 +162,12 @@ def send(
     asked: float | None = None,
     wait_for: Callable[[Any], Any] | None = None,
     stream: Stream | None = None,
+    streams: Streams | None = None,
 ) -> tuple[_core.CallResult, PreparedPool]:
     """`begun`: when the pickling began. The result has all timings but "receive"."""
     options = target.options
-    streams = streams_of(options, echo)
+    if streams is None:
+        streams = streams_of(options, echo)
     talk: Dialogue | None = None
     if options.tools or stream is not None:
         from hutch._calls.dialogue import of_call

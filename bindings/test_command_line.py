@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the words of a command line mean, before anything runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hutch import Secret, cli
+from hutch.cli import run
+
+
+def keywords(*words: str) -> dict[str, Any]:
+    parser, flags = cli._parser()
+    ours, _ = run.divided(list(words), flags)
+    return run._keywords(parser.parse_args(["run", *ours]), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "name", "arguments"),
+    [
+        (["p.py", "-v", "--env", "X"], 0, "p.py", ["-v", "--env", "X"]),
+        (["--memory", "9", "p.py", "--json"], 2, "p.py", ["--json"]),
+        (["--memory=9", "--json", "p.py"], 2, "p.py", []),
+        (["--allow-private-index", "p.py", "-c"], 1, "p.py", ["-c"]),
+        (["p.py", "--", "-v", "--"], 0, "p.py", ["-v", "--"]),
+        (["p.py", "a", "--", "b"], 0, "p.py", ["a", "--", "b"]),
+        (["--", "-m"], 0, "-m", []),
+        (["--env", "-c", "p.py"], 2, "p.py", []),
+    ],
+)
+def test_the_program_begins_at_the_first_word_that_is_no_option(
+    words: list[str],
+    own: int,
+    name: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "_content", lambda path: b"1")
+    ours, rest = run.divided(words, cli._parser()[1])
+    assert len(ours) == own
+    assert run._program(rest) == ("1", name, arguments, False)
+
+
+def test_code_and_modules_take_the_place_of_a_script() -> None:
+    for words in (["-c", "1 / 0", "-m"], ["-c1 / 0", "-m"]):
+        assert run._program(words) == ("1 / 0", "-c", ["-m"], False)
+    assert run._program(["-c", ""]) == ("", "-c", [], False)
+    assert run._program(["-c", "'ä'"]).source == "'ä'"
+    with pytest.raises(ValueError, match="UTF-8"):
+        run._program(["-c", "'\udcff'"])
+    source, *rest = run._program(["-m", "a'b.c", "x"])
+    assert '"a\'b.c"' in source and rest == ["-m", ["x"], False]
+
+
+@pytest.mark.parametrize("words", [[], ["--"], ["-c"], ["-m"]])
+def test_a_program_that_is_missing_is_said(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", *words]) == cli.MISUSED
+    assert "-c CODE" in capsys.readouterr().err
+
+
+def test_options_become_keywords_and_what_is_not_given_is_the_policys() -> None:
+    assert keywords() == {"dependencies": []}
+    words = ["--policy", "strict", "--allow-network", "a.org", "--allow-network", "*.b.org:81"]
+    assert keywords(*words, "--timeout", "0", "--cpus", "2", "--env", "A=b=c", "p.py") == {
+        "dependencies": [],
+        "policy": "strict",
+        "allow_network": ["a.org", "*.b.org:81"],
+        "timeout_sec": None,
+        "cpus": 2.0,
+        "env": {"A": "b=c"},
+    }
+
+
+def test_a_secret_is_a_variable_of_the_host() -> None:
+    given = keywords("--secret", "a.org:X-Key=KEY", "--secret", "a.org:Authorization=Bearer TOKEN")
+    assert given["secrets"] == {
+        "a.org": {
+            "X-Key": Secret.from_env("KEY"),
+            "Authorization": Secret.from_env("TOKEN", "Bearer "),
+        }
+    }
+
+
+@pytest.mark.parametrize("text", ["TOKEN", "a.org:X=", "a.org:=TOKEN", ":X=TOKEN"])
+def test_a_secret_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:HEADER=VARIABLE"):
+        keywords("--secret", text)
+
+
+def test_an_option_of_run_is_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["run", "--mem", "9", "p.py"])
+    assert "unrecognized arguments: --mem" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", cli._COMMANDS)
+def test_help_says_what_a_command_does_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([name, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    text = cli._COMMANDS[name][0]
+    assert end.value.code == 0 and f"{text[0].upper()}{text[1:]}. " in shown
+    assert f" example: hutch {name} " in f"{shown} "
