@@ -51,6 +51,7 @@ json PoolJson(const PoolState& pool) {
           {"requirements", pool.requirements},
           {"labels", pool.labels},
           {"memory_mb", pool.memory_mb},
+          {"isolation", pool.isolation},
           {"workers", pool.stats.worker_names},
           {"slots", pool.stats.slots},
           {"ready", pool.stats.ready},

@@ -199,8 +199,9 @@ std::vector<PoolState> Pools::States(Clock::time_point now) {
   for (auto& [key, entry] : entries_) {
     const Pool& pool = *entry.pool;
     states.push_back({key, pool.environment().digest, pool.spec().requirements, pool.spec().labels,
-                      pool.spec().memory_mb, pool.GetStats(), entry.metrics,
-                      entry.metrics.rate.PerSecond(now), entry.metrics.recent.Get(now)});
+                      pool.spec().memory_mb, NameOf(pool.spec().isolation), pool.GetStats(),
+                      entry.metrics, entry.metrics.rate.PerSecond(now),
+                      entry.metrics.recent.Get(now)});
   }
   return states;
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the words of a command line mean, before anything runs."""
+"""What the words of a command line mean, before anything runs; what tables show."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from hutch import Secret, cli
-from hutch.cli import run
+from hutch import PoolStatus, Secret, cli
+from hutch.cli import run, top
 
 
 def keywords(*words: str) -> dict[str, Any]:
@@ -107,3 +107,46 @@ def test_help_says_what_a_command_does_with_an_example(
     text = cli._COMMANDS[name][0]
     assert end.value.code == 0 and f"{text[0].upper()}{text[1:]}. " in shown
     assert f" example: hutch {name} " in f"{shown} "
+
+
+def pool(**fields: Any) -> PoolStatus:
+    """Of no calls and no workers."""
+    numbers = (
+        "slots ready depth leased sessions waiting calls calls_per_sec refused cells_made "
+        "worker_starts worker_failures rotations start_failures"
+    )
+    made: Any = {
+        **dict.fromkeys(numbers.split(), 0),
+        **dict.fromkeys(["hit_rate", "p50_ms", "p99_ms"]),
+        "key": "",
+        "digest": "",
+        "requirements": [],
+        "labels": {},
+        "outcomes": {},
+        "memory_mb": 1024,
+        "isolation": "cell",
+        "workers": [],
+        "last_failure": "",
+        **fields,
+    }
+    assert set(made) == set(PoolStatus.__annotations__)
+    return made  # type: ignore[no-any-return]
+
+
+def shown(*pools: PoolStatus) -> list[list[str]]:
+    return top.rows({"running": True, "pools": list(pools)})
+
+
+def test_a_table_tells_pools_of_one_environment_apart() -> None:
+    one = pool(workers=["a"], labels={"team": "a\x1b", "run": "1"})
+    rows = shown(one, pool(workers=["b"], memory_mb=64, isolation="container"))
+    assert [row[:5] for row in rows] == [
+        ["(no packages)", "1024", "cell", "team=a\\x1b run=1", "1"],
+        ["(no packages)", "64", "container", "-", "1"],
+    ]
+
+
+def test_a_table_forgets_a_pool_that_nobody_uses() -> None:
+    assert shown(pool(calls=9, last_failure="gone")) == []
+    for used in ({"workers": ["a"]}, {"waiting": 1}, {"start_failures": 1}, {"p50_ms": 0.1}):
+        assert len(shown(pool(**used))) == 1, used

@@ -32,6 +32,7 @@ class PoolStatus(TypedDict):
     requirements: list[str]
     labels: dict[str, str]
     memory_mb: int
+    isolation: str  # "cell" "container" "gvisor"; cells of isolation="shared" are those of "cell"
     workers: list[str]  # names of their containers
     slots: int  # places for cells
     ready: int  # cells that are parked

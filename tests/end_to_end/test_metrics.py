@@ -183,8 +183,9 @@ def test_the_command_says_the_same(pool: hutch.PoolStatus) -> None:
 def test_a_table_of_pools(pool: hutch.PoolStatus, args: tuple[str, ...]) -> None:
     head, columns, *rows = hutch_cli(*args).splitlines()
     assert head.startswith("agent ") and " calls" in head
-    assert columns.split()[:3] == ["ENVIRONMENT", "WORKERS", "SLOTS"]
-    assert any(row.startswith("(no packages)") for row in rows)
+    assert columns.split()[:5] == ["ENVIRONMENT", "MEMORY_MB", "ISOLATION", "LABELS", "WORKERS"]
+    row = next(row for row in rows if "mark=test" in row)
+    assert row.startswith("(no packages)") and row.split()[2:4] == ["1024", "cell"]
     assert pool_of(json.loads(hutch_cli(*args, "--json")))["outcomes"] == EXPECTED
 
 

@@ -2,7 +2,8 @@
 """`hutch status` and `hutch top`: pools, their cells and their calls, once or every second.
 
 A table that renews itself on a terminal, plain lines in a pipe, one JSON value a line with --json.
-It looks only: an agent that does not run is waited for, never started. Ctrl-C ends it.
+A pool without workers that nobody has used for minutes is in no table. It looks only: an agent that
+does not run is waited for, never started. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import argparse
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 from hutch._connect.progress import escape
 from hutch._status import PoolStatus, Status, status
 
 PERIOD_SEC = 1.0
 _COLUMNS = (
-    "environment workers slots parked leased sessions waiting calls calls/s hit p50_ms p99_ms "
-    "last_failure"
+    "environment memory_mb isolation labels workers slots parked leased sessions waiting calls "
+    "calls/s hit p50_ms p99_ms last_failure"
 ).split()
+_TEXTS = ("environment", "isolation", "labels", "last_failure")
 _WIDEST = 40  # characters of a text in a column
 
 
@@ -77,8 +79,9 @@ def _drawn(now: Status) -> Any:
 
     table = Table(box=box.SIMPLE_HEAD)
     for name in _COLUMNS:
-        text = name in ("environment", "last_failure")
-        table.add_column(name.replace("_", " "), justify="left" if text else "right", no_wrap=True)
+        justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
+        gives_room = name in ("labels", "last_failure")  # to the others, on a narrow terminal
+        table.add_column(name.replace("_", " "), justify=justify, no_wrap=not gives_room)
     for row in rows(now):
         table.add_row(*map(Text, row))  # Text: what callers wrote is no markup
     return Group(Text(headline(now)), table)
@@ -105,13 +108,22 @@ def open_sessions(now: Status) -> str:
 def rows(now: Status) -> list[list[str]]:
     """The busiest pool first. Text of callers and of workers is escaped."""
     pools = sorted(now.get("pools", []), key=lambda pool: (-pool["calls_per_sec"], -pool["calls"]))
-    return [_row(pool) for pool in pools]
+    return [_row(pool) for pool in pools if _is_used(pool)]
+
+
+def _is_used(pool: PoolStatus) -> bool:
+    """Or fails: `start_failures` are those since a worker last started."""
+    lives = pool["workers"] or pool["waiting"] or pool["start_failures"]
+    return bool(lives) or pool["p50_ms"] is not None
 
 
 def _row(pool: PoolStatus) -> list[str]:
     hit = pool["hit_rate"]
     return [
         _cut(names(pool["requirements"])),
+        str(pool["memory_mb"]),
+        pool["isolation"],
+        _cut(" ".join(f"{name}={x}" for name, x in pool["labels"].items()) or "-"),
         str(len(pool["workers"])),
         str(pool["slots"]),
         str(pool["ready"]),
