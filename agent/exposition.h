@@ -27,7 +27,7 @@ struct PoolState {
   std::vector<std::string> requirements;
   std::map<std::string, std::string> labels;
   uint64_t memory_mb = 0;
-  std::string isolation;  // of its cells; a cell of "cell" may be one that is shared
+  std::string isolation;  // cells of isolation="shared" are those of "cell"
   Pool::Stats stats;
   PoolMetrics metrics;
   double calls_per_sec = 0;

@@ -110,7 +110,7 @@ def test_help_says_what_a_command_does_with_an_example(
 
 
 def pool(**fields: Any) -> PoolStatus:
-    """Of no calls and no workers."""
+    """A pool without calls and workers, but for these fields."""
     numbers = (
         "slots ready depth leased sessions waiting calls calls_per_sec refused cells_made "
         "worker_starts worker_failures rotations start_failures"

@@ -164,8 +164,8 @@ def _binary(stream: Any) -> Any:
 
 
 def _program(words: list[str]) -> _Program:
-    """Of what stands on the command line from the program on. A `--` that follows the program is
-    left out.
+    """What the words name, from the program on: it, and its arguments. A `--` that follows the
+    program is left out.
     """
     if not words or words == ["--"]:
         raise ValueError(f"name a program: {USAGE}")

@@ -80,8 +80,8 @@ def _drawn(now: Status) -> Any:
     table = Table(box=box.SIMPLE_HEAD)
     for name in _COLUMNS:
         justify: Literal["left", "right"] = "left" if name in _TEXTS else "right"
-        gives_room = name in ("labels", "last_failure")  # to the others, on a narrow terminal
-        table.add_column(name.replace("_", " "), justify=justify, no_wrap=not gives_room)
+        wraps = name in ("labels", "last_failure")  # a narrow terminal has room for the others then
+        table.add_column(name.replace("_", " "), justify=justify, no_wrap=not wraps)
     for row in rows(now):
         table.add_row(*map(Text, row))  # Text: what callers wrote is no markup
     return Group(Text(headline(now)), table)
@@ -112,7 +112,7 @@ def rows(now: Status) -> list[list[str]]:
 
 
 def _is_used(pool: PoolStatus) -> bool:
-    """Or fails: `start_failures` are those since a worker last started."""
+    """Whether it has workers, callers or recent calls, or its workers do not start."""
     lives = pool["workers"] or pool["waiting"] or pool["start_failures"]
     return bool(lives) or pool["p50_ms"] is not None
 
