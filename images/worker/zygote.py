@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The zygote, started by the warden: imports what calls need, and makes slots, which make cells.
 
-    python3 -I -S -B zygote.py          control socket: descriptor 3 (images/warden/control.h)
+    python3 -I -S -B zygote.py [FD]     control socket: descriptor 3 (images/warden/control.h)
+
+FD: a pipe with its configuration, where it was started anew by itself (restarting.py).
 
 Worker code is loaded by explicit path before anything of the environment can be: `call`, what it
 imports of ours, and `_hutch_cell` get private names in `sys.modules`, so a package's `call.py`
@@ -73,8 +75,10 @@ def load_own(name: str) -> Any:
 
 if TYPE_CHECKING:
     import inherited
+    import restarting
 else:
     inherited = load_own("inherited")
+    restarting = load_own("restarting")
 
 
 def load_cloudpickle() -> None:
@@ -351,6 +355,14 @@ def prepare_streams() -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
+def given_environment(config: dict[str, str]) -> dict[str, str]:
+    try:
+        given = json.loads(config.get("HUTCH_ENV") or "{}")
+        return {str(key): str(value) for key, value in given.items()}
+    except (ValueError, AttributeError):
+        return {}
+
+
 def prepare_environment(config: dict[str, str]) -> None:
     """The C environment too: os.environ writes through. How many threads a library starts is for it
     to read before it is loaded.
@@ -365,11 +377,7 @@ def prepare_environment(config: dict[str, str]) -> None:
     if "matplotlib" in config.get("HUTCH_PRELOAD", "").split(","):
         # Else it makes a directory here, for its caches, that each call would remove at its end.
         os.environ["MPLCONFIGDIR"] = "/tmp/matplotlib"
-    try:
-        given = json.loads(config.get("HUTCH_ENV") or "{}")
-        os.environ.update({str(key): str(value) for key, value in given.items()})
-    except (ValueError, AttributeError):
-        pass
+    os.environ.update(given_environment(config))
     time.tzset()
 
 
@@ -408,6 +416,8 @@ def leave_flags_to_ourselves() -> None:
 
 
 def main() -> None:
+    if sys.path[:1] == [HERE]:  # a start without -P, which 3.10 does not have
+        del sys.path[0]
     hooks = inherited.ForkHooks()
     cell = load_own("_hutch_cell")
     cell.use_big_arenas()
@@ -428,12 +438,18 @@ def main() -> None:
     prepare_streams()
     warm_up(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
-    frame = cell.recv(CONTROL)
-    if frame is None or frame[0] != cell.CONFIG:
-        sys.exit("zygote.py is started by hutch-warden")
+    text = restarting.config_given()
+    is_first = text is None
+    if text is None:
+        frame = cell.recv(CONTROL)
+        if frame is None or frame[0] != cell.CONFIG:
+            sys.exit("zygote.py is started by hutch-warden")
+        text = bytes(frame[5])
     config = dict(
-        item.split("=", 1) for item in frame[5].decode(errors="replace").split("\0") if "=" in item
+        item.split("=", 1) for item in text.decode(errors="replace").split("\0") if "=" in item
     )
+    if is_first:
+        restarting.restart(__file__, text, given_environment(config))
     prepare_environment(config)
     count_cpus(max(1, int(config.get("HUTCH_CPUS", "1"))))
     # A worker that was started ahead has an empty one where its calls want nothing.
@@ -441,6 +457,7 @@ def main() -> None:
     there = [path for path in (MODULES, ENVIRONMENT, *of_base) if os.path.isdir(path)]
     there = [path for path in there if os.listdir(path)]
     sys.path += there
+    given_path = [path for path in os.environ.get("PYTHONPATH", "").split(":") if path]
     be_interpreter_of(ENVIRONMENT, there)
     sys.argv = [""]
     zygote = Zygote(cell, config, hooks)
@@ -454,6 +471,8 @@ def main() -> None:
     zygote.prepare(call)
     # Held as long as it is open. In a single-cell worker there is no other cell to lock out.
     lock = -1 if zygote.number("HUTCH_SINGLE_CELL", 0) else cell.lock_executable()
+    # Looked at in calls first, which may bring those directories.
+    sys.path[:0] = given_path
     sys.stdout.flush()
     sys.stderr.flush()
     zygote.freeze()

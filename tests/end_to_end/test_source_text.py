@@ -121,3 +121,33 @@ def test_the_time_zone_is_that_of_the_environment() -> None:
     )
     child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {show!r}])"
     assert hutch.run(child, env={"TZ": "XYZ+5"}).stdout == "XYZ 19\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "source", "printed"),
+    [
+        ({"PYTHONHASHSEED": "0"}, "print(hash('a'))", None),
+        ({"PYTHONWARNINGS": "error"}, "import warnings\nwarnings.warn('x')", "UserWarning"),
+        ({"PYTHONOPTIMIZE": "1"}, "assert 0\nprint(__debug__)", "False\n"),
+        ({"PYTHONUTF8": "0"}, "import sys; print(sys.flags.utf8_mode, 'ü')", "0 ü\n"),
+        ({"PYTHONDEVMODE": "1"}, "import sys; print(sys.flags.dev_mode)", "True\n"),
+        ({"PYTHONINTMAXSTRDIGITS": "0"}, "print(len(str(10 ** 5000)))", "5001\n"),
+        ({"PYTHONPATH": "/work/lib"}, "import inner; print(inner.x)", "7\n"),
+        ({"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""}, "print(1)", "1\n"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_the_interpreter_starts_with_the_variables_of_the_environment(
+    variables: dict[str, str], source: str, printed: str | None
+) -> None:
+    files = {"lib/inner.py": "x = 7"}
+    first = hutch.run(source, files=files, env=variables)
+    child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {source!r}])"
+    outcomes = [first, hutch.run(child, files=files, env=variables)]
+    if printed is None:
+        assert first.ok and outcomes[0].stdout == outcomes[1].stdout
+    elif printed.endswith("\n"):
+        assert [one.stdout for one in outcomes] == [printed] * 2
+    else:
+        assert first.error is not None and first.error.type == printed
+        assert printed in outcomes[1].stderr

@@ -26,6 +26,7 @@ from hutch._options.checks import (
     quoted,
     unknown,
 )
+from hutch._options.python_variables import _pairs_of_env
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -376,7 +377,7 @@ FIELDS: dict[str, Field] = {
         policy=True,
         aliases=("network", "net", "hosts"),
     ),
-    "env": Field(_pairs, policy=True, aliases=("environ",)),
+    "env": Field(_pairs_of_env, policy=True, aliases=("environ",)),
     "mounts": Field(_mounts, policy=True, aliases=("volumes", "binds")),
     "secrets": Field(lambda *given: _network().secrets(*given), policy=True),
     "pool": Field(_pool),
