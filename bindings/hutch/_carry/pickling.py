@@ -89,14 +89,22 @@ def short_path(filename: str) -> str:
     short = filename
     if os.path.isabs(filename):
         short = os.path.basename(filename)
-        for root in (os.getcwd(), *sys.path):
-            root = os.path.abspath(root) + os.sep
+        for root in _roots():
             if len(root) > 1 and filename.startswith(root):
                 short = filename[len(root) :]
                 break
     if len(_shortened) < _PORTABLE_LIMIT:
         _shortened[filename] = short
     return short
+
+
+def _roots() -> Iterable[str]:
+    """The working directory and `sys.path`; what is relative leads nowhere if that was removed."""
+    for path in ("", *sys.path):
+        try:
+            yield os.path.abspath(path) + os.sep
+        except FileNotFoundError:
+            pass
 
 
 def portable_code(code: CodeType) -> CodeType:
