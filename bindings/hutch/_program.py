@@ -149,6 +149,12 @@ class Program:
         changed._options = _with_inline(self._source, with_keywords(self._options, keywords))
         return changed
 
+    def __reduce__(self) -> Any:
+        from hutch._carry.by_value import pickled_options
+
+        given = pickled_options(self._options)
+        return _loaded, (self._source, self._language, self._filename, given)
+
     def __repr__(self) -> str:
         return f"<hutch.Program {self._filename!r}, {len(self._source)} characters>"
 
@@ -213,6 +219,14 @@ class Program:
         from hutch._calls.target import ProgramTarget
 
         return ProgramTarget(self._text, "the program", self._options, nonce, self._filename)
+
+
+def _loaded(source: str, language: str, filename: str, given: dict[str, Any]) -> Program:
+    from hutch._options.pickled import unpacked
+
+    made = Program(source, language=language, filename=filename)
+    made._options = unpacked(given)
+    return made
 
 
 def run(
@@ -303,15 +317,24 @@ def function(
         raise ValueError(f"{quoted(name)} is not the name of a function")
     from hutch._sandbox import SandboxedFunction
 
-    def make_target(options: Options, nonce: str) -> Target:
+    options = _with_inline(source, with_keywords(NORMAL, keywords))
+    return SandboxedFunction(options, TextMaker(source, name))
+
+
+class TextMaker:
+    """Makes targets of the function `name` of a module given as text."""
+
+    plain = None
+    is_searched = True
+
+    def __init__(self, source: str, name: str) -> None:
+        self.source = source
+        self.name = name
+
+    def __call__(self, options: Options, nonce: str) -> Target:
         from hutch._calls.target import TextTarget
 
-        return TextTarget(source, name, _with_inline(source, options), nonce)
-
-    options = _with_inline(source, with_keywords(NORMAL, keywords))
-    made: SandboxedFunction[..., Any] = SandboxedFunction(None, options, make_target)
-    made.__name__ = made.__qualname__ = name  # type: ignore[attr-defined]
-    return made
+        return TextTarget(self.source, self.name, _with_inline(self.source, options), nonce)
 
 
 def _checked_source(source: str, language: str) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from hutch._calls.stream import AsyncSandboxedGenerator, SandboxedGenerator, Stream
     from hutch._calls.target import FunctionTarget, Target
     from hutch._calls.threads import CallThreads
+    from hutch._carry.by_value import Maker, Parts
     from hutch._carry.functions import Carried
     from hutch._options.keywords import Keywords
     from hutch._outcome import Outcome
@@ -61,20 +62,24 @@ class SandboxedFunction(Generic[P, R]):
 
     def __init__(
         self,
-        plain: Callable[..., Any] | None,
         options: Options,
-        make_target: Callable[[Options, str], Target],
+        make_target: Maker,
         bound: tuple[Any, ...] = (),
+        origin: SandboxedFunction[..., Any] | None = None,
     ) -> None:
-        self._plain = plain
+        self._plain = make_target.plain
         self._options = options
         self._make_target = make_target
         self._bound = bound
+        self._origin = origin  # what it was made from, by other options or for an instance
         self._target: Target | None = None
-        if plain is not None:
+        self._stands_in: tuple[Any, Any] | None = None  # for it, in pickles
+        if self._plain is None:
+            self.__name__ = self.__qualname__ = make_target.name
+        else:
             import functools
 
-            functools.update_wrapper(self, plain)
+            functools.update_wrapper(self, self._plain)
 
     # ---- calling ----
 
@@ -274,7 +279,7 @@ class SandboxedFunction(Generic[P, R]):
         changed = with_keywords(self._options, keywords)
         if changed.dependencies is None and self._plain is not None:
             raise ValueError(_INLINE)
-        return type(self)(self._plain, changed, self._make_target, self._bound)
+        return self._changed(changed, self._bound)
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> SandboxedFunction[P, R]: ...
@@ -286,7 +291,7 @@ class SandboxedFunction(Generic[P, R]):
         """As a method: the instance is an argument like any other, and is sent."""
         if instance is None:
             return self
-        bound = type(self)(self._plain, self._options, self._make_target, (*self._bound, instance))
+        bound = self._changed(self._options, (*self._bound, instance))
         bound._target = self._resolved()
         return bound
 
@@ -317,18 +322,46 @@ class SandboxedFunction(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<sandboxed {getattr(self, '__qualname__', self._resolved().name)}>"
 
-    def __reduce__(self) -> str:
-        """By name, as a plain function is, so its module must have it under that name."""
-        name: str = getattr(self, "__qualname__", "")
-        found: Any = sys.modules.get(self.__module__)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        if found is not self:
-            raise TypeError(
-                f"{self!r} cannot be pickled: it is not what {self.__module__}.{name} is; "
-                "pickle the plain function, .__wrapped__"
-            )
-        return name
+    def __reduce_ex__(self, protocol: object) -> Any:
+        """As a plain function goes: one of `__main__` by name for pickle, by value for cloudpickle;
+        one of another module by name; one without a name by value.
+        """
+        from hutch._carry import by_value
+
+        named = self._by_name()
+        if named is not None and by_value.are_found_by_name(self.__module__):
+            return named
+        if self._stands_in is None:
+            parts = by_value.Parts(self._make_target, self._options, self._bound)
+            self._stands_in = by_value.stands_in(self, parts)
+        found, content = self._stands_in
+        return _found, (type(self), found), content, None, None, _fill
+
+    def _by_name(self) -> Any:
+        """How it is pickled by a name: its own, or that of what it was made from."""
+        from hutch._carry import by_value
+
+        origin: SandboxedFunction[..., Any] | None = self
+        while origin is not None and not by_value.name_of(origin):
+            origin = origin._origin
+        if origin is None:
+            return None
+        if origin is self:
+            return self.__qualname__
+        same = self._options is origin._options
+        options = None if same else by_value.pickled_options(self._options)
+        return _made_from, (origin, options, self._bound)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        """As a plain function or method: itself; of a copy of the instance."""
+        if not self._bound:
+            return self
+        import copy
+
+        return self._changed(self._options, copy.deepcopy(self._bound, memo))
 
     @staticmethod
     def __hutch_plain__(value: SandboxedFunction[Any, Any]) -> Any:
@@ -344,6 +377,9 @@ class SandboxedFunction(Generic[P, R]):
         return value._plain
 
     # ---- how ----
+
+    def _changed(self, options: Options, bound: tuple[Any, ...]) -> SandboxedFunction[P, R]:
+        return type(self)(options, self._make_target, bound, self)
 
     def _resolved(self) -> Target:
         if self._target is None:
@@ -525,22 +561,7 @@ def make(
 
         function = require_function(function)
     plain = function
-    local_names = _names_of_scope(plain, depth + 1)
-    shared: list[FunctionTarget] = []
-
-    def make_target(changed: Options, nonce: str) -> Target:
-        from hutch._calls.target import FunctionTarget
-
-        data = None  # the bytes are shared while what they depend on is the same
-        if shared:
-            first = shared[0].options
-            if all(getattr(first, name) == getattr(changed, name) for name in _OF_THE_BYTES):
-                data = shared[0].data
-        target = FunctionTarget(plain, changed, nonce, local_names, data)
-        if not shared:
-            shared.append(target)
-        return target
-
+    maker = FunctionMaker(plain, _names_of_scope(plain, depth + 1))
     flags = plain.__code__.co_flags
     kind: type[SandboxedFunction[..., Any]] = SandboxedFunction
     if flags & _COROUTINE:
@@ -549,7 +570,66 @@ def make(
         kind = GeneratorFunction if flags & _GENERATOR else AsyncGeneratorFunction
         if options.isolation == "shared":
             raise ValueError(_NO_SHARED)
-    return kind(plain, options, make_target)
+    return kind(options, maker)
+
+
+class FunctionMaker:
+    """Makes targets of a function. `local_names`: what its return annotation may name that only
+    the scope of its definition has.
+    """
+
+    def __init__(self, plain: FunctionType, local_names: dict[str, Any]) -> None:
+        self.plain = plain
+        self.name = plain.__name__
+        self.is_searched = False
+        self._local_names = local_names
+        self._first: FunctionTarget | None = None
+
+    def __call__(self, options: Options, nonce: str) -> Target:
+        from hutch._calls.target import FunctionTarget
+
+        first, data = self._first, None
+        if first is not None:  # the bytes are shared while what they depend on is the same
+            if all(getattr(first.options, x) == getattr(options, x) for x in _OF_THE_BYTES):
+                data = first.data
+        target = FunctionTarget(self.plain, options, nonce, self._local_names, data)
+        if first is None:
+            self._first = target
+        return target
+
+    def __reduce__(self) -> Any:
+        from hutch._carry.by_value import named_by
+
+        hint = self.plain.__annotations__.get("return")
+        names = {**named_by(hint, self.plain.__globals__), **self._local_names}
+        return FunctionMaker, (self.plain, names)
+
+
+def _found(kind: type[SandboxedFunction[..., Any]], found: Any) -> SandboxedFunction[..., Any]:
+    """Of a pickle: what has the name, or one that `_fill` fills. It is there before its content,
+    which may refer to it.
+    """
+    return found if isinstance(found, SandboxedFunction) else kind.__new__(kind)
+
+
+def _fill(
+    made: SandboxedFunction[..., Any],
+    content: SandboxedFunction[..., Any] | Parts | Callable[[], Parts],
+) -> None:
+    if isinstance(content, SandboxedFunction):
+        vars(made).update(vars(content))
+        return
+    parts = content() if callable(content) else content
+    SandboxedFunction.__init__(made, parts.options, parts.maker, parts.bound)
+
+
+def _made_from(
+    origin: SandboxedFunction[..., Any], given: dict[str, Any] | None, bound: tuple[Any, ...]
+) -> SandboxedFunction[..., Any]:
+    from hutch._options.pickled import unpacked
+
+    options = origin._options if given is None else unpacked(given)
+    return origin._changed(options, bound)
 
 
 def _names_of_scope(function: FunctionType, depth: int) -> dict[str, Any]:

@@ -133,6 +133,13 @@ class Tool:
         if output_schema is None:
             self.output_schema = {**schema, "$defs": shared} if shared else schema
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what runs in this process."""
+        return {name: value for name, value in vars(self).items() if name != "_late"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _late=LateCalls())
+
     def stub(self) -> str:
         """As a function without a body, for prompts, after the classes that it names: code passes
         dicts for these.

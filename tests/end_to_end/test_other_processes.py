@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sandboxed functions in other processes."""
+"""Sandboxed functions in other processes: those of joblib, multiprocessing and
+ProcessPoolExecutor, where the function's module is `__main__`. Without a pool of processes:
+bindings/test_pickles.py.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,75 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+SCRIPT = """
+from __future__ import annotations
+import dataclasses, json, multiprocessing, sys
+from concurrent.futures import ProcessPoolExecutor
+import joblib
+import hutch
+from hutch import sandbox
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+FACTOR = 3
+
+def helper(x): return FACTOR * x
+
+@sandbox
+def f(x): return helper(x)
+
+@sandbox
+def factorial(n): return 1 if n < 2 else n * factorial(n - 1)
+
+@sandbox
+def point(x) -> Point: return Point(x)
+
+@sandbox
+def yields(x): yield x
+
+def mentions(x): return f(x) + sum(yields(x))
+
+class Model:
+    def __init__(self, rate): self.rate = rate
+
+    @sandbox
+    def predict(self, x): return self.rate * x
+
+def scope(offset):
+    @sandbox
+    def nested(x) -> Point: return Point(x + offset)
+    return nested
+
+nested = scope(100)
+unnamed = sandbox(lambda x: x + 1)
+text = hutch.function("def g(x): return x + 2", "g")
+program = hutch.Program("print(input())")
+
+def prints(x): return program.run(stdin=str(x)).stdout
+
+FUNCTIONS = [
+    f, factorial, f.options(timeout_sec=20), mentions, Model(4).predict, unnamed, text, prints,
+    point, nested,
+]
+PLAIN = [f, factorial, f.options(timeout_sec=20), mentions, Model(4).predict, unnamed, text]
+
+if __name__ == "__main__":
+    if sys.argv[1] == "loky":
+        tasks = (joblib.delayed(one)(4) for one in FUNCTIONS)
+        found = joblib.Parallel(2)(tasks)
+        assert all(type(one) is Point for one in found[-2:])
+        print(json.dumps(found[:-2] + [one.x for one in found[-2:]]))
+    else:
+        context = multiprocessing.get_context(sys.argv[1])
+        with ProcessPoolExecutor(1, context) as processes:
+            futures = [processes.submit(one, 4) for one in PLAIN]
+            print(json.dumps([one.result() for one in futures]))
+"""
+
 
 def run(script: Path, *arguments: str) -> Any:
     done = subprocess.run(
@@ -16,6 +88,14 @@ def run(script: Path, *arguments: str) -> Any:
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("how", ["loky", "fork", "spawn", "forkserver"])
+def test_functions_of_main_travel_as_plain_ones_do(tmp_path: Path, how: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    expected: list[Any] = [12, 24, 12, 16, 16, 5, 6]
+    assert run(script, how) == (expected + ["4\n", 4, 104] if how == "loky" else expected)
 
 
 def test_calls_from_a_directory_that_was_removed(tmp_path: Path) -> None:

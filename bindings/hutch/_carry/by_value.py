@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in a pickle for a sandboxed function, which another process of the host loads.
+
+It travels as a plain function does. cloudpickle, and the copies of it that joblib and Ray have,
+write a function of `__main__` and one without a name by value. pickle writes one of `__main__` by
+its name. pickle cannot write one that has no name: it is given bytes of cloudpickle.
+
+Nothing here loads what came out of a sandbox. Safe on any thread.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+import sys
+import warnings
+from types import FunctionType
+from typing import Any, Protocol
+
+import cloudpickle  # type: ignore[import-untyped,unused-ignore]
+
+from hutch._callers import callers_level
+from hutch._carry import modules, pickling, secrets
+from hutch._carry.functions import function_bytes, refuse_carried_secrets
+from hutch._carry.survey import Survey
+from hutch._errors import SerializationError
+from hutch._options.options import Options
+from hutch._options.pickled import packed, unpacked
+
+
+class Maker(Protocol):
+    """Makes targets of one function. `plain`: the function, or None where it is given as text.
+    `is_searched`: whether it was searched for what no pickle may hold.
+    """
+
+    is_searched: bool
+
+    @property
+    def plain(self) -> Any: ...
+    @property
+    def name(self) -> str: ...
+    def __call__(self, options: Options, nonce: str) -> Any: ...
+
+
+class Owner(Protocol):
+    """A sandboxed function. `_by_name`: how it is pickled by a name; None: it has none."""
+
+    def _by_name(self) -> Any: ...
+
+
+def name_of(value: Any) -> str:
+    """The name by which its module has it; "": there is none."""
+    name: str = getattr(value, "__qualname__", "")
+    found: Any = sys.modules.get(value.__module__)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is value else ""
+
+
+def are_found_by_name(module: str) -> bool:
+    """Whether every pickler writes what that module has by name."""
+    loaded = sys.modules.get("cloudpickle")
+    by_value = loaded.list_registry_pickle_by_value() if loaded is not None else ()
+    return module != "__main__" and not any(
+        module == one or module.startswith(f"{one}.") for one in by_value
+    )
+
+
+class Parts:
+    """What a sandboxed function is made of. Their pickle holds the values, so what no pickle may
+    hold is refused here.
+    """
+
+    def __init__(self, maker: Maker, options: Options, bound: tuple[Any, ...]) -> None:
+        self.maker = maker
+        self.options = options
+        self.bound = bound
+
+    def __reduce__(self) -> Any:
+        given = pickled_options(self.options)
+        if self.maker.plain is not None and not self.maker.is_searched:
+            _search(self.maker.plain, self.options)
+            self.maker.is_searched = not self.options.refuse_secrets
+        return _loaded_parts, (self.maker, given, self.bound)
+
+
+def _loaded_parts(maker: Maker, given: dict[str, Any], bound: tuple[Any, ...]) -> Parts:
+    return Parts(maker, unpacked(given), bound)
+
+
+def stands_in(owner: Owner, parts: Parts) -> tuple[Any, Any]:
+    """What stands for a sandboxed function in a pickle: one for it as it is found by its name, the
+    other for its content.
+    """
+    if parts.maker.plain is None:
+        return None, parts
+    return _StandIn(owner, None), _StandIn(owner, parts)
+
+
+class _StandIn:
+    """For cloudpickle a function that returns the Parts: it writes that by value, and whatever it
+    refers to once, also in circles. For pickle, which looks at the type, it is no function: that
+    writes the owner by its name, or, without one, bytes of cloudpickle.
+    """
+
+    __slots__ = ("_function", "_owner", "_has_parts")
+    __class__ = property(lambda self: FunctionType)
+
+    def __init__(self, owner: Owner, parts: Parts | None) -> None:
+        def function() -> Parts | None:
+            return parts
+
+        self._function = function
+        self._owner = owner
+        self._has_parts = parts is not None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        by_name = self._owner._by_name()
+        if type(by_name) is str:
+            return _found, (self._owner.__module__, by_name)
+        if by_name is not None:
+            return by_name
+        if self._has_parts:
+            return pickle.loads, (cloudpickle.dumps(self._owner),)
+        return type(None), ()
+
+
+def _found(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def pickled_options(options: Options) -> dict[str, Any]:
+    """Refuses, or warns of, the value of an environment variable."""
+    for key, value in options.env:
+        name = f"env[{key!r}]"
+        sentence = secrets.sentence_for(name, value, pickle.dumps(value), frozenset())
+        if sentence and options.refuse_secrets:
+            raise SerializationError(
+                f"a pickle would hold a secret, which the policy refuses: {sentence}",
+                hint="leave it out, or use a policy with refuse_secrets=False",
+                path=name,
+                type_name="str",
+            )
+        if sentence:
+            _warn(sentence)
+    return packed(options)
+
+
+def _search(plain: FunctionType, options: Options) -> None:
+    """Refuses, or warns of, secrets that the function holds, and refuses what cannot be sent."""
+    sandbox_modules = modules.names_of(options.modules) if options.modules else frozenset()
+    survey = Survey(plain, sandbox_modules, pickling.outside(options))
+    data = function_bytes(plain, survey)
+    if options.refuse_secrets:
+        refuse_carried_secrets(plain.__name__, plain, survey, data)
+    for sentence in secrets.found(plain, survey, data).values():
+        _warn(sentence)
+
+
+def _warn(sentence: str) -> None:
+    text = f"{sentence}, and is written into a pickle"
+    warnings.warn(text, UserWarning, stacklevel=callers_level())
+
+
+def named_by(hint: object, space: dict[str, Any]) -> dict[str, Any]:
+    """What an annotation names of a function's globals. Its code does not, so that no pickler
+    would take it along.
+    """
+    return {name: space[name] for name in re.findall(r"\w+", str(hint)) if name in space}
