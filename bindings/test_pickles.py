@@ -6,6 +6,7 @@ came back without a sandbox. tests/end_to_end/test_other_processes.py sends them
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import json
 import pickle
@@ -320,3 +321,35 @@ def test_what_cannot_be_written_is_an_error_that_names_it(again: Callable[[Any],
             SerializationError, match=r"holds uses lock \(lock\).*\n.*make it inside"
         ):
             again(holds)
+
+
+def test_inspect_sees_what_kind_of_function_it_is() -> None:
+    @sandbox
+    async def waits(x: int, *, y: int = 2) -> int:
+        return x + y
+
+    @sandbox
+    def yields() -> Any:
+        yield 1
+
+    @sandbox
+    async def yields_later() -> Any:
+        yield 1
+
+    kinds = (
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+    )
+    found = [[kind(one) for kind in kinds] for one in (triple, waits, yields, yields_later)]
+    assert found == [
+        [False, False, False],
+        [True, False, False],
+        [False, True, False],
+        [False, False, True],
+    ]
+    assert inspect.iscoroutinefunction(functools.partial(waits, 1))
+    assert inspect.iscoroutinefunction(waits.options(pids=9))
+    assert (waits.__defaults__, waits.__kwdefaults__) == (None, {"y": 2})
+    assert not inspect.iscoroutinefunction(hutch.function("async def f(): pass", "f"))
+    assert not inspect.isfunction(triple)  # what is one is called by its code, without a sandbox

@@ -17,7 +17,7 @@ from hutch._options.options import NORMAL, Options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-    from types import FunctionType
+    from types import CodeType, FunctionType
     from typing import Concatenate, Literal, ParamSpec
 
     from typing_extensions import Unpack
@@ -80,6 +80,25 @@ class SandboxedFunction(Generic[P, R]):
             import functools
 
             functools.update_wrapper(self, self._plain)
+
+    # ---- what inspect asks of a function: whether it is a coroutine function, and the like ----
+
+    @property
+    def __code__(self) -> CodeType:
+        return cast("CodeType", self._of_plain("__code__"))
+
+    @property
+    def __defaults__(self) -> tuple[Any, ...] | None:
+        return cast("tuple[Any, ...] | None", self._of_plain("__defaults__"))
+
+    @property
+    def __kwdefaults__(self) -> dict[str, Any] | None:
+        return cast("dict[str, Any] | None", self._of_plain("__kwdefaults__"))
+
+    def _of_plain(self, name: str) -> Any:
+        if self._plain is None:
+            raise AttributeError(f"a function given as text has no {name} here")
+        return getattr(self._plain, name)
 
     # ---- calling ----
 
