@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor as _Executor, Future
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from hutch._calls.future import SandboxFuture
@@ -14,6 +16,7 @@ from hutch._calls.threads import THREADS, CallThreads
 from hutch._options.checks import _whole
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL
+from hutch._program import TextMaker
 from hutch._sandbox import SandboxedFunction, make
 
 if TYPE_CHECKING:
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
     from hutch._options.keywords import Keywords
 
 R = TypeVar("R")
+_PLACEHOLDER = getattr(functools, "Placeholder", object())  # since Python 3.14
+# As text, since this module is not inside.
+_ANY = """
+def call(function, /, *args, **kwargs):
+    return function(*args, **kwargs)
+"""
 
 
 class Executor(_Executor):
@@ -39,26 +48,46 @@ class Executor(_Executor):
             raise ValueError('dependencies="inline" is for programs given as text')
         self._lock = threading.Lock()
         self._functions: dict[Any, SandboxedFunction[..., Any]] = {}
+        self._any = SandboxedFunction[..., Any](self._options, TextMaker(_ANY, "call"))
         self._futures: set[SandboxFuture[Any]] = set()
         self._is_shut_down = False
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> SandboxFuture[R]:
+        """A future at once. `fn`: any callable that can be pickled. What it holds, such as the
+        arguments of a `functools.partial` or the instance of a method, is sent like arguments.
+
+            executor.submit(functools.partial(round, ndigits=1), 2.71).result()  # 2.7
+        """
         with self._lock:
             if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            sandboxed = self._sandboxed(fn)
+            sandboxed, args, kwargs = self._taken_apart(fn, args, kwargs)
             future: SandboxFuture[R] = sandboxed._submit(args, kwargs, self._threads)
             self._futures.add(future)
         future.add_done_callback(self._forget)
         return future
 
-    def _sandboxed(self, fn: Callable[..., Any]) -> SandboxedFunction[..., Any]:
+    def _taken_apart(
+        self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[SandboxedFunction[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The function in it, and what it is called with."""
+        while True:
+            if type(fn) is MethodType:
+                fn, args = fn.__func__, (fn.__self__, *args)
+            elif type(fn) is functools.partial and not any(x is _PLACEHOLDER for x in fn.args):
+                fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+            else:
+                break
         if isinstance(fn, SandboxedFunction):
-            return fn
-        found = self._functions.get(fn)
-        if found is None:
-            found = self._functions[fn] = make(fn, self._options)
-        return found
+            return fn, args, kwargs
+        if type(fn) is FunctionType:
+            found = self._functions.get(fn)
+            if found is None:
+                found = self._functions[fn] = make(fn, self._options)
+            return found, args, kwargs
+        if not callable(fn):
+            raise TypeError(f"submit takes what can be called, not {type(fn).__name__}")
+        return self._any, (fn, *args), kwargs
 
     def _forget(self, future: Future[Any]) -> None:
         with self._lock:

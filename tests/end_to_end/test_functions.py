@@ -7,8 +7,11 @@ import asyncio
 import concurrent.futures
 import dataclasses
 import enum
+import functools
 import itertools
+import math
 import multiprocessing
+import operator
 import os
 import pickle
 import subprocess
@@ -429,6 +432,60 @@ def test_an_executor_is_one() -> None:
         assert concurrent.futures.wait([future]).done == {future} and future.result() == 15
     with pytest.raises(RuntimeError, match="shutdown"):
         executor.submit(helper, 1)
+
+
+class Scaled:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, x: int) -> int:
+        return self.by * x
+
+    def more(self, x: int, *, off: int = 0) -> int:
+        return self.by * x + off
+
+    @classmethod
+    def name(cls) -> str:
+        return cls.__name__
+
+    @sandbox
+    def sandboxed(self, x: int) -> int:
+        return self.by * x
+
+
+def test_an_executor_takes_what_one_of_processes_takes() -> None:
+    def place(*args: Any, **kwargs: Any) -> Any:
+        return os.getpid(), args, kwargs
+
+    scaled = Scaled(5)
+    partial = functools.partial
+    cases: list[tuple[Any, tuple[Any, ...], Any]] = [
+        (partial(helper, 2), (), 6),
+        (partial(partial(divmod, 7), 2), (), (3, 1)),
+        (partial(scaled.more, off=1), (2,), 11),
+        (scaled.more, (2,), 10),
+        (Scaled.name, (), "Scaled"),
+        (scaled, (2,), 10),
+        (partial(scaled, 3), (), 15),
+        (scaled.sandboxed, (2,), 10),
+        (partial(triple, 2), (), 6),
+        (math.sqrt, (9,), 3.0),
+        (str.upper, ("a",), "A"),
+        ("a-b".split, ("-",), ["a", "b"]),
+        (int, ("7",), 7),
+        (operator.itemgetter(1), ([1, 2],), 2),
+        (functools.lru_cache(helper), (2,), 6),
+    ]
+    with hutch.Executor(max_workers=2) as executor:
+        futures = [executor.submit(call, *args) for call, args, _ in cases]
+        assert [one.result(60) for one in futures] == [expected for _, _, expected in cases]
+        pid, args, kwargs = executor.submit(partial(place, 1, a=2, b=3), 4, b=5).result(60)
+        assert (args, kwargs) == ((1, 4), {"a": 2, "b": 5}) and pid != os.getpid()
+        assert list(executor.map(partial(pow, 2), [1, 2])) == [2, 4]
+        with pytest.raises(TypeError, match="what can be called, not int"):
+            executor.submit(5)  # type: ignore[arg-type]
+        with pytest.raises(hutch.SerializationError, match="the argument 'x' "):
+            executor.submit(partial(helper, threading.Lock())).result(60)
 
 
 def test_map_starmap_and_endless_iterators() -> None:
