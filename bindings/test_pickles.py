@@ -193,6 +193,7 @@ def test_tools_travel(again: Callable[[Any], Any]) -> None:
     schema = {"type": "object", "properties": {"query": {"type": "string"}}}
     tools = [Tool(search, max_calls=2), Tool(seen, name="see", timeout_sec=9)]
     tools.append(Tool(search, name="given", input_schema=schema))
+    tools[1]._late.add("see", threading.Thread())  # a call that goes on stays here
     found = again(triple.options(tools=tools))._options.tools
     assert [tool.name for tool in found] == ["search", "see", "given"]
     assert [tool.stub() for tool in found] == [tool.stub() for tool in tools]
@@ -229,13 +230,15 @@ def test_the_value_of_a_variable_is_warned_of_or_refused(
     def asks() -> str:
         return token
 
+    warned = sandbox(asks)
     with pytest.warns(UserWarning, match="token is the value of .*HUTCH_TEST_TOKEN.* a pickle"):
-        again(sandbox(asks))
+        again(warned)
     with pytest.warns(UserWarning, match="HUTCH_TEST_TOKEN, and is written into a pickle"):
         again(triple.options(env={"T": TOKEN}))
     careful = hutch.Policy(refuse_secrets=True)
     for one in (
         sandbox(asks, policy=careful),
+        warned.options(policy=careful),
         triple.options(policy=careful, env={"T": TOKEN}),
         hutch.Program("print(1)", policy=careful, env={"T": TOKEN}),
     ):

@@ -79,9 +79,10 @@ class Parts:
 
     def __reduce__(self) -> Any:
         given = pickled_options(self.options)
-        if self.maker.plain is not None and not self.maker.is_searched:
-            _search(self.maker.plain, self.options)
-            self.maker.is_searched = not self.options.refuse_secrets
+        plain, refuses = self.maker.plain, self.options.refuse_secrets
+        if plain is not None and (refuses or not self.maker.is_searched):
+            _search(plain, self.options)
+            self.maker.is_searched = True
         return _loaded_parts, (self.maker, given, self.bound)
 
 
