@@ -9,6 +9,7 @@ import copy
 import functools
 import inspect
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -235,10 +236,20 @@ def test_the_value_of_a_variable_is_warned_of_or_refused(
         again(warned)
     with pytest.warns(UserWarning, match="HUTCH_TEST_TOKEN, and is written into a pickle"):
         again(triple.options(env={"T": TOKEN}))
+    environ = os.environ
+
+    def search(query: str) -> str:
+        return token
+
+    with pytest.warns(UserWarning, match="lambda> holds the value of the environment variable"):
+        again(sandbox(lambda: environ))
+    with pytest.warns(UserWarning, match="the tool search holds .*HUTCH_TEST_TOKEN"):
+        again(sandbox(lambda: 1, tools=[search]))
     careful = hutch.Policy(refuse_secrets=True)
     for one in (
         sandbox(asks, policy=careful),
         warned.options(policy=careful),
+        sandbox(lambda: 1, policy=careful, tools=[search]),
         triple.options(policy=careful, env={"T": TOKEN}),
         hutch.Program("print(1)", policy=careful, env={"T": TOKEN}),
     ):
@@ -248,6 +259,7 @@ def test_the_value_of_a_variable_is_warned_of_or_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again(sandbox(lambda: 1, policy=careful, env={"T": "another text"}))
+        again(sandbox(lambda: "of this test alone", policy=careful))  # its code has it, no variable
         again(triple)
 
 

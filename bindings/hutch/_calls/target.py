@@ -23,7 +23,7 @@ from hutch._carry.functions import (
     refuse_carried_secrets,
     require_function,
 )
-from hutch._carry.pickling import outside
+from hutch._carry.pickling import NO_TOOLS, Tools
 from hutch._carry.survey import Survey, Watch
 from hutch._connect.connection import PoolRequest, milliseconds
 from hutch._errors import SerializationError
@@ -408,6 +408,13 @@ def _is_plain(target: Target) -> bool:
     if target.options.tools or target.streams:
         return False
     return not terms.cpu_ms and terms.result_bytes >= _INLINE
+
+
+def outside(options: Options) -> Tools:
+    if not options.tools:
+        return NO_TOOLS
+    named = [(tool.name, one) for tool in options.tools for one in (tool, tool.fn)]
+    return Tools(named)
 
 
 def _ms(seconds: float | None) -> int:

@@ -14,6 +14,7 @@ import importlib
 import pickle
 import re
 import sys
+import threading
 import warnings
 from types import FunctionType
 from typing import Any, Protocol
@@ -21,12 +22,14 @@ from typing import Any, Protocol
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
 
 from hutch._callers import callers_level
-from hutch._carry import modules, pickling, secrets
-from hutch._carry.functions import function_bytes, refuse_carried_secrets
+from hutch._carry import secrets
+from hutch._carry.functions import function_bytes
 from hutch._carry.survey import Survey
 from hutch._errors import SerializationError
 from hutch._options.options import Options
 from hutch._options.pickled import packed, unpacked
+
+_searching = threading.local()  # `now`: whether this thread pickles only to search the bytes
 
 
 class Maker(Protocol):
@@ -80,7 +83,8 @@ class Parts:
     def __reduce__(self) -> Any:
         given = pickled_options(self.options)
         plain, refuses = self.maker.plain, self.options.refuse_secrets
-        if plain is not None and (refuses or not self.maker.is_searched):
+        is_within = getattr(_searching, "now", False)
+        if plain is not None and not is_within and (refuses or not self.maker.is_searched):
             _search(plain, self.options)
             self.maker.is_searched = True
         return _loaded_parts, (self.maker, given, self.bound)
@@ -140,32 +144,59 @@ def _found(module: str, name: str) -> Any:
 def pickled_options(options: Options) -> dict[str, Any]:
     """Refuses, or warns of, the value of an environment variable."""
     for key, value in options.env:
-        name = f"env[{key!r}]"
-        sentence = secrets.sentence_for(name, value, pickle.dumps(value), frozenset())
-        if sentence and options.refuse_secrets:
-            raise SerializationError(
-                f"a pickle would hold a secret, which the policy refuses: {sentence}",
-                hint="leave it out, or use a policy with refuse_secrets=False",
-                path=name,
-                type_name="str",
-            )
+        data = pickle.dumps(value)
+        sentence = secrets.sentence_for(f"env[{key!r}]", value, data, frozenset())
         if sentence:
-            _warn(sentence)
+            _tell(sentence, options)
     return packed(options)
 
 
 def _search(plain: FunctionType, options: Options) -> None:
-    """Refuses, or warns of, secrets that the function holds, and refuses what cannot be sent."""
-    sandbox_modules = modules.names_of(options.modules) if options.modules else frozenset()
-    survey = Survey(plain, sandbox_modules, pickling.outside(options))
-    data = function_bytes(plain, survey)
+    """Refuses, or warns of, values of environment variables that the function or the functions of
+    its options hold. Raises SerializationError for what cannot be sent.
+    """
+    survey = Survey(plain, frozenset())
+    of_options = {
+        **{name: getattr(options, name) for name in ("setup", "on_stdout", "on_stderr")},
+        **{f"the tool {tool.name}": tool for tool in options.tools},
+    }
+    data = _bytes_of((plain, of_options), plain, survey)
+    if not secrets.values_in(data):
+        return
+    functions = [getattr(value, "fn", value) for value in of_options.values()]
+    surveys = [survey, *(Survey(x, frozenset()) for x in functions if type(x) is FunctionType)]
+    texts = frozenset().union(*map(secrets.code_texts, surveys))
+    by_name = tuple(f"{name}." for name in survey.modules)
+    values = {name: x for name, x in survey.values.items() if not name.startswith(by_name)}
+    sentences = [
+        secrets.sentence_for(name, value, _bytes_of(value, plain, survey), texts)
+        for name, value in {**values, **of_options}.items()
+    ]
+    if not any(sentences):
+        sentences = [secrets.sentence_for(plain.__name__, plain, data, texts)]
+    for sentence in filter(None, sentences):
+        _tell(sentence, options)
+
+
+def _bytes_of(value: Any, plain: FunctionType, survey: Survey) -> bytes:
+    _searching.now = True
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception:
+        function_bytes(plain, survey)  # raises an error that names what it is, if it is of these
+        raise
+    finally:
+        _searching.now = False
+
+
+def _tell(sentence: str, options: Options) -> None:
     if options.refuse_secrets:
-        refuse_carried_secrets(plain.__name__, plain, survey, data)
-    for sentence in secrets.found(plain, survey, data).values():
-        _warn(sentence)
-
-
-def _warn(sentence: str) -> None:
+        raise SerializationError(
+            f"a pickle would hold a secret, which the policy refuses: {sentence}",
+            hint="leave it out, pass it as an argument, or use a policy with refuse_secrets=False",
+            path=sentence.partition(" ")[0],
+            type_name="str",
+        )
     text = f"{sentence}, and is written into a pickle"
     warnings.warn(text, UserWarning, stacklevel=callers_level())
 

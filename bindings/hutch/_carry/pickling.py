@@ -28,12 +28,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped,unused-ignore]
-
-if TYPE_CHECKING:
-    from hutch._options.options import Options
 
 PROTOCOL = 5
 LruCache = type(functools.lru_cache(len))
@@ -185,12 +182,6 @@ class Tools:
 
 
 NO_TOOLS = Tools()
-
-
-def outside(options: Options) -> Tools:
-    if not options.tools:
-        return NO_TOOLS
-    return Tools((tool.name, one) for tool in options.tools for one in (tool, tool.fn))
 
 
 class Deferred:

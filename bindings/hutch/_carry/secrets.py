@@ -27,7 +27,7 @@ _SHORTEST_PART = 12  # of one that is looked for within longer texts
 
 def found(function: FunctionType, survey: Survey, data: bytes) -> dict[str, str]:
     """What holds the value of a variable, as a sentence by its name. `data`: what travels."""
-    suspects = _values_in(data)
+    suspects = values_in(data)
     if not suspects:
         return {}
     texts = code_texts(survey)
@@ -52,7 +52,7 @@ def found(function: FunctionType, survey: Survey, data: bytes) -> dict[str, str]
 
 def sentence_for(name: str, value: Any, data: bytes, code: frozenset[str]) -> str:
     """ "": nothing is there. `data`: the pickle of `value`; `code`: see code_texts()."""
-    suspects = _values_in(data)
+    suspects = values_in(data)
     for text in _texts(data) if suspects else ():
         for variable, content in suspects.items():
             if text not in code and (text == content or _is_part(content, text)):
@@ -83,7 +83,7 @@ def _constants(value: Any) -> Iterator[str]:
             yield from _constants(part)
 
 
-def _values_in(data: bytes) -> dict[str, str]:
+def values_in(data: bytes) -> dict[str, str]:
     """The variables whose values are somewhere in the bytes, also by chance."""
     return {
         variable: content
