@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from hutch._options.keywords import Keywords
 
 R = TypeVar("R")
-_PLACEHOLDER = getattr(functools, "Placeholder", object())  # since Python 3.14
-# As text, since this module is not inside.
+_PLACEHOLDER = getattr(functools, "Placeholder", object())  # Python 3.14 has it
+# This module is not inside, so it is text.
 _ANY = """
 def call(function, /, *args, **kwargs):
     return function(*args, **kwargs)

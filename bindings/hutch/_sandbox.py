@@ -73,7 +73,7 @@ class SandboxedFunction(Generic[P, R]):
         self._bound = bound
         self._origin = origin  # what it was made from, by other options or for an instance
         self._target: Target | None = None
-        self._stands_in: tuple[Any, Any] | None = None  # for it, in pickles
+        self._stands_in: tuple[Any, Any] | None = None  # what stands for it in a pickle
         if self._plain is None:
             self.__name__ = self.__qualname__ = make_target.name
         else:
@@ -342,8 +342,8 @@ class SandboxedFunction(Generic[P, R]):
         return f"<sandboxed {getattr(self, '__qualname__', self._resolved().name)}>"
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        """As a plain function goes: one of `__main__` by name for pickle, by value for cloudpickle;
-        one of another module by name; one without a name by value.
+        """It goes as a plain function does: one of a module by name, one of `__main__` by name for
+        pickle and by value for cloudpickle, one without a name by value.
         """
         from hutch._carry import by_value
 
@@ -375,7 +375,7 @@ class SandboxedFunction(Generic[P, R]):
         return self
 
     def __deepcopy__(self, memo: Any) -> Any:
-        """As a plain function or method: itself; of a copy of the instance."""
+        """Itself, as of a plain function; a method is one of a copy of its instance."""
         if not self._bound:
             return self
         import copy
@@ -625,8 +625,8 @@ class FunctionMaker:
 
 
 def _found(kind: type[SandboxedFunction[..., Any]], found: Any) -> SandboxedFunction[..., Any]:
-    """Of a pickle: what has the name, or one that `_fill` fills. It is there before its content,
-    which may refer to it.
+    """What a pickle finds by the name, or else one that `_fill` fills. It is there before its
+    content, which may refer to it.
     """
     return found if isinstance(found, SandboxedFunction) else kind.__new__(kind)
 

@@ -104,9 +104,9 @@ def stands_in(owner: Owner, parts: Parts) -> tuple[Any, Any]:
 
 
 class _StandIn:
-    """For cloudpickle a function that returns the Parts: it writes that by value, and whatever it
-    refers to once, also in circles. For pickle, which looks at the type, it is no function: that
-    writes the owner by its name, or, without one, bytes of cloudpickle.
+    """cloudpickle asks by isinstance, and sees a function that returns the Parts: it writes that by
+    value, and whatever it refers to once, also in circles. pickle looks at the type, which is none
+    of functions: it writes the owner by its name, or, without one, bytes of cloudpickle.
     """
 
     __slots__ = ("_function", "_owner", "_has_parts")
