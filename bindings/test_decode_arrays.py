@@ -6,6 +6,7 @@ hostile forms refused.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Raw(bytes):
 def mark(kind: int, *fields: Any) -> Raw:
     out = bytes((0x90 | (len(fields) + 1), 0xD4, 1, kind))
     for item in fields:
-        out += item if type(item) is Raw else bytes(encode.encode(item, 1 << 20).body[2:])
+        out += item if type(item) is Raw else bytes(encode.encode(item, 1 << 22).body[2:])
     return Raw(out)
 
 
@@ -465,6 +466,134 @@ def test_arrow_tables_come_back_equal() -> None:
             assert round_trip(column).equals(column), table.schema.field(i)
             for chunk in column.chunks:
                 assert round_trip(chunk).equals(chunk), table.schema.field(i)
+
+
+def pandas_tables() -> list[Any]:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    times = pd.to_datetime(["2020-01-01", "2021-01-01"])
+    frame = pd.DataFrame(
+        {
+            "i": [1, 2],
+            "s": ["x", "y"],
+            "f": [0.5, None],
+            "b": [True, False],
+            "t": times,
+            "z": times.tz_localize("Europe/Berlin"),
+            "d": times - times[0],
+            "c": pd.Categorical(["u", "v"]),
+            "I": pd.array([1, None], dtype="Int64"),
+            "B": pd.array([True, None], dtype="boolean"),
+            "l": [[1], [2, 3]],
+            "o": [None, None],
+        }
+    )
+    several = pd.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["l", None])
+    frames = [
+        frame,
+        frame.set_index("s"),
+        frame.set_index(["i", "s"]),
+        frame.set_axis(["p", "q"]),
+        frame.set_axis(several),
+        frame.set_axis(times.tz_localize("UTC")),
+        frame.set_axis(range(7, 3, -2)),
+        pd.DataFrame([[1, 2]]),
+        pd.DataFrame({"a": [1]}).rename_axis(columns="named"),
+        pd.DataFrame(),
+        frame.iloc[:0].drop(columns="c"),
+    ]
+    frame.attrs["k"] = {"deep": [1]}
+    return [pa.Table.from_pandas(one) for one in frames]
+
+
+def test_metadata_of_arrow_tables_comes_back() -> None:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    told = pa.field("a", pa.int64(), metadata={"unit": "m", "ARROW:extension:name": "x"})
+    table = pa.table([[1], [2]], pa.schema([told, pa.field("b", pa.int64())], {b"\xff": "v"}))
+    found = round_trip(table).schema
+    assert found.metadata == {b"\xff": b"v"}
+    assert found.field("a").metadata == {b"unit": b"m"} and found.field("b").metadata is None
+    for table in pandas_tables():
+        assert round_trip(table).schema.equals(table.schema, check_metadata=True)
+        assert round_trip(table).to_pandas().equals(table.to_pandas())
+    large = table.replace_schema_metadata({"k": "v" * (1 << 20)})
+    with pytest.raises(encode.Unencodable, match="1 MiB"):
+        encode.encode(large, 1 << 30)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda note: note.update(column_indexes=note["column_indexes"] * 2),
+        lambda note: note["column_indexes"][0].update(pandas_type="int64", numpy_type="int64"),
+        lambda note: note["column_indexes"][0].update(pandas_type="datetimetz"),
+        lambda note: note["column_indexes"][0].update(numpy_type="object", pandas_type="V1000000"),
+        lambda note: note.update(index_columns=["i", "i"]),
+        lambda note: note.update(index_columns=["missing"]),
+        lambda note: note.update(index_columns=[{"kind": "range", "name": None}]),
+        lambda note: note["index_columns"][0].update(stop=1 << 40),
+        lambda note: note["index_columns"][0].update(step=0),
+        lambda note: note["index_columns"][0].update(kind="code"),
+        lambda note: note["columns"][0].update(name=5),
+        lambda note: note["columns"][0].update(pandas_type="of mine"),
+        lambda note: note["columns"][0].update(field_name="missing"),
+        lambda note: note["columns"][5].update(metadata={"timezone": "Asia/Tokyo"}),
+        lambda note: note["columns"][1].update(
+            pandas_type="datetimetz", metadata={"timezone": "UTC"}
+        ),
+        lambda note: note["columns"].append(note["columns"][0]),
+        lambda note: note.update(columns=None),
+        lambda note: note.update(attributes=[1]),
+        lambda note: note.pop("creator"),
+    ],
+)
+def test_a_note_that_pandas_would_not_write_is_left_out(change: Any) -> None:
+    table = pandas_tables()[0]
+    note = json.loads(table.schema.metadata[b"pandas"])
+    change(note)
+    found = round_trip(table.replace_schema_metadata({"pandas": json.dumps(note), "k": "v"}))
+    assert found.schema.metadata == {b"k": b"v"}
+    assert list(found.to_pandas().columns) == table.column_names
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff", b"{}"])
+def test_a_note_that_is_no_note_is_left_out(text: bytes) -> None:
+    table = pandas_tables()[0].replace_schema_metadata({"pandas": text})
+    assert round_trip(table).schema.metadata is None
+
+
+def test_a_type_that_does_not_fit_its_column_is_any_object() -> None:
+    table = pandas_tables()[0]
+    note = json.loads(table.schema.metadata[b"pandas"])
+    for column, wrong in zip(note["columns"], ["boolean", "Int64", "Int8", "interval[int64]"]):
+        column["numpy_type"] = wrong
+    note["more"] = 1
+    found = round_trip(table.replace_schema_metadata({"pandas": json.dumps(note)}))
+    written = json.loads(found.schema.metadata[b"pandas"])
+    assert [one["numpy_type"] for one in written["columns"][:4]] == ["object"] * 4
+    assert "more" not in written
+    assert list(found.to_pandas()["i"]) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        5,
+        [],
+        [None],
+        [None, []],
+        [{"k": b"v"}, [None]],
+        [{b"k": "v"}, [None]],
+        [[], [None]],
+        [None, [5]],
+        [{b"%d" % i: b"v" * 500 for i in range(2200)}, [None]],
+    ],
+)
+def test_hostile_arrow_metadata_is_refused(metadata: Any) -> None:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    column = pa.chunked_array([[1]])
+    said = refused(0x52, ["a"], [True], [column], 1, metadata)
+    assert "metadata" in said or "field" in said or "values to unpack" in said
 
 
 def test_a_slice_of_a_table_sends_only_its_rows() -> None:

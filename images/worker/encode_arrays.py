@@ -243,6 +243,7 @@ def _arrow(pa: Any, kind: type) -> Handler | None:
     return None
 
 
+ARROW_METADATA = 1 << 20  # bytes of a table's metadata
 _ARROW_PLAIN = frozenset(
     "null bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 halffloat float double "
     "date32[day] date64[ms] time32[s] time32[ms] time64[us] time64[ns] "
@@ -291,7 +292,8 @@ def _arrow_table(e: Encoder, x: Any) -> None:
             writer.write_table(x)
         x = pa.ipc.open_stream(sink.getvalue()).read_all()
     fields = list(x.schema)
-    e.open(4, 0x52)
+    metadata = _arrow_metadata(e, x.schema)
+    e.open(4 if metadata is None else 5, 0x52)
     e.value([field.name for field in fields])
     e.value([field.nullable for field in fields])
     e.open(len(fields))
@@ -299,7 +301,21 @@ def _arrow_table(e: Encoder, x: Any) -> None:
         e.located(_arrow_chunked, x.column(i), _step(field.name, "[?]"))
     e.close()
     e.value(x.num_rows)
+    if metadata is not None:
+        e.value(metadata)
     e.close()
+
+
+def _arrow_metadata(e: Encoder, schema: Any) -> list[Any] | None:
+    """Of the table, and of each column."""
+    of_fields = [field.metadata for field in schema]
+    if schema.metadata is None and not any(of_fields):
+        return None
+    told = [schema.metadata, *of_fields]
+    size = sum(len(key) + len(value) for one in told for key, value in (one or {}).items())
+    if size > ARROW_METADATA:
+        e.refuse(schema, "Arrow metadata of more than 1 MiB does not travel: remove some")
+    return [schema.metadata, of_fields]
 
 
 def _arrow_chunked(e: Encoder, x: Any) -> None:

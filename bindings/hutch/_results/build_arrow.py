@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hutch._results import arrow_metadata
 from hutch._results.fields import need, want
 
 _PLAIN = {
@@ -144,19 +145,29 @@ def chunked(spec: Any, chunks: Any) -> Any:
     return pa.chunked_array(arrays, type=kind)
 
 
-def table(names: Any, nullable: Any, columns: Any, rows: Any) -> Any:
+def table(names: Any, nullable: Any, columns: Any, rows: Any, metadata: Any = None) -> Any:
+    """`metadata`: of the table and a list of that of each column, where there is some."""
     pa = arrow()
     want(names, list), want(nullable, list), want(columns, list), want(rows, int)
     if not len(names) == len(nullable) == len(columns):
         raise ValueError("an Arrow table's columns do not fit its names")
+    of_table, of_fields = want(metadata, list) if metadata is not None else (None, None)
+    of_fields = [None] * len(names) if of_fields is None else want(of_fields, list)
+    if len(of_fields) != len(names):
+        raise ValueError("an Arrow table's metadata does not fit its columns")
+    of_table, *of_fields = map(arrow_metadata.kept, [of_table, *of_fields])
+    size = sum(map(arrow_metadata.size_of, [of_table, *of_fields]))
+    if size > arrow_metadata.MOST_BYTES:
+        raise ValueError("an Arrow table has more than 1 MiB of metadata")
     fields = []
-    for name, may_miss, column in zip(names, nullable, columns):
+    for name, may_miss, column, told in zip(names, nullable, columns, of_fields):
         if len(want(column, pa.ChunkedArray)) != rows:
             raise ValueError("an Arrow column is of another length than its table")
-        fields.append(pa.field(want(name, str), column.type, want(may_miss, bool)))
-    built = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+        fields.append(pa.field(want(name, str), column.type, want(may_miss, bool), told))
+    schema = pa.schema(fields, arrow_metadata.of_table(pa, of_table, fields, rows))
+    built = pa.Table.from_arrays(columns, schema=schema)
     built.validate(full=True)
-    return built
+    return (built, size * arrow_metadata.CHARGED) if size else built
 
 
 def typed_column(values: Any) -> Any:
