@@ -33,6 +33,7 @@ BASICS = (
     "_callers",
     "_cancelled",
     "_choices",
+    "_display",
     "_distributions",
     "_errors",
     "_explain",

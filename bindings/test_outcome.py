@@ -56,6 +56,40 @@ def test_html_is_escaped() -> None:
     assert "<script>" not in html and "&lt;script&gt;" in html
 
 
+def shown(*bundles: dict[str, Any]) -> Outcome[Any]:
+    outcome = Outcome[Any]("returned")
+    outcome.display = list(bundles)
+    return outcome
+
+
+def test_a_notebook_shows_what_was_shown() -> None:
+    page = shown(
+        {"image/png": b"\x89PNG", "text/plain": "<Figure>"},
+        {"image/svg+xml": "<svg onload='alert(1)'>"},
+        {"text/html": '<script>alert(1)</script><b>"x"</b>'},
+        {"text/plain": "<b>plain</b>"},
+        {"image/png": "not bytes but text"},
+        {"image/png": 5, "text/html": None, "text/plain": [1]},
+    )._repr_html_()
+    assert '<img src="data:image/png;base64,iVBORw=="' in page and "Figure" not in page
+    assert "onload" not in page, "an SVG is a picture, whose scripts do not run"
+    assert page.count("<iframe") == page.count('<iframe sandbox="" srcdoc="') == 1
+    assert "<script" not in page and "&lt;b&gt;plain" in page
+    assert "Content-Security-Policy" in page
+
+
+def test_a_notebook_is_not_given_more_than_it_can_take() -> None:
+    page = shown({"image/png": b"x" * (9 << 20)}, {"text/plain": "after"})._repr_html_()
+    assert "see outcome.display" in page and len(page) < 1000
+    page = shown(*[{"text/plain": "x" * (1 << 20)}] * 20)._repr_html_()
+    assert "see outcome.display" in page and len(page) < 9 << 20
+
+
+def test_pictures_in_json_are_base64() -> None:
+    told = json.loads(json.dumps(shown({"image/png": b"\x89PNG", "text/plain": "x"}).to_dict()))
+    assert told["display"] == [{"image/png": "iVBORw==", "text/plain": "x"}]
+
+
 @pytest.mark.parametrize(
     "value", [None, 1, 2.5, float("nan"), "x", b"y", [1, (2, {3})], {1: object()}, {"a": 1j}]
 )

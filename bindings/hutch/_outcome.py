@@ -326,7 +326,11 @@ class Outcome(_Record, Generic[R]):
     __hash__ = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All its fields, for JSON; a value that JSON cannot hold is there as its repr."""
+        """All its fields, for JSON; a value that JSON cannot hold is there as its repr, pictures in
+        `display` as base64.
+        """
+        from hutch._display import bundles_as_json
+
         fields: dict[str, Any] = {
             "status": self.status,
             "ok": self.ok,
@@ -336,6 +340,8 @@ class Outcome(_Record, Generic[R]):
             found = getattr(self, name)
             if name == "network":
                 found = [dict(record) for record in found]
+            if name == "display":
+                found = bundles_as_json(found)
             fields[name] = as_json(found.__getstate__() if isinstance(found, _Record) else found)
         fields["safe_to_retry"] = self.safe_to_retry
         fields["network_lost"] = self.network_lost
@@ -378,13 +384,9 @@ class Outcome(_Record, Generic[R]):
         return escape("\n".join(lines))
 
     def _repr_html_(self) -> str:
-        import html
+        from hutch._display import card
 
-        colour = "#2e7d32" if self.ok else "#c62828"
-        return (
-            f'<div style="border-left:4px solid {colour};padding:4px 10px">'
-            f"<pre>{html.escape(str(self))}</pre></div>"
-        )
+        return card(str(self), self.ok, self.display)
 
 
 def with_outcome(error: SandboxError, outcome: Outcome[Any] | None) -> SandboxError:

@@ -124,3 +124,38 @@ with hutch.Session() as s:
 print(json.dumps(found))
 """)
     assert run(script) == [6, [3, 6], "5\n", "ValueError", "text", "text"]
+
+
+FORKED = """
+import os, threading, time
+import hutch
+
+called = []
+slow = hutch.Program("import sys; sys.stdin.read(); import time; time.sleep(600)").submit()
+done = hutch.Program("print(1)").submit()
+done.result()
+slow.add_done_callback(lambda future: called.append(os.getpid()))
+waiting = threading.Thread(target=lambda: slow.exception(), daemon=True)
+waiting.start()
+pid = os.fork()
+if pid == 0:
+    try:
+        slow.result()
+    except hutch.SandboxStartupError as error:
+        print(error.hint, done.result().stdout, called, flush=True)
+        print(hutch.run("print(2)").stdout, flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(slow.done(), flush=True)
+slow.cancel()
+waiting.join()
+print(slow.cancelled(), called == [os.getpid()])
+"""
+
+
+def test_a_future_of_the_parent_fails_at_once_in_a_forked_child() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120
+    )
+    hint = "make the call in the child, or wait for it in the parent"
+    assert done.stdout.split("\n") == [f"{hint} 1", " []", "2", "", "False", "True True", ""], done

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from hutch import _core
 from hutch._calls.threads import CallThreads, shared_threads
 from hutch._cancelled import SandboxCancelled
-from hutch._errors import SandboxError
+from hutch._errors import SandboxError, SandboxStartupError
 from hutch._outcome import Outcome
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ _in_flight: weakref.WeakSet[SandboxFuture[Any]] = weakref.WeakSet()
 
 def _after_fork() -> None:
     global _in_flight
-    _in_flight = weakref.WeakSet()
+    futures, _in_flight = list(_in_flight), weakref.WeakSet()
+    for future in futures:
+        future._leave_to_parent()
 
 
 def _at_exit() -> None:
@@ -125,6 +128,19 @@ class SandboxFuture(Future[R]):
     def call_id(self) -> str:
         """Known once the call is over; "" until then."""
         return "" if self._outcome is None else self._outcome.call_id
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child, where nothing will ever come for it: it fails at once, if it is not
+        done. Who waits for it, and what is called when it is done, is the parent's.
+        """
+        self._condition = threading.Condition()  # a thread of the parent may have held the other
+        self._waiters: list[Any] = []
+        self._done_callbacks: list[Any] = []
+        self._in_flight = None
+        if not self.done():
+            text = "this future belongs to the parent of this process"
+            hint = "make the call in the child, or wait for it in the parent"
+            self.set_exception(SandboxStartupError(text, hint=hint, may_have_run=True))
 
     def _work(self, run: Callable[[_core.Cancel], Outcome[R]], unwrap: bool) -> None:
         if not self.running() and not self.set_running_or_notify_cancel():

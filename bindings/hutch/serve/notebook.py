@@ -12,6 +12,7 @@ import time
 from typing import Any
 
 from hutch._async_session import AsyncSession
+from hutch._display import form_as_json
 from hutch._errors import (
     LimitExceeded,
     SandboxBusy,
@@ -21,7 +22,7 @@ from hutch._errors import (
     SerializationError,
 )
 from hutch._outcome import Outcome, SandboxError
-from hutch._text import as_json, shown
+from hutch._text import shown
 from hutch.serve.runner import Job, keywords_of
 from hutch.serve.settings import Client, Settings
 
@@ -102,7 +103,7 @@ def _bounded(outcome: Outcome[Any], room: int) -> int:
         room -= _size_of(outcome.value)
     kept = []
     for forms in outcome.display if room > 0 else ():
-        sent = {kind: _as_sent(one) for kind, one in forms.items()}
+        sent = {kind: form_as_json(one) for kind, one in forms.items()}
         size = sum(map(_size_of, sent.values()))
         if size <= room:
             room -= size
@@ -124,10 +125,6 @@ def _size_of(form: Any) -> int:
 
 def _cut(text: str, room: int) -> str:
     return text if _size_of(text) <= room else text[: max(0, room) // _MOST_OF_CHARACTER]
-
-
-def _as_sent(form: Any) -> Any:
-    return base64.b64encode(form).decode() if type(form) is bytes else as_json(form)
 
 
 def value_text(outcome: Outcome[Any]) -> str | None:
