@@ -57,7 +57,7 @@ def _brief(value: Any, room: list[int], depth: int) -> str:
     if kind is int:
         return _whole_number(value, 4096)
     if kind in (str, bytes, bytearray):
-        return repr(value[:200])
+        return repr(value[:200]) + ("…" if len(value) > 200 else "")
     from hutch._results import types
 
     brackets = _BRACKETS.get(kind)

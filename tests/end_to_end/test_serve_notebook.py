@@ -71,6 +71,14 @@ def test_forms_that_json_has_not_are_shown_as_text(client: httpx.Client, form: s
     assert found["status"] == "Success" and "application/json" in found["cells"][0]["display"][0]
 
 
+def test_a_value_is_cut_with_a_word(client: httpx.Client) -> None:
+    cells = ["'y' * 99_998", "'y' * 99_999", "['y' * 300_000]"]
+    texts = [one["display"][0]["text/plain"] for one in run(client, *cells)["cells"]]
+    assert texts[0] == repr("y" * 99_998)
+    assert texts[1].endswith("y… (cut after 100,000 characters)") and len(texts[1]) < 100_100
+    assert texts[2] == f"['{'y' * 200}'…]"
+
+
 def test_what_is_shown_has_the_room_of_a_body(client: httpx.Client) -> None:
     show = "for _ in range(4): display({'text/plain': 'x' * 3_000_000}, raw=True)"
     answer = client.post("/run_jupyter", json={"cells": [show] * 4})

@@ -93,13 +93,20 @@ async def _fetch(
             into[path] = content
 
 
+def _text_of(value: Any) -> str:
+    text = shown(value, _MOST_TEXT + 1)
+    if len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[:_MOST_TEXT]}… (cut after {_MOST_TEXT:,} characters)"
+
+
 def _bounded(outcome: Outcome[Any], room: int) -> int:
     """Makes the value the text that is shown of it, and leaves out what has no room; the rest of
     the room.
     """
     error = outcome.error
     if outcome.status == "returned" and outcome.value is not None:
-        outcome.value = shown(outcome.value, _MOST_TEXT)
+        outcome.value = _text_of(outcome.value)
         room -= _size_of(outcome.value)
     kept = []
     for forms in outcome.display if room > 0 else ():
