@@ -25,7 +25,7 @@ def frame(
 
 
 def test_what_an_honest_cell_sends_is_read() -> None:
-    usage = struct.pack("<5QII", 1, 2, 30_000, 40, 5, 6, 7)
+    usage = struct.pack("<6QII", 1, 2, 30_000, 40, 5, 6, 7, 8)
     assert _core.command_frame(frame(BEGUN)) == ("begun", 0, 0, 0, 0, b"")
     assert _core.command_frame(frame(ENDED, 2, 137, usage)) == ("ended", 2, 137, 30_000, 40, b"")
     assert _core.command_frame(frame(DONE)) == ("done", 0, 0, 0, 0, b"")
@@ -56,7 +56,7 @@ def test_frames_of_other_kinds_are_none() -> None:
 def test_bytes_of_any_kind_are_a_frame_or_none() -> None:
     numbers = random.Random(5)
     for _ in range(20_000):
-        data = bytearray(frame(numbers.choice((BEGUN, ENDED, DONE, RAISED)), payload=bytes(48)))
+        data = bytearray(frame(numbers.choice((BEGUN, ENDED, DONE, RAISED)), payload=bytes(56)))
         for _ in range(numbers.randrange(4)):
             data[numbers.randrange(len(data))] = numbers.randrange(256)
         found = _core.command_frame(bytes(data[: numbers.randrange(len(data) + 1)]))

@@ -10,6 +10,7 @@ from hutch._options.options import SentKeywords
 
 VERSION: str
 FRAME_VERSION: int
+INLINE_BYTES: int  # of a result that comes with its reply
 NODE_PACKAGE: str
 NODE_SHOWN: str
 

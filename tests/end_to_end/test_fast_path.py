@@ -244,7 +244,7 @@ def told(outcome: hutch.Outcome[Any]) -> dict[str, Any]:
     assert set(said["timings"]) == {"queue", "environment", "worker", "send", "run", "receive"}
     assert said["timings"]["run"] > 0 and said["timings"]["receive"] > 0
     assert said["usage"].pop("wall_sec") > 0
-    for name in ("cpu_sec", "waited_sec", "peak_memory_bytes"):
+    for name in ("cpu_sec", "cpu_wait_sec", "waited_sec", "peak_memory_bytes"):
         assert said["usage"].pop(name) >= 0
     for name in ("timings", "call_id", "worker_id"):
         assert said.pop(name)

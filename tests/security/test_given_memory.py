@@ -188,7 +188,7 @@ def answer(how):
     if how != "whole": os.ftruncate(given, 4096 if how == "part" else 0)
     if how != "held": os.close(given)
     body = struct.pack("<HBBIQQQ", 0x4348, {VERSION}, 3, 1, talk.call_id, size, size)
-    calls.send(body + bytes(48))
+    calls.send(body + bytes(56))
 """
 
 

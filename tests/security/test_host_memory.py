@@ -534,7 +534,7 @@ def test_the_peak_is_the_wardens_word_where_it_says_so(next_call_works: None) ->
             frame = frame.f_back
         worker, call = frame.f_locals["self"], frame.f_locals["call_id"]
         raw = socket.socket(fileno=worker.fd)
-        usage = struct.pack("<QQQQQII", 1, 1, 1, 1 << 50, 1, 0, 0)
+        usage = struct.pack("<QQQQQQII", 1, 1, 1, 1 << 50, 1, 1, 0, 0)
         time.sleep(0.015)
         head = struct.pack("<HBBIQQQ", 0x4348, VERSION, 3, 0, call, 3, 3)
         raw.send(head + usage + b"\xc1\x01\xc0")

@@ -84,7 +84,7 @@ def frame_attack(how: str) -> Any:
         frame = frame.f_back
     worker, call = frame.f_locals["self"], frame.f_locals["call_id"]
     raw = socket.socket(fileno=worker.fd)
-    usage = b"\0" * 48
+    usage = b"\0" * 56
 
     def head(
         kind: int, b: int, c: int, number: int = call, magic: int = 0x4348, version: int = VERSION
@@ -298,7 +298,7 @@ def memory_attack(how: str) -> Any:
                 while True:  # the head is well and ill in turn, and so is each page
                     for at in (2, 3, *range(4096, size, 4096)):
                         memory[at] ^= 0xFF
-    raw.send(struct.pack("<HBBIQQQ", 0x4348, VERSION, 3, 1, call, size, size) + b"\0" * 48)
+    raw.send(struct.pack("<HBBIQQQ", 0x4348, VERSION, 3, 1, call, size, size) + b"\0" * 56)
     time.sleep(0.5)
     raw.detach()
 

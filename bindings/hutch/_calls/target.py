@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _PLAIN, _PLAIN_KEPT, _PLAIN_CHUNK, _PLAIN_PROGRAM = b"P", b"K", b"C", b"R"
-_INLINE = (64 << 10) - 48  # bytes of a result that comes with its reply
 GENERATOR = 0x20 | 0x200  # of either kind, by flags of its code
 CALLS_OF_A_WORKER = 10_000  # where `max_calls` is about shared cells
 
@@ -407,7 +406,7 @@ def _is_plain(target: Target) -> bool:
     terms = target.terms
     if target.options.tools or target.streams:
         return False
-    return not terms.cpu_ms and terms.result_bytes >= _INLINE
+    return not terms.cpu_ms and terms.result_bytes >= _core.INLINE_BYTES
 
 
 def outside(options: Options) -> Tools:
