@@ -51,6 +51,72 @@ def test_str_is_a_report() -> None:
     assert "ValueError: bad" in text and "do better" in text and "out" in text
 
 
+def test_text_is_what_a_terminal_would_show() -> None:
+    outcome: Outcome[Any] = Outcome("returned", {"a": [1]}, stdout="out\n", stderr="warned")
+    outcome.display = [{"text/plain": "shown"}, {"image/png": b"x"}, {"text/plain": b"no text"}]
+    assert outcome.text == "out\nwarned\nshown\n{'a': [1]}"
+    assert Outcome("returned").text == "" and Outcome("returned", "x").text == "'x'"
+    assert raised().text == "out\nTraceback\nValueError: bad\nhint: do better"
+    died: Outcome[Any] = Outcome("died", exit_code=3)
+    assert died.fail(hutch.SandboxDied("it ended", hint="return")).text == (
+        "it ended\n  hint: return"
+    )
+    said: Any = Outcome("returned", stdout_size=4)
+    said.stdout = b"a\xff\x1b\n"  # of a command, where bytes were asked for
+    assert said.text == "a\ufffd\\x1b"
+    said.stdout_truncated = True
+    assert said.text.endswith("\n… (of 4 bytes of stdout, the rest was not kept) …")
+
+
+def test_text_has_a_value_that_was_displayed_once() -> None:
+    class Rich:
+        def _repr_html_(self) -> str:
+            return ""
+
+        def __repr__(self) -> str:
+            return "rich"
+
+    outcome: Outcome[Any] = Outcome("returned", Rich())
+    assert outcome.text == "rich"
+    outcome.display = [{"text/html": "", "text/plain": "rich, inside"}]
+    assert outcome.text == "rich, inside"
+    outcome.value = 1
+    assert outcome.text == "rich, inside\n1"
+
+
+@dataclasses.dataclass
+class Page:
+    body: str
+
+
+@pytest.mark.parametrize(
+    ("outcome", "left_out"),
+    [
+        (Outcome("returned", stdout="x" * 30_000), 10_000),
+        (Outcome("returned", "x" * 30_000), 10_002),
+        (Outcome("returned", "x" * 100_000_000), 99_980_002),
+        (Outcome("returned", b"x" * 100_000), 80_003),
+        (Outcome("returned", "y", stdout="x" * 20_000), 4),
+        (Outcome("returned", stdout="x" * 20_000), None),
+        (Outcome("returned", [0] * 10_000), 10_000),
+        (Outcome("returned", [0] * 1_000_000), None),
+        (Outcome("returned", ["\0" * 100_000_000]), None),
+        (Outcome("returned", Page("\0" * 100_000_000)), None),
+    ],
+)
+def test_a_long_text_lacks_its_middle(outcome: Outcome[Any], left_out: int | None) -> None:
+    text = outcome.text
+    found = re.search(r"\n… \(([\d,]+) more characters left out\) …\n", text)
+    assert (found and int(found[1].replace(",", ""))) == left_out
+    assert 0 < len(text) - len(found[0] if found else "") <= 20_000
+
+
+def test_the_end_of_a_long_text_is_its_error() -> None:
+    outcome = raised()
+    outcome.stdout = "begin" + "x" * 30_000
+    assert outcome.text.startswith("begin") and outcome.text.endswith("hint: do better")
+
+
 def test_html_is_escaped() -> None:
     html = raised(message="<script>alert(1)</script>")._repr_html_()
     assert "<script>" not in html and "&lt;script&gt;" in html

@@ -10,10 +10,23 @@ from __future__ import annotations
 
 from typing import Any, Generic, Literal, TypeVar, cast
 
-from hutch._text import MOST_TEXT, as_json, brief_repr, escape, one_line, shortened
+from hutch._text import (
+    MOST_TEXT,
+    as_json,
+    brief_repr,
+    cut_in_middle,
+    escape,
+    one_line,
+    repr_to_cut,
+    shortened,
+)
 
 R = TypeVar("R")
 Status = Literal["returned", "raised", "limit", "died", "cancelled", "fault"]
+
+_MOST_FOR_A_MODEL = 20_000  # characters
+# By which a session shows a value in several forms.
+_FORMS = ("mimebundle", "html", "svg", "png", "jpeg", "markdown", "latex", "json")
 
 STAGES = ("queue", "environment", "worker", "send", "run", "receive")
 
@@ -300,6 +313,44 @@ class Outcome(_Record, Generic[R]):
     def network_lost(self) -> str:
         return next((record["reason"] for record in self.network if record.get("lost")), "")
 
+    @property
+    def text(self) -> str:
+        """What a language model should see after its code ran, as a terminal shows it: stdout,
+        stderr, what was displayed as text, the repr of the value, unless that is None, and of a
+        failure the traceback or message, and the hint. "" where there is none of it.
+
+        At most 20,000 characters: of a longer text the middle is left out, and a line there says
+        how many characters that is. What would control a terminal is escaped.
+
+            reply = session.exec(code).text     # "Traceback …\\nNameError: …\\nhint: …"
+        """
+        parts = [self._printed("stdout"), self._printed("stderr")]
+        displayed = [form["text/plain"] for form in self.display if "text/plain" in form]
+        displayed = [one for one in displayed if type(one) is str]
+        parts += displayed
+        missing = 0
+        if self.value is not None and not self._is_displayed():
+            value, missing = repr_to_cut(self.value, _MOST_FOR_A_MODEL)
+            parts.append(value)
+        parts += self._failed_by(None)
+        text = "\n".join(part.rstrip("\n") for part in parts if part)
+        return escape(cut_in_middle(text, _MOST_FOR_A_MODEL, missing))
+
+    def _printed(self, name: str) -> str:
+        """`stdout` or `stderr`, which are bytes where a command was asked for them."""
+        found: Any = getattr(self, name)
+        text: str = found if isinstance(found, str) else found.decode("utf-8", "replace")
+        if not getattr(self, f"{name}_truncated"):
+            return text
+        size = getattr(self, f"{name}_size")
+        return f"{text}\n… (of {size:,} bytes of {name}, the rest was not kept) …"
+
+    def _is_displayed(self) -> bool:
+        """Whether a session has shown the value in its forms, of which one is text."""
+        kind = type(self.value)
+        rich = any(hasattr(kind, f"_repr_{form}_") for form in _FORMS)
+        return rich and bool(self.display) and "text/plain" in self.display[-1]
+
     def unwrap(self) -> R:
         """The value; where there is none, raises what calling the function would have raised."""
         if self.status == "returned":
@@ -367,21 +418,26 @@ class Outcome(_Record, Generic[R]):
 
     def __str__(self) -> str:
         lines = [repr(self)[1:-1]]
-        failure = None if self.status in ("returned", "raised") else self._failure
-        if failure is not None:
-            lines.append(str(failure))
-        if self.error is not None and (self.error.traceback or failure is None):
-            lines.append(
-                shortened((self.error.traceback or self.error.message).rstrip(), MOST_TEXT)
-            )
-            if self.error.hint and (failure is None or self.error.hint != failure.hint):
-                lines.append(f"hint: {shortened(self.error.hint, MOST_TEXT)}")
+        lines += self._failed_by(MOST_TEXT)
         for name in ("stdout", "stderr"):
             text = getattr(self, name)
             if text:
                 cut = " (shortened)" if getattr(self, f"{name}_truncated") else ""
                 lines.append(f"{name}{cut}:\n{shortened(text.rstrip(), MOST_TEXT)}")
         return escape("\n".join(lines))
+
+    def _failed_by(self, most: int | None) -> list[str]:
+        """Its failure, and the traceback and hint of what was raised, each of `most` characters."""
+        failure = None if self.status in ("returned", "raised") else self._failure
+        lines = [] if failure is None else [str(failure)]
+        error = self.error
+        if error is not None and (error.traceback or failure is None):
+            told = (error.traceback or error.message).rstrip()
+            lines.append(told if most is None else shortened(told, most))
+            if error.hint and (failure is None or error.hint != failure.hint):
+                hint = error.hint if most is None else shortened(error.hint, most)
+                lines.append(f"hint: {hint}")
+        return lines
 
     def _repr_html_(self) -> str:
         from hutch._display import card

@@ -36,6 +36,17 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def cut_in_middle(text: str, most: int, missing: int = 0) -> str:
+    """The text, or its two ends of `most` characters together, with the number of those that are
+    left out between them; of which `missing` were left out of `text` before, in its middle.
+    """
+    if len(text) <= most:
+        return text
+    half = most // 2
+    number = len(text) - 2 * half + missing
+    return f"{text[:half]}\n… ({number:,} more characters left out) …\n{text[-half:]}"
+
+
 _MOST_ITEMS = 10_000  # of an array that its repr spells out
 _JSON_DIGITS = 4000  # of an int; beyond 4300 Python writes none, unless it is asked to
 
@@ -132,10 +143,23 @@ def shown(value: Any, most: int) -> str:
     return (brief_repr(value) if text is None else text)[:most]
 
 
-def _has_at_most(value: Any, most: int) -> bool:
-    """Whether its texts and numbers, as far as built-in containers hold them, have no more
-    characters.
+def repr_to_cut(value: Any, most: int) -> tuple[str, int]:
+    """The repr, for cut_in_middle(…, most), and how many characters of a long text it lacks. Of
+    another value that has more than `most` in it, how it begins.
     """
+    if type(value) in (str, bytes, bytearray) and len(value) > 2 * most:
+        ends = repr(value[:most] + value[-most:])
+        return ends, len(value) - 2 * most
+    text = own_repr(value) if _has_at_most(value, 2 * most) else None
+    return (brief_repr(value) if text is None else text), 0
+
+
+def _has_at_most(value: Any, most: int) -> bool:
+    """Whether its texts and numbers, as far as built-in containers and records hold them, have no
+    more characters.
+    """
+    from hutch._results import types
+
     waiting = [value]
     while waiting and most >= 0:
         one = waiting.pop()
@@ -148,6 +172,8 @@ def _has_at_most(value: Any, most: int) -> bool:
         if most >= 0 and kind in _BRACKETS:
             waiting.extend(one)
             waiting.extend(one.values() if kind is dict else ())
+        elif most >= 0 and types.is_record(kind):
+            waiting.extend(item for _, item in types.record_fields(one))
     return most >= 0
 
 

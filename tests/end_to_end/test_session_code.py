@@ -269,3 +269,17 @@ def test_exit_is_said_with_its_code(s: Session) -> None:
                          ("exit(3)", "3"), ("exit('why')", "why")):  # fmt: skip
         error = s.exec(source).error
         assert error is not None and (error.type, error.message) == ("SystemExit", said)
+
+
+def test_the_text_of_an_outcome_is_what_a_model_is_shown(s: Session) -> None:
+    assert s.exec("print('said')\ndisplay(3)\n{'a': 1}").text == "said\n3\n{'a': 1}"
+    assert s.exec("x = 1").text == ""
+    assert s.exec("object()").text.startswith("<object object at ")
+    wrong = s.exec("print('said')\nopen('no such file')").text
+    assert wrong.startswith("said\nTraceback (most recent call last):\n") and "<cell " in wrong
+    assert "\nFileNotFoundError: " in wrong and " s\n" not in wrong
+    for text in (s.bash("echo 1; cat none").text, s.bash("echo 1; cat none", as_bytes=True).text):
+        assert text.startswith("1\ncat: none: No such file") and "exit code 1" in text
+    outcome = hutch.run("import sys\nprint('said')\nprint('warned', file=sys.stderr)\n1 / 0")
+    assert outcome.text.startswith("said\nwarned\nTraceback")
+    assert outcome.text.endswith("\nZeroDivisionError: division by zero")

@@ -32,6 +32,7 @@ from hutch._hints import MOST_NEAR
 from hutch._options.options import FIELDS, LIMITS
 from hutch._outcome import STAGES, ErrorInfo, Outcome, Status, Usage
 from hutch._results import types
+from hutch._text import cut_in_middle
 
 _MIB = 1 << 20
 
@@ -288,10 +289,9 @@ def _str(fields: dict[str, Any], name: str, most: int = _MOST_OF_TEXT) -> str:
         return ""
     if len(value) <= most:
         return value
-    left = f"\n… ({len(value) - most:,} more characters left out) …\n"
-    if name != "traceback":
-        return value[:most] + left
-    return value[: most // 2] + left + value[-most // 2 :]  # the end says what was raised
+    if name == "traceback":
+        return cut_in_middle(value, most)  # the end says what was raised
+    return f"{value[:most]}\n… ({len(value) - most:,} more characters left out) …\n"
 
 
 def _error_map(result: _core.CallResult) -> dict[str, Any]:
