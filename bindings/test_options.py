@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import pytest
 
 import hutch
-from hutch import Executor, function, sandbox
+from hutch import Executor, Policy, Program, Session, function, sandbox
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL
 
@@ -132,6 +133,63 @@ def test_inline_dependencies_are_for_text_alone() -> None:
 def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant() -> None:
     with pytest.raises(TypeError, match="did you mean 'timeout_sec'"):
         sandbox(timeout_secs=3)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("meant", "names"),
+    [
+        ("dependencies", "packages pip pip_install requirements libraries"),
+        ("node_dependencies", "npm npm_packages"),
+        ("timeout_sec", "timeout timeout_ms time_limit deadline"),
+        ("memory_mb", "memory mem ram max_memory memory_limit mem_limit"),
+        ("cpus", "cpu cpus_count num_cpus"),
+        ("allow_network", "network internet allow_internet allow_internet_access"),
+        ("env", "env_vars envs environment_variables"),
+        ("mounts", "volumes binds mount"),
+    ],
+)
+def test_words_of_other_products_lead_to_the_keyword(meant: str, names: str) -> None:
+    takers: tuple[Any, ...] = (
+        sandbox,
+        lambda **keywords: hutch.run("1", **keywords),
+        lambda **keywords: function("def f(): ...", "f", **keywords),
+        Program("1").options,
+        Session,
+        Executor,
+    )
+    for name, take in itertools.product(names.split(), takers):
+        with pytest.raises(TypeError, match=f"unknown keyword '{name}'; did you mean '{meant}'"):
+            take(**{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpu", "a sandbox has no GPU"),
+        ("gpus", "a sandbox has no GPU"),
+        ("image", 'an OCI image is given by environment=Environment(base="…")'),
+        ("python_version", "a sandbox has the Python of this process"),
+        ("files", "take files="),
+        ("keep_alive", "pool=Pool(idle_sec=…)"),
+    ],
+)
+def test_a_word_that_no_keyword_stands_for_says_what_to_use(name: str, said: str) -> None:
+    with pytest.raises(TypeError, match=f"unknown keyword '{name}': ") as caught:
+        sandbox(**{name: 1})  # type: ignore[call-overload]
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["gpu", "gpus", "image", "packages", "clients", "nonsense"])
+def test_a_name_that_is_near_none_is_not_guessed(name: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Policy(**{name: 1})  # type: ignore[misc]
+    assert str(caught.value) == f"unknown field {name!r}"
+
+
+def test_a_keyword_that_is_not_supported_is_not_suggested() -> None:
+    with pytest.raises(TypeError) as caught:
+        sandbox(clients=1)  # type: ignore[call-overload]
+    assert str(caught.value) == "unknown keyword 'clients'"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ _SUFFIX = (
 ).split()
 _PREFIX = ("max", "limit", "total")
 _NONE: Mapping[str, str] = {}
+_CLOSE = 0.8  # of difflib's ratio: "gpus" and "cpus" have 0.75, as have "image" and "age"
 
 
 def nearest(name: str, known: Collection[str], aliases: Mapping[str, str] = _NONE) -> str:
@@ -145,16 +146,24 @@ def nearest(name: str, known: Collection[str], aliases: Mapping[str, str] = _NON
             return item
     if aliases.get(wanted) in known:
         return aliases[wanted]
-    close = difflib.get_close_matches(name, known, 1) or difflib.get_close_matches(
-        wanted, [stem(item) for item in known], 1
+    close = difflib.get_close_matches(name, known, 1, _CLOSE) or difflib.get_close_matches(
+        wanted, [stem(item) for item in known], 1, _CLOSE
     )
     return next((item for item in known if close and close[0] in (item, stem(item))), "")
 
 
 def unknown(
-    kind: str, name: str, known: Collection[str], aliases: Mapping[str, str] = _NONE
+    kind: str,
+    name: str,
+    known: Collection[str],
+    aliases: Mapping[str, str] = _NONE,
+    instead: Mapping[str, str] = _NONE,
 ) -> str:
-    """The sentence about a name that there is not; `kind`: "keyword", "key"."""
+    """The sentence about a name that there is not; `kind`: "keyword", "key". `instead`: what is to
+    be said of names that mean none of `known`.
+    """
+    if name in instead:
+        return f"unknown {kind} {name!r}: {instead[name]}"
     meant = nearest(name, known, aliases)
     if not meant:
         return f"unknown {kind} {name!r}"

@@ -162,7 +162,7 @@ class Options(NamedTuple):
             elif name in FIELDS and FIELDS[name].keyword:
                 given[name] = FIELDS[name].check(name, value)
             else:
-                raise TypeError(unknown("keyword", name, KEYWORDS, ALIASES))
+                raise TypeError(unknown("keyword", name, _MEANT, ALIASES, _INSTEAD))
         if "environment" in keywords:
             given.update(_environment(keywords["environment"], keywords))
         elif "dependencies" in given:
@@ -321,19 +321,36 @@ class Field(NamedTuple):
 
 # Every option: the one list of them. Those of a policy stand in the order of its TOML.
 FIELDS: dict[str, Field] = {
-    "dependencies": Field(_dependencies),
-    "node_dependencies": Field(_node_dependencies),
+    "dependencies": Field(
+        _dependencies,
+        aliases=(
+            "packages",
+            "pip",
+            "pip_packages",
+            "pip_install",
+            "requirements",
+            "libraries",
+            "libs",
+        ),
+    ),
+    "node_dependencies": Field(
+        _node_dependencies, aliases=("npm", "npm_packages", "node_packages")
+    ),
     "allow_private_index": Field(_flag),
     "modules": Field(_modules),
     "preload": Field(_preload),
     "setup": Field(_callable),
     "timeout_sec": Field(
-        _optional_sec, policy=True, limit="time", unit="s", aliases=("wall", "time")
+        _optional_sec,
+        policy=True,
+        limit="time",
+        unit="s",
+        aliases=("wall", "time", "deadline", "execution_timeout"),
     ),
     "queue_sec": Field(_wait_sec, policy=True),
     "build_sec": Field(_sec, policy=True),
     "cpu_sec": Field(
-        _optional_sec, policy=True, limit="cpu_time", unit="s of CPU time", aliases=("cpu",)
+        _optional_sec, policy=True, limit="cpu_time", unit="s of CPU time", aliases=("cpu_time",)
     ),
     # less memory does not hold an interpreter
     "memory_mb": Field(
@@ -345,7 +362,10 @@ FIELDS: dict[str, Field] = {
         aliases=("memory", "mem", "ram"),
     ),
     "cpus": Field(
-        _number_to(4096), policy=True, sent=True, aliases=("cores", "cpu_count", "num_cpus")
+        _number_to(4096),
+        policy=True,
+        sent=True,
+        aliases=("cpu", "cores", "cpu_cores", "cpu_count", "cpus_count", "num_cpus", "vcpus"),
     ),
     "pids": Field(
         _whole_from(1, 1 << 15),
@@ -375,10 +395,22 @@ FIELDS: dict[str, Field] = {
     "allow_network": Field(
         lambda *given: _network().allow_network(*given),
         policy=True,
-        aliases=("network", "net", "hosts"),
+        aliases=(
+            "network",
+            "network_access",
+            "net",
+            "hosts",
+            "allowed_hosts",
+            "internet",
+            "internet_access",
+            "allow_internet",
+            "allow_internet_access",
+        ),
     ),
-    "env": Field(_pairs_of_env, policy=True, aliases=("environ",)),
-    "mounts": Field(_mounts, policy=True, aliases=("volumes", "binds")),
+    "env": Field(
+        _pairs_of_env, policy=True, aliases=("environ", "env_vars", "envs", "environment_variables")
+    ),
+    "mounts": Field(_mounts, policy=True, aliases=("volumes", "binds", "mount")),
     "secrets": Field(lambda *given: _network().secrets(*given), policy=True),
     "pool": Field(_pool),
     "disable_cache": Field(_flag),
@@ -398,6 +430,30 @@ UNLIMITED = tuple(name for name, field in FIELDS.items() if field.check is _opti
 # Keywords that are settled but not there yet: the value that asks for nothing, and what holds now.
 _NOT_YET_SUPPORTED: dict[str, tuple[tuple[object, ...], str]] = {
     "client": ((None,), "a process talks to one agent; HUTCH_SOCKET says which"),
+}
+
+# What is said of keywords of other products that no keyword stands for.
+_INSTEAD = {
+    **dict.fromkeys(
+        ("image", "base_image", "container_image", "docker_image"),
+        'an OCI image is given by environment=Environment(base="…")',
+    ),
+    **dict.fromkeys(
+        ("python", "python_version"),
+        "a sandbox has the Python of this process, or that of an image, which is given by "
+        'environment=Environment(base="…")',
+    ),
+    **dict.fromkeys(
+        ("gpu", "gpus", "gpu_count", "cuda", "accelerator", "accelerators"),
+        "a sandbox has no GPU",
+    ),
+    "files": "hutch.run(), .run() of a Program and Session take files=; a function takes their "
+    "content as arguments, or directories of the host by mounts=",
+    **dict.fromkeys(
+        ("keep_alive", "keepalive", "idle_timeout"),
+        "how long an unused one is kept is idle_sec= of a Session, and of functions and programs "
+        "pool=Pool(idle_sec=…)",
+    ),
 }
 
 
@@ -429,9 +485,5 @@ def _refuse_unsupported(name: str, value: object) -> None:
 
 
 NORMAL = Options()
-KEYWORDS = (
-    *(name for name, field in FIELDS.items() if field.keyword),
-    *_NOT_YET_SUPPORTED,
-    "environment",
-    "policy",
-)
+_MEANT = (*(name for name, field in FIELDS.items() if field.keyword), "environment", "policy")
+KEYWORDS = (*_MEANT, *_NOT_YET_SUPPORTED)
