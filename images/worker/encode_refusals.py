@@ -133,3 +133,12 @@ def hint_of(kind: type) -> str:
     if hasattr(kind, "__next__"):
         return "return list(…) of it"
     return "return plain data: a dict of its fields, a dataclass, numbers, text, bytes"
+
+
+def path_for_caller(meta: Any, path: str) -> str:
+    """Where in a value of a session its caller finds a part of what was encoded: a pair, whose
+    first is the value; of `get`, which has a name in `meta`, the second of the first.
+    """
+    if "name" in meta:
+        return path.replace("result[0][1]", meta["name"], 1)
+    return path.replace("result[0]", "result", 1)

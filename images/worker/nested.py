@@ -11,6 +11,7 @@ from typing import Any
 
 import encode as encoding
 from _hutch_cell import MOST_IN_PARTS  # type: ignore[import-not-found,unused-ignore]
+from encode_refusals import path_for_caller
 
 AROUND = 4096  # bytes that a reply has around its data
 
@@ -35,7 +36,7 @@ def run(
         value, names = verb_of(call)()
         if worker.cell.is_fork():
             worker.leave_fork(None)
-        return reply(value, names, meta["verb"], show)
+        return reply(value, names, meta, show)
     except BaseException as error:
         if worker.cell.is_fork():
             worker.leave_fork(error)
@@ -44,14 +45,15 @@ def run(
         return ["raised", *error_body(worker.describe(error, sources))]
 
 
-def reply(value: Any, names: Any, verb: str, show: Callable[[Any], None]) -> list[Any]:
+def reply(value: Any, names: Any, meta: Any, show: Callable[[Any], None]) -> list[Any]:
+    verb = meta["verb"]
     try:
         payload = encoding.encode((value, names), MOST_IN_PARTS - AROUND, verb == "call")
     except encoding.Unencodable as error:
         payload = None
         shows = verb == "exec" and not error.is_data()
         fields = {
-            "path": error.path.replace("result[0]", "result", 1),
+            "path": path_for_caller(meta, error.path),
             "type": error.type_name,
             "hint": error.hint,
             "message": str(error),
@@ -63,7 +65,7 @@ def reply(value: Any, names: Any, verb: str, show: Callable[[Any], None]) -> lis
         if not shows:
             return ["unencodable", *error_body(fields)]
         show(value)  # what its repr raises has no error of ours as its context
-        return reply(None, names, verb, show)
+        return reply(None, names, meta, show)
     data = bytearray(payload.size)
     for at, chunk in payload.chunks():
         data[at : at + chunk.nbytes] = chunk

@@ -27,6 +27,7 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     UNENCODABLE,
     USAGE_SIZE,
 )
+from encode_refusals import path_for_caller
 
 BALLAST = 4 << 20  # bytes of address space, never touched: room to report a MemoryError in
 INLINE = MAX_PAYLOAD - USAGE_SIZE
@@ -54,7 +55,7 @@ class Replies:
             return
 
         def path_of(error: Any) -> Any:
-            return error.path.replace("result[0]", "result", 1) if of_session else error.path
+            return path_for_caller(of_session, error.path) if of_session else error.path
 
         try:
             named = of_session is None or of_session["verb"] == "call"

@@ -197,6 +197,8 @@ def verb_of(
             return state.execute(names, source, filename)
     else:
         args, kwargs = call.arguments(cell)
+        if verb == "get":
+            meta["name"] = args[0]
         function = call.load_function() if verb == "call" else None
 
         def run() -> Any:

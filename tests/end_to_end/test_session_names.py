@@ -380,3 +380,57 @@ def test_the_last_value_is_there_as_an_underscore(s: Session) -> None:
     s.exec("8;")
     s.exec("9")
     assert s.exec("_").value == 9
+
+
+# ---- values that are no data
+
+
+MADE = "def f(): pass\nxs = {'k': [1, f]}\nbig = [bytes(3 << 20)]\nresult = [f]\nplain = [1]"
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "said"),
+    [
+        ("f", "f", "f is a function, which cannot be returned"),
+        ("xs", 'xs["k"][1]', 'xs["k"][1] is a function, which'),
+        ("result", "result[0]", "result[0] is a function, which"),
+    ],
+)
+def test_a_name_whose_value_is_no_data_is_in_the_error(
+    s: Session, name: str, path: str, said: str
+) -> None:
+    s.exec(MADE)
+    for get in (s.__getitem__, s.get, s.child().get):
+        with pytest.raises(hutch.SerializationError) as caught:
+            get(name)
+        assert str(caught.value).startswith(said) and caught.value.path == path
+    assert s["plain"] == [1]
+
+
+def test_a_name_whose_value_is_too_large_is_in_the_error() -> None:
+    with Session(memory_mb=256, result_mb=1) as session:
+        session.exec(MADE)
+        with pytest.raises(hutch.LimitExceeded, match=r"used, by big\b"):
+            session.get("big")
+
+
+def test_what_a_called_function_returns_is_the_result(s: Session) -> None:
+    s.exec(MADE)
+    with pytest.raises(hutch.SerializationError, match="result is a function"):
+        s.call(lambda: globals()["f"])
+    with pytest.raises(hutch.SerializationError, match=r"result\[1\] is a function"):
+        s.call(lambda: [1, globals()["f"]])
+
+
+def test_a_tool_that_gets_a_value_that_is_no_data_is_told_its_name() -> None:
+    def look(name: str) -> str:
+        try:
+            session.get(name)
+        except hutch.SerializationError as error:
+            return error.message
+        return "no error"
+
+    with Session(memory_mb=256, tools=[look]) as session:
+        session.exec(MADE)
+        assert str(session.exec("look('f')").value).startswith("f is a function, ")
+        assert session.exec("look('plain')").value == "no error"
