@@ -15,6 +15,7 @@ or another object of a class does not.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 import joblib
 from joblib.parallel import AutoBatchingMixin, ParallelBackendBase
 
+from hutch._errors import SerializationError
 from hutch._program import function
 
 # As text, since this module is not inside.
@@ -44,6 +46,7 @@ class HutchBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         self._env = dict(keywords.get("env") or {})
         self._lock = threading.Lock()
         self._futures: set[Future[Any]] = set()
+        self._counts = weakref.WeakKeyDictionary[Future[Any], int]()  # of what each was given
 
     def effective_n_jobs(self, n_jobs: int | None) -> int:
         if n_jobs == 0:
@@ -60,17 +63,31 @@ class HutchBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc
         return self.effective_n_jobs(n_jobs)
 
     def submit(self, func: Any, callback: Callable[[Any], None] | None = None) -> Future[Any]:
-        future: Future[Any] = self._run.submit(list(func.items))
+        items = list(func.items)
+        future: Future[Any] = self._run.submit(items)
         with self._lock:
             self._futures.add(future)
+            self._counts[future] = len(items)
         future.add_done_callback(self._forget)
         if callback is not None:
             future.add_done_callback(callback)
         return future
 
     def retrieve_result_callback(self, out: Future[Any]) -> list[Any]:
-        result: list[Any] = out.result()
-        return result
+        """Raises SerializationError where a function has changed how many results there are: they
+        would be those of other calls.
+        """
+        results: Any = out.result()
+        with self._lock:
+            count = self._counts[out]
+        if type(results) is not list or len(results) != count:
+            found = len(results) if type(results) is list else "no list"
+            raise SerializationError(
+                f"calls of joblib that ran in one cell: {count}; results that it gave: {found}",
+                hint="one of the functions has changed what runs it: run that one by itself",
+                path="result",
+            )
+        return results
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
         with self._lock:

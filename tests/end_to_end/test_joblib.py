@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from math import sqrt
 from typing import Any
 
@@ -67,6 +68,38 @@ def test_what_fails_is_raised_and_the_rest_is_cancelled(backend: None) -> None:
     assert raised.value.is_a(ZeroDivisionError)
     assert time.monotonic() - begun < 50
     assert joblib.Parallel()(joblib.delayed(shifted)(i) for i in (1, 2)) == [4, 5]
+
+
+def test_a_function_that_adds_results_gives_others_none_of_them(backend: None) -> None:
+    def adds(change: str) -> int:
+        import sys
+
+        frame: Any = sys._getframe()
+        while "items" not in frame.f_locals:
+            frame = frame.f_back
+        items = frame.f_locals["items"]
+        if change == "more":
+            items.append((abs, (1,), {}))
+        elif change == "fewer":
+            items.pop()
+        return 0
+
+    parallel = joblib.Parallel(batch_size=3, pre_dispatch="all")
+    for change, count in (("more", 4), ("fewer", 2)):
+        with pytest.raises(
+            hutch.SerializationError, match=f"cell: 3; results that it gave: {count}"
+        ):
+            parallel(joblib.delayed(adds)(one) for one in (change, *[""] * 5))
+    assert parallel(joblib.delayed(adds)("") for _ in range(6)) == [0] * 6
+
+
+def test_what_is_no_list_of_results_is_refused() -> None:
+    backend = hutch.joblib.HutchBackend()
+    future: Future[Any] = Future()
+    backend._counts[future] = 2
+    future.set_result("ab")
+    with pytest.raises(hutch.SerializationError, match="gave: no list"):
+        backend.retrieve_result_callback(future)
 
 
 def test_a_limit_is_raised() -> None:

@@ -149,20 +149,38 @@ def untrusted_check(
     nothing = numpy.zeros(0, bool)
     if outcome.limit in TIMES:
         return TIMEOUT, nothing
-    if outcome.status != "returned":
+    if not _is_found(outcome.value, len(inputs)):
         return FAIL, nothing
-    compare = made(oracles + _COMPARE, "compare", timeout_sec=60, dependencies=["numpy"])
-    compared = compare(
-        dataset, entry_point, list(inputs), outcome.value, list(expected), atol, fast_check
-    )
-    details = numpy.array(compared, bool)
+    settings = {"dependencies": ["numpy"], "memory_mb": settings["memory_mb"]}
+    compare = made(oracles + _COMPARE, "compare", timeout_sec=60, **settings)
+    arguments = (list(inputs), outcome.value, list(expected), atol, fast_check)
+    compared = alone.run(lambda: compare.run(dataset, entry_point, *arguments))
+    if compared.status == "fault":
+        compared.unwrap()
+    if compared.status != "returned":
+        return FAIL, nothing
+    details = numpy.array(compared.value, bool)
     return (PASS if len(details) == len(inputs) and details.all() else FAIL), details
+
+
+def _is_found(value: Any, count: int) -> bool:
+    """Whether it is of the shape that `run` gives, which the code can change. Nothing in it is
+    compared: a value of the code may be anything, whose == raises.
+    """
+    return (
+        type(value) is list
+        and len(value) <= count
+        and all(type(one) is tuple and len(one) == 2 and type(one[0]) is bool for one in value)
+    )
 
 
 def _is_suspect(outcome: Outcome[Any]) -> bool:
     """Of one of its inputs, or of all of it, the time was over while others had the CPU."""
-    found = outcome.value
-    late = type(found) is list and (False, "late") in found
+    found: Any = outcome.value
+    late = type(found) is list and any(
+        type(one) is tuple and len(one) == 2 and type(one[1]) is str and one == (False, "late")
+        for one in found
+    )
     return alone.is_suspect(outcome) or (late and alone.waited(outcome))
 
 
