@@ -171,6 +171,11 @@ def exit_code_of(code: Any) -> int:
     return 1
 
 
+def is_success(code: Any) -> bool:
+    """Of a SystemExit: whether its exit code is 0. Prints no message."""
+    return code is None or (issubclass(type(code), int) and int.__int__(code) == 0)
+
+
 def exit_unless_zero(code: int) -> None:
     if code == 0:
         return

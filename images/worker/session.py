@@ -20,6 +20,7 @@ import background
 import beside
 import commands
 import dialogue as talk
+import ending
 import importing
 import javascript
 import key_values
@@ -85,6 +86,10 @@ class State:
     def execute(self, names: Names, source: str, filename: str) -> tuple[Any, list[str] | None]:
         try:
             value = names.execute(shell_lines.replaced(source), filename)
+        except (SystemExit, talk.StopExec) as error:
+            if isinstance(error, SystemExit) and not ending.is_success(error.code):
+                raise
+            value = None
         finally:
             showing.show_figures(self.dialogue)
         if showing.is_rich(value):

@@ -103,6 +103,17 @@ def on_rung(request: pytest.FixtureRequest, serving: Serving) -> Iterator[httpx.
         yield client
 
 
+def test_a_cell_that_exits_with_0_is_no_failure(client: httpx.Client) -> None:
+    found = run(client, "print('said')\nexit()", "print('and on')")
+    assert (found["status"], found["driver"]["status"]) == ("Success", "Finished")
+    assert [(one["stdout"], one["error"]) for one in found["cells"]] == [
+        ("said\n", []),
+        ("and on\n", []),
+    ]
+    failed = run(client, "exit(3)", "print('never')")
+    assert failed["status"] == "Failed" and len(failed["cells"]) == 1
+
+
 LATER = "import os, threading, time\nthreading.Thread(target=lambda: (time.sleep(0.5), {})).start()"
 ENDS = {
     "exit": "import os; os._exit(3)",

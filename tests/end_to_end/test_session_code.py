@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -264,11 +265,41 @@ def test_a_name_of_hutch_that_is_not_there_yet_says_what_to_do(name: str) -> Non
         getattr(hutch, name)
 
 
-def test_exit_is_said_with_its_code(s: Session) -> None:
-    for source, said in (("exit()", "exit code 0"), ("import sys\nsys.exit()", "exit code 0"),
-                         ("exit(3)", "3"), ("exit('why')", "why")):  # fmt: skip
-        error = s.exec(source).error
-        assert error is not None and (error.type, error.message) == ("SystemExit", said)
+@pytest.mark.parametrize(
+    "end",
+    [
+        "exit()",
+        "quit(0)",
+        "import sys\nsys.exit()",
+        "raise SystemExit",
+        "exit(False)",
+        "await f(1)\nraise SystemExit(0)",
+        "def g(): raise SystemExit\ng()",
+    ],
+)
+def test_code_that_exits_with_0_has_returned(s: Session, end: str) -> None:
+    outcome = s.exec(f"at = 1\nprint('before')\n{end}\nat = 2\n5")
+    assert (outcome.status, outcome.value, outcome.error) == ("returned", None, None)
+    assert outcome.stdout == "before\n" and not outcome.restarted and s["at"] == 1
+
+
+def test_code_that_exits_with_another_code_has_failed(s: Session) -> None:
+    for source, said in (("exit(3)", "3"), ("exit('why')", "why"), ("exit('')", ""),
+                         ("exit(0.0)", "0.0"), ("raise SystemExit(True)", "True")):  # fmt: skip
+        outcome = s.exec(source)
+        assert outcome.status == "raised" and outcome.stderr == "", source
+        assert outcome.error is not None
+        assert (outcome.error.type, outcome.error.message) == ("SystemExit", said)
+    with pytest.raises(hutch.SandboxExecutionError, match="SystemExit"):
+        s.call(lambda: sys.exit())
+
+
+def test_a_process_that_code_forks_may_exit(s: Session) -> None:
+    source = (
+        "import os\npid = os.fork()\nif not pid: raise SystemExit(%d)\n"
+        "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+    )
+    assert [s.exec(source % code).value for code in (0, 3)] == [0, 3]
 
 
 def test_the_text_of_an_outcome_is_what_a_model_is_shown(s: Session) -> None:

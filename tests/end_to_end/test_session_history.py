@@ -111,7 +111,7 @@ def test_tools_and_what_they_have_the_session_run_are_within_what_called_them() 
         (6, 5, "exec", "returned", ""),
         (7, 6, "tool", "returned", ""),
         (8, 4, "tool", "returned", ""),
-        (9, None, "exec", "raised", "StopExec"),
+        (9, None, "exec", "returned", ""),
         (10, 9, "tool", "raised", "StopExec"),
     ]
     assert found[1][3] == "price('apple', count=3)" and found[5][3] == 'price("apple") + 1'

@@ -251,8 +251,6 @@ def error_info(fields: dict[str, Any], target: Target | None = None, limit: str 
     kind = _str(fields, "type", _MOST_OF_NAME) or "Exception"
     message = _str(fields, "message")
     of_session = target is not None and target.is_session
-    if of_session and kind == "SystemExit" and message in ("", "None"):  # of exit()
-        message = "exit code 0"
     traceback = _str(fields, "traceback", _MOST_OF_TRACEBACK)
     options = None if target is None else target.options
     has_network = options is not None and bool(options.allow_network or options.secrets)
