@@ -63,17 +63,17 @@ WORK = """
 import os, time
 os.sched_setaffinity(0, {%d})
 begun = time.process_time()
-while time.process_time() - begun < 0.3: pass
+while time.process_time() - begun < 0.25: pass
 """
 
 
 @pytest.fixture
 def crowded() -> Iterator[tuple[int, Callable[[], None]]]:
-    """A CPU that ten others want, and what ends those."""
+    """A CPU that twenty others want, and what ends those."""
     cpu = min(os.sched_getaffinity(0))
     spin = [sys.executable, "-c", SPIN % cpu]
     others = [
-        subprocess.Popen(spin, stdout=subprocess.PIPE, start_new_session=True) for _ in range(10)
+        subprocess.Popen(spin, stdout=subprocess.PIPE, start_new_session=True) for _ in range(20)
     ]
 
     def end() -> None:
@@ -104,20 +104,20 @@ def test_a_right_program_is_not_too_slow_because_others_run(
     monkeypatch.setattr(alone, "waited", end_others_after)
     program = WORK % cpu
     if many:
-        assert list(programs.checks([program, "1 / 0"], 1.5)) == [
+        assert list(programs.checks([program, "1 / 0"], 3)) == [
             "passed",
             "failed: division by zero",
         ]
     else:
-        assert programs.check(program, 1.5) == "passed"
+        assert programs.check(program, 3) == "passed"
 
 
 def test_usage_says_how_long_a_call_waited_for_a_cpu(
     crowded: tuple[int, Callable[[], None]],
 ) -> None:
     cpu, end_others = crowded
-    slow = hutch.run(WORK % cpu, timeout_sec=60).usage
-    killed = hutch.run(WORK.replace("0.3", "600") % cpu, timeout_sec=1)
+    slow = hutch.run(WORK.replace("0.25", "0.1") % cpu, timeout_sec=60).usage
+    killed = hutch.run(WORK.replace("0.25", "600") % cpu, timeout_sec=1)
     end_others()
     assert killed.limit == "time" and killed.usage.source == "warden" and slow.source == "cell"
     for used in (slow, killed.usage):
