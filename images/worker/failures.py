@@ -23,13 +23,13 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     LIMIT_MEMORY,
     LIMIT_PIDS,
 )
-from source_text import lines_of
 
 LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
 # Modules whose `raise` passes on the error of a child process.
 PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
 SCRATCH = ("/work", "/tmp", "/dev/shm")  # without namespaces they are three file systems
 TEXTS = ("__main__", "program")  # the modules that a program's text, or a function's, runs as
+MARK = "\ufeff"  # a byte order mark, with which text of a file may begin
 SUGGESTION = re.compile(r"\. Did you mean: '[^'\n]*'\?(?=\n\Z)")
 RAISE = opcode.opmap["RAISE_VARARGS"]
 PARSES = {"compile", "eval", "exec", "literal_eval", "parse"}
@@ -243,7 +243,8 @@ def is_around(frame: traceback.FrameSummary) -> bool:
 
 
 def remember_source(filename: str, text: str) -> None:
-    lines = lines_of(text)
+    # They end where those of a file do, and at no other character that separates lines of prose.
+    lines = io.StringIO(text, None).readlines()
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"  # as the lines of a file have it, and so what inspect gives
     linecache.cache[filename] = (len(text), None, lines, filename)

@@ -13,7 +13,6 @@ from typing import Any
 
 import failures
 from _hutch_cell import MARSHAL  # type: ignore[import-not-found,unused-ignore]
-from source_text import without_mark
 
 NO_TOOLS: Mapping[str, Any] = {}
 BY_VALUE = "What came by value of a module that is not here."
@@ -58,7 +57,7 @@ def called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def define(source: str, name: str, filename: str, tools: Mapping[str, Any]) -> Any:
     """The function of that name, after the text ran once as a module that is not `__main__`."""
-    source = without_mark(source)
+    source = source.removeprefix(failures.MARK)
     failures.remember_source(filename, source)
     module = types.ModuleType("program")
     module.__file__ = filename

@@ -9,6 +9,7 @@ import __future__
 import ast
 import builtins
 import io
+import linecache
 import re
 import sys
 import tokenize
@@ -18,7 +19,6 @@ from typing import Any
 
 import protection
 import returning
-from source_text import lines_of
 
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
@@ -126,28 +126,22 @@ class Names:
         `await` outside functions runs on a loop, all of it.
         """
         tree = self.parse(source, filename)
-        shows = not is_silenced(source)
-        if "return" in source and returning.has_return(tree):
-            codes = [returning.code_of(tree, filename, shows, self.compile)]
-            return self.keep(self.evaluate(codes))
         last = None
-        if tree.body and isinstance(tree.body[-1], ast.Expr) and shows:
-            last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-        codes = [self.compile(tree, filename, "exec")] if tree.body else []
+        if "return" in source and returning.has_return(tree):
+            shows = not is_silenced(source)
+            codes = [returning.code_of(tree, filename, shows, self.compile)]
+        else:
+            if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
+                last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+            codes = [self.compile(tree, filename, "exec")] if tree.body else []
         if last is not None:
             codes.append(self.compile(last, filename, "eval"))
-        return self.keep(self.evaluate(codes))
-
-    def evaluate(self, codes: list[types.CodeType]) -> Any:
-        if any(code.co_flags & COROUTINE for code in codes):
-            return self.awaited(self.evaluate_on_loop(codes))
         value = None
-        for code in codes:
-            value = eval(code, self.space)
-        return value
-
-    def keep(self, value: Any) -> Any:
-        """As the last one, where the code does not use that name for something else."""
+        if any(code.co_flags & COROUTINE for code in codes):
+            value = self.awaited(self.evaluate_on_loop(codes))
+        else:
+            for code in codes:
+                value = eval(code, self.space)
         if value is not None and self.space.get(LAST, self.last) is self.last:
             self.space[LAST] = self.last = value
         return value
@@ -178,8 +172,7 @@ class Names:
             return
         line, name = found
         text = f"{name!r} is protected: it cannot be assigned, deleted or defined anew"
-        lines = lines_of(source)
-        shown = lines[line - 1] if 0 < line <= len(lines) else ""
+        shown = linecache.getline(filename, line)
         raise SyntaxError(text, (filename, line, None, shown))
 
     def compile(self, tree: Any, filename: str, mode: str) -> types.CodeType:

@@ -12,8 +12,7 @@ import types
 from typing import Any
 
 import session_files
-from failures import remember_source
-from source_text import without_mark
+from failures import MARK, remember_source
 
 # A program with one of these words may look for its own file, or start an interpreter that does.
 LOOKERS = re.compile(
@@ -35,7 +34,7 @@ class Text:
     """A program, compiled."""
 
     def __init__(self, code: Any, filename: str) -> None:
-        source = without_mark(str(code, "utf-8"))
+        source = str(code, "utf-8").removeprefix(MARK)
         self.filename = filename
         place = WITHOUT_FILE.get(filename, filename)
         remember_source(place, source)

@@ -21,6 +21,7 @@ import beside
 import commands
 import dialogue as talk
 import ending
+import failures
 import importing
 import javascript
 import key_values
@@ -30,7 +31,6 @@ import shell_lines
 import showing
 import snapshots
 from names import EXIT_CODE, Names, dedented
-from source_text import without_mark
 
 MOST_TEXT = 10_000  # characters of a value that is shown and not returned
 
@@ -193,7 +193,7 @@ def verb_of(
     meta = call.meta
     names, verb = state.names_of(meta), meta["verb"]
     if verb == "exec":
-        source = dedented(without_mark(str(call.code, "utf-8", "surrogatepass")))
+        source = dedented(str(call.code, "utf-8", "surrogatepass").removeprefix(failures.MARK))
         filename = f"<cell {meta['number']}>"
         remember(filename, source)
         meta["sources"][filename] = source

@@ -229,7 +229,7 @@ def test_it_can_be_awaited() -> None:
             async def tick() -> None:
                 nonlocal ticks
                 while True:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
                     ticks += 1
 
             ticking = asyncio.create_task(tick())
