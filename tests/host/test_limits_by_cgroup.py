@@ -12,6 +12,10 @@ from collections.abc import Iterator
 import pytest
 from machine import Boot, CannotBoot, boot_once
 
+DISK_SEC, BOOT_SEC = 360, 300
+# The machine has its own limits, which say how far it came: of its disk, of a first boot that seeds
+# it, and of the boot that counts.
+pytestmark = pytest.mark.timeout(DISK_SEC + 2 * BOOT_SEC + 60)
 CLAIMS = {
     "limits are the kernel's": "test_limits_are_the_kernels",
     "memory that no rlimit counts": "test_memory_that_no_rlimit_counts_ends_the_call",
@@ -24,7 +28,7 @@ CLAIMS = {
 def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
     checks = [f"guest/test_limits.py::{name}" for name in CLAIMS.values()]
     try:
-        yield boot_once("bookworm", tmp_path_factory.mktemp("machine"), checks, 300, 360)
+        yield boot_once("bookworm", tmp_path_factory.mktemp("machine"), checks, BOOT_SEC, DISK_SEC)
     except CannotBoot as reason:
         pytest.skip(str(reason))
 
