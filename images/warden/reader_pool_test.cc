@@ -34,8 +34,7 @@ TEST(ReaderPool, HasAnotherOnlyWhereAllBeforeItAreKeptWaiting) {
   for (int i = 0; i < ReaderPool::kMost; ++i) {
     readers[i] = pool->Free();
     ASSERT_NE(readers[i], nullptr);
-    readers[i]->Ask({.owner = i, .proc = pipes[i].ends[0]});
-    while (!readers[i]->Waits()) usleep(1000);
+    AskAndWait(readers[i], {.owner = i, .proc = pipes[i].ends[0]});
     EXPECT_EQ(pool->Free(), nullptr) << "it may answer soon";
     EXPECT_FALSE(pool->all_late());
     Tick(pool, ReaderPool::kLongWait);
@@ -63,8 +62,7 @@ TEST(ReaderPool, TellsWhoIsKeptWaitingForHowLong) {
   static ReaderPool* const pool = NewPool();
   const Pipe pipe;
   Reader* const reader = pool->Free();
-  reader->Ask({.owner = 5, .proc = pipe.ends[0]});
-  while (!reader->Waits()) usleep(1000);
+  AskAndWait(reader, {.owner = 5, .proc = pipe.ends[0]});
   uint32_t told = 0;
   const auto tick = [&] {
     pool->EachLate([&](const Reader& late, uint32_t ticks) {
