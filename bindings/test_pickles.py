@@ -132,10 +132,10 @@ def test_what_refers_to_itself_comes_back_as_one(again: Callable[[Any], Any]) ->
     assert holder[0].cell_contents._options.timeout_sec == 60
 
 
-@BOTH
-def test_each_kind_comes_back_as_itself(again: Callable[[Any], Any]) -> None:
+def one_of_each_kind() -> list[Any]:
     @sandbox
-    async def waits() -> None: ...
+    async def waits(x: int, *, y: int = 2) -> int:
+        return x + y
 
     @sandbox
     def yields() -> Any:
@@ -145,7 +145,12 @@ def test_each_kind_comes_back_as_itself(again: Callable[[Any], Any]) -> None:
     async def yields_later() -> Any:
         yield 1
 
-    for one in (waits, yields, yields_later):
+    return [waits, yields, yields_later]
+
+
+@BOTH
+def test_each_kind_comes_back_as_itself(again: Callable[[Any], Any]) -> None:
+    for one in one_of_each_kind():
         assert type(again(one)) is type(one)
 
 
@@ -339,24 +344,13 @@ def test_what_cannot_be_written_is_an_error_that_names_it(again: Callable[[Any],
 
 
 def test_inspect_sees_what_kind_of_function_it_is() -> None:
-    @sandbox
-    async def waits(x: int, *, y: int = 2) -> int:
-        return x + y
-
-    @sandbox
-    def yields() -> Any:
-        yield 1
-
-    @sandbox
-    async def yields_later() -> Any:
-        yield 1
-
+    waits, *others = one_of_each_kind()
     kinds = (
         inspect.iscoroutinefunction,
         inspect.isgeneratorfunction,
         inspect.isasyncgenfunction,
     )
-    found = [[kind(one) for kind in kinds] for one in (triple, waits, yields, yields_later)]
+    found = [[kind(one) for kind in kinds] for one in (triple, waits, *others)]
     assert found == [
         [False, False, False],
         [True, False, False],

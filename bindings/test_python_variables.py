@@ -32,7 +32,7 @@ FINE = [
     ("PYTHONUTF8", ""),
     ("PYTHONMALLOC", "malloc"),
     ("PYTHONWARNINGS", "nonsense"),
-    ("PYTHONPATH", "/work"),
+    ("PYTHONPATH", "/directory"),
     ("PYTHONOPTIMIZE", "x"),
 ]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+WORK = "/work"  # the directory of a cell
+
 
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -55,7 +57,7 @@ def test_a_module_runs_as_of_python_m(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     module.write_text("import sys\nprint(__name__, __spec__.name, sys.argv)\n1 / 0\n")
     done = command("run", "--file", str(module), "-m", "mine", "-v")
-    assert done.stdout == "__main__ mine ['/work/mine.py', '-v']\n" and done.returncode == 1
+    assert done.stdout == f"__main__ mine ['{WORK}/mine.py', '-v']\n" and done.returncode == 1
     assert 'mine.py", line 3' in done.stderr and "_run_module_as_main(" not in done.stderr
     assert command("run", "-m", "json.tool", "--compact", stdin="[1, 2]").stdout == "[1,2]\n"
     missing = command("run", "-m", "no_such_module")
@@ -64,7 +66,7 @@ def test_a_module_runs_as_of_python_m(tmp_path: Path) -> None:
 
 def test_a_policy_of_a_file_holds_as_far_as_no_option_says_otherwise(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
-    policy.write_text('timeout_sec = 0.5\n[env]\nA = "b"\n')
+    policy.write_text('timeout_sec = 2.5\n[env]\nA = "b"\n')
     script = "import os; print(os.environ['A'], flush=True)\nwhile True: pass"
     done = command("run", "--policy", str(policy), "-c", script)
     assert (done.stdout, done.returncode) == ("b\n", 124)

@@ -126,6 +126,13 @@ def test_usage_says_how_long_a_call_waited_for_a_cpu(
     assert hutch.run("pass").usage.cpu_wait_sec == 0, "too short to ask"
 
 
+def test_cpu_time_can_decide_where_others_take_all_of_it() -> None:
+    answer = human_eval.check_correctness(FIRST, "    while True: pass\n", 120, cpu_sec=1)
+    assert answer["result"] == "timed out"
+    slow = "    import time; time.sleep(2)\n" + FIRST["canonical_solution"]
+    assert human_eval.check_correctness(FIRST, slow, 120, cpu_sec=30)["passed"]
+
+
 def test_a_fault_is_raised() -> None:
     fault = hutch.Outcome[Any]("fault")
     fault.fail(hutch.SandboxStartupError("no worker could be started", may_have_run=False))
@@ -230,22 +237,27 @@ SORTED = [[1, 2, 3], [1], []]
 
 
 @pytest.fixture
-def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the packages that these modules take text from, which are large."""
-    for name, text in {
-        "evalplus/__init__": "",
-        "evalplus/eval/__init__": "",
-        "evalplus/eval/_special_oracle": ORACLES,
-        "lcb_runner/__init__": "",
-        "lcb_runner/evaluation/__init__": "",
-        "lcb_runner/evaluation/testing_util": RUN_TEST,
-    }.items():
-        path = tmp_path / f"{name}.py"
+def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """For the packages that these modules take text from, which are large. Gone afterwards."""
+    texts = {
+        "evalplus": "",
+        "evalplus.eval": "",
+        "evalplus.eval._special_oracle": ORACLES,
+        "lcb_runner": "",
+        "lcb_runner.evaluation": "",
+        "lcb_runner.evaluation.testing_util": RUN_TEST,
+    }
+    for name, text in texts.items():
+        path = tmp_path / name.replace(".", "/")
+        path = path.with_suffix(".py") if text else path / "__init__.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     evalplus._oracles.cache_clear()
     livecodebench._text.cache_clear()
+    yield
+    for name in texts:
+        sys.modules.pop(name, None)
 
 
 def test_a_package_that_is_not_installed_is_named_at_once() -> None:

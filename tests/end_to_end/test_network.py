@@ -152,6 +152,32 @@ def test_another_host_is_refused_and_the_error_names_what_would_allow_it(web: in
     assert (record.host, record.port, record.allowed) == ("other.example", 8080, False)
 
 
+def test_a_server_of_its_own_is_not_asked_through_the_proxy() -> None:
+    @sandbox(allow_network=["*.allowed.example", LOOPBACK], timeout_sec=20)
+    def ask() -> list[tuple[str, bytes]]:
+        import http.server
+        import os
+        import socket
+        import threading
+        import urllib.request
+
+        class Answer(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(b"own")
+
+        assert os.environ["HTTP_PROXY"]
+        server = http.server.ThreadingHTTPServer(("0.0.0.0", 0), Answer)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        hosts = ["0.0.0.0", "127.0.0.1", "localhost", socket.gethostname()]
+        port = server.server_address[1]
+        return [(x, urllib.request.urlopen(f"http://{x}:{port}").read()) for x in hosts]
+
+    outcome = ask.run()
+    assert [said for _, said in outcome.unwrap()] == [b"own"] * 4 and not outcome.network
+
+
 def test_a_refusal_that_the_function_lives_with_is_recorded_and_no_error(web: int) -> None:
     @sandbox(allow_network=["*.allowed.example", LOOPBACK], timeout_sec=20)
     def tolerant(url: str) -> str:

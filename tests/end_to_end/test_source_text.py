@@ -9,6 +9,7 @@ import pytest
 
 import hutch
 
+WORK = "/work"  # the directory of a cell
 BREAKS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"]
 DEEP = "-" * 20_000 + "1"
 
@@ -132,7 +133,7 @@ def test_the_time_zone_is_that_of_the_environment() -> None:
         ({"PYTHONUTF8": "0"}, "import sys; print(sys.flags.utf8_mode, 'ü')", "0 ü\n"),
         ({"PYTHONDEVMODE": "1"}, "import sys; print(sys.flags.dev_mode)", "True\n"),
         ({"PYTHONINTMAXSTRDIGITS": "0"}, "print(len(str(10 ** 5000)))", "5001\n"),
-        ({"PYTHONPATH": "/work/lib"}, "import inner; print(inner.x)", "7\n"),
+        ({"PYTHONPATH": f"{WORK}/lib"}, "import inner; print(inner.x)", "7\n"),
         ({"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": ""}, "print(1)", "1\n"),
     ],
     ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
