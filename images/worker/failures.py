@@ -167,7 +167,9 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
     for filename, text in sources.items():
         remember_source(filename, text)
     report = traceback.TracebackException(type(error), error, error.__traceback__, compact=True)
-    report._str = f"{report._str}{suggestion(error)}"  # type: ignore[attr-defined]
+    more = suggestion(error)
+    if more:
+        report._str += more  # type: ignore[attr-defined]
     leave_out_own(report)
     line = report.stack[-1].lineno if report.stack else None
     own = {*sources, *(getattr(sys.modules.get(name), "__file__", None) for name in TEXTS)}

@@ -126,16 +126,16 @@ class Names:
         `await` outside functions runs on a loop, all of it.
         """
         tree = self.parse(source, filename)
-        last = None
         if "return" in source and returning.has_return(tree):
             shows = not is_silenced(source)
             codes = [returning.code_of(tree, filename, shows, self.compile)]
         else:
+            last = None
             if tree.body and isinstance(tree.body[-1], ast.Expr) and not is_silenced(source):
                 last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
             codes = [self.compile(tree, filename, "exec")] if tree.body else []
-        if last is not None:
-            codes.append(self.compile(last, filename, "eval"))
+            if last is not None:
+                codes.append(self.compile(last, filename, "eval"))
         value = None
         if any(code.co_flags & COROUTINE for code in codes):
             value = self.awaited(self.evaluate_on_loop(codes))

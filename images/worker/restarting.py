@@ -5,38 +5,34 @@ its start. Its own settings stay: only the variables are respected, which `-I` w
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-# What would take the interpreter from its library, or have it wait for a person.
-LEFT_OUT = ("PYTHONHOME", "PYTHONINSPECT", "PYTHONPATH", "PYTHONPLATLIBDIR", "PYTHONSTARTUP")
-F_SETPIPE_SZ = 1031
-PIPE_BYTES = 1 << 17  # more than a configuration has
+# PYTHONPATH is for calls (zygote.py); with the others it would wait for a person.
+LEFT_OUT = ("PYTHONINSPECT", "PYTHONPATH", "PYTHONSTARTUP")
 
 
-def is_read_at_start(name: str) -> bool:
-    return name.startswith("PYTHON") and name not in LEFT_OUT
-
-
-def restart(script: str, config: bytes, given: Mapping[str, str]) -> None:
-    """Replaces this process by one that finds `config` in the pipe that its argument names. Returns
-    where nothing that is given needs it.
+def restart(
+    script: str, config: bytes, given: Mapping[str, str], file_of: Callable[[bytes], int]
+) -> None:
+    """Replaces this process by one that finds `config` in the descriptor that its argument names,
+    made by `file_of`. Returns where nothing that is given needs it.
     """
-    of_start = {name: value for name, value in given.items() if is_read_at_start(name)}
+    of_start = {
+        name: value
+        for name, value in given.items()
+        if name.startswith("PYTHON") and name not in LEFT_OUT
+    }
     if not of_start:
         return
-    reader, writer = os.pipe()
-    fcntl.fcntl(writer, F_SETPIPE_SZ, PIPE_BYTES)
-    os.write(writer, config)
-    os.close(writer)
-    os.set_inheritable(reader, True)
+    file = file_of(config)
+    os.set_inheritable(file, True)
     utf8 = [] if "PYTHONUTF8" in of_start else ["-X", "utf8=1"]
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     flags = ["-s", "-S", "-B", *safe, *utf8]
     environment = {**os.environ, **of_start}
-    os.execve("/proc/self/exe", ["python3", *flags, script, str(reader)], environment)
+    os.execve("/proc/self/exe", ["python3", *flags, script, str(file)], environment)
 
 
 def config_given() -> bytes | None:

@@ -3,7 +3,7 @@
 
     python3 -I -S -B zygote.py [FD]     control socket: descriptor 3 (images/warden/control.h)
 
-FD: a pipe with its configuration, where it was started anew by itself (restarting.py).
+FD: a file with its configuration, where it was started anew by itself (restarting.py).
 
 Worker code is loaded by explicit path before anything of the environment can be: `call`, what it
 imports of ours, and `_hutch_cell` get private names in `sys.modules`, so a package's `call.py`
@@ -355,6 +355,11 @@ def prepare_streams() -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
+def configuration(text: bytes) -> dict[str, str]:
+    items = text.decode(errors="replace").split("\0")
+    return dict(item.split("=", 1) for item in items if "=" in item)
+
+
 def given_environment(config: dict[str, str]) -> dict[str, str]:
     try:
         given = json.loads(config.get("HUTCH_ENV") or "{}")
@@ -439,17 +444,14 @@ def main() -> None:
     warm_up(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
     text = restarting.config_given()
-    is_first = text is None
     if text is None:
         frame = cell.recv(CONTROL)
         if frame is None or frame[0] != cell.CONFIG:
             sys.exit("zygote.py is started by hutch-warden")
         text = bytes(frame[5])
-    config = dict(
-        item.split("=", 1) for item in text.decode(errors="replace").split("\0") if "=" in item
-    )
-    if is_first:
-        restarting.restart(__file__, text, given_environment(config))
+        given = given_environment(configuration(text))
+        restarting.restart(__file__, text, given, call.session.session_files.nameless_file)
+    config = configuration(text)
     prepare_environment(config)
     count_cpus(max(1, int(config.get("HUTCH_CPUS", "1"))))
     # A worker that was started ahead has an empty one where its calls want nothing.
