@@ -532,6 +532,7 @@ def test_metadata_of_arrow_tables_comes_back() -> None:
         lambda note: note.update(index_columns=["missing"]),
         lambda note: note.update(index_columns=[{"kind": "range", "name": None}]),
         lambda note: note["index_columns"][0].update(stop=1 << 40),
+        lambda note: note["index_columns"][0].update(stop=1 << 100),
         lambda note: note["index_columns"][0].update(step=0),
         lambda note: note["index_columns"][0].update(kind="code"),
         lambda note: note["columns"][0].update(name=5),

@@ -157,6 +157,12 @@ PAIRS = (
     ("images/worker/encode.py", "MAX_RANGE_BITS", "bindings/decode.h", "kMaxRangeBits"),
     ("images/worker/encode.py", "ALIGNMENT", "bindings/decode.h", "kBufferAlignment"),
     ("images/worker/forwarder.cc", "kMaxListeners", "images/worker/network.cc", "kMaxListeners"),
+    (
+        "images/worker/encode_arrays.py",
+        "ARROW_METADATA",
+        "bindings/hutch/_results/arrow_metadata.py",
+        "MOST_BYTES",
+    ),
 )
 
 

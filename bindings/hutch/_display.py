@@ -39,29 +39,32 @@ def card(title: str, is_ok: bool, bundles: Iterable[Mapping[str, Any]]) -> str:
     left = MOST_BYTES
     for bundle in bundles:
         part = _part(bundle)
-        left -= len(part)
-        if left < 0:
+        if part is None or len(part) > left:
             parts.append("<pre>(more was shown: see outcome.display)</pre>")
             break
+        left -= len(part)
         parts.append(part)
     return (
         f'<div style="border-left:4px solid {colour};padding:4px 10px">' + "".join(parts) + "</div>"
     )
 
 
-def _part(bundle: Mapping[str, Any]) -> str:
+def _part(bundle: Mapping[str, Any]) -> str | None:
+    """None: it is too large."""
     for kind in _PICTURES:
         form = bundle.get(kind)
         data = form.encode("utf-8", "replace") if type(form) is str else form
         if type(data) is bytes:
             if len(data) > MOST_BYTES:
-                return " " * (MOST_BYTES + 1)
+                return None
             # A picture of SVG runs no script in an <img>.
             source = base64.b64encode(data).decode()
             return f'<img src="data:{kind};base64,{source}" style="max-width:100%">'
     page = bundle.get("text/html")
     if type(page) is str:
-        inside = html.escape(_POLICY + page[:MOST_BYTES])
+        if len(page) > MOST_BYTES:
+            return None
+        inside = html.escape(_POLICY + page)
         return (
             f'<iframe sandbox="" srcdoc="{inside}" style="width:100%;height:300px;border:0">'
             "</iframe>"

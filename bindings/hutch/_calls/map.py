@@ -13,7 +13,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch import _core
@@ -183,11 +183,7 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
                 continue
             ready = [chunk]
             if plan.ordered:
-                ready = []
-                for one in chunks:
-                    if one.done is None:
-                        break
-                    ready.append(one)
+                ready = list(takewhile(lambda one: one.done is not None, chunks))
             for one in ready:
                 chunks.remove(one)
                 yield from _results_of(one, plan)

@@ -142,10 +142,10 @@ def _index(given: Any, known: set[str], rows: int) -> Any:
             raise ValueError("a level of the index is no column")
         return given
     start, stop, step = (want(given[name], int) for name in ("start", "stop", "step"))
-    if given["kind"] != "range" or len(range(start, stop, step)) != rows:
-        raise ValueError("the index does not fit the rows")
     if max(abs(start), abs(stop), abs(step)) >= 1 << 62:
         raise ValueError("the index is out of range")
+    if given["kind"] != "range" or len(range(start, stop, step)) != rows:
+        raise ValueError("the index does not fit the rows")
     named = _name(given["name"])
     return {"kind": "range", "name": named, "start": start, "stop": stop, "step": step}
 

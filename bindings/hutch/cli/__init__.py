@@ -24,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return _guarded(lambda: commands.podman(arguments[1:]), False)
     parser, flags_of_run = _parser()
+    # Before `run` stand options of `hutch` itself, none of which has a value.
     words = [word for word in arguments if not word.startswith("-")]
     at = arguments.index("run") + 1 if words[:1] == ["run"] else len(arguments)
     of_run, program = run.divided(arguments[at:], flags_of_run)

@@ -30,12 +30,12 @@ def is_suspect(outcome: Outcome[Any]) -> bool:
 
 
 def run(
-    call: Callable[[], Outcome[Any]], is_suspect: Callable[[Outcome[Any]], bool] = is_suspect
+    call: Callable[[], Outcome[Any]], must_repeat: Callable[[Outcome[Any]], bool] = is_suspect
 ) -> Outcome[Any]:
-    """What `call` gives; where that is suspect, what it gives while no other thread is in here."""
+    """What `call` gives; where it must repeat, what it gives while no other thread is in here."""
     with _calls.shared():
         outcome = call()
-    if not is_suspect(outcome):
+    if not must_repeat(outcome):
         return outcome
     with _calls.alone():
         return call()
