@@ -25,9 +25,9 @@ namespace hutch {
 namespace {
 
 constexpr unsigned kPeriodUs = 100'000;  // of cpu.max: the kernel's own default
-// Processes of a slot beside those of its cell's code: the slot and the cell's PID 1. Where there
-// is a network, the forwarder is one more.
-constexpr uint64_t kOwnProcesses = 2;
+// Processes of a slot beside those of its cell's code: the slot, the cell's PID 1 and a thread that
+// writes what was printed. Where there is a network, the forwarder is one more.
+constexpr uint64_t kOwnProcesses = 3;
 constexpr uint64_t kTestProcesses = 2;
 constexpr uint64_t kTestKb = 16 * 1024;
 constexpr char kTestShare[] = "1000 5000";

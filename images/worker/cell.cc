@@ -35,6 +35,7 @@
 #include "images/worker/lent.h"
 #include "images/worker/network.h"
 #include "images/worker/pages.h"
+#include "images/worker/printing.h"
 #include "images/worker/serving.h"
 #include "images/worker/single_cell.h"
 #include "images/worker/slot.h"
@@ -361,6 +362,7 @@ PyMODINIT_FUNC PyInit__hutch_cell() {
   PyObject* module = PyModule_Create(&hutch::module);
   if (module != nullptr && (PyModule_AddFunctions(module, hutch::frame_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::lent_methods) != 0 ||
+                            PyModule_AddFunctions(module, hutch::printing_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::serving_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::spawn_methods) != 0 ||
                             PyModule_AddFunctions(module, hutch::beside_methods) != 0)) {

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -14,11 +15,13 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <initializer_list>
 
 #include "images/warden/control.h"
+#include "images/worker/printing.h"
 #include "images/worker/raw_syscall.h"
 #include "images/worker/wall_switch.h"
 
@@ -185,6 +188,28 @@ void EndOthers() {
   } while (pid != -ECHILD);
 }
 
+// What the user process had gathered to be printed, and was not there to write.
+void WriteGatheredRest() {
+  if (output_page == nullptr || output_page->size == 0) return;
+  if (!birth.kept) EndOthers();  // they could fill the pipe as quickly as it is read
+  size_t left = output_page->size;
+  output_page->size = 0;
+  if (left > sizeof output_page->bytes) return;
+  for (const char* at = output_page->bytes; left > 0;) {
+    const long written = RawCall(SYS_write, birth.descriptors[1], Arg(at), static_cast<long>(left));
+    if (written == -EAGAIN) {
+      pollfd room{birth.descriptors[1], POLLOUT, 0};
+      const timespec most{1, 0};
+      if (RawCall(SYS_ppoll, Arg(&room), 1, Arg(&most), 0, 0) <= 0) return;
+    } else if (written > 0) {
+      at += written;
+      left -= static_cast<size_t>(written);
+    } else if (written != -EINTR) {
+      return;
+    }
+  }
+}
+
 // Tells the client to ask the agent. The agent alone is believed, so this may get lost: as where
 // code left the socket full, or shut.
 void TellClient() {
@@ -246,11 +271,12 @@ int CellInit(void*) {
     if (pid != user) continue;
     // Stopped is ended too: nobody outside would ever continue it, and its caller would wait in
     // vain.
+    if (birth.kept) EndOthers();
+    WriteGatheredRest();
     if (!birth.kept) {
       Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
       Exit(0);
     }
-    EndOthers();
     Tell(kCellStatus, static_cast<uint32_t>(status), nullptr, 0);
     TellClient();
     RawCall(SYS_close, birth.descriptors[0]);
@@ -385,6 +411,7 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   birth.id = id;
   birth.done = done[1];
   birth.kept = false;
+  RenewOutputPage();
   for (int i = 0; i < 3; ++i) birth.descriptors[i] = descriptors[i];
   birth.failed_step = nullptr;
   if (_setjmp(birth.frame) != 0) {

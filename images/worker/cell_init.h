@@ -9,8 +9,8 @@
 // by a plain copy-on-write clone: a copy of the slot's memory as the slot is, blocked in
 // MakeCell(). That copy jumps back into MakeCell()'s frame and returns from it, as fork() would, in
 // the cell. PID 1 keeps no descriptor but the control socket and those of the call, reaps whatever
-// is orphaned, reports how the user process ended, and exits, at which the kernel kills all that is
-// left in the cell.
+// is orphaned, writes what the user process had gathered to be printed (printing.h), reports how it
+// ended, and exits, at which the kernel kills all that is left in the cell.
 //
 // A kept cell, that of a session, outlives its user process: when that ends, PID 1 kills all other
 // processes of the cell, empties the call socket, and clones another user process from the slot's

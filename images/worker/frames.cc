@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "images/worker/beside.h"
+#include "images/worker/printing.h"
 
 namespace hutch {
 namespace {
@@ -117,6 +118,7 @@ bool View(PyObject* object, iovec* part) {
 
 // False with an exception.
 bool SendParts(int fd, iovec* parts, size_t count) {
+  WriteGathered();  // what was printed before is seen before
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = count;

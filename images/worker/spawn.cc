@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "images/worker/frames.h"
+#include "images/worker/printing.h"
 
 namespace hutch {
 namespace {
@@ -141,6 +142,7 @@ PyObject* Spawn(PyObject*, PyObject* args) {
   }
   if (fd[3] >= 0) order.given = kMostGiven;
   Failure failure;
+  WriteGathered();
   const pid_t pid = Start(order, &failure);
   if (pid < 0) return RaiseErrno();
   if (failure.error == 0) return PyLong_FromLong(pid);

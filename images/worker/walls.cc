@@ -58,8 +58,9 @@ void AllowEverywhere(int ruleset, uint64_t access) {
 
 const char* ApplyLimits(const Limits& limits) {
   const char* failed = nullptr;
-  const auto set = [&](__rlimit_resource resource, rlim_t value, const char* name) {
-    if (failed == nullptr) failed = Set(resource, value, name);
+  const auto set = [&](__rlimit_resource resource, rlim_t value, const char* name,
+                       rlim_t most = 0) {
+    if (failed == nullptr) failed = Set(resource, value, name, most);
     if (failed == name && !limits.host_kernel && errno == EPERM) failed = nullptr;
   };
   // A distant backstop: an allocation that could never be used fails at once, as a MemoryError.
@@ -67,7 +68,9 @@ const char* ApplyLimits(const Limits& limits) {
   // threads' stacks) is nobody's. lent.cc raises it by what the call is lent, which is private and
   // writable, and so counts here, though no page of it is the cell's own until it is written to.
   failed = Set(RLIMIT_DATA, limits.data_bytes, "RLIMIT_DATA", limits.data_most_bytes);
-  set(RLIMIT_NPROC, limits.pids + 1, "RLIMIT_NPROC");  // of this user namespace; PID 1 counts too
+  // Of this user namespace; PID 1 counts too. The hard limit has room for the thread of printing.h,
+  // which raises the soft one when it is made.
+  set(RLIMIT_NPROC, limits.pids + 1, "RLIMIT_NPROC", limits.pids + 2);
   set(RLIMIT_NOFILE, limits.nofile, "RLIMIT_NOFILE");  // a socket pair holds 176 KB in the kernel
   set(RLIMIT_CORE, 0, "RLIMIT_CORE");  // the host's core_pattern may be a pipe to a program
   set(RLIMIT_MEMLOCK, 0, "RLIMIT_MEMLOCK");

@@ -346,13 +346,17 @@ def warm_up(cell: Any, call: Any) -> None:
         worker.warm_up_all()
 
 
-def prepare_streams() -> None:
+def prepare_streams(cell: Any) -> None:
     """The objects stay, with empty buffers, when descriptors 0, 1 and 2 become a call's own."""
     assert isinstance(sys.stdin, io.TextIOWrapper)
     sys.stdin.reconfigure(encoding="utf-8", errors="strict")
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    stdout = cell.make_stdout(io.TextIOWrapper, sys.stdout.detach(), sys.addaudithook)
+    stdout.mode = "w"
+    sys.stdout = sys.__stdout__ = stdout  # type: ignore[misc]
 
 
 def configuration(text: bytes) -> dict[str, str]:
@@ -440,7 +444,7 @@ def main() -> None:
     call.add_site_builtins()
     leave_flags_to_ourselves()
     gc.disable()
-    prepare_streams()
+    prepare_streams(cell)
     warm_up(cell, call)
     # All that is the same for every pool is done: a spare worker waits here for its pool.
     text = restarting.config_given()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hutch import sandbox
+from hutch import Pool, sandbox
 
 counter = 0
 table: dict[str, int] = {}
@@ -165,3 +165,39 @@ def test_every_call_has_a_process_of_its_own() -> None:
     seen = [who() for _ in range(10)]
     births = {str(one[2]) + str(one[1]) for one in seen}
     assert len(births) == 10
+
+
+def page_of_output(write: bytes = b"", ends: bool = False) -> bytes:
+    """Runs in a cell: what it finds in the page that lines are gathered in, before it writes."""
+    import ctypes
+    import os
+
+    with open("/proc/self/maps") as file:
+        (line,) = [line for line in file if " rw-s " in line and "/dev/zero" in line]
+    begin, end = (int(place, 16) for place in line.split()[0].split("-"))
+    page = (ctypes.c_char * (end - begin)).from_address(begin)
+    found = bytes(page)
+    page[: len(write)] = write
+    if ends:
+        os._exit(3)
+    return found
+
+
+ONE = Pool(max_cells=1)  # one slot
+
+
+@pytest.mark.wall("page")
+def test_what_a_call_left_to_be_printed_is_in_no_later_cell() -> None:
+    of_one_slot = sandbox(page_of_output, pool=ONE, labels={"test": "page"})
+    nothing = bytes(4096)
+    mark = bytes(4) + b"M" * 4092
+    assert [of_one_slot(mark) for _ in range(4)] == [nothing] * 4
+
+
+# It is as large as the code says, and PID 1 of the cell writes it once the code is gone.
+@pytest.mark.parametrize("size", [4092, 4093, 1 << 20, (1 << 32) - 1])
+def test_no_more_than_a_page_is_printed_for_code_that_is_gone(size: int) -> None:
+    outcome = sandbox(page_of_output).run(size.to_bytes(4, "little") + b"x" * 4092, True)
+    assert outcome.stdout == ("x" * 4092 if size == 4092 else "")
+    assert (outcome.status, outcome.exit_code) == ("died", 3)
+    assert not any(sandbox(page_of_output)())
