@@ -30,6 +30,8 @@ struct UserProcess {
   int recent = 0;      // of those, without an order, since:
   int64_t since_us = 0;
   bool restart_ordered = false;
+  int64_t held_until_us = 0;  // its end, by `status`, is held back (slots.h); 0: it is not
+  int status = 0;
 };
 
 struct CallLimits {
@@ -115,7 +117,16 @@ struct Cell {
   uint32_t over = kNoLimit;  // a limit that a look found it over, for which nobody has ended it yet
 
   // Its user process runs, and nothing has ended it.
-  bool runs() const { return state == CellState::kReady && ending.end == kEndedItself; }
+  bool runs() const {
+    return state == CellState::kReady && ending.end == kEndedItself && user.held_until_us == 0;
+  }
+};
+
+// What is to be reported of a cell that is gone, unless the worker ends first.
+struct HeldReport {
+  int64_t until_us = 0;  // 0: there is none
+  uint64_t id = 0;
+  CellReport report;
 };
 
 enum class SlotState { kFree, kStarting, kServing, kLost };
@@ -127,6 +138,7 @@ struct Slot {
   int64_t begun_us = 0;
   int64_t waited_us = 0;  // of the time since it or its cell was begun, when we had none
   Cell cell;
+  HeldReport held;
 };
 
 ScratchUse ScratchOf(const Cell& cell);

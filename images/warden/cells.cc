@@ -24,6 +24,7 @@ constexpr int64_t kGraceUs = 500'000;  // beyond the wall limit, which the clien
 // More user processes of a session in that time end it.
 constexpr int kMostUsers = 100;
 constexpr int64_t kUsersPeriodUs = 10'000'000;
+constexpr int64_t kHoldUs = 50'000;
 constexpr uint64_t kCpuSlackUs = 100'000;  // between two ways to count it
 constexpr char kDeaf[] = "the slot does not listen";
 
@@ -283,6 +284,34 @@ void Slots::KillWhatRuns(Slot* slot, uint32_t limit) {
   syscall(SYS_pidfd_send_signal, cell.user.fd, SIGKILL, nullptr, 0);
 }
 
+void Slots::HoldUserEnd(Slot* slot, int status) {
+  const Ending& ending = slot->cell.ending;
+  if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL || ending.end != kEndedItself)
+    return OnUserEnd(slot, status);
+  slot->cell.user.held_until_us = NowUs() + kHoldUs;
+  slot->cell.user.status = status;
+}
+
+void Slots::ReportHeld(int64_t now) {
+  for (Slot& slot : slots_) {
+    const UserProcess& user = slot.cell.user;
+    if (user.held_until_us != 0 && user.held_until_us <= now && !slot.cell.ending.killed)
+      OnUserEnd(&slot, user.status);
+    if (slot.held.until_us == 0 || slot.held.until_us > now) continue;
+    const HeldReport held = std::exchange(slot.held, {});
+    agent_.Report(About(FrameKind::kCellExit, NumberOf(slot), held.id), &held.report,
+                  sizeof held.report);
+  }
+}
+
+void Slots::ReportLost(Slot* slot) {
+  if (slot->held.until_us == 0) return;
+  HeldReport held = std::exchange(slot->held, {});
+  held.report.end = kLost;
+  agent_.Report(About(FrameKind::kCellExit, NumberOf(*slot), held.id), &held.report,
+                sizeof held.report);
+}
+
 void Slots::EndThoseOver() {
   for (Slot& slot : slots_) {
     const uint32_t limit = std::exchange(slot.cell.over, kNoLimit);
@@ -292,6 +321,7 @@ void Slots::EndThoseOver() {
 
 void Slots::KillAll() {
   for (Slot& slot : slots_) {
+    ReportLost(&slot);
     if (slot.cell.state != CellState::kNone) Kill(&slot, kLost);
   }
 }
@@ -307,12 +337,17 @@ void Slots::OnCellDeath(Slot* slot, const rusage& usage) {
   const CellReport report =
       ReportOf(cell, std::max(cell.time.cpu_us, cpu_us - std::min(cpu_us, cell.time.base_us)),
                configuration_.memory_kb());
-  agent_.Report(About(FrameKind::kCellExit, NumberOf(*slot), cell.id), &report, sizeof report);
+  if (report.end == kEndedItself && report.signal == SIGKILL) {
+    slot->held = {.until_us = NowUs() + kHoldUs, .id = cell.id, .report = report};
+  } else {
+    agent_.Report(About(FrameKind::kCellExit, NumberOf(*slot), cell.id), &report, sizeof report);
+  }
   for (const int fd : {cell.proc, cell.scratch, cell.user.fd}) {
     if (fd >= 0) close(fd);
   }
   cell = Cell{};
   if (slot->state != SlotState::kLost) return;
+  ReportLost(slot);
   FrameHeader failed = About(FrameKind::kFailed, NumberOf(*slot), 0);
   static constexpr char kText[] = "the slot died";
   agent_.Report(failed, kText, sizeof kText - 1);

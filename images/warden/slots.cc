@@ -33,8 +33,9 @@ Slot* Slots::Find(uint64_t cell) {
 bool Slots::busy() const {
   return std::any_of(slots_, slots_ + kMaxSlots, [](const Slot& slot) {
     const Cell& cell = slot.cell;
-    return slot.state == SlotState::kStarting || cell.state == CellState::kMaking ||
-           (cell.kept && cell.state == CellState::kMade) || Watch::Needs(cell);
+    return slot.state == SlotState::kStarting || slot.held.until_us != 0 ||
+           cell.state == CellState::kMaking || (cell.kept && cell.state == CellState::kMade) ||
+           cell.user.held_until_us != 0 || Watch::Needs(cell);
   });
 }
 
@@ -97,7 +98,8 @@ void Slots::OnEndSlot(const Datagram& order) {
 void Slots::ReportAll() {
   FrameHeader header;
   for (int i = 0; i < kMaxSlots; ++i) {
-    const Slot& slot = slots_[i];
+    Slot& slot = slots_[i];
+    slot.held = {};  // of a cell that the agent does not know
     if (slot.state != SlotState::kServing) continue;
     header.a = static_cast<uint32_t>(i);
     header.kind = FrameKind::kSlotReady;
@@ -176,7 +178,7 @@ void Slots::OnMessage(Slot* slot, Datagram* message) {
   } else if (header.kind == kCellKept && cell.kept && cell.state == CellState::kReady) {
     agent_.Report(About(FrameKind::kKept, NumberOf(*slot), cell.id));
   } else if (header.kind == kCellStatus && cell.kept && cell.state == CellState::kReady) {
-    OnUserEnd(slot, static_cast<int>(header.a));
+    HoldUserEnd(slot, static_cast<int>(header.a));
   } else if (header.kind == kCellStatus && !ending.ended && cell.state != CellState::kMaking) {
     ending.ended = true;
     ending.status = static_cast<int>(header.a);
@@ -257,6 +259,7 @@ void Slots::Fail(Slot* slot, int error, const char* text, size_t size) {
     slot->state = SlotState::kLost;  // until its cell is reaped
     return;
   }
+  ReportLost(slot);
   agent_.Report(failed, text, std::min(size, AgentLink::kMaxQueued));
   Free(slot);
 }

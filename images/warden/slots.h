@@ -7,6 +7,10 @@
 // and a pid counts only if the kernel attached it and it is a child of the warden with no other
 // role. Anything else ends the worker.
 //
+// A user process that dies of SIGKILL, which nobody ordered, may be the first of a worker that is
+// killed from outside, process by process: its end would be told as what the code did. It is held
+// back until the warden has outlived it for a while (kHoldUs).
+//
 // Thread contract: one thread.
 #pragma once
 
@@ -61,7 +65,8 @@ class Slots {
 
   // ---- time
   void FailLate(int64_t now, int64_t held_up_us);  // those that take too long to be made, or to end
-  void EndThoseOver();                             // a limit, as the watch found
+  void ReportHeld(int64_t now);
+  void EndThoseOver();  // a limit, as the watch found
   void KillAll();
   bool busy() const;  // whether ticks are needed
 
@@ -75,10 +80,12 @@ class Slots {
   void OnReady(Slot* slot, pid_t user);
   void BeginCall(Slot* slot);
   void OnUserEnd(Slot* slot, int status);
+  void HoldUserEnd(Slot* slot, int status);
   void OnCellDeath(Slot* slot, const rusage& usage);
   // single_cell.cc
   void CheckSingleStop();
   bool OnSingleCellDeath(int status, const rusage& usage);
+  void ReportLost(Slot* slot);  // what is held back: it did not outlive the worker, or the slot
   void Kill(Slot* slot, CellEnd end, uint32_t limit = kNoLimit);
   // The cell, or of a kept one only its user process.
   void KillWhatRuns(Slot* slot, uint32_t limit);

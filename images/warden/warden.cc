@@ -227,6 +227,7 @@ void Warden::Tick() {
   const bool live = std::any_of(table_, table_ + kMaxSlots, [](const Slot& slot) {
     return slot.cell.state != CellState::kNone;
   });
+  slots_.ReportHeld(now);
   slots_.FailLate(now, held_up_us);
   watch_.LookAtCells(now);
   slots_.EndThoseOver();

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -449,6 +450,10 @@ def test_result_that_is_no_data_is_named(cell: Cell) -> None:
     assert reply is not None and reply.kind == UNENCODABLE and reply.value["type"] == "function"
 
 
+def host_root() -> bool:
+    return os.geteuid() == 0
+
+
 # ---- deaths ----
 
 
@@ -478,6 +483,36 @@ def test_signal_is_measured_outside(cell: Cell, source: str, number: int) -> Non
     assert cell.program(source) is None
     report = ended(cell)
     assert (report.exit_code, report.signal) == (-1, number)
+
+
+def test_a_sigkill_is_told_once_the_warden_has_outlived_it(cell: Cell) -> None:
+    """Until then it may be the first of a container that is killed process by process."""
+    begun = time.monotonic()
+    assert cell.program("import os; os.kill(os.getpid(), 9)") is None
+    assert ended(cell).end == 0
+    assert time.monotonic() - begun >= 0.05
+
+
+@pytest.mark.skipif(not host_root(), reason="needs root, to kill the worker's processes")
+def test_a_user_process_that_dies_just_before_its_slot_is_lost() -> None:
+    with Worker() as worker:
+        worker.ready()
+        for _ in range(20):
+            cell = worker.cell(0)
+            cell.arm(20_000)
+            cell.send_call(b"while True: pass", {"mode": "program"})
+            slot, user = worker.process_ids()["slots"][0], worker.user_process()
+            init = Path(f"/proc/{user}/stat").read_text().rsplit(")", 1)[1].split()[1]
+            os.kill(user, signal.SIGKILL)
+            while Path("/proc", init).exists():  # the warden has not heard of it yet
+                pass
+            os.kill(slot, signal.SIGKILL)
+            end = cell.exit().end
+            assert worker.expect(driver.FAILED).a == 0
+            worker.slots.clear()
+            if end == 2:
+                return
+        raise AssertionError("each was told as the end of its code")
 
 
 def test_parent_and_everything_else_survive_signals_from_a_cell(cell: Cell) -> None:
@@ -980,10 +1015,6 @@ def test_hostile_package_ends_its_worker_and_nothing_else(source: str) -> None:
             assert b"hostile" in skipped and b"ModuleNotFound" not in skipped
         else:
             worker.process.wait(10)
-
-
-def host_root() -> bool:
-    return os.geteuid() == 0
 
 
 @pytest.mark.skipif(not host_root(), reason="needs root, to kill the worker's processes")
