@@ -181,6 +181,7 @@ py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
   Set<"may_have_run">(outcome, py::bool_(true));
   Set<"restarted">(outcome, py::bool_(false));
   Set<"rolled_back">(outcome, py::bool_(false));
+  Set<"files">(outcome, py::dict());
   Set<"_failure">(outcome, none);
   return outcome;
 }

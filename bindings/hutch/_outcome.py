@@ -217,6 +217,8 @@ class Outcome(_Record, Generic[R]):
     its names are lost. `rolled_back`: whether they were put back as they were before the call; that
     takes checkpoints, which there are none of yet, so it is False.
 
+    `files`: the content of those that `fetch=` of a program named, by path.
+
     All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
     whole chunk. In a fault, the way to the cell and the time in it count as one stage.
     """
@@ -243,6 +245,7 @@ class Outcome(_Record, Generic[R]):
         "may_have_run",
         "restarted",
         "rolled_back",
+        "files",
         "_failure",
     )
 
@@ -288,6 +291,7 @@ class Outcome(_Record, Generic[R]):
         self.may_have_run = may_have_run
         self.restarted = False
         self.rolled_back = False
+        self.files: dict[str, bytes] = {}
         self._failure: SandboxError | None = None
 
     def copy(self) -> Outcome[R]:
@@ -299,6 +303,7 @@ class Outcome(_Record, Generic[R]):
         same.usage.suggested = dict(self.usage.suggested)
         same.timings = dict(self.timings)
         same.network, same.display = list(self.network), list(self.display)
+        same.files = dict(self.files)
         return same
 
     @property
@@ -378,8 +383,10 @@ class Outcome(_Record, Generic[R]):
 
     def to_dict(self) -> dict[str, Any]:
         """All its fields, for JSON; a value that JSON cannot hold is there as its repr, pictures in
-        `display` as base64.
+        `display` and the content of `files` as base64.
         """
+        import base64
+
         from hutch._display import bundles_as_json
 
         fields: dict[str, Any] = {
@@ -393,6 +400,8 @@ class Outcome(_Record, Generic[R]):
                 found = [dict(record) for record in found]
             if name == "display":
                 found = bundles_as_json(found)
+            if name == "files":
+                found = {path: base64.b64encode(x).decode() for path, x in found.items()}
             fields[name] = as_json(found.__getstate__() if isinstance(found, _Record) else found)
         fields["safe_to_retry"] = self.safe_to_retry
         fields["network_lost"] = self.network_lost

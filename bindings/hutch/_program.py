@@ -65,8 +65,21 @@ class Program:
         stdin: str | bytes | None = None,
         args: Sequence[str] | str = (),
         files: Mapping[str, str | bytes] | None = None,
+        fetch: Sequence[str] | str = (),
     ) -> Outcome[None]:
-        """`stdin`: what it reads; `args`: `sys.argv[1:]`; `files`: put where it runs."""
+        """`stdin`: what it reads; `args`: `sys.argv[1:]`; `files`: put where it runs.
+
+        `fetch`: paths and globs, relative to where it runs, of files that are read once it has
+        ended, however it did: `outcome.files` has their content by path. They are at most 10,000
+        and `result_mb` in all. What is no file there is left out; of a directory give a glob, as
+        `plots/**`. Links are followed, within the sandbox. Raises ValueError with isolation
+        "shared" and "gvisor".
+
+            outcome = program.run(fetch=["report.csv", "plots/*.png"])
+            report = outcome.files["report.csv"]
+        """
+        if fetch:
+            return self._run_and_fetch(_given(args, stdin, files), fetch, None)
         if stdin is None and files is None and not args:
             return self._call_with_nothing()
         return self._call(_given(args, stdin, files), None)
@@ -77,12 +90,20 @@ class Program:
         stdin: str | bytes | None = None,
         args: Sequence[str] | str = (),
         files: Mapping[str, str | bytes] | None = None,
+        fetch: Sequence[str] | str = (),
     ) -> Outcome[None]:
         from hutch._calls.future import awaited
         from hutch._calls.loops import on_loop
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
+        if fetch:
+            from hutch import _program_files
+
+            target, patterns = self._resolved(), _program_files.checked(fetch)
+            outcome = await _program_files.run_aio(target, given, patterns)
+            _hint_at_metadata(outcome, self._source)
+            return outcome
         wait_for = on_loop() if self._options.tools else None
         return await awaited(
             lambda token: self._call(given, token, asked, wait_for),
@@ -186,6 +207,16 @@ class Program:
         _hint_at_metadata(outcome, self._source)
         return outcome
 
+    def _run_and_fetch(
+        self, given: dict[str, Any], fetch: Sequence[str] | str, streams: Streams | None
+    ) -> Outcome[None]:
+        from hutch import _program_files
+
+        patterns = _program_files.checked(fetch)
+        outcome = _program_files.run(self._resolved(), given, patterns, streams)
+        _hint_at_metadata(outcome, self._source)
+        return outcome
+
     def _parcel(
         self,
         given: dict[str, Any],
@@ -236,15 +267,20 @@ def run(
     stdin: str | bytes | None = None,
     args: Sequence[str] | str = (),
     files: Mapping[str, str | bytes] | None = None,
+    fetch: Sequence[str] | str = (),
     filename: str | None = None,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
     """Runs a whole program in a fresh cell. `language`: "python", "bash" or "javascript".
     `dependencies="inline"` reads its PEP 723 metadata; where your packages come from an index other
-    than PyPI, only with `allow_private_index=True`.
+    than PyPI, only with `allow_private_index=True`. `stdin`, `args`, `files`, `fetch`: as for
+    `Program.run`.
+
+        outcome = hutch.run("open('a.txt', 'w').write('x')", fetch="*.txt")
+        assert outcome.files == {"a.txt": b"x"}
     """
     program = _program(source, language, filename, keywords)
-    return program.run(stdin=stdin, args=args, files=files)
+    return program.run(stdin=stdin, args=args, files=files, fetch=fetch)
 
 
 _REMEMBERED = 64  # programs
@@ -276,9 +312,13 @@ def run_into(
     stdin: str | bytes | None,
     args: Sequence[str],
     files: Mapping[str, str | bytes] | None,
+    fetch: Sequence[str],
 ) -> Outcome[None]:
     """`program.run`, with `streams` to get what it prints. What they raise ends the program."""
-    return program._call(_given(args, stdin, files), None, streams=streams)
+    given = _given(args, stdin, files)
+    if fetch:
+        return program._run_and_fetch(given, fetch, streams)
+    return program._call(given, None, streams=streams)
 
 
 def with_source(program: Program, source: str) -> Program:
@@ -299,11 +339,12 @@ async def run_aio(
     stdin: str | bytes | None = None,
     args: Sequence[str] | str = (),
     files: Mapping[str, str | bytes] | None = None,
+    fetch: Sequence[str] | str = (),
     filename: str | None = None,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
     program = _program(source, language, filename, keywords)
-    return await program.run_aio(stdin=stdin, args=args, files=files)
+    return await program.run_aio(stdin=stdin, args=args, files=files, fetch=fetch)
 
 
 def function(

@@ -45,10 +45,12 @@ class JavaScriptTarget(ProgramTarget):
     def watch(self, code: _core.Function) -> Watch | None:
         return None  # the text of the program is an argument, which the fast path has not
 
+    def fields(self) -> dict[str, Any]:
+        place = self._place, node.heap_mb(self.options)
+        return {**super().fields(), "node": place, "ahead": not self._lends}
+
     def meta(self, code: _core.Function, mode: str = "") -> bytes:
-        fields = {"mode": "program", "filename": self.filename, **self._common_meta(code)}
-        fields["node"] = self._place, node.heap_mb(self.options)
-        fields["ahead"] = not self._lends
+        fields = {"mode": "program", **self.fields(), **self._common_meta(code)}
         return pickle.dumps(fields, 5)
 
     def pickle(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[bytes, list[Any]]:

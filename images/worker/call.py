@@ -131,6 +131,7 @@ class Worker(replies.Replies):
     def __init__(self, cell: Any, fd: int) -> None:
         super().__init__(cell, fd)
         self.keep = False
+        self.another_follows = False
         self.limits_cpu = False  # a call before did, and a later one is to lift that
         self.dialogue: talk.Dialogue | None = None  # of calls that have tools, or yield
         self.tools: Mapping[str, Any] = loading.NO_TOOLS
@@ -205,6 +206,7 @@ class Worker(replies.Replies):
             else:
                 sources = meta.get("sources") or sources
             self.keep = "keep" in meta
+            self.another_follows = self.keep and meta["mode"] != "session"
             dialogue = self.dialogue_of(call)
             run = self.prepare(call)
             if self.keep and meta["mode"] != "session":
@@ -362,11 +364,11 @@ class Worker(replies.Replies):
         return run
 
     def finish_program(self) -> None:
-        ending.end_interpreter(self.keep)
+        ending.end_interpreter(self.another_follows)
 
     def exit_program(self, error: SystemExit) -> None:
         code = ending.exit_code_of(error.code)
-        ending.end_interpreter(self.keep)
+        ending.end_interpreter(self.another_follows)
         ending.exit_unless_zero(code)
 
     def fail_program(self, error: BaseException) -> None:

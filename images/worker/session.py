@@ -162,6 +162,8 @@ def prepare(
 ) -> Callable[[], Any]:
     """What it returns runs the call of the client's. Its result: (value, names or None)."""
     meta = call.meta
+    if meta["verb"] == "program":
+        return prepare_program(call, call_id, worker, flush)
     state = _state
     if state is None and meta.get("begin") is not None:
         cwd, tools, protected = meta["begin"]
@@ -183,6 +185,30 @@ def prepare(
         finally:
             if dialogue.pid == os.getpid():
                 dialogue.end()
+
+    return talking
+
+
+def prepare_program(
+    call: Any, call_id: int, worker: Any, flush: Callable[[], None]
+) -> Callable[[], Any]:
+    """A whole program, which finds nothing of a session: that begins in the next process."""
+    cell, (cwd, tools, _) = worker.cell, call.meta["begin"]
+    cell.take_interrupts()
+    enter(cwd)
+    dialogue = talk.Dialogue(cell, worker.fd, flush)
+    if tools:
+        call.tools = talk.add_tools(dialogue, tools)
+    run = worker.prepare_program(call)
+
+    def talking() -> Any:
+        dialogue.begin(call_id)
+        try:
+            cell.run_interruptible(call_id, run)
+        finally:
+            if dialogue.pid == os.getpid():
+                dialogue.end()
+        return None, None
 
     return talking
 

@@ -15,7 +15,9 @@ import pytest
 WORK = "/work"  # the directory of a cell
 
 
-def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def command(
+    *arguments: str, stdin: str = "", cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "hutch", *arguments],
         input=stdin,
@@ -23,6 +25,7 @@ def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str
         text=True,
         check=False,
         timeout=300,
+        cwd=cwd,
     )
 
 
@@ -62,6 +65,25 @@ def test_a_module_runs_as_of_python_m(tmp_path: Path) -> None:
     assert command("run", "-m", "json.tool", "--compact", stdin="[1, 2]").stdout == "[1,2]\n"
     missing = command("run", "-m", "no_such_module")
     assert missing.returncode == 1 and "No module named no_such_module" in missing.stderr
+
+
+def test_files_that_it_leaves_are_fetched(tmp_path: Path) -> None:
+    (tmp_path / "there").write_text("untouched")
+    (tmp_path / "link.csv").symlink_to("there")
+    source = (
+        "import os, sys; os.makedirs('d/e')\n"
+        "for name in ('a.csv', 'd/e/b.csv', 'link.csv', 'no.txt'): open(name, 'w').write(name)\n"
+        "print('printed'); sys.exit(3)"
+    )
+    done = command("run", "--fetch", "*.csv", "--fetch", "d/**", "-c", source, cwd=tmp_path)
+    assert (done.stdout, done.returncode) == ("printed\n", 3)
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"a.csv", "d/e/b.csv", "link.csv", "there"}
+    assert (tmp_path / "d/e/b.csv").read_text() == "d/e/b.csv"
+    assert (tmp_path / "there").read_text() == "untouched"
+    assert not (tmp_path / "link.csv").is_symlink()
+    refused = command("run", "--fetch", "../x", "-c", "1", cwd=tmp_path)
+    assert refused.returncode == 2 and "fetch=" in refused.stderr
 
 
 def test_a_policy_of_a_file_holds_as_far_as_no_option_says_otherwise(tmp_path: Path) -> None:

@@ -83,11 +83,9 @@ class Operation:
 
     def pickled(self, target: Target) -> tuple[bytes, list[Any]]:
         """Its arguments, and their buffers."""
-        if not self.args and not self.kwargs:
+        if not self.args and not self.kwargs and self.verb != "program":
             return arguments.NONE, []
-        return arguments.pickle_arguments(
-            target.function, self.args, self.kwargs, target.sandbox_modules, target.outside
-        )
+        return target.pickle(self.args, self.kwargs)
 
     def source(self, target: Target) -> bytes:
         """What the history has of it."""

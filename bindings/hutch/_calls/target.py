@@ -387,9 +387,13 @@ class ProgramTarget(TextTarget):
         made.fast_value_key = made.fast_outcome_key = ()
         return made
 
+    def fields(self) -> dict[str, Any]:
+        """What the code of a cell is given of the program, besides its text."""
+        return {"filename": self.filename}
+
     def meta(self, code: _core.Function, mode: str = "") -> bytes:
         if mode not in self._metas:
-            fields = {"mode": "program", "filename": self.filename, **self._common_meta(code)}
+            fields = {"mode": "program", **self.fields(), **self._common_meta(code)}
             meta = pickle.dumps(fields, 5)
             self._metas[mode] = (
                 _PLAIN_PROGRAM + meta if _is_plain(self) and not self.shared else meta

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -103,12 +104,20 @@ def from_wire(found: Any) -> Outcome[Any]:
     outcome.timings = {name: _sec(timings.get(name, 0.0), name) for name in STAGES}
     outcome.network = [_record(one) for one in _list(fields.get("network"))]
     outcome.display = [_object(one, "its display") for one in _list(fields.get("display"))]
+    files = _object(fields.get("files", {}), "its files")
+    outcome.files = {path: _content(one) for path, one in files.items()}
     if not outcome.ok:
         failure = failure_from_wire(fields.get("failure"), outcome)
         if status != "fault" and isinstance(failure, _errors.SandboxStartupError):
             raise ValueError(f"a call that ended as {status!r} has no {type(failure).__name__}")
         outcome.fail(failure)
     return outcome
+
+
+def _content(text: Any) -> bytes:
+    if type(text) is not str:
+        raise ValueError("its files are no text")
+    return base64.b64decode(text, validate=True)
 
 
 def failure_from_wire(found: Any, outcome: Outcome[Any] | None = None) -> SandboxError:

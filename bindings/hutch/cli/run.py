@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hutch._calls.echo import Streams
@@ -61,6 +61,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--file", action="append", default=[], metavar="PATH", help="copy a file to where it runs"
     )
     command.add_argument(
+        "--fetch", action="append", default=[], metavar="PATH|GLOB",
+        help="copy what the program leaves there to the same path here; may be repeated",
+    )  # fmt: skip
+    command.add_argument(
         "--allow-network", action="append", default=[], metavar="HOST",
         help="what it may reach: host, host:port, *.host, a CIDR or *; may be repeated",
     )  # fmt: skip
@@ -108,12 +112,14 @@ def run(options: argparse.Namespace) -> int:
         stdin = sys.stdin.buffer.read()
     program = hutch.Program(source, filename=name, **keywords)
     if options.json:
-        outcome = program.run(stdin=stdin, args=arguments, files=files or None)
+        outcome = program.run(stdin=stdin, args=arguments, files=files or None, fetch=options.fetch)
         print_json(outcome.to_dict())
         return _exit_code(outcome)
     output = _Output()
     try:
-        outcome = run_into(output, program, stdin=stdin, args=arguments, files=files or None)
+        outcome = run_into(
+            output, program, stdin=stdin, args=arguments, files=files or None, fetch=options.fetch
+        )
     except OSError as error:
         if error is not output.failed:
             raise
@@ -123,7 +129,19 @@ def run(options: argparse.Namespace) -> int:
         return FAILED
     if not outcome.ok:
         _explain(outcome)
+    _write(outcome.files)
     return _exit_code(outcome)
+
+
+def _write(files: Mapping[str, bytes]) -> None:
+    """Each takes its place once it is whole, also that of a link, which is not followed."""
+    from hutch._carry import beneath
+
+    for path, content in files.items():
+        with beneath.new_file(path, executable=False) as file:
+            left = memoryview(content)
+            while left:
+                left = left[os.write(file, left) :]
 
 
 class _Output(Streams):

@@ -137,6 +137,7 @@ SCHEMAS: dict[str, Schema] = {
             "may_have_run": _FLAG,
             "restarted": _FLAG,
             "rolled_back": _FLAG,
+            "files": _named(_TEXT, "content in base64"),
             "safe_to_retry": _FLAG,
             "network_lost": _TEXT,
             "failure": {"anyOf": [_ref("Failure"), {"type": "null"}]},

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program whose files are read once it has ended, however it did. It runs as the one call of a
+session, whose files outlast its process; they are read by a process of their own, in which nothing
+of the program is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from hutch._calls.dialogue import Callbacks
+from hutch._calls.session_call import Operation
+from hutch._errors import LimitExceeded
+from hutch._options.checks import quoted
+from hutch._outcome import ErrorInfo
+from hutch._session import Session
+from hutch._session_calls import SessionCalls
+from hutch._session_contents import BeginsAs
+from hutch._tools import LateCalls
+
+if TYPE_CHECKING:
+    from hutch._calls.echo import Streams
+    from hutch._calls.session_call import SessionCall
+    from hutch._calls.target import ProgramTarget, Target
+    from hutch._outcome import Outcome
+
+MOST_FILES = 10_000
+
+
+def checked(fetch: Sequence[str] | str) -> tuple[str, ...]:
+    """The patterns of `fetch=`. Raises TypeError, ValueError."""
+    patterns = (fetch,) if isinstance(fetch, str) else tuple(fetch)
+    for one in patterns:
+        if not isinstance(one, str):
+            raise TypeError(f"fetch= takes paths and globs as str, not {type(one).__name__}")
+        if not _is_inside(one):
+            raise ValueError(
+                f"fetch= has {quoted(one)}: paths and globs are relative to the working directory"
+            )
+    return patterns
+
+
+def run(
+    target: ProgramTarget, given: dict[str, Any], patterns: Sequence[str], streams: Streams | None
+) -> Outcome[None]:
+    """The Outcome, with `.files`. `given`: the program's input; `streams`: get what it prints, in
+    place of those that the options ask for.
+    """
+    with closing(_OneProgram(target, streams)) as session:
+        return session.run(given, patterns)
+
+
+async def run_aio(
+    target: ProgramTarget, given: dict[str, Any], patterns: Sequence[str]
+) -> Outcome[None]:
+    """The same. Where this is cancelled the program is interrupted, and its cell closed once it has
+    ended.
+    """
+    with closing(_OneProgram(target, None)) as session:
+        return await asyncio.to_thread(session.run, given, patterns)
+
+
+class _OneProgram(Session):
+    def __init__(self, target: ProgramTarget, streams: Streams | None) -> None:
+        options = target.options
+        if options.isolation not in ("cell", "container"):
+            raise ValueError(
+                f'isolation="{options.isolation}" keeps no files of a program that has ended: '
+                'fetch= goes with "cell" and "container"'
+            )
+        for tool in options.tools:
+            if tool.is_async:
+                raise TypeError(f"{tool.name}() is async: fetch= goes with tools that are not")
+        tools = {tool.name: tool for tool in options.tools}
+        callbacks = Callbacks(tools, None, None, False, LateCalls())
+        self._program = target
+        self._streams = streams
+        SessionCalls.__init__(self, options, {}, "/work", 0, callbacks, BeginsAs())
+
+    def run(self, given: dict[str, Any], patterns: Sequence[str]) -> Outcome[None]:
+        target = self._program
+        operation = Operation(self, "program", target.code(), kwargs=given, target=target)
+        with self._turn:
+            outcome = self._send(operation)
+        outcome.restarted = False
+        has_ended = outcome.status in ("limit", "died")
+        if has_ended:
+            outcome.error = None  # which is for the code of a session
+        core = self._cell.core
+        assert core is not None
+        if core.restartable:
+            self.reset()
+        elif has_ended:
+            return outcome  # and its files with it
+        else:
+            self._cell.has_begun = False  # it begins in the program's process, to read its files
+        self._fetch(outcome, patterns)
+        return outcome
+
+    def _fetch(self, outcome: Outcome[None], patterns: Sequence[str]) -> None:
+        left = self._usual.terms.result_bytes
+        for path in self._matching(patterns):
+            size = self._size_of(path)
+            if size is None:
+                continue
+            content = self.files.read_bytes(path) if size <= left else b""
+            left -= max(size, len(content))
+            if left < 0:
+                _too_large(outcome, f"larger than result_mb={self._options.result_mb:g}")
+                break
+            if len(outcome.files) == MOST_FILES:
+                _too_large(outcome, f"more than {MOST_FILES:,}")
+                break
+            outcome.files[path] = content
+
+    def _matching(self, patterns: Sequence[str]) -> Iterable[str]:
+        """What the code claims, which may be anything, but for a name outside its directory."""
+        found = (path for pattern in patterns for path in self.files.glob(pattern))
+        return dict.fromkeys(path for path in found if _is_inside(path))
+
+    def _size_of(self, path: str) -> int | None:
+        """None: it is no file."""
+        try:
+            status = self.files.stat(path)
+        except OSError:  # a link to nothing
+            return None
+        return status["size"] if status["type"] == "file" else None
+
+    def _fields(self, operation: Operation) -> dict[str, Any]:
+        fields = super()._fields(operation)
+        if operation.verb == "program":
+            fields.update(self._program.fields())
+        return fields
+
+    def _call_of(self, begun: float, operation: Operation, target: Target) -> SessionCall:
+        call = super()._call_of(begun, operation, target)
+        if self._streams is not None and operation.verb == "program":
+            call.streams, call.feed = self._streams, self._streams.feed
+        return call
+
+
+def _is_inside(path: str) -> bool:
+    parts = path.split("/")
+    return bool(path) and not path.startswith("/") and "\0" not in path and ".." not in parts
+
+
+def _too_large(outcome: Outcome[None], why: str) -> None:
+    message = f"the files of fetch= are {why}"
+    failure = LimitExceeded(message, hint="fetch fewer files, or raise result_mb")
+    failure.limit = "result"
+    outcome.status, outcome.limit = "limit", "result"
+    outcome.error = ErrorInfo("LimitExceeded", message, hint=failure.hint)
+    outcome.fail(failure)
