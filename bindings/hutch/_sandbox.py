@@ -11,6 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
+from hutch._errors import SandboxError
 from hutch._options.checks import _whole
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
@@ -107,13 +108,16 @@ class SandboxedFunction(Generic[P, R]):
         target = self._target or self._resolved()
         given = (*self._bound, *args) if self._bound else args
         fast = target.fast_value
-        if fast is not None:
-            value: R = fast.call(target, fast, given, kwargs)
-            if value is not NotImplemented:
-                return value
-        from hutch._calls import run
+        try:
+            if fast is not None:
+                value: R = fast.call(target, fast, given, kwargs)
+                if value is not NotImplemented:
+                    return value
+            from hutch._calls import run
 
-        return cast(R, run.value(target, given, kwargs))
+            return cast(R, run.value(target, given, kwargs))
+        except SandboxError as error:
+            raise error.with_traceback(None)  # noqa: B904 (our frames tell its reader nothing)
 
     async def aio(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """The same without blocking the event loop. Cancelling the task kills the cell."""

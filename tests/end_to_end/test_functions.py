@@ -734,3 +734,16 @@ time.sleep(0.03)
 def test_a_program_may_end_while_its_daemon_threads_wait() -> None:
     for _ in range(3):
         assert subprocess.run([sys.executable, "-c", ENDS_EARLY], timeout=100).returncode == 0
+
+
+def test_an_error_shows_its_reader_one_frame_of_ours() -> None:
+    @sandbox
+    def divide(x: int) -> float:
+        return 1 / x
+
+    for _ in range(3):  # the third call takes the fast path
+        with pytest.raises(ZeroDivisionError) as caught:
+            divide(0)
+        files = [entry.path.parent.name for entry in caught.traceback]
+        assert files == ["end_to_end", "hutch"]
+        assert "in divide" in str(caught.value.__cause__)

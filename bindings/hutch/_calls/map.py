@@ -245,7 +245,9 @@ def _results_of(chunk: _Chunk, plan: Plan) -> Iterator[Any]:
         yield from done or ()
     else:
         for outcome in done or ():
-            yield outcome.unwrap()
+            if not outcome.ok:
+                raise outcome.exception()
+            yield outcome.value
 
 
 def _pressure() -> float:
