@@ -142,11 +142,11 @@ void InFlightCalls::Fail(InFlightCall& call, Error error) {
 
 std::vector<CallEvent> InFlightCalls::Next(Clock::duration patience) {
   const Clock::time_point until = Clock::now() + patience;
-  for (bool stopped = false; !stopped;) {
+  for (bool stopped = false, polled = false; !stopped; polled = true) {
     DropCancelled();
     Expire();
     SendWaiting();
-    if (!events_.empty() || Clock::now() >= until) break;
+    if (!events_.empty() || (polled && Clock::now() >= until)) break;
     stopped = Poll(until);
   }
   return std::exchange(events_, {});

@@ -49,7 +49,8 @@ class InFlightCalls {
   uint64_t Start(const std::string& key, CallRequest request, std::shared_ptr<const void> owner,
                  bool output) EXCLUDES(connection_lock);
   void Cancel(uint64_t id) EXCLUDES(connection_lock);
-  // Waits until something happened, at most `patience`. Empty: that passed, or Stop was called.
+  // Waits until something happened, at most `patience` (0: looks once). Empty: that passed, or Stop
+  // was called.
   std::vector<CallEvent> Next(Clock::duration patience) EXCLUDES(connection_lock);
   void Stop() EXCLUDES(connection_lock);
 

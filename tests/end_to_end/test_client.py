@@ -445,3 +445,24 @@ def test_a_map_that_a_forked_child_drops_goes_on_in_its_parent() -> None:
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is not the URL of a server"):
         hutch.Client(url)
+
+
+GREENLETS = """
+import sys, time, types
+monkey = types.ModuleType("gevent.monkey")
+monkey.is_module_patched = lambda name: name == "threading"
+sys.modules["gevent.monkey"] = monkey
+sleeps, sleep = [], time.sleep
+time.sleep = lambda seconds: (sleeps.append(seconds), sleep(seconds))
+import hutch
+program = hutch.Program("import time; time.sleep(0.2); print('ran')")
+program.run()
+assert program.submit().result().stdout == "ran\\n"
+print(len(sleeps) > 1, max(sleeps) < 1)
+"""
+
+
+def test_calls_in_flight_are_polled_where_a_thread_is_a_greenlet() -> None:
+    """With a real gevent: tests/outside."""
+    done = subprocess.run([sys.executable, "-c", GREENLETS], capture_output=True, text=True)
+    assert done.stdout == "True True\n", done.stderr

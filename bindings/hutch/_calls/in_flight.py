@@ -11,7 +11,9 @@ thread of their own, which waits. Safe on any thread.
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +28,7 @@ from hutch._connect.connection import Connection, PreparedPool
 
 _LARGE = 1 << 20  # bytes of arguments: placing more would keep the others waiting
 _IDLE_SEC = 10.0
+_POLL_SEC = 0.002
 
 
 class InFlightCall:
@@ -77,6 +80,12 @@ class InFlightCall:
             self.failed(outcomes.failure(error, self.prepared.target, self.prepared.begun))
 
 
+def is_greenlet() -> bool:
+    """Whether gevent has made greenlets of what `threading` starts."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
 class Driver:
     """The thread that drives the calls in flight of one connection, while there are any."""
 
@@ -119,8 +128,9 @@ class Driver:
             thread.join(timeout)
 
     def _serve(self) -> None:
+        events_within = self._polled_within if is_greenlet() else self._client.next
         while True:
-            events = self._client.next(_IDLE_SEC)
+            events = events_within(_IDLE_SEC)
             if not events:
                 with self._lock:
                     if not self._in_flight:
@@ -133,6 +143,13 @@ class Driver:
                 self._tell(call, kind, what)
                 del call, what
             del events
+
+    def _polled_within(self, seconds: float) -> list[tuple[int, int, Any]]:
+        """As `next`, where that would keep all other greenlets of the thread waiting."""
+        end = time.monotonic() + seconds
+        while not (events := self._client.next(0.0)) and time.monotonic() < end:
+            time.sleep(_POLL_SEC)
+        return events
 
     def _tell(self, call: InFlightCall, kind: int, what: Any) -> None:
         if kind == 2:
