@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 import pytest
 
-from hutch._text import brief_repr, own_repr, shown
+from hutch._text import brief_repr, escape, escaped_ends, own_repr, shown
 
 numpy = pytest.importorskip("numpy")
 
@@ -43,3 +44,24 @@ def test_an_array_of_many_short_axes_is_not_spelled_out() -> None:
         numpy.zeros((9,) * 4),
     ):
         assert own_repr(usual) == repr(usual)
+
+
+@pytest.mark.parametrize("one", ["\x1b", "\x9b", "\u202e", "x", "é", "\t", "\n"])
+def test_text_is_escaped_by_what_it_has_and_not_by_a_call_for_each_character(one: str) -> None:
+    number = ord(one)
+    controls = not one.isprintable() and one not in "\t\n"
+    expected = (f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}") if controls else one
+    calls: list[str] = []
+    sys.setprofile(lambda _, event, __: calls.append(event))
+    try:
+        escaped = escape(one * 1000)
+    finally:
+        sys.setprofile(None)
+    assert escaped == expected * 1000 and len(calls) < 20
+
+
+def test_the_ends_of_a_text_fit_once_they_are_escaped() -> None:
+    assert escaped_ends("a\x1bb", 6) == "a\\x1bb"
+    assert escaped_ends("a\x1b\x1bb", 8) == "a\n… (2 more characters left out) …\nb"
+    assert escaped_ends("a\x1b\x1bb", 10) == "a\\x1b\\x1bb"
+    assert escaped_ends("\r\n" * 3, 6) == "\n\n\n"

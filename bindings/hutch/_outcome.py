@@ -14,8 +14,8 @@ from hutch._text import (
     MOST_TEXT,
     as_json,
     brief_repr,
-    cut_in_middle,
     escape,
+    escaped_ends,
     one_line,
     repr_to_cut,
     shortened,
@@ -324,8 +324,8 @@ class Outcome(_Record, Generic[R]):
         stderr, what was displayed as text, the repr of the value, unless that is None, and of a
         failure the traceback or message, and the hint. "" where there is none of it.
 
-        At most 20,000 characters: of a longer text the middle is left out, and a line there says
-        how many characters that is. What would control a terminal is escaped.
+        What would control a terminal is escaped. At most 20,000 characters: of a longer text the
+        middle is left out, and a line there says how many characters that is.
 
             reply = session.exec(code).text     # "Traceback …\\nNameError: …\\nhint: …"
         """
@@ -339,7 +339,7 @@ class Outcome(_Record, Generic[R]):
             parts.append(value)
         parts += self._failed_by(None)
         text = "\n".join(part.rstrip("\n") for part in parts if part)
-        return escape(cut_in_middle(text, _MOST_FOR_A_MODEL, missing))
+        return escaped_ends(text, _MOST_FOR_A_MODEL, missing)
 
     def _printed(self, name: str) -> str:
         """`stdout` or `stderr`, which are bytes where a command was asked for them."""

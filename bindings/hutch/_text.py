@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,16 +17,21 @@ if TYPE_CHECKING:
 MOST_TEXT = 2000  # characters of each text in a report
 
 # What moves a cursor, starts a terminal's command or reorders what is read; not \n and \t.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_PLACES = (
+    *range(9),
+    *range(11, 32),
+    *range(127, 160),
+    *(0x61C, 0x200E, 0x200F),
+    *range(0x2028, 0x202F),
+    *range(0x2066, 0x206A),
+)
+_ESCAPES = {place: f"\\x{place:02x}" if place < 256 else f"\\u{place:04x}" for place in _PLACES}
+_CONTROL = re.compile(f"[{''.join(map(chr, _PLACES))}]")
 
 
 def escape(text: str) -> str:
-    return _CONTROL.sub(_escaped, text.replace("\r\n", "\n"))
-
-
-def _escaped(match: re.Match[str]) -> str:
-    number = ord(match.group())
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
+    text = text.replace("\r\n", "\n")
+    return text.translate(_ESCAPES) if _CONTROL.search(text) else text
 
 
 def one_line(text: str) -> str:
@@ -45,6 +51,27 @@ def cut_in_middle(text: str, most: int, missing: int = 0) -> str:
     half = most // 2
     number = len(text) - 2 * half + missing
     return f"{text[:half]}\n… ({number:,} more characters left out) …\n{text[-half:]}"
+
+
+def escaped_ends(text: str, most: int, missing: int = 0) -> str:
+    """As `cut_in_middle`, escaped: the two ends then have `most` characters together."""
+    if len(text) <= most:
+        escaped = escape(text)
+        if len(escaped) <= most:
+            return escaped
+    half = most // 2
+    first, last = _fitting(text[:half], half), _fitting(text[: -half - 1 : -1], half)
+    number = len(text) - first - last + missing
+    begin, end = escape(text[:first]), escape(text[len(text) - last :])
+    return f"{begin}\n… ({number:,} more characters left out) …\n{end}"
+
+
+def _fitting(text: str, most: int) -> int:
+    """How many characters of its beginning are no more than `most` once they are escaped."""
+    if len(escape(text)) <= most:
+        return len(text)
+    lengths = accumulate(len(escape(one)) for one in text)
+    return sum(length <= most for length in lengths)
 
 
 _MOST_ITEMS = 10_000  # of an array that its repr spells out
