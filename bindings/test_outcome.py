@@ -102,6 +102,10 @@ class Page:
         (Outcome("returned", [0] * 1_000_000), None),
         (Outcome("returned", ["\0" * 100_000_000]), None),
         (Outcome("returned", Page("\0" * 100_000_000)), None),
+        (Outcome("returned", stdout="\x1b" * 20_000), 15_000),
+        (Outcome("returned", stdout="\u202e" * 1_000_000), 1_000_000 - 2 * 1666),
+        (Outcome("returned", stdout="\x1b" * 5_000), None),
+        (Outcome("returned", stdout="\x1b" + "x" * 20_000), 4),
     ],
 )
 def test_a_long_text_lacks_its_middle(outcome: Outcome[Any], left_out: int | None) -> None:
@@ -149,6 +153,16 @@ def test_a_notebook_is_not_given_more_than_it_can_take() -> None:
     assert "see outcome.display" in page and len(page) < 1000
     page = shown(*[{"text/plain": "x" * (1 << 20)}] * 20)._repr_html_()
     assert "see outcome.display" in page and len(page) < 9 << 20
+
+
+@pytest.mark.parametrize(("kind", "most"), [("text/html", 20), ("text/plain", 500)])
+def test_a_notebook_is_given_a_bounded_number_of_things(kind: str, most: int) -> None:
+    def count(number: int) -> tuple[int, bool]:
+        page = shown(*[{kind: "a thing"}] * number)._repr_html_()
+        return page.count("a thing"), "see outcome.display" in page
+
+    assert count(most) == (most, False)
+    assert count(most + 1) == (most, True)
 
 
 def test_pictures_in_json_are_base64() -> None:

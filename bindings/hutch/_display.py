@@ -14,6 +14,8 @@ from hutch._text import as_json
 
 _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml")
 MOST_BYTES = 8 << 20  # of all that one card shows
+MOST_PARTS = 500  # things
+MOST_FRAMES = 20  # of them, each of which is a page of its own to a browser
 # A page without scripts, which asks nobody for anything.
 _POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -32,14 +34,16 @@ def bundles_as_json(bundles: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]
 
 def card(title: str, is_ok: bool, bundles: Iterable[Mapping[str, Any]]) -> str:
     """HTML: `title` as text, and each thing shown as a picture, in a frame without scripts, or as
-    text; what is too large is named.
+    text; of what is too large or too many it says so.
     """
     colour = "#2e7d32" if is_ok else "#c62828"
     parts = [f"<pre>{html.escape(title)}</pre>"]
-    left = MOST_BYTES
+    left, frames = MOST_BYTES, MOST_FRAMES
     for bundle in bundles:
         part = _part(bundle)
-        if part is None or len(part) > left:
+        if part is not None and part.startswith("<iframe"):
+            frames -= 1
+        if part is None or len(part) > left or frames < 0 or len(parts) > MOST_PARTS:
             parts.append("<pre>(more was shown: see outcome.display)</pre>")
             break
         left -= len(part)
