@@ -189,6 +189,17 @@ def test_no_more_are_in_flight_than_the_processors_have_time_for() -> None:
     assert settled(window, short) == 64, "cells are made meanwhile"
 
 
+def test_what_one_call_reports_does_not_slow_the_others() -> None:
+    window = map._Window(plan(concurrency=None), cpus=1, cores=64)
+    honest = Usage(wall_sec=3, cpu_sec=3)
+    assert settled(window, honest) == 64
+    for lie in (Usage(wall_sec=3, cpu_sec=1e9), Usage(wall_sec=3, cpu_sec=3, cpu_wait_sec=30)):
+        assert settled(window, lie) == 64
+    assert settled(map._Window(plan(concurrency=None), cpus=4, cores=64), honest) == 64
+    four = Usage(wall_sec=3, cpu_sec=12)
+    assert settled(map._Window(plan(concurrency=None), cpus=4, cores=64), four) == 16
+
+
 def test_a_long_call_does_not_keep_others_from_the_processors() -> None:
     gate = threading.Event()
     begun: list[int] = []

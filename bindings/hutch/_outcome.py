@@ -107,7 +107,8 @@ class Usage(_Record):
     measured outside, since a call last said so.
     `cpu_wait_sec`: how long it could have run and waited for a CPU because others had it, as Linux
     counts it: of the main thread, or, where it was killed, of all threads that still lived, added
-    up. 0 for a call of less than 5 ms, and with isolation="gvisor", whose kernel does not tell.
+    up, as far as the call had fewer CPUs than `cpus=`: else they wait for each other. 0 for a call
+    of less than 5 ms, and with isolation="gvisor", whose kernel does not tell.
     """
 
     __slots__ = (

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "images/warden/cell_memory.h"
+#include "images/warden/measure.h"
 #include "images/warden/reader.h"
 #include "images/warden/sleep.h"
 #include "images/warden/spent.h"
@@ -54,13 +55,12 @@ struct Ending {
 
 struct CellTime {
   SpentTime spent;
-  uint64_t used_us = 0;  // of all that it ran until now
-  uint64_t base_us = 0;  // of that, what is not the call's
-  uint64_t cpu_us = 0;   // the call's, as last seen
-  uint64_t seen_us = 0;  // of the last sample
-  // What its threads had waited for a processor at the call's first look, and since, when the call
-  // was ended.
-  std::optional<uint64_t> waited_before_us;
+  uint64_t used_us = 0;                 // of all that it ran until now
+  uint64_t base_us = 0;                 // of that, what is not the call's
+  uint64_t cpu_us = 0;                  // the call's, as last seen
+  uint64_t seen_us = 0;                 // of the last sample
+  std::optional<ProcessorTime> before;  // of its threads, at the call's first look
+  // How long others have kept its threads from a processor since, when the call was ended.
   uint64_t waited_us = 0;
 
   void Add(uint64_t all_us) {
@@ -71,7 +71,7 @@ struct CellTime {
   void Begin() {
     base_us = used_us;
     cpu_us = waited_us = 0;
-    waited_before_us.reset();
+    before.reset();
   }
 };
 

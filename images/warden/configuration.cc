@@ -16,6 +16,7 @@ bool Configuration::Take(const char* text, size_t size) {
   memory_kb_ = Number("HUTCH_MEMORY_KB", memory_kb_);
   watch_kb_ = Number("HUTCH_WATCH_KB", memory_kb_);
   pids_ = Number("HUTCH_PIDS", pids_);
+  cpus_ = Number("HUTCH_CPUS", cpus_);
   // A package, or the caller's setup function, may load much; it may not eat the host.
   worker_kb_ = Number("HUTCH_WORKER_KB", std::max<uint64_t>(4 << 20, 2 * memory_kb_));
   single_cell_ = Number("HUTCH_SINGLE_CELL", 0) != 0;

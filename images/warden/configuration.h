@@ -28,6 +28,7 @@ class Configuration {
   // Above it the call is killed: more than that where a cgroup limits it.
   uint64_t watch_kb() const { return watch_kb_; }
   uint64_t pids() const { return pids_; }
+  uint64_t cpus() const { return cpus_; }            // of a call, rounded up
   uint64_t worker_kb() const { return worker_kb_; }  // of zygote and slots together
   bool single_cell() const { return single_cell_; }  // no cells can be made here
   bool gvisor() const { return gvisor_; }            // single cell, on gVisor's kernel
@@ -40,6 +41,7 @@ class Configuration {
   uint64_t memory_kb_ = 1 << 20;
   uint64_t watch_kb_ = 1 << 20;
   uint64_t pids_ = 64;
+  uint64_t cpus_ = 1;
   uint64_t worker_kb_ = 0;
   uint64_t files_ = 0;
   bool single_cell_ = false;

@@ -124,7 +124,8 @@ Usage MeasureProcesses(int proc, pid_t excluded_pid, Counting counting, ProcessT
   return usage;
 }
 
-uint64_t CpuWaitUs(int proc, pid_t excluded_pid) {
+ProcessorTime ProcessorTimeOf(int proc, pid_t excluded_pid) {
+  uint64_t had_ns = 0;
   uint64_t waited_ns = 0;
   int seen = 0;
   lseek(proc, 0, SEEK_SET);
@@ -135,15 +136,17 @@ uint64_t CpuWaitUs(int proc, pid_t excluded_pid) {
     snprintf(tasks, sizeof tasks, "%d/task", pid);
     EachNumberIn(proc, tasks, [&](long thread) {
       Text text;
-      unsigned long long ns = 0;
-      sscanf(ReadFile(proc, View(pid, static_cast<pid_t>(thread)), "schedstat", text), "%*u %llu",
-             &ns);
-      waited_ns += ns;
+      unsigned long long had = 0;
+      unsigned long long waited = 0;
+      sscanf(ReadFile(proc, View(pid, static_cast<pid_t>(thread)), "schedstat", text), "%llu %llu",
+             &had, &waited);
+      had_ns += had;
+      waited_ns += waited;
       return ++seen < kMostThreadsSeen;
     });
     return seen < kMostThreadsSeen;
   });
-  return waited_ns / 1000;
+  return {.had_us = had_ns / 1000, .waited_us = waited_ns / 1000};
 }
 
 size_t ListParents(int proc, ProcessParent* parents, size_t most) {

@@ -142,10 +142,14 @@ struct SharedAreas {
 SharedAreas ListSharedAreas(int proc, pid_t excluded_pid, const pid_t* only = nullptr,
                             size_t count = 0);
 
-// How long the threads of a cell's processes could have run and waited for a processor, in all;
-// those that have ended are not in it. At most kMostThreadsSeen of them are asked.
+// How long the threads of a cell's processes, added up, had a processor, and could have run and
+// waited for one; those that have ended are not in it. At most kMostThreadsSeen of them are asked.
 inline constexpr int kMostThreadsSeen = 256;
-uint64_t CpuWaitUs(int proc, pid_t excluded_pid);
+struct ProcessorTime {
+  uint64_t had_us = 0;
+  uint64_t waited_us = 0;
+};
+ProcessorTime ProcessorTimeOf(int proc, pid_t excluded_pid);
 
 // The resident size of one process. `threads`, where it is known: how many it has.
 uint64_t ResidentKb(int proc, pid_t pid, uint32_t threads = UINT32_MAX);

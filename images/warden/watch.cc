@@ -69,9 +69,15 @@ void Watch::SampleLast(Slot* slot) {
   const int64_t now = NowUs();
   Sample(slot, now);
   CellTime& time = cell->time;
-  if (time.waited_before_us) {
-    const uint64_t waited_us = CpuWaitUs(cell->proc, 1);
-    time.waited_us = waited_us - std::min(waited_us, *time.waited_before_us);
+  if (time.before) {
+    const ProcessorTime all = ProcessorTimeOf(cell->proc, 1);
+    const auto since = [](uint64_t us, uint64_t before) { return us - std::min(us, before); };
+    const uint64_t had_us = std::max(time.cpu_us, since(all.had_us, time.before->had_us));
+    // Threads that wait while the call has all that it may have wait for each other.
+    const uint64_t cpus = std::min<uint64_t>(configuration_.cpus(), Processors());
+    const uint64_t most_us =
+        cpus * static_cast<uint64_t>(std::max<int64_t>(now - cell->call.armed_us, 0));
+    time.waited_us = std::min(since(all.waited_us, time.before->waited_us), since(most_us, had_us));
   }
   if (cell->peak_kb != 0) return;
   // No reader was there in its short time. Memory that was lent to it is in there, so this may be
@@ -169,8 +175,8 @@ void Watch::Look(Slot* slot, int64_t now) {
                 cell->time.cpu_us == cell->time.seen_us;
   if (looks.quiet && cell->call.between && !looks.asleep && !configuration_.single_cell())
     looks.sleep.Begin(proc_, cell->init, cell->proc);
-  if (!cell->call.loading && !cell->call.between && !cell->time.waited_before_us)
-    cell->time.waited_before_us = CpuWaitUs(cell->proc, 1);
+  if (!cell->call.loading && !cell->call.between && !cell->time.before)
+    cell->time.before = ProcessorTimeOf(cell->proc, 1);
   looks.sampled_us = now;
   cell->time.seen_us = cell->time.cpu_us;
   if (cell->call.cpu_us != 0 && cell->time.cpu_us > cell->call.cpu_us && !WallIsDown("cpu"))

@@ -41,9 +41,10 @@ class FakeProc {
     Write("stat",
           "2 (a) S 1 2 2 0 -1 0 5 0 0 0 " + std::to_string(time) + " 0 0 0 20 0 1 0 100 0 0 0");
   }
-  // Its thread has waited so long for a processor.
-  void Wait(int64_t us) const {
-    Write("task/2/schedstat", "7 " + std::to_string(us * 1000) + " 3");
+  // Its thread has waited so long for a processor, and had one.
+  void Wait(int64_t us, int64_t had_us = 0) const {
+    Write("task/2/schedstat",
+          std::to_string(had_us * 1000) + " " + std::to_string(us * 1000) + " 3");
   }
   // Its resident size, and the part that is its own.
   void Have(uint64_t resident_kb, uint64_t own_kb) const {
@@ -146,6 +147,7 @@ TEST_F(CellWatchTest, FindsACallThatTookTooMuchCpuTime) {
 
 TEST_F(CellWatchTest, TellsHowLongACallWaitedForAProcessorUntilItWasKilled) {
   now_ -= kSecond;  // the last look is at the real time
+  cell_->call.armed_us = now_ - 9 * kSecond;
   proc_.Wait(7 * kSecond);
   Tick();
   proc_.Wait(9 * kSecond);
@@ -155,6 +157,20 @@ TEST_F(CellWatchTest, TellsHowLongACallWaitedForAProcessorUntilItWasKilled) {
   EXPECT_EQ(cell_->time.waited_us, 0u);
   watch_->SampleLast(slot_);
   EXPECT_EQ(cell_->time.waited_us, 0u) << "nobody has seen how it began";
+}
+
+TEST_F(CellWatchTest, ThreadsOfACallThatWaitForEachOtherWaitForNobodyElse) {
+  now_ -= kSecond;
+  cell_->call.armed_us = now_ - 9 * kSecond;
+  proc_.Wait(0);
+  Tick();
+  proc_.Wait(150 * kSecond, 10 * kSecond);
+  watch_->SampleLast(slot_);
+  EXPECT_LT(cell_->time.waited_us, kSecond / 2u);
+  proc_.Wait(150 * kSecond, 4 * kSecond);
+  watch_->SampleLast(slot_);
+  EXPECT_GE(cell_->time.waited_us, 6u * kSecond);
+  EXPECT_LT(cell_->time.waited_us, 7u * kSecond) << "the rest of what one processor had";
 }
 
 TEST_F(CellWatchTest, FindsACallThatTookTooMuchMemory) {

@@ -126,6 +126,12 @@ def test_usage_says_how_long_a_call_waited_for_a_cpu(
     assert hutch.run("pass").usage.cpu_wait_sec == 0, "too short to ask"
 
 
+def test_processes_of_a_call_do_not_count_as_others_that_keep_it_from_a_cpu() -> None:
+    crowd = "import os\nfor _ in range(15):\n  if os.fork() == 0: break\nwhile True: pass"
+    used = hutch.run(crowd, timeout_sec=1).usage
+    assert used.source == "warden" and used.cpu_sec + used.cpu_wait_sec < 1.5 * used.wall_sec
+
+
 def test_cpu_time_can_decide_where_others_take_all_of_it() -> None:
     answer = human_eval.check_correctness(FIRST, "    while True: pass\n", 120, cpu_sec=1)
     assert answer["result"] == "timed out"

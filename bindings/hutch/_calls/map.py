@@ -101,11 +101,13 @@ class _Chunk:
 class _Window:
     """How many chunks are in flight with `concurrency=None`, by what those that are done took."""
 
-    def __init__(self, plan: Plan, cores: int | None = None) -> None:
+    def __init__(self, plan: Plan, cpus: float | None = None, cores: int | None = None) -> None:
         self.size = plan.least
         self.is_long = False  # calls are, as of the last one
         self._plan = plan
         self._cores = cores or os.cpu_count() or 1
+        # That one call may use: a cell may report more.
+        self._most_of_one = min(self._cores, cpus or self._cores)
         self._need = 0.0  # of a CPU, by a call that waits for none; 0: not known
 
     def see(self, timings: dict[str, float], usage: Usage, pressure: float) -> None:
@@ -128,7 +130,7 @@ class _Window:
 
     def _most_by_cpu(self, usage: Usage) -> int:
         ran = max(usage.wall_sec - usage.cpu_wait_sec, usage.wall_sec / 1000)
-        need = min(usage.cpu_sec / ran, self._cores)
+        need = min(usage.cpu_sec / ran, self._most_of_one)
         self._need = need if self._need == 0 else 0.75 * self._need + 0.25 * need
         return max(1, int(self._cores / max(self._need, 1e-3) + 0.25))
 
@@ -138,7 +140,8 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
     threads = CallThreads(plan.concurrency)
     source = iter(items)
     chunks: deque[_Chunk] = deque()
-    window = _Window(plan)
+    target = runner.target
+    window = _Window(plan, None if target is None else target.options.cpus)
 
     def start(chunk: _Chunk) -> None:
         make = runner.prepare
@@ -146,7 +149,7 @@ def run(plan: Plan, items: Iterable[Item], runner: ChunkRunner) -> Iterator[Any]
             lambda token: runner.on_a_thread(chunk.items, token),  # type: ignore[arg-type,return-value]
             unwrap=False,
             threads=threads,
-            target=runner.target,
+            target=target,
             prepare=None if make is None else lambda: make(chunk.items),
         )
 
