@@ -50,6 +50,12 @@ class Model:
         return self.rate * x
 
 
+class HoldsItself(Model):
+    def __init__(self, rate: int) -> None:
+        super().__init__(rate)
+        self.own = self.predict
+
+
 def by_pickle(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
@@ -250,8 +256,15 @@ def test_the_value_of_a_variable_is_warned_of_or_refused(
         again(sandbox(lambda: environ))
     with pytest.warns(UserWarning, match="the tool search holds .*HUTCH_TEST_TOKEN"):
         again(sandbox(lambda: 1, tools=[search]))
+    rate: Any = token
+    for holds in (Model(rate), HoldsItself(rate)):
+        with pytest.warns(
+            UserWarning, match=f"the {type(holds).__name__} holds .*HUTCH_TEST_TOKEN"
+        ):
+            assert again(holds.predict)._bound[0].rate == token
     careful = hutch.Policy(refuse_secrets=True)
     for one in (
+        Model(rate).predict.options(policy=careful),
         sandbox(asks, policy=careful),
         warned.options(policy=careful),
         sandbox(lambda: 1, policy=careful, tools=[search]),
@@ -266,6 +279,7 @@ def test_the_value_of_a_variable_is_warned_of_or_refused(
         again(sandbox(lambda: 1, policy=careful, env={"T": "another text"}))
         again(sandbox(lambda: "of this test alone", policy=careful))  # its code has it, no variable
         again(triple)
+        again(Model(4).predict.options(policy=careful))
 
 
 def test_a_copy_is_the_function_itself_and_of_a_method_one_of_a_copied_instance() -> None:

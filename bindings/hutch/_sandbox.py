@@ -373,7 +373,7 @@ class SandboxedFunction(Generic[P, R]):
             return self.__qualname__
         same = self._options is origin._options
         options = None if same else by_value.pickled_options(self._options)
-        return _made_from, (origin, options, self._bound)
+        return _made_from, (origin, options, by_value.pickled_instance(self._bound, self._options))
 
     def __copy__(self) -> Any:
         return self

@@ -87,7 +87,7 @@ class Parts:
         if plain is not None and not is_within and (refuses or not self.maker.is_searched):
             _search(plain, self.options)
             self.maker.is_searched = True
-        return _loaded_parts, (self.maker, given, self.bound)
+        return _loaded_parts, (self.maker, given, pickled_instance(self.bound, self.options))
 
 
 def _loaded_parts(maker: Maker, given: dict[str, Any], bound: tuple[Any, ...]) -> Parts:
@@ -151,6 +151,28 @@ def pickled_options(options: Options) -> dict[str, Any]:
     return packed(options)
 
 
+def pickled_instance(bound: tuple[Any, ...], options: Options) -> tuple[Any, ...]:
+    """Refuses, or warns of, the value of an environment variable that a method's instance holds."""
+    if getattr(_searching, "now", False):
+        return bound
+    for value in bound:
+        try:
+            data = _dumped(value)
+        except Exception:
+            continue  # it is not written, and the pickle says so
+        kind = type(value)
+        surveys = [
+            Survey(x, frozenset())
+            for x in (getattr(one, "_plain", one) for one in vars(kind).values())
+            if type(x) is FunctionType
+        ]
+        texts = frozenset[str]().union(*map(secrets.code_texts, surveys))
+        sentence = secrets.sentence_for(f"the {kind.__name__}", value, data, texts)
+        if sentence:
+            _tell(sentence, options)
+    return bound
+
+
 def _search(plain: FunctionType, options: Options) -> None:
     """Refuses, or warns of, values of environment variables that the function or the functions of
     its options hold. Raises SerializationError for what cannot be sent.
@@ -179,12 +201,17 @@ def _search(plain: FunctionType, options: Options) -> None:
 
 
 def _bytes_of(value: Any, plain: FunctionType, survey: Survey) -> bytes:
-    _searching.now = True
     try:
-        return bytes(cloudpickle.dumps(value))
+        return _dumped(value)
     except Exception:
         function_bytes(plain, survey)  # raises an error that names what it is, if it is of these
         raise
+
+
+def _dumped(value: Any) -> bytes:
+    _searching.now = True
+    try:
+        return bytes(cloudpickle.dumps(value))
     finally:
         _searching.now = False
 
