@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor as _Executor, Future
 from types import FunctionType, MethodType
@@ -46,11 +47,16 @@ class Executor(_Executor):
         self._options = with_keywords(NORMAL, keywords)
         if self._options.dependencies is None:
             raise ValueError('dependencies="inline" is for programs given as text')
-        self._lock = threading.Lock()
         self._functions: dict[Any, SandboxedFunction[..., Any]] = {}
         self._any = SandboxedFunction[..., Any](self._options, TextMaker(_ANY, "call"))
-        self._futures: set[SandboxFuture[Any]] = set()
         self._is_shut_down = False
+        self._begin()
+        _executors.add(self)
+
+    def _begin(self) -> None:
+        """With no calls, in this process."""
+        self._lock = threading.Lock()
+        self._futures: set[SandboxFuture[Any]] = set()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> SandboxFuture[R]:
         """A future at once. `fn`: any callable that can be pickled. What it holds, such as the
@@ -105,3 +111,15 @@ class Executor(_Executor):
             from concurrent.futures import wait as wait_for
 
             wait_for(futures)
+
+
+_executors = weakref.WeakSet[Executor]()
+
+
+def _after_fork() -> None:
+    """The calls in flight are the parent's."""
+    for executor in list(_executors):
+        executor._begin()
+
+
+os.register_at_fork(after_in_child=_after_fork)

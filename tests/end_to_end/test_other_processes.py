@@ -126,6 +126,32 @@ print(json.dumps(found))
     assert run(script) == [6, [3, 6], "5\n", "ValueError", "text", "text"]
 
 
+FORKED_EXECUTOR = """
+import os, signal
+import hutch
+
+with hutch.Executor(1) as executor:
+    assert executor.submit(abs, -1).result() == 1
+    slow = executor.submit(eval, "__import__('time').sleep(600)")
+    while not slow.running():
+        pass
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        print(executor.submit(abs, -2).result(), flush=True)
+        executor.shutdown()
+        os._exit(0)
+    print(os.waitpid(pid, 0)[1], slow.cancel(), executor.submit(abs, -3).result())
+"""
+
+
+def test_an_executor_runs_calls_in_a_forked_child() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED_EXECUTOR], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split("\n") == ["2", "0 True 3", ""], done
+
+
 FORKED = """
 import os, threading, time
 import hutch

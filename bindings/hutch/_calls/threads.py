@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 
@@ -19,6 +20,10 @@ class CallThreads:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[Callable[[], None]] = deque()
         self._idle = 0
@@ -47,6 +52,7 @@ class CallThreads:
             del work
 
 
+_all = weakref.WeakSet[CallThreads]()
 _shared: CallThreads | None = None
 
 
@@ -58,8 +64,8 @@ def shared_threads() -> CallThreads:
 
 
 def _after_fork() -> None:
-    global _shared
-    _shared = None
+    for threads in list(_all):
+        threads._begin()
 
 
 os.register_at_fork(after_in_child=_after_fork)
