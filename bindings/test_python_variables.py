@@ -20,6 +20,15 @@ FATAL = [
     ("PYTHONUTF8", "2"),
     ("PYTHONMALLOC", "mine"),
 ]
+FATAL_IN_SOME = [  # of the versions that a sandbox may have
+    ("PYTHON_CPU_COUNT", "0"),
+    ("PYTHON_CPU_COUNT", "x"),
+    ("PYTHON_FROZEN_MODULES", "x"),
+    ("PYTHON_THREAD_INHERIT_CONTEXT", "2"),
+    ("PYTHON_CONTEXT_AWARE_WARNINGS", "x"),
+    ("PYTHONPROFILEIMPORTTIME", "3"),
+    ("PYTHONPROFILEIMPORTTIME", "-1"),
+]
 FINE = [
     ("PYTHONHASHSEED", "0"),
     ("PYTHONHASHSEED", "random"),
@@ -34,6 +43,12 @@ FINE = [
     ("PYTHONWARNINGS", "nonsense"),
     ("PYTHONPATH", "/directory"),
     ("PYTHONOPTIMIZE", "x"),
+    ("PYTHONPROFILEIMPORTTIME", "x"),
+    ("PYTHON_CPU_COUNT", "4"),
+    ("PYTHON_CPU_COUNT", "default"),
+    ("PYTHON_FROZEN_MODULES", "off"),
+    ("PYTHON_THREAD_INHERIT_CONTEXT", "1"),
+    ("PYTHON_CONTEXT_AWARE_WARNINGS", "0"),
 ]
 
 
@@ -46,6 +61,13 @@ def starts(name: str, value: str) -> bool:
 @pytest.mark.parametrize(("name", "value"), FATAL)
 def test_what_ends_the_interpreter_is_refused(name: str, value: str) -> None:
     assert not starts(name, value)
+    with pytest.raises(ValueError, match=f"{name}=.*: it is "):
+        sandbox(env={name: value})
+
+
+@pytest.mark.parametrize(("name", "value"), FATAL_IN_SOME)
+def test_what_ends_an_interpreter_of_another_version_is_refused(name: str, value: str) -> None:
+    assert sys.version_info < (3, 14) or not starts(name, value)
     with pytest.raises(ValueError, match=f"{name}=.*: it is "):
         sandbox(env={name: value})
 

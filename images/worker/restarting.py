@@ -9,8 +9,9 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-# PYTHONPATH is for calls (zygote.py); with the others it would wait for a person.
-LEFT_OUT = ("PYTHONINSPECT", "PYTHONPATH", "PYTHONSTARTUP")
+# PYTHONPATH is for calls (zygote.py), whose streams are UTF-8 whatever PYTHONIOENCODING says, which
+# may be no encoding; with the others it would wait for a person.
+LEFT_OUT = ("PYTHONINSPECT", "PYTHONIOENCODING", "PYTHONPATH", "PYTHONSTARTUP")
 
 
 def restart(

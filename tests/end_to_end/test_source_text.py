@@ -124,6 +124,12 @@ def test_the_time_zone_is_that_of_the_environment() -> None:
     assert hutch.run(child, env={"TZ": "XYZ+5"}).stdout == "XYZ 19\n"
 
 
+@pytest.mark.parametrize("encoding", ["rot13", "latin-1"])
+def test_streams_are_utf8_whatever_encoding_the_environment_names(encoding: str) -> None:
+    outcome = hutch.run("print('ü')", env={"PYTHONIOENCODING": encoding, "PYTHONHASHSEED": "0"})
+    assert outcome.stdout == "ü\n"
+
+
 @pytest.mark.parametrize(
     ("variables", "source", "printed"),
     [

@@ -35,6 +35,7 @@ def _number(low: int, high: int, *others: str) -> Callable[[str], bool]:
     return check
 
 
+_SWITCH: tuple[Callable[[str], bool], str] = (lambda text: text in ("0", "1"), '"0" or "1"')
 _REFUSED = ("PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONEXECUTABLE")
 _ALLOWED: dict[str, tuple[Callable[[str], bool], str]] = {
     "PYTHONHASHSEED": (
@@ -46,7 +47,18 @@ _ALLOWED: dict[str, tuple[Callable[[str], bool], str]] = {
         "0, or a number from 640 to 2147483647",
     ),
     "PYTHONTRACEMALLOC": (_number(0, 65535), "a number of frames from 0 to 65535"),
-    "PYTHONUTF8": (lambda text: text in ("0", "1"), '"0" or "1"'),
+    "PYTHONUTF8": _SWITCH,
     "PYTHONMALLOC": (lambda text: text in _ALLOCATORS, "one of " + ", ".join(_ALLOCATORS)),
+    "PYTHONPROFILEIMPORTTIME": (
+        lambda text: not text.lstrip("+- \t").isdecimal() or text in ("0", "1", "2"),
+        '"1" or "2"',
+    ),
+    "PYTHON_CONTEXT_AWARE_WARNINGS": _SWITCH,
+    "PYTHON_CPU_COUNT": (
+        _number(1, 2147483647, "default"),
+        '"default", or a number from 1 to 2147483647',
+    ),
+    "PYTHON_FROZEN_MODULES": (lambda text: text in ("on", "off"), '"on" or "off"'),
+    "PYTHON_THREAD_INHERIT_CONTEXT": _SWITCH,
     "PYTHON_GIL": (lambda text: text == "1", '"1": the interpreter has a GIL'),
 }
