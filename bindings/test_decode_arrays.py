@@ -545,6 +545,7 @@ def test_metadata_of_arrow_tables_comes_back() -> None:
         lambda note: note["columns"].append(note["columns"][0]),
         lambda note: note.update(columns=None),
         lambda note: note.update(attributes=[1]),
+        lambda note: note["attributes"].update(deep=nested(100)),
         lambda note: note.pop("creator"),
     ],
 )
@@ -555,6 +556,18 @@ def test_a_note_that_pandas_would_not_write_is_left_out(change: Any) -> None:
     found = round_trip(table.replace_schema_metadata({"pandas": json.dumps(note), "k": "v"}))
     assert found.schema.metadata == {b"k": b"v"}
     assert list(found.to_pandas().columns) == table.column_names
+
+
+def nested(depth: int) -> Any:
+    return [nested(depth - 1)] if depth else 1
+
+
+def test_attributes_come_back_as_deep_as_pandas_can_copy_them() -> None:
+    table = pandas_tables()[0]
+    note = json.loads(table.schema.metadata[b"pandas"])
+    note["attributes"]["deep"] = nested(99)
+    found = round_trip(table.replace_schema_metadata({"pandas": json.dumps(note)}))
+    assert found.to_pandas().copy().attrs["deep"] == nested(99)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"[" * 100_000, b"\xff", b"{}"])

@@ -16,6 +16,7 @@ from hutch._results.fields import want
 
 MOST_BYTES = 1 << 20  # of a table, with those of its columns
 CHARGED = 16  # times its size, for what is parsed and copied
+_MOST_NESTED = 100  # dicts and lists, each in another
 _PANDAS = b"pandas"
 _TYPES = re.compile(
     r"bool|u?int(8|16|32|64)|float(16|32|64)|unicode|string|bytes|object|decimal|date|time|empty"
@@ -84,11 +85,23 @@ def _written_anew(pa: Any, data: bytes, fields: list[Any], rows: int) -> bytes:
         "index_columns": index,
         "column_indexes": _column_indexes(note["column_indexes"], types.keys() - set(levels)),
         "columns": columns,
-        "attributes": want(note.get("attributes", {}), dict),
+        "attributes": _attributes(note.get("attributes", {})),
         "creator": {name: _short(one) for name, one in want(note["creator"], dict).items()},
         "pandas_version": _short(note["pandas_version"]),
     }
     return data if made == note else json.dumps(made).encode()
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    """pandas copies them by recursion, with each operation on the frame."""
+    inner = [want(given, dict)]
+    for _ in range(_MOST_NESTED):
+        inner = [one for each in inner for one in (each.values() if type(each) is dict else each)]
+        inner = [one for one in inner if type(one) in (dict, list)]
+    if inner:
+        raise ValueError("attributes are nested too deep")
+    attributes: dict[str, Any] = given
+    return attributes
 
 
 def _short(text: Any) -> str:
