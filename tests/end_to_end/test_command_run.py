@@ -165,6 +165,15 @@ def test_the_command_reads_a_script_as_python_does(tmp_path: Path) -> None:
     assert command("run", str(script)).stdout == "True\n"
 
 
+@pytest.mark.parametrize("encoding", ["zlib", "rot13", "idna", "nonsense"])
+def test_an_encoding_that_is_none_of_source_is_one_line(tmp_path: Path, encoding: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"# coding: {encoding}\nprint(1)\n")
+    done = command("run", str(script))
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("hutch: the script is not Python source: ")
+
+
 def test_the_command_explains_an_error_and_a_limit(tmp_path: Path) -> None:
     done = command("run", "-", stdin="1 / 0")
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr

@@ -347,6 +347,21 @@ def test_code_that_changes_what_evalplus_found_fails(stand_ins: None, added: str
     assert (status, found.tolist()) == ("fail", [])
 
 
+def test_what_is_returned_is_compared_for_as_long_as_the_code_may_run(
+    stand_ins: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+
+    def made(*text: str, timeout_sec: float, **keywords: Any) -> Any:
+        given.append(timeout_sec)
+        return programs.made(*text, timeout_sec=timeout_sec, **keywords)
+
+    monkeypatch.setattr(evalplus, "made", made)
+    code = "def f(x): return x"
+    assert evalplus.untrusted_check("mbpp", code, [[1]], "f", [1], 0, [0.1])[0] == "pass"
+    assert given == [3, 3]
+
+
 def test_what_ends_the_comparison_of_evalplus_fails(stand_ins: None) -> None:
     deep = "def f(x):\n  r = []\n  for _ in range(900): r = [r]\n  return r"
     assert evalplus.untrusted_check("mbpp", deep, [[1]], "f", [1], 0, [0.1])[0] == "fail"

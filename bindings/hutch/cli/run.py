@@ -220,9 +220,12 @@ def _decoded(content: bytes) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
     except SyntaxError as error:
         raise ValueError(f"the script is not Python source: {error}") from None
-    if codecs.lookup(encoding).name in ("idna", "punycode"):  # which take quadratic time
-        raise ValueError(f"the script is not Python source: encoding: {encoding}")
-    return content.decode(encoding)
+    try:
+        if codecs.lookup(encoding).name not in ("idna", "punycode"):  # which take quadratic time
+            return content.decode(encoding)
+    except LookupError:  # it is none of text
+        pass
+    raise ValueError(f"the script is not Python source: encoding: {encoding}")
 
 
 def _content(path: str) -> bytes:
