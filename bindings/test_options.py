@@ -248,3 +248,11 @@ def test_bad_keywords_are_refused_when_decorating() -> None:
 
         @sandbox(dependencies=["-r requirements.txt"])
         def g() -> None: ...
+
+
+@pytest.mark.parametrize("name", ["env", "labels"])
+def test_bytes_that_are_not_utf8_are_refused_by_name(name: str) -> None:
+    for pair in ({"a": "x\udc80"}, {"x\udc80": "a"}):
+        with pytest.raises(ValueError, match=rf"{name}\S* is not UTF-8"):
+            NORMAL.changed({name: pair})
+    assert getattr(NORMAL.changed({name: {"a": "é\U0001f600"}}), name) == (("a", "é\U0001f600"),)

@@ -90,11 +90,21 @@ def _pairs(name: str, value: Any) -> tuple[tuple[str, str], ...]:
         raise TypeError(f"{name} takes a dict of str to str, not {type(value).__name__}")
     pairs = []
     for key, item in value.items():
-        key = _text(f"a name in {name}", key)
+        key = _utf8(f"a name in {name}", key)
         if not key or "=" in key:
             raise ValueError(f"{name} has the name {key!r}: a name is not empty and has no '='")
-        pairs.append((key, _text(f"{name}[{key!r}]", item)))
+        pairs.append((key, _utf8(f"{name}[{key!r}]", item)))
     return tuple(sorted(pairs))
+
+
+def _utf8(name: str, value: Any) -> str:
+    """Text that the agent can be sent."""
+    text = _text(name, value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # Python has bytes of its own environment so
+        raise ValueError(f"{name} is not UTF-8: leave it out, or write it as text") from None
+    return text
 
 
 def _items(name: str, value: Any) -> tuple[Any, ...]:
