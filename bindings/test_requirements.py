@@ -7,6 +7,7 @@ import random
 import re
 import sys
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -267,3 +268,21 @@ def test_a_script_in_an_encoding_that_is_slow_to_read_is_refused() -> None:
         with pytest.raises(ValueError, match="encoding"):
             _decoded(f"# coding: {name}\n".encode() + b"a" * 1000)
     assert _decoded("# coding: latin-1\nx = 'ü'".encode("latin-1")).endswith("'ü'")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda url: hutch.sandbox(dependencies=[f"x @ {url}/x.whl"]),
+        lambda url: hutch.sandbox(dependencies=[f"--index-url={url}"]),
+        lambda url: hutch.sandbox(dependencies=[f"x {url}\n"]),
+        lambda url: hutch.sandbox(dependencies=[f"git+{url}/x"]),
+        lambda url: hutch.sandbox(allow_network=[url]),
+    ],
+)
+def test_an_error_names_an_address_without_its_credentials(make: Any) -> None:
+    for secret in ("user:pa55word", "pa55word", "user:pa55@word"):
+        with pytest.raises(ValueError) as caught:
+            make(f"https://{secret}@example.org")
+        assert "pa55" not in str(caught.value) and "word@" not in str(caught.value)
+        assert "***@example.org" in str(caught.value)

@@ -8,6 +8,7 @@ kind; the message names the keyword, the value and what is allowed. Pure; safe o
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ _TIB = 1 << 20  # in MiB
 def quoted(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:79] + "…"
+
+
+def without_credentials(text: str) -> str:
+    """Without those of the addresses in it."""
+    return re.sub(r"(?<=://)[^/\s]*@", "***@", text)
 
 
 def _number(name: str, value: Any, low: float, high: float, *, zero: bool = False) -> float:

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from hutch._options.checks import without_credentials
+
 _MOST_LOCK = 4 << 20  # bytes
 
 
@@ -187,7 +189,7 @@ def _public(value: Any) -> Any:
     """Without the credentials of addresses."""
     if isinstance(value, tuple):
         return tuple(map(_public, value))
-    return re.sub(r"(?<=://)[^/@]*@", "***@", value) if isinstance(value, str) else value
+    return without_credentials(value) if isinstance(value, str) else value
 
 
 _PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"

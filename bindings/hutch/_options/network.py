@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from hutch import _core
-from hutch._options.checks import _items, _text, quoted, unknown
+from hutch._options.checks import _items, _text, quoted, unknown, without_credentials
 
 
 def allow_network(name: str, value: Any) -> tuple[str, ...]:
@@ -26,7 +26,8 @@ def allow_network(name: str, value: Any) -> tuple[str, ...]:
         try:
             entries.add(_core.egress_rule(_ascii(item)))
         except _core.Error as error:
-            raise ValueError(f"{name}={quoted(item)}: {error.message}; {error.hint}") from None
+            given, why = quoted(without_credentials(item)), without_credentials(error.message)
+            raise ValueError(f"{name}={given}: {why}; {error.hint}") from None
         except UnicodeError:
             raise ValueError(f"{name}={quoted(item)} is not a valid hostname; {_forms()}") from None
     return tuple(sorted(entries))

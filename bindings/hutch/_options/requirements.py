@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hutch._errors import RequirementError
+from hutch._options.checks import without_credentials
 
 _LENGTH = 1000  # characters of one requirement
 _COUNT = 1000
@@ -47,7 +48,9 @@ def _one(item: Any, urls: bool) -> str:
         )
     text = item.strip()
     if len(text) > (_URL_LENGTH if urls else _LENGTH):
-        raise RequirementError(f"a requirement is longer than {_LENGTH} characters: {text[:60]}…")
+        raise RequirementError(
+            f"a requirement is longer than {_LENGTH} characters: {without_credentials(text)[:60]}…"
+        )
     url = _URL.fullmatch(text) if urls else None
     if url is None:
         _refuse(item, text)
@@ -59,13 +62,13 @@ def _one(item: Any, urls: bool) -> str:
     except InvalidRequirement as error:
         reason = str(error).strip().splitlines()[0]
         raise RequirementError(
-            f"cannot read the requirement {text!r}: {reason}",
+            f"cannot read the requirement {without_credentials(text)!r}: {reason}",
             hint="write it as 'name', 'name>=1.2' or 'name[extra]==1.2.3'",
             requirement=text,
         ) from None
     except RecursionError:
         raise RequirementError(
-            f"the requirement {text[:60]!r}… is nested too deeply",
+            f"the requirement {without_credentials(text)[:60]!r}… is nested too deeply",
             hint="write it without so many parentheses",
             requirement=text,
         ) from None
@@ -126,10 +129,13 @@ def _refuse(given: str, text: str) -> None:
     if not text:
         raise RequirementError("a requirement is empty", hint="leave it out", requirement=given)
     if len(text) > _LENGTH:
-        raise RequirementError(f"a requirement is longer than {_LENGTH} characters: {text[:60]}…")
+        raise RequirementError(
+            f"a requirement is longer than {_LENGTH} characters: {without_credentials(text)[:60]}…"
+        )
     if any(ord(c) < 32 or c in "\x7f\u2028\u2029\x85" for c in text):
         raise RequirementError(
-            f"the requirement {text!r} holds a line break or control character",
+            f"the requirement {without_credentials(text)!r} holds a line break or control "
+            "character",
             hint="give each requirement as an item of its own",
             requirement=text,
         )
@@ -150,7 +156,8 @@ def _refuse(given: str, text: str) -> None:
 
 def _refusal(text: str, kind: str, instead: str) -> RequirementError:
     return RequirementError(
-        f"the requirement {text!r} is {kind}, which is not accepted as a dependency",
+        f"the requirement {without_credentials(text)!r} is {kind}, which is not accepted as a "
+        "dependency",
         hint=instead,
         requirement=text,
     )
