@@ -57,8 +57,8 @@
 //   60 image mode width height raw palette-mode|nil palette|nil transparency|nil
 //
 // 01 to 09 are built in C++, the rest by the function of that number in hutch/_results/build.py,
-// which checks every field. A name (20 to 24) is only looked up in the caller's `types`. Field and
-// schema metadata of Arrow does not travel.
+// which checks every field. A name (20 to 24) is only looked up in the caller's `types`. What of
+// Arrow's metadata is kept says hutch/_results/arrow_metadata.py.
 //
 // Budgets: kMaxFrames open arrays and maps; kMaxNodes values; and what the values will take in this
 // process (an empty list is one byte here and 80 there): kHostFloor bytes, and kHostFactor times
