@@ -165,6 +165,17 @@ def test_a_notebook_is_given_a_bounded_number_of_things(kind: str, most: int) ->
     assert count(most + 1) == (most, True)
 
 
+@pytest.mark.parametrize("half", ["\ud800", "\udc80"])
+def test_what_is_shown_can_be_written_as_utf8(half: str) -> None:
+    outcome = shown({"text/plain": half}, {"text/html": half}, {"image/png": half})
+    outcome.error = ErrorInfo("E", half, half)
+    outcome.status = "raised"
+    for text in (outcome.text, str(outcome), repr(outcome), outcome._repr_html_()):
+        assert f"\\u{ord(half):04x}" in text.encode().decode()
+    outcome.display = [{"text/plain": "\U0001f600"}]
+    assert "\U0001f600" in outcome.text and "\U0001f600" in outcome._repr_html_()
+
+
 def test_pictures_in_json_are_base64() -> None:
     told = json.loads(json.dumps(shown({"image/png": b"\x89PNG", "text/plain": "x"}).to_dict()))
     assert told["display"] == [{"image/png": "iVBORw==", "text/plain": "x"}]

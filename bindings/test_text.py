@@ -46,7 +46,7 @@ def test_an_array_of_many_short_axes_is_not_spelled_out() -> None:
         assert own_repr(usual) == repr(usual)
 
 
-@pytest.mark.parametrize("one", ["\x1b", "\x9b", "\u202e", "x", "é", "\t", "\n"])
+@pytest.mark.parametrize("one", ["\x1b", "\x9b", "\u202e", "\udc80", "x", "é", "\t", "\n"])
 def test_text_is_escaped_by_what_it_has_and_not_by_a_call_for_each_character(one: str) -> None:
     number = ord(one)
     controls = not one.isprintable() and one not in "\t\n"

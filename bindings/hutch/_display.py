@@ -48,9 +48,8 @@ def card(title: str, is_ok: bool, bundles: Iterable[Mapping[str, Any]]) -> str:
             break
         left -= len(part)
         parts.append(part)
-    return (
-        f'<div style="border-left:4px solid {colour};padding:4px 10px">' + "".join(parts) + "</div>"
-    )
+    inside = "".join(parts).encode("utf-8", "backslashreplace").decode()
+    return f'<div style="border-left:4px solid {colour};padding:4px 10px">{inside}</div>'
 
 
 def _part(bundle: Mapping[str, Any]) -> str | None:

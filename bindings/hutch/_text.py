@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 2000  # characters of each text in a report
 
-# What moves a cursor, starts a terminal's command or reorders what is read; not \n and \t.
+# What moves a cursor, starts a terminal's command or reorders what is read, not \n and \t; and half
+# characters, which nothing that writes UTF-8 takes.
 _PLACES = (
     *range(9),
     *range(11, 32),
@@ -24,6 +25,7 @@ _PLACES = (
     *(0x61C, 0x200E, 0x200F),
     *range(0x2028, 0x202F),
     *range(0x2066, 0x206A),
+    *range(0xD800, 0xE000),
 )
 _ESCAPES = {place: f"\\x{place:02x}" if place < 256 else f"\\u{place:04x}" for place in _PLACES}
 _CONTROL = re.compile(f"[{''.join(map(chr, _PLACES))}]")
