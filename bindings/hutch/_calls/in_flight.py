@@ -94,6 +94,7 @@ class Driver:
         self._lock = threading.Lock()
         self._in_flight: dict[int, InFlightCall] = {}
         self._thread: threading.Thread | None = None
+        self._ends = False
         _drivers.add(self)
 
     def start(self, call: InFlightCall) -> None:
@@ -124,11 +125,14 @@ class Driver:
     def end(self, timeout: float) -> None:
         thread = self._thread
         if thread is not None:
+            self._ends = True
             self._client.close()
             thread.join(timeout)
 
     def _serve(self) -> None:
-        events_within = self._polled_within if is_greenlet() else self._client.next
+        events_within: Callable[[float], list[tuple[int, int, Any]]] = (
+            self._polled_within if is_greenlet() else self._client.next
+        )
         while True:
             events = events_within(_IDLE_SEC)
             if not events:
@@ -147,9 +151,11 @@ class Driver:
     def _polled_within(self, seconds: float) -> list[tuple[int, int, Any]]:
         """As `next`, where that would keep all other greenlets of the thread waiting."""
         end = time.monotonic() + seconds
-        while not (events := self._client.next(0.0)) and time.monotonic() < end:
+        while True:
+            events: list[tuple[int, int, Any]] = self._client.next(0.0)
+            if events or self._ends or time.monotonic() >= end:
+                return events
             time.sleep(_POLL_SEC)
-        return events
 
     def _tell(self, call: InFlightCall, kind: int, what: Any) -> None:
         if kind == 2:
