@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hutch import _core
@@ -130,7 +130,7 @@ class Driver:
             thread.join(timeout)
 
     def _serve(self) -> None:
-        events_within: Callable[[float], list[tuple[int, int, Any]]] = (
+        events_within: Callable[[float], Sequence[tuple[int, int, Any]]] = (
             self._polled_within if is_greenlet() else self._client.next
         )
         while True:
@@ -148,11 +148,11 @@ class Driver:
                 del call, what
             del events
 
-    def _polled_within(self, seconds: float) -> list[tuple[int, int, Any]]:
+    def _polled_within(self, seconds: float) -> Sequence[tuple[int, int, Any]]:
         """As `next`, where that would keep all other greenlets of the thread waiting."""
         end = time.monotonic() + seconds
         while True:
-            events: list[tuple[int, int, Any]] = self._client.next(0.0)
+            events = self._client.next(0.0)
             if events or self._ends or time.monotonic() >= end:
                 return events
             time.sleep(_POLL_SEC)
