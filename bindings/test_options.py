@@ -167,6 +167,8 @@ def test_words_of_other_products_lead_to_the_keyword(meant: str, names: str) -> 
     [
         ("gpu", "a sandbox has no GPU"),
         ("gpus", "a sandbox has no GPU"),
+        ("input", "stdin="),
+        ("workdir", "cwd="),
         ("image", 'an OCI image is given by environment=Environment(base="…")'),
         ("python_version", "a sandbox has the Python of this process"),
         ("files", "take files="),

@@ -20,7 +20,7 @@ from hutch._calls.target import Target
 from hutch._carry import arguments
 from hutch._errors import SandboxError
 from hutch._options.checks import nearest, unknown
-from hutch._options.options import ALIASES, Options
+from hutch._options.options import ALIASES, FIELDS, INSTEAD, Options
 from hutch._outcome import ErrorInfo, Outcome
 
 # What may be given for one call; everything else holds for the session.
@@ -43,6 +43,8 @@ def require_of_a_call(names: Iterable[str]) -> None:
             continue
         if nearest(name, OF_A_CALL, ALIASES):
             raise TypeError(unknown("keyword", name, OF_A_CALL, ALIASES))
+        if name not in FIELDS:
+            raise TypeError(unknown("keyword", name, FIELDS, ALIASES, INSTEAD))
         raise TypeError(
             f"{name}= cannot be given for one call of a session: {', '.join(OF_A_CALL)} can; "
             "all others hold for the session"

@@ -162,7 +162,7 @@ class Options(NamedTuple):
             elif name in FIELDS and FIELDS[name].keyword:
                 given[name] = FIELDS[name].check(name, value)
             else:
-                raise TypeError(unknown("keyword", name, _MEANT, ALIASES, _INSTEAD))
+                raise TypeError(unknown("keyword", name, _MEANT, ALIASES, INSTEAD))
         if "environment" in keywords:
             given.update(_environment(keywords["environment"], keywords))
         elif "dependencies" in given:
@@ -433,7 +433,7 @@ _NOT_YET_SUPPORTED: dict[str, tuple[tuple[object, ...], str]] = {
 }
 
 # What is said of keywords of other products that no keyword stands for.
-_INSTEAD = {
+INSTEAD = {
     **dict.fromkeys(
         ("image", "base_image", "container_image", "docker_image"),
         'an OCI image is given by environment=Environment(base="…")',
@@ -449,6 +449,15 @@ _INSTEAD = {
     ),
     "files": "hutch.run(), .run() of a Program and Session take files=; a function takes their "
     "content as arguments, or directories of the host by mounts=",
+    **dict.fromkeys(
+        ("input", "input_data", "stdin", "stdin_data"),
+        "hutch.run() and .run() of a Program take stdin=; a function takes arguments",
+    ),
+    **dict.fromkeys(
+        ("cwd", "workdir", "work_dir", "working_dir", "working_directory"),
+        "a Session takes cwd=, and so do its commands; functions and programs begin in a directory "
+        "of their own",
+    ),
     **dict.fromkeys(
         ("keep_alive", "keepalive", "idle_timeout"),
         "how long an unused one is kept is idle_sec= of a Session, and of functions and programs "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import select
 import signal
 import sys
@@ -22,6 +23,14 @@ from hutch.cli.output import print_json
 
 FAILED = 1
 UNREAD = 128 + signal.SIGPIPE
+_KEYWORDS = {
+    r'add dependencies=\["([^"]+)"\]': r"give --with \1",
+    r'add modules=\["([^"]+)"\]': r"give --file \1.py",
+    r"timeout_sec=([0-9.]+)": r"--timeout \1",
+    r"memory_mb=([0-9]+)": r"--memory \1",
+    r"raise it, for instance": "raise it:",
+}
+_MISSING = re.compile(r"No module named '?([A-Za-z_][\w.]*)'?\)?\n\Z")
 USAGE = "hutch run [OPTION…] (SCRIPT | - | -c CODE | -m MODULE) [ARGUMENT…]"
 
 
@@ -128,7 +137,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"hutch: the output cannot be written: {error.strerror}", file=sys.stderr)
         return FAILED
     if not outcome.ok:
-        _explain(outcome)
+        _explain(outcome, name)
     _write(outcome.files)
     return _exit_code(outcome)
 
@@ -302,18 +311,31 @@ def _secrets(items: Sequence[str]) -> dict[str, dict[str, Any]]:
     return secrets
 
 
-def _explain(outcome: Any) -> None:
+def _explain(outcome: Any, name: str) -> None:
     error = outcome.error
     if outcome.status == "raised" and error is not None:
         text = error.traceback or f"{error.type}: {error.message}"
         hint = error.hint
     elif outcome.status == "died" and outcome.exit_code is not None:
-        return  # the program's own way to end
+        # The program's own way to end; for `-m`, that of a module that is not there, too.
+        missing = _MISSING.search(outcome.stderr) if name == "-m" else None
+        if missing is not None:
+            from hutch._explain import hint_for
+
+            _print_hint(hint_for("ModuleNotFoundError", f"No module named {missing[1]!r}", ""))
+        return
     else:
         failure = outcome.exception()
         text, hint = f"hutch: {failure.message}", failure.hint
     for line in text.rstrip().splitlines():
         print(escape(line), file=sys.stderr)
+    _print_hint(hint)
+
+
+def _print_hint(hint: str) -> None:
+    """With the command's own options in place of keywords."""
+    for keyword, option in _KEYWORDS.items():
+        hint = re.sub(keyword, option, hint)
     if hint:
         print(f"hint: {escape(hint)}", file=sys.stderr)
 
