@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import threading
@@ -34,10 +35,27 @@ def call(function, /, *args, **kwargs):
 """
 
 
+# Those with calls of this process.
+_used: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    """Waits for all that was submitted. Runs before calls are cancelled (_calls/future.py), which
+    was registered earlier.
+    """
+    for executor in list(_used):
+        executor.shutdown()
+
+
+os.register_at_fork(after_in_child=_used.clear)
+atexit.register(_at_exit)
+
+
 class Executor(_Executor):
     """A concurrent.futures.Executor whose calls run in the sandbox.
 
-    `max_workers`: calls in flight at once; more wait their turn here.
+    `max_workers`: calls in flight at once; more wait their turn here. A program that ends waits for
+    what it has submitted, as with the executors of concurrent.futures.
     """
 
     def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
@@ -68,6 +86,7 @@ class Executor(_Executor):
             if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             sandboxed, args, kwargs = self._taken_apart(fn, args, kwargs)
+            _used.add(self)
             future: SandboxFuture[R] = sandboxed._submit(args, kwargs, self._threads)
             self._futures.add(future)
         future.add_done_callback(self._forget)

@@ -488,6 +488,26 @@ def test_an_executor_takes_what_one_of_processes_takes() -> None:
             executor.submit(partial(helper, threading.Lock())).result(60)
 
 
+LEFT_TO_ITS_EXECUTOR = """
+import hutch
+
+def double(x): return 2 * x
+
+def note(future): print(future.result(), flush=True)
+
+executor = hutch.Executor(1)
+for number in range(3):
+    executor.submit(double, number).add_done_callback(note)
+del executor
+"""
+
+
+def test_a_program_that_ends_waits_for_its_executors() -> None:
+    words = [sys.executable, "-c", LEFT_TO_ITS_EXECUTOR]
+    done = subprocess.run(words, capture_output=True, timeout=60, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("0\n2\n4\n", "", 0)
+
+
 def test_map_starmap_and_endless_iterators() -> None:
     assert list(triple.map(range(6))) == [0, 3, 6, 9, 12, 15]
     assert sorted(triple.map(range(6), ordered=False)) == [0, 3, 6, 9, 12, 15]
