@@ -9,6 +9,7 @@ before anything is sent. Safe on any thread.
 from __future__ import annotations
 
 import operator
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -23,6 +24,7 @@ from hutch._carry.survey import Survey, Watch
 from hutch._errors import DependencyInstallError, SerializationError
 
 _SOURCE_BUDGET = 24 << 10  # characters: a call's frame stays small
+_ASSIGNED = re.compile(rb"\s*[A-Za-z_]\w*\s*=\s*")
 # Names in code that may look at its own text.
 _READERS = {"findsource", "getblock", "getsource", "getsourcelines", "inspect", "linecache"}
 
@@ -241,7 +243,9 @@ def _without_decorators(owner: CodeType | type, lines: list[str]) -> list[str]:
 
 
 def _lambda_alone(code: CodeType, lines: list[str]) -> list[str]:
-    """What it computes, where it stands; nothing before Python 3.11, which does not know."""
+    """It, where it stands, and the name that it is assigned to; nothing before Python 3.11, which
+    does not know what belongs to it.
+    """
     positions = getattr(CodeType, "co_positions", None)
     if positions is None:
         return []
@@ -255,23 +259,56 @@ def _lambda_alone(code: CodeType, lines: list[str]) -> list[str]:
         return []
     begin_line, begin = min((line, column) for line, _, column, _ in found)
     end_line, end = max((line, column) for _, line, _, column in found)
+    first = code.co_firstlineno
+    last = min(end_line, first + len(lines) - 1)
+    texts = {number: lines[number - first].encode() for number in range(first, last + 1)}
+    before = texts.get(begin_line, b"")[:begin]
+    for number, text in ((begin_line, before), (first, texts.get(first, b""))):
+        word = text.rfind(b"lambda")
+        if word >= 0:
+            begin_line, begin = number, word
+            break
+    if last == end_line:
+        texts[last] = texts[last][:end]
+    if begin_line in texts:
+        text = texts[begin_line]
+        texts[begin_line] = _before_lambda(text[:begin]) + text[begin:]
     kept = ["\n"] * len(lines)
-    for number in range(begin_line, min(end_line, code.co_firstlineno + len(lines) - 1) + 1):
-        data = lines[number - code.co_firstlineno].encode()
-        if number == end_line:
-            data = data[:end] + b"\n"
-        if number == begin_line:
-            data = b" " * begin + data[begin:]
-        kept[number - code.co_firstlineno] = data.decode("utf-8", "replace")
+    for number in range(begin_line, last + 1):
+        kept[number - first] = texts[number].decode("utf-8", "replace")
+    if kept and last == end_line:
+        kept[last - first] += ")" * _open_parentheses(kept) + "\n"
     return kept
+
+
+def _open_parentheses(lines: list[str]) -> int:
+    """How many are around what a lambda computes, and end after it."""
+    import tokenize
+
+    depth = 0
+    try:
+        for token in tokenize.generate_tokens(iter(lines).__next__):
+            if token.type == tokenize.OP:
+                depth += {"(": 1, ")": -1}.get(token.string, 0)
+    except (tokenize.TokenError, SyntaxError):
+        pass  # it ends within them
+    return max(depth, 0)
+
+
+def _before_lambda(text: bytes) -> bytes:
+    """As long, for what is parsed: the name that is assigned to, and nothing else of it."""
+    if _ASSIGNED.fullmatch(text):
+        return text
+    bare = text.lstrip()
+    if len(bare) < 2:
+        return b" " * len(text)
+    return text[: len(text) - len(bare)] + b"_" + b" " * (len(bare) - 2) + b"="
 
 
 def check_installed(by_name: Mapping[str, str], dependencies: tuple[str, ...] | None) -> None:
     """Raises DependencyInstallError for an installed module that no dependency brings. None: what
     is inside is not known here.
     """
-    import re
-
     wanted = {re.split(r"[^A-Za-z0-9._-]", item, maxsplit=1)[0] for item in dependencies or ()}
     for top, found_under in by_name.items():
         if top == "cloudpickle" or _canonical(top) in wanted:
