@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import builtins
+import functools
 import marshal
 import pickle
 import sys
@@ -17,6 +18,7 @@ from _hutch_cell import MARSHAL  # type: ignore[import-not-found,unused-ignore]
 NO_TOOLS: Mapping[str, Any] = {}
 BY_VALUE = "What came by value of a module that is not here."
 MOST_LOOKED_INTO = 1024  # functions, and modules by value
+CACHED = type(functools.lru_cache(int))  # what a function with a cache is
 COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 
 _loads = pickle.loads
@@ -95,6 +97,8 @@ def publish(function: Any) -> None:
                 continue
             if isinstance(value, types.FunctionType):
                 waiting.append(value)
+            elif isinstance(value, CACHED):
+                waiting.append(getattr(value, "__wrapped__", None))
             elif not isinstance(value, type):
                 continue
             if value.__qualname__ != name or type(value.__module__) is not str:

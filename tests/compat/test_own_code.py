@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,28 @@ class Item:
         return self.name.upper()
 
 
+@functools.cache
+def halved(x: int) -> float:
+    return half(x)
+
+
+def half(x: int) -> float:
+    return x / 2
+
+
 def test_a_pool_maps_helpers_of_the_file() -> None:
     @sandbox
-    def mapped(numbers: list[int]) -> list[int]:
+    def mapped(numbers: list[int]) -> list[float]:
         from concurrent.futures import ProcessPoolExecutor
         from multiprocessing import get_context
 
         with get_context("fork").Pool(2) as pool:
-            first = pool.map(quadruple, numbers)
+            first = pool.map(quadruple, numbers) + pool.map(halved, numbers)
         with ProcessPoolExecutor(2, mp_context=get_context("fork")) as executor:
             return first + list(executor.map(double, numbers))
 
     for _ in range(3):
-        assert mapped([1, 2]) == [4, 8, 2, 4]
+        assert mapped([1, 2]) == [4, 8, 0.5, 1, 2, 4]
 
 
 def times(isolation: str) -> range:
@@ -63,10 +73,11 @@ def test_what_the_file_defines_can_be_pickled_inside(isolation: Any) -> None:
         import pickle
 
         item = pickle.loads(pickle.dumps(Item(name)))
-        return [item.shout(), pickle.loads(pickle.dumps(double)).__name__]
+        loaded = [pickle.loads(pickle.dumps(one)) for one in (double, halved, half)]
+        return [item.shout(), *(one.__name__ for one in loaded)]
 
     for _ in times(isolation):
-        assert pickled("a") == ["A", "double"]
+        assert pickled("a") == ["A", "double", "halved", "half"]
 
 
 @functools.singledispatch
@@ -189,6 +200,32 @@ class Shape:
 
     def area(self) -> int:
         return self.sides  # a comment
+
+
+def above(x: int) -> int:
+    return x
+
+
+# fmt: off
+alone = lambda x: (x + 1)  # noqa: E731
+folded = lambda x: (  # noqa: E731
+    x + 2)
+# fmt: on
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="lines of lambdas are not known there")
+def test_a_function_finds_the_source_of_lambdas() -> None:
+    @sandbox
+    def texts() -> list[str]:
+        import inspect
+
+        return [inspect.getsource(one) for one in (above, alone, folded)]
+
+    assert texts() == [
+        "def above(x: int) -> int:\n    return x\n",
+        "alone = lambda x: (x + 1)\n",
+        "folded = lambda x: (  # noqa: E731\n    x + 2)\n",
+    ]
 
 
 @pytest.mark.parametrize("isolation", ["cell", "shared", "container", "gvisor"])
