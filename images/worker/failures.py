@@ -29,6 +29,7 @@ LIMIT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EAGAIN, errno.ENOMEM)
 PASSES_ON = ("subprocess", "multiprocessing.pool", "concurrent.futures._base")
 SCRATCH = ("/work", "/tmp", "/dev/shm")  # without namespaces they are three file systems
 TEXTS = ("__main__", "program")  # the modules that a program's text, or a function's, runs as
+STRING = "<string>"  # what any text may be called
 MARK = "\ufeff"  # a byte order mark, with which text of a file may begin
 SUGGESTION = re.compile(r"\. Did you mean: '[^'\n]*'\?(?=\n\Z)")
 RAISE = opcode.opmap["RAISE_VARARGS"]
@@ -178,6 +179,8 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
             line = frame.lineno
     if isinstance(error, SyntaxError) and error.filename in own:
         line = error.lineno
+        if report.text is None and error.filename != STRING:
+            report.text = linecache.getline(error.filename, line or 0) or None
     try:
         message = str(error)
     except Exception as second:

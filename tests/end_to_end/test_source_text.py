@@ -47,6 +47,21 @@ def test_lines_may_end_as_on_other_systems(end: str) -> None:
     assert error is not None and error.line == 3 and "1 / 0  # here" in error.traceback
 
 
+@pytest.mark.parametrize("line", ["break", "yield 1", "from __future__ import annotations"])
+def test_an_error_of_the_compiler_has_its_line(session: hutch.Session, line: str) -> None:
+    for outcome in (hutch.run(f"x = 1\n{line}\n"), session.exec(f"x = 1\n{line}\n")):
+        assert outcome.error is not None and outcome.error.line == 2
+        assert f"line 2\n    {line}\n    ^" in outcome.error.traceback
+
+
+def test_an_error_in_other_text_has_no_line_of_the_program() -> None:
+    # It has the name that a program of the command line has.
+    error = hutch.run("exec('\\n\\nbreak')\n\nx = 1", filename="-c").error
+    assert error is not None and error.traceback.splitlines()[-2:] == [
+        '  File "<string>", line 3', "SyntaxError: 'break' outside loop",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "source",
     [
