@@ -255,7 +255,7 @@ class Worker(replies.Replies):
         if meta.get("cwd"):
             os.makedirs(meta["cwd"], exist_ok=True)
             os.chdir(meta["cwd"])
-            programs.tell_multiprocessing()
+            programs.tell_directory()
         if meta.get("cpu_ms"):
             limit_cpu(meta["cpu_ms"] / 1000 + self.cell.cpu_used() / 1e6, self.keep)
             self.limits_cpu = True

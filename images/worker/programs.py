@@ -20,7 +20,13 @@ LOOKERS = re.compile(
     r"|loky|line_profiler|linecache|memory_profiler|mpire|multiprocess|multiprocessing|n_jobs|numba"
     r"|pathos|pdb|ProcessPoolExecutor|pytest|rich|runpy|spawn|trace|traceback|unittest)\b"
 )
-MULTIPROCESSING = ("multiprocessing.process", "multiprocess.process", "billiard.process")
+# Modules that keep the directory where they were imported, and the name that they keep it under.
+STARTED_IN = {
+    "multiprocessing.process": "ORIGINAL_DIR",
+    "multiprocess.process": "ORIGINAL_DIR",
+    "billiard.process": "ORIGINAL_DIR",
+    "rich": "_IMPORT_CWD",
+}
 
 # What a program of a command line is called, as by the interpreter, and what its traces say instead
 # of a file, as it has none. The code that runs a module is ours, and left out of traces.
@@ -114,10 +120,11 @@ def feed_stdin(content: Any, anew: bool) -> None:
         sys.stdin = io.TextIOWrapper(raw, encoding="utf-8")
 
 
-def tell_multiprocessing() -> None:
-    """A child that it starts anew looks for the program where the parent was when it was imported:
-    that was in the zygote, in another directory. Copies of it in other packages do the same."""
-    for name in MULTIPROCESSING:
-        process = sys.modules.get(name)
-        if process is not None:
-            process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
+def tell_directory() -> None:
+    """What a package looks for in the directory where it was imported, as multiprocessing does for
+    the program and rich for its lines, is here: it was imported in the zygote, in another one.
+    """
+    for name, kept_as in STARTED_IN.items():
+        module = sys.modules.get(name)
+        if module is not None and hasattr(module, kept_as):
+            setattr(module, kept_as, os.getcwd())

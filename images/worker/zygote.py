@@ -264,8 +264,8 @@ class Zygote:
             self.reseed += (self.descriptors.open_anew,)
         if self.generators.unseeded:
             self.reseed += (self.generators.seed_anew,)
-        if not sys.modules.keys().isdisjoint(call.programs.MULTIPROCESSING):
-            self.reseed += (call.programs.tell_multiprocessing,)
+        if not sys.modules.keys().isdisjoint(call.programs.STARTED_IN):
+            self.reseed += (call.programs.tell_directory,)
         numpy_random = sys.modules.get("numpy.random")
         if numpy_random is not None:
             self.reseed += (numpy_random.seed,)

@@ -113,6 +113,20 @@ def test_a_program_finds_its_own_file() -> None:
     assert ran(text) == "True True\nTrue\n"
 
 
+def test_rich_shows_the_lines_of_the_program() -> None:
+    text = """
+        import io
+        from rich.console import Console
+        shown = io.StringIO()
+        try:
+            1 / 0  # here
+        except ZeroDivisionError:
+            Console(file=shown, width=99).print_exception()
+        print("# here" in shown.getvalue(), "program.py:7" in shown.getvalue())
+    """
+    assert ran(text, dependencies=["rich"]) == "True True\n"
+
+
 def test_pytest_runs_the_program_itself() -> None:
     text = """
         import pytest
