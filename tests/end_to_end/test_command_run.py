@@ -157,11 +157,12 @@ def test_other_commands_say_nothing_of_a_reader_that_is_gone() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_output_that_cannot_be_written_is_said() -> None:
-    words = [sys.executable, "-m", "hutch", "run", "-c", "print(1)"]
+@pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffer", "none"])
+def test_output_that_cannot_be_written_is_said(unbuffered: dict[str, str]) -> None:
+    words, env = [sys.executable, "-m", "hutch", "run", "-c", "print(1)"], BUFFERED | unbuffered
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=BUFFERED
+            words, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=env
         )
     assert (done.returncode, done.stderr) == (
         1, b"hutch: the output cannot be written: No space left on device\n",

@@ -42,7 +42,8 @@ def _guarded(work: Callable[[], int], as_json: bool) -> int:
 
     try:
         code = work()
-        print(end="", flush=True)  # here, and not at exit, it is heard that its reader is gone
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, and not at exit, it is heard that its reader is gone
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
