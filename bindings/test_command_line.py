@@ -54,6 +54,24 @@ def test_code_and_modules_take_the_place_of_a_script() -> None:
     assert '"a\'b.c"' in source and rest == ["-m", ["x"], False]
 
 
+HINTS = [
+    (
+        'add dependencies=["pyyaml"], if it is a package; add modules=["yaml"] if it is yours',
+        'add --with "pyyaml", if it is a package; add --file yaml.py if it is yours',
+    ),
+    ("raise it, for instance timeout_sec=0.6", "raise it, for instance --timeout 0.6"),
+    ("raise it, for instance memory_mb=128", "raise it, for instance --memory 128"),
+    ("raise it, for instance pids=128", "raise it, for instance pids=128 in a file for --policy"),
+    ("the program asks for input: give it stdin=", "pipe it in, or give it by < FILE"),
+    ("a list has no end", "a list has no end"),
+]
+
+
+@pytest.mark.parametrize(("hint", "shown"), HINTS)
+def test_hints_name_the_options_of_the_command(hint: str, shown: str) -> None:
+    assert run.in_options(hint).endswith(shown)
+
+
 @pytest.mark.parametrize("words", [[], ["--"], ["-c"], ["-m"]])
 def test_a_program_that_is_missing_is_said(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -189,7 +189,8 @@ def test_an_encoding_that_is_none_of_source_is_one_line(tmp_path: Path, encoding
 def test_the_command_explains_an_error_and_a_limit(tmp_path: Path) -> None:
     done = command("run", "-", stdin="1 / 0")
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
-    assert command("run", "--timeout", "0.5", "-", stdin="while True: pass").returncode == 124
+    late = command("run", "--timeout", "0.5", "-", stdin="while True: pass")
+    assert late.returncode == 124 and "--timeout 1\n" in late.stderr
     missing = command("run", str(tmp_path / "none.py"))
     assert missing.returncode == 2 and "none.py" in missing.stderr
 

@@ -34,6 +34,22 @@ _MISSING = re.compile(r"No module named '?([A-Za-z_][\w.]*)'?\)?\n\Z")
 USAGE = "hutch run [OPTION…] (SCRIPT | - | -c CODE | -m MODULE) [ARGUMENT…]"
 
 
+# What hints say of keywords, as the options of this command.
+_OF_KEYWORDS = (
+    (r'dependencies=\["([^"]*)"\]', r'--with "\1"'),
+    (r'modules=\["(\w+)"\]', r"--file \1.py"),
+    (r'allow_network=\["([^"]*)"\]', r'--allow-network "\1"'),
+    (r"\btimeout_sec=(?=\S)", "--timeout "),
+    (r"\bmemory_mb=(?=\S)", "--memory "),
+    (r"\bcpus=(?=\S)", "--cpus "),
+    (r"\b((?:pids|disk_mb|cpu_sec|result_mb)=\S+)", r"\1 in a file for --policy"),
+    (r"pass the content as an argument, or by files=", "give it by --file or --mount"),
+    (r"give it stdin=", "pipe it in, or give it by < FILE"),
+    (r"\bdependencies=", "--with"),
+    (r"\ballow_network=", "--allow-network"),
+)
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Those of `hutch run` alone."""
     command.usage = USAGE
@@ -337,7 +353,14 @@ def _print_hint(hint: str) -> None:
     for keyword, option in _KEYWORDS.items():
         hint = re.sub(keyword, option, hint)
     if hint:
-        print(f"hint: {escape(hint)}", file=sys.stderr)
+        print(f"hint: {escape(in_options(hint))}", file=sys.stderr)
+
+
+def in_options(hint: str) -> str:
+    """A hint that names keywords, with this command's options instead."""
+    for pattern, option in _OF_KEYWORDS:
+        hint = re.sub(pattern, option, hint)
+    return hint
 
 
 def _exit_code(outcome: Any) -> int:
