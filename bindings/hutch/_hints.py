@@ -357,6 +357,10 @@ ROWS = (
     Row("running loop", "RuntimeError",
         r"^asyncio\.run\(\) cannot be called from a running event loop$",
         "await the coroutine instead: code that has an `await` outside functions runs on a loop"),
+    Row("nested code", "RecursionError",
+        r" during (?:compilation|ast construction)$| while traversing '\w+' node$",
+        "the code is nested too deeply for Python: of long sums, chains of calls or of elif make "
+        "several statements, a loop or a dict"),
     Row("recursion", "RecursionError", "",
         "the recursion has no end, or is deeper than sys.getrecursionlimit()"),
     Row("no terminals", "OSError", r"^out of pty devices", _NO_TERMINALS),

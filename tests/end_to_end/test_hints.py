@@ -66,6 +66,7 @@ PLAIN: dict[str, list[tuple[str, str]]] = {
         ("import asyncio\nasync def f(): pass\nc = f()\nawait asyncio.sleep(0)\n"
          "try: asyncio.run(c)\nfinally: c.close()", "await the coroutine instead"),
     ],
+    "nested code": [("x = 1" + " + 1" * 20_000, "nested too deeply")],
     "recursion": [("def f(): f()\nf()", "has no end")],
     "no terminals": [("import pty\npty.openpty()", "use pipes")],
     "no resolver": [("import socket\nsocket.getaddrinfo('host.example', 80)", "no network")],
