@@ -146,6 +146,7 @@ def test_an_unknown_keyword_is_refused_with_the_one_that_was_meant() -> None:
         ("allow_network", "network internet allow_internet allow_internet_access"),
         ("env", "env_vars envs environment_variables"),
         ("mounts", "volumes binds mount"),
+        ("setup", "initializer"),
     ],
 )
 def test_words_of_other_products_lead_to_the_keyword(meant: str, names: str) -> None:
@@ -169,6 +170,7 @@ def test_words_of_other_products_lead_to_the_keyword(meant: str, names: str) -> 
         ("gpus", "a sandbox has no GPU"),
         ("input", "stdin="),
         ("workdir", "cwd="),
+        ("num_gpus", "a sandbox has no GPU"),
         ("image", 'an OCI image is given by environment=Environment(base="…")'),
         ("python_version", "a sandbox has the Python of this process"),
         ("files", "take files="),

@@ -339,7 +339,7 @@ FIELDS: dict[str, Field] = {
     "allow_private_index": Field(_flag),
     "modules": Field(_modules),
     "preload": Field(_preload),
-    "setup": Field(_callable),
+    "setup": Field(_callable, aliases=("initializer",)),
     "timeout_sec": Field(
         _optional_sec,
         policy=True,
@@ -444,7 +444,7 @@ INSTEAD = {
         'environment=Environment(base="…")',
     ),
     **dict.fromkeys(
-        ("gpu", "gpus", "gpu_count", "cuda", "accelerator", "accelerators"),
+        ("gpu", "gpus", "gpu_count", "num_gpus", "cuda", "accelerator", "accelerators"),
         "a sandbox has no GPU",
     ),
     "files": "hutch.run(), .run() of a Program and Session take files=; a function takes their "
