@@ -14,11 +14,13 @@ from typing import Any
 import session_files
 from failures import MARK, remember_source
 
-# A program with one of these words may look for its own file, or start an interpreter that does.
+# A program with one of these words may look for its own file, start an interpreter that does, or
+# make errors that the interpreter prints itself, with the lines of files alone.
 LOOKERS = re.compile(
-    r"\b(__file__|argv|billiard|coverage|doctest|dotenv|dynaconf|forkserver|icecream|inspect|joblib"
-    r"|loky|line_profiler|linecache|memory_profiler|mpire|multiprocess|multiprocessing|n_jobs|numba"
-    r"|pathos|pdb|ProcessPoolExecutor|pytest|rich|runpy|spawn|trace|traceback|unittest)\b"
+    r"\b(__del__|__file__|argv|atexit|billiard|coverage|doctest|dotenv|dynaconf|forkserver"
+    r"|icecream|inspect|joblib|loky|line_profiler|linecache|memory_profiler|mpire|multiprocess"
+    r"|multiprocessing|n_jobs|numba|pathos|pdb|ProcessPoolExecutor|pytest|rich|runpy|spawn|threading"
+    r"|trace|traceback|unittest)\b"
 )
 # Modules that keep the directory where they were imported, and the name that they keep it under.
 STARTED_IN = {

@@ -113,6 +113,20 @@ def test_a_program_finds_its_own_file() -> None:
     assert ran(text) == "True True\nTrue\n"
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import threading\nt = threading.Thread(target=lambda: 1 / 0)  # here\nt.start()\nt.join()",
+        "import atexit\n@atexit.register\ndef end(): 1 / 0  # here",
+        "class Ends:\n    def __del__(self): 1 / 0  # here\nEnds()",
+    ],
+    ids=["thread", "atexit", "del"],
+)
+def test_errors_that_the_interpreter_prints_have_their_lines(text: str) -> None:
+    for _ in range(3):
+        assert "# here" in hutch.run(text).stderr
+
+
 def test_rich_shows_the_lines_of_the_program() -> None:
     text = """
         import io
