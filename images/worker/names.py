@@ -25,6 +25,7 @@ COROUTINE = 0x80  # CO_COROUTINE of a code object's flags
 LAST = "_"  # the value of the last exec that had one
 EXIT_CODE = "_exit_code"  # of the last line that began with `!`
 MOST_NAMES = 10_000  # that the client is given
+PARSED_DEPTH = 3  # of a tree, in limits of recursion: as deep as a program's code may be
 # The indentation of the first line that is neither blank nor a comment.
 FIRST_CODE = re.compile(r"(?:[ \t\r\f]*(?:#[^\n]*)?\n)*([ \t]+)(?=[^ \t\r\n\f#])")
 FEATURES = 0  # the flags of all that can be imported from __future__
@@ -32,6 +33,7 @@ for _name in __future__.all_feature_names:
     FEATURES |= getattr(__future__, _name).compiler_flag
 _builtins = vars(builtins)
 _missing = object()
+_recursion_limit, _set_recursion_limit = sys.getrecursionlimit, sys.setrecursionlimit
 
 
 class Names:
@@ -176,9 +178,14 @@ class Names:
         raise SyntaxError(text, (filename, line, None, shown))
 
     def compile(self, tree: Any, filename: str, mode: str) -> types.CodeType:
-        code: types.CodeType = compile(
-            tree, filename, mode, TOP_LEVEL_AWAIT | self.flags, dont_inherit=True
-        )
+        limit = _recursion_limit()
+        _set_recursion_limit(limit * PARSED_DEPTH)
+        try:
+            code: types.CodeType = compile(
+                tree, filename, mode, TOP_LEVEL_AWAIT | self.flags, dont_inherit=True
+            )
+        finally:
+            _set_recursion_limit(limit)
         self.flags |= code.co_flags & FEATURES
         return code
 

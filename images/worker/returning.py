@@ -44,7 +44,7 @@ def code_of(tree: ast.Module, filename: str, shows: bool, compile: Compile) -> t
     function = kind(NAME, parameters, body, [])
     function.type_params = []  # which 3.12 wants
     tree.body = [ast.copy_location(function, body[0])]
-    made = compile(ast.fix_missing_locations(tree), filename, "exec")
+    made = compile(tree, filename, "exec")
     code: types.CodeType = next(one for one in codes_in(made) if one.co_name == NAME)
     return code
 

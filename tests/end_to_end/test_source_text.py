@@ -47,6 +47,14 @@ def test_lines_may_end_as_on_other_systems(end: str) -> None:
     assert error is not None and error.line == 3 and "1 / 0  # here" in error.traceback
 
 
+def test_code_may_be_as_deep_in_a_session_as_in_a_program(session: hutch.Session) -> None:
+    source = "x = 1" + " + 1" * 2000
+    assert hutch.run(source).ok == (session.exec(source).status == "returned")
+    returns = "if 1: return 1" + " + 1" * 2000
+    assert hutch.run(source).ok == (session.exec(returns).value == 2001)
+    assert session.exec("import sys; sys.getrecursionlimit()").value == 1000
+
+
 @pytest.mark.parametrize("line", ["break", "yield 1", "from __future__ import annotations"])
 def test_an_error_of_the_compiler_has_its_line(session: hutch.Session, line: str) -> None:
     for outcome in (hutch.run(f"x = 1\n{line}\n"), session.exec(f"x = 1\n{line}\n")):
