@@ -42,7 +42,8 @@ class Text:
     """A program, compiled."""
 
     def __init__(self, code: Any, filename: str) -> None:
-        source = str(code, "utf-8").removeprefix(MARK)
+        # What is no character is the compiler's error, as of any text.
+        source = str(code, "utf-8", "surrogatepass").removeprefix(MARK)
         self.filename = filename
         place = WITHOUT_FILE.get(filename, filename)
         remember_source(place, source)

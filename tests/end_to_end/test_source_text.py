@@ -47,6 +47,15 @@ def test_lines_may_end_as_on_other_systems(end: str) -> None:
     assert error is not None and error.line == 3 and "1 / 0  # here" in error.traceback
 
 
+def test_half_of_a_surrogate_pair_is_no_character(session: hutch.Session) -> None:
+    source = "print('\ud800')"
+    found = [hutch.run(source), hutch.run(source + "  # traceback"), session.exec(source)]
+    found.append(hutch.function(f"def f(): {source}", "f").run())
+    for outcome in found:
+        assert outcome.error is not None and outcome.error.type == "UnicodeEncodeError"
+        assert "latin-1" not in outcome.error.hint
+
+
 def test_code_may_be_as_deep_in_a_session_as_in_a_program(session: hutch.Session) -> None:
     source = "x = 1" + " + 1" * 2000
     assert hutch.run(source).ok == (session.exec(source).status == "returned")
