@@ -662,6 +662,10 @@ class _Dict(dict):  # type: ignore[type-arg]
     pass
 
 
+def _named(module: str, name: str) -> Any:
+    return type(name, (), {"__module__": module})()
+
+
 @pytest.mark.parametrize(
     ("value", "type_name", "hint"),
     [
@@ -678,6 +682,12 @@ class _Dict(dict):  # type: ignore[type-arg]
         ({1: 2}.keys(), "dict_keys", "list("),
         (map(str, [1]), "map", "list("),
         (object(), "object", "plain data"),
+        (_named("matplotlib.figure", "Figure"), "matplotlib.figure.Figure", "savefig"),
+        (
+            _named("plotly.graph_objs._figure", "Figure"),
+            "plotly.graph_objs._figure.Figure",
+            "to_json",
+        ),
         (_Dict(), f"{__name__}._Dict", "dict("),
         (len, "builtin_function_or_method", "code does not travel"),
         (1 << (1 << 23), "int", "bits"),

@@ -34,6 +34,9 @@ _HINTS = {
     "dict_items": "return list(…) of it",
     "mappingproxy": "return dict(…) of it",
     "Figure": "save it into an io.BytesIO with `savefig` and return the bytes",
+    "plotly.graph_objs._figure.Figure": "return `fig.to_json()`, or `fig.to_html()`",
+    "Chart": "return `chart.to_json()`",
+    "DataArray": "return `x.to_pandas()`, or `x.values`",
     "DuckDBPyRelation": "return `x.fetchall()` or `x.df()`",
     "Row": "return `dict(x)`",
     "csr_matrix": "return its parts (`data`, `indices`, `indptr`), or `toarray()`",
@@ -124,8 +127,9 @@ def hint_of(kind: type) -> str:
         return "a class does not travel back: return an instance's data, or its name as str"
     if issubclass(kind, BaseException):
         return "raise it, or return str(…) of it"
-    if kind.__name__ in _HINTS:
-        return _HINTS[kind.__name__]
+    for name in (name_of(kind), kind.__name__):
+        if name in _HINTS:
+            return _HINTS[name]
     for base in _BUILTINS:
         if issubclass(kind, base):
             name = base.__name__
