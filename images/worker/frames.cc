@@ -205,12 +205,13 @@ PyObject* HitLimit(PyObject*, PyObject* args) {
 volatile sig_atomic_t interruptible = 0;
 // Those of a call that was interrupted before it came so far, or after it.
 volatile sig_atomic_t interrupted = 0;
-volatile sig_atomic_t takes_others = 1;  // SIGINTs that name no call, as Python does
+volatile sig_atomic_t is_always_interruptible = 1;  // by what names no call; not in a session
 
-// The warden queues its interrupts, with a call's id: to processes of sessions alone.
+// The warden queues its interrupts, with a call's id: to processes of sessions alone. Any other is
+// the code's own, or of a process that it has started.
 void OnInterrupt(int, siginfo_t* info, void*) {
   if (info->si_code != SI_QUEUE) {
-    if (takes_others != 0) PyErr_SetInterrupt();
+    if (is_always_interruptible != 0 || interruptible != 0) PyErr_SetInterrupt();
   } else if (interruptible != 0 && info->si_value.sival_int == interruptible) {
     PyErr_SetInterrupt();
   } else {
@@ -221,7 +222,7 @@ void OnInterrupt(int, siginfo_t* info, void*) {
 PyObject *get_signal, *python_handler, *interrupt_number;  // of a session, once it has begun
 
 PyObject* TakeInterrupts(PyObject*, PyObject*) {
-  takes_others = 0;
+  is_always_interruptible = 0;
   // Again: code that was loaded may have put a handler of its own there.
   if (!InstallInterruptHandler()) return RaiseErrno();
   PyObject* const module = PyImport_ImportModule("_signal");
@@ -479,7 +480,7 @@ PyMethodDef frame_methods[] = {
     {"reply", Reply, METH_VARARGS,
      "reply(fd, kind, a, id, b, c, body=b''): one frame, what was measured before the body"},
     {"take_interrupts", TakeInterrupts, METH_NOARGS,
-     "SIGINT interrupts the call that it names, and no other"},
+     "SIGINT interrupts the call that it names, or, if it names none, the one that runs"},
     {"run_interruptible", RunInterruptible, METH_VARARGS,
      "run_interruptible(call id, function): calls it, while that call may be interrupted"},
     {"cpu_used", CpuUsed, METH_NOARGS, "cpu_used() -> microseconds of this process"},

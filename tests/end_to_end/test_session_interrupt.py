@@ -94,6 +94,24 @@ def test_an_event_loop_of_before_lets_no_interrupt_of_another_call_through(isola
         )
 
 
+OWN = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    while True: pass
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container", "gvisor"])
+def test_code_may_interrupt_itself(isolation: str) -> None:
+    with Session(memory_mb=256, isolation=isolation) as s:
+        for _ in range(2):
+            assert s.exec(OWN).stdout == "interrupted\n"
+        assert s.exec("1 + 1").value == 2
+
+
 SEND_SIGNALS = """
 import os, signal, sys, time
 while True:
