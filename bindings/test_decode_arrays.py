@@ -125,6 +125,9 @@ def test_a_scalar_keeps_its_type(scalar: Any) -> None:
     np.testing.assert_array_equal(result, scalar)
 
 
+STRINGS: Any = getattr(getattr(np, "dtypes", None), "StringDType", None)  # from numpy 2 on
+
+
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
@@ -135,6 +138,8 @@ def test_a_scalar_keeps_its_type(scalar: Any) -> None:
         (np.ma.masked_array([1, 2], [True, False]), "filled"),
         (np.zeros(2).view(np.recarray), "asarray"),
         (np.dtype("i4"), "plain data"),
+        (np.array(["a"], dtype=object), "its dtype is object: "),
+        *([] if STRINGS is None else [(np.array(["a"], STRINGS()), "its dtype is StringDType()")]),
     ],
 )
 def test_arrays_that_are_more_than_numbers_are_refused(value: Any, hint: str) -> None:

@@ -65,9 +65,10 @@ def _refuse(hint: str) -> Handler:
 def _dtype(e: Encoder, x: Any) -> str:
     name: str = x.dtype.str
     if not _DTYPE.fullmatch(name) or x.dtype.hasobject:
-        what = "object" if x.dtype.hasobject else str(x.dtype)[:60]
         e.refuse(
-            x, f"its dtype is {what}: return x.tolist(), or an array of numbers, text or times"
+            x,
+            f"its dtype is {str(x.dtype)[:60]}: return x.tolist(), or an array of numbers, text or "
+            "times",
         )
     return name
 
