@@ -35,22 +35,6 @@ def call(function, /, *args, **kwargs):
 """
 
 
-# Those with calls of this process.
-_used: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def _at_exit() -> None:
-    """Waits for all that was submitted. Runs before calls are cancelled (_calls/future.py), which
-    was registered earlier.
-    """
-    for executor in list(_used):
-        executor.shutdown()
-
-
-os.register_at_fork(after_in_child=_used.clear)
-atexit.register(_at_exit)
-
-
 class Executor(_Executor):
     """A concurrent.futures.Executor whose calls run in the sandbox.
 
@@ -86,7 +70,6 @@ class Executor(_Executor):
             if self._is_shut_down:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             sandboxed, args, kwargs = self._taken_apart(fn, args, kwargs)
-            _used.add(self)
             future: SandboxFuture[R] = sandboxed._submit(args, kwargs, self._threads)
             self._futures.add(future)
         future.add_done_callback(self._forget)
@@ -142,3 +125,15 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _at_exit() -> None:
+    """Waits for all that was submitted, and for what is called when it is done. Runs before calls
+    are cancelled (_calls/future.py), which was registered earlier.
+    """
+    for executor in list(_executors):
+        executor.shutdown()
+        executor._threads.finish()
+
+
+atexit.register(_at_exit)

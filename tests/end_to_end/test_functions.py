@@ -489,11 +489,14 @@ def test_an_executor_takes_what_one_of_processes_takes() -> None:
 
 
 LEFT_TO_ITS_EXECUTOR = """
+import time
 import hutch
 
 def double(x): return 2 * x
 
-def note(future): print(future.result(), flush=True)
+def note(future):
+    time.sleep(0.1)  # longer than the program would last if it did not wait for this
+    print(future.result(), flush=True)
 
 executor = hutch.Executor(1)
 for number in range(3):
@@ -506,6 +509,28 @@ def test_a_program_that_ends_waits_for_its_executors() -> None:
     words = [sys.executable, "-c", LEFT_TO_ITS_EXECUTOR]
     done = subprocess.run(words, capture_output=True, timeout=60, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("0\n2\n4\n", "", 0)
+
+
+USED_BY_A_CHILD = """
+import os, sys
+import hutch
+
+executor = hutch.Executor(1)
+assert executor.submit(len, "abc").result() == 3
+executor._threads.finish()  # its thread waits for work, which a child does not have
+pid = os.fork()
+if pid == 0:
+    assert executor.submit(len, "ab").result(30) == 2
+    sys.exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+assert executor.submit(len, "a").result() == 1
+"""
+
+
+def test_a_forked_child_uses_an_executor_of_its_parent() -> None:
+    words = [sys.executable, "-c", USED_BY_A_CHILD]
+    done = subprocess.run(words, capture_output=True, timeout=60, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_map_starmap_and_endless_iterators() -> None:

@@ -15,16 +15,21 @@ THREADS = 64
 _IDLE_SEC = 10.0
 
 
+_made: weakref.WeakSet[CallThreads] = weakref.WeakSet()
+
+
 class CallThreads:
     """Runs pieces of work on at most `limit` threads, in order; more wait in a queue."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._begin()
-        _all.add(self)
+        _made.add(self)
 
     def _begin(self) -> None:
-        self._changed = threading.Condition()
+        """Without threads, as it is made and as a forked child has it."""
+        lock = threading.Lock()
+        self._changed, self._rested = threading.Condition(lock), threading.Condition(lock)
         self._queue: deque[Callable[[], None]] = deque()
         self._idle = 0
         self._count = 0
@@ -38,10 +43,16 @@ class CallThreads:
             self._count += 1
         threading.Thread(target=self._serve, name="hutch-call", daemon=True).start()
 
+    def finish(self) -> None:
+        """Waits until all work is done that was given so far, and by it."""
+        with self._rested:
+            self._rested.wait_for(lambda: not self._queue and self._idle == self._count)
+
     def _serve(self) -> None:
         while True:
             with self._changed:
                 self._idle += 1
+                self._rested.notify_all()
                 arrived = self._changed.wait_for(lambda: self._queue, _IDLE_SEC)
                 self._idle -= 1
                 if not arrived:
@@ -52,7 +63,6 @@ class CallThreads:
             del work
 
 
-_all = weakref.WeakSet[CallThreads]()
 _shared: CallThreads | None = None
 
 
@@ -64,7 +74,7 @@ def shared_threads() -> CallThreads:
 
 
 def _after_fork() -> None:
-    for threads in list(_all):
+    for threads in list(_made):
         threads._begin()
 
 
