@@ -65,17 +65,9 @@ def test_a_module_runs_as_of_python_m(tmp_path: Path) -> None:
     assert command("run", "-m", "json.tool", "--compact", stdin="[1, 2]").stdout == "[1,2]\n"
     missing = command("run", "-m", "no_such_module")
     assert missing.returncode == 1 and "No module named no_such_module" in missing.stderr
-    assert "hint: give --with no_such_module" in missing.stderr
+    assert 'hint: add --with "no_such_module"' in missing.stderr
     below = command("run", "-m", "yaml.no_such_module")
-    assert below.returncode == 1 and "hint: give --with pyyaml" in below.stderr
-
-
-def test_hints_name_options(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import six")
-    assert "hint: give --with six, if it" in command("run", str(script)).stderr
-    late = command("run", "--timeout", "1", "-c", "while True: pass")
-    assert late.returncode == 124 and "--timeout 2\n" in late.stderr
+    assert below.returncode == 1 and 'hint: add --with "pyyaml"' in below.stderr
 
 
 def test_files_that_it_leaves_are_fetched(tmp_path: Path) -> None:

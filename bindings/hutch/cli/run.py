@@ -23,16 +23,8 @@ from hutch.cli.output import print_json
 
 FAILED = 1
 UNREAD = 128 + signal.SIGPIPE
-_KEYWORDS = {
-    r'add dependencies=\["([^"]+)"\]': r"give --with \1",
-    r'add modules=\["([^"]+)"\]': r"give --file \1.py",
-    r"timeout_sec=([0-9.]+)": r"--timeout \1",
-    r"memory_mb=([0-9]+)": r"--memory \1",
-    r"raise it, for instance": "raise it:",
-}
 _MISSING = re.compile(r"No module named '?([A-Za-z_][\w.]*)'?\)?\n\Z")
 USAGE = "hutch run [OPTION…] (SCRIPT | - | -c CODE | -m MODULE) [ARGUMENT…]"
-
 
 # What hints say of keywords, as the options of this command.
 _OF_KEYWORDS = (
@@ -349,9 +341,6 @@ def _explain(outcome: Any, name: str) -> None:
 
 
 def _print_hint(hint: str) -> None:
-    """With the command's own options in place of keywords."""
-    for keyword, option in _KEYWORDS.items():
-        hint = re.sub(keyword, option, hint)
     if hint:
         print(f"hint: {escape(in_options(hint))}", file=sys.stderr)
 
