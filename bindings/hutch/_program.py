@@ -41,7 +41,7 @@ class Program:
     """A program, to be run many times: each run in a fresh cell. `language`: "python", "bash",
     whose text is what `bash -c` is given, or "javascript", which Node runs. `filename`: what it is
     called, in tracebacks or as `$0`; of JavaScript, where it is put. A Python program that is
-    called "-c" has no file, as of `python -c`.
+    called "-c" or "-" has no file, as of `python -c` and `python -`.
     """
 
     def __init__(

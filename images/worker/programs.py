@@ -32,7 +32,7 @@ STARTED_IN = {
 
 # What a program of a command line is called, as by the interpreter, and what its traces say instead
 # of a file, as it has none. The code that runs a module is ours, and left out of traces.
-WITHOUT_FILE = {"-c": "<string>", "-m": __file__}
+WITHOUT_FILE = {"-c": "<string>", "-": "<stdin>", "-m": __file__}
 
 _TEXT = "def f(x): return x + 1\ny = f(1)\n"
 _written: set[str] = set()  # the files of programs that ran in this process

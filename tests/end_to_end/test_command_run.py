@@ -56,6 +56,13 @@ def test_code_runs_as_of_python_c() -> None:
     assert done.returncode == 1 and 'File "<string>", line 1, in <module>' in done.stderr
 
 
+def test_a_program_from_standard_input_has_no_file() -> None:
+    source = "import sys; print(sys.argv, '__file__' in globals(), __name__)\n1 / 0"
+    done = command("run", "-", "a", "-v", stdin=source)
+    assert done.stdout == "['-', 'a', '-v'] False __main__\n" and done.returncode == 1
+    assert 'File "<stdin>", line 2, in <module>' in done.stderr
+
+
 def test_a_module_runs_as_of_python_m(tmp_path: Path) -> None:
     module = tmp_path / "mine.py"
     module.write_text("import sys\nprint(__name__, __spec__.name, sys.argv)\n1 / 0\n")
@@ -149,9 +156,20 @@ def test_other_commands_say_nothing_of_a_reader_that_is_gone() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_json_that_nobody_reads_is_output_that_nobody_reads() -> None:
+    reader, end = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "hutch", "run", "--json", "-c", "1"]
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=end, stderr=subprocess.PIPE)
+    os.close(end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("option", ["--json", "--memory=256"])
 @pytest.mark.parametrize("unbuffered", [{}, {"PYTHONUNBUFFERED": "1"}], ids=["buffer", "none"])
-def test_output_that_cannot_be_written_is_said(unbuffered: dict[str, str]) -> None:
-    words, env = [sys.executable, "-m", "hutch", "run", "-c", "print(1)"], BUFFERED | unbuffered
+def test_output_that_cannot_be_written_is_said(unbuffered: dict[str, str], option: str) -> None:
+    words = [sys.executable, "-m", "hutch", "run", option, "-c", "print(1)"]
+    env = BUFFERED | unbuffered
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             words, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=env

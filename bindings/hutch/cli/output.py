@@ -11,7 +11,12 @@ from hutch._connect.progress import escape
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, default=repr))
+    print(as_json_line(value), end="")
+
+
+def as_json_line(value: Any) -> str:
+    """ASCII, with the end of the line."""
+    return json.dumps(value, default=repr) + "\n"
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: list[str]) -> None:

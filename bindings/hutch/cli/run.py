@@ -19,7 +19,7 @@ from hutch._calls.echo import Streams
 from hutch._connect.progress import escape
 from hutch._options.options import NORMAL
 from hutch.cli.commands import given_dependencies
-from hutch.cli.output import print_json
+from hutch.cli.output import as_json_line
 
 FAILED = 1
 UNREAD = 128 + signal.SIGPIPE
@@ -128,15 +128,15 @@ def run(options: argparse.Namespace) -> int:
     if not is_stdin and sys.stdin is not None and not sys.stdin.isatty():
         stdin = sys.stdin.buffer.read()
     program = hutch.Program(source, filename=name, **keywords)
-    if options.json:
-        outcome = program.run(stdin=stdin, args=arguments, files=files or None, fetch=options.fetch)
-        print_json(outcome.to_dict())
-        return _exit_code(outcome)
+    given: dict[str, Any] = {"stdin": stdin, "args": arguments, "fetch": options.fetch}
+    given["files"] = files or None
     output = _Output()
     try:
-        outcome = run_into(
-            output, program, stdin=stdin, args=arguments, files=files or None, fetch=options.fetch
-        )
+        if options.json:
+            outcome = program.run(**given)
+            output.feed(0, as_json_line(outcome.to_dict()).encode())
+            return _exit_code(outcome)
+        outcome = run_into(output, program, **given)
     except OSError as error:
         if error is not output.failed:
             raise
@@ -223,7 +223,7 @@ def _program(words: list[str]) -> _Program:
     if option == "-m":
         return _Program(f"__import__('runpy')._run_module_as_main({first!r})", "-m", rest)
     if first == "-":
-        return _Program(sys.stdin.read(), "stdin.py", rest, True)
+        return _Program(sys.stdin.read(), "-", rest, True)
     return _Program(_decoded(_content(first)), os.path.basename(first), rest)
 
 
