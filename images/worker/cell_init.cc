@@ -411,7 +411,7 @@ __attribute__((noinline)) long MakeCell(const CellPlan& plan, uint64_t id,
   birth.id = id;
   birth.done = done[1];
   birth.kept = false;
-  RenewOutputPage();
+  RenewOutputPage(descriptors[1]);
   for (int i = 0; i < 3; ++i) birth.descriptors[i] = descriptors[i];
   birth.failed_step = nullptr;
   if (_setjmp(birth.frame) != 0) {

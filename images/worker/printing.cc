@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ namespace {
 constexpr int kMany = 512;
 constexpr int64_t kManyNs = 10'000'000;
 constexpr int64_t kWaitNs = 10'000'000;
+constexpr size_t kLine = 1024;         // bytes: a line that is no longer has room in the page
 constexpr size_t kStack = 256 * 1024;  // bytes; thread-local storage of libraries lies there too
 
 // With the GIL: the one stream, what its type has from io.TextIOWrapper, and what tells of events.
@@ -37,10 +39,11 @@ bool prepared = false;
 // Code has what lies below the stream. What it writes there comes in the order in which it was
 // written, so that nothing is gathered from then on.
 bool plain = false;
-int writes = 0;  // since:
+int64_t writes = 0;  // since:
 int64_t since_ns = 0;
+bool within_line = false;  // what was gathered last ends no line
 pthread_t thread;
-bool has_thread = false;  // it was made, and nobody joins it yet
+std::atomic<bool> has_thread = false;  // it was made, and nobody joins it yet
 
 // No thread waits for the GIL while it holds this.
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -49,10 +52,21 @@ bool stopping = false;  // the thread is to end
 bool came = false;      // something was gathered since the thread looked
 std::atomic<bool> gathers = false;
 
+// Of the output that the cell was given.
+dev_t output_device;
+ino_t output_inode;
+
 int64_t NowNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+}
+
+// Whether descriptor 1 is what PID 1 writes to: code may have put another file in its place.
+bool LeadsToOutput() {
+  struct stat now;
+  return fstat(STDOUT_FILENO, &now) == 0 && now.st_dev == output_device &&
+         now.st_ino == output_inode;
 }
 
 enum class What { kLines, kAll };
@@ -61,6 +75,10 @@ enum class What { kLines, kAll };
 // twice if the process ended then. Lines are whole for others that write there, as long as they
 // are shorter than a page.
 void WriteOut(What what) {
+  if (!LeadsToOutput()) {
+    gathers = false;
+    what = What::kAll;
+  }
   static char taken[sizeof output_page->bytes];
   char* const bytes = output_page->bytes;
   const size_t size = std::min<size_t>(output_page->size, sizeof taken);
@@ -119,15 +137,16 @@ bool StartThread() {
   pthread_attr_init(&small);
   pthread_attr_setstacksize(&small, kStack);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  has_thread = pthread_create(&thread, &small, WriteWhatIsOld, nullptr) == 0;
+  const bool made = pthread_create(&thread, &small, WriteWhatIsOld, nullptr) == 0;
+  has_thread = made;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&small);
-  return has_thread;
+  return made;
 }
 
 // The thread has written what there was when it ends.
 void EndThread() {
-  if (!std::exchange(has_thread, false)) return;
+  if (!has_thread.exchange(false)) return;
   const pthread_t ending = thread;
   pthread_mutex_lock(&lock);
   stopping = true;
@@ -191,9 +210,11 @@ bool Prepare() {
   return prepared;
 }
 
-bool AreMany() {
+// `text` was written. Nothing begins within a line, see Gather().
+bool AreMany(PyObject* text) {
   if (writes == 0) since_ns = NowNs();
-  if (++writes < kMany) return false;
+  const Py_ssize_t size = PyUnicode_GetLength(text);
+  if (++writes < kMany || size == 0 || PyUnicode_ReadChar(text, size - 1) != '\n') return false;
   writes = 0;
   return NowNs() - since_ns < kManyNs;
 }
@@ -202,25 +223,32 @@ void BeginGathering() {
   EndThreadUnlocked();  // one that has found nothing to write, and may not be gone yet
   stopping = false;
   gathers = true;
+  within_line = false;
   if (!IsFork() && Prepare() && StartThread()) return;
+  WriteGathered();  // of other threads, meanwhile
   gathers = false;
   plain = true;
 }
 
-// False: nothing is gathered.
+// False: nothing is gathered. No other thread gets the GIL within a line, whose pieces are whole
+// for them then, as they are without this.
 bool Gather(const char* bytes, size_t size) {
-  for (;;) {
-    if (pthread_mutex_trylock(&lock) != 0) {
+  while (gathers) {
+    if (within_line) {
+      pthread_mutex_lock(&lock);
+    } else if (pthread_mutex_trylock(&lock) != 0) {
       Py_BEGIN_ALLOW_THREADS pthread_mutex_lock(&lock);
       pthread_mutex_unlock(&lock);
       Py_END_ALLOW_THREADS continue;
     }
     const size_t used = output_page->size;
-    if (!gathers || used + size <= sizeof output_page->bytes) {
+    const size_t room = sizeof output_page->bytes - std::min(used, sizeof output_page->bytes);
+    if (!gathers || room >= (within_line ? size : std::max(size, kLine))) {
       if (gathers) {
         memcpy(output_page->bytes + used, bytes, size);
         output_page->size = static_cast<uint32_t>(used + size);
         came = true;
+        if (size > 0) within_line = bytes[size - 1] != '\n';
       }
       const bool gathered = gathers;
       pthread_mutex_unlock(&lock);
@@ -230,6 +258,7 @@ bool Gather(const char* bytes, size_t size) {
     pthread_mutex_unlock(&lock);
     Py_END_ALLOW_THREADS
   }
+  return false;
 }
 
 // Whether all of `text` is in the page now. One that UTF-8 cannot express is not.
@@ -245,8 +274,13 @@ bool GatherText(PyObject* text) {
          Gather(bytes, static_cast<size_t>(size));
 }
 
+// Code flushes before it puts another file in the place of this one: what follows is not gathered
+// until it is known where it goes.
 PyObject* Flush(PyObject* self, PyObject*) {
-  if (self == stream) WriteGathered();
+  if (self == stream) {
+    WriteGathered();
+    EndThreadUnlocked();
+  }
   return PyObject_CallFunctionObjArgs(base_flush, self, nullptr);
 }
 
@@ -256,7 +290,7 @@ PyObject* Write(PyObject* self, PyObject* text) {
   if (gathers && GatherText(text)) return PyLong_FromSsize_t(PyUnicode_GetLength(text));
   WriteGathered();
   PyObject* const written = PyObject_CallFunctionObjArgs(base_write, self, text, nullptr);
-  const bool many = written != nullptr && !gathers && AreMany();
+  const bool many = written != nullptr && !gathers && AreMany(text) && LeadsToOutput();
   if (!gathers && !many) return written;
   // What follows may not come before it.
   PyObject* const flushed = PyObject_CallFunctionObjArgs(base_flush, self, nullptr);
@@ -365,7 +399,12 @@ PyObject* MakeStdout(PyObject*, PyObject* args) {
 
 OutputPage* output_page = nullptr;
 
-void RenewOutputPage() {
+void RenewOutputPage(int output) {
+  struct stat given;
+  if (fstat(output, &given) == 0) {
+    output_device = given.st_dev;
+    output_inode = given.st_ino;
+  }
   if (output_page != nullptr && WallIsDown("page")) return;
   if (output_page != nullptr) munmap(output_page, sizeof *output_page);
   void* const made =

@@ -98,6 +98,26 @@ BESIDE = {
 }
 
 
+# The lines of each thread of two, of pieces, as print() writes them.
+PIECES = (
+    "import sys, threading\n"
+    "def f(k):\n    for i in range(20_000): print(k, i)\n"
+    "ts = [threading.Thread(target=f, args=(k,)) for k in range(2)]\n"
+    "for t in ts: t.start()\n{meanwhile}\nfor t in ts: t.join()\n"
+)
+
+
+def are_whole(text: str) -> bool:
+    lines = text.splitlines()
+    return (
+        all(
+            [line for line in lines if line.startswith(k)] == [f"{k} {i}" for i in range(20_000)]
+            for k in "01"
+        )
+        and len(lines) == 40_000
+    )
+
+
 @pytest.mark.parametrize("kind", BESIDE)
 def test_others_that_write_there_come_after_it(kind: str) -> None:
     guarded = MANY if kind != "spawned" else f"if __name__ == '__main__':\n  {MANY}"
@@ -162,6 +182,49 @@ def test_threads_print_whole_lines() -> None:
     lines = [line.split() for line in outcome.stdout.splitlines()]
     for k in "0123":
         assert [int(i) for name, i in lines if name == k] == list(range(3000))
+
+
+@pytest.mark.parametrize("meanwhile", ["", "while ts[0].is_alive(): open('/dev/null').close()"])
+def test_what_threads_print_in_pieces_is_whole(meanwhile: str) -> None:
+    assert are_whole(hutch.run(PIECES.format(meanwhile=meanwhile)).stdout)
+
+
+def test_a_pipe_of_its_own_keeps_nothing_waiting() -> None:
+    """A thread of the code reads it, which needs the interpreter, while others print and fork."""
+    fork = "import os\nwhile ts[0].is_alive():\n    if os.fork() == 0: os._exit(0)\n    os.wait()"
+    outcome = hutch.run(
+        "import os, sys, threading\nr, w = os.pipe()\nown = os.dup(1)\n"
+        f"{MANY}sys.stdout.flush()\nos.dup2(w, 1); os.close(w)\n"
+        "got = []\n"
+        "def read():\n    while part := os.read(r, 1000): got.append(part)\n"
+        f"reader = threading.Thread(target=read); reader.start()\n{PIECES.format(meanwhile=fork)}"
+        "sys.stdout.flush()\nos.dup2(own, 1)\nreader.join()\n"
+        "os.write(1, b''.join(got))"
+    )
+    assert are_whole(rest(outcome))
+
+
+def test_a_signal_is_heard_where_a_pipe_of_its_own_is_full() -> None:
+    outcome = hutch.run(
+        "import os, signal, sys\nr, w = os.pipe()\nown = os.dup(1)\n"
+        f"{MANY}sys.stdout.flush()\nos.dup2(w, 1)\n"
+        "def alarm(*_): raise TimeoutError\n"
+        "signal.signal(signal.SIGALRM, alarm); signal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+        "try:\n    while True: print('x')\nexcept TimeoutError: sys.stderr.write('heard')\n"
+        "os.dup2(own, 1)",
+        timeout_sec=10,
+    )
+    assert (outcome.status, outcome.stderr) == ("returned", "heard")
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), 9)"])
+def test_what_goes_to_another_file_comes_nowhere_else_when_it_ends(end: str) -> None:
+    with Session(memory_mb=256) as s:
+        place = (
+            "import os, sys\nsys.stdout.flush()\nos.dup2(os.open('a', os.O_CREAT | os.O_RDWR), 1)\n"
+        )
+        assert rest(s.exec(f"{MANY}{place}{MANY}{end}")) == ""
+        assert s.files.read("a") == PRINTED
 
 
 def test_a_fork_has_no_part_in_what_its_parent_prints() -> None:
