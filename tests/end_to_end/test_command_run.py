@@ -96,6 +96,20 @@ def test_files_that_it_leaves_are_fetched(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "fetch=" in refused.stderr
 
 
+def test_files_that_are_fetched_go_through_no_link(tmp_path: Path) -> None:
+    """The program chooses their names, and may guess those of links."""
+    here, outside = tmp_path / "here", tmp_path / "outside"
+    for directory in (here / "real", outside):
+        directory.mkdir(parents=True)
+    (here / "link").symlink_to(outside)
+    source = "import os, sys; os.mkdir(sys.argv[1]); open(sys.argv[1] + '/a', 'w').write('x')"
+    for name, code in (("real", 0), ("link", 1)):
+        done = command("run", "--fetch", "**", "-c", source, name, cwd=here)
+        assert done.returncode == code, done
+    assert "link/a" in done.stderr and "link here" in done.stderr
+    assert (here / "real/a").read_text() == "x" and not list(outside.iterdir())
+
+
 def test_a_policy_of_a_file_holds_as_far_as_no_option_says_otherwise(tmp_path: Path) -> None:
     policy = tmp_path / "policy.toml"
     policy.write_text('timeout_sec = 2.5\n[env]\nA = "b"\n')

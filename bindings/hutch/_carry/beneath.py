@@ -32,7 +32,37 @@ def new_file(target: str, executable: bool) -> Iterator[int]:
     is, which is not followed. The directories above it are made.
     """
     parent, name = _split(target)
-    directory = _opened(parent)
+    with _new_file_in(_opened(parent), name, target, executable) as file:
+        yield file
+
+
+@contextmanager
+def new_file_here(target: str) -> Iterator[int]:
+    """The same below the working directory, where a sandbox chose all of the name: a directory
+    above it that is a link is not followed, and OSError (ELOOP) is raised.
+    """
+    *above, name = [step for step in target.split("/") if step not in ("", ".")]
+    directory = os.open(".", _DIRECTORY)
+    for step in above:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(step, dir_fd=directory)
+            below = _core.open_beneath(directory, os.fsencode(step), _DIRECTORY)
+        except OSError as error:
+            why = os.strerror(error.errno or errno.EIO)
+            if error.errno == errno.ELOOP:
+                why = "a directory above it is a link here, which is not followed"
+            raise OSError(error.errno, why, target) from None
+        finally:
+            os.close(directory)
+        directory = below
+    with _new_file_in(directory, name, target, executable=False) as file:
+        yield file
+
+
+@contextmanager
+def _new_file_in(directory: int, name: str, target: str, executable: bool) -> Iterator[int]:
+    """Closes the directory."""
     temporary = _temporary()
     try:
         with suppress(FileNotFoundError):

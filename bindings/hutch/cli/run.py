@@ -146,16 +146,22 @@ def run(options: argparse.Namespace) -> int:
         return FAILED
     if not outcome.ok:
         _explain(outcome, name)
-    _write(outcome.files)
+    try:
+        _write(outcome.files)
+    except OSError as error:
+        print(f"hutch: a file of --fetch cannot be written: {error}", file=sys.stderr)
+        return FAILED
     return _exit_code(outcome)
 
 
 def _write(files: Mapping[str, bytes]) -> None:
-    """Each takes its place once it is whole, also that of a link, which is not followed."""
+    """Each takes its place once it is whole, also that of a link, which is not followed. Nor is one
+    above it, as the program chose the names.
+    """
     from hutch._carry import beneath
 
     for path, content in files.items():
-        with beneath.new_file(path, executable=False) as file:
+        with beneath.new_file_here(path) as file:
             left = memoryview(content)
             while left:
                 left = left[os.write(file, left) :]
