@@ -7,13 +7,14 @@ of the program is left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from hutch._calls.dialogue import Callbacks
 from hutch._calls.session_call import Operation
-from hutch._errors import LimitExceeded
+from hutch._errors import LimitExceeded, SandboxError
 from hutch._options.checks import quoted
 from hutch._outcome import ErrorInfo
 from hutch._session import Session
@@ -36,6 +37,8 @@ def checked(fetch: Sequence[str] | str) -> tuple[str, ...]:
     for one in patterns:
         if not isinstance(one, str):
             raise TypeError(f"fetch= takes paths and globs as str, not {type(one).__name__}")
+        if not _is_name(one):
+            raise ValueError(f"fetch= has {quoted(one)}: half characters are in no name of a file")
         if not _is_inside(one):
             raise ValueError(
                 f"fetch= has {quoted(one)}: paths and globs are relative to the working directory"
@@ -101,33 +104,45 @@ class _OneProgram(Session):
         return outcome
 
     def _fetch(self, outcome: Outcome[None], patterns: Sequence[str]) -> None:
+        """A limit that is met then is the outcome's: the program chose what there is to be read."""
+        try:
+            self._read(outcome.files, patterns)
+        except LimitExceeded as met:
+            message = f"the files of fetch= were not all read: {met.message}"
+            failure = LimitExceeded(message, hint="fetch fewer files, or raise the limit")
+            failure.limit = met.limit
+            outcome.status, outcome.limit = "limit", met.limit
+            outcome.error = ErrorInfo("LimitExceeded", message, hint=failure.hint)
+            outcome.fail(failure)
+
+    def _read(self, files: dict[str, bytes], patterns: Sequence[str]) -> None:
         left = self._usual.terms.result_bytes
         for path in self._matching(patterns):
-            size = self._size_of(path)
-            if size is None:
+            if path in files:
                 continue
-            content = self.files.read_bytes(path) if size <= left else b""
+            try:
+                status = self.files.stat(path)
+                if status["type"] != "file":
+                    continue
+                size = status["size"]
+                content = self.files.read_bytes(path) if size <= left else b""
+            except SandboxError:  # some are an OSError, too
+                raise
+            except OSError:  # a link to nothing, or not to be read
+                continue
             left -= max(size, len(content))
             if left < 0:
-                _too_large(outcome, f"larger than result_mb={self._options.result_mb:g}")
-                break
-            if len(outcome.files) == MOST_FILES:
-                _too_large(outcome, f"more than {MOST_FILES:,}")
-                break
-            outcome.files[path] = content
+                raise _too_large(f"larger than result_mb={self._options.result_mb:g}")
+            if len(files) == MOST_FILES:
+                raise _too_large(f"more than {MOST_FILES:,}")
+            files[path] = content
 
-    def _matching(self, patterns: Sequence[str]) -> Iterable[str]:
+    def _matching(self, patterns: Sequence[str]) -> Iterator[str]:
         """What the code claims, which may be anything, but for a name outside its directory."""
-        found = (path for pattern in patterns for path in self.files.glob(pattern))
-        return dict.fromkeys(path for path in found if _is_inside(path))
-
-    def _size_of(self, path: str) -> int | None:
-        """None: it is no file."""
-        try:
-            status = self.files.stat(path)
-        except OSError:  # a link to nothing
-            return None
-        return status["size"] if status["type"] == "file" else None
+        for pattern in patterns:
+            for path in dict.fromkeys(self.files.glob(pattern)):
+                if _is_inside(path) and _is_name(path):
+                    yield path
 
     def _fields(self, operation: Operation) -> dict[str, Any]:
         fields = super()._fields(operation)
@@ -142,15 +157,20 @@ class _OneProgram(Session):
         return call
 
 
+def _is_name(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_inside(path: str) -> bool:
     parts = path.split("/")
     return bool(path) and not path.startswith("/") and "\0" not in path and ".." not in parts
 
 
-def _too_large(outcome: Outcome[None], why: str) -> None:
-    message = f"the files of fetch= are {why}"
-    failure = LimitExceeded(message, hint="fetch fewer files, or raise result_mb")
+def _too_large(why: str) -> LimitExceeded:
+    failure = LimitExceeded(f"they are {why}")
     failure.limit = "result"
-    outcome.status, outcome.limit = "limit", "result"
-    outcome.error = ErrorInfo("LimitExceeded", message, hint=failure.hint)
-    outcome.fail(failure)
+    return failure

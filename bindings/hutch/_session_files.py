@@ -79,7 +79,7 @@ class SessionFiles:
 
     def stat(self, path: str) -> dict[str, Any]:
         """`type` ("file", "directory", "link" or "other"), `size` in bytes, `mtime`, `mode`."""
-        return self._do(lambda found: _of(dict, found), "stat", path_of(path))
+        return self._do(_status, "stat", path_of(path))
 
     def delete(self, path: str) -> None:
         """A file, a link, or a directory with all that is in it."""
@@ -234,13 +234,7 @@ class SessionFiles:
         return checked(self._send("files." + verb, *args), args[0])
 
     def _status(self, path: str) -> dict[str, Any]:
-        status = self._ask("stat", path)
-        fields = {"type": str, "size": int, "mode": int}
-        if type(status) is not dict or any(
-            type(status.get(name)) is not kind for name, kind in fields.items()
-        ):
-            raise not_said()
-        return status
+        return _status(self._ask("stat", path))
 
     def _states(self) -> dict[str, _State]:
         return {
@@ -339,6 +333,14 @@ def _of(kind: type[T], value: Any) -> T:
     if type(value) is not kind:
         raise not_said()
     return value
+
+
+def _status(value: Any) -> dict[str, Any]:
+    status = _of(dict, value)
+    fields = {"type": str, "size": int, "mode": int}
+    if any(type(status.get(name)) is not kind for name, kind in fields.items()):
+        raise not_said()
+    return status
 
 
 def _nothing(_: Any) -> None:

@@ -109,8 +109,33 @@ def test_so_many_files_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome.limit == "result" and len(outcome.files) == 2
 
 
+def test_what_is_not_to_be_read_is_left_out() -> None:
+    source = (
+        "import os\nfor name in 'abc': open(name, 'w').write(name)\nos.chmod('a', 0)\n"
+        "os.mkdir('d'); open('d/e', 'w'); os.chmod('d', 0)"
+    )
+    outcome = hutch.run(source, fetch=["*", "d/e"])
+    assert (outcome.status, outcome.files) == ("returned", {"b": b"b", "c": b"c"})
+
+
+# What the program leaves is a limit of its outcome, and never an error of fetch=.
+TOO_MUCH_TO_LIST = {
+    "names": ("for i in range(6000): open(f'{i:0200}', 'w')", "result"),
+    "links to itself": ("import os\nfor name in 'bc': os.symlink('.', name)", "time"),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MUCH_TO_LIST)
+def test_files_that_cannot_be_listed_are_a_limit(what: str) -> None:
+    code, limit = TOO_MUCH_TO_LIST[what]
+    outcome = hutch.run(f"{WRITE}{code}", fetch=["a.txt", "**"], result_mb=1, timeout_sec=2)
+    assert (outcome.status, outcome.limit, outcome.files) == ("limit", limit, {"a.txt": b"x"})
+    with pytest.raises(hutch.LimitExceeded):
+        outcome.unwrap()
+
+
 def test_what_cannot_be_asked_for_is_refused_before_it_runs() -> None:
-    for wrong in ("/etc/passwd", "../x", "a/../../b", "", "a\0"):
+    for wrong in ("/etc/passwd", "../x", "a/../../b", "", "a\0", "\ud800"):
         with pytest.raises(ValueError, match="fetch="):
             hutch.run("1", fetch=[wrong])
     with pytest.raises(TypeError, match="fetch="):
@@ -121,7 +146,7 @@ def test_what_cannot_be_asked_for_is_refused_before_it_runs() -> None:
 
 
 def test_code_chooses_no_name_outside_its_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    claims = ["/etc/passwd", "../up", "d/../../up", "", "a.txt"]
+    claims = ["/etc/passwd", "../up", "d/../../up", "", "\ud800", "a.txt"]
     monkeypatch.setattr("hutch._session_files.SessionFiles.glob", lambda self, pattern: claims)
     assert hutch.run(WRITE, fetch="*").files == {"a.txt": b"x"}
 
