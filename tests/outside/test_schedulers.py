@@ -105,6 +105,9 @@ told(call)
     "program,packages",
     [
         pytest.param(GEVENT, ["gevent==26.9.0"], id="gevent"),
+        pytest.param(
+            GEVENT.replace("patch_all", "patch_thread"), ["gevent==26.9.0"], id="gevent, threads"
+        ),
         pytest.param(DASK, ["distributed==2026.8.0"], id="dask"),
         pytest.param(RAY, ["ray==2.60.0"], id="ray"),
     ],

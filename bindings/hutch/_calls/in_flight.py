@@ -149,13 +149,16 @@ class Driver:
             del events
 
     def _polled_within(self, seconds: float) -> Sequence[tuple[int, int, Any]]:
-        """As `next`, where that would keep all other greenlets of the thread waiting."""
+        """As `next`, where that would keep all other greenlets of the thread waiting. They go on in
+        what belongs to `threading`, also where gevent has not patched `time`.
+        """
+        pause = threading.Event()
         end = time.monotonic() + seconds
         while True:
             events = self._client.next(0.0)
             if events or self._ends or time.monotonic() >= end:
                 return events
-            time.sleep(_POLL_SEC)
+            pause.wait(_POLL_SEC)
 
     def _tell(self, call: InFlightCall, kind: int, what: Any) -> None:
         if kind == 2:
