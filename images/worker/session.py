@@ -194,7 +194,6 @@ def prepare_program(
 ) -> Callable[[], Any]:
     """A whole program, which finds nothing of a session: that begins in the next process."""
     cell, (cwd, tools, _) = worker.cell, call.meta["begin"]
-    cell.take_interrupts()
     enter(cwd)
     dialogue = talk.Dialogue(cell, worker.fd, flush)
     if tools:

@@ -21,6 +21,7 @@ ENDS = {
     "sys.exit": "import sys; sys.exit(3)",
     "an exception": "1 / 0",
     "os._exit": "import os; os._exit(0)",
+    "a SIGINT of its own": "import os, time; os.kill(os.getpid(), 2); time.sleep(9)",
     "SIGKILL": "import os; os.kill(os.getpid(), 9)",
     "the time limit": "import re; re.match('(a+)+$', 'a' * 64 + 'b')",
     "stubborn": "import time\nwhile True:\n  try: time.sleep(9)\n  except BaseException: pass",
