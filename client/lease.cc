@@ -139,7 +139,7 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
   }
   const Clock::time_point now = Clock::now();
   if (hung_up_ && pipes_.ended()) {
-    outcome_.status = CallStatus::kEnded;
+    outcome_.status = interrupted_.value_or(CallStatus::kEnded);
     outcome_.ended = now;
     return true;
   }
@@ -226,7 +226,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request,
       outcome.status = CallStatus::kUnencodable;
       break;
     case FrameKind::kUserEnded:
-      if (interrupt_) return outcome.status = CallStatus::kEnded, true;
+      if (interrupt_) return outcome.status = interrupted_.value_or(CallStatus::kEnded), true;
       [[fallthrough]];
     default:
       throw Error(Code::kProtocol, "the cell sent a frame of an unknown kind", "", true);

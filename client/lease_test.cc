@@ -782,6 +782,20 @@ TEST_F(TurnsTest, ACallThatIsCancelledIsInterruptedOnceAndEndsAfterAGrace) {
   lease_.reset();
 }
 
+TEST_F(LeaseTest, ACallWhoseProcessEndedByAnInterruptEndsByWhatInterruptedIt) {
+  std::atomic<bool> interrupted = false;
+  lease_->SetKept([&] { interrupted = true; });
+  request_.limits.timeout_ms = 20;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    cell.Receive();
+    while (!interrupted) std::this_thread::yield();
+    cell.Send({.kind = FrameKind::kUserEnded});
+    WaitForTheEnd(cell);
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
+  lease_.reset();
+}
+
 TEST_F(LeaseTest, WhatACallSaysIsNumberedAndLimitedInAll) {
   const Dialogue dialogue = [](bool, const std::string&, size_t, const StopClock&) {
     return std::optional<std::string>("");

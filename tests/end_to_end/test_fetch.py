@@ -26,6 +26,7 @@ ENDS = {
     "the time limit": "import re; re.match('(a+)+$', 'a' * 64 + 'b')",
     "stubborn": "import time\nwhile True:\n  try: time.sleep(9)\n  except BaseException: pass",
     "the memory limit": "kept = []\nwhile True: kept.append(b'x' * (1 << 22) + b'y')",
+    "another program": "import os; os.execv('/bin/sleep', ['sleep', '100'])",
     "threads": "import threading, time\n"
     "threading.Thread(target=lambda: (time.sleep(.1), open('b.txt', 'w').write('y'))).start()",
     "atexit": "import atexit; atexit.register(lambda: open('b.txt', 'w').write('y'))",
