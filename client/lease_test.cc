@@ -787,13 +787,13 @@ TEST_F(LeaseTest, ACallWhoseProcessEndedByAnInterruptEndsByWhatInterruptedIt) {
   lease_->SetKept([&] { interrupted = true; });
   request_.limits.timeout_ms = 20;
   const CallOutcome outcome = RunAgainst([&](Cell& cell) {
-    cell.Receive();
     while (!interrupted) std::this_thread::yield();
     cell.Send({.kind = FrameKind::kUserEnded});
     WaitForTheEnd(cell);
   });
   EXPECT_EQ(outcome.status, CallStatus::kTimedOut);
   lease_.reset();
+  thread_.join();
 }
 
 TEST_F(LeaseTest, WhatACallSaysIsNumberedAndLimitedInAll) {
