@@ -234,6 +234,8 @@ def test_what_ends_the_interpreter_is_the_error_too() -> None:
         ("timout_sec", "did you mean 'timeout_sec'"),
         ("memory_mb", "hold for the session"),
         ("nonsense", "cannot be given for one call"),
+        ("env_vars", "did you mean 'env'"),
+        ("gpu", "a sandbox has no GPU"),
     ],
 )
 def test_a_wrong_keyword_of_exec_says_which_is_meant(s: Session, keyword: str, said: str) -> None:

@@ -43,7 +43,7 @@ def require_of_a_call(names: Iterable[str]) -> None:
             continue
         if nearest(name, OF_A_CALL, ALIASES):
             raise TypeError(unknown("keyword", name, OF_A_CALL, ALIASES))
-        if name not in FIELDS:
+        if name not in FIELDS and (name in INSTEAD or nearest(name, FIELDS, ALIASES)):
             raise TypeError(unknown("keyword", name, FIELDS, ALIASES, INSTEAD))
         raise TypeError(
             f"{name}= cannot be given for one call of a session: {', '.join(OF_A_CALL)} can; "
