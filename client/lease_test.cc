@@ -782,6 +782,26 @@ TEST_F(TurnsTest, ACallThatIsCancelledIsInterruptedOnceAndEndsAfterAGrace) {
   lease_.reset();
 }
 
+TEST_F(TurnsTest, ACallThatIsLostOnceItWasCancelledIsCancelled) {
+  int told = 0;
+  bool lost = false;
+  lease_->SetKept([] {});
+  Play(WaitForTheEnd);
+  ASSERT_TRUE(lease_->Send(request_, kCallId));
+  std::optional<Waiting> waiting(
+      std::in_place, *lease_, request_, hooks_, [&] { ++told; }, [&](bool) { return lost; });
+  waiting->TakeTurns();
+  std::optional<Question> asked;
+  while (told == 0) EXPECT_FALSE(waiting->Turn(asked));
+  waiting->Cancel();
+  EXPECT_FALSE(waiting->Turn(asked));
+  lost = true;
+  EXPECT_TRUE(waiting->Turn(asked));
+  EXPECT_EQ(lease_->Take().status, CallStatus::kCancelled);
+  waiting.reset();
+  lease_.reset();
+}
+
 TEST_F(LeaseTest, ACallWhoseProcessEndedByAnInterruptEndsByWhatInterruptedIt) {
   std::atomic<bool> interrupted = false;
   lease_->SetKept([&] { interrupted = true; });

@@ -73,7 +73,7 @@ bool Waiting::Round(Clock::duration patience) {
   }
   if (lease_.Step(request_, polled, hooks_.output, slow_)) return true;
   return ready == 0 && lease_.clock().told() && lost_ && lost_(lease_.hung_up()) &&
-         End(CallStatus::kEnded);
+         End(lease_.interrupted_.value_or(CallStatus::kEnded));
 }
 
 std::optional<Question> Waiting::Exchange(Lease& lease, const std::string& answer) {
