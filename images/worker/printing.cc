@@ -156,6 +156,7 @@ void EndThread() {
 }
 
 void EndThreadUnlocked() {
+  if (!has_thread) return;
   Py_BEGIN_ALLOW_THREADS EndThread();
   Py_END_ALLOW_THREADS
 }

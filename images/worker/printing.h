@@ -2,7 +2,7 @@
 
 // sys.stdout of a cell. It writes each line at once. Where many come quickly, a system call for
 // each costs several times what the lines do: they are gathered then, and written when a page of
-// them is full, when the oldest is kWaitMs old, and before anything by which somebody could notice
+// them is full, when the oldest is kWaitNs old, and before anything by which somebody could notice
 // that they are not there yet: a frame, a fork, another program, a file that is opened. Only what
 // goes to the cell's own output is gathered: another file, which code puts in its place, may be
 // full until that code itself reads, and PID 1 does not have it.
