@@ -14,7 +14,7 @@ from hutch._program_files import MOST_FILES
 from hutch._remote import wire
 
 WRITE = "open('a.txt', 'w').write('x')\n"
-SMALL: dict[str, Any] = {"memory_mb": 64, "timeout_sec": 2}
+LATE = ("the time limit", "stubborn", "another program")
 
 ENDS = {
     "a return": "",
@@ -37,8 +37,9 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_files_come_back_however_it_ended_and_the_rest_is_the_same(end: str) -> None:
     source = f"{WRITE}print('printed')\n{ENDS[end]}"
-    plain = hutch.run(source, **SMALL)
-    fetched = hutch.run(source, fetch=["*.txt", "none.txt"], **SMALL)
+    small: dict[str, Any] = {"memory_mb": 64, "timeout_sec": 2 if end in LATE else 60}
+    plain = hutch.run(source, **small)
+    fetched = hutch.run(source, fetch=["*.txt", "none.txt"], **small)
     writes = end in ("threads", "atexit", "a file left open")
     assert fetched.files == ({"a.txt": b"x", "b.txt": b"y"} if writes else {"a.txt": b"x"})
     assert plain.files == {}
@@ -130,7 +131,8 @@ TOO_MUCH_TO_LIST = {
 @pytest.mark.parametrize("what", TOO_MUCH_TO_LIST)
 def test_files_that_cannot_be_listed_are_a_limit(what: str) -> None:
     code, limit = TOO_MUCH_TO_LIST[what]
-    outcome = hutch.run(f"{WRITE}{code}", fetch=["a.txt", "**"], result_mb=1, timeout_sec=2)
+    seconds = 2 if limit == "time" else 60
+    outcome = hutch.run(f"{WRITE}{code}", fetch=["a.txt", "**"], result_mb=1, timeout_sec=seconds)
     assert (outcome.status, outcome.limit, outcome.files) == ("limit", limit, {"a.txt": b"x"})
     with pytest.raises(hutch.LimitExceeded):
         outcome.unwrap()
