@@ -2,6 +2,8 @@
 
 #include "agent/broker.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,10 +119,13 @@ void Broker::OnPrepare(Peer& peer, const Prepare& prepare) {
     if (stopping_) throw Error(Code::kUnavailable, "the agent is stopping");
     Validate(prepare);
     if (const auto why = admission_.WhyRefuse(prepare, Enforcement())) throw *why;
-    if (::access(host_.paths.runtime_dir(prepare.spec.runtime_id).c_str(), R_OK | X_OK) != 0) {
+    const std::string runtime = host_.paths.runtime_dir(prepare.spec.runtime_id);
+    if (::access(runtime.c_str(), R_OK | X_OK) != 0) {
       throw Error(Code::kMissingRuntime,
                   "the worker files " + prepare.spec.runtime_id + " are not installed");
     }
+    // The time of its last use, by which `hutch prune` goes.
+    ::utimensat(AT_FDCWD, runtime.c_str(), nullptr, 0);
   } catch (const Error& error) {
     return peers_.Fail(id, prepare.request, error);
   }

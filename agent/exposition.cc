@@ -261,7 +261,8 @@ std::string EnvironmentsJson(const std::vector<EnvironmentInfo>& environments) {
                     {"packages", info.packages},
                     {"python", info.python_version},
                     {"base", info.base_id},
-                    {"created", info.created_sec}});
+                    {"created", info.created_sec},
+                    {"last_used", info.last_used_sec}});
   }
   return JsonText(list);
 }

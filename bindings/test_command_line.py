@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hutch import PoolStatus, Secret, cli
 from hutch.cli import run, top
+from hutch.cli.parser import COMMANDS, parser_and_flags
+
+ROOT = Path(__file__).parents[1]
 
 
 def keywords(*words: str) -> dict[str, Any]:
-    parser, flags = cli._parser()
+    parser, flags = parser_and_flags()
     ours, _ = run.divided(list(words), flags)
     return run._keywords(parser.parse_args(["run", *ours]), "")
 
@@ -38,7 +42,7 @@ def test_the_program_begins_at_the_first_word_that_is_no_option(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run, "_content", lambda path: b"1")
-    ours, rest = run.divided(words, cli._parser()[1])
+    ours, rest = run.divided(words, parser_and_flags()[1])
     assert len(ours) == own
     assert run._program(rest) == ("1", name, arguments, False)
 
@@ -115,16 +119,18 @@ def test_an_option_of_run_is_not_abbreviated(capsys: pytest.CaptureFixture[str])
     assert "unrecognized arguments: --mem" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", cli._COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_says_what_a_command_does_with_an_example(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main([name, "--help"])
     shown = " ".join(capsys.readouterr().out.split())
-    text = cli._COMMANDS[name][0]
+    text = COMMANDS[name].text
     assert end.value.code == 0 and f"{text[0].upper()}{text[1:]}. " in shown
     assert f" example: hutch {name} " in f"{shown} "
+    page = f"docs/{COMMANDS[name].page}.md"
+    assert shown.endswith(f" more: {page}") and (ROOT / page).exists()
 
 
 def pool(**fields: Any) -> PoolStatus:

@@ -98,6 +98,7 @@ std::string EnsureCells(const Paths& paths) {
                 "--unit=" + Unit(paths),
                 "--property=Delegate=yes",
                 "--property=TasksMax=infinity",
+                "--property=OOMPolicy=continue",  // one call's end is not the others'
                 FindTool("env"),
                 "-i",
                 "PATH=/usr/bin:/bin",

@@ -269,7 +269,8 @@ void LaunchService(const Paths& paths, const Endpoint& endpoint) {
     Command run = command;
     run.argv = {FindTool("systemd-run"),   "--user",        "--collect", "--quiet",
                 "--service-type=exec",  // it has become what we look for once this returns
-                "--unit=" + endpoint.unit, FindTool("env"), "-i"};
+                // Otherwise one process that the kernel kills for want of memory ends it all.
+                "--property=OOMPolicy=continue", "--unit=" + endpoint.unit, FindTool("env"), "-i"};
     run.argv.insert(run.argv.end(), command.environment.begin(), command.environment.end());
     run.argv.insert(run.argv.end(), command.argv.begin(), command.argv.end());
     if (Run(paths, run) == 0) {

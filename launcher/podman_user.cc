@@ -138,6 +138,9 @@ Fd LockStart(const Paths& paths) {
     EnsurePrivate(paths, path);
   }
   const AsUser user(paths);
+  // What `hutch uninstall` finds other instances by.
+  [[maybe_unused]] const int there =
+      ::symlink(paths.state_dir.c_str(), (paths.run_dir + "/state").c_str());
   const std::string path = paths.run_dir + "/start.lock";
   Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   if (!lock) ThrowErrno("open " + path, Code::kPlatform);

@@ -242,7 +242,7 @@ constexpr char kUnifyCgroups[] =
 constexpr char kDelegate[] =
     "sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\nDelegate=cpu cpuset "
     "io memory pids\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo "
-    "systemctl daemon-reload && log in again";
+    "systemctl daemon-reload   (and log in again)";
 
 void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
   // root's launcher gives Podman a view without the hybrid; an ordinary user cannot.

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # interpreter; hutch is the one that is installed here where the system's interpreter is of the
 # version of the one here, and built for that system otherwise.
 DISTRIBUTIONS = (
-    *("cloudpickle", "packaging", "rich", "markdown-it-py", "mdurl", "pygments", "uv"),
+    *("cloudpickle", "packaging", "rich", "markdown-it-py", "mdurl", "pygments", "shtab", "uv"),
     *("pytest", "pluggy", "iniconfig"),
 )
 PYTHONS = {"bookworm": (3, 11), "trixie": (3, 13)}

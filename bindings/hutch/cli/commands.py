@@ -121,7 +121,7 @@ def env(options: argparse.Namespace) -> int:
     elif not found:
         print("no environments")
     else:
-        print_table(found, ["digest", "requirements", "packages", "python", "bytes", "created"])
+        print_table(found, ["digest", "requirements", "packages", "python", "bytes", "last_used"])
     return 0
 
 
@@ -141,7 +141,9 @@ def agent(options: argparse.Namespace) -> int:
         else:
             print("agent.toml is read" if running else "no agent runs: the next one reads it")
         return 0
-    if options.action == "start":
+    if options.action == "restart":
+        hutch.agent.stop(options.drain)
+    if options.action in ("start", "restart"):
         hutch.agent.start()
     return ps(options)
 

@@ -10,12 +10,15 @@ from typing import Any
 
 from hutch._connect.progress import escape
 from hutch.cli.logs import last_error
+from hutch.cli.mending import mend
 from hutch.cli.output import print_json
 
 
 def run(options: argparse.Namespace) -> int:
     import hutch
 
+    if options.fix and options.json:
+        raise ValueError("hutch doctor --fix asks, so it has no --json")
     report = hutch.doctor(prove=not options.quick)
     for check in report["checks"]:
         if check["name"] == "a call" and not check["ok"]:
@@ -32,6 +35,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"{shown} {escape(str(check['name']))}: {escape(str(check['detail']))}")
         if not check["ok"] and check.get("fix"):
             print(f"     fix: {escape(str(check['fix']))}")
+    if options.fix and mend(report["checks"], options.yes):
+        print()
+        return run(argparse.Namespace(**{**vars(options), "fix": False}))
     return 0 if report["ok"] else 1
 
 

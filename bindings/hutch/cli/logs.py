@@ -26,12 +26,18 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 def run(options: argparse.Namespace) -> int:
     if options.audit:
         return _audit(options)
-    from hutch import _core
+    from hutch.cli import inventory
     from hutch.cli.commands import podman
     from hutch.cli.output import print_json
 
-    paths = _core.paths()
-    containers = [str(paths["agent_container"]), *_egress_containers()]
+    paths = inventory.paths()
+    agent = "" if paths is None else str(paths["agent_container"])
+    if not agent or _podman("container", "exists", agent).returncode == 1:
+        print(
+            "hutch: no agent runs, so there is no log; the first call starts one", file=sys.stderr
+        )
+        return 1
+    containers = [agent, *_egress_containers()]
     arguments = ["logs"]
     if options.follow:
         arguments.append("--follow")

@@ -34,7 +34,7 @@ def _cell(name: str, value: Any) -> str:
         return str(value)[:12]
     if name == "bytes" and isinstance(value, int):
         return f"{value / 1e6:.1f} MB"
-    if name == "created" and isinstance(value, (int, float)):
+    if name in ("created", "last_used") and isinstance(value, (int, float)):
         import time
 
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))

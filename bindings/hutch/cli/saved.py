@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,30 +11,11 @@ from typing import Any
 import hutch
 from hutch.cli.output import print_json, print_table
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
 
 def run(options: argparse.Namespace) -> int:
     return {"list": _list, "show": _show, "delete": _delete, "prune": _prune}[options.action](
         options
     )
-
-
-def duration(text: str) -> float:
-    """7d, 12h, 30m, 90s."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 7d, 12h, 30m or 90s")
-    return float(int(found[1]) * _SECONDS[found[2]])
-
-
-def size(text: str) -> int:
-    """500M, 2G, or bytes."""
-    found = re.fullmatch(r"([0-9]{1,15})([KMG]?)", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M, 2G or 100000")
-    return int(found[1]) * _BYTES[found[2]]
 
 
 def _list(options: argparse.Namespace) -> int:

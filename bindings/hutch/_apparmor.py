@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AppArmor where it lets only programs that it knows make user namespaces, as Ubuntu's does.
+
+Podman has a profile of its distribution's there, which its containers inherit. One that lies
+elsewhere has none: then `profile()` is what allows it, and it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from typing import Any
+
+PROFILE_FILE = "/etc/apparmor.d/hutch"
+_SETTING = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+_PLAIN = re.compile(r"/[\w./+@-]+")
+
+
+def restricts() -> bool:
+    try:
+        with open(_SETTING) as file:
+            return file.read().strip() == "1"
+    except OSError:
+        return False
+
+
+def judged(check: dict[str, Any], paths: dict[str, Any] | None) -> dict[str, Any]:
+    """The check "user namespaces", as Podman finds it: it was made by a program of ours, which
+    AppArmor does not know.
+    """
+    if check["ok"] or not restricts():
+        return check
+    if paths is not None and _podman_may(paths):
+        return {**check, "ok": True, "detail": "usable by Podman, which AppArmor knows", "fix": ""}
+    detail = "AppArmor lets only programs that it knows make user namespaces, and not this Podman"
+    return {**check, "detail": detail, "fix": "hutch doctor --fix   (installs a profile for it)"}
+
+
+def _podman_may(paths: dict[str, Any]) -> bool:
+    program = shutil.which("podman")
+    if program is None:
+        return False
+    who: dict[str, Any] = {}
+    if paths["service_user"]:
+        who = {"user": paths["uid"], "group": paths["gid"], "extra_groups": []}
+    surroundings = {
+        "PATH": "/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": str(paths["home"]),
+        "XDG_RUNTIME_DIR": os.path.dirname(str(paths["run_dir"])),
+    }
+    done = subprocess.run(
+        [program, "unshare", "true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=surroundings,
+        cwd="/",
+        **who,
+    )
+    return done.returncode == 0
+
+
+def profile() -> str:
+    """Of the Podman here and of the program that starts it. Each may make user namespaces, and is
+    otherwise as free as without it. Raises ValueError for a path that no profile can have.
+    """
+    from hutch._connect import launcher
+
+    podman = shutil.which("podman")
+    programs = {"hutch": launcher.PROGRAM, "hutch-podman": podman}
+    lines = ["# Made by `hutch doctor --fix`.", "abi <abi/4.0>,", "include <tunables/global>"]
+    for name, program in programs.items():
+        if program is None:
+            continue
+        path = os.path.realpath(program)
+        if _PLAIN.fullmatch(path) is None:
+            raise ValueError(f"no profile can be made for {path!r}: it has unusual characters")
+        lines += ["", f"profile {name} {path} flags=(unconfined) {{", "  userns,", "}"]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hutch prune`: what was not used for long goes. The next call that needs it makes it again."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hutch.cli import inventory
+from hutch.cli.output import print_json, print_table
+
+
+@dataclass(frozen=True)
+class Unused:
+    what: str
+    name: str
+    bytes: int
+    last_used: float  # seconds since the epoch
+    remove: Callable[[], object]  # False: it is used after all
+    digest: str = ""  # of an environment
+
+
+def run(options: argparse.Namespace) -> int:
+    import hutch
+
+    if options.cache and hutch.status()["running"]:
+        raise ValueError("hutch prune --cache: an agent runs, and may build: `hutch agent stop`")
+    before = time.time() - options.older_than
+    found = _gone(_cache() if options.cache else [], options)  # before an agent is started
+    environments = [*_environments(before)]
+    found += _gone([*environments, *_runtimes(before), *_images(before, environments)], options)
+    rows = [
+        {"what": one.what, "name": one.name, "bytes": one.bytes, "last_used": one.last_used}
+        for one in found
+    ]
+    if options.json:
+        print_json(rows)
+        return 0
+    if rows:
+        print_table(rows, ["what", "name", "bytes", "last_used"])
+    total = sum(one.bytes for one in found) / 1e6
+    print(f"{total:.1f} MB {'would be removed' if options.dry_run else 'removed'}")
+    return 0
+
+
+def _gone(unused: Iterable[Unused], options: argparse.Namespace) -> list[Unused]:
+    """Those that are removed, or would be."""
+    return [one for one in unused if options.dry_run or one.remove() is not False]
+
+
+def _environments(before: float) -> Iterator[Unused]:
+    """Those that no pool has; the agent is asked, as it removes none of those."""
+    import hutch
+    from hutch import _status
+
+    found = _status.environments()
+    pooled = {pool["digest"] for pool in hutch.status().get("pools", [])}
+    for one in found:
+        digest, last_used = one["digest"], one["last_used"]
+        if last_used < before and digest not in pooled:
+
+            def remove(digest: str = digest) -> bool:
+                return _status.remove_environment(digest)
+
+            name = f"{digest[:12]} {' '.join(one['requirements'])[:60]}".strip()
+            yield Unused("environment", name, one["bytes"], last_used, remove, digest)
+
+
+def _runtimes(before: float) -> Iterator[Unused]:
+    """What other versions of Hutch put into containers."""
+    from hutch import _core
+    from hutch._connect import launcher
+
+    directory = Path(str(_core.paths()["state_dir"])) / "runtime"
+    kept = {str(directory / launcher.runtime_id()), *inventory.mounted()}
+    for place in sorted(directory.glob("*")):
+        last_used = place.lstat().st_mtime
+        if last_used < before and str(place) not in kept:
+
+            def remove(place: Path = place) -> None:
+                gone = place.with_name(f"{place.name[:32]}.part-{os.getpid()}")
+                place.rename(gone)  # nobody finds half of it
+                inventory.remove_tree(gone)
+
+            size = inventory.bytes_of(place)
+            yield Unused("runtime", place.name, size, last_used, remove)
+
+
+def _images(before: float, pruned: Iterable[Unused]) -> Iterator[Unused]:
+    """Those of other interpreters, of which no environment is left."""
+    from hutch import _status
+    from hutch._connect import launcher
+
+    gone = {one.digest for one in pruned}
+    left = [one["base"] for one in _status.environments() if one["digest"] not in gone]
+    kept = {launcher.base_id(), *left}
+    for image in inventory.images():
+        if image.created < before and image.base not in kept:
+
+            def remove(image: inventory.Image = image) -> bool:  # one in use is refused
+                return inventory.podman("rmi", image.name).returncode == 0
+
+            yield Unused("base image", image.name, image.bytes, image.created, remove)
+
+
+def _cache() -> Iterator[Unused]:
+    from hutch import _core
+
+    place = Path(str(_core.paths()["state_dir"])) / "store" / "cache"
+    if place.exists():
+        size, last_used = inventory.bytes_of(place), place.stat().st_mtime
+
+        def remove() -> None:
+            inventory.remove_tree(place)
+
+        yield Unused("downloads", str(place), size, last_used, remove)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`hutch uninstall`: lists all that Hutch has made on this host, asks, and removes it.
+
+What other programs may use stays: Podman itself, its store where anything else is in it, sessions
+in a storage that the user named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from hutch._connect.progress import escape
+from hutch.cli import inventory
+from hutch.cli.asking import wanted
+from hutch.cli.inventory import Instance, Thing
+from hutch.cli.output import print_json, print_table
+from hutch.cli.uninstall_store import empty_store
+
+_SERVICE_HOME = "/var/lib/hutch"
+
+
+def run(options: argparse.Namespace) -> int:
+    things = [*_things(options.keep_sessions)]
+    rows = [{"what": one.what, "where": one.where, "bytes": one.bytes} for one in things]
+    if options.dry_run:
+        if options.json:
+            print_json(rows)
+        else:
+            _print(rows)
+        return 0
+    if not options.json:
+        _print(rows)
+    if things and not options.yes and not wanted("Remove all of it?", "hutch uninstall"):
+        return 1
+    failed = _remove(things, quiet=options.json)
+    if options.json:
+        print_json({"removed": rows, "left": failed})
+    elif not failed:
+        print(f"Nothing of Hutch is left but its package, which goes by:\n  {_package_command()}")
+    return 1 if failed else 0
+
+
+def _print(rows: Sequence[Mapping[str, object]]) -> None:
+    if rows:
+        shown = [{**row, "bytes": "" if row["bytes"] is None else row["bytes"]} for row in rows]
+        print_table(shown, ["what", "where", "bytes"])
+    else:
+        print(f"Hutch has made nothing here. Its package goes by:\n  {_package_command()}")
+
+
+def _remove(things: list[Thing], quiet: bool) -> list[str]:
+    """Sentences on what could not be removed."""
+    failed = []
+    for one in things:
+        try:
+            one.remove()
+        except OSError as error:
+            failed.append(f"{one.what}: {error}")
+            print(f"hutch: left: {escape(failed[-1])}", file=sys.stderr)
+        else:
+            if not quiet:
+                print(f"removed: {one.what}", flush=True)
+    return failed
+
+
+def _things(keep_sessions: bool) -> Iterator[Thing]:
+    """In the order in which they can be removed."""
+    paths = inventory.paths()
+    if paths is None:
+        yield from _own_sessions(keep_sessions)
+        return
+    found = [one for one in inventory.instances(paths) if _is_there(one)]
+    is_mine = not paths["service_user"]
+    store: list[Thing] = []
+    if found and shutil.which("podman"):
+        for one in found:
+            yield Thing(_agent_of(one), one.run_dir, None, functools.partial(_stop, one))
+        images = inventory.images() if is_mine else []  # root's go with the service user
+        if images:
+            yield _of_images(images, found[0])
+            store = [*empty_store(Path(found[0].run_dir).parent, {one.id for one in images})]
+    for one in found:
+        yield from _of_state(one, keep_sessions)
+    for one in found:
+        yield Thing("sockets, locks", one.run_dir, None, _removing(one.run_dir))
+    yield from store
+    if not is_mine:
+        yield from _own_sessions(keep_sessions)
+        yield from _service_user(str(paths["home"]), [one.state_dir for one in found])
+
+
+def _of_images(images: list[inventory.Image], current: Instance) -> Thing:
+    names = [image.name for image in images]
+
+    def remove() -> None:
+        done = inventory.podman("rmi", "--force", *names)
+        _stop(current)  # for this, Podman's service was started again
+        if done.returncode != 0:
+            raise OSError(done.stderr.strip()[-300:])
+
+    return Thing("base images", " ".join(names), sum(one.bytes for one in images), remove)
+
+
+def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
+    """Root's, with all that it has; one that was there before Hutch has another home."""
+    if home != _SERVICE_HOME or not os.path.isdir(home):
+        return
+    user = pwd.getpwnam("hutch")
+
+    def remove() -> None:
+        _end_processes(user.pw_uid)
+        for place in (home, "/run/hutch", "/run/hutch-user.lock"):
+            inventory.remove_tree(place)
+        inventory.remove_tree(f"/dev/shm/libpod_rootless_lock_{user.pw_uid}")
+        done = subprocess.run(["userdel", user.pw_name], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise OSError(f"userdel {user.pw_name}: {done.stderr.strip()}")
+
+    others = [place for place in Path(home).iterdir() if str(place) not in counted]
+    size = inventory.bytes_of(*others)
+    yield Thing(f"the user {user.pw_name}, its Podman", home, size, remove)
+
+
+def _end_processes(uid: int) -> None:
+    """Those of the service user that are left: Podman's pause process."""
+    for _ in range(100):
+        left = [int(one.name) for one in Path("/proc").glob("[0-9]*") if _owner(one) == uid]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _owner(process: Path) -> int:
+    try:
+        return process.stat().st_uid
+    except OSError:
+        return -1
+
+
+def _is_there(one: Instance) -> bool:
+    return os.path.isdir(one.state_dir) or os.path.isdir(one.run_dir)
+
+
+def _agent_of(one: Instance) -> str:
+    return "agent and workers" if one == inventory.default() else f"agent of {one.state_dir}"
+
+
+def _stop(one: Instance) -> None:
+    """As `hutch agent stop` does: named sessions are saved first."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hutch", "agent", "stop"],
+        env={**os.environ, "HUTCH_HOME": one.state_dir},
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+    )
+    if done.returncode != 0:
+        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
+
+
+def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
+    """All that is Hutch's in a state directory, and the directory once it is empty."""
+    place = Path(one.state_dir)
+    names = [name for name in inventory.IN_STATE if os.path.lexists(place / name)]
+    sessions = [name for name in names if name in inventory.KEPT]
+    others = [name for name in names if name not in inventory.KEPT]
+    if sessions and not keep_sessions:
+        yield from _sessions(place)
+    size = inventory.bytes_of(*(place / name for name in others))
+
+    def remove() -> None:
+        for name in others:
+            inventory.remove_tree(place / name)
+        with contextlib.suppress(OSError):  # what others have put there stays
+            place.rmdir()
+
+    what = "environments, log, settings" if "agent.toml" in others else "environments, log"
+    yield Thing(what, one.state_dir, size, remove)
+
+
+def _sessions(place: Path) -> Iterator[Thing]:
+    size = inventory.bytes_of(*(place / name for name in inventory.KEPT))
+
+    def remove() -> None:
+        for name in inventory.KEPT:
+            inventory.remove_tree(place / name)
+        with contextlib.suppress(OSError):
+            place.rmdir()
+
+    yield Thing("named sessions", str(place / "sessions"), size, remove)
+
+
+def _own_sessions(keep_sessions: bool) -> Iterator[Thing]:
+    """Root's own, which are not in the service user's directories."""
+    from hutch._session_hold import data_directory
+
+    place = Path(data_directory())
+    if not keep_sessions and any((place / name).is_dir() for name in inventory.KEPT):
+        yield from _sessions(place)
+
+
+def _removing(path: str) -> Callable[[], None]:
+    return functools.partial(inventory.remove_tree, path)
+
+
+def _package_command() -> str:
+    import importlib.metadata
+
+    packages = ["hutch"]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        importlib.metadata.distribution("hutch-runtime")
+        packages.append("hutch-runtime")
+    installer = ""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        about = importlib.metadata.distribution("hutch")
+        installer = (about.read_text("INSTALLER") or "").strip()
+    if installer == "uv":
+        return f"uv pip uninstall --python {sys.executable} {' '.join(packages)}"
+    return f"{sys.executable} -m pip uninstall {' '.join(packages)}"
