@@ -133,6 +133,11 @@ def test_help_says_what_a_command_does_with_an_example(
     assert shown.endswith(f" more: {page}") and (ROOT / page).exists()
 
 
+def test_the_page_names_every_command() -> None:
+    table = (ROOT / "docs" / "command-line.md").read_text().partition("\n## ")[0]
+    assert [name for name in COMMANDS if f"`{name}`" not in table.replace("`hutch ", "`")] == []
+
+
 def pool(**fields: Any) -> PoolStatus:
     """A pool without calls and workers, but for these fields."""
     numbers = (

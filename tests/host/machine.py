@@ -25,12 +25,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # What the machine's interpreter is given: Hutch, what it needs, and pytest. All but hutch fits any
 # interpreter; hutch is the one that is installed here where the system's interpreter is of the
-# version of the one here, and built for that system otherwise.
+# version of the one here, and built for that system otherwise; Ubuntu's is that of the wheels.
 DISTRIBUTIONS = (
     *("cloudpickle", "packaging", "rich", "markdown-it-py", "mdurl", "pygments", "shtab", "uv"),
     *("pytest", "pluggy", "iniconfig"),
 )
-PYTHONS = {"bookworm": (3, 11), "trixie": (3, 13)}
+PYTHONS = {"bookworm": (3, 11), "trixie": (3, 13), "noble": (3, 12)}
+OF_WHEELS = ("noble",)
 MEMORY_MB = 3072
 NICE = os.environ.get("HUTCH_HOST_NICE", "5")
 # Without cmpxchg16b, which qemu 7.2 emulates so that Linux 6.12 panics in its allocator. What Linux
@@ -74,6 +75,12 @@ class Boot:
         if not found:
             raise AssertionError(f"the machine said nothing of {name}; {self.state()}")
         return min(found, key=lambda entry: entry[:2])[2]
+
+    def left(self) -> str:
+        """What was left of Hutch, and of the user's Podman, after `hutch uninstall`."""
+        code, _, said = self.told.get("uninstalled", "none: it was not run").partition(" ")
+        assert code == "0", f"exit code {code}: {said}\n{self.tail()}"
+        return self.told["left"].strip()
 
     def state(self) -> str:
         """How far it came."""
@@ -156,11 +163,12 @@ def boot(
     timeout_sec: float,
     keep: bool = False,
 ) -> Boot:
-    """Boots it, runs `checks` (arguments of pytest) in it as its user, and waits for its end.
+    """Boots it, runs `checks` (arguments of pytest) in it as its user, has Hutch remove all that it
+    has made, and waits for its end.
 
-    `keep`: what it writes stays on `image`.
+    `keep`: what it writes stays on `image`, and Hutch removes nothing.
     """
-    second = payload(suite, place, checks)
+    second = payload(suite, place, checks, uninstall=not keep)
     kernel = next(path for path in (image.parent, *cache().glob(f"{suite}-*")) if _boots(path))
     results, console = place / "results", place / "console"
     for file in (results, console):
@@ -225,7 +233,7 @@ def read(lines: str, console: Path, seconds: float) -> Boot:
     return told
 
 
-def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
+def payload(suite: str, place: Path, checks: Iterable[str], uninstall: bool) -> Path:
     """The second disk: a virtual environment with Hutch, and what it is asked to run."""
     tree = place / "payload"
     shutil.rmtree(tree, ignore_errors=True)
@@ -238,15 +246,16 @@ def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
     (tree / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
     for name in DISTRIBUTIONS:
         _copy(importlib.metadata.distribution(name), site, tree / "bin")
-    if PYTHONS[suite] == sys.version_info[:2]:
+    libraries: list[Path] = []
+    if suite in OF_WHEELS:
+        for found in published(suite):
+            _unpack(found, site)
+    elif PYTHONS[suite] == sys.version_info[:2]:
         _copy(importlib.metadata.distribution("hutch"), site, tree / "bin")
         libraries = _libraries(str(site / "hutch" / "_runtime" / "hutch-agent"))
     else:
         built = wheel(suite)
-        with zipfile.ZipFile(next(built.glob("hutch-*.whl"))) as archive:
-            for member in archive.infolist():
-                archive.extract(member, site)
-                (site / member.filename).chmod(member.external_attr >> 16 & 0o777 or 0o644)
+        _unpack(next(built.glob("hutch-*.whl")), site)
         libraries = list(built.glob("lib*.so.*"))
     for library in libraries:
         if "cpp-httplib" in library.name:  # another system has another version of it
@@ -262,6 +271,8 @@ def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
         )
     shutil.copy(ROOT / "tests" / "support.py", tree / "tests")
     (tree / "guest" / "checks").write_text("\n".join(checks) + "\n")
+    if uninstall:
+        (tree / "guest" / "uninstall").touch()
     image = place / "payload.img"
     image.unlink(missing_ok=True)
     subprocess.run(
@@ -269,6 +280,26 @@ def payload(suite: str, place: Path, checks: Iterable[str]) -> Path:
         check=True,
     )
     return image
+
+
+def published(suite: str) -> list[Path]:
+    """The wheels of Hutch for that system's interpreter, of those that `make wheels` has built."""
+    major, minor = PYTHONS[suite]
+    names = (
+        f"hutch-*-cp{major}{minor}-cp{major}{minor}-*_x86_64.whl",
+        "hutch_runtime-*_x86_64.whl",
+    )
+    found = [wheel for name in names for wheel in (ROOT / "dist").glob(name)]
+    if len(found) != len(names):
+        raise CannotBoot(f"there are no wheels for Python {major}.{minor} in dist/ (make wheels)")
+    return found
+
+
+def _unpack(wheel: Path, site: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            archive.extract(member, site)
+            (site / member.filename).chmod(member.external_attr >> 16 & 0o777 or 0o644)
 
 
 def wheel(suite: str, timeout_sec: float = 3600) -> Path:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make test`: the three limits of a delegated cgroup, on a Debian 12 that is booted for them.
+"""`make test`: the three limits of a delegated cgroup, and the end of an installation, on a Debian
+12 that is booted for them.
 
 Its disk is made where it is missing and this host has what that takes; otherwise each test says
 why it cannot run. `make test-host` tries much more, on more systems.
@@ -37,3 +38,7 @@ def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Boot]:
 def test_a_delegated_cgroup_limits(claim: str, booted: Boot) -> None:
     result = booted.check(CLAIMS[claim])
     assert result.outcome == "passed", result.text
+
+
+def test_uninstall_leaves_nothing_of_an_ordinary_user(booted: Boot) -> None:
+    assert booted.left() == ""

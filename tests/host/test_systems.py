@@ -11,7 +11,7 @@ import pytest
 from machine import Boot, CannotBoot, boot_once
 
 pytestmark = pytest.mark.machine
-SYSTEMS = ("bookworm", "trixie")
+SYSTEMS = ("bookworm", "trixie", "noble")
 GUEST = Path(__file__).parent / "guest"
 # One of each area of tests/security, and what a cell's threads are like there: another kernel and
 # another Podman must not make a hole. (Egress: guest/test_web.py, which waits for the proxy.) And
@@ -47,9 +47,22 @@ def names() -> list[str]:
     return found + [attack for attack in ATTACKS if "::" in attack]
 
 
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_uninstall_leaves_nothing(system: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    assert booted_on(system, tmp_path_factory).left() == ""
+
+
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_on(system: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    result = booted_on(system, tmp_path_factory).check(name)
+    if result.outcome == "skipped":
+        pytest.skip(result.text)
+    assert result.outcome == "passed", result.text
+
+
+def booted_on(system: str, tmp_path_factory: pytest.TempPathFactory) -> Boot:
+    """That system after all of its tests."""
     if system not in _booted:
         try:
             place = tmp_path_factory.mktemp(system)
@@ -61,7 +74,4 @@ def test_on(system: str, name: str, tmp_path_factory: pytest.TempPathFactory) ->
         pytest.skip(str(booted))
     if isinstance(booted, Exception):
         pytest.fail(str(booted))
-    result = booted.check(name)
-    if result.outcome == "skipped":
-        pytest.skip(result.text)
-    assert result.outcome == "passed", result.text
+    return booted

@@ -32,4 +32,17 @@ else # to the console
   ps axo pid,ppid,stat,wchan:24,time,args | cut -c1-160 | grep -v ' \['
   journalctl --no-pager -n 60
 fi
+if [ -e /opt/hutch/guest/uninstall ]; then
+  say "@at the uninstallation"
+  su - alice -c '/opt/hutch/bin/hutch uninstall --yes' >/tmp/said 2>&1
+  say "@uninstalled $? $(tail -n 3 /tmp/said | tr '\n' ' ')"
+  cat /tmp/said # to the console
+  left=$(
+    find /run/user/1000 /tmp /dev/shm -user alice \( -name '*hutch*' -o -name '*podman*' \) 2>/dev/null
+    ls -d /home/alice/.local/share/* /run/user/1000/crun /run/user/1000/libpod /run/user/1000/containers 2>/dev/null
+    ps -u alice -o args= | grep -E 'podman|conmon|catatonit|hutch'
+    su - alice -c "systemctl --user list-units --plain --no-legend 'hutch-*' 'libpod-*'"
+  )
+  say "@left $(echo "$left" | tr '\n' ' ')"
+fi
 sync
