@@ -5,7 +5,8 @@ instead: one table, and with `--json` one file of the same figures.
     python benchmarks/bench.py                    everything; some minutes
     python benchmarks/bench.py --quick            a tenth of the calls, nothing large or cold
     python benchmarks/bench.py --only paced,data  some rows (names of rows or of their groups)
-    python benchmarks/bench.py --write-docs       also docs/benchmarks.md and its plot
+    python benchmarks/bench.py --write-docs       also docs/benchmarks.md and its plot; on a quiet
+                                                  machine alone: otherwise exit code 2
 
 A figure and its floor are measured in turns, so that a noisy moment meets both. Nothing is
 asserted: what a machine cannot give is to be seen from the floor.
@@ -83,6 +84,8 @@ def arguments() -> argparse.Namespace:
 
 def measure(given: argparse.Namespace, console: Console) -> dict[str, Any]:
     watch = host.Watch()
+    if given.write_docs:
+        page.require_quiet(watch.too_busy_for_page)
     for text in host.warnings(watch):
         console.print(f"[yellow]{text}[/]")
     bench = Bench(given.quick, many=200 if given.quick else 2000, long=0.3 if given.quick else 2.0)
@@ -112,6 +115,7 @@ def measure(given: argparse.Namespace, console: Console) -> dict[str, Any]:
     return {
         "host": facts,
         "too_busy": watch.too_busy,
+        "too_busy_for_page": watch.too_busy_for_page,
         "rows": [table.as_json(row, watch.too_busy) for row in rows],
         "rivals": [rival.as_json() for rival in others],
     }
@@ -131,15 +135,19 @@ def main() -> int:
     console = Console(highlight=False, width=max(150, Console().width))
     if given.soak:
         return soak.main(given.soak)
-    if given.from_json:
-        figures = json.loads(Path(given.from_json).read_text())
-    else:
-        figures = measure(given, console)
-    show(figures, console)
-    if given.json:
-        Path(given.json).write_text(json.dumps(figures, indent=1))
-    if given.write_docs:
-        page.write(figures)
+    try:
+        if given.from_json:
+            figures = json.loads(Path(given.from_json).read_text())
+        else:
+            figures = measure(given, console)
+        show(figures, console)
+        if given.json:
+            Path(given.json).write_text(json.dumps(figures, indent=1))
+        if given.write_docs:
+            page.write(figures)
+    except page.NotQuiet as error:
+        console.print(f"bench: {error}", style="red", markup=False)
+        return 2
     return 0
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ class Watch:
         self._load = load()
         self._throttled = throttled()
         self._stolen = stolen()
+        self._began = time.monotonic()
         self._fixed = {
             "cores": measure.cores(),
             "cpu": _cpu_model(),
@@ -81,6 +83,17 @@ class Watch:
         if now is not None and self._throttled is not None and now > self._throttled:
             return f"the CPU quota held it back {now - self._throttled} times"
         return ""
+
+    @property
+    def too_busy_for_page(self) -> str:
+        """Why the figures are not worth being kept; "" if they are."""
+        if self.too_busy:
+            return self.too_busy
+        if self._load > 0.5:
+            return f"the host was not quiet before it began: {self._load:.1f} runnable for each CPU"
+        had = (time.monotonic() - self._began) * measure.cores()
+        share = (stolen() - self._stolen) / had if had > 1 else 0.0
+        return f"the hypervisor gave {share:.0%} of the CPU time to others" if share > 0.02 else ""
 
     def facts(self) -> dict[str, Any]:
         now = throttled()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -30,14 +31,44 @@ def rival_cells(figures: dict[str, Any]) -> list[list[str]]:
     return [Rival(**told).cells() for told in figures["rivals"]]
 
 
+# Why a target is missed that the machine alone does not explain, by the row's key.
+WHY: dict[str, str] = {}
+
+
+def reasons(figures: dict[str, Any]) -> Iterator[str]:
+    """A line for each row whose figure, or p99, is above its target."""
+    for told in figures["rows"]:
+        if "NO" not in told["verdict"]:
+            continue
+        ratio = told["ratio"]
+        if told["key"] in WHY:
+            why = WHY[told["key"]]
+        elif ratio is not None and 0.75 <= ratio <= 1.33:
+            why = f"it is the machine's: its floor, {told['floor_is']}, is as slow here"
+        else:
+            why = "not explained yet"
+        yield f"- {told['what']}: {why}."
+
+
+class NotQuiet(Exception):
+    """Why the page is left as it is."""
+
+
+def require_quiet(too_busy: str) -> None:
+    if too_busy:
+        raise NotQuiet(f"docs/benchmarks.md is written on a quiet machine only: {too_busy}")
+
+
 def write(figures: dict[str, Any]) -> None:
+    """Raises NotQuiet: figures of a busy machine are not kept."""
+    require_quiet(figures["too_busy_for_page"])
     path = DOCS / "benchmarks.md"
     before, _, rest = path.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
     parts = [host.sentence(figures["host"])]
-    if figures["too_busy"]:
-        parts.append(f"**{host.unjudged(figures['too_busy'])}**")
     parts.append(table.markdown(table.COLUMNS, row_cells(figures)))
+    if missed := list(reasons(figures)):
+        parts.append("Targets that were missed, and why:\n\n" + "\n".join(missed))
     if figures["rivals"]:
         parts.append(table.markdown(rivals.COLUMNS, rival_cells(figures)))
     path.write_text(before + BEGIN + "\n" + "\n\n".join(parts) + "\n" + END + after)

@@ -8,6 +8,7 @@ with `--rivals`, into a throw-away environment under build/.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from hutch.cli.measure import by_threads, each
 ROOT = Path(__file__).parents[1]
 PACKAGES = ROOT / "build" / "rivals"
 CODE = "print(2 * 21)"
+
+_OWN_HOME = {"HOME": str(PACKAGES / "home"), "XDG_CACHE_HOME": str(PACKAGES / "cache")}
 
 COLUMNS = ["what", "a call", "calls/s", "does not isolate"]
 
@@ -118,10 +121,11 @@ def _bwrap(bench: Bench) -> Rival:
 
 _PRELUDE = """
 import json, statistics, sys, time
-def measure(once, count):
+def measure(once, count, pause=0):
     once(); once()
     taken = []
     for _ in range(count):
+        time.sleep(pause)
         begin = time.perf_counter()
         once()
         taken.append(time.perf_counter() - begin)
@@ -152,6 +156,26 @@ with SandboxSession(
 """
 
 
+# Each box serves one call; a pause lets the next one be ready, as its own pool makes it.
+_KERN = """
+import kern_sandbox
+with kern_sandbox.Sandbox(image=sys.argv[1], prewarm=4, track_files=False) as box:
+    def once():
+        done = box.run_code("print(2 * 21)")
+        assert done.stdout.strip() == "42", done
+    measure(once, 50, 0.2)
+"""
+
+_KERN_SESSION = """
+import kern_sandbox
+with kern_sandbox.Sandbox(image=sys.argv[1], track_files=False) as box, box.kernel() as kernel:
+    def once():
+        done = kernel.run_code("print(2 * 21)")
+        assert done.stdout.strip() == "42", done
+    measure(once, 500)
+"""
+
+
 def _published(name: str, lacks: str, code: str, *arguments: str) -> Rival:
     python = PACKAGES / "bin" / "python"
     rival = Rival(name, lacks)
@@ -160,6 +184,7 @@ def _published(name: str, lacks: str, code: str, *arguments: str) -> Rival:
         return rival
     done = subprocess.run(
         [str(python), "-c", _PRELUDE + code, *arguments],
+        env={**os.environ, "PATH": f"{PACKAGES}/bin:{os.environ['PATH']}", **_OWN_HOME},
         capture_output=True,
         text=True,
         check=False,
@@ -179,22 +204,47 @@ def _monty(_: Bench) -> Rival:
     )
 
 
+def _kern(_: Bench) -> Rival:
+    return _published(
+        "kern-sandbox, a box made ahead, 5 a second",
+        "hostile code, as its own pages say: a list of what is denied; results are text",
+        _KERN,
+        _image(),
+    )
+
+
+def _kern_session(_: Bench) -> Rival:
+    return _published(
+        "kern-sandbox, a session's interpreter",
+        "one piece of code from the next",
+        _KERN_SESSION,
+        _image(),
+    )
+
+
 def _llm_sandbox(_: Bench) -> Rival:
     from hutch import _core
-    from hutch._connect import launcher
 
     return _published(
         "llm-sandbox, Podman, warm session",
         "one call from the next: they share a container; no limits unless given",
         _LLM_SANDBOX,
         f"{_core.paths()['run_dir']}/podman/podman.sock",
-        f"localhost/hutch-base:{launcher.base_id()}",
+        _image(),
     )
+
+
+def _image() -> str:
+    from hutch._connect import launcher
+
+    return f"localhost/hutch-base:{launcher.base_id()}"
 
 
 ALL: list[Callable[[Bench], Rival]] = [
     _process_pool,
     _monty,
+    _kern,
+    _kern_session,
     _bwrap,
     _subprocess,
     _podman,
@@ -208,9 +258,22 @@ def measured(bench: Bench) -> Iterator[Rival]:
 
 
 def install_packages() -> None:
+    from hutch._connect import launcher
+
     venv.create(PACKAGES, with_pip=True, clear=True)
     command = [str(PACKAGES / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*command, "pydantic-monty", "llm-sandbox[podman]"], check=True)
+    packages = ["pydantic-monty", "llm-sandbox[podman]", "kern-sandbox==0.2.49"]
+    subprocess.run([*command, *packages], check=True)
+    # Its own store of images is given ours, as there is no registry to be asked.
+    archive = PACKAGES / "base.tar"
+    save = [launcher.PROGRAM, "--podman", "--", "save", "--format", "docker-archive", _image()]
+    with archive.open("wb") as file:
+        subprocess.run(save, stdout=file, stderr=subprocess.DEVNULL, check=True)
+    for place in _OWN_HOME.values():
+        Path(place).mkdir(exist_ok=True)
+    load = [str(PACKAGES / "bin" / "kern"), "load", "-i", str(archive)]
+    subprocess.run(load, env={**os.environ, **_OWN_HOME}, stdout=subprocess.DEVNULL, check=True)
+    archive.unlink()
 
 
 def install_bubblewrap() -> None:

@@ -23,6 +23,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 import bare  # noqa: E402
 import carry  # noqa: E402
 import floors  # noqa: E402
+import host  # noqa: E402
 import page  # noqa: E402
 import processes  # noqa: E402
 import table  # noqa: E402
@@ -37,7 +38,10 @@ FACTS = {
 def figures(*rows: Row, too_busy: str = "") -> dict[str, Any]:
     rival = {"name": "a <b>", "lacks": "all", "p50": 0.5, "per_sec": None, "skipped": ""}
     told = [table.as_json(row, too_busy) for row in rows]
-    return {"host": FACTS, "too_busy": too_busy, "rows": told, "rivals": [rival]}
+    return {
+        "host": FACTS, "too_busy": too_busy, "too_busy_for_page": too_busy, "rows": told,
+        "rivals": [rival],
+    }  # fmt: skip
 
 
 PACED = Row(
@@ -151,6 +155,46 @@ def test_the_page_and_its_plot_are_written(tmp_path: Path, monkeypatch: pytest.M
     svg = xml.etree.ElementTree.parse(tmp_path / "benchmarks.svg").getroot()
     labels = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert "a <b>" in labels and "Hutch, 200 a second" in labels
+
+
+def test_the_page_is_written_of_a_quiet_machine_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(page, "DOCS", tmp_path)
+    with pytest.raises(page.NotQuiet, match="quiet machine only: the hypervisor"):
+        page.write(figures(PACED, too_busy="the hypervisor gave 9% of the CPU time to others"))
+    assert not list(tmp_path.iterdir())
+    busy = tmp_path / "figures.json"
+    busy.write_text(json.dumps(figures(PACED, too_busy="busy")))
+    command = [sys.executable, str(ROOT / "benchmarks" / "bench.py"), "--write-docs"]
+    done = subprocess.run([*command, "--from-json", str(busy)], capture_output=True, text=True)
+    assert done.returncode == 2 and "quiet machine" in done.stdout
+
+
+def test_a_busy_host_is_not_fit_for_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "load", lambda: 0.1)
+    monkeypatch.setattr(host, "throttled", lambda: 3)
+    monkeypatch.setattr(host, "stolen", lambda: 5.0)
+    watch = host.Watch()
+    assert watch.too_busy_for_page == ""
+    monkeypatch.setattr(host.time, "monotonic", lambda began=watch._began: began + 100)
+    monkeypatch.setattr(host, "stolen", lambda: 50.0)
+    assert "hypervisor" in watch.too_busy_for_page and watch.too_busy == ""
+    monkeypatch.setattr(host, "throttled", lambda: 4)
+    assert "quota" in watch.too_busy_for_page
+    monkeypatch.setattr(host, "load", lambda: 0.7)
+    assert "not quiet" in host.Watch().too_busy_for_page
+
+
+def test_a_missed_target_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_machine = Row("a", "slow", 2e-3, floor=1.9e-3, floor_is="a fork", target="1", met=False)
+    ours = Row("b", "ours", 2e-3, floor=1e-4, floor_is="a fork", target="1", met=False)
+    monkeypatch.setitem(page.WHY, "b", "two threads share one lock")
+    assert list(page.reasons(figures(slow_machine, ours, PACED))) == [
+        "- slow: it is the machine's: its floor, a fork, is as slow here.",
+        "- ours: two threads share one lock.",
+        "- a | call: not explained yet.",
+    ]
 
 
 def test_one_row_can_be_measured_alone_and_goes_into_the_file(tmp_path: Path) -> None:
