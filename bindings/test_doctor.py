@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hutch import _status
+import pytest
+
+from hutch import _containers_conf, _status
 from hutch.cli.logs import error_in
 
 LOG = """2026-01-02T03:04:05.678Z error agent: a worker died why="an older one"
@@ -28,3 +30,27 @@ def test_the_cause_is_that_of_the_last_error_of_the_log() -> None:
     assert error_in(LOG) == 'Conmon invalid: "/dev/null": no'
     assert error_in("") == error_in("panic\n") == ""
     assert error_in("2026-01-02T03:04:05.678Z error agent: it ends").endswith("it ends")
+
+
+CONF = {
+    "": [],
+    "[engine]\nnetwork_cmd_options = ['enable_ipv6=true']": [],
+    "[engine]\nnetwork_cmd_options = ['allow_host_loopback=true']": ["allow_host_loopback=true"],
+    "[network]\npasta_options = ['-T', 'none', '--udp-ns=none', '-a', '192.0.2.1']": [],
+    "[network]\npasta_options = ['-T', 'auto', '--map-gw']": ["-T auto", "--map-gw"],
+    "[network]\npasta_options = ['--tcp-ns=8080']": ["--tcp-ns=8080"],
+    "[network]\npasta_options = 'x'": [],
+    "no toml": [],
+}
+
+
+@pytest.mark.parametrize("text", CONF)
+def test_a_loopback_that_is_opened_to_containers_is_named(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_containers_conf, "_SYSTEM", ())
+    file = tmp_path / ".config" / "containers" / "containers.conf.d" / "mine.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    found = list(_containers_conf.opened_loopback(str(tmp_path)))
+    assert found == [(option, str(file)) for option in CONF[text]]

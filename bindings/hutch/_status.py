@@ -182,6 +182,7 @@ def doctor(prove: bool = True) -> dict[str, Any]:
     checks = [dict(check) for check in report.get("checks", [])]
     checks = [_judged(check) for check in checks]
     checks.append(_null_device("/dev/null"))
+    checks.append(_loopback())
     ok = all(check["ok"] for check in checks if check["required"])
     if prove and ok:
         for prove_it in (_prove_cell, _prove_memory_limit, _enforcement):
@@ -239,6 +240,22 @@ def _null_device(path: str) -> dict[str, Any]:
         detail = f"{path} is not a device: Podman starts nothing"
         return _proof(path, False, detail, f"rm {path}; mknod -m 666 {path} c 1 3   (as root)")
     return _proof(path, False, detail, f"chmod 666 {path}   (as root)")
+
+
+def _loopback() -> dict[str, Any]:
+    """What installs packages has a network; cells have none but by `allow_network=`."""
+    from hutch import _containers_conf
+
+    try:
+        home = str(_core.paths()["home"])
+    except _core.Error:
+        home = "/nonexistent"
+    found = [f"{option} in {file}" for option, file in _containers_conf.opened_loopback(home)]
+    detail = "what installs packages reaches nothing on it"
+    if found:
+        detail = f"what installs packages reaches what listens on it: {', '.join(found)}"
+    fix = "remove that option, unless containers are to reach it" if found else ""
+    return {**_proof("the host's loopback", not found, detail, fix), "required": False}
 
 
 def _prove_cell() -> dict[str, Any]:

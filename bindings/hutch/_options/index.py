@@ -124,7 +124,10 @@ def _uv(env: Mapping[str, str]) -> dict[str, str]:
         env.get("UV_CONFIG_FILE", ""),
     ):
         if path and os.path.isfile(path):
-            import tomllib  # type: ignore[import-not-found,unused-ignore]
+            if sys.version_info >= (3, 11):
+                import tomllib
+            else:
+                import tomli as tomllib
 
             try:
                 with open(path, "rb") as file:
