@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +146,27 @@ def test_a_tree_goes_whatever_its_modes_and_no_link_is_followed(
     inventory.remove_tree(tmp_path / "missing")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root removes for others")
+def test_root_removes_nothing_of_a_users_as_root() -> None:
+    with tempfile.TemporaryDirectory() as name:  # others may enter it, unlike pytest's
+        top = Path(name)
+        top.chmod(0o755)
+        roots = top / "roots"
+        (roots / "audit").mkdir(parents=True)
+        state = top / "state"
+        state.symlink_to(roots)  # a hostile user has put it in the place of the directory
+        with pytest.raises(OSError, match="cannot be removed"):
+            inventory.remove_tree(state / "audit", (65534, 65534))
+        assert (roots / "audit").exists()
+        inventory.remove_tree(state / "audit")
+        assert not (roots / "audit").exists()
+
+
 def test_another_instance_is_found_by_its_link_alone_if_it_is_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir, uid = tmp_path / "run", os.geteuid()
-    paths = {"state_dir": "/s", "run_dir": str(run_dir), "uid": uid}
+    paths = {"state_dir": "/s", "run_dir": str(run_dir), "uid": uid, "gid": 0}
     monkeypatch.setattr("hutch._core.paths", lambda: paths)
     (tmp_path / "state").mkdir()
     for name, target in {
@@ -160,16 +178,17 @@ def test_another_instance_is_found_by_its_link_alone_if_it_is_ours(
     }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "state").symlink_to(target)
-    theirs = Instance(str(tmp_path / "state"), str(tmp_path / "run-0123abcd"))
-    assert inventory.instances(paths) == [Instance("/s", str(run_dir)), theirs]
+    own = Instance("/s", str(run_dir), (uid, 0))
+    theirs = Instance(str(tmp_path / "state"), str(tmp_path / "run-0123abcd"), (uid, 0))
+    assert inventory.instances() == [own, theirs]
     paths["uid"] = uid + 1
-    assert inventory.instances(paths) == [Instance("/s", str(run_dir))]
+    assert inventory.instances() == [replace(own, owner=(uid + 1, 0))]
 
 
 def test_what_others_have_put_into_the_state_directory_stays(tmp_path: Path) -> None:
     for name in (*inventory.IN_STATE, "notes"):
         (tmp_path / name).mkdir()
-    one = Instance(str(tmp_path), "")
+    one = Instance(str(tmp_path), "", (os.getuid(), os.getgid()))
     for thing in uninstall._of_state(one, keep_sessions=True):
         thing.remove()
     assert {place.name for place in tmp_path.iterdir()} == {"notes", *inventory.KEPT}

@@ -44,7 +44,8 @@ def _read(file: Path) -> dict[str, Any]:
         import tomli as tomllib
 
     try:
-        return tomllib.loads(file.read_text())
+        found: dict[str, Any] = tomllib.loads(file.read_text())
+        return found
     except (OSError, ValueError):
         return {}  # Podman itself says what is wrong with it
 

@@ -28,6 +28,7 @@ class Instance:
 
     state_dir: str
     run_dir: str
+    owner: tuple[int, int]  # uid and gid
 
 
 @dataclass(frozen=True)
@@ -52,30 +53,37 @@ def paths() -> Mapping[str, Any] | None:
         return None
 
 
-def instances(paths: Mapping[str, Any]) -> list[Instance]:
+def instances() -> list[Instance]:
     """The user's own, that of HUTCH_HOME, and all that were used since the host started."""
-    found = [Instance(str(paths["state_dir"]), str(paths["run_dir"])), default()]
+    found = [current(), default()]
+    owner = found[0].owner
     base = Path(found[-1].run_dir)
     for run_dir in sorted(base.parent.glob(f"{base.name}-*")):
         if not re.fullmatch(r"[0-9a-f]{8}", run_dir.name.removeprefix(f"{base.name}-")):
             continue
-        state_dir = _target(run_dir / "state", int(paths["uid"]))
+        state_dir = _target(run_dir / "state", owner[0])
         if state_dir:
-            found.append(Instance(state_dir, str(run_dir)))
+            found.append(Instance(state_dir, str(run_dir), owner))
     return list(dict.fromkeys(found))
 
 
 def default() -> Instance:
     """The one without HUTCH_HOME."""
-    from hutch import _core
-
     chosen = os.environ.pop("HUTCH_HOME", None)
     try:
-        paths = _core.paths()
+        return current()
     finally:
         if chosen is not None:
             os.environ["HUTCH_HOME"] = chosen
-    return Instance(str(paths["state_dir"]), str(paths["run_dir"]))
+
+
+def current() -> Instance:
+    """That of HUTCH_HOME, if it is set. Raises `_core.Error` as `_core.paths`."""
+    from hutch import _core
+
+    paths = _core.paths()
+    owner = (int(paths["uid"]), int(paths["gid"]))
+    return Instance(str(paths["state_dir"]), str(paths["run_dir"]), owner)
 
 
 def _target(link: Path, uid: int) -> str:
@@ -160,13 +168,24 @@ def bytes_of(*paths: str | Path) -> int:
     return total
 
 
-def remove_tree(path: str | Path) -> None:
+def remove_tree(path: str | Path, owner: tuple[int, int] | None = None) -> None:
     """Also one whose directories may not be written to, and one that is deeper than a path may be
-    long. No link is followed. Raises OSError for what is left.
+    long. No link below `path` is followed. Raises OSError for what is left.
+
+    `owner`: uid and gid of who removes it, where root is asked. Whoever may write to a directory
+    above `path` can put a link there, so root removes nothing of a user's as root.
     """
+    who: dict[str, Any] = {}
+    if owner is not None and os.geteuid() == 0:
+        who = {"user": owner[0], "group": owner[1], "extra_groups": []}
     for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
         done = subprocess.run(
-            [*command, "--", str(path)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+            [*command, "--", str(path)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd="/",
+            **who,
         )
         if not os.path.lexists(path):
             return

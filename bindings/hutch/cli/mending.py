@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hutch._apparmor import PROFILE_FILE, profile
+from hutch._connect.progress import escape
 from hutch.cli.asking import wanted
 
 # A fix is a command, or a sentence; a remark may follow a command after three spaces.
@@ -56,7 +57,7 @@ def mend(checks: Sequence[Mapping[str, Any]], is_yes: bool) -> bool:
         return False
     print("\nThis would mend it:\n")
     for command in commands:
-        print(f"  {command}\n")
+        print(f"  {escape(command)}\n")
     if not is_yes and not wanted("Run it?", "hutch doctor --fix"):
         return False
     for command in commands:

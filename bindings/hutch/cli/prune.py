@@ -72,10 +72,10 @@ def _environments(before: float) -> Iterator[Unused]:
 
 def _runtimes(before: float) -> Iterator[Unused]:
     """What other versions of Hutch put into containers."""
-    from hutch import _core
     from hutch._connect import launcher
 
-    directory = Path(str(_core.paths()["state_dir"])) / "runtime"
+    here = inventory.current()
+    directory = Path(here.state_dir) / "runtime"
     kept = {str(directory / launcher.runtime_id()), *inventory.mounted()}
     for place in sorted(directory.glob("*")):
         last_used = place.lstat().st_mtime
@@ -84,7 +84,7 @@ def _runtimes(before: float) -> Iterator[Unused]:
             def remove(place: Path = place) -> None:
                 gone = place.with_name(f"{place.name[:32]}.part-{os.getpid()}")
                 place.rename(gone)  # nobody finds half of it
-                inventory.remove_tree(gone)
+                inventory.remove_tree(gone, here.owner)
 
             size = inventory.bytes_of(place)
             yield Unused("runtime", place.name, size, last_used, remove)
@@ -108,13 +108,12 @@ def _images(before: float, pruned: Iterable[Unused]) -> Iterator[Unused]:
 
 
 def _cache() -> Iterator[Unused]:
-    from hutch import _core
-
-    place = Path(str(_core.paths()["state_dir"])) / "store" / "cache"
+    here = inventory.current()
+    place = Path(here.state_dir) / "store" / "cache"
     if place.exists():
         size, last_used = inventory.bytes_of(place), place.stat().st_mtime
 
         def remove() -> None:
-            inventory.remove_tree(place)
+            inventory.remove_tree(place, here.owner)
 
         yield Unused("downloads", str(place), size, last_used, remove)

@@ -80,7 +80,7 @@ def _things(keep_sessions: bool) -> Iterator[Thing]:
     if paths is None:
         yield from _own_sessions(keep_sessions)
         return
-    found = [one for one in inventory.instances(paths) if _is_there(one)]
+    found = [one for one in inventory.instances() if _is_there(one)]
     is_mine = not paths["service_user"]
     store: list[Thing] = []
     if found and shutil.which("podman"):
@@ -179,12 +179,12 @@ def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
     sessions = [name for name in names if name in inventory.KEPT]
     others = [name for name in names if name not in inventory.KEPT]
     if sessions and not keep_sessions:
-        yield from _sessions(place)
+        yield from _sessions(place, one.owner)
     size = inventory.bytes_of(*(place / name for name in others))
 
     def remove() -> None:
         for name in others:
-            inventory.remove_tree(place / name)
+            inventory.remove_tree(place / name, one.owner)
         with contextlib.suppress(OSError):  # what others have put there stays
             place.rmdir()
 
@@ -192,12 +192,12 @@ def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
     yield Thing(what, one.state_dir, size, remove)
 
 
-def _sessions(place: Path) -> Iterator[Thing]:
+def _sessions(place: Path, owner: tuple[int, int]) -> Iterator[Thing]:
     size = inventory.bytes_of(*(place / name for name in inventory.KEPT))
 
     def remove() -> None:
         for name in inventory.KEPT:
-            inventory.remove_tree(place / name)
+            inventory.remove_tree(place / name, owner)
         with contextlib.suppress(OSError):
             place.rmdir()
 
@@ -210,7 +210,7 @@ def _own_sessions(keep_sessions: bool) -> Iterator[Thing]:
 
     place = Path(data_directory())
     if not keep_sessions and any((place / name).is_dir() for name in inventory.KEPT):
-        yield from _sessions(place)
+        yield from _sessions(place, (os.getuid(), os.getgid()))
 
 
 def _removing(path: str) -> Callable[[], None]:
