@@ -247,3 +247,22 @@ def test_the_cache_is_not_removed_beside_an_agent(
     monkeypatch.setattr(prune, "_cache", lambda: pytest.fail("it was looked at"))
     assert cli.main(["prune", "--cache"]) == cli.MISUSED
     assert "hutch agent stop" in capsys.readouterr().err
+
+
+LOOKING = [
+    "logs", "logs --audit", "doctor --quick", "status", "ps", "sessions", "metrics", "env", "version",
+    "agent", "prune --dry-run", "uninstall --dry-run", "top --once", "stop",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_a_home_that_is_none_is_one_sentence(
+    command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    hutch.close()
+    monkeypatch.setenv("HUTCH_HOME", "no/absolute/path")
+    code = cli.main(command.split())
+    said = capfd.readouterr()
+    assert code == (cli.FAILED if "doctor" in command else cli.BROKEN)
+    assert "HUTCH_HOME must be an absolute path" in said.out + said.err
+    assert "Traceback" not in said.out + said.err

@@ -423,11 +423,13 @@ std::string Doctor() {
   std::optional<PodmanVersion> service;
   std::string place_error;
   std::string place_fix;
+  bool place_is_made = false;
   try {
     paths = FindPaths();
   } catch (const Error& error) {  // a missing place is a finding here, not a failure
     place_error = error.what();
     place_fix = error.hint();
+    place_is_made = ::geteuid() == 0 && error.code() == Code::kPlatform;
   }
   if (paths) {
     const AsUser user(*paths);
@@ -441,6 +443,7 @@ std::string Doctor() {
   HostFacts facts = InspectHost(paths, service);
   facts.place_error = place_error;
   facts.place_fix = place_fix;
+  facts.place_is_made = place_is_made;
   return ChecksToJson(CheckHost(facts));
 }
 

@@ -207,7 +207,7 @@ void CheckUser(const HostFacts& facts, std::vector<HostCheck>* checks) {
       facts.place_error.empty()
           ? std::string("there is no service user yet; the first call makes it")
           : facts.place_error,
-      facts.place_fix, !facts.root || !facts.user.empty());
+      facts.place_fix, !facts.place_is_made);
   Add(checks, "uid helpers", facts.uid_helpers, "newuidmap and newgidmap are there",
       "newuidmap or newgidmap is missing: no rootless container starts", InstallCommand("uidmap"));
   if (!facts.user.empty()) {

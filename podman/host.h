@@ -42,6 +42,7 @@ struct HostFacts {
   bool tun_usable = false;    // by the user as it is (root's launcher makes one that is)
   std::string place_error;    // why there is no place for sockets and state; "": there is
   std::string place_fix;
+  bool place_is_made = false;  // by the first call: it makes root's service user
 };
 
 struct HostCheck {

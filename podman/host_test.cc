@@ -125,8 +125,12 @@ TEST(Host, TakesAMissingServiceUserAsSomethingItCanMake) {
   HostFacts facts = Good();
   facts.root = true;
   facts.user.clear();
+  facts.place_is_made = true;
   EXPECT_FALSE(Find(facts, "user").ok);
   EXPECT_TRUE(AllRequired(facts));
+  facts.place_is_made = false;
+  facts.place_error = "HUTCH_HOME must be an absolute path";
+  EXPECT_FALSE(AllRequired(facts)) << "no call can make that one";
 }
 
 TEST(Host, PassesOnWhyThereIsNoPlaceForSockets) {

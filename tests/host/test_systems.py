@@ -52,6 +52,14 @@ def test_uninstall_leaves_nothing(system: str, tmp_path_factory: pytest.TempPath
     assert booted_on(system, tmp_path_factory).left() == ""
 
 
+def test_a_podman_that_apparmor_does_not_know_is_mended(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    told = booted_on("noble", tmp_path_factory).told
+    assert told["bound"].startswith("False AppArmor lets only programs that it knows"), told
+    assert told["unbound"].startswith("True usable by Podman") and told["unbound"].endswith(" 42")
+
+
 @pytest.mark.parametrize("name", names())
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_on(system: str, name: str, tmp_path_factory: pytest.TempPathFactory) -> None:

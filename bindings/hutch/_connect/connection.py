@@ -183,13 +183,17 @@ def ready() -> Connection | None:
 
 
 def existing() -> _core.Client | None:
-    """A client of an agent that runs already; None where none does."""
+    """A client of an agent that runs already; None where none does. Raises SandboxError for a place
+    of it that can be none, such as a HUTCH_HOME without a slash.
+    """
     found = _current
     if found is not None and found.pid == os.getpid():
         return found.client
     try:
         return connect(start=False)
-    except _core.Error:
+    except _core.Error as error:
+        if error.code == "invalid_argument":
+            raise from_core(error) from None
         return None
 
 
