@@ -6,7 +6,7 @@
 
 #include <cstdlib>
 
-#include "podman/host.h"
+#include "podman/packages.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -47,7 +47,7 @@ bool HasUserManager(const Paths& paths) {
 std::string FindPodman() {
   const std::string path = FindProgram("podman", SearchPath());
   if (path.empty()) {
-    throw Error(Code::kPodmanMissing, "Podman is not installed", InstallPodman());
+    throw Error(Code::kPodmanMissing, "Podman is not installed", InstallCommand(Package::kPodman));
   }
   return path;
 }

@@ -22,6 +22,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "podman/packages.h"
+#include "wire/error.h"
 #include "wire/fd.h"
 
 namespace hutch {
@@ -40,7 +42,7 @@ std::string FindProgram(const std::string& name) {
 }
 
 // "" when it does not run.
-std::string AskVersion(const std::string& program, const std::string& xdg_runtime_dir) {
+std::string AskVersion(const std::string& program, const std::optional<Paths>& paths) {
   int ends[2];
   if (program.empty() || ::pipe2(ends, O_CLOEXEC) != 0) return {};
   const Fd reads(ends[0]);
@@ -50,14 +52,10 @@ std::string AskVersion(const std::string& program, const std::string& xdg_runtim
   ::posix_spawn_file_actions_adddup2(&actions, writes.get(), 1);
   ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
   char word[] = "--version";
-  // Without root it needs the user's own directories even for this.
-  const auto variable = [](const char* name) {
-    const char* value = ::geteuid() == 0 ? nullptr : ::secure_getenv(name);
-    return std::string(name) + "=" + (value == nullptr ? "" : value);
-  };
   std::string path = "PATH=/usr/sbin:/usr/bin:/sbin:/bin";
-  std::string home = ::geteuid() == 0 ? "HOME=/nonexistent" : variable("HOME");
-  std::string runtime_dir = "XDG_RUNTIME_DIR=" + xdg_runtime_dir;
+  // Without root it needs the user's own directories even for this.
+  std::string home = "HOME=" + (paths && ::geteuid() != 0 ? paths->home : "/nonexistent");
+  std::string runtime_dir = "XDG_RUNTIME_DIR=" + (paths ? paths->xdg_runtime_dir : "");
   char* argv[] = {const_cast<char*>(program.c_str()), word, nullptr};
   char* environment[] = {path.data(), home.data(), runtime_dir.data(), nullptr};
   pid_t pid = -1;
@@ -148,19 +146,6 @@ bool HasOverlay(const std::string& kernel) {
   return major > 5 || (major == 5 && minor >= 11);  // the first that mounts it in a user namespace
 }
 
-// The command that installs a Debian package's counterpart here.
-std::string InstallCommand(const std::string& package) {
-  if (!FindProgram("apt-get").empty())
-    return "sudo apt-get install --no-install-recommends " + package;
-  const std::string other = package == "uidmap" ? "shadow-utils" : package;
-  if (!FindProgram("dnf").empty()) return "sudo dnf install " + other;
-  if (!FindProgram("zypper").empty())
-    return "sudo zypper install " + (package == "uidmap" ? "shadow" : package);
-  if (!FindProgram("pacman").empty())
-    return "sudo pacman -S " + (package == "uidmap" ? "shadow" : package);
-  return "install the package " + package;
-}
-
 std::string Join(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
@@ -194,10 +179,10 @@ void Add(std::vector<HostCheck>* checks, std::string name, bool ok, std::string 
 void CheckPodman(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "podman", !facts.podman_version.empty(), "Podman " + facts.podman_version,
       facts.podman_path.empty() ? "Podman is not installed" : facts.podman_path + " does not run",
-      facts.podman_path.empty() ? InstallPodman()
+      facts.podman_path.empty() ? InstallCommand(Package::kPodman)
                                 : "see what it says: " + facts.podman_path + " --version");
   Add(checks, "oci runtime", !facts.oci_runtime.empty(), facts.oci_runtime,
-      "neither crun nor runc is installed", InstallCommand("crun"));
+      "neither crun nor runc is installed", InstallCommand(Package::kOciRuntime));
 }
 
 // Who containers belong to, and which ids that user may map in them.
@@ -209,7 +194,8 @@ void CheckUser(const HostFacts& facts, std::vector<HostCheck>* checks) {
           : facts.place_error,
       facts.place_fix, !facts.place_is_made);
   Add(checks, "uid helpers", facts.uid_helpers, "newuidmap and newgidmap are there",
-      "newuidmap or newgidmap is missing: no rootless container starts", InstallCommand("uidmap"));
+      "newuidmap or newgidmap is missing: no rootless container starts",
+      InstallCommand(Package::kUidHelpers));
   if (!facts.user.empty()) {
     // The base image and a uid for each worker, as Podman's own default.
     constexpr uint64_t kEnough = 65536;
@@ -277,7 +263,7 @@ void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
 void CheckNetwork(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "network helper", !facts.network_helper.empty(), facts.network_helper,
       "neither slirp4netns nor pasta is installed: no dependency can be installed",
-      InstallCommand("slirp4netns"));
+      InstallCommand(Package::kNetworkHelper));
   Add(checks, "/dev/net/tun", facts.tun_usable, "usable",
       facts.tun_exists ? "not usable by " + facts.user : "missing",
       facts.tun_exists ? "sudo chmod 666 /dev/net/tun"
@@ -297,9 +283,7 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
   struct utsname name{};
   if (::uname(&name) == 0) facts.kernel = name.release;
   facts.podman_path = FindProgram("podman");
-  facts.podman_version =
-      service ? service->podman
-              : AskVersion(facts.podman_path, paths ? paths->xdg_runtime_dir : std::string());
+  facts.podman_version = service ? service->podman : AskVersion(facts.podman_path, paths);
   for (const char* runtime : {"crun", "runc"}) {
     if (facts.oci_runtime.empty() && !FindProgram(runtime).empty()) facts.oci_runtime = runtime;
   }
@@ -338,18 +322,6 @@ std::string VersionIn(const std::string& said) {
   return is_one ? version : "";
 }
 
-std::string InstallPodman() {
-  std::string apt =
-      "sudo apt-get install --no-install-recommends podman crun uidmap slirp4netns netavark "
-      "aardvark-dns catatonit containers-storage dbus-user-session";
-  std::string dnf = "sudo dnf install podman crun shadow-utils slirp4netns";
-  if (!FindProgram("apt-get").empty()) return apt;
-  if (!FindProgram("dnf").empty()) return dnf;
-  if (!FindProgram("zypper").empty() || !FindProgram("pacman").empty())
-    return InstallCommand("podman");
-  return "Debian, Ubuntu: " + apt + "; Fedora, RHEL: " + dnf;
-}
-
 std::optional<KnownCause> CauseOf(std::string_view said) {
   const auto says = [said](std::string_view words) {
     return said.find(words) != std::string_view::npos;
@@ -358,7 +330,14 @@ std::optional<KnownCause> CauseOf(std::string_view said) {
     return KnownCause{std::string("the layout of cgroups is ") + kHybrid, kUnifyCgroups};
   }
   if (says("newuidmap") && says("not found"))
-    return KnownCause{"newuidmap is missing", InstallCommand("uidmap")};
+    return KnownCause{"newuidmap is missing", InstallCommand(Package::kUidHelpers)};
+  if (says("no space left on device") || says("disk quota exceeded"))
+    return KnownCause{"the disk that Podman keeps its images on is full", kMakeRoom};
+  if (says("read-only file system")) {
+    return KnownCause{
+        "Podman keeps its images on a disk that is mounted read-only",
+        "mount it writable: `podman info -f '{{.Store.GraphRoot}}'` says where it is"};
+  }
   return std::nullopt;
 }
 
@@ -388,7 +367,8 @@ std::vector<HostCheck> CheckHost(const HostFacts& facts) {
   CheckCgroups(facts, &checks);
   CheckNetwork(facts, &checks);
   Add(&checks, "gvisor", facts.gvisor, "runsc is there",
-      "runsc is not installed: isolation=\"gvisor\" is refused", InstallCommand("runsc"), false);
+      "runsc is not installed: isolation=\"gvisor\" is refused", InstallCommand(Package::kGvisor),
+      false);
   return checks;
 }
 

@@ -61,8 +61,6 @@ struct KnownCause {
 };
 std::optional<KnownCause> CauseOf(std::string_view said);
 
-// The command that installs Podman and what it needs; of a system that is not known, those of two.
-std::string InstallPodman();
 // "podman version 4.3.1" -> "4.3.1"; "" of anything else.
 std::string VersionIn(const std::string& said);
 

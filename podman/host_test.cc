@@ -9,6 +9,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "podman/packages.h"
+#include "wire/error.h"
+
 namespace hutch {
 namespace {
 
@@ -110,15 +113,29 @@ TEST(Host, KnowsWhyPodmanRefusesAStart) {
   EXPECT_EQ(hybrid->fix, Find(facts, "cgroup layout").fix);
   EXPECT_NE(hybrid->cause.find(Find(facts, "cgroup layout").detail), std::string::npos);
   EXPECT_FALSE(CauseOf("crun: no such file or directory"));
+  EXPECT_EQ(CauseOf("exec: \"newuidmap\": executable file not found in $PATH")->fix,
+            InstallCommand(Package::kUidHelpers));
 }
 
-TEST(Host, InstallsPodmanByOneLine) {
-  EXPECT_NE(InstallPodman().find("podman"), std::string::npos);
-  EXPECT_EQ(InstallPodman().find('\n'), std::string::npos);
+TEST(Host, KnowsADiskThatPodmanCannotWriteTo) {
+  const auto full = CauseOf("write /home/ada/.local/share/containers/x: no space left on device");
+  ASSERT_TRUE(full);
+  EXPECT_EQ(full->fix, kMakeRoom);
+  const auto locked = CauseOf("mkdir /home/ada/.local/share/containers: read-only file system");
+  ASSERT_TRUE(locked);
+  EXPECT_NE(locked->cause.find("read-only"), std::string::npos);
+}
+
+TEST(Host, HasTheLineThatInstallsWhatIsMissing) {
   HostFacts facts = Good();
   facts.podman_version.clear();
   facts.podman_path.clear();
-  EXPECT_EQ(Find(facts, "podman").fix, InstallPodman());
+  facts.network_helper.clear();
+  facts.uid_helpers = facts.gvisor = false;
+  EXPECT_EQ(Find(facts, "podman").fix, InstallCommand(Package::kPodman));
+  EXPECT_EQ(Find(facts, "network helper").fix, InstallCommand(Package::kNetworkHelper));
+  EXPECT_EQ(Find(facts, "uid helpers").fix, InstallCommand(Package::kUidHelpers));
+  EXPECT_EQ(Find(facts, "gvisor").fix, InstallCommand(Package::kGvisor));
 }
 
 TEST(Host, TakesAMissingServiceUserAsSomethingItCanMake) {

@@ -53,7 +53,7 @@ TlsContext::TlsContext(const std::string& ca_file) : impl_(std::make_unique<Impl
   if (SSL_CTX_load_verify_file(impl_->context, ca_file.c_str()) != 1) {
     ERR_clear_error();
     throw Error(Code::kPlatform, "no certificates can be read from " + ca_file,
-                "apt-get install ca-certificates");
+                "install the package ca-certificates on the host");
   }
 }
 

@@ -132,6 +132,35 @@ def test_the_doctor_without_podman_says_the_command(without_podman: Without) -> 
     assert fix.startswith("     fix: " + INSTALL)
 
 
+SYSTEMS = {
+    "Debian 12": 'ID=debian\nVERSION_ID="12"\n',
+    "Ubuntu 24.04": 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\n',
+    "Fedora": "ID=fedora\nVERSION_ID=42\n",
+    "Rocky": 'ID="rocky"\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.5"\n',
+    "openSUSE": 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\nVERSION_ID="16.0"\n',
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_page_on_installing_has_the_command_of_each_system(
+    without_podman: Without, tmp_path: Path, system: str
+) -> None:
+    (tmp_path / "os-release").write_text(SYSTEMS[system])
+    shown = f'mount --bind {tmp_path}/os-release /etc/os-release && exec "$@"'
+    hutch_ = str(Path(sys.executable).with_name("hutch"))
+    said = without_podman("sh", "-c", shown, "sh", hutch_, "doctor").stdout
+    command = said.splitlines()[1].removeprefix("     fix: ")
+    page = Path(__file__).parents[2] / "docs" / "install.md"
+    assert command in page.read_text().splitlines()
+
+
+def test_a_job_without_a_home_or_a_path_finds_them() -> None:
+    """As of cron, or of a service."""
+    home = [f"HUTCH_HOME={os.environ['HUTCH_HOME']}"] if "HUTCH_HOME" in os.environ else []
+    assert python(CALL, "env", "-i", *home) == "42\n"
+    assert python("import hutch; print(hutch.doctor()['ok'])", "env", "-i", *home) == "True\n"
+
+
 def test_user_without_sub_ids_gets_the_command(instance: dict[str, str], tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.write_text("")

@@ -9,18 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from installation import DIST, ROOT, Installed, environment, interpreters
+from installation import DIST, ROOT, environment, interpreters
 
 pytestmark = pytest.mark.wheels
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "install.md").read_text(), re.S | re.M)
-
-
-def test_the_commands_for_podman_are_those_of_the_doctor(installed: Installed) -> None:
-    found = installed.directory.glob("lib/python3*/site-packages/hutch/_runtime/hutch-agent")
-    program = next(found).read_bytes()
-    commands = [block.strip() for block in BLOCKS if block.startswith("sudo ")]
-    assert len(commands) == 2
-    assert [command for command in commands if command.encode() not in program] == []
 
 
 def test_the_other_commands_run_in_their_order(tmp_path: Path) -> None:
