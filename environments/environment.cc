@@ -297,7 +297,6 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
   std::optional<Error> failure;
   Builder builder(podman_, paths_, build->name, say, [&build] { return build->given_up.load(); });
   try {
-    RequireSpace(paths_.store_dir());
     fs::create_directory(directory);
     ::chmod(directory.c_str(), 0755);
     BuildResult result;
@@ -305,6 +304,7 @@ void EnvironmentStore::RunBuild(const std::shared_ptr<Build>& build) {
         build->spec.lock.empty()) {
       fs::create_directory(directory / "tree");
     } else {
+      RequireSpace(paths_.store_dir());
       const BaseImage& base = build->base;
       if (!base.id.empty())
         builder.UseBase({base.id, base.python, base.path, base.version, base.libc});

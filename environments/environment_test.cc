@@ -3,6 +3,7 @@
 #include "environments/environment.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
@@ -12,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/faults/own_mounts.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -280,6 +282,28 @@ TEST_F(EnvironmentStoreTest, GivesTheEmptySetWithoutAnyBuilder) {
   EXPECT_FALSE(Get(Spec({})).built_now);
   ASSERT_EQ(store_->List().size(), 1u);
   EXPECT_EQ(store_->List()[0].digest, first.digest);
+}
+
+TEST(EnvironmentStore, NeedsASmallDiskForTheEmptySetAndALargeOneForPackages) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a small disk";
+  EXPECT_TRUE(InOwnMounts([] {
+    ASSERT_TRUE(MountDisk("/tmp", 16 << 10));
+    Paths paths;
+    paths.state_dir = "/tmp/state";
+    paths.run_dir = "/tmp/run";
+    Podman podman("/tmp/none.sock");
+    EnvironmentStore store(podman, paths);
+    const auto get = [&store](const EnvironmentSpec& spec) {
+      return store.Get(spec, steady_clock::now() + seconds(60), {}, {});
+    };
+    EXPECT_TRUE(fs::is_empty(get(Spec({})).tree_dir));
+    try {
+      get(Spec({"six"}));
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("the disk is full"), std::string::npos);
+    }
+  }));
 }
 
 TEST_F(EnvironmentStoreTest, LetsOthersFindAnEnvironmentAndListNone) {

@@ -6,6 +6,7 @@
 #include <link.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <vector>
 
+#include "launcher/podman_service.h"
 #include "launcher/subprocess.h"
 #include "podman/podman.h"
 #include "wire/error.h"
@@ -95,6 +97,26 @@ void Copy(const Paths& paths, const std::string& from, const std::string& to) {
     ThrowErrno("set the mode of " + to);
 }
 
+// Before anything is written: what a full disk has of it would be in the way of those who make
+// room.
+void RequireSpace(const Paths& paths, const std::vector<Source>& sources) {
+  uint64_t needed = 1 << 20;  // for the directories, and what each file is rounded up by
+  for (const Source& source : sources) {
+    std::error_code ignored;
+    const uintmax_t size = fs::file_size(source.from, ignored);
+    if (!ignored) needed += size + 4096;
+  }
+  const AsUser user(paths);
+  struct statvfs status{};
+  if (::statvfs(paths.state_dir.c_str(), &status) != 0) return;
+  const uint64_t free = static_cast<uint64_t>(status.f_bavail) * status.f_frsize;
+  if (free >= needed) return;
+  throw Error(Code::kPlatform,
+              "the disk is full: " + std::to_string(free >> 20) + " MB are free in " +
+                  paths.state_dir + ", and Hutch's programs take " + std::to_string(needed >> 20),
+              "free some space there, or set HUTCH_HOME to a directory on a larger disk");
+}
+
 // Bytecode of the worker files, for the interpreter that will run them: made in a directory of the
 // caller's (only the caller may be able to run that interpreter), and copied from there.
 class Bytecode {
@@ -151,6 +173,7 @@ void InstallRuntime(const Paths& paths, const LaunchOptions& options) {
   if (!options.uv.empty()) sources.push_back({options.uv, "uv"});
   const Bytecode bytecode(paths, options);
   bytecode.AddTo(&sources);
+  RequireSpace(paths, sources);
   const mode_t mask = ::umask(0022);
   try {
     for (const Source& source : sources) Copy(paths, source.from, part + "/" + source.to);
@@ -211,12 +234,13 @@ void InstallBase(const Paths& paths, const LaunchOptions& options) {
         reference, read,
         {"ENV PATH=/opt/python/bin:/usr/bin:/bin", "ENV LANG=C.UTF-8",
          "CMD [\"/opt/python/bin/python3\"]", "LABEL hutch.base=" + options.base_id});
-  } catch (...) {
+  } catch (const Error& error) {
     if (pid > 0) {
       ::kill(pid, SIGKILL);
       Reap(pid);
     }
-    throw;
+    if (error.code() != Code::kPodman) throw;
+    throw Refused("the base image could not be made: " + std::string(error.what()));
   }
   const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
       std::chrono::steady_clock::now() - begin);

@@ -193,6 +193,7 @@ std::optional<std::string> ClearName(const Paths& paths, Podman* podman) {
 }
 
 std::string Launch(const Paths& paths, const LaunchOptions& options) {
+  EnsureSeen(paths);
   Podman podman(paths.podman_socket());
   const std::string cells = EnsureCells(paths);
   std::string id;
@@ -342,9 +343,9 @@ std::string Start(const LaunchOptions& options) {
     case Listener::kAbsent:
       break;
   }
+  InstallRuntime(paths, options);  // first: a disk that is too small is found before anything runs
   EnsureService(paths);
   InstallBase(paths, options);
-  InstallRuntime(paths, options);
   return Launch(paths, options);
 }
 
@@ -352,10 +353,10 @@ void Install(const LaunchOptions& options) {
   Check(options);
   const Paths paths = PrepareHost();
   const Fd lock = LockStart(paths);
+  InstallRuntime(paths, options);
   EnsureService(paths);
   if (options.gvisor) EnsureGvisor(paths);
   InstallBase(paths, options);
-  InstallRuntime(paths, options);
 }
 
 void Foreground(const LaunchOptions& options) {

@@ -35,13 +35,7 @@ bool WriteTo(const std::string& path, const std::string& text) {
 }
 
 void MountCgroups() {
-  if (::unshare(CLONE_NEWNS) != 0) ThrowErrno("make a mount namespace", Code::kPlatform);
-  // First separated from the machine's mounts, then shared within, which Podman requires of its
-  // root.
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-      ::mount(nullptr, "/", nullptr, MS_REC | MS_SHARED, nullptr) != 0) {
-    ThrowErrno("make the mounts private", Code::kPlatform);
-  }
+  SeparateMounts();
   struct statfs fs{};
   const bool pure =
       ::statfs(kCgroups, &fs) == 0 && static_cast<unsigned long>(fs.f_type) == CGROUP2_SUPER_MAGIC;
@@ -113,6 +107,15 @@ void RemoveTree(const std::string& path) {
 }
 
 }  // namespace
+
+void SeparateMounts() {
+  if (::unshare(CLONE_NEWNS) != 0) ThrowErrno("make a mount namespace", Code::kPlatform);
+  // Shared within, which Podman requires of its root.
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0 ||
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_SHARED, nullptr) != 0) {
+    ThrowErrno("separate the mounts", Code::kPlatform);
+  }
+}
 
 void EnterPrivateView(const Paths& paths) {
   MountCgroups();

@@ -14,9 +14,14 @@ namespace hutch {
 // The directory of the slots' cgroups in that view, owned by Podman's user.
 inline constexpr char kCellsOfServiceUser[] = "/sys/fs/cgroup/hutch/cells";
 
-// Gives the calling process a mount namespace of its own with a pure cgroup2 at /sys/fs/cgroup,
-// moves it into a cgroup that Podman's user owns (controllers delegated where the host has them
-// free), and mounts a /dev/net/tun that the user may open. Throws kPlatform.
+// Gives the calling process a mount namespace of its own. What it mounts nobody else sees. Where
+// the machine's mounts are shared, as systemd makes them, it sees what is mounted there later.
+// Throws kPlatform.
+void SeparateMounts();
+
+// SeparateMounts, with a pure cgroup2 at /sys/fs/cgroup; moves the process into a cgroup that
+// Podman's user owns (controllers delegated where the host has them free), and mounts a
+// /dev/net/tun that the user may open. Throws kPlatform.
 void EnterPrivateView(const Paths& paths);
 
 // Removes that cgroup, as far as nothing lives in it. Never throws.

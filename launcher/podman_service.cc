@@ -27,6 +27,7 @@
 #include "launcher/podman_user.h"
 #include "launcher/subprocess.h"
 #include "podman/host.h"
+#include "podman/packages.h"
 #include "podman/podman.h"
 #include "wire/clock.h"
 #include "wire/error.h"
@@ -330,12 +331,35 @@ bool SeesCgroup2(const Paths& paths) {
   return Podman(paths.podman_socket()).Version().cgroup_version == "v2";
 }
 
+// In the mounts as they are now: a new service would join the namespaces of the pause process.
+void StartAnew(const Paths& paths) {
+  StopService(paths, true);
+  Migrate(paths);
+  LaunchService(paths, MainEndpoint(paths));
+}
+
+// Whether the service finds our directory where we find it: its view of the mounts may be older.
+bool SeesHome(const Paths& paths) {
+  struct stat ours{};
+  {
+    const AsUser user(paths);
+    if (::stat(paths.state_dir.c_str(), &ours) != 0) return true;
+  }
+  return std::ranges::none_of(FindServices(paths, true), [&](const Service& service) {
+    struct stat theirs{};
+    const std::string place = "/proc/" + std::to_string(service.pid) + "/root" + paths.state_dir;
+    if (::stat(place.c_str(), &theirs) != 0) return errno == ENOENT;
+    return theirs.st_dev != ours.st_dev || theirs.st_ino != ours.st_ino;
+  });
+}
+
 }  // namespace
 
 Error Refused(const std::string& text) {
   const std::optional<KnownCause> known = CauseOf(text);
   if (!known) return {Code::kPlatform, text, kDoctor};
-  return {Code::kPlatform, text + ": " + known->cause, known->fix};
+  LogDebug("Podman refused", {{"text", text}});
+  return {Code::kPlatform, known->cause, known->fix};
 }
 
 void EnsureService(const Paths& paths) {
@@ -352,10 +376,22 @@ void EnsureService(const Paths& paths) {
   LaunchService(paths, endpoint);
   if (!paths.service_user) return;
   if (SeesCgroup2(paths)) return;
-  // A pause process made elsewhere pins another view of the mounts.
-  StopService(paths, true);
-  Migrate(paths);
-  LaunchService(paths, endpoint);
+  StartAnew(paths);  // a pause process made elsewhere pins another view of the mounts
+}
+
+void EnsureSeen(const Paths& paths) {
+  if (SeesHome(paths)) return;
+  {
+    const AsUser user(paths);
+    const auto runs = [](const ContainerInfo& info) { return info.state == "running"; };
+    if (std::ranges::any_of(Podman(paths.podman_socket()).List(""), runs)) {
+      throw Error(Code::kPlatform,
+                  "Podman does not see " + paths.state_dir +
+                      ": it was mounted after containers had been started, which still run",
+                  "stop them, then call again: hutch podman stop --all");
+    }
+  }
+  StartAnew(paths);
 }
 
 void EnsureGvisor(const Paths& paths) {
@@ -365,7 +401,7 @@ void EnsureGvisor(const Paths& paths) {
   if (runsc.empty()) {
     throw Error(Code::kPlatform,
                 "isolation=\"gvisor\" needs gVisor's runsc, which is not installed",
-                "sudo apt-get install --no-install-recommends runsc");
+                InstallCommand(Package::kGvisor));
   }
   EnsureDirectory(paths, paths.state_dir + "/gvisor");
   // No cgroup: an ordinary user has none that runsc could make others in. No network but loopback.

@@ -22,11 +22,14 @@ namespace hutch {
 inline constexpr char kDoctor[] =
     "`hutch doctor` names what this host lacks, and the command that fixes it";
 
-// What the host keeps Podman from doing, with its cause and its fix where they are known.
+// What the host keeps Podman from doing: its cause and fix where they are known, else `text`.
 Error Refused(const std::string& text);
 
 // Starts the service unless it answers. Throws kPlatform or kPodman with the tail of its log.
 void EnsureService(const Paths& paths);
+// Starts the service again where it does not see the state directory because that was mounted
+// later. Throws kPlatform where containers run that this would end. REQUIRES: EnsureService.
+void EnsureSeen(const Paths& paths);
 // Starts a second service, whose containers run on gVisor, unless it answers. Throws kPlatform with
 // the command that installs runsc where that is missing. REQUIRES: EnsureService.
 void EnsureGvisor(const Paths& paths);

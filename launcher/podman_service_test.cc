@@ -4,16 +4,21 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "launcher/host_programs.h"
+#include "launcher/install.h"
+#include "launcher/mount_view.h"
 #include "launcher/podman_user.h"
 #include "launcher/subprocess.h"
+#include "tests/faults/own_mounts.h"
 #include "wire/error.h"
 
 namespace hutch {
@@ -128,6 +133,100 @@ TEST_F(Service, ClosesADirectoryThatOthersMayOnlyRead) {
   ::chmod(paths_.run_dir.c_str(), 0755);
   const Fd lock = LockStart(paths_);
   EXPECT_EQ(Mode(paths_.run_dir), 0700u);
+}
+
+TEST_F(Service, SaysThatADiskIsReadOnly) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a disk";
+  const auto said = [this] {
+    try {
+      LockStart(paths_);
+    } catch (const Error& error) {
+      return std::string(error.what()) + "|" + error.hint();
+    }
+    return std::string("no error");
+  };
+  fs::create_directories(paths_.home);
+  EXPECT_TRUE(InOwnMounts([&] {  // nothing was ever made there
+    ASSERT_TRUE(MountDisk(paths_.home, 64, MS_RDONLY));
+    EXPECT_NE(said().find("Read-only file system|"), std::string::npos) << said();
+  }));
+  EXPECT_TRUE(InOwnMounts([&] {  // it became so
+    LockStart(paths_);
+    ASSERT_EQ(::mount(paths_.home.c_str(), paths_.home.c_str(), nullptr, MS_BIND, nullptr), 0);
+    ASSERT_EQ(
+        ::mount(nullptr, paths_.home.c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr),
+        0);
+    EXPECT_NE(said().find("Read-only file system|"), std::string::npos) << said();
+    EXPECT_NE(said().find("set HUTCH_HOME"), std::string::npos) << said();
+  }));
+}
+
+TEST_F(Service, SaysHowMuchOfASmallDiskTheProgramsTake) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a disk";
+  LaunchOptions options;
+  options.package = root_ + "/package";
+  options.python = "/bin/false";
+  options.runtime_id = std::string(32, 'b');
+  fs::create_directories(options.package);
+  std::ofstream(options.package + "/program") << std::string(4 << 20, 'x');
+  fs::create_directories(paths_.state_dir);
+  EXPECT_TRUE(InOwnMounts([&] {
+    ASSERT_TRUE(MountDisk(paths_.state_dir, 2 << 10));
+    try {
+      InstallRuntime(paths_, options);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("the disk is full: 2 MB are free"),
+                std::string::npos)
+          << error.what();
+      EXPECT_NE(error.hint().find("HUTCH_HOME"), std::string::npos);
+    }
+    EXPECT_TRUE(fs::is_empty(paths_.state_dir)) << "nothing is left in the way";
+  }));
+}
+
+TEST(Refused, SaysTheCauseInPlaceOfWhatPodmanSaid) {
+  const Error known = Refused("crun: cgroups in hybrid mode not supported: OCI runtime error");
+  EXPECT_EQ(std::string(known.what()).find("OCI"), std::string::npos) << known.what();
+  EXPECT_NE(std::string(known.what()).find("hybrid"), std::string::npos) << known.what();
+  const Error unknown = Refused("crun: something new");
+  EXPECT_STREQ(unknown.what(), "crun: something new");
+  EXPECT_EQ(unknown.hint(), kDoctor);
+}
+
+TEST(SeparateMounts, ShowWhatIsMountedLaterAndHideTheirOwn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a disk";
+  char name[] = "/tmp/hutch-mounts-XXXXXX";
+  const std::string root = ::mkdtemp(name);
+  fs::create_directories(root + "/later");
+  fs::create_directories(root + "/own");
+  const auto mounted = [&root](const char* place) {
+    struct stat above{};
+    struct stat there{};
+    return ::stat(root.c_str(), &above) == 0 && ::stat((root + place).c_str(), &there) == 0 &&
+           above.st_dev != there.st_dev;
+  };
+  EXPECT_TRUE(InOwnMounts([&] {
+    ASSERT_EQ(::mount(nullptr, "/", nullptr, MS_REC | MS_SHARED, nullptr), 0);  // as systemd does
+    int ready[2];
+    int later[2];
+    ASSERT_TRUE(::pipe(ready) == 0 && ::pipe(later) == 0);
+    const pid_t pid = ::fork();
+    char byte = 0;
+    if (pid == 0) {
+      SeparateMounts();
+      MountDisk(root + "/own", 64);
+      ::_exit(::write(ready[1], "r", 1) == 1 && ::read(later[0], &byte, 1) == 1 && mounted("/later")
+                  ? 0
+                  : 1);
+    }
+    ASSERT_EQ(::read(ready[0], &byte, 1), 1);
+    EXPECT_FALSE(mounted("/own"));
+    ASSERT_TRUE(MountDisk(root + "/later", 64));
+    ASSERT_EQ(::write(later[1], "m", 1), 1);
+    EXPECT_EQ(Reap(pid), 0);
+  }));
+  fs::remove_all(root);
 }
 
 TEST_F(Service, LetsOnlyOneLauncherIn) {

@@ -6,6 +6,7 @@
 #include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -84,13 +85,16 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   };
   Fd dir;
+  int failed = 0;
   {
     const AsUser user(paths);
-    if (::mkdir(path.c_str(), 0700) != 0 && errno == ENOENT) {
+    const auto make = [&] { failed = ::mkdir(path.c_str(), 0700) == 0 ? 0 : errno; };
+    make();
+    if (failed == ENOENT) {
       const std::string parent = path.substr(0, path.rfind('/'));
       if (parent.empty()) ThrowErrno("make " + path, Code::kPlatform);
       EnsureDirectory(paths, parent);
-      ::mkdir(path.c_str(), 0700);
+      make();
     }
     dir = open();
   }
@@ -112,6 +116,9 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     if (!dir && fresh) ::rmdir(path.c_str());
   }
   if (!dir) {
+    errno = failed;
+    if (failed == EROFS || failed == ENOSPC || failed == EDQUOT)
+      ThrowErrno("make " + path, Code::kPlatform);
     throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
                 "set HUTCH_HOME to a directory whose parents that user may enter, such as "
                 "/var/lib/hutch/other");
@@ -138,6 +145,11 @@ Fd LockStart(const Paths& paths) {
     EnsurePrivate(paths, path);
   }
   const AsUser user(paths);
+  struct statvfs home{};
+  if (::statvfs(paths.state_dir.c_str(), &home) == 0 && (home.f_flag & ST_RDONLY) != 0) {
+    errno = EROFS;
+    ThrowErrno("write to " + paths.state_dir, Code::kPlatform);
+  }
   // What `hutch uninstall` finds other instances by.
   [[maybe_unused]] const int there =
       ::symlink(paths.state_dir.c_str(), (paths.run_dir + "/state").c_str());

@@ -225,6 +225,44 @@ def test_full_disk_is_said_and_mended_by_space(instance: dict[str, str]) -> None
     assert python(CALL, **instance) == "42\n"  # the same instance, now on the large disk
 
 
+def test_a_home_that_is_read_only_is_said(instance: dict[str, str]) -> None:
+    home = instance["HUTCH_HOME"]
+    locked = f'mkdir {home} && mount -t tmpfs -o ro,mode=0777 tmpfs {home} && exec "$@"'
+    said = python(
+        FAILING, "unshare", "--mount", "sh", "-c", locked, "sh", HUTCH_HOME=f"{home}/inside"
+    )
+    kind, may_have_run, text = said.split("|", 2)
+    assert (kind, may_have_run) == ("PlatformNotSupportedError", "False")
+    assert "Read-only file system" in text and "HUTCH_HOME" in text
+
+
+def test_a_home_that_root_made_is_refused_with_the_line_that_gives_it_away(
+    instance: dict[str, str],
+) -> None:
+    home = instance["HUTCH_HOME"]
+    os.mkdir(home, 0o755)
+    text = python(FAILING, **instance).split("|", 2)[2]
+    uid = _core.paths()["uid"]
+    assert f"{home} belongs to uid 0, not to {uid}" in text
+    assert f"hint: as root: chown {uid} {home}; or " in text
+    os.chown(home, uid, -1)
+    assert python(CALL, **instance) == "42\n"
+
+
+def test_a_home_that_podman_does_not_see_is_named(instance: dict[str, str]) -> None:
+    """On a disk that was mounted when containers of that user ran already."""
+    home = instance["HUTCH_HOME"]
+    hutch.run("pass")
+    owner = _core.paths()
+    options = f"size=300m,mode=0700,uid={owner['uid']},gid={owner['gid']}"
+    later = f'mkdir {home} && mount -t tmpfs -o {options} tmpfs {home} && exec "$@"'
+    said = python(FAILING, "unshare", "--mount", "sh", "-c", later, "sh", **instance)
+    _, may_have_run, text = said.split("|", 2)
+    assert may_have_run == "False"
+    assert f"Podman does not see {home}: it was mounted after" in text
+    assert "hint: stop them, then call again: hutch podman stop --all" in text
+
+
 def test_stale_socket_is_replaced() -> None:
     hutch.agent.stop()
     path = _core.paths()["agent_socket"]
