@@ -18,32 +18,11 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import ziglang
+from libraries import bill, libraries
 from scikit_build_core.build import prepare_metadata_for_build_wheel
 
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build" / "wheels"
-ZIG = Path(ziglang.__file__).parent / "lib"
-DOCUMENTS = Path("/usr/share/doc")
-
-# What is linked into the files of each, whose licenses go with them.
-LICENSES = {
-    "hutch": {
-        "cereal": DOCUMENTS / "libcereal-dev" / "copyright",
-        "llvm-libcxx": ZIG / "libcxx" / "LICENSE.TXT",
-        "msgpack": DOCUMENTS / "libmsgpack-cxx-dev" / "copyright",
-        "pybind11": next(WORK.glob("tools/lib/python3*/site-packages/pybind11-*/licenses/LICENSE")),
-    },
-    "hutch_runtime": {
-        "cereal": DOCUMENTS / "libcereal-dev" / "copyright",
-        "cpp-httplib": WORK / "cpp-httplib" / "LICENSE",
-        "llvm-libcxx": ZIG / "libcxx" / "LICENSE.TXT",
-        "musl": ZIG / "libc" / "musl" / "COPYRIGHT",
-        "nlohmann-json": DOCUMENTS / "nlohmann-json3-dev" / "copyright",
-        "openssl": WORK / "openssl" / "LICENSE.txt",
-        "tomlplusplus": DOCUMENTS / "libtomlplusplus-dev" / "copyright",
-    },
-}
 
 RUNTIME_METADATA = """\
 Metadata-Version: 2.1
@@ -79,8 +58,9 @@ class Wheel:
         self._record: list[str] = []
         wheel = f"Wheel-Version: 1.0\nGenerator: hutch\nRoot-Is-Purelib: false\nTag: {tag}\n"
         self.add_info("WHEEL", wheel.encode())
-        for library, license_file in LICENSES[name].items():
-            self.add_info(f"licenses/{library}.txt", license_file.read_bytes())
+        self.add_info(f"sboms/{name}.cdx.json", bill(name, version))
+        for library in libraries(name):
+            self.add_info(f"licenses/{library.name}.txt", library.license_file.read_bytes())
 
     def add(self, path: str, data: bytes, program: bool = False) -> None:
         self._record.append(f"{path},{hashed(data)},{len(data)}\n")

@@ -3,11 +3,13 @@
 that does not keep what its name says.
 
 auditwheel: it needs no glibc and no library that its platform does not promise. abi3audit: what is
-for every Python uses only what each of them has.
+for every Python uses only what each of them has. The bill of materials names each library whose
+license is in the wheel, in the version that the machine code says of itself where it says one.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+SAY_THEIR_VERSION = {"cpp-httplib", "openssl"}  # in the agent
 MOST_BYTES = 12 << 20  # of what one `pip install` downloads of ours
 
 
@@ -36,6 +39,23 @@ def glibc_needed(wheel: Path) -> int:
     return int(found[1])
 
 
+def check_bill(wheel: Path, archive: zipfile.ZipFile) -> None:
+    files = {name: archive.read(name) for name in archive.namelist()}
+    name = wheel.name.partition("-")[0]
+    bills = [name_of for name_of in files if name_of.endswith(f".dist-info/sboms/{name}.cdx.json")]
+    if len(bills) != 1:
+        sys.exit(f"wheels: {wheel.name} has no bill of materials")
+    bill = json.loads(files[bills[0]])
+    listed = {part["name"]: part["version"] for part in bill["components"] if part["purl"]}
+    licensed = {found[1] for n in files if (found := re.search(r"/licenses/([a-z0-9-]+)\.txt$", n))}
+    if (bill["bomFormat"], set(listed)) != ("CycloneDX", licensed) or not all(listed.values()):
+        sys.exit(f"wheels: the bill of materials of {wheel.name} is {listed}, not {licensed}")
+    said = files.get("hutch/_runtime/hutch-agent", b"")
+    for library in SAY_THEIR_VERSION & listed.keys():
+        if listed[library].encode() not in said:
+            sys.exit(f"wheels: {wheel.name} is not linked with {library} {listed[library]}")
+
+
 def check(wheel: Path) -> None:
     promised = re.search(r"manylinux_2_(\d+)_", wheel.name)
     assert promised
@@ -43,6 +63,7 @@ def check(wheel: Path) -> None:
     if needed > int(promised[1]):
         sys.exit(f"wheels: {wheel.name} needs glibc 2.{needed}")
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as place:
+        check_bill(wheel, archive)
         for name in archive.namelist():
             if name.endswith(".abi3.so"):
                 run("abi3audit", "--strict", "--assume-minimum-abi3", "3.10",
