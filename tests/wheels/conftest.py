@@ -24,7 +24,7 @@ from installation import (
     Installed,
     environment,
     interpreters,
-    newest_debian,
+    system,
     versions,
 )
 
@@ -48,7 +48,7 @@ def installed(
                 pytest.skip(f"there is no Python {version} here")
             if os.geteuid() != 0 or not shutil.which("debootstrap"):
                 pytest.skip(f"there is no Python {version} here, nor root with debootstrap")
-            inside = stack.enter_context(newest_debian())
+            inside = stack.enter_context(system("debian-newest", directory.parent))
             python = f"python{version}"
         subprocess.run([*inside, python, "-m", "venv", directory], check=True)
         venv = Installed(directory, environment(version), inside)

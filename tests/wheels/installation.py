@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 MACHINE = os.uname().machine
-NEWEST_DEBIAN = ROOT / "scripts" / "wheels" / "newest_debian"
-NEWEST_PYTHON = "3.14"  # that Debian's
+SYSTEM = ROOT / "scripts" / "wheels" / "system"
+NEWEST_PYTHON = "3.14"  # of debian-newest
 
 
 def versions(machine: str = MACHINE) -> list[str]:
@@ -39,13 +39,17 @@ def interpreters() -> dict[str, str]:
 
 
 @contextmanager
-def newest_debian() -> Iterator[tuple[str, ...]]:
-    """The words before a command that is to run in a tree of Debian's newest suite."""
-    command = [NEWEST_DEBIAN, "sh", "-c", "echo entered; exec sleep infinity"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as holder:
+def system(name: str, shared: Path | None = None) -> Iterator[tuple[str, ...]]:
+    """The words before a command that root is to run in a tree of another system, which sees the
+    directory `shared`. What was started there has ended after it.
+    """
+    seen = ["--share", shared] if shared else []
+    command = [SYSTEM, name, *seen, "sh", "-c", "echo entered; exec sleep infinity"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout and holder.stdout.readline(), "the tree cannot be made or entered"
-            yield ("nsenter", f"--target={holder.pid}", "--mount")
+            of_it = f"/proc/{holder.pid}/ns"
+            yield ("nsenter", f"--mount={of_it}/mnt", f"--pid={of_it}/pid_for_children")
         finally:
             holder.kill()
 

@@ -57,6 +57,26 @@ def test_without_podman_it_ends_in_the_line_to_paste(installed: Installed, tmp_p
     assert "apt-get install --no-install-recommends podman" in said.strip().splitlines()[-1]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide a header")
+def test_the_source_distribution_names_all_that_its_build_lacks(tmp_path: Path) -> None:
+    sources = str(next(DIST.glob("hutch-*.tar.gz")))
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    hide = 'mount -t tmpfs tmpfs /usr/include/toml++ && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", hide, "sh", *command, "--wheel-dir", tmp_path, sources],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PKG_CONFIG_LIBDIR": "/nonexistent"},
+        timeout=500,
+    )
+    assert done.returncode != 0
+    said = [line for line in done.stderr.splitlines() if "hutch cannot be built" in line]
+    assert len(said) == 1, done.stderr
+    assert said[0].endswith(
+        "apt-get install --no-install-recommends libcpp-httplib-dev libtomlplusplus-dev"
+    )
+
+
 def test_the_source_distribution_builds(tmp_path: Path) -> None:
     sources = str(next(DIST.glob("hutch-*.tar.gz")))
     command = [
