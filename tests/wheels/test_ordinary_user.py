@@ -219,3 +219,19 @@ def test_hybrid_cgroups_are_one_sentence(user: User) -> None:
     assert "the layout of cgroups is hybrid" in message, failed.stderr
     assert "OCI" not in failed.stderr
     assert "systemd.unified_cgroup_hierarchy=1" in hint
+
+
+def test_uninstall_leaves_nothing(user: User) -> None:
+    """Neither files nor processes; pip has a cache, and the virtual environment is the user's."""
+    user.sees(f"{RUN}\nHUTCH_HOME=/home/ada/other {RUN}")
+    listed = user.sees(".venv/bin/hutch uninstall --dry-run")
+    assert "/home/ada/.local/share/hutch" in listed and "/home/ada/other" in listed
+    said = user.sees(".venv/bin/hutch uninstall --yes")
+    user.sees(f"{said.splitlines()[-1]} --yes")
+    assert user.types("test -e .venv/bin/hutch").returncode != 0
+    files = "find /home/ada /run /dev/shm /tmp -user ada -not -path '/home/ada/.venv*'"
+    files += " -not -path '/home/ada/.cache*' -not -name '.bash*' -not -name .profile"
+    left = subprocess.run([*user.inside, "sh", "-c", files], capture_output=True, text=True)
+    assert set(left.stdout.split()) <= {"/home/ada", "/home/ada/.local", "/home/ada/.local/share"}
+    left = subprocess.run([*user.inside, "ps", "-u", "ada"], capture_output=True, text=True)
+    assert left.stdout.splitlines()[1:] == []
