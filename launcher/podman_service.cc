@@ -268,7 +268,7 @@ void LaunchService(const Paths& paths, const Endpoint& endpoint) {
   if (HasUserManager(paths)) {
     // `env -i`: the manager's own environment may hold what the caller imported into it.
     Command run = command;
-    run.argv = {FindTool("systemd-run"),   "--user",        "--collect", "--quiet",
+    run.argv = {FindTool("systemd-run"), "--user", "--collect", "--quiet",
                 "--service-type=exec",  // it has become what we look for once this returns
                 // Otherwise one process that the kernel kills for want of memory ends it all.
                 "--property=OOMPolicy=continue", "--unit=" + endpoint.unit, FindTool("env"), "-i"};

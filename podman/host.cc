@@ -231,13 +231,16 @@ constexpr char kDelegate[] =
     "systemctl daemon-reload   (and log in again)";
 
 void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
+  const bool is_needed =
+      facts.cgroups == CgroupLayout::kHybrid || std::atoi(facts.podman_version.c_str()) >= 6;
   // root's launcher gives Podman a view without the hybrid; an ordinary user cannot.
   Add(checks, "cgroup layout", facts.root || facts.cgroups == CgroupLayout::kV2,
       facts.cgroups == CgroupLayout::kV2 ? "cgroup v2"
                                          : "a private cgroup v2 view is made for Podman",
       facts.cgroups == CgroupLayout::kHybrid ? kHybrid
-                                             : "no cgroup v2: rootless containers have no limits",
-      kUnifyCgroups, facts.cgroups == CgroupLayout::kHybrid);
+      : is_needed ? "no cgroup v2, without which this Podman starts no container"
+                  : "no cgroup v2: rootless containers have no limits",
+      kUnifyCgroups, is_needed);
   std::vector<std::string> missing;
   for (const char* name : {"memory", "pids", "cpu"}) {
     if (std::find(facts.controllers.begin(), facts.controllers.end(), name) ==
@@ -262,7 +265,10 @@ void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
 
 void CheckNetwork(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "network helper", !facts.network_helper.empty(), facts.network_helper,
-      "neither slirp4netns nor pasta is installed: no dependency can be installed",
+      (Knows(facts.podman_version, "slirp4netns")
+           ? "neither slirp4netns nor pasta is"
+           : "pasta, which alone this Podman knows, is not") +
+          std::string(" installed: no dependency can be installed"),
       InstallCommand(Package::kNetworkHelper));
   Add(checks, "/dev/net/tun", facts.tun_usable, "usable",
       facts.tun_exists ? "not usable by " + facts.user : "missing",
@@ -288,6 +294,7 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
     if (facts.oci_runtime.empty() && !FindProgram(runtime).empty()) facts.oci_runtime = runtime;
   }
   for (const char* helper : {"slirp4netns", "pasta"}) {
+    if (!Knows(facts.podman_version, helper)) continue;
     if (facts.network_helper.empty() && !FindProgram(helper).empty()) facts.network_helper = helper;
   }
   facts.gvisor = !FindProgram("runsc").empty();
@@ -309,6 +316,10 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
   facts.tun_exists = ::stat("/dev/net/tun", &st) == 0 && S_ISCHR(st.st_mode);
   facts.tun_usable = facts.tun_exists && (facts.root || ::access("/dev/net/tun", R_OK | W_OK) == 0);
   return facts;
+}
+
+bool Knows(const std::string& podman, const std::string& helper) {
+  return helper != "slirp4netns" || std::atoi(podman.c_str()) < 6;
 }
 
 std::string VersionIn(const std::string& said) {

@@ -61,6 +61,8 @@ struct KnownCause {
 };
 std::optional<KnownCause> CauseOf(std::string_view said);
 
+// Whether that version of Podman can use it; of one that is not known: whether any can.
+bool Knows(const std::string& podman, const std::string& helper);
 // "podman version 4.3.1" -> "4.3.1"; "" of anything else.
 std::string VersionIn(const std::string& said);
 

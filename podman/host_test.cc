@@ -76,6 +76,21 @@ TEST(Host, WorksWithoutGvisorAndSaysSo) {
   EXPECT_TRUE(AllRequired(facts));
 }
 
+TEST(Host, KnowsWhatPodman6NoLongerHas) {
+  HostFacts facts = Good();
+  facts.cgroups = CgroupLayout::kV1;
+  EXPECT_TRUE(AllRequired(facts));
+  facts.podman_version = "6.0.0";
+  EXPECT_NE(Find(facts, "cgroup layout").detail.find("no container"), std::string::npos);
+  EXPECT_FALSE(AllRequired(facts));
+  EXPECT_FALSE(Knows("6.0.0", "slirp4netns"));
+  EXPECT_TRUE(Knows("5.8.0", "slirp4netns") && Knows("6.0.0", "pasta") && Knows("", "pasta"));
+  facts = Good();
+  facts.podman_version = "6.0.0";
+  facts.network_helper.clear();
+  EXPECT_NE(Find(facts, "network helper").detail.find("pasta, which alone"), std::string::npos);
+}
+
 TEST(Host, RefusesAHybridLayoutToAnOrdinaryUserOnly) {
   HostFacts facts = Good();
   facts.cgroups = CgroupLayout::kHybrid;

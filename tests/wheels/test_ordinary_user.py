@@ -233,5 +233,6 @@ def test_uninstall_leaves_nothing(user: User) -> None:
     files += " -not -path '/home/ada/.cache*' -not -name '.bash*' -not -name .profile"
     left = subprocess.run([*user.inside, "sh", "-c", files], capture_output=True, text=True)
     assert set(left.stdout.split()) <= {"/home/ada", "/home/ada/.local", "/home/ada/.local/share"}
-    left = subprocess.run([*user.inside, "ps", "-u", "ada"], capture_output=True, text=True)
-    assert left.stdout.splitlines()[1:] == []
+    owned = 'for p in /proc/[0-9]*; do [ "$(stat -c %U $p)" != ada ] || cat $p/cmdline; done'
+    left = subprocess.run([*user.inside, "sh", "-c", owned], capture_output=True, text=True)
+    assert left.stdout == ""
