@@ -26,7 +26,7 @@ from hutch._options.policy import Policy
 from hutch._session_options import WRITABLE
 
 ROOT = Path(__file__).parents[1]
-OPTIONS = ROOT / "bindings/hutch/_options/options.py"
+TYPES = ROOT / "bindings/hutch/_options/keyword_types.py"
 
 
 def source(place: str) -> str:
@@ -52,13 +52,17 @@ def names_in(text: str, begin: str, pattern: str) -> list[str]:
 
 
 def test_every_option_is_a_field_with_a_default_and_a_type() -> None:
-    shared = typed(OPTIONS, "PolicyKeywords") | typed(OPTIONS, "SentKeywords")
+    shared = {
+        name
+        for kind in ("PolicyKeywords", "SentKeywords", "LimitKeywords")
+        for name in typed(TYPES, kind)
+    }
+    others = typed(ROOT / "bindings/hutch/_options/described.py", "Keywords") | typed(
+        TYPES, "OutputKeywords"
+    )
     assert {*FIELDS, "environment"} == set(Options._fields)
     keywords = {name for name, field in FIELDS.items() if field.keyword}
-    assert shared | typed(ROOT / "bindings/hutch/_options/keywords.py", "Keywords") == keywords | {
-        "environment",
-        "policy",
-    }
+    assert shared | others == keywords | {"environment", "policy"}
     flags = typed(ROOT / "bindings/hutch/_options/policy.py", "PolicyFields")
     assert shared | flags == set(POLICY_FIELDS) and not shared & flags
     for name in POLICY_FIELDS:
@@ -96,7 +100,7 @@ def test_a_pool_is_described_alike_on_both_sides() -> None:
     assert [name for name, _ in visited] == [member for _, member in visited] == members
     stubs = ROOT / "bindings/hutch/_core.pyi"
     of_calls = "timeout_ms cpu_ms output_bytes result_bytes policy shared hard_limits".split()
-    sent = typed(stubs, "LimitSpec") | typed(OPTIONS, "SentKeywords")
+    sent = typed(stubs, "LimitSpec") | typed(TYPES, "SentKeywords")
     assert sent == set(SENT)
     assert typed(stubs, "PoolSpec") | typed(stubs, "PackageSpec") | sent == {*members, *of_calls}
 

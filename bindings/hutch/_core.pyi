@@ -6,7 +6,7 @@ the result decoder.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from hutch._options.options import SentKeywords
+from hutch._options.keyword_types import SentKeywords
 
 VERSION: str
 FRAME_VERSION: int

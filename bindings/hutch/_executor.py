@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from hutch._calls.future import SandboxFuture
 from hutch._calls.threads import THREADS, CallThreads
 from hutch._options.checks import _whole
+from hutch._options.described import described
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL
 from hutch._program import TextMaker
@@ -24,7 +25,7 @@ from hutch._sandbox import SandboxedFunction, make
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from hutch._options.keywords import Keywords
+    from hutch._options.described import Keywords
 
 R = TypeVar("R")
 _PLACEHOLDER = getattr(functools, "Placeholder", object())  # Python 3.14 has it
@@ -42,6 +43,7 @@ class Executor(_Executor):
     what it has submitted, as with the executors of concurrent.futures.
     """
 
+    @described
     def __init__(self, max_workers: int | None = None, **keywords: Unpack[Keywords]) -> None:
         if max_workers is None:
             max_workers = min(THREADS, 2 * (os.cpu_count() or 1))

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from hutch._options.checks import quoted
+from hutch._options.described import described
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hutch._calls.future import SandboxFuture
     from hutch._calls.prepared_call import PreparedCall
     from hutch._calls.target import ProgramTarget, Target
-    from hutch._options.keywords import Keywords
+    from hutch._options.described import Keywords
     from hutch._outcome import Outcome
     from hutch._sandbox import SandboxedFunction
 
@@ -44,6 +45,7 @@ class Program:
     called "-c" or "-" has no file, as of `python -c` and `python -`.
     """
 
+    @described
     def __init__(
         self,
         source: str,
@@ -92,6 +94,7 @@ class Program:
         files: Mapping[str, str | bytes] | None = None,
         fetch: Sequence[str] | str = (),
     ) -> Outcome[None]:
+        """`run` without blocking the event loop. Cancelling the task kills the cell."""
         from hutch._calls.future import awaited
         from hutch._calls.loops import on_loop
 
@@ -159,11 +162,13 @@ class Program:
     async def map_aio(
         self, stdins: Iterable[str | bytes], **settings: Any
     ) -> AsyncIterator[Outcome[None]]:
+        """`map`, as an async iterator."""
         from hutch._calls.aio import iterate
 
         async for outcome in iterate(self.map(stdins, **settings)):
             yield outcome
 
+    @described
     def options(self, **keywords: Unpack[Keywords]) -> Program:
         """The same program with these keywords in place of its own."""
         changed = Program(self._source, language=self._language, filename=self._filename)
@@ -260,6 +265,7 @@ def _loaded(source: str, language: str, filename: str, given: dict[str, Any]) ->
     return made
 
 
+@described
 def run(
     source: str,
     *,
@@ -274,7 +280,7 @@ def run(
     """Runs a whole program in a fresh cell. `language`: "python", "bash" or "javascript".
     `dependencies="inline"` reads its PEP 723 metadata; where your packages come from an index other
     than PyPI, only with `allow_private_index=True`. `stdin`, `args`, `files`, `fetch`: as for
-    `Program.run`.
+    `Program.run`. Raises only what Hutch itself failed at, and for bad keywords.
 
         outcome = hutch.run("open('a.txt', 'w').write('x')", fetch="*.txt")
         assert outcome.files == {"a.txt": b"x"}
@@ -332,6 +338,7 @@ def with_source(program: Program, source: str) -> Program:
     return made
 
 
+@described
 async def run_aio(
     source: str,
     *,
@@ -343,15 +350,20 @@ async def run_aio(
     filename: str | None = None,
     **keywords: Unpack[Keywords],
 ) -> Outcome[None]:
+    """`run` without blocking the event loop. Cancelling the task kills the cell."""
     program = _program(source, language, filename, keywords)
     return await program.run_aio(stdin=stdin, args=args, files=files, fetch=fetch)
 
 
+@described
 def function(
     source: str, name: str, /, **keywords: Unpack[Keywords]
 ) -> SandboxedFunction[..., Any]:
     """The function `name` of a module given as text, as `@sandbox` would give it. The text is
-    compiled inside a cell only.
+    compiled inside a cell only. Raises TypeError or ValueError for what is no text or no name.
+
+        double = hutch.function("def double(x): return 2 * x", "double", timeout_sec=5)
+        assert double(21) == 42
     """
     _checked_source(source, "python")
     if not isinstance(name, str) or not name.isidentifier():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from hutch._errors import SandboxError
 from hutch._options.checks import _whole
+from hutch._options.described import described
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL, Options
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from hutch._calls.threads import CallThreads
     from hutch._carry.by_value import Maker, Parts
     from hutch._carry.functions import Carried
-    from hutch._options.keywords import Keywords
+    from hutch._options.described import Keywords
     from hutch._outcome import Outcome
 
     P = ParamSpec("P")
@@ -136,6 +137,7 @@ class SandboxedFunction(Generic[P, R]):
         return self._call(args, kwargs, False)
 
     async def run_aio(self, /, *args: P.args, **kwargs: P.kwargs) -> Outcome[R]:
+        """`run` without blocking the event loop."""
         return await self._call_aio(args, kwargs, False)
 
     def submit(self, /, *args: P.args, **kwargs: P.kwargs) -> SandboxFuture[R]:
@@ -289,6 +291,7 @@ class SandboxedFunction(Generic[P, R]):
     async def starmap_aio(
         self, tuples: Iterable[Iterable[Any]], /, **settings: Any
     ) -> AsyncIterator[Any]:
+        """`starmap`, as an async iterator."""
         from hutch._calls.aio import iterate
 
         iterator: Iterator[Any] = self.starmap(tuples, **settings)
@@ -297,6 +300,7 @@ class SandboxedFunction(Generic[P, R]):
 
     # ---- the same function, changed ----
 
+    @described
     def options(self, **keywords: Unpack[Keywords]) -> SandboxedFunction[P, R]:
         """The same function with these keywords in place of its own."""
         changed = with_keywords(self._options, keywords)
@@ -332,6 +336,7 @@ class SandboxedFunction(Generic[P, R]):
         )
 
     async def warm_aio(self, cells: int | None = None) -> int:
+        """`warm` without blocking the event loop."""
         import asyncio
 
         return await asyncio.to_thread(self.warm, cells)
@@ -463,7 +468,9 @@ class AsyncSandboxedFunction(SandboxedFunction[P, R]):
     async def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:  # type: ignore[override]
         return await self.aio(*args, **kwargs)
 
+    @described
     def options(self, **keywords: Unpack[Keywords]) -> AsyncSandboxedFunction[P, R]:
+        """The same function with these keywords in place of its own."""
         return cast("AsyncSandboxedFunction[P, R]", super().options(**keywords))
 
     @overload
@@ -488,7 +495,9 @@ class GeneratorFunction(SandboxedFunction[P, R]):
 
         return SandboxedGenerator(self._stream(args, kwargs, None))
 
+    @described
     def options(self, **keywords: Unpack[Keywords]) -> GeneratorFunction[P, R]:
+        """The same function with these keywords in place of its own."""
         if keywords.get("isolation") == "shared":
             raise ValueError(_NO_SHARED)
         return cast("GeneratorFunction[P, R]", super().options(**keywords))
@@ -558,10 +567,17 @@ def sandbox(
 ) -> SandboxedFunction[P, R]: ...
 @overload
 def sandbox(**keywords: Unpack[Keywords]) -> _Decorator: ...
+@described
 def sandbox(function: Callable[..., Any] | None = None, /, **keywords: Unpack[Keywords]) -> Any:
     """Makes a function run in a fresh, walled-off process: `@sandbox` or `@sandbox(timeout_sec=5)`.
 
-    Bad keywords are refused here, not at the first call.
+        @sandbox(dependencies=["pandas"], timeout_sec=10)
+        def mean(rows: list[dict]) -> float: ...
+
+    Bad keywords are refused here, not at the first call, by a ValueError or TypeError that names
+    the one that was meant. The function's code, what it captured, and your own modules travel with
+    it; its result comes back as data. A call raises SandboxError, or a class of it, where the code
+    failed, met a limit, or could not be run.
     """
     options = with_keywords(NORMAL, keywords)
     if function is None:

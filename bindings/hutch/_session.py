@@ -23,6 +23,7 @@ from hutch._errors import SessionBusy
 from hutch._namespace import Namespace
 from hutch._not_yet import absent, refuse_keywords
 from hutch._options.checks import _optional_sec
+from hutch._options.described import described_without
 from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL
 from hutch._session_calls import SessionCalls
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from hutch._calls.session_call import Operation
     from hutch._carry.container import Given
     from hutch._key_values import KeyValues
-    from hutch._options.keywords import Keywords
+    from hutch._options.described import Keywords
     from hutch._outcome import Outcome
     from hutch._session_files import SessionFiles
     from hutch._storage import Storage
@@ -82,6 +83,7 @@ class Session(SessionCalls):
 
     _awaits = False  # whether tools may be async
 
+    @described_without("key")
     def __init__(
         self,
         *,
@@ -342,8 +344,9 @@ class Session(SessionCalls):
 
 
 class Child(Namespace):
-    """Made by `Session.child()`. `session`: whose it is; `parent`: what it was made of. Closing
-    it frees its names before the next call of the session; so does its end as an object.
+    """Made by `Session.child()`, with the methods of a Session that run Python or have to do with
+    names. `session`: whose it is; `parent`: what it was made of. Closing it frees its names before
+    the next call of the session; so does its end as an object.
     """
 
     def __init__(self, parent: Session | Child, session: Session, number: int) -> None:
@@ -377,6 +380,7 @@ class Child(Namespace):
         return self.session._make_child(self)
 
     def close(self) -> None:
+        """Frees its names before the next call of the session."""
         self._end()
 
     def __enter__(self) -> Child:

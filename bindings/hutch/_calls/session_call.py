@@ -20,24 +20,13 @@ from hutch._calls.target import Target
 from hutch._carry import arguments
 from hutch._errors import SandboxError
 from hutch._options.checks import nearest, unknown
+from hutch._options.keyword_types import OF_A_CALL
 from hutch._options.options import ALIASES, FIELDS, INSTEAD, Options
 from hutch._outcome import ErrorInfo, Outcome
 
-# What may be given for one call; everything else holds for the session.
-OF_A_CALL = (
-    "timeout_sec",
-    "cpu_sec",
-    "queue_sec",
-    "output_mb",
-    "result_mb",
-    "echo",
-    "on_stdout",
-    "on_stderr",
-)
-
 
 def require_of_a_call(names: Iterable[str]) -> None:
-    """Raises TypeError."""
+    """Raises TypeError for what holds for a whole session."""
     for name in names:
         if name in OF_A_CALL:
             continue

@@ -29,40 +29,13 @@ from hutch._options.checks import (
 from hutch._options.python_variables import _pairs_of_env
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
-    from typing import Literal, TypedDict
+    from typing import Literal
 
     from hutch._options.environment import Environment
-    from hutch._options.mounts import Mount
-    from hutch._options.network import Secret, Secrets
+    from hutch._options.network import Secrets
     from hutch._tools import Tool
-
-    class SentKeywords(TypedDict, total=False):
-        """The keywords that the agent is sent as they are: those with `sent` in FIELDS."""
-
-        memory_mb: int
-        cpus: float
-        pids: int
-        disk_mb: int
-        max_age_sec: float
-
-    class PolicyKeywords(SentKeywords, total=False):
-        """The keywords that are fields of a `Policy`, too."""
-
-        timeout_sec: float | None
-        queue_sec: float
-        build_sec: float
-        cpu_sec: float | None
-        output_mb: float
-        result_mb: float
-        check_result: bool
-        isolation: Literal["cell", "container", "gvisor", "shared"]
-        max_calls: int
-        allow_network: Iterable[str] | str | None
-        env: Mapping[str, str]
-        mounts: Mapping[str, str | os.PathLike[str] | Mount]
-        secrets: Mapping[str, Mapping[str, Secret]] | None
 
 
 _MAX_CALLS = {"cell": 10_000, "container": 1, "gvisor": 1, "shared": 100}  # the defaults

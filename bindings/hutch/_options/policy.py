@@ -16,7 +16,7 @@ from hutch._options.options import ALIASES, FIELDS, NORMAL, POLICY_FIELDS, Optio
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from hutch._options.options import PolicyKeywords
+    from hutch._options.keyword_types import PolicyKeywords
 
     class PolicyFields(PolicyKeywords, total=False):
         """What a `Policy` takes."""
