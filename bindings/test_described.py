@@ -26,7 +26,7 @@ TAKE_ALL: list[Callable[..., Any]] = [
     hutch.SandboxedFunction.options,
     hutch.AsyncSandboxedFunction.options,
 ]
-SESSIONS: list[Callable[..., Any]] = [hutch.Session]
+SESSIONS: list[Callable[..., Any]] = [hutch.Session, hutch.AsyncSession]
 
 
 @pytest.mark.parametrize("takes", [*TAKE_ALL, *SESSIONS], ids=lambda one: one.__qualname__)

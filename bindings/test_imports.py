@@ -57,6 +57,7 @@ BASICS = (
     "_tool_stubs",
     "_tool_types",
     "_tools",
+    "_twins",
     "_uncaught",
 )
 

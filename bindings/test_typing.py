@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 import hutch
-from hutch import Executor, Outcome, Program, SandboxFuture, sandbox
+from hutch import AsyncSession, Executor, Outcome, Program, SandboxFuture, Session, sandbox
 from typing_extensions import assert_type
 
 @sandbox
@@ -64,6 +64,18 @@ async def main() -> None:
     assert_type([x async for x in double.map_aio([1])], list[int])
     assert_type([x async for x in double.map_aio([1], on_error="outcome")], list[Outcome[int]])
 
+async def session() -> None:
+    async with AsyncSession(files={"a": "b"}, idle_sec=3, timeout_sec=5) as s:
+        assert_type(await s.exec("1", timeout_sec=3, on_stdout=print), Outcome[Any])
+        assert_type(await s.bash("ls", cwd="a", cpu_sec=None), Outcome[None])
+        assert_type(await s.files.read("a"), str)
+        assert_type(await s.files.list(), list[str])
+        assert_type(await s.files.changed(), dict[str, str])
+        assert_type(await s.snapshot(), bytes)
+        assert_type((await s.child()).session, AsyncSession)
+        process = await s.start(["cat"])
+        assert_type([line async for line in process.lines()], list[str])
+
 def later(outcome: Outcome[int]) -> None:
     if outcome.error is not None:
         print(outcome.error.type, outcome.error.line, outcome.usage.suggested)
@@ -78,7 +90,7 @@ except hutch.LimitExceeded as error:
 """
 
 WRONG = """
-from hutch import sandbox
+from hutch import AsyncSession, Session, sandbox
 
 @sandbox(timeout_secs=5)
 def f(x: int) -> int: return x
@@ -89,6 +101,14 @@ def g(x: int) -> int: return x
 g("x")
 g.run()
 y: str = g(1)
+
+async def main() -> None:
+    async with AsyncSession(idle_secs=3) as s:
+        await s.exec("1", timeout_secs=3)
+        await s.files.readd("a")
+        text: bytes = await s.files.read("a")
+
+Session().exec("1", memory_mb=3)
 """
 
 
@@ -111,5 +131,5 @@ def test_a_users_program_is_typed(tmp_path: Path) -> None:
 
 def test_a_users_mistakes_are_seen(tmp_path: Path) -> None:
     done = mypy(tmp_path, WRONG)
-    for line in (4, 10, 11, 12):
+    for line in (4, 10, 11, 12, 15, 16, 17, 18, 20):
         assert f"program.py:{line}: error" in done.stdout, done.stdout

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from hutch._errors import SerializationError
 from hutch._options.checks import quoted
 from hutch._outcome import Outcome
+from hutch._twins import awaits, result_of
 
 T = TypeVar("T")
 _MOST_OF_LINE = 1 << 20  # characters: a longer one is given in pieces
@@ -70,6 +71,7 @@ class Process:
         return self._ask(_nothing, "write", content)
 
     def close_stdin(self) -> None:
+        """Ends its standard input."""
         return self._ask(_nothing, "close")
 
     def lines(self) -> Iterator[str]:
@@ -99,30 +101,37 @@ class AsyncProcess:
     """A Process whose methods are awaited; `lines()` is an async iterator."""
 
     def __init__(self, process: Process) -> None:
-        self._process: Any = process  # whose methods give awaitables
+        self._process = process  # whose methods give awaitables
         self.pid = process.pid
         self.command = process.command
 
+    @awaits(Process.wait)
     async def wait(self, timeout_sec: float | None = None) -> Outcome[None]:
-        outcome: Outcome[None] = await self._process.wait(timeout_sec)
-        return outcome
+        return await result_of(self._process.wait, timeout_sec)
 
+    @awaits(Process.kill)
     async def kill(self) -> None:
-        await self._process.kill()
+        await result_of(self._process.kill)
 
+    @awaits(Process.signal)
     async def signal(self, number: int | signals.Signals) -> None:
-        await self._process.signal(number)
+        await result_of(self._process.signal, number)
 
+    @awaits(Process.write)
     async def write(self, data: str | bytes) -> None:
-        await self._process.write(data)
+        await result_of(self._process.write, data)
 
+    @awaits(Process.close_stdin)
     async def close_stdin(self) -> None:
-        await self._process.close_stdin()
+        await result_of(self._process.close_stdin)
 
     async def lines(self) -> AsyncIterator[str]:
+        """An async iterator of the lines that it has printed on stdout and prints, until it has
+        ended and all are given. One of more than a million characters comes in pieces.
+        """
         reader = _Lines()
         while not reader.is_over:
-            for line in reader.take(await self._process._read(reader)):
+            for line in reader.take(await result_of(self._process._read, reader)):
                 yield line
 
     def __repr__(self) -> str:

@@ -23,9 +23,13 @@ from hutch._not_python import LISTED_BY_PYTHON
 from hutch._options.checks import quoted
 from hutch._outcome import ErrorInfo, Outcome
 from hutch._text import MOST_TEXT, one_line, shortened
+from hutch._twins import awaits, result_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from hutch._calls.target import Target
+    from hutch._options.keyword_types import CallKeywords
     from hutch._options.options import Options
 
 Input: TypeAlias = str | bytes | bytearray | memoryview | None
@@ -135,7 +139,7 @@ class Commands(Namespace):
         cwd: Path = None,
         env: Environment = None,
         as_bytes: bool = False,
-        **limits: Any,
+        **limits: Unpack[CallKeywords],
     ) -> Outcome[None]:
         """Runs the text as `bash -c` does, and returns when that bash has ended, whatever it has
         left in the background. The directory in which it ends, and the variables that it has
@@ -173,7 +177,7 @@ class Commands(Namespace):
         cwd: Path = None,
         env: Environment = None,
         as_bytes: bool = False,
-        **limits: Any,
+        **limits: Unpack[CallKeywords],
     ) -> Outcome[None]:
         """Runs a program with arguments, without a shell; text is run by `sh -c`. Directory and
         variables stay as they are. Everything else is as in `bash()`.
@@ -282,21 +286,49 @@ class Commands(Namespace):
 class AsyncCommands:
     """The same, awaited."""
 
-    _of: Any  # a Session whose methods give awaitables
+    _of: Commands  # whose methods give awaitables
 
-    async def bash(self, text: str, /, **keywords: Any) -> Outcome[None]:
-        outcome: Outcome[None] = await self._of.bash(text, **keywords)
-        return outcome
+    @awaits(Commands.bash)
+    async def bash(
+        self,
+        text: str,
+        /,
+        *,
+        input: Input = None,
+        cwd: Path = None,
+        env: Environment = None,
+        as_bytes: bool = False,
+        **limits: Unpack[CallKeywords],
+    ) -> Outcome[None]:
+        return await result_of(
+            self._of.bash, text, input=input, cwd=cwd, env=env, as_bytes=as_bytes, **limits
+        )
 
-    async def command(self, command: Sequence[Word] | str, /, **keywords: Any) -> Outcome[None]:
-        outcome: Outcome[None] = await self._of.command(command, **keywords)
-        return outcome
+    @awaits(Commands.command)
+    async def command(
+        self,
+        command: Sequence[Word] | str,
+        /,
+        *,
+        input: Input = None,
+        cwd: Path = None,
+        env: Environment = None,
+        as_bytes: bool = False,
+        **limits: Unpack[CallKeywords],
+    ) -> Outcome[None]:
+        return await result_of(
+            self._of.command, command, input=input, cwd=cwd, env=env, as_bytes=as_bytes, **limits
+        )
 
-    async def start(self, command: Sequence[Word] | str, /, **keywords: Any) -> AsyncProcess:
-        return AsyncProcess(await self._of.start(command, **keywords))
+    @awaits(Commands.start)
+    async def start(
+        self, command: Sequence[Word] | str, /, *, cwd: Path = None, env: Environment = None
+    ) -> AsyncProcess:
+        return AsyncProcess(await result_of(self._of.start, command, cwd=cwd, env=env))
 
+    @awaits(Commands.processes)
     async def processes(self) -> list[AsyncProcess]:
-        return [AsyncProcess(one) for one in await self._of.processes()]
+        return [AsyncProcess(one) for one in await result_of(self._of.processes)]
 
 
 def _take_output(outcome: Outcome[Any], most: int) -> None:

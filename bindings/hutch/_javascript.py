@@ -15,9 +15,13 @@ from hutch._carry import arguments
 from hutch._commands import Commands
 from hutch._errors import SandboxDied, execution_error
 from hutch._outcome import ErrorInfo, Outcome
+from hutch._twins import awaits, result_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from hutch._calls.target import Target
+    from hutch._options.keyword_types import CallKeywords
     from hutch._options.options import Options
     from hutch._session_cell import SessionCell
 
@@ -62,7 +66,7 @@ class JavaScript(Commands):
     _node_of = -1  # the one that has said that it has it
     _node_worker = ""  # one that has said that it shows Node
 
-    def node(self, source: str, /, **limits: Any) -> Outcome[Any]:
+    def node(self, source: str, /, **limits: Unpack[CallKeywords]) -> Outcome[Any]:
         """Evaluates JavaScript in the session's Node, whose names last from one call to the next.
         The Outcome's value is the completion value as data, of a promise what it is fulfilled with;
         `console.log` prints to `stdout`. `await`, `import` and a `const` that is declared anew work
@@ -140,11 +144,11 @@ class JavaScript(Commands):
 class AsyncJavaScript:
     """The same, awaited."""
 
-    _of: Any  # a Session whose methods give awaitables
+    _of: JavaScript  # whose methods give awaitables
 
-    async def node(self, source: str, /, **limits: Any) -> Outcome[Any]:
-        outcome: Outcome[Any] = await self._of.node(source, **limits)
-        return outcome
+    @awaits(JavaScript.node)
+    async def node(self, source: str, /, **limits: Unpack[CallKeywords]) -> Outcome[Any]:
+        return await result_of(self._of.node, source, **limits)
 
 
 def _conclude(outcome: Outcome[Any]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, Union
 
 from hutch._errors import KeyValueLimit, SandboxStartupError
+from hutch._twins import awaits
 
 T = TypeVar("T")
 Value = Union[str, bytes]
@@ -139,18 +140,23 @@ class AsyncKeyValues:
     def __init__(self, values: KeyValues) -> None:
         self._of = values
 
+    @awaits(KeyValues.get)
     async def get(self, key: str, default: T | None = None) -> Value | T | None:
         return self._of.get(key, default)
 
+    @awaits(KeyValues.set)
     async def set(self, key: str, value: Value) -> None:
         await _awaited(self._of, self._of.set, key, value)
 
+    @awaits(KeyValues.delete)
     async def delete(self, key: str) -> bool:
         return await _awaited(self._of, self._of.delete, key)
 
+    @awaits(KeyValues.keys)
     async def keys(self, prefix: str = "") -> list[str]:
         return self._of.keys(prefix)
 
+    @awaits(KeyValues.items)
     async def items(self, prefix: str = "") -> list[tuple[str, Value]]:
         return self._of.items(prefix)
 

@@ -16,6 +16,9 @@ from hutch._outcome import Outcome
 from hutch._session_transfers import not_said
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from hutch._options.keyword_types import CallKeywords
     from hutch._options.options import Options
 
 T = TypeVar("T")
@@ -61,7 +64,7 @@ class Namespace(ABC):
 
     # ---- running code
 
-    def exec(self, source: str, **limits: Any) -> Outcome[Any]:
+    def exec(self, source: str, **limits: Unpack[CallKeywords]) -> Outcome[Any]:
         """Runs the text. The Outcome's value is that of its last expression, unless a semicolon
         follows it. `await` works outside functions; `return` there ends it with that value.
         `limits`: `timeout_sec`, `cpu_sec`, `output_mb`, `result_mb`, `on_stdout`, `on_stderr`,
@@ -106,12 +109,12 @@ class Namespace(ABC):
         return self._verb(value_of, "get", _name(name))
 
     def set(self, name: str, value: Any) -> None:
-        """Also of a name that is protected, whose value this is from then on."""
+        """Gives a name a value, also one that is protected, whose value this is from then on."""
         return self._verb(_nothing, "set", _name(name), value)
 
     def delete(self, name: str) -> None:
-        """Also of a name that is protected, which it then is no longer. Raises KeyError where
-        there is no such name.
+        """Deletes a name, also one that is protected, which it then is no longer. Raises KeyError
+        where there is no such name.
         """
 
         def check(is_gone: Any) -> None:
@@ -128,6 +131,7 @@ class Namespace(ABC):
         return self._verb(_names, "names")
 
     def has(self, name: str) -> bool:
+        """Whether there is such a name."""
         name = _name(name)
         return self._verb(lambda found: name in _names(found), "names")
 

@@ -52,6 +52,7 @@ class SessionFiles:
         self._known: dict[str, _State] = {}  # the files at the last changed()
 
     def read(self, path: str, encoding: str = "utf-8") -> str:
+        """The text of a file; otherwise as `read_bytes`."""
         return self.read_bytes(path).decode(encoding)
 
     def read_bytes(self, path: str) -> bytes:
@@ -63,7 +64,7 @@ class SessionFiles:
     def write(
         self, path: str, content: str | bytes | bytearray | memoryview, *, append: bool = False
     ) -> None:
-        """Makes the directories above it."""
+        """Replaces the content of a file, or adds to it; makes the directories above it."""
         return self._do(_nothing, "write", path_of(path), _bytes(content), append)
 
     def list(self, path: str = ".") -> Names:
@@ -75,6 +76,7 @@ class SessionFiles:
         return self._do(_texts, "glob", path_of(pattern))
 
     def exists(self, path: str) -> bool:
+        """Whether there is such a file or directory."""
         return self._do(lambda found: _of(bool, found), "exists", path_of(path))
 
     def stat(self, path: str) -> dict[str, Any]:
@@ -82,21 +84,23 @@ class SessionFiles:
         return self._do(_status, "stat", path_of(path))
 
     def delete(self, path: str) -> None:
-        """A file, a link, or a directory with all that is in it."""
+        """Deletes a file, a link, or a directory with all that is in it."""
         return self._do(_nothing, "delete", path_of(path))
 
     def remove(self, path: str) -> None:
-        """A file or a link."""
+        """Deletes a file or a link."""
         return self._do(_nothing, "remove", path_of(path))
 
     def mkdir(self, path: str) -> None:
-        """With those above it; one that is there already is not an error."""
+        """Makes a directory with those above it; one that is there already is not an error."""
         return self._do(_nothing, "mkdir", path_of(path))
 
     def rename(self, source: str, target: str) -> None:
+        """Gives a file or directory another path, in the place of a file that has it."""
         return self._do(_nothing, "rename", path_of(source), path_of(target))
 
     def realpath(self, path: str) -> str:
+        """The absolute path inside, with links resolved."""
         return self._do(lambda found: _of(str, found), "realpath", path_of(path))
 
     def changed(self) -> dict[str, str]:
