@@ -71,8 +71,9 @@ wheels-test: wheels install ## Install the wheels into clean environments of eve
 lint: machine-lint style ## Check style and types, and let clang-tidy read all of the C++ (20 minutes)
 	scripts/tidy
 
-format: machine-format install ## Rewrite the sources in the house style
+format: machine-format install ## Rewrite the sources in the house style, and docs/api.md from the docstrings
 	.venv/bin/ruff format .
+	$(PYTHON) scripts/api_reference.py
 	git ls-files '*.h' '*.cc' | xargs clang-format-19 -i
 
 clean: ## Stop the agent and remove what was built (the store of environments stays)

@@ -51,10 +51,12 @@ class SandboxExecutionError(SandboxError):
 
     @property
     def error_type(self) -> str:
+        """The name of the type that was raised, as the cell reports it."""
         return self.error.type
 
     @property
     def traceback_str(self) -> str:
+        """Its traceback, with lines of your own source, as the cell reports it."""
         return self.error.traceback
 
     @property
@@ -171,6 +173,7 @@ class SandboxStartupError(SandboxError):
 
     @property
     def safe_to_retry(self) -> bool:
+        """Whether the call certainly did not run."""
         return not self.may_have_run
 
 

@@ -200,6 +200,21 @@ def rebuilt(kind: type[SandboxError], state: dict[str, Any]) -> SandboxError:
 class Outcome(_Record, Generic[R]):
     """What became of one call. `unwrap()` gives the value, or raises what `f()` would raise.
 
+        outcome = hutch.run("print(1 / 0)")
+        outcome.status, outcome.error.type      # "raised", "ZeroDivisionError"
+
+    `status`: "returned" (`ok`) with `value`; "raised" with `error`, an ErrorInfo; "limit" with the
+    name of the limit: "time", "cpu_time", "memory", "pids", "disk" or "result"; "died" with the
+    `signal` or `exit_code` of its process; "cancelled"; "fault": Hutch or the host failed. `error`
+    is None where there is nothing to say of the code, and so is what belongs to another status.
+
+    `stdout`, `stderr`: text, up to `output_mb`; `stdout_size`, `stderr_size`: bytes that were
+    printed; `stdout_truncated`, `stderr_truncated`: whether some were not kept. `display`: what a
+    session's code showed, each as a dict from a type of media to its content.
+
+    `usage`: what it took, a Usage. `may_have_run`: whether any of the code may have run. `call_id`,
+    `worker_id`: its names in the audit log and in the agent's log.
+
     `timings`: seconds by this process's clock, which together are what the caller waited for it:
 
     - "queue": until a cell was free. For a submitted or awaited call, the wait for a thread, too.
@@ -208,6 +223,9 @@ class Outcome(_Record, Generic[R]):
     - "send": pickling the function and the arguments, placing large ones.
     - "run": from sending it until the reply came, or until it was clear that none would.
     - "receive": taking the result, decoding and checking it; after a limit, the measurements.
+
+    All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
+    whole chunk. In a fault, the way to the cell and the time in it count as one stage.
 
     `network`: the hosts that it reached and was refused, as the proxy recorded; see
     `NetworkRecord`. `network_lost`: why a fault of Hutch left it without a network for some of the
@@ -219,9 +237,6 @@ class Outcome(_Record, Generic[R]):
     takes checkpoints, which there are none of yet, so it is False.
 
     `files`: the content of those that `fetch=` of a program named, by path.
-
-    All are 0.0 where nothing was sent. Items of `map` that share a cell have the times of the
-    whole chunk. In a fault, the way to the cell and the time in it count as one stage.
     """
 
     __slots__ = (
@@ -309,14 +324,17 @@ class Outcome(_Record, Generic[R]):
 
     @property
     def ok(self) -> bool:
+        """Whether the code returned; of a program, whether its exit code was 0."""
         return self.status == "returned"
 
     @property
     def safe_to_retry(self) -> bool:
+        """Whether none of the code can have run."""
         return not self.may_have_run
 
     @property
     def network_lost(self) -> str:
+        """Why it had no network for some of the time, by a fault of Hutch; "" if it had."""
         return next((record["reason"] for record in self.network if record.get("lost")), "")
 
     @property

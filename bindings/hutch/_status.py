@@ -97,6 +97,7 @@ def status() -> Status:
 
 
 async def status_aio() -> Status:
+    """`status` without blocking the event loop."""
     import asyncio
 
     return await asyncio.to_thread(status)
@@ -138,6 +139,7 @@ def metrics() -> str:
 
 
 async def metrics_aio() -> str:
+    """`metrics` without blocking the event loop."""
     import asyncio
 
     return await asyncio.to_thread(metrics)
@@ -195,6 +197,7 @@ def doctor(prove: bool = True) -> dict[str, Any]:
 
 
 async def doctor_aio(prove: bool = True) -> dict[str, Any]:
+    """`doctor` without blocking the event loop."""
     import asyncio
 
     return await asyncio.to_thread(doctor, prove)
@@ -310,6 +313,7 @@ def close() -> None:
 
 
 async def close_aio() -> None:
+    """`close`, as a coroutine."""
     import asyncio
 
     await asyncio.to_thread(close)

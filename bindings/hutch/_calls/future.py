@@ -77,6 +77,7 @@ class SandboxFuture(Future[R]):
         self._outcome: Outcome[R] | None = None
 
     def cancel(self) -> bool:
+        """Kills the cell where the call runs. False: it is over."""
         if super().cancel():
             return True
         if self.done():
@@ -93,11 +94,13 @@ class SandboxFuture(Future[R]):
         return self._token.cancelled
 
     def cancelled(self) -> bool:
+        """Whether the call ended so."""
         if super().cancelled():
             return True
         return self._outcome is not None and self._outcome.status == "cancelled"
 
     def result(self, timeout: float | None = None) -> R:
+        """The value, or raises what the call would have raised. `timeout`: seconds to wait."""
         try:
             return super().result(timeout)
         except CancelledError as error:
@@ -106,6 +109,7 @@ class SandboxFuture(Future[R]):
             raise SandboxCancelled("the call was cancelled before it ran") from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What `result` would raise, else None. `timeout`: seconds to wait."""
         try:
             return super().exception(timeout)
         except CancelledError:

@@ -159,6 +159,7 @@ class _OfStream(Generic[T]):
 
     @property
     def outcome(self) -> Outcome[Any] | None:
+        """The call's, once it is over, else None; its value is what the generator returned."""
         return self._stream.outcome
 
     def __del__(self) -> None:
@@ -184,6 +185,7 @@ class SandboxedGenerator(_OfStream[T], Iterator[T]):
         return item
 
     def close(self) -> None:
+        """Has the generator raise GeneratorExit, and kills its call after a second."""
         self._stream.close()
 
     def __enter__(self) -> SandboxedGenerator[T]:
@@ -227,6 +229,7 @@ class AsyncSandboxedGenerator(_OfStream[T], AsyncIterator[T]):
             self._stream.forget(wake)
 
     async def aclose(self) -> None:
+        """Has the generator raise GeneratorExit, and kills its call after a second."""
         import asyncio
 
         await asyncio.to_thread(self._stream.close)
