@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -59,7 +60,26 @@ def test_the_example_of_grading_is_not_fooled() -> None:
     assert lines["cheating"].startswith("0 of 3")
 
 
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of its headings, of which those that are the same are counted."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", text, re.M):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        again = (f"{slug}-{number}" for number in itertools.count(1))
+        found.add(slug if slug not in found else next(one for one in again if one not in found))
+    return found
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
+            place = page.parent / target if target else page
+            assert place.exists(), f"{page.name}: {target}"
+            if anchor and place.suffix == ".md":
+                assert anchor in anchors(place), f"{page.name}: {target}#{anchor}"
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    linked = set(re.findall(r"\]\(docs/([\w-]+)\.md\)", PAGES[0].read_text()))
+    assert linked == {page.stem for page in PAGES[1:]}
