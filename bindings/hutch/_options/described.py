@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch._options.keyword_types import (
     LimitKeywords,
@@ -95,13 +95,16 @@ SAID = {
 }
 
 
-class Keyword(NamedTuple):
+class Keyword:
     """`type`: as it is written; `default`: as a caller would give it."""
 
-    name: str
-    type: str
-    default: Any
-    said: str
+    __slots__ = ("name", "type", "default", "said")
+
+    def __init__(self, name: str, type: str, default: Any, said: str) -> None:
+        self.name = name
+        self.type = type
+        self.default = default
+        self.said = said
 
 
 @cache
