@@ -70,7 +70,8 @@ SAID = {
     "allow_network": 'Hosts that can be reached, as "api.example.org" or "db.example.org:5432".',
     "secrets": "Headers by host that are added to requests outside, where the code cannot read "
     "them.",
-    "mounts": "Files and directories of the host, by their paths inside; read-only.",
+    "mounts": "Files and directories of the host, by their paths inside; read-only, unless a Mount "
+    "says otherwise.",
     "env": "Variables of the environment inside.",
     "tools": "Functions of the host that the code may call.",
     "modules": "Modules of your own that travel with the code: modules, their names or paths.",
@@ -88,8 +89,8 @@ SAID = {
     "gets its outcome.",
     "labels": "Names and values by which agent.toml has quotas, and the audit log tells calls.",
     "pool": "How many cells are kept ready, and for how long.",
-    "max_calls": "Calls that a worker serves before another one takes its place; 100 of a shared "
-    "cell.",
+    "max_calls": "Calls that a worker serves before another one takes its place; 1 with isolation "
+    '"container" and "gvisor"; with "shared" 100, of a cell.',
     "max_age_sec": "Seconds after which another worker takes a worker's place.",
     "disable_cache": "Whether its environment is built anew, for it alone.",
 }
