@@ -242,7 +242,8 @@ def test_the_files_of_a_cancelled_upload_are_whole_or_not_there(tmp_path: pathli
         async with AsyncSession(memory_mb=256) as s:
             await s.exec("1")
             task = asyncio.ensure_future(s.files.upload(tmp_path / "large"))
-            await asyncio.sleep(0.05)
+            while not any(one.name == "hutch-wait" for one in threading.enumerate()):
+                await asyncio.sleep(0)  # until its thread moves the file
             task.cancel()
             await ended(task)
             names = await s.files.list()
