@@ -250,8 +250,8 @@ def test_the_cache_is_not_removed_beside_an_agent(
 
 
 LOOKING = [
-    "logs", "logs --audit", "doctor --quick", "status", "ps", "sessions", "metrics", "env", "version",
-    "agent", "prune --dry-run", "uninstall --dry-run", "top --once", "stop",
+    "logs", "logs --audit", "doctor --quick", "status", "ps", "sessions", "metrics", "env",
+    "version", "agent", "prune --dry-run", "uninstall --dry-run", "top --once", "stop",
 ]  # fmt: skip
 
 
