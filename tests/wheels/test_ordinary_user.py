@@ -48,7 +48,12 @@ print(major())
 """
 
 
-REMOVE = "for user in ada bob cyd dan; do userdel --force --remove $user || :; done"
+REMOVE = """
+for user in ada bob cyd dan; do
+  umount --lazy /home/$user || :
+  userdel --force --remove $user || :
+done
+"""
 RUN = ".venv/bin/hutch run -c 'print(6 * 7)'"
 
 
@@ -63,6 +68,11 @@ class User:
     def root(self, text: str) -> None:
         """Lines of a shell of root's."""
         subprocess.run([*self.inside, "sh", "-euc", text], check=True, capture_output=True)
+
+    def has_disk(self, place: str, options: str) -> None:
+        """From now on: a disk that root has mounted for this user."""
+        options += f",mode=0700,uid=$(id -u {self.name})"
+        self.root(f"mkdir -p {place}; mount -t tmpfs -o {options} tmpfs {place}")
 
     def types(self, text: str, given: str = "") -> subprocess.CompletedProcess[str]:
         """Runs lines of a shell after a login, with `given` as their input."""
@@ -86,7 +96,7 @@ def user(request: pytest.FixtureRequest) -> Iterator[User]:
     """After `pip install hutch` of the wheels in dist/."""
     with system(request.param) as inside:
         ada = User(inside, SYSTEMS[request.param])
-        ada.root(f"{REMOVE}; useradd --create-home --shell /bin/bash ada")
+        ada.root(f"{REMOVE}useradd --create-home --shell /bin/bash ada")
         ada.sees(f"{ada.python} -m venv .venv")
         ada.sees(
             "export CC=/bin/false CXX=/bin/false PIP_ONLY_BINARY=hutch,hutch-runtime\n"
@@ -159,9 +169,7 @@ def test_two_users_run_it_at_once(user: User) -> None:
 def test_a_disk_that_is_mounted_later_is_used_where_nothing_runs(user: User) -> None:
     """And a function without packages needs no room for them."""
     user.sees(f"{RUN}\n.venv/bin/hutch agent stop")
-    user.root(
-        "mkdir -p /mnt/later; mount -t tmpfs -o size=200m,mode=0755,uid=1000 tmpfs /mnt/later"
-    )
+    user.has_disk("/mnt/later", "size=60m")
     later = f"HUTCH_HOME=/mnt/later/hutch {RUN}"
     assert user.sees(later) == "42\n"
     user.sees("HUTCH_HOME=/mnt/later/hutch .venv/bin/hutch agent stop")
@@ -169,7 +177,7 @@ def test_a_disk_that_is_mounted_later_is_used_where_nothing_runs(user: User) -> 
 
 def test_where_something_runs_the_line_to_paste_helps(user: User) -> None:
     user.sees(RUN)
-    user.root("mkdir -p /mnt/last; mount -t tmpfs -o size=200m,mode=0755,uid=1000 tmpfs /mnt/last")
+    user.has_disk("/mnt/last", "size=200m")
     last = f"HUTCH_HOME=/mnt/last/hutch {RUN}"
     failed = user.types(last)
     message, hint = failed.stderr.splitlines()[-2:]
@@ -190,7 +198,7 @@ def test_where_something_runs_the_line_to_paste_helps(user: User) -> None:
 def test_a_home_that_is_small_or_read_only_is_one_sentence(
     user: User, disk: str, said: str
 ) -> None:
-    user.root(f"mkdir -p /mnt/bad; mount -t tmpfs -o {disk},mode=0755,uid=1000 tmpfs /mnt/bad")
+    user.has_disk("/mnt/bad", disk)
     failed = user.types(f"HUTCH_HOME=/mnt/bad/hutch {RUN}")
     user.root("umount --lazy /mnt/bad")
     message, hint = failed.stderr.splitlines()[-2:]
@@ -202,7 +210,7 @@ def test_images_that_find_no_room_are_one_sentence(user: User) -> None:
     """The home of a user for whom Podman has no image yet."""
     cyd = replace(user, name="cyd")
     user.root("chmod 755 /home/ada; useradd --create-home --shell /bin/bash cyd")
-    user.root("mount -t tmpfs -o size=50m,mode=0700,uid=$(id -u cyd) tmpfs /home/cyd")
+    cyd.has_disk("/home/cyd", "size=80m")
     failed = cyd.types(f"/home/ada/{RUN}")
     message, hint = failed.stderr.splitlines()[-2:]
     assert "the disk that Podman keeps its images on is full" in message, failed.stderr

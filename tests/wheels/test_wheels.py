@@ -57,7 +57,7 @@ def test_without_podman_it_ends_in_the_line_to_paste(installed: Installed, tmp_p
     assert "apt-get install --no-install-recommends podman" in said.strip().splitlines()[-1]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide a header")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hide a file")
 def test_the_source_distribution_names_all_that_its_build_lacks(tmp_path: Path) -> None:
     sources = str(next(DIST.glob("hutch-*.tar.gz")))
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
