@@ -285,7 +285,7 @@ TEST_F(EnvironmentStoreTest, GivesTheEmptySetWithoutAnyBuilder) {
 }
 
 TEST(EnvironmentStore, NeedsASmallDiskForTheEmptySetAndALargeOneForPackages) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a small disk";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can mount a disk";
   EXPECT_TRUE(InOwnMounts([] {
     ASSERT_TRUE(MountDisk("/tmp", 16 << 10));
     Paths paths;
