@@ -95,6 +95,23 @@ def test_what_apparmor_refuses_us_is_tried_as_podman(monkeypatch: pytest.MonkeyP
     assert "sudo" not in command
 
 
+def test_a_profile_of_ours_is_removed_with_all_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "hutch"
+    monkeypatch.setattr(_apparmor, "PROFILE_FILE", str(file))
+    assert not _apparmor.is_installed()
+    file.write_text("# Somebody's own.\n")
+    assert list(uninstall._profile()) == []
+    file.write_text(_apparmor.profile())
+    monkeypatch.setattr(_apparmor, "removal", lambda is_root: f"rm {file}")
+    [thing] = uninstall._profile()
+    thing.remove()
+    assert not file.exists()
+    with pytest.raises(OSError, match="run: rm "):
+        thing.remove()
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_word_is_completed(shell: str) -> None:
     script = completion.script_for(shell)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from typing import Any
 
 PROFILE_FILE = "/etc/apparmor.d/hutch"
+_FIRST_LINE = "# Made by `hutch doctor --fix`."
 _SETTING = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
 _PLAIN = re.compile(r"/[\w./+@-]+")
 
@@ -69,7 +71,7 @@ def profile() -> str:
 
     podman = shutil.which("podman")
     programs = {"hutch": launcher.PROGRAM, "hutch-podman": podman}
-    lines = ["# Made by `hutch doctor --fix`.", "abi <abi/4.0>,", "include <tunables/global>"]
+    lines = [_FIRST_LINE, "abi <abi/4.0>,", "include <tunables/global>"]
     for name, program in programs.items():
         if program is None:
             continue
@@ -78,3 +80,26 @@ def profile() -> str:
             raise ValueError(f"no profile can be made for {path!r}: it has unusual characters")
         lines += ["", f"profile {name} {path} flags=(unconfined) {{", "  userns,", "}"]
     return "\n".join(lines) + "\n"
+
+
+def is_installed() -> bool:
+    """Whether a profile of ours is there; one that somebody else wrote is not ours."""
+    try:
+        with open(PROFILE_FILE) as file:
+            return file.readline().rstrip() == _FIRST_LINE
+    except (OSError, ValueError):
+        return False
+
+
+def installation(is_root: bool) -> str:
+    """The command that puts `profile()` in its place."""
+    sudo = "" if is_root else "sudo "
+    return (
+        f"printf %s {shlex.quote(profile())} | {sudo}tee {PROFILE_FILE} >/dev/null && "
+        f"{sudo}apparmor_parser --replace {PROFILE_FILE}"
+    )
+
+
+def removal(is_root: bool) -> str:
+    sudo = "" if is_root else "sudo "
+    return f"{sudo}apparmor_parser --remove {PROFILE_FILE}; {sudo}rm {PROFILE_FILE}"

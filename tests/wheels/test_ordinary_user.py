@@ -6,6 +6,7 @@ XDG_RUNTIME_DIR. What docs/install.md and the README tell them to type works.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
-from installation import DIST, first_example, system
+from installation import DIST, ROOT, first_example, system
 
 pytestmark = [
     pytest.mark.wheels,
@@ -48,8 +49,10 @@ print(major())
 """
 
 
+PAGE = (ROOT / "docs" / "install.md").read_text()
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.S | re.M)
 REMOVE = """
-for user in ada bob cyd dan; do
+for user in ada bob cyd dan eve; do
   umount --lazy /home/$user || :
   userdel --force --remove $user || :
 done
@@ -227,6 +230,18 @@ def test_hybrid_cgroups_are_one_sentence(user: User) -> None:
     assert "the layout of cgroups is hybrid" in message, failed.stderr
     assert "OCI" not in failed.stderr
     assert "systemd.unified_cgroup_hierarchy=1" in hint
+
+
+def test_the_commands_of_the_install_page_run_in_their_order(user: User) -> None:
+    eve = replace(user, name="eve")
+    user.root("useradd --create-home --shell /bin/bash eve")
+    eve.sees(f"ln -s {DIST} dist; mkdir bin; ln -s $(command -v {user.python}) bin/python3")
+    given = "export PATH=~/bin:$PATH CC=/bin/false PIP_FIND_LINKS=dist\n"
+    blocks = [block for block in BLOCKS if not block.startswith("sudo ")]
+    assert len(blocks) == 3
+    for block in blocks:
+        eve.sees(given + block)
+    assert eve.sees("ls .venv/bin/hutch; ls -A .local/share") == ".venv/bin/hutch\n"
 
 
 def test_uninstall_leaves_nothing(user: User) -> None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hutch._apparmor import PROFILE_FILE, profile
+from hutch import _apparmor
 from hutch._connect.progress import escape
 from hutch.cli.asking import wanted
 
@@ -27,7 +27,7 @@ def commands_of(checks: Sequence[Mapping[str, Any]], is_root: bool) -> list[str]
         if check["ok"] or not fix:
             continue
         if fix.startswith("hutch doctor --fix"):
-            found.append(_install_profile())
+            found.append(_apparmor.installation(is_root))
         elif match := _COMMAND.fullmatch(fix):
             found.append(match[1])
     return [_as(is_root, command) for command in dict.fromkeys(found)]
@@ -40,13 +40,6 @@ def _as(is_root: bool, command: str) -> str:
         command
         if command.startswith(("sudo ", "printf "))
         else f"sudo sh -c {shlex.quote(command)}"
-    )
-
-
-def _install_profile() -> str:
-    return (
-        f"printf %s {shlex.quote(profile())} | sudo tee {PROFILE_FILE} >/dev/null && "
-        f"sudo apparmor_parser --replace {PROFILE_FILE}"
     )
 
 

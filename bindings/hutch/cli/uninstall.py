@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from hutch import _apparmor
 from hutch._connect.progress import escape
 from hutch.cli import inventory
 from hutch.cli.asking import wanted
@@ -95,6 +96,7 @@ def _things(keep_sessions: bool) -> Iterator[Thing]:
     for one in found:
         yield Thing("sockets, locks", one.run_dir, None, _removing(one.run_dir))
     yield from store
+    yield from _profile()
     if not is_mine:
         yield from _own_sessions(keep_sessions)
         yield from _service_user(str(paths["home"]), [one.state_dir for one in found])
@@ -110,6 +112,19 @@ def _of_images(images: list[inventory.Image], current: Instance) -> Thing:
             raise OSError(done.stderr.strip()[-300:])
 
     return Thing("base images", " ".join(names), sum(one.bytes for one in images), remove)
+
+
+def _profile() -> Iterator[Thing]:
+    """What `hutch doctor --fix` may have installed."""
+    if not _apparmor.is_installed():
+        return
+
+    def remove() -> None:
+        command = _apparmor.removal(os.geteuid() == 0)
+        if subprocess.run(["sh", "-c", command]).returncode != 0:
+            raise OSError(f"run: {command}")
+
+    yield Thing("AppArmor's profile", _apparmor.PROFILE_FILE, None, remove)
 
 
 def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
