@@ -45,7 +45,6 @@ if [ -e /opt/hutch/guest/uninstall ] && [ "$(sysctl -n kernel.apparmor_restrict_
   say "@unbound $(tr '\n' ' ' </tmp/found) $(su - alice -c "/opt/hutch/bin/hutch run -c 'print(6 * 7)'" 2>&1 | tail -n 1)"
   apparmor_parser --replace /etc/apparmor.d/podman
   su - alice -c "/opt/hutch/bin/python3 -c 'from hutch import _apparmor; print(_apparmor.removal(True))'" | sh -eux
-  [ ! -e /etc/apparmor.d/hutch ] # to the console, were it there
 fi
 if [ -e /opt/hutch/guest/uninstall ]; then
   say "@at the uninstallation"
