@@ -52,7 +52,7 @@ print(major())
 PAGE = (ROOT / "docs" / "install.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.S | re.M)
 REMOVE = """
-for user in ada bob cyd dan eve; do
+for user in ada bob cyd dan eve fay; do
   umount --lazy /home/$user || :
   userdel --force --remove $user || :
 done
@@ -246,16 +246,19 @@ def test_the_commands_of_the_install_page_run_in_their_order(user: User) -> None
 
 def test_uninstall_leaves_nothing(user: User) -> None:
     """Neither files nor processes; pip has a cache, and the virtual environment is the user's."""
-    user.sees(f"{RUN}\nHUTCH_HOME=/home/ada/other {RUN}")
-    listed = user.sees(".venv/bin/hutch uninstall --dry-run")
-    assert "/home/ada/.local/share/hutch" in listed and "/home/ada/other" in listed
-    said = user.sees(".venv/bin/hutch uninstall --yes")
-    user.sees(f"{said.splitlines()[-1]} --yes")
-    assert user.types("test -e .venv/bin/hutch").returncode != 0
-    files = "find /home/ada /run /dev/shm /tmp -user ada -not -path '/home/ada/.venv*'"
-    files += " -not -path '/home/ada/.cache*' -not -name '.bash*' -not -name .profile"
+    fay = replace(user, name="fay")
+    user.root("useradd --create-home --shell /bin/bash fay")
+    fay.sees(f"{user.python} -m venv .venv; .venv/bin/pip install -q --find-links {DIST} hutch")
+    fay.sees(f"{RUN}\nHUTCH_HOME=/home/fay/other {RUN}")
+    listed = fay.sees(".venv/bin/hutch uninstall --dry-run")
+    assert "/home/fay/.local/share/hutch" in listed and "/home/fay/other" in listed
+    said = fay.sees(".venv/bin/hutch uninstall --yes")
+    fay.sees(f"{said.splitlines()[-1]} --yes")
+    assert fay.types("test -e .venv/bin/hutch").returncode != 0
+    files = "find /home/fay /run /dev/shm /tmp -user fay -not -path '/home/fay/.venv*'"
+    files += " -not -path '/home/fay/.cache*' -not -name '.bash*' -not -name .profile"
     left = subprocess.run([*user.inside, "sh", "-c", files], capture_output=True, text=True)
-    assert set(left.stdout.split()) <= {"/home/ada", "/home/ada/.local", "/home/ada/.local/share"}
-    owned = 'for p in /proc/[0-9]*; do [ "$(stat -c %U $p)" != ada ] || cat $p/cmdline; done'
+    assert set(left.stdout.split()) <= {"/home/fay", "/home/fay/.local", "/home/fay/.local/share"}
+    owned = 'for p in /proc/[0-9]*; do [ "$(stat -c %U $p)" != fay ] || cat $p/cmdline; done'
     left = subprocess.run([*user.inside, "sh", "-c", owned], capture_output=True, text=True)
     assert left.stdout == ""

@@ -27,7 +27,7 @@ def empty_store(runtime_dir: Path, ours: set[str]) -> Iterator[Thing]:
     given = os.environ.get("XDG_DATA_HOME", "")
     above = Path(given if given.startswith("/") else os.path.expanduser("~/.local/share"))
     place = above / "containers" / "storage"
-    if from_podman("info")["store"]["graphRoot"] != str(place) or _has_others(ours):
+    if from_podman("info")["store"]["graphRoot"] != str(place) or _has_others(place, ours):
         return
     size = bytes_of(place)
 
@@ -37,16 +37,16 @@ def empty_store(runtime_dir: Path, ours: set[str]) -> Iterator[Thing]:
     yield Thing("Podman's store (nothing else is in it)", str(place), size, remove)
 
 
-def _has_others(ours: set[str]) -> bool:
+def _has_others(place: Path, ours: set[str]) -> bool:
     containers = from_podman("ps", "--all")
     images = from_podman("images", "--all")
     if any("hutch.instance" not in (one.get("Labels") or {}) for one in containers):
         return True
     if any(one["Id"] not in ours for one in images):
         return True
-    networks = podman("network", "ls", "--quiet").stdout.split()
+    networks = [*(place / "networks").glob("*.json"), *Path.home().glob(".config/cni/net.d/*list")]
     kept = [podman(kind, "ls", "--quiet").stdout.split() for kind in ("volume", "secret")]
-    return any(kept) or bool(set(networks) - {"podman"})
+    return any(kept) or any(network.stem != "podman" for network in networks)
 
 
 def _remove(place: Path, runtime_dir: Path) -> None:
@@ -62,7 +62,10 @@ def _remove(place: Path, runtime_dir: Path) -> None:
     for name in _AT_RUN_TIME:
         remove_tree(runtime_dir / name)
     remove_tree(f"/dev/shm/libpod_rootless_lock_{os.getuid()}")
+    settings = Path.home() / ".config"
+    remove_tree(settings / "cni" / "net.d" / "cni.lock")
     empty = [place.parent / "cache", place.parent]
+    empty += [settings / "cni" / "net.d", settings / "cni", settings]
     if runtime_dir.name.startswith("podman-run-"):
         empty.append(runtime_dir)
     for directory in empty:
