@@ -1,6 +1,6 @@
 # Everything a contributor types. The steps themselves are in scripts/ and CMakeLists.txt.
 PYTHON := .venv/bin/python
-SOURCES := $(shell find CMakeLists.txt pyproject.toml README.md wire client loop podman environments pool launcher agent images \
+SOURCES := $(shell find CMakeLists.txt host_packages.cmake pyproject.toml README.md wire client loop podman environments pool launcher agent images \
              bindings -type f \
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
 
@@ -33,7 +33,7 @@ test-rungs: install ## A part of `make test`: attacks, and honest programs, on e
 test-faults: install ## A part of `make test`: what is killed, frozen, lost or full
 	$(PYTHON) tests/run.py --part faults
 
-nightly: install ## Run what takes hours: storm, soak, compat, security-control, fuzz, tidy, test-host, runc, torch; tests/nightly.md keeps how
+nightly: install ## Run what takes hours: storm, soak, compat, security-control, fuzz, tidy, wheels, test-host, runc, torch; tests/nightly.md keeps how
 	scripts/nightly
 
 unit: cpp install
