@@ -41,6 +41,17 @@ def test_examples_run() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_a_process_that_is_killed_for_want_of_memory_ends_no_other() -> None:
+    assert hutch.run("print(1)").ok
+    for unit in ("hutch-podman", "hutch-cells"):
+        told = subprocess.run(
+            ["systemctl", "--user", "show", "--property=OOMPolicy,ActiveState", unit],
+            capture_output=True,
+            text=True,
+        ).stdout.splitlines()
+        assert sorted(told) == ["ActiveState=active", "OOMPolicy=continue"], unit
+
+
 def test_stopping_leaves_nothing_running() -> None:
     assert hutch.run("print(1)").ok
     hutch.agent.stop()
