@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import stat
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,20 @@ def instances() -> list[Instance]:
 
 def default() -> Instance:
     """The one without HUTCH_HOME."""
-    chosen = os.environ.pop("HUTCH_HOME", None)
-    try:
+    with home_at(None):
         return current()
+
+
+@contextlib.contextmanager
+def home_at(state_dir: str | None) -> Iterator[None]:
+    """With that HUTCH_HOME, or with none; for this process and those that it starts."""
+    chosen = os.environ.pop("HUTCH_HOME", None)
+    if state_dir is not None:
+        os.environ["HUTCH_HOME"] = state_dir
+    try:
+        yield
     finally:
+        os.environ.pop("HUTCH_HOME", None)
         if chosen is not None:
             os.environ["HUTCH_HOME"] = chosen
 

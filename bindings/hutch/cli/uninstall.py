@@ -176,15 +176,13 @@ def _agent_of(one: Instance) -> str:
 
 def _stop(one: Instance) -> None:
     """As `hutch agent stop` does: named sessions are saved first."""
-    done = subprocess.run(
-        [sys.executable, "-m", "hutch", "agent", "stop"],
-        env={**os.environ, "HUTCH_HOME": one.state_dir},
-        capture_output=True,
-        text=True,
-        errors="backslashreplace",
-    )
-    if done.returncode != 0:
-        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
+    import hutch
+
+    try:
+        with inventory.home_at(one.state_dir):
+            hutch.agent.stop()
+    except hutch.SandboxError as error:
+        raise OSError(str(error)) from None
 
 
 def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
