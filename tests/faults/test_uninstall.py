@@ -107,7 +107,12 @@ def test_prune_removes_what_is_old_and_used_by_nobody(world: list[str]) -> None:
     assert json.loads(run(world, "prune", "--json")) == []
     old = f"{HOME}/runtime/{'0' * 32}"
     subprocess.run(
-        [*world, "sh", "-ec", f"mkdir {old}; touch {old}/file; touch -d '40 days ago' {old}"],
+        [
+            *world,
+            "sh",
+            "-ec",
+            f"mkdir {old}; touch {old}/file; chown -R hutch {old}; touch -d '40 days ago' {old}",
+        ],
         check=True,
     )
     [one] = json.loads(run(world, "prune", "--dry-run", "--json"))
