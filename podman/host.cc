@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -152,6 +153,15 @@ std::string Join(const std::vector<std::string>& words) {
   return text;
 }
 
+// As one operand of a command: a name may come from USER.
+std::string Quoted(const std::string& word) {
+  const auto is_plain = [](unsigned char c) { return std::isalnum(c) || std::strchr("._-", c); };
+  if (!word.empty() && word[0] != '-' && std::ranges::all_of(word, is_plain)) return word;
+  std::string text = word.starts_with("-") ? "-- '" : "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
 int Sysctl(const char* name) {
   int value = -1;
   std::ifstream("/proc/sys/" + std::string(name)) >> value;
@@ -260,7 +270,7 @@ void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "systemd user manager", facts.systemd_user || facts.root,
       facts.root ? "not used for root" : "answers",
       "none: the service is started without it, and ends with the machine",
-      facts.user.empty() ? "" : "sudo loginctl enable-linger " + facts.user, false);
+      facts.user.empty() ? "" : "sudo loginctl enable-linger " + Quoted(facts.user), false);
 }
 
 void CheckNetwork(const HostFacts& facts, std::vector<HostCheck>* checks) {
@@ -367,7 +377,7 @@ std::string SubIdCommand(const std::string& user) {
     }
   }
   const std::string range = std::to_string(free) + "-" + std::to_string(free + 65535);
-  return "sudo usermod --add-subuids " + range + " --add-subgids " + range + " " + user;
+  return "sudo usermod --add-subuids " + range + " --add-subgids " + range + " " + Quoted(user);
 }
 
 std::vector<HostCheck> CheckHost(const HostFacts& facts) {

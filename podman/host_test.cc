@@ -60,6 +60,22 @@ TEST(Host, NamesTheCommandThatGivesSubIds) {
   EXPECT_FALSE(AllRequired(facts));
 }
 
+TEST(Host, TakesNoNameForPartOfACommand) {
+  HostFacts facts = Good();
+  facts.subgids = 0;
+  facts.systemd_user = false;
+  facts.root = false;
+  const std::pair<const char*, const char*> names[] = {{"ada; reboot", " 'ada; reboot'"},
+                                                       {"$(reboot)", " '$(reboot)'"},
+                                                       {"a'b", " 'a'\\''b'"},
+                                                       {"--root=/tmp", " -- '--root=/tmp'"}};
+  for (const auto& [name, quoted] : names) {
+    facts.user = name;
+    EXPECT_TRUE(Find(facts, "sub-ids").fix.ends_with(quoted)) << name;
+    EXPECT_TRUE(Find(facts, "systemd user manager").fix.ends_with(quoted)) << name;
+  }
+}
+
 TEST(Host, SaysWhichLimitsTheKernelWillNotEnforce) {
   HostFacts facts = Good();
   facts.controllers = {"memory"};
