@@ -164,7 +164,9 @@ void InstallRuntime(const Paths& paths, const LaunchOptions& options) {
   const std::string part = target + ".part-" + std::to_string(::getpid());
   {
     const AsUser user(paths);
-    if (::access(target.c_str(), F_OK) == 0) return;
+    // Its time says when it was last used: `hutch prune` removes it by that.
+    const int noted = ::utimensat(AT_FDCWD, target.c_str(), nullptr, AT_SYMLINK_NOFOLLOW);
+    if (noted == 0 || ::access(target.c_str(), F_OK) == 0) return;
   }
   LogInfo("installing the runtime");
   std::vector<Source> sources = Libraries();

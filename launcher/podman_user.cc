@@ -9,7 +9,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <vector>
 
@@ -33,6 +35,27 @@ void EnsurePrivate(const Paths& paths, const std::string& path) {
   }
   if ((st.st_mode & 0077) != 0 && ::fchmod(dir.get(), 0700) != 0)
     ThrowErrno("set the mode of " + path);
+}
+
+// Whether root alone may put something else in its place, or in that of a directory above it.
+bool IsRootsAlone(const std::string& path) {
+  for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/', end - 1)) {
+    struct stat st{};
+    if (::lstat(path.substr(0, std::max<size_t>(end, 1)).c_str(), &st) != 0 || st.st_uid != 0)
+      return false;
+    const bool is_shared = (st.st_mode & 0022) != 0 && (st.st_mode & S_ISVTX) == 0;
+    if (!S_ISLNK(st.st_mode) && is_shared) return false;
+    if (end == 0) break;
+  }
+  return true;
+}
+
+// The same of where its links lead.
+bool MayMakeIn(const std::string& parent) {
+  char* resolved = ::realpath(parent.c_str(), nullptr);
+  const std::string real = resolved == nullptr ? "" : resolved;
+  ::free(resolved);
+  return !real.empty() && IsRootsAlone(parent) && IsRootsAlone(real);
 }
 
 }  // namespace
@@ -98,7 +121,8 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     }
     dir = open();
   }
-  if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
+  const bool is_root_needed = paths.service_user && !dir && (errno == ENOENT || errno == EACCES);
+  if (is_root_needed && MayMakeIn(path.substr(0, std::max<size_t>(path.rfind('/'), 1)))) {
     // A parent that only root may write to (as /run): made by root, then given away.
     const bool fresh = ::mkdir(path.c_str(), 0700) == 0;
     if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
@@ -121,7 +145,8 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
       ThrowErrno("make " + path, Code::kPlatform);
     throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
                 "set HUTCH_HOME to a directory whose parents that user may enter, such as "
-                "/var/lib/hutch/other");
+                "/var/lib/hutch/other, or make it for uid " +
+                    std::to_string(paths.uid) + " yourself");
   }
   struct stat st{};
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
