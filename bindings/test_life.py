@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,15 @@ import pytest
 
 import hutch
 from hutch import _apparmor, cli
-from hutch.cli import completion, inventory, mending, prune, uninstall, version
+from hutch.cli import (
+    completion,
+    inventory,
+    mending,
+    prune,
+    uninstall,
+    uninstall_store,
+    version,
+)
 from hutch.cli.inventory import Instance, Thing
 from hutch.cli.parser import COMMANDS
 
@@ -163,20 +173,210 @@ def test_a_tree_goes_whatever_its_modes_and_no_link_is_followed(
     inventory.remove_tree(tmp_path / "missing")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root removes for others")
-def test_root_removes_nothing_of_a_users_as_root() -> None:
+@pytest.fixture
+def linked() -> Iterator[tuple[Path, Path]]:
+    """A state directory that a hostile user has replaced by a link, and where it leads: root's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root removes for others")
     with tempfile.TemporaryDirectory() as name:  # others may enter it, unlike pytest's
         top = Path(name)
         top.chmod(0o755)
-        roots = top / "roots"
-        (roots / "audit").mkdir(parents=True)
-        state = top / "state"
-        state.symlink_to(roots)  # a hostile user has put it in the place of the directory
-        with pytest.raises(OSError, match="cannot be removed"):
-            inventory.remove_tree(state / "audit", (65534, 65534))
-        assert (roots / "audit").exists()
-        inventory.remove_tree(state / "audit")
-        assert not (roots / "audit").exists()
+        (top / "roots" / "audit").mkdir(parents=True)
+        (top / "user").mkdir()
+        os.chown(top / "user", 65534, 65534)
+        (top / "user" / "state").symlink_to(top / "roots")
+        yield top / "user" / "state", top / "roots"
+
+
+@pytest.mark.parametrize("owner", [(65534, 65534), None])
+def test_root_removes_nothing_of_a_users_as_root(
+    linked: tuple[Path, Path], owner: tuple[int, int] | None
+) -> None:
+    state, roots = linked
+    with pytest.raises(OSError, match="cannot be removed"):
+        inventory.remove_tree(state / "audit", owner)
+    inventory.remove_if_empty(state / "audit", owner)
+    with pytest.raises(OSError):
+        inventory.move(state / "audit", "other", owner)
+    assert [place.name for place in roots.iterdir()] == ["audit"]
+    assert inventory.move(roots / "audit", "other", None) == roots / "other"
+    inventory.remove_if_empty(roots / "other")
+    assert list(roots.iterdir()) == []
+
+
+def test_root_changes_no_modes_as_root(linked: tuple[Path, Path]) -> None:
+    def refuse(command: list[str], who: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command[0])
+        return subprocess.CompletedProcess(command, 1, "", "busy")
+
+    commands: list[str] = []
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="busy"):
+        patch.setattr(inventory, "_run", refuse)
+        inventory.remove_tree(linked[1])
+    assert commands == ["rm"]
+
+
+def test_who_removes_for_us_knows_neither_our_environment_nor_our_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret")
+    assert "s3cret" not in inventory._run(["env"], {}).stdout
+    session = inventory._run(["cut", "-d ", "-f6", "/proc/self/stat"], {}).stdout
+    assert int(session) != os.getsid(0)
+
+
+def said(text: str, code: int = 0) -> Callable[..., subprocess.CompletedProcess[str]]:
+    return lambda *arguments: subprocess.CompletedProcess(arguments, code, text, "no answer")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "{",
+        "3",
+        '[{"Id": "--all"}]',
+        '[{"Id": ["x"]}]',
+        '[{"Id": "%s", "Size": 1e999, "Created": 0}]' % ("a" * 64),
+        '[{"Id": "%s", "Labels": 3, "Size": 1, "Created": 0}]' % ("a" * 64),
+        '[{"Size": 1}]',
+    ],
+)
+def test_a_hostile_answer_of_podmans_is_one_error(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "podman", said(text))
+    with pytest.raises(OSError, match="podman images"):
+        inventory.images()
+
+
+def test_where_podman_does_not_say_what_is_in_use_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "podman", said("", code=125))
+    with pytest.raises(OSError, match="podman ps: no answer"):
+        inventory.in_use(tmp_path)
+    assert [*uninstall_store.empty_store(tmp_path, set())] == []
+
+
+def test_what_a_container_has_or_a_program_runs_from_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("run", "mounted", "free"):
+        (tmp_path / name).mkdir()
+    link = tmp_path.with_name(f"{tmp_path.name}-link")
+    link.symlink_to(tmp_path)
+    program = tmp_path / "run" / "program"
+    shutil.copy(shutil.which("sleep") or "", program)
+    monkeypatch.setattr(inventory, "podman", said(f"{tmp_path}/mounted\n/elsewhere\n"))
+    with subprocess.Popen([program, "600"]) as process:
+        try:
+            assert inventory.in_use(tmp_path) == inventory.in_use(link) == {"run", "mounted"}
+        finally:
+            process.kill()
+
+
+def test_a_runtime_that_is_used_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "runtime"
+    for name in ("one", "two", "three"):
+        (directory / name).mkdir(parents=True)
+        os.utime(directory / name, (0, 0))
+    (tmp_path / "start.lock").touch()
+    here = Instance(str(tmp_path), str(tmp_path), (os.getuid(), os.getgid()))
+    monkeypatch.setattr(inventory, "current", lambda: here)
+    monkeypatch.setattr(inventory, "in_use", lambda directory: set())
+    found = [*prune._runtimes(1000.0)]
+    assert [one.name for one in found] == ["one", "three", "two"]
+    os.utime(directory / "two")  # as the start of an agent does
+    (directory / "three").rmdir()  # another prune was quicker
+    assert [one.remove() for one in found] == [True, False, False]
+    assert [place.name for place in directory.iterdir()] == ["two"]
+    os.utime(directory / "two", (0, 0))
+    directory.rename(tmp_path / "moved")
+    directory.symlink_to(tmp_path / "moved")
+    assert [*prune._runtimes(1000.0)] == []
+
+
+def test_a_store_that_others_use_stays(tmp_path: Path) -> None:
+    ours = {"a" * 64}
+    usual = {
+        "ps": ["0123456789ab 1"],
+        "images": ["sha256:" + "a" * 64],
+        "network": ["podman"],
+    }
+    others = {
+        "ps": ["0123456789ab "],
+        "images": ["sha256:" + "b" * 64],
+        "network": ["podman", "mine"],
+        "volume": ["mine"],
+        "secret": ["mine"],
+        "pod": ["mine"],
+    }
+
+    def has_others(answers: dict[str, list[str]]) -> bool:
+        return uninstall_store._has_others(tmp_path, ours, lambda *words: answers.get(words[0], []))
+
+    assert not has_others(usual)
+    for what, answer in others.items():
+        assert has_others({**usual, what: answer}), what
+    (tmp_path / "artifacts" / "blobs" / "sha256" / "1").mkdir(parents=True)
+    assert has_others(usual)
+
+
+PODMAN = """#!/bin/sh
+case $1 in
+images) cat "$ANSWER";;
+unshare) shift; "$@";;
+esac
+"""
+
+
+def test_what_was_put_into_the_store_meanwhile_and_credentials_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, run_dir, answer = tmp_path / "c" / "storage", tmp_path / "run", tmp_path / "answer"
+    for place in (store / "overlay", run_dir / "containers" / "overlay", tmp_path / "bin"):
+        place.mkdir(parents=True)
+    (run_dir / "containers" / "auth.json").touch()
+    (tmp_path / "bin" / "podman").write_text(PODMAN)
+    (tmp_path / "bin" / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("ANSWER", str(answer))
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)  # of whom nothing is in /dev/shm
+    answer.write_text("sha256:" + "b" * 64 + "\n")
+    with pytest.raises(OSError, match="meanwhile"):
+        uninstall_store._remove(store, run_dir, set())
+    assert (store / "overlay").exists()
+    answer.write_text("")
+    uninstall_store._remove(store, run_dir, set())
+    assert not store.parent.exists()
+    assert [str(one.relative_to(run_dir)) for one in run_dir.rglob("*")] == [
+        "containers",
+        "containers/auth.json",
+    ]
+
+
+def test_the_link_to_an_instance_stays_while_something_is_left_of_it(tmp_path: Path) -> None:
+    state, run_dir = tmp_path / "state", tmp_path / "run"
+    for place in (state / "store", state / "sessions", run_dir):
+        place.mkdir(parents=True)
+    one = Instance(str(state), str(run_dir), (os.getuid(), os.getgid()))
+    with pytest.raises(OSError, match="what is left"):
+        uninstall._remove_run_dir(one)
+    (state / "store").rmdir()
+    assert run_dir.exists()
+    uninstall._remove_run_dir(one)
+    assert not run_dir.exists()
+
+
+def test_what_an_agent_says_of_itself_is_shown_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(version, "facts", lambda: {"hutch": "1", "agent": "\x1b]0;owned\x07"})
+    assert cli.main(["version"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
 
 
 def test_another_instance_is_found_by_its_link_alone_if_it_is_ours(

@@ -101,20 +101,57 @@ def test_uninstall_leaves_nothing(world: list[str], tmp_path: Path) -> None:
     assert run(world, "run", "-c", "print(6 * 7)") == "42\n"  # it can be installed again
 
 
+ATTACKS = """
+mkdir -m 755 /var/lib/other
+mkdir -m 700 /var/lib/other/roots
+setpriv --reuid hutch --regid hutch --clear-groups ln -s /var/lib/other /var/lib/hutch/link
+mkdir -p "$1/hutch"
+echo "open('/var/lib/other/imported', 'w')" | tee "$1/hutch/__init__.py" > "$1/hutch/__main__.py"
+"""
+
+
+def test_nobody_leads_root_to_what_is_not_hutchs(world: list[str], tmp_path: Path) -> None:
+    def there() -> str:
+        look = "stat -c '%n %U' /var/lib/other/* /var/lib/other"
+        return subprocess.run([*world, "sh", "-c", look], capture_output=True, text=True).stdout
+
+    before = left(world, tmp_path)
+    run(world, "podman", "ps")
+    evil = str(tmp_path / "evil")
+    subprocess.run([*world, "sh", "-ec", ATTACKS, "sh", evil], check=True)
+    roots = there()
+    assert "/var/lib/other/roots root" in roots
+    home = "HUTCH_HOME=/var/lib/hutch/link/roots"
+    start = [*world, home, HUTCH, "agent", "start"]
+    done = subprocess.run(start, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 3 and "cannot be reached by the user" in done.stderr
+    assert there() == roots
+    # A package of that name lies in the directory that root is in.
+    uninstall = f"cd {evil} && exec {HUTCH} uninstall --yes"
+    subprocess.run([*world, "sh", "-c", uninstall], check=True, timeout=300)
+    assert there() == roots
+    subprocess.run([*world, "rm", "-r", "/var/lib/other"], check=True)
+    assert left(world, tmp_path) == before
+
+
+def test_a_second_uninstall_finishes_the_first(world: list[str], tmp_path: Path) -> None:
+    before = left(world, tmp_path)
+    run(world, "podman", "ps")
+    run(world, "agent", "stop")
+    # It was killed before the last that it does.
+    subprocess.run([*world, "rm", "-rf", "/var/lib/hutch", "/run/hutch"], check=True)
+    assert "hutch" in left(world, tmp_path)
+    run(world, "uninstall", "--yes")
+    assert left(world, tmp_path) == before
+
+
 def test_prune_removes_what_is_old_and_used_by_nobody(world: list[str]) -> None:
     assert run(world, "run", "-c", "print(6 * 7)") == "42\n"
     assert run(world, "run", "--with", "six", "-c", "import six; print(1)") == "1\n"
     assert json.loads(run(world, "prune", "--json")) == []
     old = f"{HOME}/runtime/{'0' * 32}"
-    subprocess.run(
-        [
-            *world,
-            "sh",
-            "-ec",
-            f"mkdir {old}; touch {old}/file; chown -R hutch {old}; touch -d '40 days ago' {old}",
-        ],
-        check=True,
-    )
+    make = f"mkdir {old}; touch {old}/file; chown -R hutch {old}; touch -d '40 days ago' {old}"
+    subprocess.run([*world, "sh", "-ec", make], check=True)
     [one] = json.loads(run(world, "prune", "--dry-run", "--json"))
     assert (one["what"], one["name"]) == ("runtime", "0" * 32)
     assert "six" not in run(world, "prune", "--older-than", "0s")  # a pool has it

@@ -21,6 +21,7 @@ IN_STATE = (
 )
 KEPT = ("sessions", "held")  # named sessions, and who has them
 _IMAGE = "localhost/hutch-base"
+_IMAGE_ID = re.compile(r"(sha256:)?[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -119,16 +120,18 @@ def podman(*arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         errors="backslashreplace",
         check=False,
+        start_new_session=True,  # what root runs as another has no part of root's terminal
     )
 
 
 def from_podman(*arguments: str) -> Any:
     """What it prints as JSON. Raises OSError with the last line that it says."""
     done = podman(*arguments, "--format", "json")
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise OSError(f"podman {arguments[0]}: {said[-1]}")
-    return json.loads(done.stdout or "null") or []
+    _require(done, arguments[0])
+    try:
+        return json.loads(done.stdout or "null") or []
+    except (RecursionError, ValueError):
+        raise OSError(f"podman {arguments[0]}: it printed no JSON") from None
 
 
 @dataclass(frozen=True)
@@ -141,9 +144,20 @@ class Image:
 
 
 def images() -> list[Image]:
-    """The base images that were made of interpreters of this host."""
+    """The base images that were made of interpreters of this host. Raises OSError, also for an
+    answer that is none of Podman's.
+    """
+    try:
+        return _images()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise OSError(f"podman images: not an answer of Podman's: {error!r}") from None
+
+
+def _images() -> list[Image]:
     found = []
     for one in from_podman("images", "--filter", "label=hutch.base"):
+        if _IMAGE_ID.fullmatch(one["Id"]) is None:
+            raise ValueError(f"podman images: {one['Id']!r} is no id")
         names = [name for name in one.get("Names") or [] if name.startswith(_IMAGE)]
         base = str((one.get("Labels") or {}).get("hutch.base", ""))
         name = names[0] if names else one["Id"][:12]
@@ -151,32 +165,53 @@ def images() -> list[Image]:
     return found
 
 
-def mounted() -> set[str]:
-    """The directories of the host that containers have."""
-    ids = podman("ps", "--all", "--quiet").stdout.split()
-    if not ids:
-        return set()
+def lines_from_podman(*arguments: str) -> list[str]:
+    """The lines that it prints. Raises OSError as `from_podman`."""
+    done = podman(*arguments)
+    _require(done, arguments[0])
+    return done.stdout.splitlines()
+
+
+def _require(done: subprocess.CompletedProcess[str], what: str) -> None:
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise OSError(f"podman {what}: {said[-1]}")
+
+
+def in_use(directory: Path) -> set[str]:
+    """Those of its entries that containers have, or that a program runs from. Raises OSError where
+    Podman does not say it: then any may be in use.
+    """
     form = "{{range .Mounts}}{{println .Source}}{{end}}"
-    return set(podman("inspect", "--format", form, *ids).stdout.split("\n"))
+    for attempt in range(5):
+        ids = lines_from_podman("ps", "--all", "--quiet")
+        try:
+            found = lines_from_podman("inspect", "--format", form, *ids) if ids else []
+            break
+        except OSError:  # a container may have ended meanwhile
+            if attempt == 4:
+                raise
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(process / "exe"))
+    places = (Path(place) for place in found)
+    real = directory.resolve()
+    return {
+        place.relative_to(above).parts[0]
+        for place in places
+        for above in (directory, real)
+        if above in place.parents
+    }
 
 
 def bytes_of(*paths: str | Path) -> int:
     """What files or trees take on the disk; each file once, however many names it has."""
-    seen: set[tuple[int, int]] = set()
-    total, places = 0, [str(path) for path in paths]
-    while places:
-        place = places.pop()
-        try:
-            status = os.lstat(place)
-            if stat.S_ISDIR(status.st_mode):
-                places += [f"{place}/{name}" for name in os.listdir(place)]
-        except OSError:
-            continue  # another user's, or gone
-        key = (status.st_dev, status.st_ino)
-        if key not in seen:
-            seen.add(key)
-            total += 512 * status.st_blocks
-    return total
+    there = [str(path) for path in paths if os.path.lexists(path)]
+    if not there:
+        return 0
+    done = _run(["du", "-sck", "--", *there], {})  # what it cannot read it leaves out
+    total = done.stdout.splitlines()[-1:]
+    return 1024 * int(total[0].split()[0]) if total else 0
 
 
 def remove_tree(path: str | Path, owner: tuple[int, int] | None = None) -> None:
@@ -184,21 +219,59 @@ def remove_tree(path: str | Path, owner: tuple[int, int] | None = None) -> None:
     long. No link below `path` is followed. Raises OSError for what is left.
 
     `owner`: uid and gid of who removes it, where root is asked. Whoever may write to a directory
-    above `path` can put a link there, so root removes nothing of a user's as root.
+    above `path` can put a link there, so root removes nothing of a user's as root. Default: the
+    owner of the first directory on the way to `path` that is not root's.
     """
-    who: dict[str, Any] = {}
-    if owner is not None and os.geteuid() == 0:
-        who = {"user": owner[0], "group": owner[1], "extra_groups": []}
-    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
-        done = subprocess.run(
-            [*command, "--", str(path)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            cwd="/",
-            **who,
-        )
+    who = _who(path, owner)
+    commands = [["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]]
+    if os.geteuid() == 0 and not who:
+        del commands[1:]  # root needs no rights, and chmod would follow a link
+    for command in commands:
+        done = _run([*command, "--", str(path)], who)
         if not os.path.lexists(path):
             return
     said = done.stderr.strip().splitlines() or ["it is still there"]
     raise OSError(f"{path} cannot be removed: {said[0]}")
+
+
+def remove_if_empty(path: str | Path, owner: tuple[int, int] | None = None) -> None:
+    """What others have put there stays. `owner` as for `remove_tree`."""
+    _run(["rmdir", "--", str(path)], _who(path, owner))
+
+
+def move(path: Path, name: str, owner: tuple[int, int] | None) -> Path:
+    """Gives it another name in its directory. Raises OSError. `owner` as for `remove_tree`."""
+    moved = path.with_name(name)
+    done = _run(["mv", "-T", "--", str(path), str(moved)], _who(path, owner))
+    if done.returncode != 0:
+        raise OSError(done.stderr.strip() or f"{path} cannot be moved")
+    return moved
+
+
+def _who(path: str | Path, owner: tuple[int, int] | None) -> dict[str, Any]:
+    """For `_run`; empty: as this process."""
+    if os.geteuid() != 0:
+        return {}
+    if owner is None:
+        owner = (0, 0)
+        for above in reversed(Path(path).parents):
+            status = os.lstat(above) if os.path.lexists(above) else None
+            if status is not None and status.st_uid != 0:
+                owner = (status.st_uid, status.st_gid)
+                break
+    return {"user": owner[0], "group": owner[1], "extra_groups": []} if owner[0] != 0 else {}
+
+
+def _run(command: list[str], who: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Without our environment and our terminal, which that user is to have no part of."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+        cwd="/",
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+        start_new_session=True,
+        **who,
+    )

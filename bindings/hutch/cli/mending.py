@@ -56,5 +56,6 @@ def mend(checks: Sequence[Mapping[str, Any]], is_yes: bool) -> bool:
     for command in commands:
         done = subprocess.run(["sh", "-c", command])
         if done.returncode != 0:
-            print(f"hutch: it ended with exit code {done.returncode}: {command}", file=sys.stderr)
+            said = f"it ended with exit code {done.returncode}: {escape(command)}"
+            print(f"hutch: {said}", file=sys.stderr)
     return True

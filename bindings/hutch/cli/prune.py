@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,10 +27,8 @@ class Unused:
 
 
 def run(options: argparse.Namespace) -> int:
-    import hutch
-
-    if options.cache and hutch.status()["running"]:
-        raise ValueError("hutch prune --cache: an agent runs, and may build: `hutch agent stop`")
+    if options.cache:
+        _require_no_agent()
     before = time.time() - options.older_than
     found = _gone(_cache() if options.cache else [], options)  # before an agent is started
     environments = [*_environments(before)]
@@ -71,23 +71,52 @@ def _environments(before: float) -> Iterator[Unused]:
 
 
 def _runtimes(before: float) -> Iterator[Unused]:
-    """What other versions of Hutch put into containers."""
+    """What other versions of Hutch put into containers; a start of an agent notes its use."""
     from hutch._connect import launcher
 
     here = inventory.current()
     directory = Path(here.state_dir) / "runtime"
-    kept = {str(directory / launcher.runtime_id()), *inventory.mounted()}
+    if directory.is_symlink() or not directory.is_dir():
+        return
+    kept = {launcher.runtime_id(), *inventory.in_use(directory)}
     for place in sorted(directory.glob("*")):
-        last_used = place.lstat().st_mtime
-        if last_used < before and str(place) not in kept:
+        last_used = _changed(place)
+        if last_used < before and place.name not in kept:
 
-            def remove(place: Path = place) -> None:
-                gone = place.with_name(f"{place.name[:32]}.part-{os.getpid()}")
-                place.rename(gone)  # nobody finds half of it
+            def remove(place: Path = place) -> bool:
+                with _no_start(here):
+                    if _changed(place) >= before:  # an agent was started meanwhile
+                        return False
+                    name = f"{place.name[:32]}.part-{os.getpid()}"
+                    gone = inventory.move(place, name, here.owner)  # nobody finds half of it
                 inventory.remove_tree(gone, here.owner)
+                return True
 
             size = inventory.bytes_of(place)
             yield Unused("runtime", place.name, size, last_used, remove)
+
+
+def _changed(place: Path) -> float:
+    try:
+        return place.lstat().st_mtime
+    except FileNotFoundError:  # another prune was quicker
+        return float("inf")
+
+
+@contextlib.contextmanager
+def _no_start(here: inventory.Instance) -> Iterator[None]:
+    """No agent is started meanwhile: its launcher waits for the same lock."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        lock = os.open(f"{here.run_dir}/start.lock", flags)
+    except FileNotFoundError:  # none was ever started
+        yield
+        return
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _images(before: float, pruned: Iterable[Unused]) -> Iterator[Unused]:
@@ -114,6 +143,15 @@ def _cache() -> Iterator[Unused]:
         size, last_used = inventory.bytes_of(place), place.stat().st_mtime
 
         def remove() -> None:
-            inventory.remove_tree(place, here.owner)
+            with _no_start(here):
+                _require_no_agent()
+                inventory.remove_tree(place, here.owner)
 
         yield Unused("downloads", str(place), size, last_used, remove)
+
+
+def _require_no_agent() -> None:
+    import hutch
+
+    if hutch.status()["running"]:
+        raise ValueError("hutch prune --cache: an agent runs, and may build: `hutch agent stop`")

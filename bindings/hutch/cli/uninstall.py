@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hutch import _apparmor
@@ -28,7 +28,10 @@ from hutch.cli.inventory import Instance, Thing
 from hutch.cli.output import print_json, print_table
 from hutch.cli.uninstall_store import empty_store
 
+_NOT_KEPT = [name for name in inventory.IN_STATE if name not in inventory.KEPT]
 _SERVICE_HOME = "/var/lib/hutch"
+_STOP = "import sys; sys.path[:] = sys.argv[1:]; from hutch import cli; sys.exit(cli.main({}))"
+_OUR_CONTAINERS = ("ps", "--all", "--quiet", "--filter", "label=hutch.instance")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -94,7 +97,7 @@ def _things(keep_sessions: bool) -> Iterator[Thing]:
     for one in found:
         yield from _of_state(one, keep_sessions)
     for one in found:
-        yield Thing("sockets, locks", one.run_dir, None, _removing(one.run_dir))
+        yield Thing("sockets, locks", one.run_dir, None, functools.partial(_remove_run_dir, one))
     yield from store
     yield from _profile()
     if not is_mine:
@@ -106,10 +109,13 @@ def _of_images(images: list[inventory.Image], current: Instance) -> Thing:
     names = [image.name for image in images]
 
     def remove() -> None:
-        done = inventory.podman("rmi", "--force", *names)
-        _stop(current)  # for this, Podman's service was started again
-        if done.returncode != 0:
-            raise OSError(done.stderr.strip()[-300:])
+        try:
+            left = inventory.lines_from_podman(*_OUR_CONTAINERS)
+            if left:  # of an instance that is found no more
+                inventory.lines_from_podman("rm", "--force", *left)
+            inventory.lines_from_podman("rmi", *names)  # refused where others' containers have one
+        finally:
+            _stop(current)  # for this, Podman's service was started again
 
     return Thing("base images", " ".join(names), sum(one.bytes for one in images), remove)
 
@@ -129,7 +135,7 @@ def _profile() -> Iterator[Thing]:
 
 def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
     """Root's, with all that it has; one that was there before Hutch has another home."""
-    if home != _SERVICE_HOME or not os.path.isdir(home):
+    if home != _SERVICE_HOME:
         return
     user = pwd.getpwnam("hutch")
 
@@ -137,31 +143,46 @@ def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
         _end_processes(user.pw_uid)
         for place in (home, "/run/hutch", "/run/hutch-user.lock"):
             inventory.remove_tree(place)
-        inventory.remove_tree(f"/dev/shm/libpod_rootless_lock_{user.pw_uid}")
+        lock = f"/dev/shm/libpod_rootless_lock_{user.pw_uid}"  # anybody may put a file there
+        inventory.remove_tree(lock, (user.pw_uid, user.pw_gid))
         done = subprocess.run(["userdel", user.pw_name], capture_output=True, text=True)
         if done.returncode != 0:
             raise OSError(f"userdel {user.pw_name}: {done.stderr.strip()}")
 
-    others = [place for place in Path(home).iterdir() if str(place) not in counted]
+    others = [place for place in Path(home).glob("*") if str(place) not in counted]
     size = inventory.bytes_of(*others)
     yield Thing(f"the user {user.pw_name}, its Podman", home, size, remove)
 
 
 def _end_processes(uid: int) -> None:
-    """Those of the service user that are left: Podman's pause process."""
+    """Those of the service user that are left: Podman's pause process. Raises OSError."""
     for _ in range(100):
-        left = [int(one.name) for one in Path("/proc").glob("[0-9]*") if _owner(one) == uid]
-        if not left:
+        if all(_owner(one) != uid for one in Path("/proc").glob("[0-9]*")):
             return
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        _end_all_of(uid)
         time.sleep(0.05)
+    raise OSError(f"processes of uid {uid} do not end")
+
+
+def _end_all_of(uid: int) -> None:
+    """All at once, so that none of them makes another one meanwhile."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setresuid(uid, uid, uid)
+            if uid != 0 and os.getresuid() == (uid, uid, uid):
+                os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _owner(process: Path) -> int:
+    """-1: it has ended, if only its parent has not noticed."""
     try:
-        return process.stat().st_uid
+        state = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        return -1 if state in ("Z", "X") else process.stat().st_uid
     except OSError:
         return -1
 
@@ -176,13 +197,21 @@ def _agent_of(one: Instance) -> str:
 
 def _stop(one: Instance) -> None:
     """As `hutch agent stop` does: named sessions are saved first."""
-    import hutch
-
-    try:
-        with inventory.home_at(one.state_dir):
-            hutch.agent.stop()
-    except hutch.SandboxError as error:
-        raise OSError(str(error)) from None
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            _STOP.format(["agent", "stop"]),
+            *sys.path,
+        ],  # never from the directory that we are in
+        env={**os.environ, "HUTCH_HOME": one.state_dir},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="backslashreplace",
+    )
+    if done.returncode != 0:
+        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
 
 
 def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
@@ -198,21 +227,19 @@ def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
     def remove() -> None:
         for name in others:
             inventory.remove_tree(place / name, one.owner)
-        with contextlib.suppress(OSError):  # what others have put there stays
-            place.rmdir()
+        inventory.remove_if_empty(place, one.owner)
 
     what = "environments, log, settings" if "agent.toml" in others else "environments, log"
     yield Thing(what, one.state_dir, size, remove)
 
 
-def _sessions(place: Path, owner: tuple[int, int]) -> Iterator[Thing]:
+def _sessions(place: Path, owner: tuple[int, int] | None) -> Iterator[Thing]:
     size = inventory.bytes_of(*(place / name for name in inventory.KEPT))
 
     def remove() -> None:
         for name in inventory.KEPT:
             inventory.remove_tree(place / name, owner)
-        with contextlib.suppress(OSError):
-            place.rmdir()
+        inventory.remove_if_empty(place, owner)
 
     yield Thing("named sessions", str(place / "sessions"), size, remove)
 
@@ -223,11 +250,14 @@ def _own_sessions(keep_sessions: bool) -> Iterator[Thing]:
 
     place = Path(data_directory())
     if not keep_sessions and any((place / name).is_dir() for name in inventory.KEPT):
-        yield from _sessions(place, (os.getuid(), os.getgid()))
+        yield from _sessions(place, None)
 
 
-def _removing(path: str) -> Callable[[], None]:
-    return functools.partial(inventory.remove_tree, path)
+def _remove_run_dir(one: Instance) -> None:
+    """Last: without it, another uninstall would not find the instance."""
+    if any(os.path.lexists(Path(one.state_dir) / name) for name in _NOT_KEPT):
+        raise OSError(f"it leads to what is left of {one.state_dir}")
+    inventory.remove_tree(one.run_dir)
 
 
 def _package_command() -> str:

@@ -9,6 +9,7 @@ import os
 import platform
 from typing import Any
 
+from hutch._connect.progress import escape
 from hutch.cli import inventory
 from hutch.cli.output import print_json
 
@@ -24,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
         if agent != found["hutch"]:
             agent += f"; `hutch agent stop` lets the next call start {found['hutch']}"
     for name, value in {**found, "agent": agent}.items():
-        print(f"{name:8}{'none yet' if value is None else value}")
+        print(f"{name:8}{'none yet' if value is None else escape(str(value))}")
     return 0
 
 
