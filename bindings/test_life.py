@@ -358,6 +358,13 @@ def test_what_was_put_into_the_store_meanwhile_and_credentials_stay(
     ]
 
 
+def test_an_agent_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(uninstall, "_STOP", "import time; time.sleep(600)")
+    monkeypatch.setattr(uninstall, "_STOP_SEC", 0.1)
+    with pytest.raises(OSError, match="does not stop"):
+        uninstall._stop(Instance(str(tmp_path), str(tmp_path), (0, 0)))
+
+
 def test_the_link_to_an_instance_stays_while_something_is_left_of_it(tmp_path: Path) -> None:
     state, run_dir = tmp_path / "state", tmp_path / "run"
     for place in (state / "store", state / "sessions", run_dir):

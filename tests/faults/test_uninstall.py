@@ -104,7 +104,11 @@ def test_uninstall_leaves_nothing(world: list[str], tmp_path: Path) -> None:
 ATTACKS = """
 mkdir -m 755 /var/lib/other
 mkdir -m 700 /var/lib/other/roots
-setpriv --reuid hutch --regid hutch --clear-groups ln -s /var/lib/other /var/lib/hutch/link
+as_hutch="setpriv --reuid hutch --regid hutch --clear-groups"
+$as_hutch ln -s /var/lib/other /var/lib/hutch/link
+# Each process is followed by another one before anybody can end it.
+echo 'sh "$0" &' > /var/lib/forks
+$as_hutch sh -c 'for _ in 1 2 3 4 5 6 7 8; do sh /var/lib/forks; done'
 mkdir -p "$1/hutch"
 echo "open('/var/lib/other/imported', 'w')" | tee "$1/hutch/__init__.py" > "$1/hutch/__main__.py"
 """
@@ -118,7 +122,7 @@ def test_nobody_leads_root_to_what_is_not_hutchs(world: list[str], tmp_path: Pat
     before = left(world, tmp_path)
     run(world, "podman", "ps")
     evil = str(tmp_path / "evil")
-    subprocess.run([*world, "sh", "-ec", ATTACKS, "sh", evil], check=True)
+    subprocess.run([*world, "sh", "-ec", ATTACKS, "sh", evil], check=True, timeout=60)
     roots = there()
     assert "/var/lib/other/roots root" in roots
     home = "HUTCH_HOME=/var/lib/hutch/link/roots"
@@ -130,7 +134,9 @@ def test_nobody_leads_root_to_what_is_not_hutchs(world: list[str], tmp_path: Pat
     uninstall = f"cd {evil} && exec {HUTCH} uninstall --yes"
     subprocess.run([*world, "sh", "-c", uninstall], check=True, timeout=300)
     assert there() == roots
-    subprocess.run([*world, "rm", "-r", "/var/lib/other"], check=True)
+    processes = subprocess.run([*world, "ps", "-eo", "args"], capture_output=True, text=True)
+    assert "forks" not in processes.stdout
+    subprocess.run([*world, "rm", "-r", "/var/lib/other", "/var/lib/forks"], check=True)
     assert left(world, tmp_path) == before
 
 

@@ -30,7 +30,13 @@ from hutch.cli.uninstall_store import empty_store
 
 _NOT_KEPT = [name for name in inventory.IN_STATE if name not in inventory.KEPT]
 _SERVICE_HOME = "/var/lib/hutch"
-_STOP = "import sys; sys.path[:] = sys.argv[1:]; from hutch import cli; sys.exit(cli.main({}))"
+_STOP = """
+import sys
+sys.path[:] = sys.argv[1:]
+from hutch import cli
+sys.exit(cli.main(["agent", "stop"]))
+"""
+_STOP_SEC = 300.0  # the user whose agent it is may keep it from ever ending
 _OUR_CONTAINERS = ("ps", "--all", "--quiet", "--filter", "label=hutch.instance")
 
 
@@ -50,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     failed = _remove(things, quiet=options.json)
     if options.json:
         print_json({"removed": rows, "left": failed})
-    elif not failed:
+    elif things and not failed:
         print(f"Nothing of Hutch is left but its package, which goes by:\n  {_package_command()}")
     return 1 if failed else 0
 
@@ -137,7 +143,10 @@ def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
     """Root's, with all that it has; one that was there before Hutch has another home."""
     if home != _SERVICE_HOME:
         return
-    user = pwd.getpwnam("hutch")
+    try:
+        user = pwd.getpwnam("hutch")
+    except KeyError:  # another uninstall was quicker
+        return
 
     def remove() -> None:
         _end_processes(user.pw_uid)
@@ -146,7 +155,10 @@ def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
         lock = f"/dev/shm/libpod_rootless_lock_{user.pw_uid}"  # anybody may put a file there
         inventory.remove_tree(lock, (user.pw_uid, user.pw_gid))
         done = subprocess.run(["userdel", user.pw_name], capture_output=True, text=True)
-        if done.returncode != 0:
+        if done.returncode == 0:
+            return
+        with contextlib.suppress(KeyError):  # another uninstall was quicker
+            pwd.getpwnam(user.pw_name)
             raise OSError(f"userdel {user.pw_name}: {done.stderr.strip()}")
 
     others = [place for place in Path(home).glob("*") if str(place) not in counted]
@@ -197,21 +209,25 @@ def _agent_of(one: Instance) -> str:
 
 def _stop(one: Instance) -> None:
     """As `hutch agent stop` does: named sessions are saved first."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            _STOP.format(["agent", "stop"]),
-            *sys.path,
-        ],  # never from the directory that we are in
+    with subprocess.Popen(
+        [sys.executable, "-c", _STOP, *sys.path],  # never from the directory that we are in
         env={**os.environ, "HUTCH_HOME": one.state_dir},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
         errors="backslashreplace",
-    )
-    if done.returncode != 0:
-        raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no answer")
+        start_new_session=True,
+    ) as process:
+        try:
+            said = process.communicate(timeout=_STOP_SEC)[1].strip().splitlines()
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)  # what it has started would start more later
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise OSError(f"it does not stop within {_STOP_SEC:g} s") from None
+            raise
+    if process.returncode != 0:
+        raise OSError(said[-1] if said else "no answer")
 
 
 def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
