@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -183,6 +184,18 @@ TEST_F(Service, SaysHowMuchOfASmallDiskTheProgramsTake) {
     }
     EXPECT_TRUE(fs::is_empty(paths_.state_dir)) << "nothing is left in the way";
   }));
+}
+
+TEST_F(Service, NotesWhenARuntimeWasLastUsed) {
+  LaunchOptions options;
+  options.runtime_id = std::string(32, 'b');
+  const std::string runtime = paths_.runtime_dir(options.runtime_id);
+  fs::create_directories(runtime);
+  const auto old = fs::last_write_time(runtime) - std::chrono::hours(24 * 40);
+  fs::last_write_time(runtime, old);
+  InstallRuntime(paths_, options);
+  EXPECT_GT(fs::last_write_time(runtime), old);
+  EXPECT_TRUE(fs::is_empty(runtime)) << "it was there already";
 }
 
 TEST(Refused, SaysTheCauseInPlaceOfWhatPodmanSaid) {
