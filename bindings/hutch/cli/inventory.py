@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,20 +71,10 @@ def instances() -> list[Instance]:
 
 def default() -> Instance:
     """The one without HUTCH_HOME."""
-    with home_at(None):
-        return current()
-
-
-@contextlib.contextmanager
-def home_at(state_dir: str | None) -> Iterator[None]:
-    """With that HUTCH_HOME, or with none; for this process and those that it starts."""
     chosen = os.environ.pop("HUTCH_HOME", None)
-    if state_dir is not None:
-        os.environ["HUTCH_HOME"] = state_dir
     try:
-        yield
+        return current()
     finally:
-        os.environ.pop("HUTCH_HOME", None)
         if chosen is not None:
             os.environ["HUTCH_HOME"] = chosen
 
