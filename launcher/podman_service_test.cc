@@ -126,7 +126,32 @@ TEST_F(Service, RefusesADirectoryOfSomebodyElse) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
   fs::create_directories(paths_.run_dir);
   ASSERT_EQ(::chown(paths_.run_dir.c_str(), 65534, 65534), 0);
-  EXPECT_THROW(LockStart(paths_), Error);
+  const auto hint = [this] {
+    try {
+      LockStart(paths_);
+    } catch (const Error& error) {
+      return error.hint();
+    }
+    return std::string("no error");
+  };
+  EXPECT_TRUE(hint().starts_with("as root: chown ")) << hint();
+  std::ofstream(paths_.run_dir + "/passwd");
+  EXPECT_EQ(hint(), "set HUTCH_HOME to another directory") << "it is for something else";
+  std::ofstream(paths_.run_dir + "/agent.toml");
+  EXPECT_TRUE(hint().starts_with("as root: chown ")) << hint();
+}
+
+TEST_F(Service, SaysWhyADirectoryCannotBeMade) {
+  paths_.service_user = false;
+  std::ofstream(root_ + "/file");
+  paths_.run_dir = root_ + "/file/run";
+  try {
+    LockStart(paths_);
+    FAIL() << "it was made";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "cannot make " + paths_.run_dir + ": Not a directory");
+    EXPECT_TRUE(error.hint().starts_with("set HUTCH_HOME to a directory that you may write to"));
+  }
 }
 
 TEST_F(Service, ClosesADirectoryThatOthersMayOnlyRead) {

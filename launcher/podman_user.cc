@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <vector>
 
@@ -143,6 +145,13 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     errno = failed;
     if (failed == EROFS || failed == ENOSPC || failed == EDQUOT)
       ThrowErrno("make " + path, Code::kPlatform);
+    if (!paths.service_user) {
+      throw Error(Code::kPlatform,
+                  failed == EEXIST
+                      ? path + " is a file, a link, or a directory that you may not read"
+                      : "cannot make " + path + ": " + std::strerror(failed),
+                  "set HUTCH_HOME to a directory that you may write to, or leave it unset");
+    }
     throw Error(Code::kPlatform, path + " cannot be reached by the user that Podman runs as",
                 "set HUTCH_HOME to a directory whose parents that user may enter, such as "
                 "/var/lib/hutch/other, or make it for uid " +
@@ -152,9 +161,14 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if (st.st_uid != paths.uid) {
     const std::string uid = std::to_string(paths.uid);
+    std::error_code none;
+    const bool is_for_hutch =
+        std::filesystem::is_empty(path, none) ||
+        std::filesystem::exists(path + "/agent.toml", none);  // not, say, /etc
     throw Error(Code::kPlatform,
                 path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " + uid,
-                "as root: chown " + uid + " " + path + "; or set HUTCH_HOME to another directory");
+                (is_for_hutch ? "as root: chown " + uid + " " + path + "; or " : "") +
+                    "set HUTCH_HOME to another directory");
   }
   return dir;
 }

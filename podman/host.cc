@@ -236,8 +236,8 @@ constexpr char kHybrid[] = "hybrid (v1 and v2): crun starts no rootless containe
 constexpr char kUnifyCgroups[] =
     "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and reboot";
 constexpr char kDelegate[] =
-    "sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\nDelegate=cpu cpuset "
-    "io memory pids\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo "
+    "sudo mkdir -p /etc/systemd/system/user@.service.d && printf '[Service]\\nDelegate=cpu cpuset "
+    "io memory pids\\n' | sudo tee /etc/systemd/system/user@.service.d/delegate.conf && sudo "
     "systemctl daemon-reload   (and log in again)";
 
 void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
@@ -259,7 +259,8 @@ void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
     }
   }
   std::string mend;
-  if (!facts.root) mend = facts.cgroups == CgroupLayout::kV2 ? kDelegate : kUnifyCgroups;
+  if (!facts.root && facts.systemd)
+    mend = facts.cgroups == CgroupLayout::kV2 ? kDelegate : kUnifyCgroups;
   Add(checks, "cgroup limits", missing.empty(),
       "enforced by the kernel: " + Join(facts.controllers),
       "not delegated to Podman: " + Join(missing) +
@@ -270,7 +271,9 @@ void CheckCgroups(const HostFacts& facts, std::vector<HostCheck>* checks) {
   Add(checks, "systemd user manager", facts.systemd_user || facts.root,
       facts.root ? "not used for root" : "answers",
       "none: the service is started without it, and ends with the machine",
-      facts.user.empty() ? "" : "sudo loginctl enable-linger " + Quoted(facts.user), false);
+      facts.user.empty() || !facts.systemd ? ""
+                                           : "sudo loginctl enable-linger " + Quoted(facts.user),
+      false);
 }
 
 void CheckNetwork(const HostFacts& facts, std::vector<HostCheck>* checks) {
@@ -320,6 +323,7 @@ HostFacts InspectHost(const std::optional<Paths>& paths,
   facts.controllers =
       service ? service->cgroup_controllers : ReadControllers(facts.cgroups, facts.root, uid);
   if (service) facts.graph_driver = service->graph_driver;
+  facts.systemd = ::access("/run/systemd/system", F_OK) == 0;
   facts.systemd_user = !facts.root && paths &&
                        ::access((paths->xdg_runtime_dir + "/systemd/private").c_str(), R_OK) == 0;
   struct stat st{};

@@ -37,6 +37,7 @@ struct HostFacts {
   std::string graph_driver;           // what the running service uses; "": it does not run
   CgroupLayout cgroups = CgroupLayout::kNone;
   std::vector<std::string> controllers;  // that Podman may use: "cpu", "memory", "pids", ...
+  bool systemd = false;                  // runs this host
   bool systemd_user = false;  // a user manager answers: it delegates cgroups and keeps the service
   bool tun_exists = false;    // /dev/net/tun
   bool tun_usable = false;    // by the user as it is (root's launcher makes one that is)

@@ -28,7 +28,7 @@ HostFacts Good() {
   facts.overlay = true;
   facts.cgroups = CgroupLayout::kV2;
   facts.controllers = {"cpu", "memory", "pids"};
-  facts.systemd_user = facts.tun_exists = facts.tun_usable = true;
+  facts.systemd = facts.systemd_user = facts.tun_exists = facts.tun_usable = true;
   return facts;
 }
 
@@ -83,6 +83,20 @@ TEST(Host, SaysWhichLimitsTheKernelWillNotEnforce) {
   EXPECT_FALSE(check.ok);
   EXPECT_NE(check.detail.find("pids, cpu"), std::string::npos) << check.detail;
   EXPECT_TRUE(AllRequired(facts)) << "Hutch works without them";
+}
+
+TEST(Host, GivesCommandsOfSystemdWhereItRuns) {
+  HostFacts facts = Good();
+  facts.controllers.clear();
+  facts.systemd_user = false;
+  for (const char* name : {"cgroup limits", "systemd user manager"}) {
+    facts.systemd = true;
+    const std::string fix = Find(facts, name).fix;
+    EXPECT_TRUE(fix.starts_with("sudo ")) << fix;
+    EXPECT_EQ(fix.find('\n'), std::string::npos) << "it is shown as one line: " << fix;
+    facts.systemd = false;
+    EXPECT_EQ(Find(facts, name).fix, "");
+  }
 }
 
 TEST(Host, WorksWithoutGvisorAndSaysSo) {
