@@ -9,7 +9,10 @@ from hutch.cli.output import print_json
 from hutch.cli.parser import parser_and_flags
 
 # Arguments that are files of this machine.
-_FILES = ("script", "policy", "environment", "file", "mount", "output", "samples", "problems")
+_FILES = (
+    "script", "policy", "environment", "file", "mount", "output", "samples", "problems", "out",
+    "socket", "storage",
+)  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,4 +34,6 @@ def script_for(shell: str) -> str:
                 for argument in command._actions:
                     if argument.dest in _FILES:
                         argument.complete = shtab.FILE
+                    if argument.dest == "script":
+                        argument.nargs = "*"  # the program's own arguments may be files, too
     return shtab.complete(parser, shell)
