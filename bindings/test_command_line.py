@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,33 @@ def test_a_secret_of_another_form_is_refused(text: str) -> None:
 
 
 def test_an_option_of_run_is_not_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["run", "--mem", "9", "p.py"])
+    assert cli.main(["run", "--mem", "9", "p.py"]) == cli.MISUSED
     assert "unrecognized arguments: --mem" in capsys.readouterr().err
+
+
+MISTAKES = [
+    (["nonsense"], "hutch: error: argument COMMAND: invalid choice: 'nonsense'"),
+    (["completion"], "hutch completion: error: the following arguments are required: shell"),
+    (["run", "--timout", "3", "p.py"], "hutch run: error: unrecognized arguments: --timout; did"),
+    (
+        ["prune", "--dryrun"],
+        "hutch prune: error: unrecognized arguments: --dryrun; did you mean --",
+    ),
+    (["prune", "--older-than", "5"], "hutch prune: error: argument --older-than: '5' is not a"),
+    (["env", "remove"], "hutch env remove: name at least one DIGEST"),
+    (["sessions", "delete"], "hutch sessions delete: give the id of a session"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), MISTAKES)
+def test_a_mistake_is_said_once_and_as_json_where_that_is_asked_for(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == cli.MISUSED
+    shown = capsys.readouterr()
+    assert shown.err.splitlines()[-1].startswith(said) and shown.out == ""
+    assert cli.main(["--json", *words]) == cli.MISUSED
+    assert json.loads(capsys.readouterr().out)["message"].startswith(said)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -61,7 +62,7 @@ def test_a_command_that_two_checks_name_is_run_once() -> None:
 
 def test_nothing_is_mended_where_nobody_can_be_asked(tmp_path: Path) -> None:
     made = tmp_path / "made"
-    with pytest.raises(ValueError, match="--yes"):
+    with pytest.raises(ValueError, match=r"add --yes$"):
         mending.mend([check(f"chmod 600 {made}")], is_yes=False)
 
 
@@ -135,11 +136,70 @@ def test_bash_takes_its_script() -> None:
     assert done.returncode == 0 and "hutch" in done.stdout, done.stderr
 
 
+PRESS_TAB = r"""
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_shtab_hutch hutch
+printf '%s\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("pru", "prune"),
+        ("agent resta", "restart"),
+        ("run --time", "--timeout"),
+        ("run rep", "report.py"),
+        ("run report.py -v rep", "report.py"),
+        ("run --file rep", "report.py"),
+        ("eval humaneval report.py --out rep", "report.py"),
+        ("serve --socket rep", "report.py"),
+    ],
+)
+def test_bash_completes_commands_options_and_files(
+    words: str, completed: str, tmp_path: Path
+) -> None:
+    (tmp_path / "report.py").touch()
+    test = f"{completion.script_for('bash')}\nCOMP_WORDS=(hutch {words})\n{PRESS_TAB}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", test], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stdout.split() == [completed], done.stderr
+
+
 def test_version_starts_nothing_and_says_what_there_is() -> None:
     found = version.facts()
     assert found["hutch"] == hutch.__version__
     assert found["package"] == hutch.__path__[0]
     assert set(found) == {"hutch", "package", "python", "podman", "system", "agent", "state"}
+
+
+def test_version_says_how_a_missing_podman_comes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = {**version.facts(), "podman": None}
+    monkeypatch.setattr(version, "facts", lambda: found)
+    assert cli.main(["version"]) == 0
+    assert "podman  none: `hutch doctor` says" in capsys.readouterr().out
+
+
+def test_where_no_agent_runs_its_log_is_empty_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inventory, "paths", lambda: None)
+    assert cli.main(["logs", "--json"]) == cli.FAILED
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"lines": []} and "no agent runs" in said.err
+    assert cli.main(["logs", "--json", "--follow"]) == cli.MISUSED
+    assert "has no end" in json.loads(capsys.readouterr().out)["message"]
+
+
+def test_the_sessions_that_are_deleted_are_named_in_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(hutch.sessions, "delete", lambda id, storage: None)
+    assert cli.main(["sessions", "delete", "a", "b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"deleted": ["a", "b"]}
 
 
 def test_sizes_count_each_file_once_and_follow_no_link(tmp_path: Path) -> None:
@@ -449,6 +509,21 @@ def test_what_cannot_be_removed_is_said_and_the_rest_goes(
     assert ("pip uninstall" in said.out) is not failing
 
 
+def raising(error: type[BaseException]) -> Callable[[str], str]:
+    def ask(question: str) -> str:
+        raise error
+
+    return ask
+
+
+def test_where_there_is_nothing_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(uninstall, "_things", lambda keep: [])
+    assert cli.main(["uninstall"]) == 0
+    assert capsys.readouterr().out.count("goes by") == 1
+
+
 def test_nothing_is_removed_unasked(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -458,8 +533,13 @@ def test_nothing_is_removed_unasked(
     assert "--yes" in capsys.readouterr().err
     assert cli.main(["uninstall", "--dry-run"]) == 0 and done == []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("builtins.input", lambda question: "n")
-    assert cli.main(["uninstall"]) == cli.FAILED and done == []
+    capsys.readouterr()
+    assert cli.main(["uninstall", "--json"]) == cli.MISUSED
+    assert "--dry-run" in json.loads(capsys.readouterr().out)["message"]
+    for no in (lambda question: "n", raising(EOFError), raising(KeyboardInterrupt)):
+        monkeypatch.setattr("builtins.input", no)
+        code = cli.main(["uninstall"])
+        assert code in (cli.FAILED, cli.INTERRUPTED) and done == []
     monkeypatch.setattr("builtins.input", lambda question: "y")
     assert cli.main(["uninstall"]) == 0 and done == ["one", "two"]
 

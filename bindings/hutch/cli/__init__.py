@@ -29,13 +29,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = [word for word in arguments if not word.startswith("-")]
     at = arguments.index("run") + 1 if words[:1] == ["run"] else len(arguments)
     of_run, program = run.divided(arguments[at:], flags_of_run)
-    options = parser.parse_args([*arguments[:at], *of_run])
-    options.json = getattr(options, "json", False)
-    options.program = program
-    if options.command is None:
-        parser.print_help()
-        return MISUSED
-    return _guarded(lambda: _dispatch(options), options.json)
+    words = [*arguments[:at], *of_run]
+
+    def work() -> int:
+        options = parser.parse_args(words)
+        options.json = getattr(options, "json", False)
+        options.program = program
+        if options.command is None:
+            parser.print_help()
+            return MISUSED
+        return _dispatch(options)
+
+    return _guarded(work, "--json" in words)
 
 
 def _guarded(work: Callable[[], int], as_json: bool) -> int:
@@ -74,7 +79,9 @@ def _say(error: Exception, message: str, hint: str, as_json: bool) -> None:
 
         print(json.dumps({"error": type(error).__name__, "message": message, "hint": hint}))
     else:
-        print(f"hutch: {error}", file=sys.stderr)
+        said = str(error)
+        ours = said.startswith(("hutch:", "hutch "))  # it names the command already
+        print(said if ours else f"hutch: {said}", file=sys.stderr)
 
 
 def _dispatch(options: argparse.Namespace) -> int:

@@ -6,8 +6,14 @@ from __future__ import annotations
 import sys
 
 
-def wanted(question: str, command: str) -> bool:
-    """Asks on the terminal. Raises ValueError where there is none to ask on."""
+def wanted(question: str, command: str, instead: str) -> bool:
+    """Asks on the terminal; Ctrl-D is a no. Raises ValueError where there is none to ask on, which
+    says what to do `instead`.
+    """
     if not sys.stdin.isatty():
-        raise ValueError(f"{command}: nobody can be asked here: add --yes, or --dry-run to look")
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+        raise ValueError(f"{command}: nobody can be asked here: {instead}")
+    try:
+        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

@@ -24,6 +24,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.follow and options.json and not options.audit:
+        raise ValueError("hutch logs --follow has no end: it takes --json with --audit alone")
     if options.audit:
         return _audit(options)
     from hutch.cli import inventory
@@ -33,6 +35,8 @@ def run(options: argparse.Namespace) -> int:
     paths = inventory.paths()
     agent = "" if paths is None else str(paths["agent_container"])
     if not agent or _podman("container", "exists", agent).returncode == 1:
+        if options.json:
+            print_json({"lines": []})
         print(
             "hutch: no agent runs, so there is no log; the first call starts one", file=sys.stderr
         )
@@ -43,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         arguments.append("--follow")
     if options.tail is not None:
         arguments += ["--tail", str(options.tail)]
-    if options.follow and not options.json:
+    if options.follow:
         return podman([*arguments, *containers])
     timed: list[tuple[str, str]] = []
     for number, container in enumerate(containers):

@@ -51,7 +51,7 @@ def mend(checks: Sequence[Mapping[str, Any]], is_yes: bool) -> bool:
     print("\nThis would mend it:\n")
     for command in commands:
         print(f"  {escape(command)}\n")
-    if not is_yes and not wanted("Run it?", "hutch doctor --fix"):
+    if not is_yes and not wanted("Run it?", "hutch doctor --fix", "add --yes"):
         return False
     for command in commands:
         done = subprocess.run(["sh", "-c", command])

@@ -4,11 +4,31 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import sys
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from hutch.cli import run
 from hutch.cli.amounts import duration, size
+
+
+class Parser(argparse.ArgumentParser):
+    """A mistake in the words is a ValueError, which is shown like any other, also as JSON."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, but an unknown word is refused by the command that got it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            name = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(name, self._option_string_actions, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        raise ValueError(f"{self.prog}: error: {message}")
 
 
 class Command(NamedTuple):
@@ -22,11 +42,11 @@ def parser_and_flags() -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser, and the options of `hutch run` that have no value."""
     import hutch
 
-    common = argparse.ArgumentParser(add_help=False)
+    common = Parser(add_help=False)
     common.add_argument(
         "--json", action="store_true", default=argparse.SUPPRESS, help="one JSON value on stdout"
     )
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="hutch",
         description="Runs untrusted Python in warm rootless containers.",
         epilog="hutch COMMAND --help: more of a command, with an example and the page to read",
@@ -330,7 +350,7 @@ COMMANDS = {
     ),
     "completion": Command(
         "print a script by which a shell completes the words of this command",
-        "hutch completion bash > ~/.local/share/bash-completion/completions/hutch",
+        "hutch completion fish > ~/.config/fish/completions/hutch.fish",
         "command-line",
         _of_completion,
     ),

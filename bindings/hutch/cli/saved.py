@@ -35,8 +35,11 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _delete(options: argparse.Namespace) -> int:
-    for id in _ids(options):
+    ids = _ids(options)
+    for id in ids:
         hutch.sessions.delete(id, options.storage)
+    if options.json:
+        print_json({"deleted": ids})
     return 0
 
 

@@ -38,6 +38,7 @@ sys.exit(cli.main(["agent", "stop"]))
 """
 _STOP_SEC = 300.0  # the user whose agent it is may keep it from ever ending
 _OUR_CONTAINERS = ("ps", "--all", "--quiet", "--filter", "label=hutch.instance")
+_INSTEAD = "add --yes, or --dry-run to look"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,9 +50,13 @@ def run(options: argparse.Namespace) -> int:
         else:
             _print(rows)
         return 0
+    if options.json and not options.yes:
+        raise ValueError(f"hutch uninstall --json asks nobody: {_INSTEAD}")
     if not options.json:
         _print(rows)
-    if things and not options.yes and not wanted("Remove all of it?", "hutch uninstall"):
+        if not rows:
+            return 0
+    if not options.yes and not wanted("Remove all of it?", "hutch uninstall", _INSTEAD):
         return 1
     failed = _remove(things, quiet=options.json)
     if options.json:

@@ -24,7 +24,8 @@ def run(options: argparse.Namespace) -> int:
         agent = found["agent"]
         if agent != found["hutch"]:
             agent += f"; `hutch agent stop` lets the next call start {found['hutch']}"
-    for name, value in {**found, "agent": agent}.items():
+    podman = found["podman"] or "none: `hutch doctor` says how to install it"
+    for name, value in {**found, "agent": agent, "podman": podman}.items():
         print(f"{name:8}{'none yet' if value is None else escape(str(value))}")
     return 0
 
