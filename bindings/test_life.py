@@ -441,7 +441,8 @@ def test_the_link_to_an_instance_stays_while_something_is_left_of_it(tmp_path: P
 def test_what_an_agent_says_of_itself_is_shown_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(version, "facts", lambda: {"hutch": "1", "agent": "\x1b]0;owned\x07"})
+    told = {"hutch": "1", "agent": "\x1b]0;owned\x07", "podman": None}
+    monkeypatch.setattr(version, "facts", lambda: told)
     assert cli.main(["version"]) == 0
     assert "\x1b" not in capsys.readouterr().out
 

@@ -82,7 +82,10 @@ def test_uninstall_leaves_nothing(world: list[str], tmp_path: Path) -> None:
     assert run(world, "run", "-c", "print(6 * 7)", **other) == "42\n"
     named = "import hutch\nwith hutch.Session(id='kept') as s:\n    s.exec('x = 1')\n"
     subprocess.run([*world, sys.executable, "-c", named], check=True, timeout=300)
+    run(world, "agent", "stop")
+    quiet = left(world, tmp_path)
     listed = json.loads(run(world, "uninstall", "--dry-run", "--json"))
+    assert left(world, tmp_path) == quiet  # Podman's service was asked, and has ended again
     assert [one["what"] for one in listed if one["where"] in ("/run/hutch/run", HOME)] == [
         "agent and workers",
         "environments, log",

@@ -42,28 +42,46 @@ _INSTEAD = "add --yes, or --dry-run to look"
 
 
 def run(options: argparse.Namespace) -> int:
+    import hutch
+
+    was_running = hutch.status()["running"]
     things = [*_things(options.keep_sessions)]
-    rows = [{"what": one.what, "where": one.where, "bytes": one.bytes} for one in things]
-    if options.dry_run:
-        if options.json:
-            print_json(rows)
-        else:
-            _print(rows)
-        return 0
-    if options.json and not options.yes:
-        raise ValueError(f"hutch uninstall --json asks nobody: {_INSTEAD}")
-    if not options.json:
-        _print(rows)
-        if not rows:
-            return 0
-    if not options.yes and not wanted("Remove all of it?", "hutch uninstall", _INSTEAD):
-        return 1
+    is_wanted = False
+    try:
+        is_wanted = _is_wanted(things, options)
+    finally:
+        if things and not is_wanted and not was_running and inventory.paths() is not None:
+            with contextlib.suppress(OSError):
+                _stop(inventory.current())  # Podman's service, which was started to be asked
+    if not is_wanted:
+        return 0 if options.dry_run or not things else 1
     failed = _remove(things, quiet=options.json)
     if options.json:
-        print_json({"removed": rows, "left": failed})
+        left = [one for one, _ in failed]
+        removed = [_row(one) for one in things if one not in left]
+        print_json({"removed": removed, "left": [text for _, text in failed]})
     elif things and not failed:
         print(f"Nothing of Hutch is left but its package, which goes by:\n  {_package_command()}")
     return 1 if failed else 0
+
+
+def _is_wanted(things: list[Thing], options: argparse.Namespace) -> bool:
+    """Shows them; whether they are to be removed."""
+    rows = [_row(one) for one in things]
+    if options.json:
+        if options.dry_run:
+            print_json(rows)
+        elif not options.yes:
+            raise ValueError(f"hutch uninstall --json asks nobody: {_INSTEAD}")
+        return not options.dry_run
+    _print(rows)
+    if options.dry_run or not rows:
+        return False
+    return options.yes or wanted("Remove all of it?", "hutch uninstall", _INSTEAD)
+
+
+def _row(one: Thing) -> dict[str, object]:
+    return {"what": one.what, "where": one.where, "bytes": one.bytes}
 
 
 def _print(rows: Sequence[Mapping[str, object]]) -> None:
@@ -74,15 +92,15 @@ def _print(rows: Sequence[Mapping[str, object]]) -> None:
         print(f"Hutch has made nothing here. Its package goes by:\n  {_package_command()}")
 
 
-def _remove(things: list[Thing], quiet: bool) -> list[str]:
-    """Sentences on what could not be removed."""
+def _remove(things: list[Thing], quiet: bool) -> list[tuple[Thing, str]]:
+    """What could not be removed, each with a sentence on why."""
     failed = []
     for one in things:
         try:
             one.remove()
         except OSError as error:
-            failed.append(f"{one.what}: {error}")
-            print(f"hutch: left: {escape(failed[-1])}", file=sys.stderr)
+            failed.append((one, f"{one.what}: {error}"))
+            print(f"hutch: left: {escape(failed[-1][1])}", file=sys.stderr)
         else:
             if not quiet:
                 print(f"removed: {one.what}", flush=True)
