@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,15 @@ def test_a_loopback_that_is_opened_to_containers_is_named(
     file.write_text(text)
     found = list(_containers_conf.opened_loopback(str(tmp_path)))
     assert found == [(option, str(file)) for option in CONF[text]]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "deep"])
+def test_a_hostile_file_of_settings_holds_nobody_up(tmp_path: Path, kind: str) -> None:
+    file = tmp_path / "containers.conf"
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "endless":
+        file.symlink_to("/dev/zero")
+    else:
+        file.write_text("a = " + "[" * 100_000)
+    assert _containers_conf._read(file) == {}

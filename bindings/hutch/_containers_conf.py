@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+_MOST = 1 << 20  # bytes of a file
 _SYSTEM = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
 # Options of slirp4netns and pasta by which a container reaches what listens on the host's loopback.
 _OPEN = ("allow_host_loopback=true", "--map-gw", "--map-host-loopback")
@@ -44,9 +46,13 @@ def _read(file: Path) -> dict[str, Any]:
         import tomli as tomllib
 
     try:
-        found: dict[str, Any] = tomllib.loads(file.read_text())
-        return found
-    except (OSError, ValueError):
+        # Its owner may have made it something that never ends, or that nobody fills.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                return {}
+            found: dict[str, Any] = tomllib.loads(opened.read(_MOST).decode())
+            return found
+    except (OSError, RecursionError, ValueError):
         return {}  # Podman itself says what is wrong with it
 
 
