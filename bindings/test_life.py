@@ -359,6 +359,13 @@ def test_a_runtime_that_is_used_meanwhile_stays(
     assert [*prune._runtimes(1000.0)] == []
 
 
+def test_an_agent_that_says_less_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = [{}, {"digest": "a" * 64}, {"digest": "b" * 64, "last_used": 1}]
+    monkeypatch.setattr("hutch._status.environments", lambda: told)
+    monkeypatch.setattr(hutch, "status", lambda: {"running": True, "pools": [{}]})
+    assert [one.digest for one in prune._environments(1000.0)] == ["b" * 64]
+
+
 def test_a_store_that_others_use_stays(tmp_path: Path) -> None:
     ours = {"a" * 64}
     usual = {

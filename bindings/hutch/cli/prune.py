@@ -58,16 +58,17 @@ def _environments(before: float) -> Iterator[Unused]:
     from hutch import _status
 
     found = _status.environments()
-    pooled = {pool["digest"] for pool in hutch.status().get("pools", [])}
+    pooled = {pool.get("digest") for pool in hutch.status().get("pools", [])}
     for one in found:
-        digest, last_used = one["digest"], one["last_used"]
+        # An agent of another version may not say when it was used.
+        digest, last_used = str(one.get("digest", "")), one.get("last_used", float("inf"))
         if last_used < before and digest not in pooled:
 
             def remove(digest: str = digest) -> bool:
                 return _status.remove_environment(digest)
 
-            name = f"{digest[:12]} {' '.join(one['requirements'])[:60]}".strip()
-            yield Unused("environment", name, one["bytes"], last_used, remove, digest)
+            name = f"{digest[:12]} {' '.join(one.get('requirements', []))[:60]}".strip()
+            yield Unused("environment", name, one.get("bytes", 0), last_used, remove, digest)
 
 
 def _runtimes(before: float) -> Iterator[Unused]:
@@ -125,7 +126,7 @@ def _images(before: float, pruned: Iterable[Unused]) -> Iterator[Unused]:
     from hutch._connect import launcher
 
     gone = {one.digest for one in pruned}
-    left = [one["base"] for one in _status.environments() if one["digest"] not in gone]
+    left = [one.get("base") for one in _status.environments() if one.get("digest") not in gone]
     kept = {launcher.base_id(), *left}
     for image in inventory.images():
         if image.created < before and image.base not in kept:
