@@ -366,6 +366,23 @@ def test_an_agent_that_says_less_loses_nothing(monkeypatch: pytest.MonkeyPatch) 
     assert [one.digest for one in prune._environments(1000.0)] == ["b" * 64]
 
 
+def test_what_cannot_be_pruned_is_said_and_the_rest_goes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise OSError("it is busy")
+
+    a = prune.Unused("runtime", "a", 1, 0.0, fail)
+    b = replace(a, name="b", remove=lambda: None)
+    monkeypatch.setattr(prune, "_environments", lambda before: [])
+    monkeypatch.setattr(prune, "_runtimes", lambda before: [a, b])
+    monkeypatch.setattr(prune, "_images", lambda before, pruned: [])
+    assert cli.main(["prune"]) == cli.FAILED
+    said = capsys.readouterr()
+    assert said.err == "hutch: left: it is busy\n" and "  b  " in said.out
+    assert "  a  " not in said.out
+
+
 def test_a_store_that_others_use_stays(tmp_path: Path) -> None:
     ours = {"a" * 64}
     usual = {

@@ -7,11 +7,13 @@ import argparse
 import contextlib
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hutch._connect.progress import escape
 from hutch.cli import inventory
 from hutch.cli.output import print_json, print_table
 
@@ -30,26 +32,37 @@ def run(options: argparse.Namespace) -> int:
     if options.cache:
         _require_no_agent()
     before = time.time() - options.older_than
-    found = _gone(_cache() if options.cache else [], options)  # before an agent is started
+    failed: list[str] = []
+    found = _gone(_cache() if options.cache else [], options, failed)  # before an agent is started
     environments = [*_environments(before)]
-    found += _gone([*environments, *_runtimes(before), *_images(before, environments)], options)
+    unused = [*environments, *_runtimes(before), *_images(before, environments)]
+    found += _gone(unused, options, failed)
     rows = [
         {"what": one.what, "name": one.name, "bytes": one.bytes, "last_used": one.last_used}
         for one in found
     ]
+    for text in failed:
+        print(f"hutch: left: {escape(text)}", file=sys.stderr)
     if options.json:
         print_json(rows)
-        return 0
+        return 1 if failed else 0
     if rows:
         print_table(rows, ["what", "name", "bytes", "last_used"])
     total = sum(one.bytes for one in found) / 1e6
     print(f"{total:.1f} MB {'would be removed' if options.dry_run else 'removed'}")
-    return 0
+    return 1 if failed else 0
 
 
-def _gone(unused: Iterable[Unused], options: argparse.Namespace) -> list[Unused]:
-    """Those that are removed, or would be."""
-    return [one for one in unused if options.dry_run or one.remove() is not False]
+def _gone(unused: Iterable[Unused], options: argparse.Namespace, failed: list[str]) -> list[Unused]:
+    """Those that are removed, or would be; `failed` is given a sentence for each that cannot be."""
+    found = []
+    for one in unused:
+        try:
+            if options.dry_run or one.remove() is not False:
+                found.append(one)
+        except OSError as error:
+            failed.append(str(error))
+    return found
 
 
 def _environments(before: float) -> Iterator[Unused]:
