@@ -80,3 +80,9 @@ def test_each_key_is_compared_with_all_whichever_it_is(
 def test_two_tenants_have_two_keys(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\[tenants.other\] has the key of \[tenants.first\]"):
         settings.read(written(tmp_path, {**KEYS, "other": KEYS["first"]}))
+
+
+def test_an_isolation_that_there_is_not_is_refused_before_it_serves(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="isolation='docker': it is \"cell\", "):
+        settings.read(tmp_path / "agent.toml", isolation="docker")
+    assert settings.read(tmp_path / "agent.toml", isolation="container").isolation == "container"

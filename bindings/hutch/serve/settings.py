@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, fields as dataclass_fields, replace
 from pathlib import Path
 from typing import Any
 
+from hutch._options.options import NORMAL
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -91,6 +93,7 @@ def read(path: Path | None = None, **given: Any) -> Settings:
     keys = tuple(_keys(tenants, path))
     names = {name for one in tenants.values() for name in one.get("labels", {})}
     settings = replace(Settings(), **values, keys=keys, tenant_labels=tuple(sorted(names)))
+    NORMAL.changed({"isolation": settings.isolation})  # refuses an unknown one before it serves
     for name in settings.operators:
         if name not in {client.name for _, client in keys}:
             raise ValueError(f"{path}: operators in [serve] has {name!r}, which has no key")
