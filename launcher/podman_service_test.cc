@@ -141,6 +141,38 @@ TEST_F(Service, RefusesADirectoryOfSomebodyElse) {
   EXPECT_TRUE(hint().starts_with("as root: chown ")) << hint();
 }
 
+TEST_F(Service, GivesRootsDirectoryAwayOnlyWhereNoLinkOfTheUserLeads) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  const auto owner = [](const std::string& path) {
+    struct stat st{};
+    return ::stat(path.c_str(), &st) == 0 ? static_cast<int>(st.st_uid) : -1;
+  };
+  const auto make = [this](const std::string& name) {
+    fs::create_directories(root_ + name);
+    ::chmod((root_ + name).c_str(), 0700);
+    return root_ + name;
+  };
+  paths_.service_user = true;
+  paths_.uid = paths_.gid = 65534;
+  ::chmod(root_.c_str(), 0755);
+  ASSERT_EQ(::chown(make("/user").c_str(), 65534, 65534), 0);
+
+  const std::string secret = make("/roots/secret");
+  ::chmod((root_ + "/roots").c_str(), 0755);
+  fs::create_directory_symlink(root_ + "/roots", root_ + "/user/link");
+  EXPECT_THROW(EnsureDirectory(paths_, root_ + "/user/link/secret"), Error);
+  EXPECT_EQ(owner(secret), 0);
+
+  const std::string home = make("/user/home");
+  std::ofstream(home + "/agent.toml");
+  EXPECT_TRUE(EnsureDirectory(paths_, home));
+  EXPECT_EQ(owner(home), 65534);
+  const std::string other = make("/user/other");
+  std::ofstream(other + "/passwd");
+  EXPECT_THROW(EnsureDirectory(paths_, other), Error);
+  EXPECT_EQ(owner(other), 0) << "it is for something else";
+}
+
 TEST_F(Service, SaysWhyADirectoryCannotBeMade) {
   paths_.service_user = false;
   std::ofstream(root_ + "/file");

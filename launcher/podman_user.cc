@@ -3,10 +3,12 @@
 #include "launcher/podman_user.h"
 
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <pwd.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +60,42 @@ bool MayMakeIn(const std::string& parent) {
   const std::string real = resolved == nullptr ? "" : resolved;
   ::free(resolved);
   return !real.empty() && IsRootsAlone(parent) && IsRootsAlone(real);
+}
+
+// For root to make something in and give it away: reached through no link, or only through links
+// that root alone could have put there.
+Fd OpenParent(const std::string& parent) {
+  open_how how{};
+  how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_SYMLINKS;
+  Fd found(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, parent.c_str(), &how, sizeof how)));
+  if (!found && MayMakeIn(parent))
+    found = Fd(::open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  return found;
+}
+
+// Whether it holds nothing, or the settings of an agent that is to be started there: it is not,
+// say, /etc.
+bool IsForHutch(const std::string& directory) {
+  std::error_code none;
+  return std::filesystem::is_empty(directory, none) ||
+         std::filesystem::exists(directory + "/agent.toml", none);
+}
+
+// What root has made, or finds as it makes it, becomes the user's. `name`: in `parent`.
+bool MakeAndGive(const Paths& paths, const Fd& parent, const std::string& name) {
+  const bool fresh = ::mkdirat(parent.get(), name.c_str(), 0700) == 0;
+  if (!fresh && errno != EEXIST) ThrowErrno("make the directory " + name, Code::kPlatform);
+  const Fd made(
+      ::openat(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st{};
+  // Or one that a launcher did not finish; the owner of anything else is not changed.
+  if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700 &&
+      IsForHutch("/proc/self/fd/" + std::to_string(made.get()))) {
+    if (::fchown(made.get(), paths.uid, paths.gid) != 0)
+      ThrowErrno("change the owner of the directory " + name, Code::kPlatform);
+  }
+  return fresh;
 }
 
 }  // namespace
@@ -123,23 +161,17 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
     }
     dir = open();
   }
-  const bool is_root_needed = paths.service_user && !dir && (errno == ENOENT || errno == EACCES);
-  if (is_root_needed && MayMakeIn(path.substr(0, std::max<size_t>(path.rfind('/'), 1)))) {
-    // A parent that only root may write to (as /run): made by root, then given away.
-    const bool fresh = ::mkdir(path.c_str(), 0700) == 0;
-    if (!fresh && errno != EEXIST) ThrowErrno("make " + path, Code::kPlatform);
-    const Fd made = open();
-    struct stat st{};
-    // Or one that a launcher did not finish; the owner of anything else is not changed.
-    if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700) {
-      if (::fchown(made.get(), paths.uid, paths.gid) != 0)
-        ThrowErrno("change the owner of " + path, Code::kPlatform);
+  if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
+    const size_t slash = path.rfind('/');
+    const std::string name = path.substr(slash + 1);
+    if (const Fd parent = OpenParent(path.substr(0, std::max<size_t>(slash, 1)))) {
+      const bool fresh = MakeAndGive(paths, parent, name);
+      {
+        const AsUser user(paths);
+        dir = open();
+      }
+      if (!dir && fresh) ::unlinkat(parent.get(), name.c_str(), AT_REMOVEDIR);
     }
-    {
-      const AsUser user(paths);
-      dir = open();
-    }
-    if (!dir && fresh) ::rmdir(path.c_str());
   }
   if (!dir) {
     errno = failed;
@@ -161,13 +193,9 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if (st.st_uid != paths.uid) {
     const std::string uid = std::to_string(paths.uid);
-    std::error_code none;
-    const bool is_for_hutch =
-        std::filesystem::is_empty(path, none) ||
-        std::filesystem::exists(path + "/agent.toml", none);  // not, say, /etc
     throw Error(Code::kPlatform,
                 path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " + uid,
-                (is_for_hutch ? "as root: chown " + uid + " " + path + "; or " : "") +
+                (IsForHutch(path) ? "as root: chown " + uid + " " + path + "; or " : "") +
                     "set HUTCH_HOME to another directory");
   }
   return dir;
