@@ -24,7 +24,8 @@ SAYS_THE_TIME = {
     "agent/main.cc", "agent/audit.cc", "bindings/hutch/_calls/history.py",
     "bindings/hutch/_errors.py", "bindings/hutch/_saved_states.py",
     "bindings/hutch/_session_hold.py", "bindings/hutch/_storage_directory.py",
-    "bindings/hutch/cli/logs.py", "bindings/hutch/sessions.py", "client/trace.h", "wire/log.cc",
+    "bindings/hutch/cli/logs.py", "bindings/hutch/cli/prune.py", "bindings/hutch/sessions.py",
+    "client/trace.h", "wire/log.cc",
 }  # fmt: skip
 
 
