@@ -33,7 +33,8 @@ block = b"x" * (1 << 20)
 for _ in range(int(sys.argv[1])): os.write(1, block)
 """
 _INTERRUPTED = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 while True:
     try:
         os.write(1, b"+")
