@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,13 @@ def test_help_says_what_a_command_does_with_an_example(
     assert f" example: hutch {name} " in f"{shown} "
     page = f"docs/{COMMANDS[name].page}.md"
     assert shown.endswith(f" more: {page}") and (ROOT / page).exists()
+
+
+def test_each_command_has_its_function() -> None:
+    assert cli.FUNCTIONS.keys() == COMMANDS.keys()
+    for place in cli.FUNCTIONS.values():
+        module, _, name = place.partition(".")
+        assert callable(getattr(importlib.import_module(f"hutch.cli.{module}"), name))
 
 
 def test_the_page_names_every_command() -> None:

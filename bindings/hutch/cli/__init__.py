@@ -84,59 +84,35 @@ def _say(error: Exception, message: str, hint: str, as_json: bool) -> None:
         print(said if ours else f"hutch: {said}", file=sys.stderr)
 
 
+# The function of each command, in a module beside this one, which is imported for it alone.
+FUNCTIONS = {
+    "doctor": "doctor.run",
+    "run": "run.run",
+    "ps": "commands.ps",
+    "sessions": "commands.sessions",
+    "status": "top.run",
+    "top": "top.run",
+    "metrics": "commands.metrics",
+    "env": "commands.env",
+    "logs": "logs.run",
+    "agent": "commands.agent",
+    "eval": "evaluate.humaneval",
+    "serve": "serve.serve",
+    "bench": "bench.run",
+    "stop": "commands.stop",
+    "version": "version.run",
+    "prune": "prune.run",
+    "uninstall": "uninstall.run",
+    "completion": "completion.run",
+}
+
+
 def _dispatch(options: argparse.Namespace) -> int:
-    from hutch.cli import commands
+    import importlib
 
-    if options.command in ("status", "top"):
-        from hutch.cli import top
-
-        return top.run(options)
+    module, _, name = FUNCTIONS[options.command].partition(".")
     if options.command == "sessions" and options.action != "open":
-        from hutch.cli import saved
-
-        return saved.run(options)
-    if options.command == "logs":
-        from hutch.cli import logs
-
-        return logs.run(options)
-    if options.command == "eval":
-        from hutch.cli import evaluate
-
-        return evaluate.humaneval(options)
-    if options.command == "doctor":
-        from hutch.cli import doctor
-
-        return doctor.run(options)
-    if options.command == "serve":
-        from hutch.cli import serve
-
-        return serve.serve(options)
-    if options.command == "version":
-        from hutch.cli import version
-
-        return version.run(options)
-    if options.command == "prune":
-        from hutch.cli import prune
-
-        return prune.run(options)
-    if options.command == "uninstall":
-        from hutch.cli import uninstall
-
-        return uninstall.run(options)
-    if options.command == "completion":
-        from hutch.cli import completion
-
-        return completion.run(options)
-    if options.command == "bench":
-        from hutch.cli import bench
-
-        return bench.run(options)
-    return {
-        "run": run.run,
-        "ps": commands.ps,
-        "sessions": commands.sessions,
-        "metrics": commands.metrics,
-        "env": commands.env,
-        "agent": commands.agent,
-        "stop": commands.stop,
-    }[options.command](options)
+        module, name = "saved", "run"
+    function: Callable[[argparse.Namespace], int]
+    function = getattr(importlib.import_module(f"hutch.cli.{module}"), name)
+    return function(options)
