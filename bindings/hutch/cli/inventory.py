@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Hutch has made on this host outside its package: directories, images, containers. Reads."""
+"""What Hutch has made on this host outside its package: directories, images, containers; and how
+what another user owns is removed.
+"""
 
 from __future__ import annotations
 

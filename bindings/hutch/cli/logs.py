@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hutch._connect.progress import escape
+from hutch.cli.inventory import podman
 
 _POLL_SEC = 0.3
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -28,13 +28,12 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError("hutch logs --follow has no end: it takes --json with --audit alone")
     if options.audit:
         return _audit(options)
-    from hutch.cli import inventory
-    from hutch.cli.commands import podman
+    from hutch.cli import commands, inventory
     from hutch.cli.output import print_json
 
     paths = inventory.paths()
     agent = "" if paths is None else str(paths["agent_container"])
-    if not agent or _podman("container", "exists", agent).returncode == 1:
+    if not agent or podman("container", "exists", agent).returncode == 1:
         if options.json:
             print_json({"lines": []})
         print(
@@ -48,10 +47,10 @@ def run(options: argparse.Namespace) -> int:
     if options.tail is not None:
         arguments += ["--tail", str(options.tail)]
     if options.follow:
-        return podman([*arguments, *containers])
+        return commands.podman([*arguments, *containers])
     timed: list[tuple[str, str]] = []
     for number, container in enumerate(containers):
-        done = _podman(*arguments, container)
+        done = podman(*arguments, container)
         if done.returncode == 0:
             timed += _timed(done.stdout + done.stderr)
         elif number == 0:  # an egress process may just have ended, and is then in no log
@@ -71,7 +70,7 @@ def last_error() -> str:
     """Why the agent last failed at something, by its log; "": it says nothing, or has none."""
     from hutch import _core
 
-    done = _podman("logs", "--tail", "200", str(_core.paths()["agent_container"]))
+    done = podman("logs", "--tail", "200", str(_core.paths()["agent_container"]))
     return error_in(done.stdout + done.stderr) if done.returncode == 0 else ""
 
 
@@ -94,24 +93,12 @@ def _timed(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def _podman(*arguments: str) -> subprocess.CompletedProcess[str]:
-    from hutch._connect import launcher
-
-    return subprocess.run(
-        [launcher.PROGRAM, "--podman", "--", *arguments],
-        capture_output=True,
-        text=True,
-        errors="backslashreplace",
-        check=False,
-    )
-
-
 def _egress_containers() -> list[str]:
     from hutch import _core
 
     label = f"label=hutch.instance={_core.paths()['instance'] or 'default'}"
     role = "label=hutch.role=egress"
-    done = _podman("ps", "--all", "--filter", label, "--filter", role, "--format", "{{.Names}}")
+    done = podman("ps", "--all", "--filter", label, "--filter", role, "--format", "{{.Names}}")
     return done.stdout.split() if done.returncode == 0 else []
 
 
