@@ -106,6 +106,16 @@ def test_what_apparmor_refuses_us_is_tried_as_podman(monkeypatch: pytest.MonkeyP
     assert "sudo" not in command
 
 
+def test_the_service_user_is_the_launchers() -> None:
+    header = (Path(__file__).parents[1] / "wire" / "paths.h").read_text()
+    said = dict(re.findall(r'char (kService\w+)\[\] = "([^"]+)"', header))
+    assert said == {
+        "kServiceUser": "hutch",
+        "kServiceHome": uninstall._SERVICE_HOME,
+        "kServiceRuntimeDir": "/run/hutch",
+    }
+
+
 def test_a_profile_of_ours_is_removed_with_all_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

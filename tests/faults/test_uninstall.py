@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hutch.cli import inventory
+
 HUTCH = str(Path(sys.executable).with_name("hutch"))
 HOME = "/var/lib/hutch/state"
 # What Hutch makes for root is made here alone; /etc is a copy, as users are made and removed.
@@ -82,6 +84,8 @@ def test_uninstall_leaves_nothing(world: list[str], tmp_path: Path) -> None:
     assert run(world, "run", "-c", "print(6 * 7)", **other) == "42\n"
     named = "import hutch\nwith hutch.Session(id='kept') as s:\n    s.exec('x = 1')\n"
     subprocess.run([*world, sys.executable, "-c", named], check=True, timeout=300)
+    made = subprocess.run([*world, "ls", HOME], capture_output=True, text=True).stdout
+    assert set(made.split()) <= set(inventory.IN_STATE)
     run(world, "agent", "stop")
     quiet = left(world, tmp_path)
     listed = json.loads(run(world, "uninstall", "--dry-run", "--json"))
