@@ -77,10 +77,13 @@ def environment(instance: str) -> dict[str, str]:
     }
 
 
+def examples() -> list[str]:
+    """The programs of the README."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+
+
 def first_example() -> str:
-    found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
-    assert found
-    return found[1]
+    return examples()[0]
 
 
 @dataclass

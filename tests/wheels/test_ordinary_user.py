@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pytest
-from installation import DIST, ROOT, first_example, system
+from installation import DIST, ROOT, examples, system
 
 pytestmark = [
     pytest.mark.wheels,
@@ -50,6 +50,7 @@ print(major())
 
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
+README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", PAGE, re.S | re.M)
 REMOVE = """
 for user in ada bob cyd dan eve fay; do
@@ -115,8 +116,39 @@ def test_there_is_nothing_that_a_login_of_systemd_brings(user: User) -> None:
     assert user.types("test -e /run/systemd/system").returncode != 0
 
 
-def test_the_first_example_of_the_readme_runs(user: User) -> None:
-    assert user.sees(".venv/bin/python -", first_example()) == "{'age': 35.5}\n"
+def test_the_examples_of_the_readme_run(user: User) -> None:
+    said = [user.sees(".venv/bin/python -", one) for one in examples()]
+    wanted = ["{'age': 35.5}\n", "raised ZeroDivisionError in line 1\n", "3.5\n"]
+    assert said == wanted
+
+
+def test_the_server_of_the_readme_answers(user: User) -> None:
+    install, serve = re.findall(
+        r"^(pip install .*serve.*|hutch serve .*?) *(?:#.*)?$", README, re.M
+    )
+    post = """
+import json, time, urllib.request
+body = json.dumps({"code": "import numpy; print(6 * 7)", "language": "python"}).encode()
+headers = {"Content-Type": "application/json"}
+request = urllib.request.Request("http://localhost:8080/run_code", body, headers)
+while True:
+    try:
+        print(json.load(urllib.request.urlopen(request))["run_result"]["stdout"], end="")
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)  # until it listens
+"""
+    lines = f"""
+export CC=/bin/false PIP_ONLY_BINARY=:all:
+ln -sfn {DIST} dist
+.venv/bin/{install} --quiet
+.venv/bin/{serve} >served.log 2>&1 &
+server=$!
+.venv/bin/python -
+kill $server
+wait $server || :
+"""
+    assert user.sees(lines, post) == "42\n"
 
 
 def test_the_doctor_finds_nothing_that_is_needed(user: User) -> None:
