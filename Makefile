@@ -1,7 +1,7 @@
 # Everything a contributor types. The steps themselves are in scripts/ and CMakeLists.txt.
 PYTHON := .venv/bin/python
 SOURCES := $(shell find CMakeLists.txt host_packages.cmake pyproject.toml README.md wire client loop podman environments pool launcher agent images \
-             bindings -type f \
+             bindings docs -type f \
              -not -path '*/__pycache__/*' -not -name 'test_*.py' -not -name '*_test.cc' 2>/dev/null)
 
 .PHONY: demo check test test-unit test-cells test-rungs test-faults nightly unit style bench security security-control compat \

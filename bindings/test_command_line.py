@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hutch import PoolStatus, Secret, cli
-from hutch.cli import run, top
+from hutch.cli import docs, run, top
 from hutch.cli.parser import COMMANDS, parser_and_flags
 
 ROOT = Path(__file__).parents[1]
@@ -155,8 +155,20 @@ def test_help_says_what_a_command_does_with_an_example(
     text = COMMANDS[name].text
     assert end.value.code == 0 and f"{text[0].upper()}{text[1:]}. " in shown
     assert f" example: hutch {name} " in f"{shown} "
-    page = f"docs/{COMMANDS[name].page}.md"
-    assert shown.endswith(f" more: {page}") and (ROOT / page).exists()
+    page = COMMANDS[name].page
+    assert shown.endswith(f" more: hutch docs {page}") and page in docs.names()
+
+
+def test_the_pages_are_installed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    of_tree = {page.stem: page.read_text() for page in (ROOT / "docs").glob("*.md")}
+    assert cli.main(["docs", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {one["page"]: one["title"] for one in listed} == {
+        name: text.splitlines()[0].removeprefix("# ") for name, text in of_tree.items()
+    }
+    for name, text in of_tree.items():
+        assert cli.main(["docs", name]) == 0
+        assert capsys.readouterr().out == text, f"{name} is not installed as it is: make install"
 
 
 def test_each_command_has_its_function() -> None:

@@ -103,6 +103,7 @@ FUNCTIONS = {
     "version": "version.run",
     "prune": "prune.run",
     "uninstall": "uninstall.run",
+    "docs": "docs.run",
     "completion": "completion.run",
 }
 

@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
 class Command(NamedTuple):
     text: str  # what it does, as a sentence without its capital and its full stop
     example: str
-    page: str  # of docs/, without ".md"
+    page: str  # of `hutch docs`
     add_arguments: Callable[[argparse.ArgumentParser], None] | None = None
 
 
@@ -61,7 +61,7 @@ def parser_and_flags() -> tuple[argparse.ArgumentParser, list[str]]:
             parents=[common],
             help=one.text,
             description=f"{one.text[0].upper()}{one.text[1:]}.",
-            epilog=f"example: {one.example}\n\nmore: docs/{one.page}.md",
+            epilog=f"example: {one.example}\n\nmore: hutch docs {one.page}",
             formatter_class=_Help,
             allow_abbrev=name != "run",
         )
@@ -114,6 +114,14 @@ def _of_uninstall(command: argparse.ArgumentParser) -> None:
         "--keep-sessions", action="store_true", help="leave named sessions where they are"
     )
     _add_yes(command)
+
+
+def _of_docs(command: argparse.ArgumentParser) -> None:
+    from hutch.cli import docs
+
+    command.add_argument(
+        "page", nargs="?", choices=docs.names(), metavar="PAGE", help="the one to show"
+    )
 
 
 def _of_completion(command: argparse.ArgumentParser) -> None:
@@ -347,6 +355,12 @@ COMMANDS = {
         "hutch uninstall --dry-run",
         "install",
         _of_uninstall,
+    ),
+    "docs": Command(
+        "list the pages of the documentation, or show one",
+        "hutch docs agent-in-five-minutes",
+        "command-line",
+        _of_docs,
     ),
     "completion": Command(
         "print a script by which a shell completes the words of this command",
