@@ -108,7 +108,7 @@ def _found(storage: Storage, id: str) -> SavedSession:
         return one
     raise SessionNotFound(
         f"there is no session {id!r} in the storage",
-        hint="hutch.sessions.list() has those that there are",
+        hint="hutch.sessions.list(), or `hutch sessions list`, has those that there are",
         may_have_run=False,
     )
 

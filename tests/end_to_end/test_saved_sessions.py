@@ -115,11 +115,12 @@ def test_the_command_does_the_same(used: DirectoryStorage) -> None:
     shown = json.loads(command(used, "show", "report-7", "--json")[1])
     assert shown["python"] == ".".join(map(str, sys.version_info[:2]))
     assert "left_out" in command(used, "show", "report-7")[1]
+    assert json.loads(command(used, "show", "report-7", "report-7", "--json")[1]) == [shown] * 2
     assert "old" in command(used, "prune", "--older-than", "1h", "--dry-run")[1]
     assert len(hutch.sessions.list(used)) == 2
     assert command(used, "delete", "report-7")[0] == 0
     code, _, err = command(used, "delete", "report-7")
-    assert code != 0 and "no session 'report-7'" in err
+    assert code != 0 and "no session 'report-7'" in err and "`hutch sessions list`" in err
     assert command(used, "prune", "--max-bytes", "1K")[0] == 0
     assert command(used, "list")[1] == "no sessions are kept\n"
     for words in (["prune"], ["show"], ["prune", "--older-than", "x"]):

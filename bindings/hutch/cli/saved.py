@@ -24,12 +24,12 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    for id in _ids(options):
-        found = hutch.sessions.show(id, options.storage)
-        if options.json:
-            print_json(found)
-            continue
-        rows = [{"field": name, "value": _text(name, value)} for name, value in found.items()]
+    found = [hutch.sessions.show(id, options.storage) for id in _ids(options)]
+    if options.json:
+        print_json(found[0] if len(found) == 1 else found)
+        return 0
+    for one in found:
+        rows = [{"field": name, "value": _text(name, value)} for name, value in one.items()]
         print_table(rows, ["field", "value"])
     return 0
 
