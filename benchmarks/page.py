@@ -32,12 +32,37 @@ def rival_cells(figures: dict[str, Any]) -> list[list[str]]:
 
 
 # Why a target is missed that the machine alone does not explain, by the row's key.
-WHY: dict[str, str] = {}
+_ON_TWO_CORES = "a call in a hundred waits for the making of another cell, on one of two cores"
+_READY = "the floor's containers are not waited for: what runs in ours imports, reports and forks"
+WHY: dict[str, str] = {
+    "paced": "an echo comes from a process that has run before; one that has not, without a wall, "
+    "takes most of it (the floor)",
+    "paced-pandas": _ON_TWO_CORES,
+    "paced-pandas-used": "the floor has made that call once before it is asked; Hutch runs nothing "
+    "of a caller's ahead, so the call is the first to touch those pages",
+    "throughput-pandas": "a cell is also given namespaces, limits and a scratch, which the kernel "
+    "takes down again",
+    "crowd": "what is beside it forks and fills memory until it meets a limit, which the kernel "
+    "undoes on the same cores; beside the floor others only spin",
+    "memory-zygote": "modules that most calls need are imported in it already",
+    "first": _READY,
+    "first-spare": _READY,
+    "first-pandas": _READY,
+    "exec-paced": "after 5 ms of sleep lines of Python take twice as long as back to back (64 and "
+    "34 µs for the same ones, without Hutch); an exec is Python on both sides, a call is C++",
+    "session-start": "names and tools of a session are made when it begins; the floor makes none",
+    "idle-sessions": "each worker looks at the memory of its sessions several times a second",
+    "serve-1": "HTTP, JSON and its checks are Python, which runs out of cold caches as well",
+}
 
 
 def reasons(figures: dict[str, Any]) -> Iterator[str]:
     """A line for each row whose figure, or p99, is above its target."""
+    above = ""  # the row that "the same" means
     for told in figures["rows"]:
+        is_same = told["what"].startswith(("the same", "their ", "its "))
+        what = f"{above}; {told['what']}" if is_same else told["what"]
+        above = above if is_same else what
         if "NO" not in told["verdict"]:
             continue
         ratio = told["ratio"]
@@ -47,7 +72,7 @@ def reasons(figures: dict[str, Any]) -> Iterator[str]:
             why = f"it is the machine's: its floor, {told['floor_is']}, is as slow here"
         else:
             why = "not explained yet"
-        yield f"- {told['what']}: {why}."
+        yield f"- {what}: {why}."
 
 
 class NotQuiet(Exception):

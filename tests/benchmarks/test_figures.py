@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import xml.etree.ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,10 +190,12 @@ def test_a_busy_host_is_not_fit_for_the_page(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_missed_target_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     slow_machine = Row("a", "slow", 2e-3, floor=1.9e-3, floor_is="a fork", target="1", met=False)
     ours = Row("b", "ours", 2e-3, floor=1e-4, floor_is="a fork", target="1", met=False)
-    monkeypatch.setitem(page.WHY, "b", "two threads share one lock")
-    assert list(page.reasons(figures(slow_machine, ours, PACED))) == [
+    same = replace(ours, key="c", what="the same, twice")
+    monkeypatch.setattr(page, "WHY", {"b": "two threads share one lock", "c": "so do four"})
+    assert list(page.reasons(figures(slow_machine, ours, same, PACED))) == [
         "- slow: it is the machine's: its floor, a fork, is as slow here.",
         "- ours: two threads share one lock.",
+        "- ours; the same, twice: so do four.",
         "- a | call: not explained yet.",
     ]
 
