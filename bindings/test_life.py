@@ -91,7 +91,9 @@ def test_the_profile_is_of_our_programs_alone(monkeypatch: pytest.MonkeyPatch) -
         _apparmor.profile()
 
 
-def test_what_apparmor_refuses_us_is_tried_as_podman(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_apparmor_refuses_us_is_tried_as_podman(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = {**check(""), "name": "user namespaces", "detail": "cannot mount"}
     paths = {"service_user": False, "home": "/", "run_dir": "/run/x/hutch"}
     monkeypatch.setattr(_apparmor, "restricts", lambda: False)
@@ -100,6 +102,14 @@ def test_what_apparmor_refuses_us_is_tried_as_podman(monkeypatch: pytest.MonkeyP
     for program, ok in (("/bin/true", True), ("/bin/false", False)):
         monkeypatch.setattr(_apparmor.shutil, "which", lambda name, found=program: found)
         assert _apparmor.judged(refused, paths)["ok"] is ok
+    monkeypatch.setattr(_apparmor.shutil, "which", lambda name: "/bin/true")
+    monkeypatch.setattr(_apparmor, "PROFILE_FILE", str(tmp_path / "hutch"))
+    monkeypatch.setattr(
+        _apparmor, "_label_of_pause", lambda runtime: f"{_apparmor._UNKNOWN} (enforce)\n"
+    )
+    assert not _apparmor.judged(refused, paths)["ok"]
+    Path(_apparmor.PROFILE_FILE).write_text(_apparmor.profile())
+    assert _apparmor.judged(refused, paths)["ok"]  # as it is found again after the fix
     assert _apparmor.judged(refused, None)["fix"].startswith("hutch doctor --fix")
     [command] = mending.commands_of([_apparmor.judged(refused, None)], True)
     assert command.startswith("printf %s ") and "apparmor_parser --replace" in command

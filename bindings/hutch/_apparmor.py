@@ -12,11 +12,14 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 PROFILE_FILE = "/etc/apparmor.d/hutch"
 _FIRST_LINE = "# Made by `hutch doctor --fix`."
 _SETTING = "/proc/sys/kernel/apparmor_restrict_unprivileged_userns"
+_UNKNOWN = "unprivileged_userns"  # what a program that no profile knows becomes in its namespace
 _PLAIN = re.compile(r"/[\w./+@-]+")
 
 
@@ -60,7 +63,30 @@ def _podman_may(paths: dict[str, Any]) -> bool:
         cwd="/",
         **who,
     )
-    return done.returncode == 0
+    if done.returncode != 0:
+        return False
+    # It ends well also without rights, which each later command takes back as it joins the first's
+    # namespace: Podman's service, started first, is left without.
+    label = _label_of_pause(surroundings["XDG_RUNTIME_DIR"])
+    return not label.startswith(_UNKNOWN) or _has_profile_of(program)
+
+
+def _label_of_pause(runtime_dir: str) -> str:
+    """The profile of the process that keeps Podman's user namespace; "" where none says it."""
+    try:
+        pid = int(Path(runtime_dir, "libpod", "tmp", "pause.pid").read_text())
+        return Path(f"/proc/{pid}/attr/current").read_text()
+    except (OSError, ValueError):
+        return ""
+
+
+def _has_profile_of(podman: str) -> bool:
+    """Whether ours is installed, for this program."""
+    line = f"profile hutch-podman {os.path.realpath(podman)} "
+    try:
+        return is_installed() and line in Path(PROFILE_FILE).read_text()
+    except (OSError, ValueError):
+        return False
 
 
 def profile() -> str:
@@ -92,11 +118,13 @@ def is_installed() -> bool:
 
 
 def installation(is_root: bool) -> str:
-    """The command that puts `profile()` in its place."""
+    """The command that puts `profile()` in its place, and ends what was started without it."""
     sudo = "" if is_root else "sudo "
+    beside = Path(sys.executable).with_name("hutch")
+    program = str(beside) if beside.exists() else "hutch"
     return (
         f"printf %s {shlex.quote(profile())} | {sudo}tee {PROFILE_FILE} >/dev/null && "
-        f"{sudo}apparmor_parser --replace {PROFILE_FILE}"
+        f"{sudo}apparmor_parser --replace {PROFILE_FILE} && {shlex.quote(program)} stop"
     )
 
 

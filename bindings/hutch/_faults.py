@@ -29,7 +29,7 @@ _WAYS_ON = {
     "busy": "try again later, or start fewer calls at once",
     "unknown_pool": "call again: the pool is then prepared anew",
     "worker_failed": "`hutch logs` says why; `hutch doctor` checks the host",
-    "podman": "`hutch logs` has the details; `hutch podman ps` shows whether Podman answers",
+    "podman": "`hutch doctor` checks the host; `hutch logs` has the details",
     "podman_down": "`hutch doctor` says what keeps Podman's service from starting",
     "missing_base": "call again: the base image is then installed anew",
     "missing_runtime": "call again: the worker's files are then installed anew",

@@ -36,13 +36,15 @@ fi
 # `hutch doctor --fix` runs then.
 if [ -e /opt/hutch/guest/uninstall ] && [ "$(sysctl -n kernel.apparmor_restrict_unprivileged_userns)" = 1 ]; then
   say "@at AppArmor"
-  # Podman's pause process has a user namespace already, which the doctor would be shown.
-  su - alice -c 'podman system migrate'
+  su - alice -c 'podman system migrate' # ends the process that keeps its user namespace
   apparmor_parser --remove /etc/apparmor.d/podman
   doctor() { su - alice -c "/opt/hutch/bin/python3 /opt/hutch/guest/apparmor.py"; }
   doctor >/tmp/commands 2>/tmp/found
   say "@bound $(tr '\n' ' ' </tmp/found)"
+  su - alice -c "/opt/hutch/bin/hutch stop; podman system migrate"
+  su - alice -c "/opt/hutch/bin/hutch run -c 'print(6 * 7)'" # which fails, and leaves a service without rights
   sh -eux /tmp/commands # to the console
+  su - alice -c "/opt/hutch/bin/hutch stop" # those commands are root's, who stops an agent of its own
   doctor 2>/tmp/found
   say "@unbound $(tr '\n' ' ' </tmp/found) $(su - alice -c "/opt/hutch/bin/hutch run -c 'print(6 * 7)'" 2>&1 | tail -n 1)"
   apparmor_parser --replace /etc/apparmor.d/podman
