@@ -3,15 +3,23 @@
 #include "launcher/podman_service.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "launcher/host_programs.h"
@@ -141,36 +149,149 @@ TEST_F(Service, RefusesADirectoryOfSomebodyElse) {
   EXPECT_TRUE(hint().starts_with("as root: chown ")) << hint();
 }
 
-TEST_F(Service, GivesRootsDirectoryAwayOnlyWhereNoLinkOfTheUserLeads) {
-  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
-  const auto owner = [](const std::string& path) {
+// A service user with a directory of its own, which may be hostile, and root's beside it.
+class ServiceUser : public Service {
+ protected:
+  void SetUp() override {
+    Service::SetUp();
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+    paths_.service_user = true;
+    paths_.uid = paths_.gid = 65534;
+    ::chmod(root_.c_str(), 0755);
+    ASSERT_EQ(::chown(Make("/user", 0700).c_str(), paths_.uid, paths_.gid), 0);
+    Make("/roots", 0755);
+  }
+
+  std::string Make(const std::string& name, mode_t mode) const {
+    fs::create_directories(root_ + name);
+    ::chmod((root_ + name).c_str(), mode);
+    return root_ + name;
+  }
+
+  void Link(const std::string& name, const std::string& target) const {
+    fs::create_directory_symlink(root_ + target, root_ + name);
+  }
+
+  static int Owner(const std::string& path) {
     struct stat st{};
     return ::stat(path.c_str(), &st) == 0 ? static_cast<int>(st.st_uid) : -1;
-  };
-  const auto make = [this](const std::string& name) {
-    fs::create_directories(root_ + name);
-    ::chmod((root_ + name).c_str(), 0700);
-    return root_ + name;
-  };
-  paths_.service_user = true;
-  paths_.uid = paths_.gid = 65534;
-  ::chmod(root_.c_str(), 0755);
-  ASSERT_EQ(::chown(make("/user").c_str(), 65534, 65534), 0);
+  }
 
-  const std::string secret = make("/roots/secret");
-  ::chmod((root_ + "/roots").c_str(), 0755);
-  fs::create_directory_symlink(root_ + "/roots", root_ + "/user/link");
-  EXPECT_THROW(EnsureDirectory(paths_, root_ + "/user/link/secret"), Error);
-  EXPECT_EQ(owner(secret), 0);
+  // What the error advises; "made": there was none.
+  std::string Hint(const std::string& name) const {
+    try {
+      EnsureDirectory(paths_, root_ + name);
+    } catch (const Error& error) {
+      return error.hint();
+    }
+    return "made";
+  }
+};
 
-  const std::string home = make("/user/home");
+TEST_F(ServiceUser, GetsADirectoryOfRootsOnlyWhereNoLinkOfItsOwnLeads) {
+  const std::string secret = Make("/roots/secret", 0700);
+  Link("/user/link", "/roots");
+  EXPECT_NE(Hint("/user/link/secret"), "made");
+  EXPECT_EQ(Owner(secret), 0);
+
+  const std::string home = Make("/user/home", 0700);
   std::ofstream(home + "/agent.toml");
-  EXPECT_TRUE(EnsureDirectory(paths_, home));
-  EXPECT_EQ(owner(home), 65534);
-  const std::string other = make("/user/other");
+  EXPECT_EQ(Hint("/user/home"), "made");
+  EXPECT_EQ(Owner(home), 65534);
+  const std::string other = Make("/user/other", 0700);
   std::ofstream(other + "/passwd");
-  EXPECT_THROW(EnsureDirectory(paths_, other), Error);
-  EXPECT_EQ(owner(other), 0) << "it is for something else";
+  EXPECT_NE(Hint("/user/other"), "made");
+  EXPECT_EQ(Owner(other), 0) << "it is for something else";
+}
+
+TEST_F(ServiceUser, HasNoLinkOfItsOwnBehindOneOfRoots) {
+  Link("/direct", "/roots");
+  EXPECT_EQ(Hint("/direct/made"), "made");
+  EXPECT_EQ(Owner(root_ + "/roots/made"), 65534);
+  fs::create_directory_symlink("roots/../direct", root_ + "/relative");
+  EXPECT_EQ(Hint("/relative/near"), "made");
+  Link("/circle", "/circle");
+  EXPECT_NE(Hint("/circle/made"), "made");
+
+  Link("/user/hop", "/roots");
+  Link("/indirect", "/user/hop");
+  EXPECT_NE(Hint("/indirect/other"), "made");
+  EXPECT_FALSE(fs::exists(root_ + "/roots/other"));
+}
+
+TEST_F(ServiceUser, LeadsNowhereByALinkOfRootsThatItHasMoved) {
+  Make("/shared", 01777);
+  Link("/user/link", "/roots");
+  {
+    const AsUser user(paths_);
+    ASSERT_EQ(::rename((root_ + "/user/link").c_str(), (root_ + "/shared/link").c_str()), 0);
+  }
+  EXPECT_NE(Hint("/shared/link/made"), "made");
+  EXPECT_FALSE(fs::exists(root_ + "/roots/made"));
+}
+
+TEST_F(ServiceUser, KeepsNoDirectoryThatItDoesNotReach) {
+  Make("/closed", 0700);
+  const std::string home = Make("/closed/home", 0700);
+  EXPECT_NE(Hint("/closed/home"), "made");
+  EXPECT_EQ(Owner(home), 0);
+  EXPECT_NE(Hint("/closed/new"), "made");
+  EXPECT_FALSE(fs::exists(root_ + "/closed/new"));
+}
+
+TEST_F(ServiceUser, IsGivenNothingByACommandThatItsLinkMisleads) {
+  Make("/roots/open", 0755);
+  EXPECT_TRUE(Hint("/roots/open").starts_with("as root: chown 65534 ")) << Hint("/roots/open");
+  Link("/user/link", "/roots");
+  EXPECT_EQ(Hint("/user/link/open"), "set HUTCH_HOME to another directory");
+}
+
+TEST_F(ServiceUser, HasNoGroupOfTheCallers) {
+  const gid_t group = 65533;
+  EXPECT_TRUE(InOwnMounts([&] {  // the groups of a process of its own
+    ASSERT_EQ(::setgroups(1, &group), 0);
+    ASSERT_EQ(::chown(Make("/roots/group", 0770).c_str(), 0, group), 0);
+    Link("/user/link", "/roots/group");
+    {
+      const AsUser user(paths_);
+      EXPECT_NE(::mkdir((root_ + "/user/link/made").c_str(), 0700), 0);
+      EXPECT_EQ(errno, EACCES);
+    }
+    gid_t now = 0;
+    EXPECT_EQ(::getgroups(1, &now), 1);
+    EXPECT_EQ(now, group);
+  }));
+}
+
+TEST_F(ServiceUser, IsRefusedNoLessByAKernelThatCannotRefuseLinks) {
+  const std::string secret = Make("/roots/secret", 0700);
+  Link("/user/link", "/roots");
+  EXPECT_TRUE(InOwnMounts([&] {
+    sock_filter rows[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat2, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog filter{std::size(rows), rows};
+    ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), 0);
+    ASSERT_TRUE(::syscall(SYS_openat2, 0, nullptr, nullptr, 0) == -1 && errno == ENOSYS);
+    EXPECT_NE(Hint("/user/link/secret"), "made");
+    EXPECT_EQ(Hint("/roots/made"), "made");
+  }));
+  EXPECT_EQ(Owner(secret), 0);
+  EXPECT_EQ(Owner(root_ + "/roots/made"), 65534);
+}
+
+TEST_F(ServiceUser, PutsNothingElseInPlaceOfADirectory) {
+  Make("/user/taken", 0700);
+  ASSERT_EQ(::mkfifo((root_ + "/roots/fifo").c_str(), 0700), 0);
+  ASSERT_EQ(::mknod((root_ + "/roots/disk").c_str(), S_IFBLK | 0700, 0), 0);
+  Link("/roots/link", "/user/taken");
+  for (const char* name : {"/roots/fifo", "/roots/disk", "/roots/link"}) {
+    EXPECT_NE(Hint(name), "made") << name;
+    EXPECT_EQ(Owner(root_ + name), 0) << name;
+  }
 }
 
 TEST_F(Service, SaysWhyADirectoryCannotBeMade) {

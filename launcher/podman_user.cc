@@ -17,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 #include "launcher/host_programs.h"
@@ -27,6 +28,8 @@
 
 namespace hutch {
 namespace {
+
+constexpr int kMostSteps = 200;  // names and links of one path; links may form a circle
 
 // A directory of Hutch's own, not a parent of one: nobody else may read it.
 void EnsurePrivate(const Paths& paths, const std::string& path) {
@@ -41,25 +44,49 @@ void EnsurePrivate(const Paths& paths, const std::string& path) {
     ThrowErrno("set the mode of " + path);
 }
 
-// Whether root alone may put something else in its place, or in that of a directory above it.
-bool IsRootsAlone(const std::string& path) {
-  for (size_t end = path.size(); end != std::string::npos; end = path.rfind('/', end - 1)) {
-    struct stat st{};
-    if (::lstat(path.substr(0, std::max<size_t>(end, 1)).c_str(), &st) != 0 || st.st_uid != 0)
-      return false;
-    const bool is_shared = (st.st_mode & 0022) != 0 && (st.st_mode & S_ISVTX) == 0;
-    if (!S_ISLNK(st.st_mode) && is_shared) return false;
-    if (end == 0) break;
+// The names in `path`, the last one first, put behind those in `left`.
+void AddNames(const std::string& path, std::vector<std::string>* left) {
+  const size_t before = left->size();
+  std::istringstream text(path);
+  for (std::string name; std::getline(text, name, '/');) {
+    if (!name.empty() && name != ".") left->push_back(name);
   }
-  return true;
+  std::reverse(left->begin() + static_cast<std::ptrdiff_t>(before), left->end());
 }
 
-// The same of where its links lead.
-bool MayMakeIn(const std::string& parent) {
-  char* resolved = ::realpath(parent.c_str(), nullptr);
-  const std::string real = resolved == nullptr ? "" : resolved;
-  ::free(resolved);
-  return !real.empty() && IsRootsAlone(parent) && IsRootsAlone(real);
+// Whether the directory is root's and root alone decides where its path leads: each link on the
+// way, and each one that such a link names, is where only root may put one.
+bool IsRootsAlone(const std::string& path) {
+  std::vector<std::string> left;
+  AddNames(path, &left);
+  std::string real;  // so far, without links; "": the root directory
+  for (int step = 0; step < kMostSteps; ++step) {
+    struct stat st{};
+    if (::lstat((real + "/").c_str(), &st) != 0 || st.st_uid != 0) return false;
+    const bool is_shared = (st.st_mode & 0022) != 0;
+    if (is_shared && (st.st_mode & S_ISVTX) == 0) return false;
+    if (left.empty()) return true;
+    const std::string name = left.back();
+    left.pop_back();
+    if (name == "..") {
+      real.resize(real.empty() ? 0 : real.rfind('/'));
+      continue;
+    }
+    const std::string entry = real + "/" + name;
+    if (::lstat(entry.c_str(), &st) != 0) return false;
+    if (!S_ISLNK(st.st_mode)) {
+      real = entry;
+      continue;
+    }
+    // Anybody may move a link of root's that lies in a directory of theirs into a shared one.
+    if (is_shared) return false;
+    std::error_code failed;
+    const std::string target = std::filesystem::read_symlink(entry, failed).string();
+    if (failed || target.empty()) return false;
+    if (target[0] == '/') real.clear();
+    AddNames(target, &left);
+  }
+  return false;
 }
 
 // For root to make something in and give it away: reached through no link, or only through links
@@ -69,7 +96,7 @@ Fd OpenParent(const std::string& parent) {
   how.flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
   how.resolve = RESOLVE_NO_SYMLINKS;
   Fd found(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, parent.c_str(), &how, sizeof how)));
-  if (!found && MayMakeIn(parent))
+  if (!found && IsRootsAlone(parent))
     found = Fd(::open(parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   return found;
 }
@@ -82,20 +109,40 @@ bool IsForHutch(const std::string& directory) {
          std::filesystem::exists(directory + "/agent.toml", none);
 }
 
-// What root has made, or finds as it makes it, becomes the user's. `name`: in `parent`.
-bool MakeAndGive(const Paths& paths, const Fd& parent, const std::string& name) {
+std::string ParentOf(const std::string& path) {
+  return path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+}
+
+Fd OpenDirectory(const std::string& path) {
+  return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+// Gives the user what root has made in `parent`, or finds there as it makes it, and opens it as the
+// user. What the user does not reach at `path` is taken back.
+Fd MakeAndGive(const Paths& paths, const Fd& parent, const std::string& path) {
+  const std::string name = path.substr(path.rfind('/') + 1);
   const bool fresh = ::mkdirat(parent.get(), name.c_str(), 0700) == 0;
-  if (!fresh && errno != EEXIST) ThrowErrno("make the directory " + name, Code::kPlatform);
+  if (!fresh && errno != EEXIST) ThrowErrno("make the directory " + path, Code::kPlatform);
   const Fd made(
       ::openat(parent.get(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat st{};
   // Or one that a launcher did not finish; the owner of anything else is not changed.
-  if (made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 && (st.st_mode & 07777) == 0700 &&
-      IsForHutch("/proc/self/fd/" + std::to_string(made.get()))) {
-    if (::fchown(made.get(), paths.uid, paths.gid) != 0)
-      ThrowErrno("change the owner of the directory " + name, Code::kPlatform);
+  const bool given = made && ::fstat(made.get(), &st) == 0 && st.st_uid == 0 &&
+                     (st.st_mode & 07777) == 0700 &&
+                     IsForHutch("/proc/self/fd/" + std::to_string(made.get()));
+  const auto give = [&](uid_t uid, gid_t gid) {
+    if (::fchown(made.get(), uid, gid) != 0)
+      ThrowErrno("change the owner of the directory " + path, Code::kPlatform);
+  };
+  if (given) give(paths.uid, paths.gid);
+  Fd dir;
+  {
+    const AsUser user(paths);
+    dir = OpenDirectory(path);
   }
-  return fresh;
+  if (!dir && given) give(st.st_uid, st.st_gid);
+  if (!dir && fresh) ::unlinkat(parent.get(), name.c_str(), AT_REMOVEDIR);
+  return dir;
 }
 
 }  // namespace
@@ -144,9 +191,6 @@ void CheckSubIds(const Paths& paths) {
 }
 
 Fd EnsureDirectory(const Paths& paths, const std::string& path) {
-  const auto open = [&path] {
-    return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  };
   Fd dir;
   int failed = 0;
   {
@@ -159,19 +203,10 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
       EnsureDirectory(paths, parent);
       make();
     }
-    dir = open();
+    dir = OpenDirectory(path);
   }
   if (paths.service_user && !dir && (errno == ENOENT || errno == EACCES)) {
-    const size_t slash = path.rfind('/');
-    const std::string name = path.substr(slash + 1);
-    if (const Fd parent = OpenParent(path.substr(0, std::max<size_t>(slash, 1)))) {
-      const bool fresh = MakeAndGive(paths, parent, name);
-      {
-        const AsUser user(paths);
-        dir = open();
-      }
-      if (!dir && fresh) ::unlinkat(parent.get(), name.c_str(), AT_REMOVEDIR);
-    }
+    if (const Fd parent = OpenParent(ParentOf(path))) dir = MakeAndGive(paths, parent, path);
   }
   if (!dir) {
     errno = failed;
@@ -193,10 +228,12 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if (st.st_uid != paths.uid) {
     const std::string uid = std::to_string(paths.uid);
-    throw Error(Code::kPlatform,
-                path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " + uid,
-                (IsForHutch(path) ? "as root: chown " + uid + " " + path + "; or " : "") +
-                    "set HUTCH_HOME to another directory");
+    // The command would follow what links the service user puts there meanwhile.
+    const bool is_safe = !paths.service_user || IsRootsAlone(ParentOf(path));
+    throw Error(
+        Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " + uid,
+        (is_safe && IsForHutch(path) ? "as root: chown " + uid + " " + path + "; or " : "") +
+            "set HUTCH_HOME to another directory");
   }
   return dir;
 }

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <exception>
@@ -22,7 +23,10 @@ namespace hutch {
 
 AsUser::AsUser(const Paths& paths) {
   if (::geteuid() == paths.uid || !paths.service_user) return;
-  if (::syscall(SYS_setresgid, -1, paths.gid, -1) != 0 ||
+  const int count = ::getgroups(0, nullptr);
+  groups_.resize(static_cast<size_t>(std::max(count, 0)));
+  if (::getgroups(count, groups_.data()) != count || ::syscall(SYS_setgroups, 0, nullptr) != 0 ||
+      ::syscall(SYS_setresgid, -1, paths.gid, -1) != 0 ||
       ::syscall(SYS_setresuid, -1, paths.uid, -1) != 0) {
     ThrowErrno("become the service user");
   }
@@ -32,7 +36,8 @@ AsUser::AsUser(const Paths& paths) {
 AsUser::~AsUser() {
   if (!switched_) return;
   // Continuing with the wrong identity would be worse than ending.
-  if (::syscall(SYS_setresuid, -1, 0, -1) != 0 || ::syscall(SYS_setresgid, -1, 0, -1) != 0)
+  if (::syscall(SYS_setresuid, -1, 0, -1) != 0 || ::syscall(SYS_setresgid, -1, 0, -1) != 0 ||
+      ::syscall(SYS_setgroups, groups_.size(), groups_.data()) != 0)
     std::abort();
 }
 

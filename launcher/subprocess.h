@@ -14,8 +14,9 @@
 
 namespace hutch {
 
-// For its lifetime the calling thread acts as Podman's user (effective ids; raw system calls, as
-// glibc's wrappers would change every thread). Nothing happens where that is us already. Nests.
+// For its lifetime the calling thread acts as Podman's user (effective ids, no groups of the
+// caller's; raw system calls, as glibc's wrappers would change every thread). Nothing happens where
+// that is us already. Nests.
 class AsUser {
  public:
   explicit AsUser(const Paths& paths);
@@ -24,6 +25,7 @@ class AsUser {
   AsUser& operator=(const AsUser&) = delete;
 
  private:
+  std::vector<gid_t> groups_;  // the caller's
   bool switched_ = false;
 };
 
