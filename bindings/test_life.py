@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import pwd
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +21,7 @@ from typing import Any
 import pytest
 
 import hutch
-from hutch import _apparmor, cli
+from hutch import _apparmor, _status, cli
 from hutch.cli import (
     completion,
     inventory,
@@ -54,6 +58,12 @@ def test_a_fix_that_is_a_command_can_be_run(
     assert mending.commands_of([check(fix)], False) == ([of_user] if of_user else [])
     assert mending.commands_of([check(fix)], True) == ([of_root] if of_root else [])
     assert mending.commands_of([check(fix, ok=True)], False) == []
+
+
+def test_what_an_agent_advises_is_not_run() -> None:
+    for name in _status.PROOFS:
+        told = {**check("sudo chmod u+s /bin/sh"), "name": name}
+        assert mending.commands_of([told, check("sudo a")], True) == ["a"]
 
 
 def test_a_command_that_two_checks_name_is_run_once() -> None:
@@ -137,9 +147,15 @@ def test_a_profile_of_ours_is_removed_with_all_else(
     file.write_text(_apparmor.profile())
     monkeypatch.setattr(_apparmor, "removal", lambda is_root: f"rm {file}")
     [thing] = uninstall._profile()
+    file.write_text("# Somebody's own.\n")  # while it was asked
+    with pytest.raises(OSError, match="any more"):
+        thing.remove()
+    file.write_text(_apparmor.profile())
     thing.remove()
     assert not file.exists()
-    with pytest.raises(OSError, match="run: rm "):
+    file.write_text(_apparmor.profile())
+    monkeypatch.setattr(_apparmor, "removal", lambda is_root: "false")
+    with pytest.raises(OSError, match="run: false"):
         thing.remove()
 
 
@@ -282,6 +298,35 @@ def test_root_removes_nothing_of_a_users_as_root(
     assert inventory.move(roots / "audit", "other", None) == roots / "other"
     inventory.remove_if_empty(roots / "other")
     assert list(roots.iterdir()) == []
+
+
+def test_a_link_of_roots_leads_to_the_user_whose_directory_it_names(
+    linked: tuple[Path, Path],
+) -> None:
+    state, roots = linked
+    (roots / "to").symlink_to(state.parent)
+    os.lchown(state, 0, 0)
+    with pytest.raises(OSError, match="cannot be removed"):
+        inventory.remove_tree(roots / "to" / "state" / "audit")
+    assert (roots / "audit").exists()
+
+
+MOUNT = 'mount --make-rprivate / && mount --bind kept tree/below && exec "$@"'
+REMOVE = "from hutch.cli import inventory; inventory.remove_tree('tree')"
+
+
+def test_what_is_mounted_in_a_tree_stays(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a disk")
+    for place in ("kept/file", "tree/below", "tree/beside"):
+        (tmp_path / place).mkdir(parents=True)
+    mounted = ["unshare", "--mount", "sh", "-ec", MOUNT, "sh"]
+    remove = [sys.executable, "-c", REMOVE.replace("'tree'", repr(str(tmp_path / "tree")))]
+    done = subprocess.run([*mounted, *remove], cwd=tmp_path, capture_output=True, text=True)
+    assert f"{tmp_path}/tree/below is mounted there" in done.stderr
+    assert (tmp_path / "kept" / "file").exists() and (tmp_path / "tree" / "beside").exists()
+    subprocess.run(remove, cwd=tmp_path, check=True)
+    assert not (tmp_path / "tree").exists()
 
 
 def test_root_changes_no_modes_as_root(linked: tuple[Path, Path]) -> None:
@@ -462,6 +507,46 @@ def test_what_was_put_into_the_store_meanwhile_and_credentials_stay(
     ]
 
 
+def test_another_user_of_that_name_or_uid_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[str] = []
+    user = pwd.getpwuid(0)
+    monkeypatch.setattr(uninstall, "_SERVICE_HOME", str(tmp_path))
+    monkeypatch.setattr(uninstall, "_user", lambda name: user)
+    monkeypatch.setattr(uninstall, "_end_processes", lambda uid: done.append("ended"))
+    monkeypatch.setattr(inventory, "remove_tree", lambda *place: done.append("removed"))
+    userdel = subprocess.CompletedProcess([], 0, "", "")
+    monkeypatch.setattr(uninstall.subprocess, "run", lambda *words, **how: userdel)
+    monkeypatch.setattr(inventory, "bytes_of", lambda *places: 0)
+    [thing] = uninstall._service_user(str(tmp_path), [])
+    other = pwd.struct_passwd(("hutch", "x", 1, 1, "", "/", ""))
+    monkeypatch.setattr(uninstall, "_user", lambda name: other)
+    with pytest.raises(OSError, match="look again"):
+        thing.remove()
+    assert done == []
+    monkeypatch.setattr(uninstall, "_user", lambda name: None)
+    thing.remove()
+    assert set(done) == {"removed"}
+    monkeypatch.setattr(uninstall, "_user", lambda name: user)
+    thing.remove()
+    assert "ended" in done
+
+
+def test_a_home_of_very_many_files_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in range(12_000):  # more than the words of a command may be
+        (tmp_path / f"{number:0200}").touch()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "file").write_bytes(b"x" * 1_000_000)
+    (tmp_path / ".hidden").write_bytes(b"x" * 2_000_000)
+    monkeypatch.setattr(uninstall, "_SERVICE_HOME", str(tmp_path))
+    monkeypatch.setattr(uninstall, "_user", lambda name: pwd.getpwuid(0))
+    [thing] = uninstall._service_user(str(tmp_path), [str(tmp_path / "state")])
+    assert thing.bytes is not None and thing.bytes >= 2_000_000
+
+
 def test_an_agent_that_never_ends_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(uninstall, "_STOP", "import time; time.sleep(600)")
     monkeypatch.setattr(uninstall, "_STOP_SEC", 0.1)
@@ -578,6 +663,8 @@ def test_nothing_is_removed_unasked(
     assert "--yes" in capsys.readouterr().err
     assert cli.main(["uninstall", "--dry-run"]) == 0 and done == []
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert cli.main(["uninstall"]) == cli.MISUSED  # what it is about was not shown on a terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     capsys.readouterr()
     assert cli.main(["uninstall", "--json"]) == cli.MISUSED
     assert "--dry-run" in json.loads(capsys.readouterr().out)["message"]
@@ -587,6 +674,77 @@ def test_nothing_is_removed_unasked(
         assert code in (cli.FAILED, cli.INTERRUPTED) and done == []
     monkeypatch.setattr("builtins.input", lambda question: "y")
     assert cli.main(["uninstall"]) == 0 and done == ["one", "two"]
+
+
+ASK = r"""
+import sys
+import hutch
+from hutch import cli
+from hutch.cli import inventory, uninstall
+def fail(): raise OSError("\x1b[1m")
+hutch.status = lambda: {"running": True}
+forged = "agent of /x\x1b[2J\u202e\nremoved: all"
+uninstall._things = lambda keep: [
+    inventory.Thing(forged, forged, 5, lambda: None), inventory.Thing(forged, "/b", 5, fail)
+]
+sys.exit(cli.main(["uninstall"]))
+"""
+
+
+def at_a_terminal(keys: bytes) -> tuple[int, bytes]:
+    """How `hutch uninstall` ends, and what is shown; `keys`: what is pressed at its question."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, [sys.executable, "-c", ASK])
+    shown = b""
+    while b"[y/N] " not in shown:
+        shown += os.read(terminal, 4096)
+    if keys:
+        os.write(terminal, keys)
+        with contextlib.suppress(OSError):  # as Linux says that nobody has the terminal any more
+            while more := os.read(terminal, 4096):
+                shown += more
+    os.close(terminal)  # no keys: it goes away
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_removed"),
+    [
+        *((b"y\n", True), (b"Y\n", True), (b" yes \n", True), (b"n\x7fy\n", True)),
+        *((b"n\n", False), (b"\n", False), (b"y y\n", False), (b"\xef\xbd\x99\n", False)),
+        *((b"\xff\n", False), (b"y\x03", False), (b"\x04", False), (b"", False)),
+    ],
+)
+def test_only_a_yes_at_a_terminal_removes_and_no_name_forges_what_is_shown(
+    keys: bytes, is_removed: bool
+) -> None:
+    code, shown = at_a_terminal(keys)
+    assert (b"\nremoved: agent" in shown) is is_removed
+    assert code != 0 and b"\x1b" not in shown and b"\nremoved: all" not in shown
+    assert b"Traceback" not in shown
+
+
+def test_without_a_standard_input_nobody_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(uninstall, "_things", lambda keep: things(False, done))
+    monkeypatch.setattr("sys.stdin", None)
+    assert cli.main(["uninstall"]) == cli.MISUSED
+    assert "nobody can be asked" in capsys.readouterr().err and done == []
+
+
+def test_an_error_of_podmans_is_shown_escaped(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(keep: bool) -> list[Thing]:
+        raise OSError("podman ps: \x1b]0;owned\x07\nsecond\tline")
+
+    monkeypatch.setattr(uninstall, "_things", fail)
+    assert cli.main(["uninstall", "--yes"]) == cli.MISUSED
+    said = capsys.readouterr().err
+    assert said.startswith("hutch: podman ps: \\x1b]0;owned\\x07\nsecond ")
 
 
 def test_the_cache_is_not_removed_beside_an_agent(

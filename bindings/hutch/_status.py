@@ -203,6 +203,8 @@ async def doctor_aio(prove: bool = True) -> dict[str, Any]:
     return await asyncio.to_thread(doctor, prove)
 
 
+PROOFS = ("a call", "the memory limit", "limits of a call")  # the agent has a part in them
+
 _PROBE = """
 def answer():
     return 42
@@ -267,13 +269,13 @@ def _prove_cell() -> dict[str, Any]:
     try:
         outcome = function(_PROBE, "answer").run()
     except SandboxError as error:
-        return _proof("a call", False, error.message, error.hint)
+        return _proof(PROOFS[0], False, error.message, error.hint)
     if outcome.ok and outcome.value == 42:
         milliseconds = 1000 * sum(
             outcome.timings.get(name, 0.0) for name in ("send", "run", "receive")
         )
-        return _proof("a call", True, f"a cell answered in {milliseconds:.2f} ms")
-    return _proof("a call", False, repr(outcome))
+        return _proof(PROOFS[0], True, f"a cell answered in {milliseconds:.2f} ms")
+    return _proof(PROOFS[0], False, repr(outcome))
 
 
 def _prove_memory_limit() -> dict[str, Any]:
@@ -282,14 +284,14 @@ def _prove_memory_limit() -> dict[str, Any]:
     try:
         outcome = function(_PROBE, "devour", memory_mb=128, timeout_sec=20).run()
     except SandboxError as error:
-        return _proof("the memory limit", False, error.message, error.hint)
+        return _proof(PROOFS[1], False, error.message, error.hint)
     peak = outcome.usage.peak_memory_bytes / (1 << 20)
     detail = (
         f"memory_mb=128 ended a call at {peak:.0f} MiB ({outcome.usage.enforcement or 'own watch'})"
     )
     if outcome.status == "limit" and outcome.limit == "memory":
-        return _proof("the memory limit", True, detail)
-    return _proof("the memory limit", False, repr(outcome))
+        return _proof(PROOFS[1], True, detail)
+    return _proof(PROOFS[1], False, repr(outcome))
 
 
 def _enforcement() -> dict[str, Any]:
@@ -299,7 +301,7 @@ def _enforcement() -> dict[str, Any]:
     detail = "memory, processes and CPU share are the kernel's own, each tried"
     if not hard:
         detail = f"the warden watches every 20 ms: {answer.get('enforcement_note', '')}"
-    check = _proof("limits of a call", hard, detail)
+    check = _proof(PROOFS[2], hard, detail)
     return {**check, "required": False}
 
 

@@ -25,6 +25,11 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
+def escape_lines(text: str) -> str:
+    """As `escape`; the lines stay."""
+    return "\n".join(escape(line) for line in text.expandtabs().split("\n"))
+
+
 def say(line: str) -> None:
     """Writes one line to stderr. A closed stderr is not an error."""
     stream = sys.stderr

@@ -79,7 +79,9 @@ def _say(error: Exception, message: str, hint: str, as_json: bool) -> None:
 
         print(json.dumps({"error": type(error).__name__, "message": message, "hint": hint}))
     else:
-        said = str(error)
+        from hutch._connect.progress import escape_lines
+
+        said = escape_lines(str(error))  # in part it comes from the agent, or from Podman
         ours = said.startswith(("hutch:", "hutch "))  # it names the command already
         print(said if ours else f"hutch: {said}", file=sys.stderr)
 

@@ -7,10 +7,11 @@ import sys
 
 
 def wanted(question: str, command: str, instead: str) -> bool:
-    """Asks on the terminal; Ctrl-D is a no. Raises ValueError where there is none to ask on, which
-    says what to do `instead`.
+    """Asks on the terminal; Ctrl-D is a no. Raises ValueError where there is none to ask on, or
+    where what it is about was shown elsewhere; it says what to do `instead`.
     """
-    if not sys.stdin.isatty():
+    streams = (sys.stdin, sys.stdout)
+    if not all(stream is not None and stream.isatty() for stream in streams):
         raise ValueError(f"{command}: nobody can be asked here: {instead}")
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")

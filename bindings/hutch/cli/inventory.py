@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,12 +208,15 @@ def bytes_of(*paths: str | Path) -> int:
 
 def remove_tree(path: str | Path, owner: tuple[int, int] | None = None) -> None:
     """Also one whose directories may not be written to, and one that is deeper than a path may be
-    long. No link below `path` is followed. Raises OSError for what is left.
+    long. No link below `path` is followed, and nothing is removed where a disk, or another
+    directory, is mounted below. Raises OSError for what is left.
 
     `owner`: uid and gid of who removes it, where root is asked. Whoever may write to a directory
     above `path` can put a link there, so root removes nothing of a user's as root. Default: the
     owner of the first directory on the way to `path` that is not root's.
     """
+    if mounted := _mounted_below(path):
+        raise OSError(f"{mounted} is mounted there: unmount it first")
     who = _who(path, owner)
     commands = [["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]]
     if os.geteuid() == 0 and not who:
@@ -224,6 +227,16 @@ def remove_tree(path: str | Path, owner: tuple[int, int] | None = None) -> None:
             return
     said = done.stderr.strip().splitlines() or ["it is still there"]
     raise OSError(f"{path} cannot be removed: {said[0]}")
+
+
+def _mounted_below(path: str | Path) -> str:
+    above = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path), "")
+    with open("/proc/self/mountinfo", errors="surrogateescape") as lines:
+        for line in lines:
+            place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), line.split(" ")[4])
+            if place.startswith(above):
+                return place
+    return ""
 
 
 def remove_if_empty(path: str | Path, owner: tuple[int, int] | None = None) -> None:
@@ -246,12 +259,17 @@ def _who(path: str | Path, owner: tuple[int, int] | None) -> dict[str, Any]:
         return {}
     if owner is None:
         owner = (0, 0)
-        for above in reversed(Path(path).parents):
-            status = os.lstat(above) if os.path.lexists(above) else None
-            if status is not None and status.st_uid != 0:
-                owner = (status.st_uid, status.st_gid)
-                break
+        owner = next((one for one in _owners(path) if one[0] != 0), (0, 0))
     return {"user": owner[0], "group": owner[1], "extra_groups": []} if owner[0] != 0 else {}
+
+
+def _owners(path: str | Path) -> Iterator[tuple[int, int]]:
+    """Of the directories above it, and of the links to some of them."""
+    for above in reversed(Path(path).parents):
+        for look in (os.lstat, os.stat):
+            with contextlib.suppress(OSError):
+                status = look(above)
+                yield status.st_uid, status.st_gid
 
 
 def _run(command: list[str], who: dict[str, Any]) -> subprocess.CompletedProcess[str]:

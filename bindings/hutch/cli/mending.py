@@ -13,6 +13,7 @@ from typing import Any
 
 from hutch import _apparmor
 from hutch._connect.progress import escape
+from hutch._status import PROOFS
 from hutch.cli.asking import wanted
 
 # A fix is a command, or a sentence; a remark may follow a command after three spaces.
@@ -20,11 +21,11 @@ _COMMAND = re.compile(r"((?:sudo|chmod|mknod|useradd|usermod) .*?)(?: {3}\((.*)\
 
 
 def commands_of(checks: Sequence[Mapping[str, Any]], is_root: bool) -> list[str]:
-    """Those for the checks that do not hold, in their order."""
+    """Those for the checks that do not hold, in their order. What an agent advises is never run."""
     found = []
     for check in checks:
         fix = str(check.get("fix") or "")
-        if check["ok"] or not fix:
+        if check["ok"] or not fix or check["name"] in PROOFS:
             continue
         if fix.startswith("hutch doctor --fix"):
             found.append(_apparmor.installation(is_root))

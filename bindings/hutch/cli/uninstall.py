@@ -103,7 +103,7 @@ def _remove(things: list[Thing], quiet: bool) -> list[tuple[Thing, str]]:
             print(f"hutch: left: {escape(failed[-1][1])}", file=sys.stderr)
         else:
             if not quiet:
-                print(f"removed: {one.what}", flush=True)
+                print(f"removed: {escape(one.what)}", flush=True)
     return failed
 
 
@@ -155,6 +155,8 @@ def _profile() -> Iterator[Thing]:
         return
 
     def remove() -> None:
+        if not _apparmor.is_installed():
+            raise OSError(f"{_apparmor.PROFILE_FILE} is not Hutch's any more")
         command = _apparmor.removal(os.geteuid() == 0)
         if subprocess.run(["sh", "-c", command]).returncode != 0:
             raise OSError(f"run: {command}")
@@ -166,27 +168,34 @@ def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
     """Root's, with all that it has; one that was there before Hutch has another home."""
     if home != _SERVICE_HOME:
         return
-    try:
-        user = pwd.getpwnam("hutch")
-    except KeyError:  # another uninstall was quicker
+    user = _user("hutch")
+    if user is None:  # another uninstall was quicker
         return
 
     def remove() -> None:
-        _end_processes(user.pw_uid)
+        now = _user(user.pw_name)
+        if now not in (user, None):  # somebody was asked, and took their time
+            raise OSError(f"the user {user.pw_name} is not the one that it was: look again")
+        if now is not None:  # the uid may be anybody's else
+            _end_processes(user.pw_uid)
+            lock = f"/dev/shm/libpod_rootless_lock_{user.pw_uid}"  # anybody may put a file there
+            inventory.remove_tree(lock, (user.pw_uid, user.pw_gid))
         for place in (home, "/run/hutch", "/run/hutch-user.lock"):
             inventory.remove_tree(place)
-        lock = f"/dev/shm/libpod_rootless_lock_{user.pw_uid}"  # anybody may put a file there
-        inventory.remove_tree(lock, (user.pw_uid, user.pw_gid))
         done = subprocess.run(["userdel", user.pw_name], capture_output=True, text=True)
-        if done.returncode == 0:
-            return
-        with contextlib.suppress(KeyError):  # another uninstall was quicker
-            pwd.getpwnam(user.pw_name)
+        if done.returncode != 0 and _user(user.pw_name) is not None:
             raise OSError(f"userdel {user.pw_name}: {done.stderr.strip()}")
 
-    others = [place for place in Path(home).glob("*") if str(place) not in counted]
-    size = inventory.bytes_of(*others)
+    within = [place for place in counted if Path(home) in Path(place).parents]
+    size = max(0, inventory.bytes_of(home) - inventory.bytes_of(*within))
     yield Thing(f"the user {user.pw_name}, its Podman", home, size, remove)
+
+
+def _user(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
 
 
 def _end_processes(uid: int) -> None:
