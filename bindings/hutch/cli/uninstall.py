@@ -201,9 +201,9 @@ def _user(name: str) -> pwd.struct_passwd | None:
 def _end_processes(uid: int) -> None:
     """Those of the service user that are left: Podman's pause process. Raises OSError."""
     for _ in range(100):
+        _end_all_of(uid)  # first: one that has just made another may be seen as neither of the two
         if all(_owner(one) != uid for one in Path("/proc").glob("[0-9]*")):
             return
-        _end_all_of(uid)
         time.sleep(0.05)
     raise OSError(f"processes of uid {uid} do not end")
 
