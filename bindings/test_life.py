@@ -27,6 +27,7 @@ from hutch.cli import (
     inventory,
     mending,
     prune,
+    trees,
     uninstall,
     uninstall_store,
     version,
@@ -240,11 +241,11 @@ def test_the_sessions_that_are_deleted_are_named_in_json(
 
 def test_sizes_count_each_file_once_and_follow_no_link(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 100_000)
-    alone = inventory.bytes_of(tmp_path)
+    alone = trees.bytes_of(tmp_path)
     os.link(tmp_path / "a", tmp_path / "b")
     (tmp_path / "c").symlink_to("/usr")
-    assert alone <= inventory.bytes_of(tmp_path) < alone + 50_000
-    assert inventory.bytes_of(tmp_path / "missing") == 0
+    assert alone <= trees.bytes_of(tmp_path) < alone + 50_000
+    assert trees.bytes_of(tmp_path / "missing") == 0
 
 
 def test_a_tree_goes_whatever_its_modes_and_no_link_is_followed(
@@ -264,9 +265,9 @@ def test_a_tree_goes_whatever_its_modes_and_no_link_is_followed(
     monkeypatch.undo()
     (tree / "below").chmod(0)
     tree.chmod(0o555)
-    inventory.remove_tree(tree)
+    trees.remove_tree(tree)
     assert not tree.exists() and (kept / "file").exists()
-    inventory.remove_tree(tmp_path / "missing")
+    trees.remove_tree(tmp_path / "missing")
 
 
 @pytest.fixture
@@ -290,13 +291,13 @@ def test_root_removes_nothing_of_a_users_as_root(
 ) -> None:
     state, roots = linked
     with pytest.raises(OSError, match="cannot be removed"):
-        inventory.remove_tree(state / "audit", owner)
-    inventory.remove_if_empty(state / "audit", owner)
+        trees.remove_tree(state / "audit", owner)
+    trees.remove_if_empty(state / "audit", owner)
     with pytest.raises(OSError):
-        inventory.move(state / "audit", "other", owner)
+        trees.move(state / "audit", "other", owner)
     assert [place.name for place in roots.iterdir()] == ["audit"]
-    assert inventory.move(roots / "audit", "other", None) == roots / "other"
-    inventory.remove_if_empty(roots / "other")
+    assert trees.move(roots / "audit", "other", None) == roots / "other"
+    trees.remove_if_empty(roots / "other")
     assert list(roots.iterdir()) == []
 
 
@@ -307,12 +308,12 @@ def test_a_link_of_roots_leads_to_the_user_whose_directory_it_names(
     (roots / "to").symlink_to(state.parent)
     os.lchown(state, 0, 0)
     with pytest.raises(OSError, match="cannot be removed"):
-        inventory.remove_tree(roots / "to" / "state" / "audit")
+        trees.remove_tree(roots / "to" / "state" / "audit")
     assert (roots / "audit").exists()
 
 
 MOUNT = 'mount --make-rprivate / && mount --bind kept tree/below && exec "$@"'
-REMOVE = "from hutch.cli import inventory; inventory.remove_tree('tree')"
+REMOVE = "from hutch.cli import trees; trees.remove_tree('tree')"
 
 
 def test_what_is_mounted_in_a_tree_stays(tmp_path: Path) -> None:
@@ -336,8 +337,8 @@ def test_root_changes_no_modes_as_root(linked: tuple[Path, Path]) -> None:
 
     commands: list[str] = []
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OSError, match="busy"):
-        patch.setattr(inventory, "_run", refuse)
-        inventory.remove_tree(linked[1])
+        patch.setattr(trees, "_run", refuse)
+        trees.remove_tree(linked[1])
     assert commands == ["rm"]
 
 
@@ -345,8 +346,8 @@ def test_who_removes_for_us_knows_neither_our_environment_nor_our_terminal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOKEN", "s3cret")
-    assert "s3cret" not in inventory._run(["env"], {}).stdout
-    session = inventory._run(["cut", "-d ", "-f6", "/proc/self/stat"], {}).stdout
+    assert "s3cret" not in trees._run(["env"], {}).stdout
+    session = trees._run(["cut", "-d ", "-f6", "/proc/self/stat"], {}).stdout
     assert int(session) != os.getsid(0)
 
 
@@ -515,10 +516,10 @@ def test_another_user_of_that_name_or_uid_is_left_alone(
     monkeypatch.setattr(uninstall, "_SERVICE_HOME", str(tmp_path))
     monkeypatch.setattr(uninstall, "_user", lambda name: user)
     monkeypatch.setattr(uninstall, "_end_processes", lambda uid: done.append("ended"))
-    monkeypatch.setattr(inventory, "remove_tree", lambda *place: done.append("removed"))
+    monkeypatch.setattr(trees, "remove_tree", lambda *place: done.append("removed"))
     userdel = subprocess.CompletedProcess([], 0, "", "")
     monkeypatch.setattr(uninstall.subprocess, "run", lambda *words, **how: userdel)
-    monkeypatch.setattr(inventory, "bytes_of", lambda *places: 0)
+    monkeypatch.setattr(trees, "bytes_of", lambda *places: 0)
     [thing] = uninstall._service_user(str(tmp_path), [])
     other = pwd.struct_passwd(("hutch", "x", 1, 1, "", "/", ""))
     monkeypatch.setattr(uninstall, "_user", lambda name: other)

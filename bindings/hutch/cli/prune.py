@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hutch._connect.progress import escape
-from hutch.cli import inventory
+from hutch.cli import inventory, trees
 from hutch.cli.output import print_json, print_table
 
 
@@ -102,11 +102,11 @@ def _runtimes(before: float) -> Iterator[Unused]:
                     if _changed(place) >= before:  # an agent was started meanwhile
                         return False
                     name = f"{place.name[:32]}.part-{os.getpid()}"
-                    gone = inventory.move(place, name, here.owner)  # nobody finds half of it
-                inventory.remove_tree(gone, here.owner)
+                    gone = trees.move(place, name, here.owner)  # nobody finds half of it
+                trees.remove_tree(gone, here.owner)
                 return True
 
-            size = inventory.bytes_of(place)
+            size = trees.bytes_of(place)
             yield Unused("runtime", place.name, size, last_used, remove)
 
 
@@ -154,12 +154,12 @@ def _cache() -> Iterator[Unused]:
     here = inventory.current()
     place = Path(here.state_dir) / "store" / "cache"
     if place.exists():
-        size, last_used = inventory.bytes_of(place), place.stat().st_mtime
+        size, last_used = trees.bytes_of(place), place.stat().st_mtime
 
         def remove() -> None:
             with _no_start(here):
                 _require_no_agent()
-                inventory.remove_tree(place, here.owner)
+                trees.remove_tree(place, here.owner)
 
         yield Unused("downloads", str(place), size, last_used, remove)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hutch import _apparmor
 from hutch._connect.progress import escape
-from hutch.cli import inventory
+from hutch.cli import inventory, trees
 from hutch.cli.asking import wanted
 from hutch.cli.inventory import Instance, Thing
 from hutch.cli.output import print_json, print_table
@@ -179,15 +179,15 @@ def _service_user(home: str, counted: list[str]) -> Iterator[Thing]:
         if now is not None:  # the uid may be anybody's else
             _end_processes(user.pw_uid)
             lock = f"/dev/shm/libpod_rootless_lock_{user.pw_uid}"  # anybody may put a file there
-            inventory.remove_tree(lock, (user.pw_uid, user.pw_gid))
+            trees.remove_tree(lock, (user.pw_uid, user.pw_gid))
         for place in (home, "/run/hutch", "/run/hutch-user.lock"):
-            inventory.remove_tree(place)
+            trees.remove_tree(place)
         done = subprocess.run(["userdel", user.pw_name], capture_output=True, text=True)
         if done.returncode != 0 and _user(user.pw_name) is not None:
             raise OSError(f"userdel {user.pw_name}: {done.stderr.strip()}")
 
     within = [place for place in counted if Path(home) in Path(place).parents]
-    size = max(0, inventory.bytes_of(home) - inventory.bytes_of(*within))
+    size = max(0, trees.bytes_of(home) - trees.bytes_of(*within))
     yield Thing(f"the user {user.pw_name}, its Podman", home, size, remove)
 
 
@@ -270,24 +270,24 @@ def _of_state(one: Instance, keep_sessions: bool) -> Iterator[Thing]:
     others = [name for name in names if name not in inventory.KEPT]
     if sessions and not keep_sessions:
         yield from _sessions(place, one.owner)
-    size = inventory.bytes_of(*(place / name for name in others))
+    size = trees.bytes_of(*(place / name for name in others))
 
     def remove() -> None:
         for name in others:
-            inventory.remove_tree(place / name, one.owner)
-        inventory.remove_if_empty(place, one.owner)
+            trees.remove_tree(place / name, one.owner)
+        trees.remove_if_empty(place, one.owner)
 
     what = "environments, log, settings" if "agent.toml" in others else "environments, log"
     yield Thing(what, one.state_dir, size, remove)
 
 
 def _sessions(place: Path, owner: tuple[int, int] | None) -> Iterator[Thing]:
-    size = inventory.bytes_of(*(place / name for name in inventory.KEPT))
+    size = trees.bytes_of(*(place / name for name in inventory.KEPT))
 
     def remove() -> None:
         for name in inventory.KEPT:
-            inventory.remove_tree(place / name, owner)
-        inventory.remove_if_empty(place, owner)
+            trees.remove_tree(place / name, owner)
+        trees.remove_if_empty(place, owner)
 
     yield Thing("named sessions", str(place / "sessions"), size, remove)
 
@@ -305,7 +305,7 @@ def _remove_run_dir(one: Instance) -> None:
     """Last: without it, another uninstall would not find the instance."""
     if any(os.path.lexists(Path(one.state_dir) / name) for name in _NOT_KEPT):
         raise OSError(f"it leads to what is left of {one.state_dir}")
-    inventory.remove_tree(one.run_dir)
+    trees.remove_tree(one.run_dir)
 
 
 def _package_command() -> str:

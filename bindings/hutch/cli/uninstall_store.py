@@ -11,14 +11,8 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hutch.cli.inventory import (
-    Thing,
-    bytes_of,
-    from_podman,
-    lines_from_podman,
-    remove_if_empty,
-    remove_tree,
-)
+from hutch.cli.inventory import Thing, from_podman, lines_from_podman
+from hutch.cli.trees import bytes_of, remove_if_empty, remove_tree
 
 _AT_RUN_TIME = (  # in the directory of its sockets; each is made anew by its next command
     *("containers", "crun", "libpod", "netns", "overlay-containers", "overlay-layers"),
