@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -700,6 +701,8 @@ def at_a_terminal(keys: bytes) -> tuple[int, bytes]:
     shown = b""
     while b"[y/N] " not in shown:
         shown += os.read(terminal, 4096)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "SZ":
+        time.sleep(0.001)  # a Ctrl-C before it reads is Python's to notice at its next line
     if keys:
         os.write(terminal, keys)
         with contextlib.suppress(OSError):  # as Linux says that nobody has the terminal any more
