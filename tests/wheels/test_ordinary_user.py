@@ -127,26 +127,24 @@ def test_the_server_of_the_readme_answers(user: User) -> None:
         r"^(pip install .*serve.*|hutch serve .*?) *(?:#.*)?$", README, re.M
     )
     post = """
-import json, time, urllib.request
-body = json.dumps({"code": "import numpy; print(6 * 7)", "language": "python"}).encode()
-headers = {"Content-Type": "application/json"}
-request = urllib.request.Request("http://localhost:8080/run_code", body, headers)
+import http.client, json, time
+body = json.dumps({"code": "import numpy; print(6 * 7)", "language": "python"})
 while True:
+    server = http.client.HTTPConnection("localhost", 8080)
     try:
-        print(json.load(urllib.request.urlopen(request))["run_result"]["stdout"], end="")
+        server.request("POST", "/run_code", body, {"Content-Type": "application/json"})
         break
     except ConnectionRefusedError:
         time.sleep(0.1)  # until it listens
+print(json.load(server.getresponse())["run_result"]["stdout"], end="")
 """
     lines = f"""
 export CC=/bin/false PIP_ONLY_BINARY=:all:
 ln -sfn {DIST} dist
 .venv/bin/{install} --quiet
 .venv/bin/{serve} >served.log 2>&1 &
-server=$!
+trap "kill $!; wait" EXIT
 .venv/bin/python -
-kill $server
-wait $server || :
 """
     assert user.sees(lines, post) == "42\n"
 
