@@ -44,10 +44,12 @@ WHY: dict[str, str] = {
     "takes down again",
     "crowd": "what is beside it forks and fills memory until it meets a limit, which the kernel "
     "undoes on the same cores; beside the floor others only spin",
+    "program": "a program also has its namespace made and its output collected",
     "memory-zygote": "modules that most calls need are imported in it already",
     "first": _READY,
     "first-spare": _READY,
     "first-pandas": _READY,
+    "nothing": _READY,
     "exec-paced": "after 5 ms of sleep lines of Python take twice as long as back to back (64 and "
     "34 µs for the same ones, without Hutch); an exec is Python on both sides, a call is C++",
     "session-start": "names, tools and streams of a session are made in its process when it begins "
