@@ -142,11 +142,11 @@ TEST_F(Service, RefusesADirectoryOfSomebodyElse) {
     }
     return std::string("no error");
   };
-  EXPECT_TRUE(hint().starts_with("as root: chown ")) << hint();
+  EXPECT_TRUE(hint().starts_with("as root: chown -h ")) << hint();
   std::ofstream(paths_.run_dir + "/passwd");
   EXPECT_EQ(hint(), "set HUTCH_HOME to another directory") << "it is for something else";
   std::ofstream(paths_.run_dir + "/agent.toml");
-  EXPECT_TRUE(hint().starts_with("as root: chown ")) << hint();
+  EXPECT_TRUE(hint().starts_with("as root: chown -h ")) << hint();
 }
 
 // A service user with a directory of its own, which may be hostile, and root's beside it.
@@ -241,7 +241,16 @@ TEST_F(ServiceUser, KeepsNoDirectoryThatItDoesNotReach) {
 
 TEST_F(ServiceUser, IsGivenNothingByACommandThatItsLinkMisleads) {
   Make("/roots/open", 0755);
-  EXPECT_TRUE(Hint("/roots/open").starts_with("as root: chown 65534 ")) << Hint("/roots/open");
+  Make("/user/open", 0755);
+  for (const char* name : {"/roots/open", "/user/open"}) {
+    const std::string command = "as root: chown -h 65534 " + root_ + name + "; or ";
+    EXPECT_TRUE(Hint(name).starts_with(command)) << Hint(name);
+  }
+  ASSERT_EQ(::chown(Make("/user/own", 0700).c_str(), paths_.uid, paths_.gid), 0);
+  Make("/user/own/open", 0755);
+  EXPECT_EQ(Hint("/user/own/open"), "set HUTCH_HOME to another directory");
+  ::chmod(root_.c_str(), 01777);
+  EXPECT_EQ(Hint("/user/open"), "set HUTCH_HOME to another directory");
   Link("/user/link", "/roots");
   EXPECT_EQ(Hint("/user/link/open"), "set HUTCH_HOME to another directory");
 }

@@ -113,6 +113,18 @@ std::string ParentOf(const std::string& path) {
   return path.substr(0, std::max<size_t>(path.rfind('/'), 1));
 }
 
+// Whether a command of root's that follows no link at the end of `path` does it to what is there:
+// no part before it is the user's to replace.
+bool IsLedByRoot(const std::string& path) {
+  const std::string parent = ParentOf(path);
+  if (IsRootsAlone(parent)) return true;
+  const std::string above = ParentOf(parent);
+  struct stat st{};
+  const bool is_directory = ::lstat(parent.c_str(), &st) == 0 && S_ISDIR(st.st_mode);
+  return is_directory && IsRootsAlone(above) && ::stat(above.c_str(), &st) == 0 &&
+         (st.st_mode & 0022) == 0;
+}
+
 Fd OpenDirectory(const std::string& path) {
   return Fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
@@ -228,11 +240,10 @@ Fd EnsureDirectory(const Paths& paths, const std::string& path) {
   if (::fstat(dir.get(), &st) != 0) ThrowErrno("inspect " + path);
   if (st.st_uid != paths.uid) {
     const std::string uid = std::to_string(paths.uid);
-    // The command would follow what links the service user puts there meanwhile.
-    const bool is_safe = !paths.service_user || IsRootsAlone(ParentOf(path));
+    const bool is_safe = !paths.service_user || IsLedByRoot(path);
     throw Error(
         Code::kPlatform, path + " belongs to uid " + std::to_string(st.st_uid) + ", not to " + uid,
-        (is_safe && IsForHutch(path) ? "as root: chown " + uid + " " + path + "; or " : "") +
+        (is_safe && IsForHutch(path) ? "as root: chown -h " + uid + " " + path + "; or " : "") +
             "set HUTCH_HOME to another directory");
   }
   return dir;

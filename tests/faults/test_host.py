@@ -244,7 +244,7 @@ def test_a_home_that_root_made_is_refused_with_the_line_that_gives_it_away(
     text = python(FAILING, **instance).split("|", 2)[2]
     uid = _core.paths()["uid"]
     assert f"{home} belongs to uid 0, not to {uid}" in text
-    assert f"hint: as root: chown {uid} {home}; or " in text
+    assert f"hint: as root: chown -h {uid} {home}; or " in text
     os.chown(home, uid, -1)
     assert python(CALL, **instance) == "42\n"
 
