@@ -128,6 +128,22 @@ def test_what_apparmor_refuses_us_is_tried_as_podman(
     assert "sudo" not in command
 
 
+def test_whatever_stands_for_the_pause_process_is_not_waited_for(tmp_path: Path) -> None:
+    place = tmp_path / "libpod" / "tmp" / "pause.pid"
+    place.parent.mkdir(parents=True)
+    assert _apparmor._label_of_pause(str(tmp_path)) == ""
+    os.mkfifo(place)
+    assert _apparmor._label_of_pause(str(tmp_path)) == ""
+    place.unlink()
+    (tmp_path / "other").write_text("17")
+    place.symlink_to(tmp_path / "other")
+    with pytest.raises(OSError):
+        _apparmor.pause_process(str(tmp_path))
+    place.unlink()
+    place.write_text("17")
+    assert _apparmor.pause_process(str(tmp_path)) == 17
+
+
 def test_the_service_user_is_the_launchers() -> None:
     header = (Path(__file__).parents[1] / "wire" / "paths.h").read_text()
     said = dict(re.findall(r'char (kService\w+)\[\] = "([^"]+)"', header))

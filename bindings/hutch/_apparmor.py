@@ -74,10 +74,19 @@ def _podman_may(paths: dict[str, Any]) -> bool:
 def _label_of_pause(runtime_dir: str) -> str:
     """The profile of the process that keeps Podman's user namespace; "" where none says it."""
     try:
-        pid = int(Path(runtime_dir, "libpod", "tmp", "pause.pid").read_text())
-        return Path(f"/proc/{pid}/attr/current").read_text()
+        return Path(f"/proc/{pause_process(runtime_dir)}/attr/current").read_text()
     except (OSError, ValueError):
         return ""
+
+
+def pause_process(runtime_dir: str) -> int:
+    """The pid of the process that keeps Podman's user namespace; `runtime_dir`: Podman's
+    XDG_RUNTIME_DIR. Raises OSError or ValueError where there is none.
+    """
+    path = f"{runtime_dir}/libpod/tmp/pause.pid"
+    # The service user may have put anything there: nothing is waited for.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)) as file:
+        return int(file.read(20))
 
 
 def _has_profile_of(podman: str) -> bool:

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from hutch._apparmor import pause_process
 from hutch.cli.inventory import Thing, from_podman, lines_from_podman
 from hutch.cli.trees import bytes_of, remove_if_empty, remove_tree
 
@@ -106,7 +107,7 @@ def _remove(place: Path, runtime_dir: Path, ours: set[str]) -> None:
 def _end_pause(runtime_dir: Path) -> None:
     """Podman's process that keeps the user namespace."""
     with contextlib.suppress(OSError, ValueError):
-        pid = int((runtime_dir / "libpod" / "tmp" / "pause.pid").read_text())
+        pid = pause_process(str(runtime_dir))
         name = Path(f"/proc/{pid}/comm").read_text()
         if pid > 1 and name.startswith(("podman", "catatonit")):
             os.kill(pid, signal.SIGKILL)
