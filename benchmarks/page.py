@@ -31,13 +31,12 @@ def rival_cells(figures: dict[str, Any]) -> list[list[str]]:
     return [Rival(**told).cells() for told in figures["rivals"]]
 
 
-# Why a target is missed that the machine alone does not explain, by the row's key.
-_ON_TWO_CORES = "a call in a hundred waits for the making of another cell, on one of two cores"
 _READY = "the floor's containers are not waited for: what runs in ours imports, reports and forks"
+# Why a target is missed that the machine alone does not explain, by the row's key.
 WHY: dict[str, str] = {
     "paced": "an echo comes from a process that has run before; one that has not, without a wall, "
     "takes most of it (the floor)",
-    "paced-pandas": _ON_TWO_CORES,
+    "paced-pandas": "a call in a hundred waits for the making of another cell, on one of two cores",
     "paced-pandas-used": "the floor has made that call once before it is asked; Hutch runs nothing "
     "of a caller's ahead, so the call is the first to touch those pages",
     "throughput-pandas": "a cell is also given namespaces, limits and a scratch, which the kernel "
