@@ -349,18 +349,10 @@ def test_a_pydantic_model_is_validated_and_keeps_which_fields_were_set() -> None
 
 
 def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: Path) -> None:
-    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+    pytest.importorskip("pydantic", reason="pydantic is not installed")
+    from models_that_act import ACTING, Inner, OnDisk, Settings
     from pydantic import BaseModel, ImportString
     from pydantic.dataclasses import dataclass as pydantic_dataclass
-
-    class Inner(BaseModel):
-        hooks: list[ImportString | None] = []
-
-    class Deep(BaseModel):
-        inner: dict[str, tuple[Inner, ...]] = {}
-
-    members = {"__annotations__": {"hook": ImportString}, "hook": None, "__module__": __name__}
-    Settings = pydantic_dataclass(type("Settings", (), members))
 
     @pydantic_dataclass
     class Unfinished:
@@ -368,24 +360,12 @@ def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: 
 
     assert "not defined" in validation(Unfinished).refusal
 
-    class Root(pydantic.RootModel[list[ImportString]]):
-        pass
-
-    class OnDisk(BaseModel):
-        path: pydantic.FilePath
-
     class Plain(BaseModel):
         hook: str
         sizes: set[int] = set()
         ratio: Fraction = Fraction(1)
 
-    for kind, field_name in [
-        (Inner, "Inner.hooks"),
-        (Deep, "Deep.inner.hooks"),
-        (Settings, "Settings.hook"),
-        (Root, "Root.root"),
-        (OnDisk, "OnDisk.path"),
-    ]:
+    for kind, field_name in ACTING:
         assert validation(kind).acting.endswith(field_name), kind
     sys.modules.pop("antigravity", None)
     types = _types.named_types(Inner | Settings | OnDisk | Plain)
@@ -425,24 +405,15 @@ def test_a_dataclass_of_pydantic_1_imports_nothing_that_a_cell_names() -> None:
 
 
 def test_an_extra_field_is_no_argument_of_a_models_own_init() -> None:
-    """As of pydantic-settings, whose `_env_file` names a file that is read here."""
-    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
-    read = []
+    pytest.importorskip("pydantic", reason="pydantic is not installed")
+    from models_that_act import READ, TakesMore
 
-    class Base(pydantic.BaseModel, extra="allow"):
-        def __init__(given, _env_file: Any = None, **data: Any) -> None:
-            if _env_file is not None:
-                read.append(_env_file)
-            super().__init__(**data)
-
-    class Settings(Base):
-        name: str = ""
-
-    types = {_types.wire_name(Settings): Settings}
-    given = mark(0x24, _types.wire_name(Settings), {"name": "", "_env_file": "/etc/passwd"}, [])
+    READ.clear()
+    types = {_types.wire_name(TakesMore): TakesMore}
+    given = mark(0x24, _types.wire_name(TakesMore), {"name": "", "_env_file": "/etc/passwd"}, [])
     assert "__init__" in refused(given, types=types)
-    assert not read
-    honest = Settings(name="a", data=1, more=2)
+    assert not READ
+    honest = TakesMore(name="a", data=1, more=2)  # type: ignore[call-arg]
     assert round_trip(honest, types) == honest
 
 

@@ -75,7 +75,7 @@ class _OneProgram(Session):
                 'fetch= goes with "cell" and "container"'
             )
         for tool in options.tools:
-            if tool.is_async:
+            if tool.needs_loop:
                 raise TypeError(f"{tool.name}() is async: fetch= goes with tools that are not")
         tools = {tool.name: tool for tool in options.tools}
         callbacks = Callbacks(tools, None, None, False, LateCalls())

@@ -48,6 +48,7 @@ T = TypeVar("T")
 
 _SAVE_SEC = 60.0
 _DEEPEST = 16  # calls within one another
+RUNNING = frozenset(("exec", "call", "program"))  # verbs whose code may call tools
 # What changes nothing that a named session would have to save.
 READING = frozenset(
     "get names node.shown process.list files.get files.list files.stat files.tree files.glob "
@@ -177,7 +178,8 @@ class SessionCalls(CommandCalls):
         if self._named is not None and operation.verb not in READING:
             self._named.touch()
         streams = streams_of(target.options, echo=False)
-        talk = self._talks(self._callbacks, kept=self._kept)
+        runs_code = operation.verb in RUNNING
+        talk = self._talks(self._callbacks, kept=self._kept, runs_code=runs_code)
         feed: Feed | None = None if streams is None else streams.feed
         if self._callbacks.tools or self._callbacks.on_input is not None:
             feed = talk.feeding(feed)

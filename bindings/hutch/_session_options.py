@@ -37,10 +37,10 @@ def require_for_a_session(
     if files is not None and not isinstance(files, Mapping):
         raise TypeError(f"files= takes a dict of paths and contents, not {type(files).__name__}")
     for tool in options.tools:
-        if tool.is_async and not awaits:
+        if tool.needs_loop and not awaits:
             raise TypeError(
-                f"{tool.name}() cannot be a tool of a Session: its function is async: "
-                "AsyncSession awaits it"
+                f"{tool.name}() cannot be a tool of a Session: its function is async, or its "
+                "approve=: AsyncSession awaits it"
             )
 
 

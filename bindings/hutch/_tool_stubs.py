@@ -5,13 +5,13 @@ inside, by their parameters. Classes of the host's are TypedDicts there: code pa
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
+import textwrap
 import typing
 from collections.abc import Iterator
 from typing import Any
 
-from hutch._tool_types import bare, default_text, is_model, type_name
+from hutch._tool_types import default_text, fields_of, is_model, plain_type, type_name
 
 Parameter = tuple[str, int, str, typing.Optional[str]]  # name, kind, annotation, default as text
 
@@ -33,12 +33,13 @@ class Stub:
         self,
         name: str,
         description: str,
+        noted: dict[str, str],  # of parameters, by name, what the description does not say
         signature: inspect.Signature,
         types: dict[str, Any],  # of parameters that are annotated, and "return"
         schema: dict[str, Any],  # of its arguments
     ) -> None:
         self.name = name
-        self.description = description
+        self.description = "\n".join([description, *_lines(noted)]).strip()
         self.classes: dict[str, str] = {}
         self._kinds: dict[str, type] = {}
         self._types = types
@@ -58,13 +59,19 @@ class Stub:
             )
         lines = [f"def {self.name}({', '.join(shown)}) -> {self.result}:"]
         if self.description:
-            lines.append(f'    """{self.description}"""')
+            lines.append(textwrap.indent(_quoted(self.description), "    "))
         return "\n".join([*(f"{one}\n" for one in self.classes.values()), *lines, "    ..."])
 
     def inside(self) -> tuple[str, str, list[Parameter], str]:
-        """What is sent of it: name, documentation, parameters and result."""
+        """What is sent of it: name, documentation, parameters and result. Of a default no more than
+        that there is one: it is the host's.
+        """
         documentation = "\n\n".join([self.description, *self.classes.values()]).strip()
-        return self.name, documentation, self.parameters, self.result
+        parameters = [
+            (name, kind, annotation, default and "...")
+            for name, kind, annotation, default in self.parameters
+        ]
+        return self.name, documentation, parameters, self.result
 
     def _parameters(
         self, signature: inspect.Signature, schema: dict[str, Any]
@@ -110,16 +117,27 @@ def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
             alias = field.validation_alias or field.alias
             yield (
                 alias if isinstance(alias, str) else name,
-                bare(field.annotation),
+                plain_type(field.annotation),
                 field.is_required(),
             )
         return
-    hints = typing.get_type_hints(kind)
-    missing = dataclasses.MISSING
-    for one in dataclasses.fields(kind):
-        if one.init:
-            is_required = one.default is missing and one.default_factory is missing
-            yield one.name, hints[one.name], is_required
+    for name, (annotation, is_required) in fields_of(kind).items():
+        yield name, annotation, is_required
+
+
+def _quoted(text: str) -> str:
+    """As a docstring."""
+    text = text.replace("\\", "\\\\")
+    if '"""' in text or text.endswith('"'):
+        text = text.replace('"', r"\"")
+    return f'"""{text}' + ('\n"""' if "\n" in text else '"""')
+
+
+def _lines(noted: dict[str, str]) -> Iterator[str]:
+    if noted:
+        yield "\nArgs:"
+    for name, text in noted.items():
+        yield f"    {name}: {' '.join(text.split())}"
 
 
 def _of_schema(schema: dict[str, Any], signature: inspect.Signature) -> Iterator[Parameter]:

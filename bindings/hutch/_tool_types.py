@@ -1,91 +1,227 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Annotations of tools: their names and JSON schemas, and arguments that are built by them.
-
-What arrives are plain data of the closed set of results. All of it comes from a sandbox: nothing is
-built that may import, look for files, or take more time than its size.
-"""
+"""Annotations of tools: what each is called, and the Kind that checks and builds its arguments."""
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
-import datetime
-import decimal
 import enum
-import functools
 import types
 import typing
-import uuid
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Union
+from collections.abc import Callable
+from typing import Any, Literal
 
-from hutch._choices import NONE, Choices
-from hutch._results.validating import validation
-
-_MOST_REASON = 500  # characters of why an argument is not one of several classes
-_PLAIN: dict[Any, str] = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-}
-_DATA = (bytes,)
-_ARRAYS = (list, tuple, set, frozenset)
-# Values of these may be given as text, too: what the schema calls it, and what reads it.
-_BY_TEXT: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    datetime.datetime: ("date-time", datetime.datetime.fromisoformat),
-    datetime.date: ("date", datetime.date.fromisoformat),
-    datetime.time: ("time", datetime.time.fromisoformat),
-    decimal.Decimal: ("decimal", decimal.Decimal),
-    uuid.UUID: ("uuid", uuid.UUID),
-}
-_MOST_OF_TEXT = 1000  # characters of one
-_ALLOWED = (
-    "take str, int, float, bool, None, bytes, datetime, date, time, Decimal, UUID or Any; list, "
-    "tuple, set and dict of these; Literal, unions, enums, dataclasses and pydantic models (a path "
-    "is a str: it names a file inside)"
+from hutch._results.types import is_typed_dict
+from hutch._tool_classes import Adapted, Checked, Model, Models, Record
+from hutch._tool_data import plain
+from hutch._tool_kinds import (
+    ARRAYS,
+    Array,
+    ByText,
+    Choice,
+    FixedTuple,
+    Kind,
+    Mapping,
+    Plain,
+    Union,
 )
-_MOST_OF_A_HASH = 100  # values of one set
-_MOST_ERRORS = 20  # of a model, that are reported in full
+
+_ALLOWED = (
+    "take str, int, float, bool, None, bytes, datetime, date, time, Decimal, UUID, Path or Any; "
+    "list, tuple, set and dict of these; Literal, unions, enums, dataclasses, TypedDicts and "
+    "pydantic models"
+)
+_ABSTRACT: dict[Any, type] = {
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Collection: list,
+    collections.abc.Iterable: list,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+    collections.abc.Mapping: dict,
+    collections.abc.MutableMapping: dict,
+}
+_WRAPPERS = ("Required", "NotRequired", "ReadOnly")  # of a TypedDict's fields
+# Metadata of annotated_types that pydantic checks; it passes over others in silence.
+_BOUNDS = {"Gt", "Ge", "Lt", "Le", "Interval", "MultipleOf", "MinLen", "MaxLen", "Len", "Predicate"}
 
 
-class ArgumentError(TypeError):
-    """An argument that is not what it is annotated with. `steps`: where, the innermost first."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-        self.steps: list[str] = []
-
-    def __str__(self) -> str:
-        return "".join(reversed(self.steps)) + " " + self.text
+def kind_of(annotation: Any, where: str) -> Kind:
+    """Raises TypeError for an annotation by which nothing can be checked. `where`: its place, for
+    that.
+    """
+    return _Making(where).kind(annotation)
 
 
-def plain(value: Any) -> Any:
-    """What a tool returns, as data: dataclasses and models as dicts, enums as their values."""
-    kind = type(value)
-    if kind in _PLAIN or kind in _DATA:
-        return value
-    if isinstance(value, enum.Enum):
-        return plain(value.value)
-    if kind is dict:
-        return {plain(key): plain(one) for key, one in value.items()}
-    if kind is list:
-        return [plain(one) for one in value]
-    if isinstance(value, tuple):
-        return tuple(plain(one) for one in value)
-    if dataclasses.is_dataclass(kind):
-        return {one.name: plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
-    if callable(getattr(kind, "model_dump", None)):
-        return plain(value.model_dump())
-    if kind.__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
-        return value.item()
-    return value
+class _Making:
+    """Of the Kind of one annotation."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._open: list[Any] = []  # classes whose fields are being made
+
+    def kind(self, annotation: Any) -> Kind:
+        found = bare(annotation)
+        if typing.get_origin(found) is typing.Annotated:
+            return self._annotated(found)
+        if found is Any:
+            return Kind()
+        if found is None:
+            found = type(None)
+        origin, args = typing.get_origin(found), typing.get_args(found)
+        if is_union(found):
+            return self._union(args)
+        if origin is Literal:
+            return Choice(found)
+        wanted = _ABSTRACT.get(origin or found, origin or found)
+        if wanted in ARRAYS:
+            return self._array(wanted, args)
+        if wanted is dict:
+            if args and bare(args[0]) not in (str, Any):
+                raise TypeError(f"{self._where}: the keys of a dict must be annotated as str")
+            return Mapping(self.kind(args[1]) if args else Kind(), bool(args))
+        if isinstance(found, type):
+            return self._class(found)
+        raise self._refused(found)
+
+    def _union(self, choices: tuple[Any, ...]) -> Kind:
+        models = [one for one in choices if is_model(bare(one))]
+        if len(models) < 2:
+            return Union([self.kind(one) for one in choices])
+        for one in models:
+            self.kind(one)
+        together = self._checked(lambda: Models(typing.Union[tuple(models)], models))
+        others = [self.kind(one) for one in choices if one not in models]
+        return Union([together, *others]) if others else together
+
+    def _array(self, make: Any, args: tuple[Any, ...]) -> Kind:
+        items = [self.kind(one) for one in args if one is not Ellipsis]
+        if make is tuple and items and Ellipsis not in args:
+            return FixedTuple(items)
+        return Array(make, items[0] if items else Kind(), bool(items))
+
+    def _class(self, kind: Any) -> Kind:
+        if kind in Plain.names:
+            return Plain(kind)
+        if kind in ByText.kinds:
+            return ByText(kind)
+        if issubclass(kind, enum.Enum):
+            return Choice(kind)
+        try:
+            if is_model(kind):
+                return Model(kind)
+            if is_typed_dict(kind) or dataclasses.is_dataclass(kind):
+                return self._record(kind)
+            if hasattr(kind, "__get_pydantic_core_schema__"):
+                return Adapted(kind)
+        except TypeError as error:
+            raise self._at(error) from None
+        raise self._refused(kind)
+
+    def _record(self, kind: Any) -> Kind:
+        if kind in self._open:
+            raise TypeError(
+                f"{kind.__name__} holds itself, which is not supported: make it a pydantic model"
+            )
+        self._open.append(kind)
+        record = Record(kind)
+        for name, (annotation, is_required) in fields_of(kind).items():
+            record.fields[name] = (self.kind(annotation), is_required)
+        self._open.pop()
+        return record
+
+    def _annotated(self, annotation: Any) -> Kind:
+        of, *metadata = typing.get_args(annotation)
+        checks = [one for one in metadata if self._is_check(one)]
+        if not checks:
+            return self.kind(of)
+        if any(getattr(one, "discriminator", None) is not None for one in checks):
+            choices = typing.get_args(of)
+            return self._checked(lambda: Models(annotation, choices))
+        inner = self.kind(of)
+        return self._checked(lambda: Checked(inner, of, checks))
+
+    def _checked(self, make: Callable[[], Kind]) -> Kind:
+        """By pydantic."""
+        try:
+            return make()
+        except ImportError:
+            raise TypeError(
+                f"{self._where}: its Annotated[…] is checked by pydantic, which is not installed"
+            ) from None
+        except TypeError as error:
+            raise self._at(error) from None
+
+    def _is_check(self, one: Any) -> bool:
+        if _text_of(one) is not None:
+            return False
+        module, name = type(one).__module__.split(".")[0], type(one).__name__
+        if name == "FieldInfo":
+            self._require_no_default(one)
+            return True
+        if module == "pydantic" or (module == "annotated_types" and name in _BOUNDS):
+            return True
+        if hasattr(one, "__get_pydantic_core_schema__"):
+            return True
+        raise TypeError(
+            f"{self._where}: {one!r:.200} in Annotated[…] is not checked: leave it out, or give "
+            "pydantic's Field(…), bounds of annotated_types, or a validator"
+        )
+
+    def _require_no_default(self, field: Any) -> None:
+        if not field.is_required():
+            raise TypeError(
+                f"{self._where}: a default in Annotated[…, Field(…)] has no effect: write it as "
+                "that of the parameter"
+            )
+        if field.alias is not None or field.validation_alias is not None:
+            raise TypeError(f"{self._where}: an alias in Annotated[…, Field(…)] has no effect")
+
+    def _at(self, error: TypeError) -> TypeError:
+        text = str(error)
+        return TypeError(text if text.startswith(self._where) else f"{self._where}: {text}")
+
+    def _refused(self, annotation: Any) -> TypeError:
+        return TypeError(
+            f"{self._where}: {annotation!r} is not an annotation by which an argument can be "
+            f"checked: {_ALLOWED}"
+        )
+
+
+def fields_of(kind: Any) -> dict[str, tuple[Any, bool]]:
+    """Of a dataclass or a TypedDict: the annotation of each, and whether it has to be given."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    if not is_typed_dict(kind):
+        return {
+            one.name: (hints[one.name], _is_required(one))
+            for one in dataclasses.fields(kind)
+            if one.init
+        }
+    made = {}
+    for name, hint in hints.items():
+        wrappers = _wrappers_of(hint)
+        is_required = name in kind.__required_keys__
+        if "Required" in wrappers or "NotRequired" in wrappers:
+            is_required = "Required" in wrappers
+        made[name] = (hint, is_required)
+    return made
+
+
+def description_of(annotation: Any) -> str:
+    """What its `Annotated[…]` says of it: a text, Doc(…), or Field(description=…)."""
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return ""
+    said = [_text_of(one) or getattr(one, "description", None) for one in annotation.__metadata__]
+    return next((one for one in said if isinstance(one, str)), "")
+
+
+def _text_of(metadata: Any) -> str | None:
+    found = metadata if isinstance(metadata, str) else getattr(metadata, "documentation", None)
+    return found if isinstance(found, str) else None
 
 
 def default_of(value: Any) -> Any:
-    return str(value) if type(value) in _BY_TEXT else plain(value)
+    return str(value) if type(value) in ByText.kinds else plain(value)
 
 
 def default_text(value: Any) -> str:
@@ -97,8 +233,8 @@ def type_name(kind: Any, of_class: Callable[[type], str] = lambda _: "dict") -> 
     """As in a signature. `of_class`: what a class of the host's own is called, which is a dict to
     the sandbox.
     """
-    found = bare(kind)
-    if found is type(None):
+    found = plain_type(kind)
+    if found is type(None) or found is None:
         return "None"
     origin, args = typing.get_origin(found), typing.get_args(found)
     if origin is Literal:
@@ -110,253 +246,61 @@ def type_name(kind: Any, of_class: Callable[[type], str] = lambda _: "dict") -> 
         return f"{origin.__name__}[{inside}]" if inside else str(origin.__name__)
     if isinstance(found, type) and issubclass(found, enum.Enum):
         return f"Literal[{', '.join(repr(one.value) for one in found)}]"
-    if _is_class(found):
+    if isinstance(found, type) and is_record(found):
         return of_class(found)
+    if found in ByText.kinds and found.__module__ == "pathlib":
+        return "str"
     return found.__name__ if isinstance(found, type) else str(found).replace("typing.", "")
 
 
-def _is_class(kind: Any) -> bool:
-    """Of the host's own, which is made of a dict."""
-    return isinstance(kind, type) and (is_model(kind) or dataclasses.is_dataclass(kind))
+def bare(annotation: Any) -> Any:
+    """Without what only names it, or belongs to a field of a TypedDict."""
+    while True:
+        if _wrapper_of(annotation):
+            annotation = typing.get_args(annotation)[0]
+        elif hasattr(annotation, "__supertype__"):  # NewType
+            annotation = annotation.__supertype__
+        elif hasattr(annotation, "__value__") and not typing.get_args(annotation):  # type X = …
+            annotation = annotation.__value__
+        else:
+            return annotation
 
 
-def _name_of(kind: type) -> str:
-    return kind.__name__
-
-
-def schema_of(kind: Any, where: str, shared: dict[str, Any]) -> dict[str, Any]:
-    """The JSON schema of an annotation, with what it refers to in `shared`. Raises TypeError for
-    one that cannot be checked.
-    """
-    kind = bare(kind)
-    if kind is Any:
-        return {}
-    if kind in _PLAIN:
-        return {"type": _PLAIN[kind]}
-    if kind in _DATA:
-        return {"type": "string", "format": "binary"}
-    if kind in _BY_TEXT:
-        return {"type": "string", "format": _BY_TEXT[kind][0]}
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Literal:
-        return {"enum": list(args)}
-    if is_union(kind):
-        return {"anyOf": [schema_of(one, where, shared) for one in args]}
-    if kind in _ARRAYS or origin in _ARRAYS:
-        items = [one for one in args if one is not Ellipsis]
-        if (origin or kind) is tuple and items and Ellipsis not in args:
-            return {
-                "type": "array",
-                "prefixItems": [schema_of(one, where, shared) for one in items],
-            }
-        return {"type": "array", "items": schema_of(items[0], where, shared) if items else {}}
-    if kind is dict or origin is dict:
-        if args and bare(args[0]) is not str:
-            raise TypeError(f"{where}: the keys of a dict must be annotated as str")
-        return {
-            "type": "object",
-            "additionalProperties": schema_of(args[1], where, shared) if args else {},
-        }
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return {"enum": [one.value for one in kind]}
-    if isinstance(kind, type) and (is_model(kind) or dataclasses.is_dataclass(kind)):
-        seen = validation(kind)
-        if seen.acting or seen.refusal:
-            raise TypeError(
-                f"{where}: {kind.__name__} cannot be built of what a sandbox sends: "
-                f"{seen.refusal or seen.acting}"
-            )
-    if is_model(kind):
-        schema = dict(kind.model_json_schema())
-        shared.update(schema.pop("$defs", {}))
-        return schema
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
-        fields = [one for one in dataclasses.fields(kind) if one.init]
-        return {
-            "type": "object",
-            "properties": {
-                one.name: schema_of(hints[one.name], where, shared)
-                | ({} if _is_required(one) else _default_of_field(one))
-                for one in fields
-            },
-            "required": [one.name for one in fields if _is_required(one)],
-        }
-    raise TypeError(
-        f"{where}: {kind!r} is not an annotation by which an argument can be checked: {_ALLOWED}"
-    )
-
-
-def build(kind: Any, value: Any) -> Any:
-    """The argument that this data stands for. Raises ArgumentError, or what a class of the
-    caller's raises.
-    """
-    kind = bare(kind)
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any:
-        return value
-    if kind is float and type(value) is int:
-        return float(value)
-    if kind in _PLAIN or kind in _DATA:
-        return _expect(type(value) is kind, kind, value)
-    if kind in _BY_TEXT:
-        return value if type(value) is kind else _of_text(kind, value)
-    if origin is Literal:
-        return _chosen(kind, value)
-    if is_union(kind):
-        refused: dict[str, str] = {}  # by class
-        for one in args:
-            try:
-                return build(one, value)
-            except (TypeError, ValueError) as error:
-                if type(value) is dict and _is_class(one):
-                    refused[one.__name__] = f"{error}".strip()[:_MOST_REASON]
-        names = type_name(kind, _name_of)
-        if refused:
-            why = "; ".join(f"as {name}: {reason}" for name, reason in refused.items())
-            raise ArgumentError(f"must be {names} ({why})")
-        raise ArgumentError(f"must be {names}, not {type(value).__name__}")
-    wanted: Any = origin or kind
-    if wanted in _ARRAYS:
-        _expect(type(value) in _ARRAYS, wanted, value)
-        items = [one for one in args if one is not Ellipsis]
-        if wanted is tuple and items and Ellipsis not in args:
-            if len(value) != len(items):
-                raise ArgumentError(f"must have {len(items)} items, not {len(value)}")
-            return tuple(items_of(zip(items, value), list))
-        of = items[0] if items else Any
-        return items_of(((of, one) for one in value), wanted)
-    if wanted is dict:
-        _expect(type(value) is dict, dict, value)
-        if not args:
-            return value
-        for key in value:
-            _expect(type(key) is str, str, key)
-        return values_of(args[1], value)
-    if issubclass(wanted, enum.Enum):
-        return _chosen(wanted, value)
-    _expect(type(value) is dict and all(type(key) is str for key in value), dict, value)
-    if is_model(wanted):
-        return _model(wanted, value)
-    fields = _fields(wanted)
-    made = {}
-    for key, one in value.items():
-        if key not in fields:
-            raise ArgumentError(f"has no field {key!r:.100}")
-        try:
-            made[key] = build(fields[key][0], one)
-        except ArgumentError as error:
-            error.steps.append("." + key)
-            raise
-    for key, (_, is_required) in fields.items():
-        if key not in made and is_required:
-            raise ArgumentError(f"has no field {key!r}, which it needs")
-    return wanted(**made)
-
-
-@functools.lru_cache(maxsize=1000)
-def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Of a dataclass: the annotation of each, and whether it has to be given."""
-    hints = typing.get_type_hints(kind)
-    fields = [one for one in dataclasses.fields(kind) if one.init]
-    return {one.name: (hints[one.name], _is_required(one)) for one in fields}
-
-
-def _chosen(kind: Any, value: Any) -> Any:
-    """What a Literal or an enum has for it: not by a call, that makes members of flags for ever."""
-    choices = _choices(kind)
-    found = choices.find(value)
-    if found is NONE:
-        raise ArgumentError(f"must be one of {choices}")
+def plain_type(annotation: Any) -> Any:
+    """Without what is only checked of it, too."""
+    found = bare(annotation)
+    while typing.get_origin(found) is typing.Annotated:
+        found = bare(typing.get_args(found)[0])
     return found
 
 
-@functools.lru_cache(maxsize=1000)
-def _choices(kind: Any) -> Choices:
-    if typing.get_origin(kind) is Literal:
-        return Choices((one, one) for one in typing.get_args(kind))
-    return Choices((one.value, one) for one in kind)
+def _wrapper_of(annotation: Any) -> str:
+    name = getattr(typing.get_origin(annotation), "_name", "")
+    return name if name in _WRAPPERS else ""
 
 
-def _of_text(kind: Any, value: Any) -> Any:
-    form, make = _BY_TEXT[kind]
-    if type(value) is str and len(value) <= _MOST_OF_TEXT:
-        try:
-            return make(value)
-        except (ValueError, ArithmeticError):
-            raise ArgumentError(f"must be a {kind.__name__} or its text ({form})") from None
-    return _expect(False, kind, value)
-
-
-def items_of(pairs: Iterable[tuple[Any, Any]], make: Callable[[list[Any]], Any]) -> Any:
-    made: list[Any] = []
-    try:
-        for kind, value in pairs:
-            made.append(build(kind, value))
-    except ArgumentError as error:
-        error.steps.append(f"[{len(made)}]")
-        raise
-    if make in (set, frozenset):
-        _require_different_hashes(made)
-    return make(made)
-
-
-def _require_different_hashes(items: list[Any]) -> None:
-    """Code inside may choose numbers, or what is made of them, that have one hash: in a set each of
-    them is compared with all others.
-    """
-    shared = {of for of, count in Counter(map(hash, items)).items() if count > _MOST_OF_A_HASH}
-    found: dict[int, set[Any]] = {of: set() for of in shared}
-    for item in items if shared else ():
-        same = found.get(hash(item))
-        if same is not None:
-            same.add(item)
-            if len(same) > _MOST_OF_A_HASH:
-                raise ArgumentError(f"has more than {_MOST_OF_A_HASH} values of the same hash")
-
-
-def values_of(kind: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    made = {}
-    for key, one in value.items():
-        try:
-            made[key] = build(kind, one)
-        except ArgumentError as error:
-            error.steps.append(f"[{key!r:.100}]")
-            raise
-    return made
-
-
-def _model(wanted: Any, value: dict[str, Any]) -> Any:
-    try:
-        return wanted.model_validate(value)
-    except ValueError as error:
-        count = error.error_count() if hasattr(error, "error_count") else 1
-        if count > _MOST_ERRORS:
-            raise ArgumentError(f"has {count:,} errors for {wanted.__name__}") from None
-        raise ArgumentError(f"is not valid: {error!s:.2000}") from None
-
-
-def _expect(holds: bool, kind: Any, value: Any) -> Any:
-    if not holds:
-        raise ArgumentError(f"must be {kind.__name__}, not {type(value).__name__}")
-    return value
-
-
-def bare(kind: Any) -> Any:
-    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+def _wrappers_of(annotation: Any) -> set[str]:
+    found: set[str] = set()
+    while True:
+        if typing.get_origin(annotation) is not typing.Annotated:
+            if not _wrapper_of(annotation):
+                return found
+            found.add(_wrapper_of(annotation))
+        annotation = typing.get_args(annotation)[0]
 
 
 def is_union(kind: Any) -> bool:
-    return typing.get_origin(kind) in (Union, types.UnionType)
+    return typing.get_origin(kind) in (typing.Union, types.UnionType)
 
 
 def is_model(kind: Any) -> bool:
     return isinstance(kind, type) and callable(getattr(kind, "model_json_schema", None))
 
 
+def is_record(kind: Any) -> bool:
+    """A class that is made of a dict."""
+    return is_model(kind) or is_typed_dict(kind) or dataclasses.is_dataclass(kind)
+
+
 def _is_required(field: dataclasses.Field[Any]) -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _default_of_field(field: dataclasses.Field[Any]) -> dict[str, Any]:
-    return {} if field.default is dataclasses.MISSING else {"default": plain(field.default)}

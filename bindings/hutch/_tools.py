@@ -9,27 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import copy
 import functools
 import inspect
 import keyword
+import re
 import threading
 import typing
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from hutch import _given_schema
+from hutch._tool_descriptions import descriptions_of
+from hutch._tool_kinds import ArgumentError, Kind, Work, items_of, values_of
 from hutch._tool_stubs import Stub
-from hutch._tool_types import (
-    ArgumentError,
-    build,
-    default_of,
-    items_of,
-    schema_of,
-    values_of,
-)
+from hutch._tool_types import default_of, description_of, kind_of
 
 _MOST_LATE = 16  # calls of one tool at once, for one session
+_API_NAME = re.compile(r"[a-zA-Z0-9_]{1,64}")
+_ANY = Kind()
 
 
 class LateCalls:
@@ -57,9 +56,13 @@ class Tool:
     """A function of the host, as a session's code sees it.
 
     `name`, `description`: by default the function's own, from its docstring. `max_calls`: in one
-    exec. `approve(name, arguments) -> bool` is asked before each call. Each parameter needs an
-    annotation, or a place in `input_schema`; TypeError says which one lacks it, or cannot be
-    checked. ValueError: a name that code cannot call it by, a schema that cannot be checked.
+    exec. `approve(name, arguments)` is asked before each call, which is made only if it returns
+    True; it may be async where the tool may be. Each parameter needs an annotation, or a place in
+    `input_schema`; TypeError says which one lacks it, or cannot be checked. ValueError: a name that
+    code cannot call it by, a schema that cannot be checked.
+
+    `schema`: the JSON schema of its arguments, with what `Annotated[…]` and the docstring say of
+    each, and bounds. `to_openai()`, `to_anthropic()` and `to_mcp()` are the tool for a model's API.
 
     `input_schema`: a JSON schema of its arguments, as an object, which takes the place of the one
     that follows from annotations. All arguments are checked against it; those whose parameters are
@@ -85,7 +88,7 @@ class Tool:
         name: str | None = None,
         description: str | None = None,
         max_calls: int | None = None,
-        approve: Callable[[str, dict[str, Any]], bool] | None = None,
+        approve: Callable[[str, dict[str, Any]], bool | Awaitable[bool]] | None = None,
         timeout_sec: float | None = None,
         input_schema: dict[str, Any] | None = None,
         output_schema: dict[str, Any] | None = None,
@@ -109,7 +112,9 @@ class Tool:
             raise ValueError(f"timeout_sec={timeout_sec:g} is not above 0: None is no limit")
         self.timeout_sec = timeout_sec
         self._late = LateCalls()  # of functions
+        asks_later = approve is not None and inspect.iscoroutinefunction(_annotated(approve))
         self.is_async = inspect.iscoroutinefunction(annotated)
+        self.needs_loop = self.is_async or asks_later
         self._given = None if input_schema is None else _given_schema.Schema(input_schema)
         self._properties = {} if input_schema is None else input_schema.get("properties", {})
         try:
@@ -119,26 +124,29 @@ class Tool:
                 f"{self.name}() cannot be a tool: its parameters are not known"
             ) from None
         self._types = self._resolved(annotated)
-        self._require_known()
+        self._kinds = dict(self._known())
+        self._descriptions = self._described()
         self.schema = self._schema() if input_schema is None else input_schema
         self.result_type: Any = Any  # what is checked
         self.output_schema = output_schema
         shared: dict[str, Any] = {}
         try:
-            kind = self._types["return"]
-            schema = schema_of(kind, f"the result of {self.name}()", shared)
+            result_type = self._types["return"]
+            schema = kind_of(result_type, f"the result of {self.name}()").schema(shared)
         except (KeyError, TypeError):
             return
-        self.result_type = kind
+        self.result_type = result_type
         if output_schema is None:
             self.output_schema = {**schema, "$defs": shared} if shared else schema
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs in this process."""
-        return {name: value for name, value in vars(self).items() if name != "_late"}
+        here = ("_late", "_kinds")
+        return {name: value for name, value in vars(self).items() if name not in here}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _late=LateCalls())
+        self._kinds = dict(self._known())
 
     def stub(self) -> str:
         """As a function without a body, for prompts, after the classes that it names: code passes
@@ -150,16 +158,51 @@ class Tool:
         """What code inside is given of it, as plain data."""
         return self._stub().inside()
 
-    def _stub(self) -> Stub:
-        return Stub(self.name, self.description, self._signature, self._types, self.schema)
+    def to_openai(self) -> dict[str, Any]:
+        """As OpenAI's chat completions take it in `tools=`; its Responses API takes the part
+        `["function"]`, with a `"type": "function"` in it. ValueError: a name that no API takes.
+        """
+        function = {"name": self._api_name(), "description": self.description}
+        return {"type": "function", "function": {**function, "parameters": self._copied_schema()}}
 
-    def invoke(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], late: LateCalls | None = None
-    ) -> Any:
-        """Calls the function with arguments that came from a sandbox. Raises TypeError or
-        ValueError for wrong ones, PermissionError where `approve` refuses, RuntimeError where too
-        many calls are `late`, those of a session (None: of functions). What it returns is plain
-        data; of an async function it is the coroutine.
+    def to_anthropic(self) -> dict[str, Any]:
+        """As Anthropic's messages take it in `tools=`. ValueError: a name that no API takes."""
+        about = {"name": self._api_name(), "description": self.description}
+        return {**about, "input_schema": self._copied_schema()}
+
+    def to_mcp(self) -> dict[str, Any]:
+        """As a server of the Model Context Protocol lists it: with its `outputSchema` where that is
+        of an object. ValueError: a name that no client takes.
+        """
+        about = {"name": self._api_name(), "description": self.description}
+        made: dict[str, Any] = {**about, "inputSchema": self._copied_schema()}
+        if self.output_schema is not None and self.output_schema.get("type") == "object":
+            made["outputSchema"] = copy.deepcopy(self.output_schema)
+        return made
+
+    def _api_name(self) -> str:
+        if not _API_NAME.fullmatch(self.name):
+            raise ValueError(
+                f"{self.name!r:.100} is no name for a model's API: give it name=, of at most 64 "
+                "ASCII letters, digits and underscores"
+            )
+        return self.name
+
+    def _copied_schema(self) -> dict[str, Any]:
+        return {"type": "object", "properties": {}, **copy.deepcopy(self.schema)}
+
+    def _stub(self) -> Stub:
+        noted = {
+            name: text
+            for name, text in self._descriptions.items()
+            if text not in " ".join(self.description.split())
+        }
+        about = (self.name, self.description, noted)
+        return Stub(*about, self._signature, self._types, self.schema)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Arguments that came from a sandbox, checked and built. Raises TypeError or ValueError for
+        wrong ones.
         """
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -167,22 +210,37 @@ class Tool:
             raise TypeError(f"{self.name}(): {error!s:.1000}") from None
         if self._given is not None:
             self._check(self._given, bound)
+        work = Work()
         for name, value in bound.arguments.items():
             parameter = self._signature.parameters[name]
-            kind = self._types.get(name, Any)
+            kind = self._kinds.get(name, _ANY)
             try:
                 if parameter.kind is parameter.VAR_POSITIONAL:
-                    built: Any = tuple(items_of(((kind, one) for one in value), list))
+                    built: Any = tuple(items_of(((kind, one) for one in value), work))
                 elif parameter.kind is parameter.VAR_KEYWORD:
-                    built = values_of(kind, value)
+                    built = values_of(kind, value, work)
                 else:
-                    built = build(kind, value)
+                    built = kind.build(value, work)
             except ArgumentError as error:
                 error.steps.append(name)
                 raise
             bound.arguments[name] = built
-        if self.approve is not None and not self.approve(self.name, dict(bound.arguments)):
+        return bound
+
+    def approval(self, bound: inspect.BoundArguments) -> Any:
+        """What `approve` says to this call, or what has to be awaited for that; True without."""
+        return self.approve is None or self.approve(self.name, dict(bound.arguments))
+
+    def require_approved(self, said: Any) -> None:
+        """Raises PermissionError for anything but True."""
+        if said is not True:
             raise PermissionError(f"this call of {self.name}() was not approved")
+
+    def run(self, bound: inspect.BoundArguments, late: LateCalls | None = None) -> Any:
+        """Calls the function. Raises RuntimeError where too many calls are `late`, those of a
+        session (None: of functions). What it returns is plain data; of an async function it is the
+        coroutine.
+        """
         if self.timeout_sec is None:
             return self.fn(*bound.args, **bound.kwargs)
         if self.is_async:
@@ -244,11 +302,18 @@ class Tool:
                 f"the annotations of {self.name}() cannot be resolved: {error}"
             ) from None
 
-    def _require_known(self) -> None:
-        """By an annotation or a schema."""
+    def _known(self) -> Iterator[tuple[str, Kind]]:
+        """Each parameter that is annotated. Raises TypeError for one that neither an annotation nor
+        a schema describes.
+        """
         for name, parameter in self._signature.parameters.items():
+            if type(parameter.default).__name__ == "FieldInfo":
+                raise TypeError(
+                    f"{self.name}({name}): a default is not a Field(…): write "
+                    f"{name}: Annotated[…, Field(…)] = the default"
+                )
             if name in self._types:
-                self._require_known_type(name)
+                yield name, kind_of(self._types[name], f"{self.name}({name})")
             elif self._given is None:
                 raise TypeError(
                     f"{self.name}() cannot be a tool: its parameter {name!r} has no annotation to "
@@ -260,21 +325,21 @@ class Tool:
                     "annotation nor a place in the properties of input_schema="
                 )
 
-    def _require_known_type(self, name: str) -> None:
-        where = f"{self.name}({name})"
-        try:
-            schema_of(self._types[name], where, {})
-        except RecursionError:
-            raise TypeError(
-                f"{where}: a dataclass that holds itself is not supported: make it a pydantic model"
-            ) from None
+    def _described(self) -> dict[str, str]:
+        """What is said of each parameter, by its annotation or the docstring."""
+        found = descriptions_of(self.description, self._signature.parameters)
+        for name in self._signature.parameters:
+            said = description_of(self._types.get(name))
+            if said:
+                found[name] = said
+        return found
 
     def _schema(self) -> dict[str, Any]:
         properties: dict[str, Any] = {}
         required = []
         shared: dict[str, Any] = {}
         for name, parameter in self._signature.parameters.items():
-            schema = schema_of(self._types[name], name, shared)
+            schema = self._kinds[name].schema(shared)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 schema = {"type": "array", "items": schema}
             elif parameter.kind is parameter.VAR_KEYWORD:
@@ -283,6 +348,8 @@ class Tool:
                 required.append(name)
             else:
                 schema = {**schema, "default": default_of(parameter.default)}
+            if name in self._descriptions:
+                schema = {**schema, "description": self._descriptions[name]}
             properties[name] = schema
         made: dict[str, Any] = {"type": "object", "properties": properties, "required": required}
         return {**made, "$defs": shared} if shared else made

@@ -21,8 +21,9 @@ from hutch._calls.kept import Kept, KeyValueRequests
 from hutch._calls.loops import at_once
 from hutch._calls.outcomes import not_decoded
 from hutch._calls.printed import Printed
+from hutch._tool_data import plain
+from hutch._tool_kinds import ArgumentError
 from hutch._tool_results import check_result
-from hutch._tool_types import ArgumentError, plain
 from hutch._tools import LateCalls, Tool
 
 if TYPE_CHECKING:
@@ -86,13 +87,16 @@ class Dialogue:
         stream: Stream | None = None,
         types: Mapping[str, type] | None = None,  # that what it yields may hold
         kept: Kept | None = None,  # by its session
+        runs_code: bool = True,
     ) -> None:
+        """`runs_code`: it is one in which code may call tools and ask for input."""
         self.displayed: list[dict[str, Any]] = []
         self._callbacks = callbacks
         self._await = wait_for  # runs a coroutine to its end; None: there are none
         self._stream = stream
         self._types = types or {}
         self._of_session = kept
+        self._runs_code = runs_code
         self._calls: dict[str, int] = {}
         self.exchange: Callable[[bytes], tuple[bytes, int] | None] = lambda _: None
         self._thread = threading.get_ident()
@@ -231,6 +235,8 @@ class Dialogue:
             return b""
         if not asks:
             return b""
+        if topic in ("tool", "input") and not self._runs_code and not self.depth:
+            return _error("tools and input() work only while an exec or a call runs")
         if topic == "tool" and len(rest) == 3:
             return await self._call_tool(*rest)
         if topic == "kv" and self._of_session is not None:
@@ -306,10 +312,18 @@ class Dialogue:
         return self.exchange(answer)
 
     async def _invoke(self, tool: Tool, args: Any, kwargs: Any) -> Any:
-        value = tool.invoke(args, kwargs, self._callbacks.late)
-        if self._await is not None and inspect.iscoroutine(value):
+        bound = tool.bind(args, kwargs)
+        tool.require_approved(self._awaited(tool.approval(bound)))
+        return self._awaited(tool.run(bound, self._callbacks.late))
+
+    def _awaited(self, value: Any) -> Any:
+        """What a coroutine gives, where there is a loop for it."""
+        if not inspect.iscoroutine(value):
+            return value
+        if self._await is not None:
             return self._await(value)
-        return value
+        value.close()
+        raise TypeError("it returned a coroutine, and is no async function")
 
 
 def of_call(
@@ -319,7 +333,7 @@ def of_call(
     tools = {tool.name: tool for tool in target.options.tools}
     if wait_for is None:
         for tool in tools.values():
-            if tool.is_async:
+            if tool.needs_loop:
                 raise TypeError(
                     f"the tool {tool.name}() is async: await the function, or its .aio(), so that "
                     "it runs on your event loop"

@@ -162,12 +162,15 @@ class LoopDialogue(Dialogue):
     async def _invoke(self, tool: Tool, args: Any, kwargs: Any) -> Any:
         if self._is_cancelled:
             raise CancelledError
+        bound = tool.bind(args, kwargs)
+        tool.require_approved(await self._value_of(tool.approval(bound)))
+        late = self._callbacks.late
         if tool.timeout_sec is not None and not tool.is_async:
-            return await on_thread(
-                lambda: tool.invoke(args, kwargs, self._callbacks.late), daemon=True
-            )
-        value = tool.invoke(args, kwargs, self._callbacks.late)
-        return await self._result_of(value) if inspect.iscoroutine(value) else value
+            return await on_thread(lambda: tool.run(bound, late), daemon=True)
+        return await self._value_of(tool.run(bound, late))
+
+    async def _value_of(self, made: Any) -> Any:
+        return await self._result_of(made) if inspect.iscoroutine(made) else made
 
     async def _result_of(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         calls = Within(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import typing
 import weakref
-from typing import Any, Iterable, NamedTuple
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from hutch._results.types import field_hints, is_record, record_fields, resolved
 
@@ -38,6 +38,7 @@ _ACTS = {
     "PathType.validate_socket": "looks for a socket of that name",
 }
 _NOT_WALKED = {"serialization", "metadata", "default", "cls", "config", "ref"}
+_BY_NAME = {"fields", "choices"}  # their keys are the caller's
 _validations: weakref.WeakKeyDictionary[type, Validation] = weakref.WeakKeyDictionary()
 
 
@@ -98,14 +99,14 @@ def _of_schema(kind: type) -> Validation:
                     for field in item:
                         name = field.get("name", "") if isinstance(field, dict) else ""
                         stack.append((field, f"{path}.{name}" if path else str(name)))
+                elif key in _BY_NAME and isinstance(item, dict):
+                    stack.extend((one, path) for one in item.values())
                 elif key not in _NOT_WALKED:
                     stack.append((item, path))
         elif callable(node):
-            node = getattr(node, "func", node)  # of a partial
-            module = getattr(node, "__module__", None) or ""
-            name = getattr(node, "__qualname__", "")
-            if module.split(".")[0] == "pydantic" and name in _ACTS:
-                acting, act = path or "root", _ACTS[name]
+            does = _act_of_function(node)
+            if does:
+                acting, act = path or "root", does
     refusal = ""
     if acting:
         acting = f"{kind.__qualname__}.{acting}"
@@ -115,14 +116,36 @@ def _of_schema(kind: type) -> Validation:
         )
     branches = 1
     for union in unions if recursive else ():
-        count = _branches(union, by_name)
-        if count > branches and _meets_itself(union, by_name, into_records):
+        count = branches_of(union, by_name)
+        if count > branches and meets_itself(union, by_name, into_records):
             branches = count
     extra = typing.get_args(_extra_hint(kind))
     extra_hint = extra[1] if len(extra) == 2 else Any
     hints = field_hints(kind)
     paths = frozenset(name for name, hint in hints.items() if _names_path(hint))
     return Validation(acting, refusal, branches, into_records, extra_hint, paths)
+
+
+def _act_of_function(function: Any) -> str:
+    """What one of pydantic's own does to this process, or ""."""
+    function = getattr(function, "func", function)  # of a partial
+    module = getattr(function, "__module__", None) or ""
+    name = getattr(function, "__qualname__", "")
+    return _ACTS.get(name, "") if module.split(".")[0] == "pydantic" else ""
+
+
+def act_of(node: dict[Any, Any]) -> str:
+    """What validation by one node of a schema does to this process, or ""."""
+    return _act_of_function(node.get("function"))
+
+
+def children(node: dict[Any, Any]) -> Iterator[Any]:
+    """What one node of a schema holds: nodes, and lists and tuples of these."""
+    for key, item in node.items():
+        if key in _BY_NAME and isinstance(item, dict):
+            yield from item.values()
+        elif key not in _NOT_WALKED:
+            yield item
 
 
 _SPARE_TRIES = 1024
@@ -136,7 +159,7 @@ _NO_CONTAINERS = {
 }
 
 
-def _branches(union: dict[Any, Any], by_name: dict[Any, Any]) -> int:
+def branches_of(union: dict[Any, Any], by_name: dict[Any, Any]) -> int:
     """How many choices of a union may be tried on one container."""
     lists = maps = 0
     for choice in union.get("choices", ()):
@@ -151,7 +174,7 @@ def _branches(union: dict[Any, Any], by_name: dict[Any, Any]) -> int:
     return max(lists, maps, 1)
 
 
-def _meets_itself(union: dict[Any, Any], by_name: dict[Any, Any], into_records: bool) -> bool:
+def meets_itself(union: dict[Any, Any], by_name: dict[Any, Any], into_records: bool) -> bool:
     """Whether what a choice of the union holds may be of the union again. What belongs into a field
     of a model is a model that was built, into which pydantic does not look.
     """
@@ -168,7 +191,7 @@ def _meets_itself(union: dict[Any, Any], by_name: dict[Any, Any], into_records: 
             if node.get("type") == "definition-ref":
                 stack.append(by_name.get(node.get("schema_ref")))
             elif into_records or node.get("type") not in ("model", "dataclass"):
-                stack.extend(item for key, item in node.items() if key not in _NOT_WALKED)
+                stack.extend(children(node))
     return False
 
 
