@@ -24,6 +24,7 @@ import pytest
 import hutch
 from hutch import Secret, Tool, sandbox
 from hutch._errors import SerializationError
+from hutch._tool_calls import ToolCall
 
 FACTOR = 3
 TOKEN = "of this test alone"
@@ -201,7 +202,7 @@ def test_options_of_every_sort_travel(again: Callable[[Any], Any]) -> None:
 
 
 def invoked(tool: Tool, args: Any, kwargs: Any) -> Any:
-    return tool.run(tool.bind(args, kwargs))
+    return ToolCall(tool, args, kwargs).run()
 
 
 @BOTH
@@ -209,7 +210,7 @@ def test_tools_travel(again: Callable[[Any], Any]) -> None:
     schema = {"type": "object", "properties": {"query": {"type": "string"}}}
     tools = [Tool(search, max_calls=2), Tool(seen, name="see", timeout_sec=9)]
     tools.append(Tool(search, name="given", input_schema=schema))
-    tools[1]._late.add("see", threading.Thread())  # a call that goes on stays here
+    tools[1].late.add("see", threading.Thread())  # a call that goes on stays here
     found = again(triple.options(tools=tools))._options.tools
     assert [tool.name for tool in found] == ["search", "see", "given"]
     assert [tool.stub() for tool in found] == [tool.stub() for tool in tools]

@@ -19,6 +19,7 @@ from models_that_act import ACTING, BOUNDLESS, OWN_INIT, READ, TRIED_AGAIN, Take
 from pydantic import AfterValidator, BaseModel, Field
 
 from hutch import Tool
+from hutch._tool_calls import ToolCall
 from hutch._tool_kinds import ArgumentError
 
 UserId = NewType("UserId", int)
@@ -67,7 +68,7 @@ def taking(annotation: Any, **keywords: Any) -> Tool:
 
 def built(annotation: Any, value: Any) -> Any:
     tool = taking(annotation)
-    return tool.run(tool.bind([value], {}))
+    return ToolCall(tool, [value], {}).run()
 
 
 def why_not(annotation: Any, value: Any) -> str:
@@ -321,7 +322,7 @@ def test_no_message_costs_the_host_more_than_its_bytes(name: str) -> None:
     before = _status("VmHWM")
     sys.setprofile(count)
     try:
-        tool.bind([value], {})
+        ToolCall(tool, [value], {})
         found = ""
     except ArgumentError as error:
         found = str(error)

@@ -16,6 +16,7 @@ import pydantic
 import pytest
 
 from hutch import Tool
+from hutch._tool_calls import ToolCall
 from hutch._tool_kinds import ArgumentError
 
 
@@ -46,7 +47,7 @@ def grow(tree: Tree) -> None: ...
 
 
 def invoked(tool: Tool, args: Any, kwargs: Any) -> Any:
-    return tool.run(tool.bind(args, kwargs))
+    return ToolCall(tool, args, kwargs).run()
 
 
 # ---- stubs
@@ -600,13 +601,18 @@ def test_a_tool_for_a_models_api() -> None:
 # ---- approval
 
 
+def require_approved(tool: Tool) -> None:
+    call = ToolCall(tool, ["a"], {})
+    call.require_approved(call.approval())
+
+
 @pytest.mark.parametrize("said", [False, None, 1, "no", "yes", [], object()])
 def test_only_true_approves(said: Any) -> None:
     tool = Tool(search, approve=lambda name, arguments: said)
     with pytest.raises(PermissionError, match="was not approved"):
-        tool.require_approved(tool.approval(tool.bind(["a"], {})))
+        require_approved(tool)
     tool = Tool(search, approve=lambda name, arguments: arguments == {"text": "a"})
-    tool.require_approved(tool.approval(tool.bind(["a"], {})))
+    require_approved(tool)
 
 
 def test_who_approves_later_needs_a_loop() -> None:

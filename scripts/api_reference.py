@@ -69,7 +69,6 @@ TWINS: dict[Any, Any] = {
 }
 INTERNAL = {
     "Tool.inside",
-    "Tool.invoke",
     "Environment.directories",
     "Environment.names",
     "Secret.to_fields",

@@ -20,7 +20,7 @@ from hutch._outcome import ErrorInfo
 from hutch._session import Session
 from hutch._session_calls import SessionCalls
 from hutch._session_contents import BeginsAs
-from hutch._tools import LateCalls
+from hutch._tool_late import LateCalls
 
 if TYPE_CHECKING:
     from hutch._calls.echo import Streams

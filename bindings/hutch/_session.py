@@ -31,7 +31,7 @@ from hutch._session_contents import begins_as_of
 from hutch._session_options import require_for_a_session
 from hutch._session_packages import requirements_of
 from hutch._session_refusals import child_has_ended, commands_run, not_restartable
-from hutch._tools import LateCalls
+from hutch._tool_late import LateCalls
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -7,8 +7,6 @@ against a schema, and classes that the annotations name are built, before the fu
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import copy
 import functools
 import inspect
@@ -16,40 +14,17 @@ import keyword
 import re
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from hutch import _given_schema
 from hutch._tool_descriptions import descriptions_of
-from hutch._tool_kinds import ArgumentError, Kind, Work, items_of, values_of
+from hutch._tool_kinds import Kind
+from hutch._tool_late import LateCalls
 from hutch._tool_stubs import Stub
 from hutch._tool_types import default_of, description_of, kind_of
 
-_MOST_LATE = 16  # calls of one tool at once, for one session
 _API_NAME = re.compile(r"[a-zA-Z0-9_]{1,64}")
-_ANY = Kind()
-
-
-class LateCalls:
-    """Those of a session, or of all calls of functions, that took longer than the `timeout_sec` of
-    their tool, and go on.
-    """
-
-    def __init__(self) -> None:
-        self._threads: dict[str, list[threading.Thread]] = {}
-
-    def require_room(self, name: str) -> None:
-        live = [one for one in self._threads.get(name, ()) if one.is_alive()]
-        self._threads[name] = live
-        if len(live) >= _MOST_LATE:
-            raise RuntimeError(
-                f"{name}() is busy: {_MOST_LATE} calls of it took longer than their timeout_sec "
-                "and still run"
-            )
-
-    def add(self, name: str, thread: threading.Thread) -> None:
-        self._threads.setdefault(name, []).append(thread)
 
 
 class Tool:
@@ -111,20 +86,20 @@ class Tool:
         if timeout_sec is not None and not 0 < timeout_sec <= threading.TIMEOUT_MAX:
             raise ValueError(f"timeout_sec={timeout_sec:g} is not above 0: None is no limit")
         self.timeout_sec = timeout_sec
-        self._late = LateCalls()  # of functions
+        self.late = LateCalls()  # of functions
         asks_later = approve is not None and inspect.iscoroutinefunction(_annotated(approve))
         self.is_async = inspect.iscoroutinefunction(annotated)
         self.needs_loop = self.is_async or asks_later
-        self._given = None if input_schema is None else _given_schema.Schema(input_schema)
+        self.given = None if input_schema is None else _given_schema.Schema(input_schema)
         self._properties = {} if input_schema is None else input_schema.get("properties", {})
         try:
-            self._signature = inspect.signature(fn)
+            self.signature = inspect.signature(fn)
         except ValueError:
             raise TypeError(
                 f"{self.name}() cannot be a tool: its parameters are not known"
             ) from None
         self._types = self._resolved(annotated)
-        self._kinds = dict(self._known())
+        self.kinds = dict(self._known())
         self._descriptions = self._described()
         self.schema = self._schema() if input_schema is None else input_schema
         self.result_type: Any = Any  # what is checked
@@ -141,12 +116,12 @@ class Tool:
 
     def __getstate__(self) -> dict[str, Any]:
         """All but what runs in this process."""
-        here = ("_late", "_kinds")
+        here = ("late", "kinds")
         return {name: value for name, value in vars(self).items() if name not in here}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _late=LateCalls())
-        self._kinds = dict(self._known())
+        vars(self).update(state, late=LateCalls())
+        self.kinds = dict(self._known())
 
     def stub(self) -> str:
         """As a function without a body, for prompts, after the classes that it names: code passes
@@ -198,101 +173,7 @@ class Tool:
             if text not in " ".join(self.description.split())
         }
         about = (self.name, self.description, noted)
-        return Stub(*about, self._signature, self._types, self.schema)
-
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
-        """Arguments that came from a sandbox, checked and built. Raises TypeError or ValueError for
-        wrong ones.
-        """
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{self.name}(): {error!s:.1000}") from None
-        if self._given is not None:
-            self._check(self._given, bound)
-        work = Work()
-        for name, value in bound.arguments.items():
-            parameter = self._signature.parameters[name]
-            kind = self._kinds.get(name, _ANY)
-            try:
-                if parameter.kind is parameter.VAR_POSITIONAL:
-                    built: Any = tuple(items_of(((kind, one) for one in value), work))
-                elif parameter.kind is parameter.VAR_KEYWORD:
-                    built = values_of(kind, value, work)
-                else:
-                    built = kind.build(value, work)
-            except ArgumentError as error:
-                error.steps.append(name)
-                raise
-            bound.arguments[name] = built
-        return bound
-
-    def approval(self, bound: inspect.BoundArguments) -> Any:
-        """What `approve` says to this call, or what has to be awaited for that; True without."""
-        return self.approve is None or self.approve(self.name, dict(bound.arguments))
-
-    def require_approved(self, said: Any) -> None:
-        """Raises PermissionError for anything but True."""
-        if said is not True:
-            raise PermissionError(f"this call of {self.name}() was not approved")
-
-    def run(self, bound: inspect.BoundArguments, late: LateCalls | None = None) -> Any:
-        """Calls the function. Raises RuntimeError where too many calls are `late`, those of a
-        session (None: of functions). What it returns is plain data; of an async function it is the
-        coroutine.
-        """
-        if self.timeout_sec is None:
-            return self.fn(*bound.args, **bound.kwargs)
-        if self.is_async:
-            return self._limited(self.fn(*bound.args, **bound.kwargs), self.timeout_sec)
-        return self._on_a_thread(bound, self.timeout_sec, late or self._late)
-
-    def _check(self, schema: _given_schema.Schema, bound: inspect.BoundArguments) -> None:
-        given: dict[str, Any] = {}
-        for name, value in bound.arguments.items():
-            if self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-                given.update(value)
-            else:
-                given[name] = value
-        try:
-            schema.check(given)
-        except _given_schema.NotValid as error:
-            raised = ArgumentError(str(error))
-            raised.steps = error.steps or [f"{self.name}()"]
-            raised.steps[-1] = raised.steps[-1].removeprefix(".")
-            raise raised from None
-
-    async def _limited(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
-        task = asyncio.ensure_future(coroutine)
-        try:
-            done, _ = await asyncio.wait({task}, timeout=timeout)
-        finally:
-            task.cancel()
-        if not done:
-            raise self._too_long(timeout)
-        return task.result()
-
-    def _on_a_thread(self, bound: inspect.BoundArguments, timeout: float, late: LateCalls) -> Any:
-        result: Future[Any] = Future()
-        context = contextvars.copy_context()
-
-        def run() -> None:
-            try:
-                result.set_result(context.run(self.fn, *bound.args, **bound.kwargs))
-            except BaseException as error:
-                result.set_exception(error)
-
-        late.require_room(self.name)
-        thread = threading.Thread(target=run, name=f"hutch-tool-{self.name}", daemon=True)
-        thread.start()
-        thread.join(timeout)
-        if not result.done():
-            late.add(self.name, thread)
-            raise self._too_long(timeout)
-        return result.result()
-
-    def _too_long(self, timeout: float) -> TimeoutError:
-        return TimeoutError(f"{self.name}() took longer than its timeout_sec={timeout:g}")
+        return Stub(*about, self.signature, self._types, self.schema)
 
     def _resolved(self, annotated: Any) -> dict[str, Any]:
         try:
@@ -306,7 +187,7 @@ class Tool:
         """Each parameter that is annotated. Raises TypeError for one that neither an annotation nor
         a schema describes.
         """
-        for name, parameter in self._signature.parameters.items():
+        for name, parameter in self.signature.parameters.items():
             if type(parameter.default).__name__ == "FieldInfo":
                 raise TypeError(
                     f"{self.name}({name}): a default is not a Field(…): write "
@@ -314,7 +195,7 @@ class Tool:
                 )
             if name in self._types:
                 yield name, kind_of(self._types[name], f"{self.name}({name})")
-            elif self._given is None:
+            elif self.given is None:
                 raise TypeError(
                     f"{self.name}() cannot be a tool: its parameter {name!r} has no annotation to "
                     "check arguments against"
@@ -327,8 +208,8 @@ class Tool:
 
     def _described(self) -> dict[str, str]:
         """What is said of each parameter, by its annotation or the docstring."""
-        found = descriptions_of(self.description, self._signature.parameters)
-        for name in self._signature.parameters:
+        found = descriptions_of(self.description, self.signature.parameters)
+        for name in self.signature.parameters:
             said = description_of(self._types.get(name))
             if said:
                 found[name] = said
@@ -338,8 +219,8 @@ class Tool:
         properties: dict[str, Any] = {}
         required = []
         shared: dict[str, Any] = {}
-        for name, parameter in self._signature.parameters.items():
-            schema = self._kinds[name].schema(shared)
+        for name, parameter in self.signature.parameters.items():
+            schema = self.kinds[name].schema(shared)
             if parameter.kind is parameter.VAR_POSITIONAL:
                 schema = {"type": "array", "items": schema}
             elif parameter.kind is parameter.VAR_KEYWORD:

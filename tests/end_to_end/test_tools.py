@@ -115,11 +115,37 @@ def test_a_tool_has_a_signature_and_its_documentation_inside() -> None:
     with Session(tools=[pick, search]) as s:
         shown = s.exec("import inspect\nstr(inspect.signature(pick)), inspect.getdoc(pick)")
         signature, documentation = shown.value
-        assert signature == "(mode: str, count: int = 1, *, at: Point | None = None) -> list[Point]"
+        wanted = "(mode: str, count: int = ..., *, at: Point | None = ...) -> list[Point]"
+        assert signature == wanted
         assert documentation.startswith("Picks some.\n\nclass Point(TypedDict):\n    x: int\n")
-        assert s.exec("p = inspect.signature(pick).parameters\np['count'].default + 1").value == 2
-        assert "pick(mode: str, count: int = 1" in s.exec("help(pick)").stdout
+        assert "pick(mode: str, count: int = ...," in s.exec("help(pick)").stdout
         assert s.exec("pick('a', at={'x': 5})").value == [{"x": 5, "y": 0}]
+
+
+KEY = "sk-of-the-host"
+
+
+def ask(text: str, key: str = KEY, *, more: Point = Point(77)) -> str:  # noqa: B008
+    """Asks."""
+    return f"{text} {key == KEY} {more.x}"
+
+
+def test_no_default_of_a_tool_is_in_the_sandbox() -> None:
+    """The attack reads all that the process has; the control finds a value that does travel."""
+    look = (
+        "import gc, inspect, hutch_tools\n"
+        "seen = [repr(inspect.signature(ask)), ask.__doc__]\n"
+        "seen += [repr(vars(one)) for one in (ask, hutch_tools)]\n"
+        "seen += [repr(o) for o in gc.get_objects() if type(o) in (dict, list, tuple)\n"
+        "         and len(o) < 50]\n"
+        "words = [''.join(word) for word in (('sk-of-', 'the-host'), ('Ask', 's.'))]\n"
+        "[any(word in text for text in seen) for word in words]"
+    )
+    with Session(tools=[ask]) as s:
+        assert s.exec(look).value == [False, True]
+        assert s.exec("ask('a'), ask('a', 'b')").value == ("a True 77", "a False 77")
+    tool = Tool(ask)  # as its caller shows it
+    assert KEY in tool.stub() and tool.schema["properties"]["key"]["default"] == KEY
 
 
 def call(text: str) -> str:
@@ -251,6 +277,55 @@ def test_calls_are_limited_and_approved() -> None:
 
     assert work() == ["PermissionError", "a 0 of 16", "RuntimeError"]
     assert work() == ["PermissionError", "a 0 of 16", "RuntimeError"]  # counted for each call
+
+
+def test_who_approves_may_be_awaited() -> None:
+    asked: list[str] = []
+
+    async def approve(name: str, arguments: dict[str, Any]) -> bool:
+        await asyncio.sleep(0)
+        asked.append(arguments["query"])
+        return bool(arguments["query"] == "a")
+
+    tools = [Tool(search, approve=approve, timeout_sec=timeout) for timeout in (None, 60.0)]
+    code = "found = []\nfor query in 'ab':\n  try: found += search(query, 1)\n"
+    code += "  except PermissionError as error: found += [str(error)]\nfound"
+    wanted = ["a 0 of 16", "this call of search() was not approved"]
+
+    async def main(tool: Tool) -> None:
+        async with hutch.AsyncSession(tools=[tool]) as s:
+            assert (await s.exec(code)).value == wanted
+
+        @sandbox(tools=[tool])
+        def work(query: str) -> list[str]:
+            return search(query, 1)
+
+        assert await work.aio("a") == wanted[:1]
+        with pytest.raises(hutch.SandboxExecutionError, match="not approved"):
+            await work.aio("b")
+
+    for tool in tools:
+        asyncio.run(main(tool))
+    assert asked == [*"abab"] * 2
+    for kind in (lambda: Session(tools=tools[:1]), lambda: hutch.run("1", tools=tools[:1])):
+        with pytest.raises(TypeError, match="is async"):
+            kind()
+
+
+def test_no_answer_but_true_approves() -> None:
+    async def later() -> bool:
+        return True
+
+    given = {"no": "no", "later": later}
+
+    def approve(name: str, arguments: dict[str, Any]) -> Any:
+        found = given.get(arguments["query"], True)
+        return found() if callable(found) else found
+
+    with Session(tools=[Tool(search, approve=approve)]) as s:
+        assert s.exec("search('a', 1)").value == ["a 0 of 16"]
+        for query in given:
+            assert s.exec(f"search('{query}')").status == "raised"
 
 
 def test_an_async_tool_runs_on_the_loop_of_who_awaits() -> None:

@@ -126,6 +126,47 @@ def test_names_of_any_size_hide_nobody_who_holds_a_session(tmp_path: Path) -> No
         assert raised.value.holder["pid"] > 0
 
 
+# How code runs where nobody has asked for any: by the verbs that look at its values and files.
+SLY = """
+import sys
+import hutch_tools
+told = []
+class Sly:
+    def __reduce__(self): return self.asks("reduce")
+    def __del__(self): self.asks("del")
+    def asks(self, where):
+        for ask in (lambda: hutch_tools.call('look', where), input):
+            try: ask(); told.append(where)
+            except RuntimeError as error: told.append(str(error))
+        return str, ("x",)
+sys.addaudithook(lambda event, _: event in ('os.listdir', 'os.scandir') and Sly().asks("listed"))
+x = Sly()
+"""
+
+
+def test_no_tool_runs_but_within_an_exec_or_a_call() -> None:
+    asked: list[str] = []
+
+    def look(text: str) -> str:
+        asked.append(text)
+        return text
+
+    def on_input(prompt: str) -> str:
+        asked.append("input")
+        return ""
+
+    with Session(memory_mb=256, tools=[look], on_input=on_input) as s:
+        s.exec(SLY).unwrap()
+        assert s.names() and s.files.list(".") == []
+        s.delete("x")
+        s.snapshot()
+        told = s["told"]
+        assert told and not asked
+        assert {*told} == {"tools and input() work only while an exec or a call runs"}
+        s.exec("y = Sly(); del y").unwrap()  # the control
+        assert asked == ["del", "input"]
+
+
 def test_packages_that_a_session_forges_are_not_its_callers_mistake(s: Session) -> None:
     forges = "inside['session_files'].VERBS['distributions'] = lambda _: {}"
     for reply in ("[(f'p{i}', '1') for i in range(2000)]", "5", "[(1, 2)]"):

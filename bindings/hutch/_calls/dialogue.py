@@ -21,10 +21,12 @@ from hutch._calls.kept import Kept, KeyValueRequests
 from hutch._calls.loops import at_once
 from hutch._calls.outcomes import not_decoded
 from hutch._calls.printed import Printed
+from hutch._tool_calls import ToolCall
 from hutch._tool_data import plain
 from hutch._tool_kinds import ArgumentError
+from hutch._tool_late import LateCalls
 from hutch._tool_results import check_result
-from hutch._tools import LateCalls, Tool
+from hutch._tools import Tool
 
 if TYPE_CHECKING:
     from hutch._calls.history import Note
@@ -312,9 +314,9 @@ class Dialogue:
         return self.exchange(answer)
 
     async def _invoke(self, tool: Tool, args: Any, kwargs: Any) -> Any:
-        bound = tool.bind(args, kwargs)
-        tool.require_approved(self._awaited(tool.approval(bound)))
-        return self._awaited(tool.run(bound, self._callbacks.late))
+        call = ToolCall(tool, args, kwargs)
+        call.require_approved(self._awaited(call.approval()))
+        return self._awaited(call.run(self._callbacks.late))
 
     def _awaited(self, value: Any) -> Any:
         """What a coroutine gives, where there is a loop for it."""

@@ -17,6 +17,7 @@ from hutch import _core
 from hutch._calls.dialogue import Dialogue, Feed
 from hutch._calls.kept import KeyValueRequests
 from hutch._calls.loops import on_thread
+from hutch._tool_calls import ToolCall
 from hutch._tools import Tool
 
 T = TypeVar("T")
@@ -162,12 +163,12 @@ class LoopDialogue(Dialogue):
     async def _invoke(self, tool: Tool, args: Any, kwargs: Any) -> Any:
         if self._is_cancelled:
             raise CancelledError
-        bound = tool.bind(args, kwargs)
-        tool.require_approved(await self._value_of(tool.approval(bound)))
+        call = ToolCall(tool, args, kwargs)
+        call.require_approved(await self._value_of(call.approval()))
         late = self._callbacks.late
         if tool.timeout_sec is not None and not tool.is_async:
-            return await on_thread(lambda: tool.run(bound, late), daemon=True)
-        return await self._value_of(tool.run(bound, late))
+            return await on_thread(lambda: call.run(late), daemon=True)
+        return await self._value_of(call.run(late))
 
     async def _value_of(self, made: Any) -> Any:
         return await self._result_of(made) if inspect.iscoroutine(made) else made
