@@ -103,7 +103,11 @@ class Or(BaseModel):
 class Named(BaseModel):
     """A field with a name that schemas have leads back to the union."""
 
-    config: Union[Named, Or, None] = None
+    config: Union[Named, Twin, None] = None
+
+
+class Twin(BaseModel):
+    config: Union[Named, Twin, None] = None
 
 
 # What pydantic tries again and again, at every level.
