@@ -350,16 +350,16 @@ py::object PySession::Turn() {
     return session_->turns().Turn(asked);
   }();
   if (over) return py::none();
-  if (asked) return py::make_tuple(py::bytes(asked->data), asked->body_size);
+  if (asked) return py::make_tuple(py::bytes(asked->data), asked->body_size, asked->number);
   if (turns_->pending.error) session_->turns().Cancel();
   return py::float_(Seconds(std::max(Clock::duration{}, session_->turns().next() - Clock::now())));
 }
 
-void PySession::Answer(const py::object& answer) {
+void PySession::Answer(uint64_t number, const py::object& answer) {
   std::optional<std::string> sent;
   if (!answer.is_none()) sent = answer.cast<std::string>();
   const WithoutGil no_gil;
-  session_->turns().Answer(sent);
+  session_->turns().Answer(number, sent);
 }
 
 int PySession::turn_fd() {

@@ -158,7 +158,7 @@ class PySession {
   // The seconds until the next one though nothing came, (data, body size) of what is asked, or
   // None: the call is over.
   py::object Turn();
-  void Answer(const py::object& answer);  // bytes or None
+  void Answer(uint64_t number, const py::object& answer);  // bytes or None
   void StopClock(bool stop) { session_->turns().StopClock(stop); }
   void Cancel() { session_->turns().Cancel(); }
   int turn_fd();

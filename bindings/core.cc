@@ -301,6 +301,7 @@ PYBIND11_MODULE(_core, m) {
   m.attr("NODE_PACKAGE") = kNodePackage;
   m.attr("NODE_SHOWN") = kNodeShown;
   m.attr("FRAME_VERSION") = static_cast<int>(kFrameVersion);
+  m.attr("MAX_PAYLOAD") = kMaxPayload;
   m.attr("INLINE_BYTES") = kMaxPayload - sizeof(CallUsage);
   BindErrors(m);
   BindSent(m);

@@ -330,8 +330,8 @@ def test_checking_by_a_schema_has_an_end() -> None:
 
 
 def test_what_is_sent_of_a_tool_is_plain_data() -> None:
-    name, documentation, parameters, result = Tool(find).inside()
-    assert (name, result) == ("find", "list[Query]")
+    name, documentation, parameters, result, how = Tool(find).inside()
+    assert (name, result, how) == ("find", "list[Query]", 0)
     assert documentation.startswith("Finds it.\n\nclass Query(TypedDict):")
     assert parameters[0] == ("query", 1, "Query", None)
     assert parameters[-1] == ("deep", 3, "bool", "...")  # the default is the host's

@@ -18,9 +18,9 @@ class Asking:
 
     def turn(self) -> Any:
         self.left -= 1
-        return None if self.cancelled or self.left < 0 else (b"?", 1)
+        return None if self.cancelled or self.left < 0 else (b"?", 1, 1)
 
-    def answer(self, answer: bytes | None) -> None:
+    def answer(self, number: int, answer: bytes | None) -> None:
         pass
 
     def cancel(self) -> None:
@@ -34,10 +34,8 @@ def turns_of(core: Asking) -> Turns:
 
 async def drive(turns: Turns) -> int:
     questions = 0
-    asked = await turns.next()
-    while asked is not None:
+    while await turns.next() is not None:
         questions += 1
-        asked = await turns.exchange(b"answer")
     return questions
 
 

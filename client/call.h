@@ -53,10 +53,12 @@ using StopClock = std::function<void(bool stop)>;
 using Dialogue = std::function<std::optional<std::string>(
     bool asks, const std::string& data, size_t body_size, const StopClock& stop_clock)>;
 
-// What a call asks, as a Dialogue gets it.
+// What a call asks, as a Dialogue gets it. `number`: what the answer is for, where several may be
+// open at once.
 struct Question {
   std::string data;
   size_t body_size = 0;
+  uint64_t number = 0;
 };
 
 struct CallRequest {

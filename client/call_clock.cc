@@ -50,6 +50,7 @@ void CallClock::Resume() {
 }
 
 Clock::time_point CallClock::due() const {
+  if (stopped_at_) return Clock::time_point::max();
   if (agent_stopped_) return std::min(deadline_, resumed_at_ + kResumeAfter);
   return told_ ? deadline_ : std::min(deadline_, sent_ + kTellAfter);
 }
@@ -60,6 +61,7 @@ Clock::duration CallClock::left(Clock::time_point now) const {
 }
 
 bool CallClock::IsToBeTold(Clock::time_point now) {
+  if (stopped_at_) return false;
   if (agent_stopped_) {
     if (now - resumed_at_ < kResumeAfter) return false;
     agent_stopped_ = false;

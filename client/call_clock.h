@@ -27,14 +27,17 @@ class CallClock {
   // second of its own at most, for code of the call may have run in that time. True: the agent is
   // to be informed.
   bool BeginAnew();
-  // From now on it has so long, whatever its limit is.
-  void LimitTo(Clock::duration left) { deadline_ = Clock::now() + left; }
+  // From now on it has so long, whatever its limit is, and does not stand.
+  void LimitTo(Clock::duration left) {
+    stopped_at_.reset();
+    deadline_ = Clock::now() + left;
+  }
 
   bool Stop();  // True: the agent is to be informed.
   void Resume();
 
   Clock::time_point due() const;  // when IsOver() or IsToBeTold() may be true
-  bool IsOver(Clock::time_point now) const { return now >= deadline_; }
+  bool IsOver(Clock::time_point now) const { return !stopped_at_ && now >= deadline_; }
   Clock::duration left(Clock::time_point now) const;  // max(): it has no limit, or stands
   bool IsToBeTold(Clock::time_point now);             // True once.
 

@@ -74,6 +74,18 @@ TEST(CallClock, StandsWhileItIsStoppedWhichTheAgentIsToldOnce) {
   EXPECT_LE(clock.timeout_ms(), 100u);
 }
 
+TEST(CallClock, IsNotOverWhileItStandsAndTellsNobodyThatItGoesOn) {
+  CallClock clock;
+  clock.Begin(20);
+  EXPECT_TRUE(clock.Stop());
+  const Clock::time_point late = clock.sent() + std::chrono::hours(1);
+  EXPECT_FALSE(clock.IsOver(late));
+  EXPECT_FALSE(clock.IsToBeTold(late));
+  EXPECT_GT(clock.due(), late);
+  clock.LimitTo(milliseconds(10));
+  EXPECT_TRUE(clock.IsOver(late)) << "an interrupt has its own time";
+}
+
 TEST(CallClock, WithoutALimitNothingStops) {
   CallClock clock;
   clock.Begin(0);

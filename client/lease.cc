@@ -299,17 +299,20 @@ std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_v
   if (said_.bytes > limit && !request.streams) return CallStatus::kTooLarge;
   const std::string data = in_parts ? result_.TakeParts() : std::string(payload);
   const bool asks = header.kind == FrameKind::kAsk;
-  if (asks && waiting_ != nullptr && waiting_->Takes(data, header.a)) return std::nullopt;
+  if (asks && waiting_ != nullptr && waiting_->Takes({data, header.a, header.b}))
+    return std::nullopt;
   const std::optional<std::string> answer =
       (*request.dialogue)(asks, data, header.a, [&](bool stop) { SetClock(stop, slow); });
   if (waiting_ != nullptr && waiting_->IsOver()) return outcome_.status;
   SetClock(false, slow);
   if (!answer) return CallStatus::kInterrupted;
-  return asks ? SendAnswer(*answer, request) : std::nullopt;
+  // The newest is open: that of Exchange(), if it was used.
+  return asks ? SendAnswer(said_.frames, *answer, request) : std::nullopt;
 }
 
-std::optional<CallStatus> Lease::SendAnswer(const std::string& answer, const CallRequest& request) {
-  FrameHeader reply{.kind = FrameKind::kAnswer, .id = outcome_.call_id, .b = said_.frames};
+std::optional<CallStatus> Lease::SendAnswer(uint64_t number, const std::string& answer,
+                                            const CallRequest& request) {
+  FrameHeader reply{.kind = FrameKind::kAnswer, .id = outcome_.call_id, .b = number};
   iovec parts[] = {{&reply, sizeof reply}, {const_cast<char*>(answer.data()), answer.size()}};
   if (answer.size() <= kMaxPayload) {
     SendDatagram(socket_.get(), parts);

@@ -98,7 +98,9 @@ class Lease {
                                    const CallRequest& request, const std::function<void()>& slow);
   void SetClock(bool stop, const std::function<void()>& slow);
   void TellAgent(const std::function<void()>& slow);
-  std::optional<CallStatus> SendAnswer(const std::string& answer, const CallRequest& request);
+  // To the question of that number.
+  std::optional<CallStatus> SendAnswer(uint64_t number, const std::string& answer,
+                                       const CallRequest& request);
   // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
   bool GiveUp(CallStatus status);
 

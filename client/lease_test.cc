@@ -700,7 +700,7 @@ class TurnsTest : public LeaseTest {
       std::this_thread::yield();
       if (!asked) continue;
       asked_.push_back(asked->data);
-      if (waiting.Answer(answer)) break;
+      if (waiting.Answer(asked->number, answer)) break;
     }
     return lease_->Take();
   }
@@ -734,6 +734,35 @@ TEST_F(TurnsTest, WhatIsAskedIsAnsweredBetweenTwoOfThem) {
   EXPECT_EQ(asked_, (std::vector<std::string>{"b", "b"}));
   EXPECT_EQ(answers, (std::vector<std::string>{"answer", "answer"}));
   EXPECT_EQ(slow_, 1);
+}
+
+TEST_F(TurnsTest, SeveralQuestionsAreAnsweredInAnyOrder) {
+  request_.dialogue = &dialogue_;
+  std::vector<std::pair<uint64_t, std::string>> answers;
+  Play([&](Cell& cell) {
+    for (const uint64_t number : {1, 2, 3}) cell.Send(Asking(number), std::to_string(number));
+    for (int i = 0; i < 3; ++i) {
+      const auto answer = cell.Receive();
+      answers.emplace_back(answer->header.b, answer->payload);
+    }
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_TRUE(lease_->Send(request_, kCallId));
+  Waiting waiting(*lease_, request_, hooks_, [] {}, nullptr);
+  waiting.TakeTurns();
+  std::vector<Question> open;
+  std::optional<Question> asked;
+  while (!waiting.Turn(asked)) {
+    std::this_thread::yield();
+    if (!asked) continue;
+    open.push_back(*asked);
+    if (open.size() < 3) continue;
+    for (; !open.empty(); open.pop_back())
+      EXPECT_FALSE(waiting.Answer(open.back().number, "to " + open.back().data));
+  }
+  EXPECT_EQ(lease_->Take().status, CallStatus::kReturned);
+  EXPECT_EQ(answers, (std::vector<std::pair<uint64_t, std::string>>{
+                         {3, "to 3"}, {2, "to 2"}, {1, "to 1"}}));
 }
 
 TEST_F(TurnsTest, NoAnswerEndsTheCall) {

@@ -38,8 +38,8 @@ bool Turns::Turn(std::optional<Question>& asked) {
   return call_->over;
 }
 
-void Turns::Answer(const std::optional<std::string>& answer) {
-  if (!call_ || call_->over || !waiting_->Answer(answer)) return;
+void Turns::Answer(uint64_t number, const std::optional<std::string>& answer) {
+  if (!call_ || call_->over || !waiting_->Answer(number, answer)) return;
   call_->over = true;
   session_.Take(*call_, session_.held_->lease.Take());
 }

@@ -40,10 +40,11 @@ class Turns {
   // refer to, are used until End(). Throws as Session::Call() does.
   void Begin(const CallRequest& request, const CallHooks& hooks);
   // Takes what came since, and never waits. True: the call is over, and End() is to be called.
-  // `asked`: what is to be answered before the next turn.
+  // `asked`: what is to be answered at some time.
   bool Turn(std::optional<Question>& asked);
-  void Answer(const std::optional<std::string>& answer);  // nullopt: the call is to end
-  void StopClock(bool stop);  // of its wall time, while what it asks is open; or has it go on
+  // The question of that number; nullopt: the call is to end.
+  void Answer(uint64_t number, const std::optional<std::string>& answer);
+  void StopClock(bool stop);  // of its wall time, until the next answer; or has it go on
   // Has it raise KeyboardInterrupt, for which it has a grace, as at a time limit.
   void Cancel();
   int fd();                        // readable: there is something to take

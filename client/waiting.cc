@@ -86,7 +86,7 @@ std::optional<Question> Waiting::ExchangeFor(const std::string& answer) {
   exchanges_ = true;
   try {
     lease_.SetClock(false, slow_);
-    if (const auto end = lease_.SendAnswer(answer, request_)) {
+    if (const auto end = lease_.SendAnswer(lease_.said_.frames, answer, request_)) {
       lease_.outcome_.status = *end;
       over_ = true;
     }
@@ -112,13 +112,13 @@ bool Waiting::Turn(std::optional<Question>& asked) {
   return over;
 }
 
-bool Waiting::Answer(const std::optional<std::string>& answer) {
+bool Waiting::Answer(uint64_t number, const std::optional<std::string>& answer) {
   lease_.SetClock(false, slow_);
   // At once, for the code may end before the next turn.
   if (lease_.clock_.IsOver(Clock::now()) && !lease_.interrupted_)
     lease_.GiveUp(CallStatus::kTimedOut);
   std::optional<CallStatus> end = CallStatus::kInterrupted;
-  if (answer) end = lease_.SendAnswer(*answer, request_);
+  if (answer) end = lease_.SendAnswer(number, *answer, request_);
   if (!end) return false;
   lease_.outcome_.status = *end;
   lease_.outcome_.ended = Clock::now();
@@ -133,8 +133,8 @@ Clock::time_point Waiting::next_turn() const {
   return std::min(lease_.clock().due(), Clock::now() + kSlice);
 }
 
-bool Waiting::Takes(const std::string& data, size_t body_size) {
-  if (exchanges_) asked_ = Question{data, body_size};
+bool Waiting::Takes(const Question& question) {
+  if (exchanges_) asked_ = question;
   return exchanges_;
 }
 

@@ -48,18 +48,19 @@ class Waiting {
   // dialogue gets the rest.
   void TakeTurns();  // before the others
   // Takes what came since, and never waits. True: it is decided, and Lease::Take() is to be called.
-  // `asked`: what is to be answered before the next turn. Throws as Await does.
+  // `asked`: what is to be answered at some time. Throws as Await does.
   bool Turn(std::optional<Question>& asked);
-  // nullopt: the call is to end. A clock that was stopped goes on. True: it is decided.
-  bool Answer(const std::optional<std::string>& answer);
-  // Or has it go on. It does from the answer on.
+  // The question of that number. nullopt: the call is to end. A clock that was stopped goes on.
+  // True: it is decided.
+  bool Answer(uint64_t number, const std::optional<std::string>& answer);
+  // Or has it go on. It does from each answer on.
   void StopClock(bool stop) { lease_.SetClock(stop, slow_); }
   void Cancel();  // Has the call be interrupted, as at its deadline. REQUIRES: Lease::SetKept().
   Clock::time_point next_turn() const;  // though nothing came
 
   // For the lease: whether a question goes to Exchange(), and whether that has seen the call's end.
   // Throws what that threw.
-  bool Takes(const std::string& data, size_t body_size);
+  bool Takes(const Question& question);
   bool IsOver() const;
 
  private:

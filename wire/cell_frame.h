@@ -83,8 +83,8 @@
 //     Only of a call that may. b = its number among those and kAsk of the call, from 1; a = size of
 //     the body (decode.h), c = size of all, at most kMostInParts. payload = all of it, or nothing
 //     where the kPart frames before had it.
-// kAsk         cell -> client   as kSay: a call of a tool, input(); the call waits for the kAnswer with
-//     that number
+// kAsk         cell -> client   as kSay: a call of a tool, input(); the kAnswer with that number answers
+//     it. Several may be open, where the client takes the call in turns, and are answered in any order.
 // kAnswer      client -> cell   b = that of the kAsk
 //     payload = a pickle, or one descriptor: a memfd with it, sealed but for shrinking, which is
 //     emptied when the next one is sent, and when the call is over.

@@ -21,7 +21,7 @@ from hutch._session import Session
 from hutch._session_commands import ATTEMPTS, DEAD_SEC, PATIENCE_SEC, PAUSE_SEC, Command, End
 
 if TYPE_CHECKING:
-    from hutch._calls.turns import LoopDialogue, Within
+    from hutch._calls.loop_dialogue import LoopDialogue, Within
     from hutch._outcome import Outcome
 
 T = TypeVar("T")

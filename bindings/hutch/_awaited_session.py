@@ -19,8 +19,8 @@ from hutch import _core, _session_transfers as transfers
 from hutch._awaited_commands import AwaitedCommands, Work, forget
 from hutch._calls import loops, node
 from hutch._calls.dialogue import Dialogue
+from hutch._calls.loop_dialogue import LoopDialogue, Within, within
 from hutch._calls.session_call import Operation, SessionCall
-from hutch._calls.turns import LoopDialogue, Within, within
 from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._faults import from_core
 from hutch._session_commands import PAUSE_SEC
@@ -212,9 +212,7 @@ class Awaited(AwaitedCommands):
             talk.cancel()
         is_over = False
         try:
-            asked = await turns.next()
-            while asked is not None:
-                asked = await turns.exchange(await talk.answered(True, *asked))
+            await talk.drive(turns)
             is_over = True
         finally:
             if not is_over:  # nobody hears its end: the session ends with the call

@@ -10,6 +10,7 @@ from hutch._options.keyword_types import SentKeywords
 
 VERSION: str
 FRAME_VERSION: int
+MAX_PAYLOAD: int  # bytes of one frame
 INLINE_BYTES: int  # of a result that comes with its reply
 NODE_PACKAGE: str
 NODE_SHOWN: str
@@ -213,16 +214,17 @@ class Session:
         """`call` in turns, for an event loop: sends it, and waits only where nothing is `started`.
         `dialogue` gets what is said, and not what is asked.
         """
-    def turn(self) -> float | tuple[bytes, int] | None:
+    def turn(self) -> float | tuple[bytes, int, int] | None:
         """Takes what came since, and never waits. Seconds: until the next turn though `turn_fd` is
-        not readable. (data, body_size): what is asked, to be answered before the next turn. None:
+        not readable. (data, body_size, number): what is asked, to be answered at some time. None:
         the call is over, and its `end` is to be called.
         """
     turn_fd: int
 
-    def answer(self, answer: bytes | None) -> None: ...
+    def answer(self, number: int, answer: bytes | None) -> None:
+        """The question of that number. None ends the call."""
     def stop_clock(self, stop: bool) -> None:
-        """Its time limit stands still until the answer to what is asked, or goes on."""
+        """Its time limit stands still until the next answer, or goes on."""
 
     def cancel(self) -> None:
         """Has it raise KeyboardInterrupt, as at its time limit: it is killed after a grace."""

@@ -81,8 +81,6 @@ class Session(SessionCalls):
             assert s.exec("rows[0]['b']").value == "2"
     """
 
-    _awaits = False  # whether tools may be async
-
     @described_without("key")
     def __init__(
         self,

@@ -60,6 +60,7 @@ class SessionCalls(CommandCalls):
     """`files`: put there before the first call. `idle_ms`: 0 is for ever."""
 
     _talks: type[Dialogue] = Dialogue
+    _awaits = False  # whether tools may be async
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class SessionCalls(CommandCalls):
         fields = {**self._fields(operation), "keep": True}
         if not self._cell.has_begun:
             tools = self._callbacks.tools
-            stubs = [tool.inside() for tool in tools.values()]
+            stubs = [tool.inside(self._awaits) for tool in tools.values()]
             fields["begin"] = (self._cwd, stubs, sorted(self._protected & tools.keys()))
         if self._ended_children:
             fields["ended"] = [*self._ended_children]
@@ -284,7 +285,9 @@ class SessionCalls(CommandCalls):
         order = ("run", (self._fields(operation), code, data, copies))
         printed = Printed(target.terms.output_bytes)
         shown = len(talk.displayed)
-        with self._kept.history.of_nested(operation.verb, operation.source(target)) as end:
+        with self._kept.history.of_nested(
+            operation.verb, operation.source(target), talk.entry
+        ) as end:
             reply = Reply(await talk.nested(pickle.dumps(order, 5), printed))
             display = talk.displayed[shown:]
             outcome = outcome_of_nested(target, reply, args, kwargs, printed, display)

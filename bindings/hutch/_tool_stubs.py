@@ -37,12 +37,14 @@ class Stub:
         signature: inspect.Signature,
         types: dict[str, Any],  # of parameters that are annotated, and "return"
         schema: dict[str, Any],  # of its arguments
+        is_async: bool,
     ) -> None:
         self.name = name
         self.description = "\n".join([description, *_lines(noted)]).strip()
         self.classes: dict[str, str] = {}
         self._kinds: dict[str, type] = {}
         self._types = types
+        self._is_async = is_async
         self.parameters = list(self._parameters(signature, schema))
         self.result = type_name(types.get("return", Any), self._class)
 
@@ -57,21 +59,23 @@ class Stub:
             shown.append(
                 f"{stars}{name}: {annotation}" + ("" if default is None else f" = {default}")
             )
-        lines = [f"def {self.name}({', '.join(shown)}) -> {self.result}:"]
+        define = "async def" if self._is_async else "def"
+        lines = [f"{define} {self.name}({', '.join(shown)}) -> {self.result}:"]
         if self.description:
             lines.append(textwrap.indent(_quoted(self.description), "    "))
         return "\n".join([*(f"{one}\n" for one in self.classes.values()), *lines, "    ..."])
 
-    def inside(self) -> tuple[str, str, list[Parameter], str]:
-        """What is sent of it: name, documentation, parameters and result. Of a default no more than
-        that there is one: it is the host's.
+    def inside(self, beside: bool) -> tuple[str, str, list[Parameter], str, int]:
+        """What is sent of it: name, documentation, parameters, result, and how it is called. Of a
+        default no more than that there is one: it is the host's.
         """
         documentation = "\n\n".join([self.description, *self.classes.values()]).strip()
         parameters = [
             (name, kind, annotation, default and "...")
             for name, kind, annotation, default in self.parameters
         ]
-        return self.name, documentation, parameters, self.result
+        how = 0 if not self._is_async else 2 if beside else 1  # as worker/dialogue.py names them
+        return self.name, documentation, parameters, self.result, how
 
     def _parameters(
         self, signature: inspect.Signature, schema: dict[str, Any]

@@ -129,9 +129,11 @@ class Tool:
         """
         return self._stub().text()
 
-    def inside(self) -> tuple[Any, ...]:
-        """What code inside is given of it, as plain data."""
-        return self._stub().inside()
+    def inside(self, beside: bool = False) -> tuple[Any, ...]:
+        """What code inside is given of it, as plain data. `beside`: others may run at the same
+        time, if it is async.
+        """
+        return self._stub().inside(beside)
 
     def to_openai(self) -> dict[str, Any]:
         """As OpenAI's chat completions take it in `tools=`; its Responses API takes the part
@@ -173,7 +175,7 @@ class Tool:
             if text not in " ".join(self.description.split())
         }
         about = (self.name, self.description, noted)
-        return Stub(*about, self.signature, self._types, self.schema)
+        return Stub(*about, self.signature, self._types, self.schema, self.is_async)
 
     def _resolved(self, annotated: Any) -> dict[str, Any]:
         try:

@@ -2,16 +2,15 @@
 """What a call says to its caller, and asks of it, while it runs: tools, input, what it shows and
 yields.
 
-A thread that asks waits for its answer with the lock held, so that threads take turns. Works in the
-process of the call only, and while a call runs: afterwards it raises RuntimeError.
+A thread that asks waits for its answer with the lock held, so that threads take turns; those that
+ask for tools which run at the same time do not. Works in the process of the call only, and while a
+call runs: afterwards it raises RuntimeError.
 """
 
 from __future__ import annotations
 
 import builtins
-import mmap
 import os
-import pickle
 import sys
 import threading
 import time
@@ -21,13 +20,13 @@ from typing import Any
 
 import encode as encoding
 from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
-    ANSWER,
     ASK,
     MAX_PAYLOAD,
     MOST_IN_PARTS,
     PART,
     SAY,
 )
+from answers import Answers, Waiter
 
 TOOLS = "hutch_tools"
 SAID_AT_ONCE = 8  # items that are yielded without waiting for an answer
@@ -64,6 +63,9 @@ class Dialogue:
         self.fd = fd
         self.flush = flush
         self.lock = threading.RLock()
+        self.sending = threading.RLock()
+        self.acknowledges = False
+        self.answers = Answers(cell, fd, self._got_large)
         self.pid = _getpid()
         self.call_id = 0  # 0: no call runs
         self.number = 0
@@ -74,14 +76,16 @@ class Dialogue:
     def begin(self, call_id: int, nested: Callable[[Any], list[Any]] | None = None) -> None:
         """`nested` runs what the caller wants run before it answers."""
         self.call_id, self.number, self.nested = call_id, 0, nested
+        self.answers.begin(call_id)
         if self.running:  # of a call that ended in the middle; nobody adds to it between calls
             with self.turn:
                 self.running.clear()
                 self.turn.notify_all()
 
     def end(self) -> None:
-        """Once nobody waits for an answer."""
+        """Once no thread waits for an answer."""
         with self.lock:
+            self.answers.end()
             self.call_id = 0
 
     def say(self, topic: str, *content: Any) -> None:
@@ -90,36 +94,28 @@ class Dialogue:
 
     def ask(self, topic: str, *content: Any) -> Any:
         """The answer, or raises what the caller answered with."""
-        kind, value, *rest = self._exchange([topic, *content])
-        while kind == "run" and self.nested is not None:
-            mine = rest[0]
+        number, answer = self._exchange([topic, *content])
+        while answer[0] == "run" and self.nested is not None:
+            mine = answer[-1]
             try:
-                reply = self.nested(value)
+                reply = self._run_nested(answer[1])
             except BaseException:
                 self._ran(mine)
                 raise
-            kind, value, *rest = self._exchange(["nested", *reply], mine)
-        if kind == "ok":
-            return value
-        if kind == "stop":
-            raise StopExec()
-        raise error_of(value, rest[0])
+            number, answer = self._exchange(["nested", number, *reply], mine)
+        return result_of(answer)
 
-    def _exchange(self, content: list[Any], mine: object = None) -> Any:
+    def _exchange(self, content: list[Any], mine: object = None) -> tuple[int, Any]:
         """`mine`: the nested call whose reply this is, which comes after those within it."""
         with self.turn:
             self.turn.wait_for(lambda: mine not in self.running[:-1])
             self._ran(mine)
-            self._send(ASK, content)
-            try:
-                answer = self._receive()
-            except (ImportError, AttributeError) as error:
-                text = f"it ran, but its result cannot be loaded here: {error}"
-                raise ToolError(text) from None
+            number = self._send(ASK, content)
+            answer = self.answers.wait(number)
             if answer[0] == "run":
                 answer = (*answer, object())
                 self.running.append(answer[-1])
-            return answer
+            return number, answer
 
     def _ran(self, mine: object) -> None:
         with self.turn:
@@ -127,18 +123,91 @@ class Dialogue:
                 self.running.remove(mine)
                 self.turn.notify_all()
 
+    def ask_beside(self, topic: str, *content: Any) -> Any:
+        """As `ask`, while other threads and coroutines do."""
+        self.answers.enter()
+        try:
+            number = self._send(ASK, [topic, *content])
+            answer = self.answers.wait(number)
+            while answer[0] == "run" and self.nested is not None:
+                with self.answers.outside():
+                    reply = self._run_nested(answer[1])
+                number = self._send(ASK, ["nested", number, *reply])
+                answer = self.answers.wait(number)
+        finally:
+            self.answers.leave()
+        return result_of(answer)
+
+    async def ask_later(self, topic: str, *content: Any) -> Any:
+        """As `ask_beside`, on the loop that runs."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        self._require_call()
+        await self.answers.enter_later(loop)
+        self.answers.watch(loop)
+        try:
+            number, answer = await self._exchange_later(loop, [topic, *content])
+            while answer[0] == "run" and self.nested is not None:
+                with self.answers.outside():
+                    reply = self._run_nested(answer[1])
+                number, answer = await self._exchange_later(loop, ["nested", number, *reply])
+        finally:
+            self.answers.unwatch(loop)
+            self.answers.leave()
+        return result_of(answer)
+
+    async def _exchange_later(self, loop: Any, content: list[Any]) -> tuple[int, Any]:
+        waiter = Waiter(loop)
+        number = self._send(ASK, content, waiter=waiter)
+        try:
+            return number, await waiter.future
+        except BaseException:  # as it was cancelled
+            self.answers.forget(number)
+            if self.call_id:
+                self._send(SAY, ["cancel", number])
+            raise
+
+    def _run_nested(self, order: Any) -> list[Any]:
+        """It is no part of the loop that runs the code which asked."""
+        assert self.nested is not None
+        asyncio = sys.modules.get("asyncio")
+        loop = None if asyncio is None else asyncio._get_running_loop()
+        if asyncio is None or loop is None:
+            return self.nested(order)
+        swap = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12
+        task = None if swap is None else swap(loop, None)
+        asyncio._set_running_loop(None)
+        try:
+            return self.nested(order)
+        finally:
+            asyncio._set_running_loop(loop)
+            if swap is not None:
+                swap(loop, task)
+
     def offer(self, item: Any, waits: bool) -> bool:
         """Sends what was yielded. `waits`: until the caller wants more; False: it wants none."""
         with self.lock:
-            self._send(ASK if waits else SAY, ["yield", item], True)
-            return not waits or self._receive()[1] is True
+            number = self._send(ASK if waits else SAY, ["yield", item], True)
+            return not waits or self.answers.wait(number)[1] is True
 
-    def _send(self, kind: int, content: list[Any], named: bool = False) -> None:
+    def _got_large(self) -> None:
+        """The caller may use its memory for another answer."""
+        if self.acknowledges:
+            self._send(SAY, ["got"])
+
+    def _require_call(self) -> None:
         if self.call_id == 0 or self.pid != _getpid():
             raise RuntimeError(
                 "tools, display(), input() and yield work only while a call runs, and in its own "
                 "process"
             )
+
+    def _send(
+        self, kind: int, content: list[Any], named: bool = False, waiter: Waiter | None = None
+    ) -> int:
+        """The number of what was sent. `waiter`: who waits for the answer; None: this thread."""
+        self._require_call()
         try:
             payload = encoding.encode(content, MOST_IN_PARTS, named)
         except encoding.Unencodable as error:
@@ -151,8 +220,20 @@ class Dialogue:
         for at, chunk in payload.chunks():
             data[at : at + chunk.nbytes] = chunk
         self.flush()
-        self.number += 1
-        head = (self.fd, kind, len(payload.body), self.call_id, self.number, len(data))
+        with self.sending:
+            self.number += 1
+            number = self.number
+            if kind == ASK:
+                self.answers.expect(number, waiter)
+            try:
+                self._send_data(kind, len(payload.body), number, data)
+            except BaseException:
+                self.answers.forget(number)
+                raise
+        return number
+
+    def _send_data(self, kind: int, body_size: int, number: int, data: bytearray) -> None:
+        head = (self.fd, kind, body_size, self.call_id, number, len(data))
         if len(data) <= MAX_PAYLOAD:
             self.cell.send(*head, data)
             return
@@ -161,25 +242,18 @@ class Dialogue:
             self.cell.send(self.fd, PART, 0, self.call_id, 0, len(data), piece)
         self.cell.send(*head)
 
-    def _receive(self) -> Any:
-        while True:
-            frame = self.cell.recv(self.fd)
-            if frame is None:
-                os._exit(0)
-            kind, _, call_id, number, _, payload, descriptors = frame
-            if kind == ANSWER and call_id == self.call_id and number == self.number:
-                break
-            for fd in descriptors:  # of one that was interrupted while it waited
-                os.close(fd)
-        if not descriptors:
-            return pickle.loads(payload)
-        fd = descriptors[0]
-        try:
-            size = os.fstat(fd).st_size
-            with mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as content:
-                return pickle.loads(content[:])
-        finally:
-            os.close(fd)
+
+def result_of(answer: Any) -> Any:
+    kind, value, *rest = answer
+    if kind == "ok":
+        return value
+    if kind == "stop":
+        raise StopExec()
+    if kind == "lost" and isinstance(value, (ImportError, AttributeError)):
+        raise ToolError(f"it ran, but its result cannot be loaded here: {value}") from None
+    if kind == "lost":
+        raise value
+    raise error_of(value, rest[0])
 
 
 def send_items(dialogue: Dialogue, made: Any) -> Any:
@@ -225,8 +299,11 @@ class Pace:
         return self.count % SAID_AT_ONCE == 0
 
 
-# Name, documentation, parameters and result, as bindings/hutch/_tool_stubs.py sends them.
-Described = tuple[str, str, Sequence[tuple[str, int, str, Any]], str]
+# Name, documentation, parameters, result and how it is called, as bindings/hutch/_tool_stubs.py
+# sends them.
+Described = tuple[str, str, Sequence[tuple[str, int, str, Any]], str, int]
+# How: each call has to return before the next; it may be awaited, too; others run meanwhile.
+PLAIN, AWAITED, BESIDE = range(3)
 
 
 def add_tools(dialogue: Dialogue, tools: Sequence[Described], **more: Any) -> dict[str, Any]:
@@ -234,10 +311,19 @@ def add_tools(dialogue: Dialogue, tools: Sequence[Described], **more: Any) -> di
     name. `more`: what else that has.
     """
     module = types.ModuleType(TOOLS, "The caller's tools.")
+    ways = {one[0]: one[-1] for one in tools}
+    dialogue.acknowledges = BESIDE in ways.values()
 
     def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Calls the tool of that name."""
-        return dialogue.ask("tool", name, plain(list(args)), plain(kwargs))
+        """Calls the tool of that name. An async one is to be awaited, where a loop runs."""
+        how = ways.get(name, PLAIN)
+        content = ("tool", name, plain(list(args)), plain(kwargs))
+        if how != PLAIN and a_loop_runs():
+            return dialogue.ask_later(*content) if how == BESIDE else later(*content)
+        return dialogue.ask_beside(*content) if how == BESIDE else dialogue.ask(*content)
+
+    async def later(*content: Any) -> Any:
+        return dialogue.ask(*content)
 
     def search(text: str = "") -> list[str]:
         """The names of the tools whose name or documentation has this text."""
@@ -248,6 +334,12 @@ def add_tools(dialogue: Dialogue, tools: Sequence[Described], **more: Any) -> di
     module.__dict__.update({**stubs, **module.__dict__, **more, "__tools__": stubs})
     sys.modules[TOOLS] = module
     return stubs
+
+
+def a_loop_runs() -> bool:
+    """On this thread."""
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -292,7 +384,9 @@ def stub_of(
     documentation: str,
     parameters: Sequence[tuple[str, int, str, Any]],
     result: str,
+    how: int,
 ) -> Any:
+    import inspect
     from inspect import Parameter, Signature, _ParameterKind
 
     def stub(*args: Any, **kwargs: Any) -> Any:
@@ -312,6 +406,8 @@ def stub_of(
     stub.__doc__ = documentation
     signature = Signature(made, return_annotation=annotation_of(result))
     stub.__signature__ = signature  # type: ignore[attr-defined]
+    if how != PLAIN and hasattr(inspect, "markcoroutinefunction"):
+        inspect.markcoroutinefunction(stub)
     return stub
 
 

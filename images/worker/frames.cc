@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -130,10 +131,13 @@ bool SendParts(int fd, iovec* parts, size_t count) {
 
 PyObject* Recv(PyObject*, PyObject* args) {
   int fd;
-  if (!PyArg_ParseTuple(args, "i", &fd)) return nullptr;
+  int waits = 1;
+  if (!PyArg_ParseTuple(args, "i|p", &fd, &waits)) return nullptr;
   Received received;
   for (bool is_command = true; is_command;) {
     const ReadingCalls here;
+    pollfd polled = {fd, POLLIN, 0};
+    if (waits == 0 && poll(&polled, 1, 0) <= 0) return PyTuple_New(0);
     received = {};
     if (ReceiveUnlocked(fd, &received) == nullptr) return RaiseErrno();
     if (received.size < 0) Py_RETURN_NONE;
@@ -469,7 +473,8 @@ PyObject* RaiseErrno() { return PyErr_SetFromErrno(PyExc_OSError); }
 
 PyMethodDef frame_methods[] = {
     {"recv", Recv, METH_VARARGS,
-     "recv(fd) -> (kind, a, id, b, c, payload, descriptors), or None at the end"},
+     "recv(fd, waits=True) -> (kind, a, id, b, c, payload, descriptors), None at the end, or, "
+     "without a wait, (): nothing has come"},
     {"send", Send, METH_VARARGS, "send(fd, kind, a, id, b, c, body=b''): one frame"},
     {"pair", Pair, METH_NOARGS, "pair() -> (fd, fd): two ends of a channel for frames"},
     {"loaded", Loaded, METH_NOARGS, "loaded() -> ns: function and arguments are there"},

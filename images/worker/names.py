@@ -192,9 +192,12 @@ class Names:
     def awaited(self, coroutine: Any) -> Any:
         import asyncio
 
-        outer = asyncio._get_running_loop()
-        if outer is not None:
-            return awaited_within(outer, coroutine)
+        if Names.loop is not None and Names.loop.is_running():  # code that it runs waits for a tool
+            loop = asyncio.new_event_loop()
+            try:
+                return run_to_end(loop, coroutine)
+            finally:
+                loop.close()
         if Names.loop is None or Names.loop.is_closed():
             Names.loop = asyncio.new_event_loop()
             asyncio.set_event_loop(Names.loop)
@@ -229,23 +232,6 @@ def run_to_end(loop: Any, coroutine: Any) -> Any:
             task.cancel()
             loop.run_until_complete(asyncio.wait([task]))
         raise
-
-
-def awaited_within(outer: Any, coroutine: Any) -> Any:
-    """On a loop of its own, while code that `outer` runs waits for a tool."""
-    import asyncio
-
-    loop = asyncio.new_event_loop()
-    swap = getattr(asyncio.tasks, "_swap_current_task", None)  # Python 3.12
-    task = None if swap is None else swap(outer, None)
-    asyncio._set_running_loop(None)
-    try:
-        return run_to_end(loop, coroutine)
-    finally:
-        loop.close()
-        asyncio._set_running_loop(outer)
-        if swap is not None:
-            swap(outer, task)
 
 
 def dedented(source: str) -> str:

@@ -118,17 +118,27 @@ class Dialogue:
         """The pickle that is sent back. What a callback raises ends the code, and is raised after
         the call. None: code that went on and asks again is ended with its process.
         """
-        try:
-            content = _content(data, body_size, self._types)
-        except _core.DecodeError as error:
-            if self._stream is not None:  # an item may be lost
+        if self._stream is None:
+            content = self._content_of(data, body_size)
+            if type(content) is bytes:
+                return content
+        else:
+            try:
+                content = _content(data, body_size, self._types) or []
+            except _core.DecodeError as error:  # an item may be lost
                 self.raised = not_decoded(error)
                 return None
-            return _error(f"this cannot be sent: {error!s:.1000}")
-        if content is None:
-            return _UNKNOWN
+            if not content:
+                return UNKNOWN
         self._size = len(data)
         return await self._answer_to(asks, content)
+
+    def _content_of(self, data: bytes, body_size: int) -> Any:
+        """What was said, a list with the topic first; or the answer to what can be none."""
+        try:
+            return _content(data, body_size, self._types) or UNKNOWN
+        except _core.DecodeError as error:
+            return error_of(f"this cannot be sent: {error!s:.1000}")
 
     async def _answer_to(self, asks: bool, content: list[Any]) -> bytes | None:
         if self._stopped or self.is_over:
@@ -148,7 +158,7 @@ class Dialogue:
             self._stopped = True
             if not isinstance(error, StopExec):
                 self.raised = error
-            reply = pickle.dumps(("stop", None), 5)
+            reply = STOP
         finally:
             self._asked, self._stands = before
         return None if self.is_over else reply
@@ -177,17 +187,14 @@ class Dialogue:
     async def _reply_to(self, order: bytes) -> list[Any]:
         answer: bytes | None = order
         while answer is not None:
-            said = await self._exchange(answer)
+            said = self.exchange(answer)
             if said is None:
                 break
             self._size = len(said[0])
-            try:
-                content = _content(*said, self._types)
-            except _core.DecodeError as error:
-                answer = _error(f"this cannot be sent: {error!s:.1000}")
-                continue
-            if content is None or content[0] != "nested":
-                answer = _UNKNOWN if content is None else await self._answer_to(True, content)
+            content = self._content_of(*said)
+            if type(content) is bytes or content[0] != "nested":
+                is_none = type(content) is bytes
+                answer = content if is_none else await self._answer_to(True, content)
                 continue
             if self._stands and not self._commands:
                 self._stop_clock(True)
@@ -195,7 +202,8 @@ class Dialogue:
             raised, self.raised = self.raised, None
             if raised is not None:
                 raise raised
-            return content[1:]
+            reply: list[Any] = content[2:]  # of the only question that is open
+            return reply
         self.is_over = True
         raise call_has_ended()
 
@@ -238,14 +246,14 @@ class Dialogue:
         if not asks:
             return b""
         if topic in ("tool", "input") and not self._runs_code and not self.depth:
-            return _error("tools and input() work only while an exec or a call runs")
+            return error_of("tools and input() work only while an exec or a call runs")
         if topic == "tool" and len(rest) == 3:
             return await self._call_tool(*rest)
         if topic == "kv" and self._of_session is not None:
             return pickle.dumps(await self._answer_of_values(self._of_session.requests, rest), 5)
         if topic == "input" and len(rest) == 1 and type(rest[0]) is str:
             return self._input(rest[0])
-        return _UNKNOWN
+        return UNKNOWN
 
     async def _answer_of_values(
         self, requests: KeyValueRequests, content: list[Any]
@@ -272,13 +280,15 @@ class Dialogue:
 
     def _input(self, prompt: str) -> bytes:
         if self._callbacks.on_input is None:
-            return _error("nobody answers input() in this session", "EOFError")
+            return error_of("nobody answers input() in this session", "EOFError")
         return pickle.dumps(("ok", str(self._callbacks.on_input(prompt))), 5)
 
     async def _call_tool(self, name: Any, args: Any, kwargs: Any) -> bytes:
         if self._of_session is None:
             return _sent(name, await self._tool_reply(name, args, kwargs))[1]
-        with self._of_session.history.of_tool(name, args, kwargs, self._size) as finish:
+        history = self._of_session.history
+        with history.of_tool(name, args, kwargs, self._size, self._parent()) as finish:
+            self._began(history.open[-1] if history.open else None)
             (kind, value, *_), data = _sent(name, await self._tool_reply(name, args, kwargs))
             if kind == "ok":
                 finish("returned", "", len(data))
@@ -310,8 +320,12 @@ class Dialogue:
             return _failure(text, "TypeError")
         return "ok", value
 
-    async def _exchange(self, answer: bytes) -> tuple[bytes, int] | None:
-        return self.exchange(answer)
+    def _parent(self) -> Note | None:
+        """The entry of the code that calls a tool; None: that of the innermost."""
+        return None
+
+    def _began(self, entry: Note | None) -> None:
+        """A tool, of which this is the entry."""
 
     async def _invoke(self, tool: Tool, args: Any, kwargs: Any) -> Any:
         call = ToolCall(tool, args, kwargs)
@@ -390,8 +404,9 @@ def _failure(text: str, name: str = "RuntimeError") -> tuple[str, str, str]:
     return "error", name, text[:10_000]
 
 
-def _error(text: str, name: str = "RuntimeError") -> bytes:
+def error_of(text: str, name: str = "RuntimeError") -> bytes:
     return pickle.dumps(_failure(text, name), 5)
 
 
-_UNKNOWN = _error("a message of this kind is not known")
+UNKNOWN = error_of("a message of this kind is not known")
+STOP = pickle.dumps(("stop", None), 5)  # the code is to end

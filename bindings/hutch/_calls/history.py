@@ -117,11 +117,12 @@ class History:
         of: Note | None = None,
     ) -> Note | None:
         """None of what has no entry, as the reading of a name. `size`: of the source as sent.
-        `beside`: it is no part of what runs, but of `of`, if any, and nothing is part of it.
+        `of`: what it is part of, by default the innermost of what runs. `beside`: it is no part of
+        what runs, but of `of`, if any, and nothing is part of it.
         """
         if kind not in _OF_CALLS:
             return None
-        if not beside:
+        if not beside and of is None:
             of = self.open[-1] if self.open else None
         within = None if of is None else of["id"]
         note: Note = {
@@ -192,9 +193,11 @@ class History:
         self.finish(note, status, type(error).__name__)
 
     @contextmanager
-    def of_nested(self, verb: str, source: bytes) -> Iterator[Callable[[Outcome[Any], int], None]]:
-        """A call within the one that runs; it is given the Outcome, and the size of the reply."""
-        note = self.begin(verb, source)
+    def of_nested(
+        self, verb: str, source: bytes, of: Note | None
+    ) -> Iterator[Callable[[Outcome[Any], int], None]]:
+        """A call within the tool `of`; it is given the Outcome, and the size of the reply."""
+        note = self.begin(verb, source, of=of)
         try:
             yield lambda outcome, size: self.end(note, outcome, size)
         except BaseException as error:
@@ -203,10 +206,10 @@ class History:
 
     @contextmanager
     def of_tool(
-        self, name: Any, args: Any, kwargs: Any, size: int
+        self, name: Any, args: Any, kwargs: Any, size: int, of: Note | None
     ) -> Iterator[Callable[..., None]]:
-        """It is given how the tool ended, as `finish` is."""
-        note = self.begin("tool", _shown(name, args, kwargs), size)
+        """Called by the code `of`. It is given how the tool ended, as `finish` is."""
+        note = self.begin("tool", _shown(name, args, kwargs), size, of=of)
         try:
             yield lambda *how: self.finish(note, *how)
         except BaseException as error:

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The caller's answers, for the threads and coroutines that wait for them. Several questions may be
+open at once. One thread at a time reads, for all; nobody does once the call is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from _hutch_cell import ANSWER  # type: ignore[import-not-found,unused-ignore]
+
+MOST_OPEN = 16  # questions at once; _calls/loop_dialogue.py refuses more
+OVER = ("error", "RuntimeError", "the call that asked has ended")
+_thread = threading.get_ident
+
+
+class Waiter:
+    """A future of a loop, on whose thread it is made."""
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+        self.future = loop.create_future()
+
+    def give(self, value: Any, is_here: bool) -> None:
+        """`is_here`: on its loop's thread."""
+        if is_here:
+            self._set(value)
+            return
+        try:
+            self.loop.call_soon_threadsafe(self._set, value)
+        except RuntimeError:  # it is closed
+            pass
+
+    def _set(self, value: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(value)
+
+
+class Answers:
+    """`got_large` is called once an answer that came in memory of the caller's was copied."""
+
+    def __init__(self, cell: Any, fd: int, got_large: Callable[[], None]) -> None:
+        self.cell = cell
+        self.fd = fd
+        self.got_large = got_large
+        self.changed = threading.Condition()
+        self.call_id = 0  # 0: none runs
+        self.reader = 0  # the thread that reads
+        self.waiting: dict[int, Waiter | None] = {}  # by number; None: for a thread
+        self.found: dict[int, Any] = {}
+        self.watching: dict[Any, int] = {}  # loops, with how many wait there
+        self.open = 0
+        self.queue: list[Waiter] = []  # of coroutines that ask when others are answered
+
+    def begin(self, call_id: int) -> None:
+        with self.changed:
+            if self.reader == _thread():  # as it was interrupted
+                self.reader = 0
+            self.call_id = call_id
+            self.found.clear()
+
+    def end(self) -> None:
+        """Once all threads have their answers. Coroutines that wait for one are told that the call
+        is over.
+        """
+        with self.changed:
+            if self.reader == _thread():
+                self.reader = 0
+            while self.reader or any(waiter is None for waiter in self.waiting.values()):
+                self.changed.wait()
+            self.call_id = 0
+            left = [one for one in self.waiting.values() if one is not None] + self.queue
+            self.waiting.clear()
+            self.queue.clear()
+            watching = list(self.watching)
+            self.watching.clear()
+            self.open = 0
+        for loop in watching:
+            if loop.is_running():
+                loop.call_soon_threadsafe(loop.remove_reader, self.fd)
+            elif not loop.is_closed():
+                loop.remove_reader(self.fd)
+        for one in left:
+            one.give(OVER, not one.loop.is_running())
+
+    def expect(self, number: int, waiter: Waiter | None) -> None:
+        """Before the question is sent."""
+        with self.changed:
+            self.waiting[number] = waiter
+
+    def forget(self, number: int) -> None:
+        with self.changed:
+            self.waiting.pop(number, None)
+            self.found.pop(number, None)
+
+    # ---- a thread waits
+
+    def wait(self, number: int) -> Any:
+        try:
+            while True:
+                leads = False
+                try:
+                    with self.changed:
+                        while number not in self.found and self.reader:
+                            self.changed.wait()
+                        if number in self.found:
+                            return self.found.pop(number)
+                        leads = True
+                        self.reader = _thread()
+                    self._take(self.cell.recv(self.fd))
+                finally:
+                    if leads:
+                        self._stop_reading()
+        except BaseException:  # as it was interrupted
+            self.forget(number)
+            raise
+
+    def _stop_reading(self) -> None:
+        with self.changed:
+            self.reader = 0
+            self.changed.notify_all()
+
+    def _take(self, frame: Any, loop: Any = None) -> None:
+        """`loop`: that of this thread, which it runs."""
+        if frame is None:
+            os._exit(0)
+        kind, _, call_id, number, _, payload, descriptors = frame
+        if kind != ANSWER or call_id != self.call_id or number not in self.waiting:
+            for fd in descriptors:  # of one that was interrupted while it waited
+                os.close(fd)
+            return
+        answer = loaded(payload, descriptors)
+        with self.changed:
+            waiter = self.waiting.pop(number)
+            if waiter is None:
+                self.found[number] = answer
+        if waiter is not None:
+            waiter.give(answer, waiter.loop is loop)
+        if descriptors:
+            self.got_large()
+
+    # ---- a loop does
+
+    def watch(self, loop: Any) -> None:
+        with self.changed:
+            self.watching[loop] = self.watching.get(loop, 0) + 1
+            is_new = self.watching[loop] == 1
+        if is_new:
+            loop.add_reader(self.fd, self._read, loop)
+
+    def unwatch(self, loop: Any) -> None:
+        with self.changed:
+            left = self.watching.get(loop, 0) - 1
+            if left > 0:
+                self.watching[loop] = left
+            elif self.watching.pop(loop, None) is None:
+                return  # the call is over
+        if left <= 0:
+            loop.remove_reader(self.fd)
+
+    def _read(self, loop: Any) -> None:
+        with self.changed:
+            if self.reader or not self.call_id:
+                return
+            self.reader = _thread()
+        try:
+            frame = self.cell.recv(self.fd, False)
+            if frame != ():
+                self._take(frame, loop)
+        finally:
+            self._stop_reading()
+
+    # ---- so many questions at once
+
+    def enter(self) -> None:
+        """Waits for room, in a thread."""
+        with self.changed:
+            while self.open >= MOST_OPEN:
+                self.changed.wait()
+            self.open += 1
+
+    async def enter_later(self, loop: Any) -> None:
+        while True:
+            with self.changed:
+                if self.open < MOST_OPEN:
+                    self.open += 1
+                    return
+                waiter = Waiter(loop)
+                self.queue.append(waiter)
+            if await waiter.future is OVER:
+                raise RuntimeError(OVER[2])
+
+    def leave(self) -> None:
+        with self.changed:
+            self.open = max(0, self.open - 1)
+            following = self.queue.pop(0) if self.queue else None
+            self.changed.notify_all()
+        if following is not None:
+            following.give(None, False)
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[None]:
+        """While code runs that asks in its turn."""
+        self.leave()
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.open += 1
+
+
+def loaded(payload: bytes, descriptors: Any) -> Any:
+    """The answer; what loading it raises is one, too."""
+    try:
+        if not descriptors:
+            return pickle.loads(payload)
+        fd = descriptors[0]
+        try:
+            size = os.fstat(fd).st_size
+            with mmap.mmap(fd, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as content:
+                return pickle.loads(content[:])
+        finally:
+            os.close(fd)
+    except Exception as error:
+        return "lost", error

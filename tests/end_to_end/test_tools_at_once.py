@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Async tools that run at the same time, for coroutines and for threads of the code inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import hutch
+from hutch import AsyncSession, StopExec, Tool, sandbox
+
+BEGIN = """
+import asyncio, concurrent.futures, threading
+def in_threads(function, values):
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        return list(threads.map(function, values))
+"""
+
+
+class Meeting:
+    """A tool that returns once so many of its calls run, which never do where they take turns."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.running = 0
+        self.most = 0
+        self.cancelled: list[str] = []
+        self._all = asyncio.Event()
+
+    async def meet(self, name: str) -> str:
+        """Waits for the others."""
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            if self.running == self.wanted:
+                self._all.set()
+            await self._all.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        finally:
+            self.running -= 1
+        return f"met {name}"
+
+
+def in_session(
+    work: Callable[[AsyncSession, Meeting], Awaitable[None]],
+    wanted: int = 4,
+    more: Any = (),
+    isolation: Any = "cell",
+) -> None:
+    async def main() -> None:
+        meeting = Meeting(wanted)
+        tools = [meeting.meet, *more]
+        async with AsyncSession(
+            memory_mb=256, timeout_sec=60, tools=tools, isolation=isolation
+        ) as s:
+            await s.exec(BEGIN)
+            await work(s, meeting)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "await asyncio.gather(*(meet(c) for c in 'abcd'))",
+        "in_threads(meet, 'abcd')",
+        "await asyncio.gather(meet('a'), meet('b'), *(asyncio.to_thread(meet, c) for c in 'cd'))",
+        "import hutch_tools; await asyncio.gather(*(hutch_tools.call('meet', c) for c in 'abcd'))",
+        "tasks = [asyncio.create_task(meet(c)) for c in 'abcd']; [await one for one in tasks]",
+        "await asyncio.to_thread(in_threads, meet, 'abcd')",
+    ],
+)
+def test_they_run_at_the_same_time(source: str, isolation: Any) -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        outcome = await s.exec(source)
+        assert outcome.value == [f"met {c}" for c in "abcd"], outcome
+        assert meeting.most == 4
+
+    in_session(work, isolation=isolation)
+
+
+def test_without_a_loop_a_call_returns_its_result_and_with_one_it_is_awaited() -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        assert (await s.exec("meet('a')")).value == "met a"
+        assert (await s.exec("await meet('b')")).value == "met b"
+        wrong = await s.exec("async def f():\n  return meet('c') + '!'\nawait f()")
+        assert wrong.error is not None and wrong.error.type == "TypeError"
+        assert Tool(meeting.meet).stub().startswith("async def meet(name: str) -> str:")
+
+    in_session(work, wanted=1)
+
+
+def test_other_tools_take_turns_meanwhile() -> None:
+    names: list[str] = []
+
+    def note(name: str) -> int:
+        names.append(name)
+        return len(names)
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        source = (
+            "first = [asyncio.create_task(meet(c)) for c in 'ab']\nawait asyncio.sleep(0)\n"
+            "counts = [note(c) for c in 'xyz'] + in_threads(note, 'pqr')\n"
+            "[await meet('c'), *[await one for one in first], sorted(counts)]"
+        )
+        outcome = await s.exec(source)
+        assert outcome.value == ["met c", "met a", "met b", [1, 2, 3, 4, 5, 6]], outcome
+
+    in_session(work, wanted=3, more=[note])
+
+
+def test_no_more_than_sixteen_do_and_all_are_answered() -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        outcome = await s.exec("await asyncio.gather(*(meet(str(i)) for i in range(50)))")
+        assert outcome.value == [f"met {i}" for i in range(50)], outcome
+        assert meeting.most == 16
+        assert (await s.exec("in_threads(meet, map(str, range(40)))")).value[-1] == "met 39"
+
+    in_session(work, wanted=16)
+
+
+def test_answers_come_in_any_order_and_size() -> None:
+    sizes = [10, 300_000, 20, 70_000, 500_000, 65_000, 1_000_000, 5]
+    waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    async def of_size(size: int) -> bytes:
+        future = asyncio.get_running_loop().create_future()
+        waiting.append((size, future))
+        if len(waiting) == len(sizes):
+            for _, one in reversed(waiting):  # the last is the first
+                one.set_result(None)
+        await future
+        return size.to_bytes(4, "little") * (size // 4)
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        check = (
+            "[data == size.to_bytes(4, 'little') * (size // 4) for size, data in zip(sizes, {})]"
+        )
+        for how in ("await asyncio.gather(*map(of_size, sizes))", "in_threads(of_size, sizes)"):
+            waiting.clear()
+            outcome = await s.exec(f"sizes = {sizes}\n{check.format(how)}")
+            assert outcome.value == [True] * len(sizes), outcome
+
+    in_session(work, more=[of_size])
+
+
+def test_an_error_of_one_is_that_of_one() -> None:
+    async def half(n: int) -> int:
+        await asyncio.sleep(0)
+        if n % 2:
+            raise LookupError(f"no half of {n}")
+        return n // 2
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        source = "await asyncio.gather(*map(half, [2, 3, 4]), half('5'), return_exceptions=True)"
+        outcome = await s.exec(f"[str(one) for one in {source}]")
+        assert outcome.value == ["1", "no half of 3", "2", "n must be int, not str"], outcome
+
+    in_session(work, more=[half])
+
+
+def test_one_that_stops_the_code_ends_it_and_costs_no_names() -> None:
+    async def finish(answer: str) -> None:
+        raise StopExec
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        await s.exec("kept = 1")
+        outcome = await s.exec("await asyncio.gather(meet('a'), finish('42'), meet('b'))\nkept = 2")
+        assert outcome.ok and outcome.value is None, outcome
+        assert await s.get("kept") == 1
+        assert meeting.cancelled == ["a"]  # the other had not begun
+
+    in_session(work, more=[finish])
+
+
+class Mine(BaseException):
+    pass
+
+
+def test_an_error_of_approve_or_of_a_callback_is_raised_after_the_code_was_ended() -> None:
+    async def stop(text: str) -> None:
+        raise Mine(text)
+
+    async def main() -> None:
+        async with AsyncSession(memory_mb=256, tools=[stop]) as s:
+            await s.exec("import asyncio; kept = 1")
+            with pytest.raises(Mine, match="by hand"):
+                await s.exec("await asyncio.gather(stop('by hand'))")
+            assert await s.get("kept") == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "task = asyncio.create_task(meet('a')); await asyncio.sleep(0); 'left'",
+        "await asyncio.wait([asyncio.ensure_future(meet('a'))], timeout=0.05); 'left'",
+    ],
+)
+def test_what_the_code_leaves_under_way_is_cancelled_with_it(source: str) -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        assert (await s.exec(source)).value == "left"
+        assert meeting.running == 0 and meeting.cancelled == ["a"]
+        late = await s.exec("while True: await asyncio.gather(meet('b'))", timeout_sec=0.5)
+        assert late.limit == "time" and not late.restarted
+        assert meeting.running == 0 and meeting.cancelled == ["a", "b"]
+        meeting.wanted = 1
+        assert (await s.exec("await meet('c')")).value == "met c"
+
+    in_session(work)
+
+
+def test_a_task_that_waits_for_one_at_the_end_learns_that_in_the_next_exec() -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        await s.exec("task = asyncio.create_task(meet('a')); await asyncio.sleep(0)")
+        outcome = await s.exec("try: await task\nexcept RuntimeError as error: found = str(error)")
+        assert outcome.ok and await s.get("found") == "the call that asked has ended"
+
+    in_session(work)
+
+
+def test_cancelling_what_awaits_one_cancels_it() -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        source = (
+            "late = 0\nfor i in range(40):\n"
+            "  try: await asyncio.wait_for(meet(str(i)), 0.01)\n"
+            "  except asyncio.TimeoutError: late += 1\nlate"
+        )
+        assert (await s.exec(source)).value == 40
+        assert meeting.most < 16 and len(meeting.cancelled) == 40
+
+    in_session(work)
+
+
+def test_each_may_use_the_session_that_waits_for_it() -> None:
+    async def run(source: str) -> Any:
+        await asyncio.sleep(0.001)
+        first = await s.exec(source)
+        await asyncio.sleep(0.001)
+        return [first.value, (await s.exec(f"print({source!r}); {source}")).value]
+
+    async def main() -> None:
+        nonlocal s
+        async with AsyncSession(memory_mb=256, timeout_sec=60, tools=[run]) as s:
+            await s.exec(BEGIN)
+            for how in (
+                "await asyncio.gather(*map(run, sources))",
+                "in_threads(run, sources)",
+                "await asyncio.gather(*(asyncio.to_thread(run, one) for one in sources))",
+            ):
+                outcome = await s.exec(f"sources = ['1', 'n', '3', 'n * n']\nn = 2\n{how}")
+                assert outcome.value == [[1, 1], [2, 2], [3, 3], [4, 4]], outcome
+                assert sorted(outcome.stdout.split("\n")) == ["", "1", "3", "n", "n * n"]
+            deeper = await s.exec(
+                "await asyncio.gather(run('run(\"1\")'), run('await run(\"2\")'), run('3'))"
+            )
+            assert deeper.value == [[[1, 1]] * 2, [[2, 2]] * 2, [3, 3]], deeper
+            entries = {entry.id: entry for entry in await s.history(1000)}
+            for entry in entries.values():
+                inner = entry.kind == "exec" and entry.within is not None
+                if inner:
+                    tool = entries[entry.within]  # type: ignore[index]
+                    assert tool.kind == "tool"
+                    text = entry.source.partition(";")[2].strip() or entry.source
+                    assert text in tool.source.replace("\\", "") or "run" in text
+
+    s: Any = None
+    asyncio.run(main())
+
+
+def test_one_that_runs_code_learns_that_the_call_has_ended() -> None:
+    ended: list[type] = []
+
+    async def run(source: str) -> Any:
+        try:
+            return (await s.exec(source)).value
+        except BaseException as error:
+            ended.append(type(error))
+            raise
+
+    async def main() -> None:
+        nonlocal s
+        async with AsyncSession(memory_mb=256, timeout_sec=60, tools=[run]) as s:
+            await s.exec(BEGIN)
+            outcome = await s.exec(
+                "await asyncio.gather(run('import os; os._exit(3)'), run('1'), run('2'))"
+            )
+            assert outcome.status == "died" and outcome.restarted
+            assert StopExec in ended
+            assert (await s.exec("1 + 1")).value == 2
+
+    s: Any = None
+    asyncio.run(main())
+
+
+def test_tools_of_functions_may_be_awaited_too() -> None:
+    async def later(n: int) -> int:
+        await asyncio.sleep(0.001)
+        return n + 1
+
+    @sandbox(tools=[later])
+    async def work(n: int) -> Any:
+        return [await later(n), *await asyncio.gather(later(5), later(6))]
+
+    @sandbox(tools=[later])
+    def at_once(n: int) -> Any:
+        return later(n)
+
+    async def main() -> None:
+        assert await work(1) == [2, 6, 7]
+        assert await at_once.aio(1) == 2
+        program = "import asyncio\nasync def main(): print(await later(4))\nasyncio.run(main())"
+        assert (await hutch.run_aio(program, tools=[later])).stdout == "5\n"
+
+    asyncio.run(main())
+
+
+def test_the_clock_stands_while_any_of_them_runs_if_their_time_is_excluded() -> None:
+    async def wait(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def main() -> None:
+        async with AsyncSession(
+            memory_mb=256, timeout_sec=1, tools=[wait], tool_time="excluded"
+        ) as s:
+            await s.exec("import asyncio")
+            assert (await s.exec("await asyncio.gather(wait(0.1), wait(1.6), wait(0.2))")).ok
+            late = await s.exec("await asyncio.gather(wait(0.1))\nawait asyncio.sleep(60)")
+            assert late.limit == "time"
+
+    asyncio.run(main())
