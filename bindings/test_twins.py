@@ -43,8 +43,8 @@ TWINS = [
     (Process, AsyncProcess),
     (hutch.KeyValues, hutch.AsyncKeyValues),
 ]
-NOT_AWAITED = {"interrupt", "info", "lines"}
-OWN_DOCSTRING = {"interrupt", "info", "lines", "close"}
+NOT_AWAITED = {"interrupt", "info", "lines", "walk"}
+OWN_DOCSTRING = {"interrupt", "info", "lines", "walk", "close"}
 
 
 def public(one: Any) -> set[str]:

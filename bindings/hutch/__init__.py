@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         sandbox_async as sandbox_async,
     )
     from hutch._session import Session as Session
+    from hutch._session_files import FileEntry as FileEntry
     from hutch._status import (
         PoolStatus as PoolStatus,
         Status as Status,
@@ -127,6 +128,7 @@ _PLACES = {
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_session": "Session",
+    "_session_files": "FileEntry",
     "_storage": "Storage",
     "_storage_directory": "DirectoryStorage",
     "_storage_fsspec": "FsspecStorage",

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from collections.abc import AsyncIterator
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from hutch._session_files import Names, SessionFiles
+from hutch._session_files import Entries, Names, SessionFiles, Walk, is_open_file, path_of
 from hutch._twins import awaits, result_of
 
 if TYPE_CHECKING:
@@ -35,13 +36,37 @@ class AsyncSessionFiles:
 
     @awaits(SessionFiles.write)
     async def write(
-        self, path: str, content: str | bytes | bytearray | memoryview, *, append: bool = False
+        self,
+        path: str,
+        content: str | bytes | bytearray | memoryview | IO[str] | IO[bytes],
+        *,
+        append: bool = False,
     ) -> None:
-        await result_of(self._files.write, path, content, append=append)
+        if is_open_file(content):
+            await self._operate(lambda: self._files.write(path, content, append=append))
+        else:
+            await result_of(self._files.write, path, content, append=append)
 
     @awaits(SessionFiles.list)
     async def list(self, path: str = ".") -> Names:
         return await result_of(self._files.list, path)
+
+    @awaits(SessionFiles.scan)
+    async def scan(self, path: str = ".") -> Entries:
+        return await result_of(self._files.scan, path)
+
+    async def walk(self, path: str = ".") -> AsyncIterator[tuple[str, Names, Names]]:
+        """An async iterator of what `Session.files.walk()` gives: each directory of a tree before
+        those in it, with the names of the directories in it, and those of all else.
+        """
+        walk = Walk(path_of(path))
+        while (top := walk.next()) is not None:
+            try:
+                found = await result_of(self._files.scan, top)
+            except OSError as error:
+                walk.leave_out(error)
+            else:
+                yield walk.step(found)
 
     @awaits(SessionFiles.glob)
     async def glob(self, pattern: str) -> Names:

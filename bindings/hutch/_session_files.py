@@ -12,17 +12,35 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, BinaryIO, TypeVar
+from dataclasses import dataclass
+from typing import IO, Any, BinaryIO, TypeGuard, TypeVar
 
 from hutch import _session_transfers as transfers
 from hutch._carry import trees
-from hutch._carry.trees import LONGEST_PATH, Entry
+from hutch._carry.trees import LONGEST_PATH, MOST_ENTRIES, Entry, Tally
 from hutch._session_transfers import not_said
 
 T = TypeVar("T")
 Names = list[str]  # `list` is a method below
 Send = Callable[[str, Sequence[Entry]], None]  # what its progress shows, and what is sent
 _State = tuple[int, int, int]  # size, mtime_ns, inode
+_FLAT = -1  # the depth of what is asked of a directory without those in it
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """What is in a directory. `type`: "file", "directory", "link" or "other". `size`: in bytes.
+    `mtime`: when it was last modified, in seconds since 1970. Of a link, all are its own.
+    """
+
+    name: str
+    type: str
+    size: int
+    mtime: float
+
+
+FileEntry.__module__ = "hutch"
+Entries = list[FileEntry]
 
 
 class SessionFiles:
@@ -62,14 +80,62 @@ class SessionFiles:
             return transfers.content_of(self._ask, path, self.part, self._most)
 
     def write(
-        self, path: str, content: str | bytes | bytearray | memoryview, *, append: bool = False
+        self,
+        path: str,
+        content: str | bytes | bytearray | memoryview | IO[str] | IO[bytes],
+        *,
+        append: bool = False,
     ) -> None:
-        """Replaces the content of a file, or adds to it; makes the directories above it."""
-        return self._do(_nothing, "write", path_of(path), _bytes(content), append)
+        """Replaces the content of a file, or adds to it; makes the directories above it. `content`:
+        also an open file of the host, of text or bytes, which is read from where it is to its end,
+        in pieces of 1 MiB. A new content of more than that takes its place once it is whole.
+        """
+        path = path_of(path)
+        if not is_open_file(content):
+            return self._do(_nothing, "write", path, _bytes(content), append)
+        with self._hold():
+            return transfers.write_file(self._ask, path, content, self.part, append)
 
     def list(self, path: str = ".") -> Names:
         """The names in a directory, sorted."""
         return self._do(_texts, "list", path_of(path))
+
+    def scan(self, path: str = ".") -> Entries:
+        """What is in a directory, each a FileEntry with type, size and time, sorted by name. Links
+        are not followed.
+        """
+        path = path_of(path)
+
+        def entries(reply: Any) -> Entries:
+            found = transfers.listed(reply, path)
+            if any(b"/" in one.name for one in found):
+                raise not_said()
+            made = (
+                FileEntry(os.fsdecode(one.name), one.kind, one.size, one.mtime_ns / 1e9)
+                for one in found
+            )
+            return sorted(made, key=lambda entry: entry.name)
+
+        return self._do(entries, "tree", path, MOST_ENTRIES, _FLAT)
+
+    def walk(self, path: str = ".") -> Iterator[tuple[str, Names, Names]]:
+        """Each directory of a tree before those in it, as `os.walk` has it: its path, the names of
+        the directories in it, and those of all else, sorted. Links count as files, and are not
+        followed. Who takes names out of the second list keeps the walk out of these directories.
+        Each step is a call of the session. Raises OSError where `path` cannot be listed; below it,
+        what cannot be listed is left out.
+
+            for top, directories, files in s.files.walk():
+                print(top, len(files))
+        """
+        walk = Walk(path_of(path))
+        while (top := walk.next()) is not None:
+            try:
+                found = self.scan(top)
+            except OSError as error:
+                walk.leave_out(error)
+            else:
+                yield walk.step(found)
 
     def glob(self, pattern: str) -> Names:
         """The paths that match; `**` matches any number of directories."""
@@ -251,6 +317,40 @@ class SessionFiles:
         return transfers.Sender(self._ask, self.part, step)
 
 
+class Walk:
+    """Which directory of a tree comes next, and what a step gives of it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._waiting = [path]
+        self._tally = Tally(path)
+        self._top = ""
+        self._directories: Names = []  # those that the user has left in the last step
+
+    def next(self) -> str | None:
+        """None: there is no other."""
+        inner = [os.path.join(self._top, name) for name in self._directories]
+        self._waiting += reversed(inner)
+        self._directories = []
+        if not self._waiting:
+            return None
+        self._top = self._waiting.pop()
+        return self._top
+
+    def leave_out(self, error: OSError) -> None:
+        """The directory that comes next. Raises the error where it is the whole tree."""
+        if self._top == self._path:
+            raise error
+
+    def step(self, found: Entries) -> tuple[str, Names, Names]:
+        for entry in found:
+            below = os.path.join(self._top, entry.name)[len(self._path) :]
+            self._tally.add(os.fsencode(below.strip("/")))
+        self._directories = [entry.name for entry in found if entry.type == "directory"]
+        files = [entry.name for entry in found if entry.type != "directory"]
+        return self._top, self._directories, files
+
+
 def checked(reply: Any, path: Any) -> Any:
     """What a verb gave. Raises the system's error where it says that there was one."""
     if type(reply) is tuple and len(reply) == 2:
@@ -309,6 +409,10 @@ def _opened(archive: Any) -> Iterator[BinaryIO]:
         raise TypeError(
             f"an archive is bytes, a path or an open file, not {type(archive).__name__}"
         )
+
+
+def is_open_file(content: Any) -> TypeGuard[IO[str] | IO[bytes]]:
+    return callable(getattr(content, "read", None))
 
 
 def _bytes(content: Any) -> bytes:

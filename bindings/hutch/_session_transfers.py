@@ -13,10 +13,10 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import groupby
+from itertools import chain, groupby
 from pickle import PickleBuffer
 from struct import Struct
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from hutch._carry import beneath
 from hutch._carry.trees import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from hutch._carry.archives import Packer
 
 PART = 4 << 20  # bytes of content in one message, at most
+_PIECE = 1 << 20  # bytes of an open file in one message, at most
 _AT_ONCE = 1000  # files in one message, at most
 _PAGE = 4096  # of a file system
 _FIVE = Struct("=5q")
@@ -52,6 +53,11 @@ def not_said() -> SandboxExecutionError:
 
 
 # ---- to the session
+
+
+def _beside(path: str) -> str:
+    """A new name in the same directory."""
+    return os.path.join(os.path.dirname(path), f".hutch-{secrets.token_hex(8)}")
 
 
 class Sender:
@@ -105,7 +111,7 @@ class Sender:
 
     def _put_beside(self, entry: Entry, content: Content) -> None:
         self._flush()
-        beside = os.path.join(os.path.dirname(entry.path), f".hutch-{secrets.token_hex(8)}")
+        beside = _beside(entry.path)
         try:
             size: int | None = content.size
             offset = 0
@@ -137,6 +143,50 @@ class Sender:
         self._step(length)
 
 
+def write_file(ask: Ask, path: str, file: IO[str] | IO[bytes], part: int, append: bool) -> None:
+    """What an open file has from where it is. One of more than a piece is put beside its place, and
+    takes it at the end, unless it is appended.
+    """
+    pieces = pieces_of(file, min(part, _PIECE))
+    first = next(pieces, b"")
+    second = next(pieces, b"")
+    if append or not second:
+        ask("write", path, first, append)
+        for piece in chain((second,) if second else (), pieces):
+            ask("write", path, piece, True)
+        return
+    beside = _beside(path)
+    try:
+        offset = 0
+        for piece in chain((first, second), pieces):
+            listed = [(beside, "file", offset, len(piece), None, False)]
+            ask("put", marshal.dumps(listed), PickleBuffer(piece))
+            offset += len(piece)
+        ask("rename", beside, path)
+    except BaseException:
+        with suppress(Exception):
+            ask("remove", beside)
+        raise
+
+
+def pieces_of(file: IO[str] | IO[bytes], most: int) -> Iterator[bytes]:
+    """Its content in pieces of `most` bytes; the last one may be shorter."""
+    gathered = bytearray()
+    while True:
+        read: Any = file.read(most)  # characters, of text
+        if type(read) is str:
+            read = read.encode("utf-8", "surrogateescape")
+        if not isinstance(read, (bytes, bytearray, memoryview)):
+            kind = type(read).__name__
+            raise TypeError(f"an open file gives text or bytes when it is read, not {kind}")
+        gathered += read
+        while len(gathered) > most or (gathered and not read):
+            yield bytes(gathered[:most])
+            del gathered[:most]
+        if not read:
+            return
+
+
 # ---- from the session
 
 
@@ -156,8 +206,12 @@ _KINDS = ("file", "directory", "link", "other")
 
 
 def listing(ask: Ask, path: str) -> list[Found]:
-    """What is in a directory. Raises OSError where that is too much."""
-    reply = ask("tree", path, MOST_ENTRIES, DEEPEST)
+    """What is in a directory and those in it. Raises OSError where that is too much."""
+    return listed(ask("tree", path, MOST_ENTRIES, DEEPEST), path)
+
+
+def listed(reply: Any, path: str) -> list[Found]:
+    """What the answer to "tree" says."""
     if type(reply) is not tuple or [type(part) for part in reply] != [bytes] * 3:
         raise not_said()
     names, targets = _texts(reply[0]), _texts(reply[1])

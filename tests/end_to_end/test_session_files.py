@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from support import grows_by_less_than
 
 import hutch
 from hutch import AsyncSession, Session
@@ -74,6 +75,117 @@ def test_trees_go_both_ways_and_no_link_leads_out(s: Session, tmp_path: pathlib.
     assert os.access(tmp_path / "down" / "run.sh", os.X_OK)
     with pytest.raises(FileExistsError):
         s.files.download("tree", tmp_path / "down")
+
+
+def test_a_directory_is_listed_with_sizes_and_times(s: Session) -> None:
+    s.exec(
+        "import os\nos.makedirs('tree/b')\nopen('tree/a', 'w').write('12345')\n"
+        "os.utime('tree/a', (7, 1.5))\nos.symlink('/etc', 'tree/c')\nos.mkfifo('tree/d')\n"
+        "open('tree/b/inner', 'w').close()"
+    ).unwrap()
+    a, b, c, d = s.files.scan("tree")
+    assert a == hutch.FileEntry("a", "file", 5, 1.5)
+    assert [(one.name, one.type) for one in (b, c, d)] == [
+        ("b", "directory"),
+        ("c", "link"),
+        ("d", "other"),
+    ]
+    assert abs(b.mtime - s.files.stat("tree/b")["mtime"]) < 1e-6
+    with pytest.raises(NotADirectoryError):
+        s.files.scan("tree/a")
+    with pytest.raises(FileNotFoundError):
+        s.files.scan("none")
+
+
+def test_a_tree_is_walked_and_no_link_followed(s: Session) -> None:
+    s.exec(
+        "import os\nos.makedirs('tree/b/deep')\nos.makedirs('tree/a')\n"
+        "os.symlink('..', 'tree/a/up')\nopen('tree/z', 'w').close()\n"
+        "os.makedirs('tree/gone')"
+    ).unwrap()
+    steps = s.files.walk("tree")
+    assert next(steps) == ("tree", ["a", "b", "gone"], ["z"])
+    s.files.delete("tree/gone")
+    assert [*steps] == [
+        ("tree/a", [], ["up"]),
+        ("tree/b", ["deep"], []),
+        ("tree/b/deep", [], []),
+    ]
+    kept_out = []
+    for top, directories, _ in s.files.walk(f"{s.info()['cwd']}/tree/"):
+        kept_out.append(top.rpartition("/tree/")[2])
+        directories[:] = [name for name in directories if name != "b"]
+    assert kept_out == ["", "a"]
+    with pytest.raises(FileNotFoundError):
+        next(s.files.walk("none"))
+
+
+class Long(io.RawIOBase):
+    """A file that is as long as one wants, and gives an odd number of bytes at once."""
+
+    def __init__(self, size: int, fails_at: int | None = None) -> None:
+        self.left = size
+        self.fails_at = fails_at
+        self.most = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        self.most = max(self.most, size if size >= 0 else 1 << 60)
+        if self.fails_at is not None and self.left <= self.fails_at:
+            raise OSError("the disk of the host is broken")
+        got = min(self.left, size, 777_777)
+        self.left -= got
+        return b"x" * got
+
+
+def test_an_open_file_is_written(s: Session, tmp_path: pathlib.Path) -> None:
+    place = tmp_path / "up"
+    place.write_bytes(b"not read, read")
+    with open(place, "rb") as file:
+        file.seek(10)
+        s.files.write("a/b", file)
+    with open(place) as text:
+        s.files.write("a/b", text, append=True)
+    assert s.files.read("a/b") == "readnot read, read"
+    s.files.write("text", io.StringIO("é\n" * 10))
+    s.files.write("empty", io.BytesIO())
+    assert s.files.read("text") == "é\n" * 10 and s.files.read_bytes("empty") == b""
+    large = Long(10_000_001)
+    s.files.write("large", large)  # type: ignore[arg-type]
+    s.files.write("large", Long(5 << 20), append=True)  # type: ignore[arg-type]
+    assert s.files.stat("large")["size"] == 10_000_001 + (5 << 20)
+    assert s.exec("{*open('large', 'rb').read()}").value == {ord("x")}
+    assert s.files.list() == ["a", "empty", "large", "text"] and large.most <= 1 << 20
+    with pytest.raises(TypeError):
+        s.files.write("x", object())  # type: ignore[arg-type]
+
+
+def test_an_open_file_is_never_all_in_memory(s: Session) -> None:
+    with grows_by_less_than(24):
+        s.files.write("large", Long(150 << 20))  # type: ignore[arg-type]
+    assert s.files.stat("large")["size"] == 150 << 20
+
+
+def test_an_open_file_that_cannot_be_read_leaves_what_was_there(s: Session) -> None:
+    s.files.write("kept", "old")
+    with pytest.raises(OSError, match="of the host is broken"):
+        s.files.write("kept", Long(20 << 20, fails_at=1 << 20))  # type: ignore[arg-type]
+    assert s.files.read("kept") == "old" and s.files.list() == ["kept"]
+    with pytest.raises(TypeError, match="gives text or bytes"):
+        s.files.write("kept", type("None", (), {"read": lambda *_: None})())
+    assert s.files.read("kept") == "old"
+
+
+def test_an_open_file_is_written_where_it_is_awaited() -> None:
+    async def main() -> None:
+        async with AsyncSession(memory_mb=256, timeout_sec=20) as s:
+            await s.files.write("large", Long(9_000_000))  # type: ignore[arg-type]
+            await s.files.write("text", io.StringIO("é"))
+            assert [one.size for one in await s.files.scan()] == [9_000_000, 2]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_paths_do_not_follow_the_codes_directory(s: Session) -> None:

@@ -5,6 +5,7 @@ asked, and takes no more of the host than an honest answer.
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,6 +43,8 @@ ASKED: dict[str, Callable[[Session], Any]] = {
     "delete": lambda s: s.delete("x"),
     "protect": lambda s: s.protect("x"),
     "read": lambda s: s.files.read("x"),
+    "scan": lambda s: s.files.scan("x"),
+    "walk": lambda s: [*s.files.walk("x")],
     "snapshot": lambda s: s.snapshot(),
     "start": lambda s: s.start("x"),
     "processes": lambda s: s.processes(),
@@ -67,6 +70,29 @@ def test_an_honest_process_is_believed(s: Session) -> None:
     s.protect("x")
     outcome = s.start("echo one; echo two >&2; exit 3").wait()
     assert (outcome.stdout_size, outcome.stderr_size, outcome.exit_code) == (4, 4, 3)
+
+
+TREE = """
+import struct
+def tree(path, most, deepest):
+    return {names!r}, bytes({names!r}.count(b'\\0')), struct.pack('=5q', 1, 0, 0, 0, 0)
+inside['session_files'].VERBS['tree'] = tree
+"""
+
+
+@pytest.mark.parametrize("name", [b"a/b", b"..", b"", b"/"])
+def test_a_directory_has_no_names_that_lead_elsewhere(s: Session, name: bytes) -> None:
+    s.exec(TREE.format(names=name + b"\0")).unwrap()
+    for asked in ("scan", "walk"):
+        with pytest.raises(SandboxError):
+            ASKED[asked](s)
+
+
+def test_a_tree_that_has_no_end_is_walked_to_one(s: Session) -> None:
+    s.exec(TREE.format(names=b"a\0")).unwrap()
+    with pytest.raises(OSError) as raised:
+        ASKED["walk"](s)
+    assert raised.value.errno == errno.ENAMETOOLONG
 
 
 @pytest.mark.parametrize(
