@@ -80,6 +80,11 @@ if TYPE_CHECKING:
     )
     from hutch._session import Session as Session
     from hutch._session_files import FileEntry as FileEntry
+    from hutch._session_look import (
+        Completion as Completion,
+        Inspection as Inspection,
+        Variable as Variable,
+    )
     from hutch._status import (
         PoolStatus as PoolStatus,
         Status as Status,
@@ -129,6 +134,7 @@ _PLACES = {
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_session": "Session",
     "_session_files": "FileEntry",
+    "_session_look": "Completion Inspection Variable",
     "_storage": "Storage",
     "_storage_directory": "DirectoryStorage",
     "_storage_fsspec": "FsspecStorage",
@@ -150,6 +156,7 @@ __all__ = [
     "Carried",
     "Client",
     "CommandError",
+    "Completion",
     "DependencyInstallError",
     "DirectoryStorage",
     "Environment",
@@ -157,6 +164,7 @@ __all__ = [
     "Executor",
     "FsspecStorage",
     "HistoryEntry",
+    "Inspection",
     "KeyValueLimit",
     "KeyValues",
     "LimitExceeded",
@@ -196,6 +204,7 @@ __all__ = [
     "StorageError",
     "Tool",
     "Usage",
+    "Variable",
     "agent",
     "close",
     "close_aio",

@@ -16,6 +16,7 @@ from hutch._namespace import Namespace
 from hutch._not_yet import absent
 from hutch._options.described import described_without
 from hutch._session import Child, Session
+from hutch._session_look import AsyncLooking
 from hutch._twins import awaits, result_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from hutch._storage import Storage
 
 
-class AsyncNamespace:
+class AsyncNamespace(AsyncLooking):
     """The methods of Namespace, awaited."""
 
     _of: Session | Child  # whose methods give awaitables

@@ -20,7 +20,6 @@ from hutch._calls.dialogue import Callbacks
 from hutch._carry.container import Container
 from hutch._connect.connection import milliseconds
 from hutch._errors import SessionBusy
-from hutch._namespace import Namespace
 from hutch._not_yet import absent, refuse_keywords
 from hutch._options.checks import _optional_sec
 from hutch._options.described import described_without
@@ -28,6 +27,7 @@ from hutch._options.keywords import with_keywords
 from hutch._options.options import NORMAL
 from hutch._session_calls import SessionCalls
 from hutch._session_contents import begins_as_of
+from hutch._session_look import Looking
 from hutch._session_options import require_for_a_session
 from hutch._session_packages import requirements_of
 from hutch._session_refusals import child_has_ended, commands_run, not_restartable
@@ -50,7 +50,7 @@ _INTERRUPTED_SEC = 5.0  # at its end, a call that runs has so long to end
 _PATIENCE_SEC = 0.2  # until a call ends, where it can be saved later
 
 
-class Session(SessionCalls):
+class Session(SessionCalls, Looking):
     """Runs code in one sandbox whose names and files last from one call to the next.
 
     `files`: put there at the start, by path: str, bytes, or the path of a file or directory of the
@@ -341,7 +341,7 @@ class Session(SessionCalls):
         return parent._verb(lambda _: Child(parent, self, number), "child", number)
 
 
-class Child(Namespace):
+class Child(Looking):
     """Made by `Session.child()`, with the methods of a Session that run Python or have to do with
     names. `session`: whose it is; `parent`: what it was made of. Closing it frees its names before
     the next call of the session; so does its end as an object.

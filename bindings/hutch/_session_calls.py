@@ -51,8 +51,8 @@ _DEEPEST = 16  # calls within one another
 RUNNING = frozenset(("exec", "call", "program"))  # verbs whose code may call tools
 # What changes nothing that a named session would have to save.
 READING = frozenset(
-    "get names node.shown process.list files.get files.list files.stat files.tree files.glob "
-    "files.exists files.realpath".split()
+    "get names complete inspect variables node.shown process.list files.get files.list files.stat "
+    "files.tree files.glob files.exists files.realpath".split()
 )
 
 

@@ -109,9 +109,13 @@ def is_of_parser(error: BaseException) -> bool:
     if not PARSES.intersection(code.co_names) or not calls_parser(code, place.tb_lasti):
         return False
     most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    return most == resource.RLIM_INFINITY or most - data_bytes() > PARSER_BYTES
+
+
+def data_bytes() -> int:
+    """What the process has reserved of what RLIMIT_DATA limits."""
     with open("/proc/self/statm", "rb") as file:
-        data = int(file.read().split()[5]) * resource.getpagesize()
-    return most == resource.RLIM_INFINITY or most - data > PARSER_BYTES
+        return int(file.read().split()[5]) * resource.getpagesize()
 
 
 def calls_parser(code: types.CodeType, place: int) -> bool:

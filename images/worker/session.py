@@ -25,6 +25,7 @@ import failures
 import importing
 import javascript
 import key_values
+import looking
 import nested
 import session_files
 import shell_lines
@@ -268,6 +269,8 @@ def plain(state: State, names: Names, verb: str, args: Any) -> Any:
         return names.listed()
     if verb == "protect":
         return names.protect(args)
+    if verb in ("complete", "inspect", "variables"):
+        return looking.answer(names, verb, args)
     if verb == "child":
         state.spaces[args[0]] = names.child()
         return None

@@ -42,6 +42,9 @@ ASKED: dict[str, Callable[[Session], Any]] = {
     "item": lambda s: s["x"],
     "delete": lambda s: s.delete("x"),
     "protect": lambda s: s.protect("x"),
+    "complete": lambda s: s.complete("x"),
+    "inspect": lambda s: s.inspect("x"),
+    "variables": lambda s: s.variables(),
     "read": lambda s: s.files.read("x"),
     "scan": lambda s: s.files.scan("x"),
     "walk": lambda s: [*s.files.walk("x")],
@@ -70,6 +73,40 @@ def test_an_honest_process_is_believed(s: Session) -> None:
     s.protect("x")
     outcome = s.start("echo one; echo two >&2; exit 3").wait()
     assert (outcome.stdout_size, outcome.stderr_size, outcome.exit_code) == (4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        ("complete", "(['a', 1], 0)"),
+        ("complete", "(['a'], -1)"),
+        ("complete", "(['a'], 2)"),
+        ("complete", "(['a'], True)"),
+        ("complete", "(['a'] * 1001, 0)"),
+        ("complete", "(['a' * 201], 0)"),
+        ("complete", "(['a\\x1b[2J'], 0)"),
+        ("complete", "(['a\\u202e'], 0)"),
+        ("inspect", "('int', '', '', '')"),
+        ("inspect", "('int', '', '', '', 1)"),
+        ("inspect", "('int', '', 'x' * 50_001, '', '')"),
+        ("inspect", "('int', '', '', '', 'x' * 201)"),
+        ("variables", "[('a', 'int', 1, None, None)]"),
+        ("variables", "[('a', 'int', -1, None, None, '')]"),
+        ("variables", "[('a', 'int', True, None, None, '')]"),
+        ("variables", "[('a', 'int', 1 << 63, None, None, '')]"),
+        ("variables", "[('a', 'int', None, None, 1.5, '')]"),
+        ("variables", "[('a', 'int', None, (1, 'x'), None, '')]"),
+        ("variables", "[('a', 'int', None, (1,) * 65, None, '')]"),
+        ("variables", "[('a', 'int', None, None, None, 'x' * 201)]"),
+        ("variables", "[('a' * 201, 'int', None, None, None, '')]"),
+        ("variables", "[('a', 'int', None, None, None, '')] * 1001"),
+        ("variables", "[('a' * 200, 'b' * 200, None, None, None, 'c' * 200)] * 1000"),
+    ],
+)
+def test_what_a_user_interface_is_given_is_checked(s: Session, asked: str, reply: str) -> None:
+    s.exec(f"inside['looking'].answer = lambda *a: {reply}").unwrap()
+    with pytest.raises(SandboxError):
+        ASKED[asked](s)
 
 
 TREE = """
