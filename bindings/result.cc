@@ -9,6 +9,8 @@
 namespace hutch {
 namespace {
 
+constexpr char kClaimed[] = "claimed";  // an Outcome's limit is what the cell said
+
 // False when the warden was gone, and the agent reported in its place.
 bool FromWarden(const CallRecord& record) {
   return record.report && record.report->memory_limit_kb != 0;
@@ -151,7 +153,7 @@ py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
   Set<"cpu_wait_sec">(usage, py::float_(used.cpu_wait_sec));
   Set<"peak_memory_bytes">(usage, py::int_(used.peak_kb * 1024));
   Set<"waited_sec">(usage, py::float_(Seconds(result.record.queue)));
-  Set<"enforcement">(usage, enforcement);
+  Set<"enforcement">(usage, result.outcome().claimed ? py::str(kClaimed) : enforcement);
   Set<"source">(usage, py::str(used.source));
   Set<"suggested">(usage, py::dict());
   Set<"background_cpu_sec">(usage, py::float_(Seconds(result.record.background)));

@@ -133,6 +133,7 @@ struct CallOutcome {
   CallUsage usage;
   uint64_t result_size = 0;
   bool replied = false;  // the cell sent a reply, also to a call that was interrupted at its limit
+  bool claimed = false;  // the limit that ended it is what the cell said
   std::string detail;    // of kBroken: what it did
   // When sending it began; when its reply had come, or it was over without one.
   Clock::time_point sent{}, ended{};

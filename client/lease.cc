@@ -210,6 +210,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request,
     case FrameKind::kTooLarge:
       outcome.status = interrupted_.value_or(CallStatus::kTooLarge);
       outcome.replied = true;
+      outcome.claimed = !interrupted_;
       outcome.result_size = header.b;
       if (payload.size() > sizeof(CallUsage)) {
         const std::string_view detail = payload.substr(sizeof(CallUsage));
@@ -234,6 +235,7 @@ bool Lease::OnFrame(CallOutcome& outcome, const CallRequest& request,
   outcome.ended = Clock::now();
   outcome.replied = true;
   result_.Take(header, payload, outcome);
+  outcome.claimed = outcome.usage.limit != kNoLimit && !interrupted_;
   quick_ = outcome.usage.wall_us < kQuickUs;
   if (interrupted_) {
     if (outcome.status != CallStatus::kRaised) outcome.payload.reset();
@@ -254,6 +256,7 @@ bool Lease::OnNeed(uint64_t size, uint64_t limit, const CallRequest& request,
   // A result lies in the call's memory before it is returned: it cannot exceed the limit.
   if (request.limits.memory_bytes != 0 && size > request.limits.memory_bytes) {
     outcome_.status = CallStatus::kOutOfMemory;
+    outcome_.claimed = true;
     outcome_.result_size = size;
     return true;
   }

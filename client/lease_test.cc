@@ -173,12 +173,18 @@ TEST_F(LeaseTest, ReturnsWhatTheCellReplies) {
 }
 
 TEST_F(LeaseTest, BelievesOfACellTheLimitsThatAnExceptionCanBe) {
-  for (const uint32_t claimed : {1u, 2u, 3u, 4u, 5u, 6u, ~0u}) {
-    const CallOutcome outcome = RunAgainst(
-        [claimed](Cell& cell) { cell.Reply(FrameKind::kRaised, "error", {.limit = claimed}); });
+  const auto raised = [](uint32_t limit) {
+    return [limit](Cell& cell) { cell.Reply(FrameKind::kRaised, "error", {.limit = limit}); };
+  };
+  for (const uint32_t limit : {kNoLimit, kLimitMemory, kLimitPids, kLimitDisk}) {
+    const CallOutcome outcome = RunAgainst(raised(limit));
     EXPECT_EQ(outcome.status, CallStatus::kRaised);
-    const bool believed = claimed == kLimitMemory || claimed == kLimitPids || claimed == kLimitDisk;
-    EXPECT_EQ(outcome.usage.limit, believed ? claimed : kNoLimit);
+    EXPECT_EQ(outcome.usage.limit, limit);
+    EXPECT_EQ(outcome.claimed, limit != kNoLimit);
+    Renew();
+  }
+  for (const uint32_t limit : {1u, 2u, 6u, 77u, ~0u}) {
+    ExpectProtocolError(raised(limit));
     Renew();
   }
 }

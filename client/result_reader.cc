@@ -25,7 +25,8 @@ void ResultReader::Take(const FrameHeader& header, std::string_view payload, Cal
   if (payload.size() < sizeof(CallUsage))
     throw Error(Code::kProtocol, "the cell's reply is too short", "", true);
   std::memcpy(&outcome.usage, payload.data(), sizeof(CallUsage));
-  if (!IsReportedByCell(outcome.usage.limit)) outcome.usage.limit = kNoLimit;
+  if (outcome.usage.limit != kNoLimit && !IsReportedByCell(outcome.usage.limit))
+    throw Error(Code::kProtocol, "the cell reports a limit that is measured outside", "", true);
   payload.remove_prefix(sizeof(CallUsage));
   outcome.result_size = header.c;
   if (header.b > header.c || header.a > kFlagInParts || (header.a != 0 && !payload.empty()))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import textwrap
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ from support import grows_by_less_than
 import hutch
 from hutch import sandbox
 from hutch._core import FRAME_VERSION as VERSION
+from hutch.evals.code_eval import compute_code_eval
 
 
 @sandbox(timeout_sec=10)
@@ -232,18 +234,46 @@ raise ValueError("of its own")
 @pytest.mark.parametrize("limit", [1, 2, 6, 4_000_000_000])
 def test_code_cannot_claim_a_limit_that_is_measured_outside(limit: int) -> None:
     """One of time would blame its caller's limits, and have callers run it again with more."""
-    program = hutch.run(CLAIMS.format(limit=limit))
+    claims = CLAIMS.format(limit=limit)
+    claim = hutch.function(f"def claim():\n{textwrap.indent(claims, '    ')}", "claim")
+    found = [hutch.run(claims), claim.run(), claim.options(isolation="shared").run()]
     with hutch.Session(memory_mb=128) as s:
-        for outcome in (program, s.exec(CLAIMS.format(limit=limit))):
-            assert (outcome.status, outcome.limit) == ("raised", None)
-            assert outcome.error is not None and outcome.error.message == "of its own"
+        found.append(s.exec(claims))
+        assert s.exec("1 + 1").value == 2
+    for outcome in found:
+        assert (outcome.status, outcome.limit) == ("died", None)
+        assert outcome.usage.enforcement != "claimed"
+    _, results = compute_code_eval([[claims]], ["pass"], k=[1])
+    assert str(results[0][0][1]["result"]).startswith("failed")
+
+
+@pytest.mark.parametrize("limit", [3, 4, 5])
+def test_a_limit_that_code_claims_is_marked_so(limit: int) -> None:
+    with hutch.Session(memory_mb=128) as s:
+        for outcome in (hutch.run(CLAIMS.format(limit=limit)), s.exec(CLAIMS.format(limit=limit))):
+            assert outcome.limit in ("memory", "pids", "disk")
+            assert outcome.usage.enforcement == "claimed"
+            assert outcome.error is not None
+
+
+def test_a_result_that_code_claims_to_be_too_large_is_marked_so() -> None:
+    outcome = hutch.run("print(1)", result_mb=1)
+    assert outcome.ok and outcome.usage.enforcement != "claimed"
+    large = hutch.function("def large(): return bytes(2 << 20)", "large", result_mb=1).run()
+    assert (large.limit, large.usage.enforcement) == ("result", "claimed")
 
 
 def test_limits_that_an_exception_is_and_those_of_time_are_reported() -> None:
     with hutch.Session(memory_mb=128) as s:
-        assert s.exec("bytearray(1 << 30)").limit == "memory"
-        assert s.exec("import time; time.sleep(60)", timeout_sec=0.3).limit == "time"
-        assert s.exec("while True: pass", cpu_sec=0.3).limit == "cpu_time"
+        said = s.exec("bytearray(1 << 40)")
+        assert (said.limit, said.usage.enforcement) == ("memory", "claimed")
+        seen = [
+            s.exec("held = [bytes(range(256)) * 4096 for _ in range(1000)]"),
+            s.exec("import time; time.sleep(60)", timeout_sec=0.3),
+            s.exec("while True: pass", cpu_sec=0.3),
+        ]
+    assert [outcome.limit for outcome in seen] == ["memory", "time", "cpu_time"]
+    assert {outcome.usage.enforcement for outcome in seen} <= {"cgroup", "watchdog"}
 
 
 def test_a_second_reply_is_nobodys_answer(next_call_works: None) -> None:
