@@ -39,7 +39,17 @@ constexpr char kKey[] = "pool";
 // else.
 struct FakeCell {
   // kShuts, kFills: once it has replied it is deaf, as code may leave the socket of its calls.
-  enum class Way { kReplies, kRepliesLate, kDiesBefore, kDiesDuring, kDiesAfter, kShuts, kFills };
+  // kBoasts: it replies late, and says that it took an hour of CPU time in a microsecond.
+  enum class Way {
+    kReplies,
+    kRepliesLate,
+    kBoasts,
+    kDiesBefore,
+    kDiesDuring,
+    kDiesAfter,
+    kShuts,
+    kFills,
+  };
   Fd socket;
   Way way = Way::kReplies;
   std::thread thread;
@@ -147,7 +157,7 @@ class FakeAgent {
       const ReceiveResult got = ReceiveDatagram(socket.get(), buffer, &descriptors, 8);
       if (got.status == ReceiveStatus::kNothing) continue;
       if (got.status != ReceiveStatus::kData || way == FakeCell::Way::kDiesDuring) return;
-      if (way == FakeCell::Way::kRepliesLate)
+      if (way == FakeCell::Way::kRepliesLate || way == FakeCell::Way::kBoasts)
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       FrameHeader header;
       std::memcpy(&header, buffer.data(), sizeof header);
@@ -161,6 +171,7 @@ class FakeAgent {
       header.b = header.c = body.size();
       CallUsage usage;
       usage.wall_us = 1;
+      if (way == FakeCell::Way::kBoasts) usage.cpu_us = 3'600'000'000;
       const iovec parts[] = {{&header, sizeof header},
                              {&usage, sizeof usage},
                              {const_cast<char*>(body.data()), body.size()}};
@@ -1148,6 +1159,21 @@ TEST_F(SessionTest, WhatItDidBetweenCallsIsReportedOnce) {
   for (int i = 0; i < 3; ++i) seen += session->Call(request_, {}).background;
   EXPECT_GT(seen, std::chrono::seconds(4));
   EXPECT_LE(seen, std::chrono::seconds(15));
+}
+
+TEST_F(SessionTest, NothingThatACellSaysHidesWhatItDidBetweenCalls) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    Keeps(FakeCell::Way::kBoasts)(self, message);
+    if (const auto* keep = std::get_if<Keep>(&message))
+      self.Send(BackgroundCpu{keep->lease, 3'600'000'000});
+  });
+  Client client(agent.path(), -1);
+  const auto session = client.MakeSession(kKey, 0, "id");
+  Clock::duration seen{};
+  for (int i = 0; i < 2; ++i) seen += session->Call(request_, {}).background;
+  EXPECT_GT(seen, std::chrono::hours(1) - std::chrono::milliseconds(1))
+      << "before a call ran it used nothing";
+  EXPECT_LE(seen, std::chrono::hours(1));
 }
 
 TEST_F(SessionTest, ThereMayBeNoMoreOfThem) {

@@ -39,6 +39,18 @@ bool IsOfTheCode(const std::optional<CellReport>& report) {
                     (report->memory_limit_kb != 0 && report->end == kEndedItself));
 }
 
+// CPU time that the call reports as its own, and that the warden takes for time between two calls:
+// of as much as it had run by then. Before it ran it waited, as for code of a call before it.
+Clock::duration UnannouncedCpu(const Underway& call) {
+  if (call.record.report) return {};  // measured since the warden was informed
+  const CallUsage& usage = call.record.outcome.usage;
+  const uint64_t run_us = ToMicroseconds(call.record.run());
+  const uint64_t waited_us = run_us - std::min(run_us, usage.wall_us);
+  const uint64_t until_us = ToMicroseconds(call.unannounced);
+  return std::chrono::microseconds(
+      std::min(usage.cpu_us, until_us - std::min(until_us, waited_us)));
+}
+
 }  // namespace
 
 void UserProcesses::Expect(uint64_t lease) {
@@ -193,7 +205,7 @@ Underway Session::Send(const CallRequest& request, const CallHooks& hooks) {
 void Session::OnSlow(Underway& call) {
   announced_ = true;
   if (!std::exchange(call.announced, true))
-    unannounced_ += Clock::now() - held_->lease.clock().sent();
+    call.unannounced = Clock::now() - held_->lease.clock().sent();
   parts_.leases.TellStarted(*held_, call.request);
 }
 
@@ -204,7 +216,7 @@ bool Session::IsLost(bool hung_up) {
 
 void Session::Take(Underway& call, CallOutcome outcome) {
   call_ = 0;
-  if (!call.announced) unannounced_ += outcome.ended - outcome.sent;
+  if (!call.announced) call.unannounced = outcome.ended - outcome.sent;
   call.record.outcome = std::move(outcome);
 }
 
@@ -240,6 +252,7 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
 CallRecord Session::Conclude(Underway& call) {
   CallRecord& record = call.record;
   if (!record.outcome.replied) Replace(record, call.hooks);
+  unannounced_ += UnannouncedCpu(call);
   const auto background =
       announced_ ? parts_.users.TakeBackground(held_->lease.id()) : std::nullopt;
   if (background) {

@@ -182,8 +182,8 @@ class Session {
   std::atomic<uint64_t> lease_ = 0;
   std::atomic<uint32_t> call_ = 0;  // the low bits of its id, while it runs
   std::atomic<bool> interrupt_next_ = false;
-  // Of calls, which the warden takes for time between two: it is not informed of short ones, and of
-  // others some milliseconds late.
+  // CPU time of calls, which the warden takes for time between two: it is not informed of short
+  // ones, and of others some milliseconds late.
   Clock::duration unannounced_{};
   bool announced_ = false;  // a call was, since such time was last reported
   bool over_ = false;
