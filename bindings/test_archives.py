@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from hutch._carry.archives import entries_of
+from hutch._carry import archives
 from hutch._carry.trees import Entry
 
 Compress = Callable[[bytes], bytes]
@@ -30,9 +31,13 @@ def packed() -> bytes:
     return out.getvalue()
 
 
+def entries_of(archive: io.BytesIO, most_mb: float = 64) -> Iterator[Entry]:
+    return archives.entries_of(archive, "in", most_mb, "take a larger one")
+
+
 def read(archive: bytes, whole: bool = True) -> dict[str, bytes]:
     found = {}
-    for entry in entries_of(io.BytesIO(archive), "in"):
+    for entry in entries_of(io.BytesIO(archive)):
         if entry.open is not None:
             content = entry.open()
             room = bytearray(content.size)
@@ -107,7 +112,7 @@ def archive_of(*members: tuple[tarfile.TarInfo, bytes], how: int, **more: object
 def told(archive: bytes) -> list[tuple[str, str, int, bool, str]]:
     return [
         (one.path, one.kind, one.size, one.executable, one.target)
-        for one in entries_of(io.BytesIO(archive), "in")
+        for one in entries_of(io.BytesIO(archive))
     ][1:]
 
 
@@ -229,7 +234,7 @@ SPARSE = {
 def test_a_sparse_file_is_refused_and_nothing_is_read_twice(name: str, compress: Compress) -> None:
     source = Source(compress(SPARSE[name]))
     with pytest.raises(ValueError, match="is refused: its entry 'x' is a sparse file"):
-        drain(entries_of(source, "in"))
+        drain(entries_of(source))
     assert source.begun <= 2  # one look at how it is compressed
 
 
@@ -237,7 +242,7 @@ def test_a_sparse_file_is_refused_and_nothing_is_read_twice(name: str, compress:
 def test_an_archive_is_read_forward(compress: Compress) -> None:
     """The harmless counterpart."""
     source = Source(compress(packed()))
-    drain(entries_of(source, "in"))
+    drain(entries_of(source))
     assert source.begun <= 2 and source.tell() > 0
 
 
@@ -264,6 +269,17 @@ def test_an_archive_whose_headers_are_large_in_all_is_refused() -> None:
     assert len(told(gzip.compress(one * 200, 1))) == 200
     with pytest.raises(ValueError, match="its headers have more than 268,435,456 bytes"):
         told(gzip.compress(one * 300, 1))
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress])
+def test_files_that_are_larger_than_may_be_are_never_decompressed(compress: Compress) -> None:
+    """What lies behind the header is damaged, which nobody has seen."""
+    sound = header(b"0", 1 << 20, "kept") + bytes(1 << 20)
+    large = sound + header(b"0", 1 << 20, "large")
+    with pytest.raises(OSError, match="its files have more than 1 MiB: take a larger one") as error:
+        drain(entries_of(io.BytesIO(compress(large)), most_mb=1))
+    assert error.value.errno == errno.EFBIG
+    drain(entries_of(io.BytesIO(compress(sound + bytes(1024))), most_mb=1))
 
 
 DAMAGED = {

@@ -125,5 +125,7 @@ class AsyncSessionFiles:
         self,
         archive: bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO,
         path: str = ".",
+        *,
+        limit_mb: float | None = None,
     ) -> None:
-        await self._operate(lambda: self._files.untar(archive, path))
+        await self._operate(lambda: self._files.untar(archive, path, limit_mb=limit_mb))

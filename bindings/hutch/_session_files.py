@@ -208,12 +208,11 @@ class SessionFiles:
         (EFBIG) is raised, and nothing is kept. None: the session's `disk_mb`, which is all that its
         own files can have; what it sees of the host by `mounts` may be larger.
         """
-        if limit_mb is not None and (type(limit_mb) not in (int, float) or not limit_mb > 0):
-            raise ValueError(f"limit_mb={limit_mb!r}: it is a number of MiB above 0")
+        most_mb = self._limit_of(limit_mb)
         path, target = path_of(path), os.fsdecode(to)
         name = os.path.basename(os.path.abspath(target))
         with self._hold():
-            received = transfers.Received(path, self._files_mb if limit_mb is None else limit_mb)
+            received = transfers.Received(path, most_mb)
             status = self._status(path)
             if status["type"] == "directory":
                 found = transfers.listing(self._ask, path)
@@ -257,20 +256,34 @@ class SessionFiles:
         self,
         archive: bytes | bytearray | memoryview | str | os.PathLike[str] | BinaryIO,
         path: str = ".",
+        *,
+        limit_mb: float | None = None,
     ) -> None:
         """Unpacks an archive, plain or compressed by gzip, bzip2 or xz, below `path`, which is
         made. `archive`: its bytes, the path of a file of the host, or an open file that can be read
         twice. Of rights, only "executable" is kept. Raises ValueError for an archive that is
         damaged, or with an entry that is absolute, leads out by `..` or a link, is a device or a
         FIFO, or sparse: nothing of it is unpacked then.
+
+        `limit_mb`: of all its files, once they are decompressed; otherwise OSError (EFBIG) is
+        raised, and nothing is unpacked. None: the session's `disk_mb`, which is all that its own
+        files can have; `path` may lie in a writable mount with more room.
         """
         from hutch._carry import archives
 
-        path = path_of(path)
+        path, most_mb = path_of(path), self._limit_of(limit_mb)
+        more = "give untar() a larger limit_mb where there is room for them"
         with _opened(archive) as file:
-            sizes = [entry.size for entry in archives.entries_of(file, path)]
+            sizes = [entry.size for entry in archives.entries_of(file, path, most_mb, more)]
             with self._hold(), progress_of("untar", "sending", sum(sizes)) as step:
-                self._sender(step).send(archives.entries_of(file, path))
+                self._sender(step).send(archives.entries_of(file, path, most_mb, more))
+
+    def _limit_of(self, limit_mb: float | None) -> float:
+        if limit_mb is None:
+            return self._files_mb
+        if type(limit_mb) not in (int, float) or not limit_mb > 0:
+            raise ValueError(f"limit_mb={limit_mb!r}: it is a number of MiB above 0")
+        return limit_mb
 
     # ---- what is sent ----
 

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from hutch import _session_transfers as transfers
 from hutch._carry import beneath
 from hutch._carry.container import MOST_NAME, MOST_REASON, Container, Notes, Writer
+from hutch._carry.trees import Entry
 from hutch._errors import SnapshotError
 from hutch._session_files import checked, progress_of
 from hutch._session_transfers import not_said
@@ -229,18 +230,20 @@ class Snapshots:
 
     def _check_files(self, container: Container) -> None:
         """Before anything is sent. Raises SnapshotError for an archive that is refused."""
-        from hutch._carry import archives
-
         with container.opened("files") as archive, _as_damage():
-            for _ in archives.entries_of(archive, "."):
+            for _ in self._entries_of(archive, "."):
                 pass
 
     def _send_files(self, container: Container, staged: str, step: transfers.Step) -> None:
-        from hutch._carry import archives
-
         with container.opened("files") as archive:
             sender = transfers.Sender(self._ask, self._part, step)
-            sender.send(archives.entries_of(archive, staged))
+            sender.send(self._entries_of(archive, staged))
+
+    def _entries_of(self, archive: BinaryIO, path: str) -> Iterator[Entry]:
+        from hutch._carry import archives
+
+        more = "give the session a larger disk_mb"
+        return archives.entries_of(archive, path, self._place.files_mb, more)
 
     def _send_names(self, container: Container, step: transfers.Step) -> None:
         self._send("state.begin", container.size_of("globals"))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import io
 import os
 import sys
@@ -476,6 +477,13 @@ def test_a_million_files_are_refused(used: Session, monkeypatch: pytest.MonkeyPa
     many = container_of({"files": header * (trees.MOST_ENTRIES + 1) + bytes(1024)})
     with pytest.raises(SnapshotError, match="more than 100,000 entries"):
         used.restore(many)
+    require_untouched(used)
+
+
+def test_files_larger_than_a_session_can_have_are_refused_at_their_header(used: Session) -> None:
+    large = gzip.compress(member("f", size=257 << 20).tobuf(tarfile.USTAR_FORMAT))
+    with pytest.raises(SnapshotError, match="more than 256 MiB: give the session a larger disk_mb"):
+        used.restore(container_of({"files": large}))
     require_untouched(used)
 
 

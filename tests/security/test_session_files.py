@@ -5,9 +5,11 @@ Nothing is written outside of the target, nothing is left of what failed, and th
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import gzip
 import io
+import lzma
 import os
 import stat
 import struct
@@ -516,6 +518,27 @@ def test_all_that_a_session_can_have_is_downloaded_and_holes_are_free(target: Pa
         assert target.stat().st_size == 1 << 30
         with pytest.raises(OSError, match="more than 10 MiB"):
             s.files.download("big", target, limit_mb=10)
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress])
+def test_an_archive_that_grows_is_refused_at_its_header(compress: Callable[..., bytes]) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for number in range(2):
+            info = tarfile.TarInfo(f"file{number}")
+            info.size = 20 << 20
+            tar.addfile(info, io.BytesIO(bytes(info.size)))
+    archive = compress(out.getvalue())
+    assert len(archive) < 1 << 20
+    with Session(memory_mb=256, disk_mb=32) as s:
+        with pytest.raises(OSError, match=r"more than 32 MiB: give untar\(\) a larger limit_mb"):
+            s.files.untar(archive, "there")
+        with pytest.raises(OSError, match="more than 10 MiB"):
+            s.files.untar(archive, "there", limit_mb=10)
+        assert s.files.list() == []
+    with Session(memory_mb=256, disk_mb=64) as s:
+        s.files.untar(archive, "there")
+        assert s.files.stat("there/file1")["size"] == 20 << 20
 
 
 # Whoever keeps an error in a circle, as asyncio and logging do, leaves it to the collector.

@@ -8,6 +8,7 @@ that stay in it, and is refused for anything else. Users, groups, times and righ
 
 from __future__ import annotations
 
+import errno
 import os
 import tarfile
 from collections.abc import Callable, Iterator
@@ -75,10 +76,11 @@ def _info(name: str, mtime_ns: int, executable: bool) -> tarfile.TarInfo:
     return info
 
 
-def entries_of(archive: BinaryIO, path: str) -> Iterator[Entry]:
+def entries_of(archive: BinaryIO, path: str, most_mb: float, more: str) -> Iterator[Entry]:
     """What is in it, under its paths inside, below `path`. The content of an Entry has to be read
     before the next is asked for. Raises ValueError for an archive that is refused, or damaged, and
-    OSError for one that is too large.
+    OSError for one that is too large, as by files of more than `most_mb` MiB in all: none of it is
+    decompressed that lies behind the header which says so. `more`: what allows more, for the error.
     """
     yield trees.directory(path)
     links, tally = Links(), Tally("the archive")
@@ -106,6 +108,10 @@ def entries_of(archive: BinaryIO, path: str) -> Iterator[Entry]:
             yield trees.link(inside, os.path.join(path, first), "hard link")
         elif member.kind == "file":
             tally.add_bytes(member.size)
+            if tally.bytes > most_mb * (1 << 20):
+                raise OSError(
+                    errno.EFBIG, f"its files have more than {most_mb:g} MiB: {more}", "the archive"
+                )
             files.add(name)
             opened = partial(_opened, members, member.size)
             yield trees.file(inside, opened, member.size, member.executable)
