@@ -160,6 +160,7 @@ CallOutcome Lease::End(CallStatus status, const OutputHook& output) {
 
 void Lease::BeginUser(Fd socket, Output& output, const OutputHook& hook) {
   pipes_.ReadRest(output, hook);
+  FreeMemory();
   socket_ = std::move(socket);
   hung_up_ = false;
 }

@@ -58,6 +58,11 @@ class Lease {
   // `interrupt`, called at a call's deadline: has it raise KeyboardInterrupt, for which it has a
   // grace of 0.3 s.
   void SetKept(std::function<void()> interrupt) { interrupt_ = std::move(interrupt); }
+  // What it was given and lent. REQUIRES: nothing of it is used again.
+  void FreeMemory() {
+    result_.Begin();
+    lending_.FreeAll();
+  }
   // After the end of its user process: takes all that it still printed. `socket`: of the calls of
   // the next one.
   void BeginUser(Fd socket, Output& output, const OutputHook& hook);

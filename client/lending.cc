@@ -76,6 +76,12 @@ void Lending::FreeReturned(bool more) {
   before_ = loans_.size();
 }
 
+void Lending::FreeAll() {
+  loans_.clear();
+  spare_.reset();
+  before_ = 0;
+}
+
 uint64_t Lending::bytes() const {
   uint64_t all = 0;
   std::unordered_set<const Segment*> counted;  // one that is lent as it is may be lent again

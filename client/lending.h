@@ -48,6 +48,8 @@ class Lending {
 
   // Of a kept cell, before it is lent `more` buffers.
   void FreeReturned(bool more);
+  // No process has any of it, or none is asked: it is not used again.
+  void FreeAll();
   uint64_t bytes() const;  // that are lent
 
   bool any() const { return !loans_.empty(); }

@@ -67,6 +67,16 @@ TEST_F(LendingTest, WhatCameBackOfALivingCellServesThatCellAndNoOther) {
   EXPECT_NE(inode(Lend('c')[0]), first);
 }
 
+TEST_F(LendingTest, OnceNobodyIsAskedNothingIsKept) {
+  const std::vector<Fd> held = Lend('a');
+  Lend('b');
+  lending_.FreeReturned(true);  // one is there for the next call, one is held
+  lending_.FreeAll();
+  EXPECT_FALSE(lending_.any());
+  EXPECT_EQ(lending_.bytes(), 0u);
+  EXPECT_EQ(segments_->held_bytes(), 0u) << "it would serve another cell";
+}
+
 // Code can have a call fail to be sent, and look at what it has while others use it again.
 TEST_F(LendingTest, WhatWasNeverSentIsUsedAgainAndNothingOfEarlierCalls) {
   const std::vector<Fd> first = Lend('a');

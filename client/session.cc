@@ -297,12 +297,17 @@ std::optional<Report> Session::AwaitReport(uint64_t lease) {
   }
 }
 
+void Session::SetOver() {
+  over_ = true;
+  held_->lease.FreeMemory();
+}
+
 void Session::Replace(CallRecord& record, const CallHooks& hooks, bool during_call) {
   const uint64_t lease = held_->lease.id();
   const CallStatus status = record.outcome.status;
   const bool hung_up = held_->lease.hung_up();
   if (hung_up && !restartable_) {
-    over_ = true;
+    SetOver();
     if (const auto report = AwaitReport(lease)) {
       record.report = report->report;
       NoteEnd({report->report, during_call});
@@ -316,7 +321,7 @@ void Session::Replace(CallRecord& record, const CallHooks& hooks, bool during_ca
   if (!ended) parts_.connection.Tell(hutch::Restart{lease, restarts_});
   std::optional<UserProcesses::Next> next = parts_.users.AwaitNext(lease, kRestartPatience);
   if (!next) {
-    over_ = true;
+    SetOver();
     if (const auto report = AwaitReport(lease)) {
       record.report = report->report;
       NoteEnd({report->report, during_call});
@@ -409,13 +414,8 @@ void Session::Close() {
   if (!held_) return;
   const uint64_t lease = held_->lease.id();
   parts_.users.Forget(lease);
-  try {
-    parts_.reports.HoldLoans(lease, held_->lease.lending().TakeAll());
-  } catch (const Error&) {
-    // Memory that was lent is not used again.
-  }
   parts_.leases.GiveUp(lease, Ending::kNoCall);
-  held_.reset();
+  held_.reset();  // and what it was lent, which is not used again: nobody waits for its cell's end
 }
 
 }  // namespace hutch

@@ -157,6 +157,7 @@ class Session {
   void RequireConnection();
   void SetSocketOfCommands() EXCLUDES(beside_mutex_);  // that of the present user process
   void NoteEnd(const End& end) EXCLUDES(beside_mutex_);
+  void SetOver();                                     // its cell is gone, or of no more use
   std::optional<Report> AwaitReport(uint64_t lease);  // of a cell that is gone
   // What became of a call that could not be sent.
   CallRecord Unsent(Underway& call);

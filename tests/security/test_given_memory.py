@@ -7,10 +7,12 @@ several times the limit.
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -267,6 +269,69 @@ cell.buffers_of = buffers_of
         assert s.call(size_of, b"x") == 1
         assert s.info()["restarts"] == 1
     assert loss.most < 480, loss.most  # not 640
+
+
+# ---- of the client's own process
+
+
+def costs() -> tuple[int, float]:
+    """Its descriptors; MiB of its own pages, of shared ones that it maps, and of files in memory
+    that it has open.
+    """
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    found = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+)", status, re.MULTILINE)
+    memory, names = sum(map(int, found)) / 1024, os.listdir("/proc/self/fd")
+    for name in names:
+        with contextlib.suppress(OSError):  # the directory itself
+            if "memfd:" in os.readlink(f"/proc/self/fd/{name}"):
+                memory += os.stat(int(name)).st_blocks / 2048
+    return len(names), memory
+
+
+def grown(work: Callable[[], object], rounds: int) -> tuple[int, float]:
+    for _ in range(20):
+        work()
+    descriptors, memory = costs()
+    for _ in range(rounds):
+        work()
+    now = costs()
+    return now[0] - descriptors, now[1] - memory
+
+
+def use_a_session(path: Path, end: Callable[[Session], object]) -> None:
+    s = Session(memory_mb=256, timeout_sec=30)
+    s.files.upload(path, "file")
+    s["value"] = bytes(MEGABYTE)
+    end(s)
+
+
+def test_a_client_has_no_more_memory_or_descriptors_for_all_that_it_ever_gave(
+    tmp_path: Path,
+) -> None:
+    path, rounds, kept = tmp_path / "file", 100, []
+    path.write_bytes(b"x" * MEGABYTE)
+    with Session(memory_mb=256, timeout_sec=30, tools=[page]) as s:
+        each = {
+            "an upload": lambda: s.files.upload(path, "file"),
+            "a value": lambda: s.set("value", bytes(MEGABYTE)),
+            "a result": lambda: s.exec("bytes(5 << 20)").unwrap(),
+            "answers": lambda: s.exec("for _ in range(3): page(1 << 20)").unwrap(),
+            "what is shown": lambda: s.exec("display({'text/html': 'x' * (1 << 20)}, raw=True)"),
+            "an interpreter": lambda: (s.set("value", bytes(MEGABYTE)), s.reset()),
+            "a session": lambda: use_a_session(path, Session.close),
+            "a session that nobody has": lambda: use_a_session(path, lambda _: None),
+        }
+        for what, work in each.items():
+            descriptors, memory = grown(work, rounds)
+            assert descriptors < rounds / 4, (what, descriptors)
+            assert memory < rounds / 4, (what, memory)
+        # They are seen where they are kept.
+        assert grown(lambda: kept.append(s.exec("bytes(1 << 20)").unwrap()), rounds)[1] > 80
+        assert grown(lambda: use_a_session(path, kept.append), 30)[0] > 25
+    for one in kept:
+        if isinstance(one, Session):
+            one.close()
 
 
 def test_a_tool_that_one_session_keeps_busy_is_not_another_ones() -> None:
