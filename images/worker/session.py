@@ -9,8 +9,10 @@ any of it. One thread.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import os
+import stat
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -146,12 +148,26 @@ def enter(cwd: str) -> None:
     """Goes to the directory of the session, or to / where code of before has left none that can be
     entered: a session always begins, and each call of files says what is wrong.
     """
+    allow_owner(cwd)
     try:
         os.makedirs(cwd, exist_ok=True)
         os.chdir(cwd)
     except OSError as error:
         commands.OF_CALLS.tell(f"{cwd}: {error.strerror}: the working directory is /")
         os.chdir("/")
+
+
+def allow_owner(path: str) -> None:
+    """Gives the user its rights to this directory and those above, which code of before may have
+    taken: of the scratch, never of a mount.
+    """
+    with contextlib.suppress(OSError):
+        scratch = os.stat("/tmp").st_dev
+        for end in (i for i, letter in enumerate(path + "/") if letter == "/" and i):
+            found = os.stat(path[:end])
+            mode = stat.S_IMODE(found.st_mode)
+            if mode & stat.S_IRWXU != stat.S_IRWXU and found.st_dev == scratch:
+                os.chmod(path[:end], mode | stat.S_IRWXU)
 
 
 def prepare(

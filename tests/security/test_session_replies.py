@@ -247,6 +247,8 @@ def test_packages_that_a_session_forges_are_not_its_callers_mistake(s: Session) 
         "os.makedirs('/tmp/.packages/' + '9' * 200)",
         f"os.chdir('/'); os.rmdir('{WORK}/here'); open('{WORK}/here', 'w').close()",
         f"os.chmod('{WORK}/here', 0)",
+        f"os.chmod('{WORK}', 0)",
+        f"os.chmod('{WORK}', 0o111)",
     ],
 )
 def test_nothing_in_a_scratch_keeps_a_session_from_beginning_again(left: str) -> None:
