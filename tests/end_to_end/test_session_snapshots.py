@@ -566,10 +566,11 @@ def test_a_snapshot_that_fails_leaves_no_file(s: Session, tmp_path: Path) -> Non
 
 def test_files_that_find_no_room_leave_none_behind() -> None:
     with Session(memory_mb=512, disk_mb=256) as s:
-        ran(s, "_ = open('large', 'wb').write(bytes(100 << 20))")
+        ran(s, "_ = open('large', 'wb').write(bytes(30 << 20))")
         saved = s.snapshot()
     with Session(memory_mb=256, disk_mb=32) as t:
         ran(t, "x = 1; _ = open('mine', 'w').write('1')")
+        ran(t, "_ = open('/tmp/other', 'wb').write(bytes(10 << 20))")
         with pytest.raises(OSError, match="No space"):
             t.restore(saved)
         require_untouched(t)
