@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,41 @@ def test_a_burst_of_processes_that_slept_is_seen_at_once() -> None:
         time.sleep(6)
         seen = [s.exec("1").restarted for s in sessions]
     assert all(seen), seen
+
+
+AT_REST = {
+    "three shared mappings": """
+import mmap, threading, time
+maps = [mmap.mmap(-1, 300 << 20) for _ in range(3)]
+def fill(m):
+    time.sleep(3)
+    for at in range(0, 300 << 20, 4 << 20): m[at:at + (4 << 20)] = bytes(4 << 20)
+for m in maps: threading.Thread(target=fill, args=(m,), daemon=True).start()
+""",
+    "24 processes": """
+import os, time
+for _ in range(24):
+    if os.fork() == 0:
+        time.sleep(3)
+        filled = bytes(range(256)) * (30 << 12)
+        time.sleep(5)
+        os._exit(0)
+""",
+}
+
+
+@pytest.mark.alone  # the figure that it is about is the whole machine's
+@pytest.mark.wall("watch")
+@pytest.mark.parametrize("isolation", ["cell", "container"])
+@pytest.mark.parametrize("how", AT_REST)
+def test_a_session_at_rest_takes_no_more_than_in_an_exec(how: str, isolation: Any) -> None:
+    with Session(memory_mb=64, timeout_sec=30, isolation=isolation) as s:
+        s.exec(AT_REST[how]).unwrap()
+        with lost(shared_mb) as loss:
+            time.sleep(5)
+            outcome = s.exec("1")
+    assert outcome.restarted and outcome.value == 1
+    assert loss.most < 300, loss.most  # not 900
 
 
 def test_what_fits_may_be_taken_between_two_execs() -> None:
