@@ -48,12 +48,15 @@ T = TypeVar("T")
 
 _SAVE_SEC = 60.0
 _DEEPEST = 16  # calls within one another
-RUNNING = frozenset(("exec", "call", "program"))  # verbs whose code may call tools
 # What changes nothing that a named session would have to save.
 READING = frozenset(
     "get names complete inspect variables node.shown process.list files.get files.list files.stat "
     "files.tree files.glob files.exists files.realpath".split()
 )
+
+# What runs the caller's code. Anything else is answered by what the code may have replaced, and has
+# no tools, nor what the session shows or asks for.
+RUNNING = frozenset({"exec", "call", "program", "node"})
 
 
 class SessionCalls(CommandCalls):

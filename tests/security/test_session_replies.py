@@ -174,6 +174,50 @@ def test_a_request_of_an_array_is_an_error_inside(s: Session) -> None:
     assert s.exec("kv.get('a')").ok
 
 
+ASKS = """
+honest = inside['plain']
+def plain(*args):
+    display({"text/plain": "shown"}, raw=True)
+    for ask in (lambda: look("now"), lambda: input("now?")):
+        try: said.append(ask())
+        except (RuntimeError, TypeError, EOFError) as error: said.append(type(error).__name__)
+    return honest(*args)
+inside['plain'], said = plain, []
+"""
+
+
+@pytest.mark.parametrize("asked", ["names", "get", "list", "snapshot", "processes"])
+def test_what_runs_no_code_of_the_caller_calls_nothing_of_the_host(asked: str) -> None:
+    called: list[str] = []
+    asks: dict[str, Callable[[Session], Any]] = {
+        **ASKED,
+        "names": lambda s: s.names(),
+        "list": lambda s: s.files.list(),
+    }
+
+    def look(text: str) -> str:
+        called.append(text)
+        return text
+
+    with Session(
+        memory_mb=256,
+        tools=[look],
+        on_input=lambda prompt: called.append(prompt) or "typed",
+        on_display=lambda forms: called.append(str(forms)),
+    ) as s:
+        s.exec(FINDS.replace(", numpy", "") + ASKS).unwrap()
+        asks[asked](s)
+        assert called == []
+        honest = "display({'text/plain': 'x'}, raw=True); look('then'), input('then?')"
+        assert s.exec(honest).value == ("then", "typed")
+        assert s.call(looks) == "of a function"
+    assert called == ["{'text/plain': 'x'}", "then", "then?", "of a function"]
+
+
+def looks() -> str:
+    return look("of a function")  # the session's tool
+
+
 def test_names_of_any_size_hide_nobody_who_holds_a_session(tmp_path: Path) -> None:
     place = tmp_path / "sessions"
     with Session(id="one", storage=place) as s:

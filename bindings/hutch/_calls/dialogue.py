@@ -91,7 +91,7 @@ class Dialogue:
         kept: Kept | None = None,  # by its session
         runs_code: bool = True,
     ) -> None:
-        """`runs_code`: it is one in which code may call tools and ask for input."""
+        """`runs_code`: the call is one of the caller's code, which may call tools and the like."""
         self.displayed: list[dict[str, Any]] = []
         self._callbacks = callbacks
         self._await = wait_for  # runs a coroutine to its end; None: there are none
@@ -245,7 +245,7 @@ class Dialogue:
             return b""
         if not asks:
             return b""
-        if topic in ("tool", "input") and not self._runs_code and not self.depth:
+        if topic in ("tool", "input") and not self._is_of_code():
             return error_of("tools and input() work only while an exec or a call runs")
         if topic == "tool" and len(rest) == 3:
             return await self._call_tool(*rest)
@@ -275,8 +275,11 @@ class Dialogue:
         if self._room < 0:
             return
         self.displayed.append(forms)
-        if self._callbacks.on_display is not None:
+        if self._callbacks.on_display is not None and self._is_of_code():
             self._callbacks.on_display(forms)
+
+    def _is_of_code(self) -> bool:
+        return self._runs_code or self.depth > 0
 
     def _input(self, prompt: str) -> bytes:
         if self._callbacks.on_input is None:
