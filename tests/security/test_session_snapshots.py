@@ -71,6 +71,31 @@ def test_what_it_says_of_its_names_is_one_error(
     assert os.listdir(tmp_path) == []
 
 
+LARGE = """
+import gc, struct
+state = next(o for o in gc.get_objects() if type(o).__name__ == "State")
+files = type(state).execute.__globals__["session_files"]
+tree = b"big\\0", b"\\0", struct.pack("=5q", 0, 0, 15 << 30, 1, 1)
+files.VERBS["tree"] = lambda *a: tree
+at = 0
+def get(path, told, most):
+    global at
+    start, at = at, at + most
+    return struct.pack("=5q", start, most, 15 << 30, 1, 1), bytearray(most)
+files.VERBS["get"] = get
+"""
+
+
+def test_files_larger_than_a_session_can_have_are_never_written(s: Session, tmp_path: Path) -> None:
+    s.exec(LARGE).unwrap()
+    for to in (None, tmp_path / "kept"):
+        with pytest.raises(OSError, match=r"larger than disk_mb \(256 MiB\), holes included"):
+            s.snapshot(to=to)  # type: ignore[call-overload]
+        assert s.exec("at").value == 4 << 20, "one part was asked for"
+        s.exec("at = 0").unwrap()
+    assert os.listdir(tmp_path) == []
+
+
 def test_reasons_without_end_are_cut(s: Session) -> None:
     replace(s, "take", "(0, [(f'{i}' + 'n' * 5000, 'w' * 600) for i in range(1500)])")
     gc.collect()
