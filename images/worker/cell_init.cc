@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stddef.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -300,12 +301,16 @@ void RestoreThread() {
   }
 }
 
+constexpr int kPipeBytes = 64 << 10;  // as the kernel makes one, and the most that code may set
+
 // What an earlier user process may have set of the open files that it shared with this one: of its
 // output.
 const char* ResetFlags(const int (&descriptors)[3]) {
   for (const int fd : {descriptors[1], descriptors[2]}) {
-    if (fcntl(fd, F_SETFL, 0) != 0 || fcntl(fd, F_SETOWN, 0) != 0 || fcntl(fd, F_SETSIG, 0) != 0)
+    if (fcntl(fd, F_SETFL, 0) != 0 || fcntl(fd, F_SETOWN, 0) != 0 || fcntl(fd, F_SETSIG, 0) != 0 ||
+        flock(fd, LOCK_UN) != 0)
       return "flags";
+    fcntl(fd, F_SETPIPE_SZ, kPipeBytes);  // it stays small where this user's pipes have too much
   }
   return nullptr;
 }
