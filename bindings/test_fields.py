@@ -167,6 +167,15 @@ PAIRS = (
         "bindings/hutch/_results/arrow_metadata.py",
         "MOST_BYTES",
     ),
+    (
+        "images/worker/answers.py",
+        "MOST_OPEN",
+        "bindings/hutch/_calls/loop_dialogue.py",
+        "_MOST_OPEN",
+    ),
+    ("images/worker/dialogue.py", "PLAIN", "bindings/hutch/_tool_stubs.py", "_PLAIN"),
+    ("images/worker/dialogue.py", "AWAITED", "bindings/hutch/_tool_stubs.py", "_AWAITED"),
+    ("images/worker/dialogue.py", "BESIDE", "bindings/hutch/_tool_stubs.py", "_BESIDE"),
 )
 
 

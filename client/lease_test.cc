@@ -767,8 +767,8 @@ TEST_F(TurnsTest, SeveralQuestionsAreAnsweredInAnyOrder) {
       EXPECT_FALSE(waiting.Answer(open.back().number, "to " + open.back().data));
   }
   EXPECT_EQ(lease_->Take().status, CallStatus::kReturned);
-  EXPECT_EQ(answers, (std::vector<std::pair<uint64_t, std::string>>{
-                         {3, "to 3"}, {2, "to 2"}, {1, "to 1"}}));
+  EXPECT_EQ(answers,
+            (std::vector<std::pair<uint64_t, std::string>>{{3, "to 3"}, {2, "to 2"}, {1, "to 1"}}));
 }
 
 TEST_F(TurnsTest, NoAnswerEndsTheCall) {

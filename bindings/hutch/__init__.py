@@ -162,6 +162,7 @@ __all__ = [
     "Environment",
     "ErrorInfo",
     "Executor",
+    "FileEntry",
     "FsspecStorage",
     "HistoryEntry",
     "Inspection",

@@ -15,6 +15,10 @@ from hutch._tool_types import default_text, fields_of, is_model, plain_type, typ
 
 Parameter = tuple[str, int, str, typing.Optional[str]]  # name, kind, annotation, default as text
 
+# How code inside calls it; the same as of images/worker/dialogue.py.
+_PLAIN = 0
+_AWAITED = 1
+_BESIDE = 2
 _OF_SCHEMA = {
     "string": "str",
     "integer": "int",
@@ -74,7 +78,7 @@ class Stub:
             (name, kind, annotation, default and "...")
             for name, kind, annotation, default in self.parameters
         ]
-        how = 0 if not self._is_async else 2 if beside else 1  # as worker/dialogue.py names them
+        how = _BESIDE if self._is_async and beside else _AWAITED if self._is_async else _PLAIN
         return self.name, documentation, parameters, self.result, how
 
     def _parameters(

@@ -303,7 +303,9 @@ class Pace:
 # sends them.
 Described = tuple[str, str, Sequence[tuple[str, int, str, Any]], str, int]
 # How: each call has to return before the next; it may be awaited, too; others run meanwhile.
-PLAIN, AWAITED, BESIDE = range(3)
+PLAIN = 0
+AWAITED = 1
+BESIDE = 2
 
 
 def add_tools(dialogue: Dialogue, tools: Sequence[Described], **more: Any) -> dict[str, Any]:

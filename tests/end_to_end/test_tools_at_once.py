@@ -207,10 +207,12 @@ def test_an_error_of_approve_or_of_a_callback_is_raised_after_the_code_was_ended
 def test_what_the_code_leaves_under_way_is_cancelled_with_it(source: str) -> None:
     async def work(s: AsyncSession, meeting: Meeting) -> None:
         assert (await s.exec(source)).value == "left"
-        assert meeting.running == 0 and meeting.cancelled == ["a"]
+        assert meeting.running == 0
+        assert meeting.cancelled in (["a"], [])  # it may not have begun
+        meeting.cancelled.clear()
         late = await s.exec("while True: await asyncio.gather(meet('b'))", timeout_sec=0.5)
         assert late.limit == "time" and not late.restarted
-        assert meeting.running == 0 and meeting.cancelled == ["a", "b"]
+        assert meeting.running == 0 and meeting.cancelled == ["b"]
         meeting.wanted = 1
         assert (await s.exec("await meet('c')")).value == "met c"
 

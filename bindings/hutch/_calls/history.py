@@ -206,7 +206,7 @@ class History:
 
     @contextmanager
     def of_tool(
-        self, name: Any, args: Any, kwargs: Any, size: int, of: Note | None
+        self, name: Any, args: Any, kwargs: Any, size: int, of: Note | None = None
     ) -> Iterator[Callable[..., None]]:
         """Called by the code `of`. It is given how the tool ended, as `finish` is."""
         note = self.begin("tool", _shown(name, args, kwargs), size, of=of)
