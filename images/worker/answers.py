@@ -58,25 +58,28 @@ class Answers:
         self.open = 0
         self.queue: list[Waiter] = []  # of coroutines that ask when others are answered
 
-    def has_threads(self) -> bool:
-        """That wait, or read."""
+    def begin(self, call_id: int) -> None:
         with self.changed:
             if self.reader == _thread():  # as it was interrupted
                 self.reader = 0
-            return self.reader != 0 or None in self.waiting.values()
+            self.call_id = call_id
+            self.found.clear()
 
-    def wait_for_threads(self) -> None:
+    def end(self) -> None:
+        """Once all threads have their answers. Coroutines that wait for one are told that the call
+        is over.
+        """
         with self.changed:
-            while self.reader or None in self.waiting.values():
+            if self.reader == _thread():
+                self.reader = 0
+            while self.reader or any(waiter is None for waiter in self.waiting.values()):
                 self.changed.wait()
-
-    def give_up(self) -> None:
-        """The call is over, and no thread waits: coroutines that do are told so."""
-        with self.changed:
+            self.call_id = 0
             left = [one for one in self.waiting.values() if one is not None] + self.queue
+            self.waiting.clear()
+            self.queue.clear()
             watching = list(self.watching)
-            for kept in (self.waiting, self.queue, self.watching, self.found):
-                kept.clear()
+            self.watching.clear()
             self.open = 0
         for loop in watching:
             if loop.is_running():

@@ -76,7 +76,7 @@ class Dialogue:
     def begin(self, call_id: int, nested: Callable[[Any], list[Any]] | None = None) -> None:
         """`nested` runs what the caller wants run before it answers."""
         self.call_id, self.number, self.nested = call_id, 0, nested
-        self.answers.call_id = call_id
+        self.answers.begin(call_id)
         if self.running:  # of a call that ended in the middle; nobody adds to it between calls
             with self.turn:
                 self.running.clear()
@@ -84,16 +84,9 @@ class Dialogue:
 
     def end(self) -> None:
         """Once no thread waits for an answer."""
-        answers = self.answers
         with self.lock:
-            while True:
-                with self.sending:  # so that nobody asks from here on
-                    if not (answers.waiting or answers.reader) or not answers.has_threads():
-                        self.call_id = answers.call_id = 0
-                        break
-                answers.wait_for_threads()
-            if answers.waiting or answers.watching or answers.found:
-                answers.give_up()
+            self.answers.end()
+            self.call_id = 0
 
     def say(self, topic: str, *content: Any) -> None:
         with self.lock:
@@ -214,8 +207,7 @@ class Dialogue:
         self, kind: int, content: list[Any], named: bool = False, waiter: Waiter | None = None
     ) -> int:
         """The number of what was sent. `waiter`: who waits for the answer; None: this thread."""
-        if self.call_id == 0 or self.pid != _getpid():
-            self._require_call()
+        self._require_call()
         try:
             payload = encoding.encode(content, MOST_IN_PARTS, named)
         except encoding.Unencodable as error:
@@ -229,8 +221,6 @@ class Dialogue:
             data[at : at + chunk.nbytes] = chunk
         self.flush()
         with self.sending:
-            if self.call_id == 0:  # it has ended meanwhile
-                self._require_call()
             self.number += 1
             number = self.number
             if kind == ASK:
