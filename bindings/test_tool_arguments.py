@@ -6,6 +6,7 @@ and that no message keeps the host busy.
 from __future__ import annotations
 
 import collections.abc
+import decimal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -126,8 +127,13 @@ def test_classes_are_built_of_dicts_at_any_depth() -> None:
     assert built(list[Tree], [tree])[0].args[0] == Leaf(value=1)
     assert "x is not valid" in why_not(Tree, {"kind": "other"})
     assert built(Union[Length, Leaf], {"value": 7, "kind": "leaf"}) == Leaf(value=7)
-    rows = pydantic.RootModel[list[int]]
-    assert built(rows, [1, 2]).root == [1, 2]
+    assert built(Numbers, [1, 2]).root == [1, 2]
+    assert built(Union[Length, Numbers], [1, 2]) == Numbers([1, 2])
+    assert built(Optional[Tree], None) is None
+    optional = Annotated[Optional[Union[Node, Leaf]], Field(discriminator="kind")]
+    assert built(optional, None) is None
+    assert "x must be" in why_not(optional, [])
+    assert "x must be" in why_not(Tree, None)
 
 
 def test_the_first_choice_that_fits_is_taken() -> None:
@@ -252,6 +258,18 @@ class Hashed(BaseModel):
     v: set[int]
 
 
+class HashedAny(BaseModel):
+    v: set[Any]
+
+
+class Precise(BaseModel):
+    v: Union[decimal.Decimal, dict[decimal.Decimal, str]]
+
+
+class Numbers(pydantic.RootModel[list[int]]):
+    pass
+
+
 class Free(BaseModel):
     text: str
 
@@ -293,6 +311,23 @@ COSTLY: dict[str, tuple[Any, Callable[[], Any], str]] = {
         lambda: {"v": [str(PRIME * i) for i in range(20_000)]},
         "is too large for a model with sets",
     ),
+    "a model's set of anything": (
+        HashedAny,
+        lambda: {"v": [PRIME * i for i in range(20_000)]},
+        "is too large for a model with sets",
+    ),
+    "an int that would be made decimal": (Precise, lambda: {"v": 1 << 5000}, "beside a Decimal"),
+    "a key that would be": (Precise, lambda: {"v": {1 << 5000: ""}}, "beside a Decimal"),
+    "an int that is compared with a Decimal": (
+        set[Union[tuple[int], tuple[decimal.Decimal]]],
+        lambda: [(1 << 5000,), (decimal.Decimal((1 << 5000) % PRIME),)],
+        "beside a Decimal",
+    ),
+    "a path of many parts": (
+        Path,
+        lambda: "".join(f"{i:x}/" for i in range(650_000)),
+        "at most 4096 characters",
+    ),
     "lists of lists": (list[list[list[int]]], lambda: [[[1]]] * (MANY // 3), LARGE),
     "bounds that do not hold": (
         list[Union[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=1)], None]],
@@ -333,6 +368,18 @@ def test_no_message_costs_the_host_more_than_its_bytes(name: str) -> None:
     assert _status("VmHWM") - before < MOST_MB << 10
 
 
+def test_no_more_arguments_are_bound_than_may_be_checked() -> None:
+    def use(*x: int, **more: int) -> None: ...
+
+    tool = Tool(use)
+    assert len(ToolCall(tool, [1] * 100_000, {"a": 1})._bound.args) == 100_000
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status("VmHWM")
+    with pytest.raises(ArgumentError, match=LARGE):
+        ToolCall(tool, [1] * MANY, {})
+    assert _status("VmHWM") - before < MOST_MB << 10
+
+
 def _status(name: str) -> int:
     text = Path("/proc/self/status").read_text()
     return int(text.partition(f"{name}:")[2].split()[0])  # KiB
@@ -345,5 +392,9 @@ def test_a_call_of_an_honest_size_is_built() -> None:
     assert built(list[dict[str, Union[int, str, float, None]]], table) == table
     assert len(built(list[Length], [{"value": 1}] * 10_000)) == 10_000
     assert len(built(list[Union[Leaf, Length]], [{"value": 0.5}] * 2_000)) == 2_000
+    large = 1 << 5000
+    assert built(set[Union[int, decimal.Decimal]], [large, large, 5]) == {large, 5}
+    assert built(Precise, {"v": 1 << 4000}).v == 1 << 4000
+    assert built(Path, "a/" * 2048) == Path("a/" * 2048)
     assert built(Hashed, {"v": list(range(1_000))}).v == set(range(1_000))
     assert built(set[str], [str(i) for i in range(100_000)]) == {str(i) for i in range(100_000)}

@@ -26,13 +26,18 @@ class ToolCall:
 
     def __init__(self, tool: Tool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._tool = tool
+        work = Work()
+        try:
+            work.take(len(args) + len(kwargs))
+        except ArgumentError as error:
+            error.steps.append(f"{tool.name}()")
+            raise
         try:
             self._bound = tool.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{tool.name}(): {error!s:.1000}") from None
         if tool.given is not None:
             self._check(tool.given)
-        work = Work()
         for name, value in self._bound.arguments.items():
             try:
                 self._bound.arguments[name] = self._built(name, value, work)

@@ -14,7 +14,16 @@ from hutch._results.conversion import Conversion, conversion
 from hutch._results.types import is_typed_dict
 from hutch._results.validating import validation
 from hutch._tool_data import plain
-from hutch._tool_kinds import ARRAYS, ArgumentError, ByText, Kind, Plain, Work, require_text_keys
+from hutch._tool_kinds import (
+    ARRAYS,
+    MOST_BITS,
+    ArgumentError,
+    ByText,
+    Kind,
+    Plain,
+    Work,
+    require_text_keys,
+)
 
 _MOST_ERRORS = 20  # of a model, that are reported in full
 _MOST_HASHED = 2_000  # values for a model that puts other things than text into sets
@@ -115,17 +124,17 @@ class Adapted(Kind):
 class Models(Kind):
     """A union of models, of which pydantic takes the one that fits best, or that a field names."""
 
-    takes = frozenset([dict])
-
     def __init__(self, annotation: Any, choices: Sequence[Any]) -> None:
         self._adapter, self._found = _adapter_of(annotation)
+        if not any(getattr(one, "__pydantic_root_model__", False) for one in choices):
+            self.takes = frozenset([dict, type(None)] if type(None) in choices else [dict])
         self.text = " | ".join(getattr(one, "__name__", str(one)) for one in choices)
 
     def schema(self, shared: dict[str, Any]) -> dict[str, Any]:
         return _schema_of(self._adapter, shared)
 
     def build(self, value: Any, work: Work) -> Any:
-        if type(value) is not dict:
+        if self.takes is not None and type(value) not in self.takes:
             raise self.refuse(value)
         return _validated(self._adapter.validate_python, value, self._found, work)
 
@@ -190,12 +199,16 @@ def _charge(value: Any, found: Conversion, work: Work) -> None:
     stack = [value]
     while stack:
         one = stack.pop()
+        if found.decimals and type(one) is int and one.bit_length() > MOST_BITS:
+            raise ArgumentError("has an int of more than {} bits beside a Decimal", MOST_BITS)
         held = one.values() if type(one) is dict else one if type(one) in ARRAYS else ()
         count += len(held)
         work.take(found.tries * (len(held) * _STEPS_OF_VALUE + _STEPS_OF_OBJECT))
         if found.hashes and count > _MOST_HASHED:
             raise ArgumentError("is too large for a model with sets of other things than text")
         stack.extend(held)
+        if found.decimals and type(one) is dict:
+            stack.extend(key for key in one if type(key) is not str)
 
 
 def _made(make: Callable[[], Any]) -> Any:

@@ -24,6 +24,8 @@ ARRAYS = (list, tuple, set, frozenset)
 _MOST_STEPS = 400_000
 _MOST_OF_A_HASH = 100  # values of one set
 _MOST_OF_TEXT = 1000  # characters of a date, a number and the like
+_MOST_OF_PATH = 4096  # characters
+MOST_BITS = 4096  # of an int that is compared with a Decimal, or made one, which takes long
 _MOST_REASON = 500  # characters of why an argument is not one of several classes
 # Of one item, for its time and memory:
 _LOOKED_AT = 1 / 32  # by its type
@@ -151,10 +153,15 @@ class ByText(Kind):
 
     def build(self, value: Any, work: Work) -> Any:
         if self._is_path and isinstance(value, pathlib.PurePath):
-            return self._make(str(value))
+            value = str(value)
         if type(value) is self._kind:
             return value
-        if type(value) is str and (len(value) <= _MOST_OF_TEXT or self._is_path):
+        if type(value) is str:
+            most = _MOST_OF_PATH if self._is_path else _MOST_OF_TEXT
+            if len(value) > most:
+                raise ArgumentError(
+                    "must be {}, or its text of at most {} characters", self.text, most
+                )
             try:
                 return self._make(value)
             except (ValueError, ArithmeticError):
@@ -346,13 +353,31 @@ def values_of(kind: Kind, value: dict[str, Any], work: Work) -> dict[str, Any]:
 
 def _require_different_hashes(items: Iterable[Any]) -> None:
     """Code inside may choose numbers, or what is made of them, that have one hash: in a set each of
-    them is compared with all others.
+    them is compared with all others, and an int is made decimal for that with a Decimal.
     """
-    shared = {of for of, count in Counter(map(hash, items)).items() if count > _MOST_OF_A_HASH}
-    found: dict[int, set[Any]] = {of: set() for of in shared}
-    for item in items if shared else ():
-        same = found.get(hash(item))
-        if same is not None:
-            same.add(item)
-            if len(same) > _MOST_OF_A_HASH:
-                raise ArgumentError("has more than {} values of the same hash", _MOST_OF_A_HASH)
+    counts = Counter(map(hash, items))
+    shared = [item for item in items if counts[hash(item)] > 1]
+    if _holds_decimals_and_large_ints(shared):
+        raise ArgumentError("has an int of more than {} bits beside a Decimal", MOST_BITS)
+    found: dict[int, set[Any]] = {}
+    for item in shared:
+        same = found.setdefault(hash(item), set())
+        same.add(item)
+        if len(same) > _MOST_OF_A_HASH:
+            raise ArgumentError("has more than {} values of the same hash", _MOST_OF_A_HASH)
+
+
+def _holds_decimals_and_large_ints(items: Iterable[Any]) -> bool:
+    decimals = large = False
+    stack = list(items)
+    while stack:
+        one = stack.pop()
+        decimals = decimals or type(one) is decimal.Decimal
+        large = large or (type(one) is int and one.bit_length() > MOST_BITS)
+        if type(one) in ARRAYS:
+            stack.extend(one)
+        elif hasattr(one, "__dict__"):
+            stack.extend(vars(one).values())
+        else:
+            stack.extend(getattr(one, name, None) for name in getattr(one, "__slots__", ()))
+    return decimals and large

@@ -16,12 +16,14 @@ from hutch._results.validating import act_of, branches_of, children, meets_itsel
 class Conversion(NamedTuple):
     """`refusal`: why no data of a sandbox may be converted so, or "". `tries`: how often one value
     may be looked at, at most. `hashes`: whether other values than text may be put into sets, or be
-    keys, for which code inside can choose those of one hash.
+    keys, for which code inside can choose those of one hash. `decimals`: whether numbers may be
+    made Decimals.
     """
 
     refusal: str = ""
     tries: int = 1
     hashes: bool = False
+    decimals: bool = False
 
 
 # Nodes and functions that a short text may keep busy for long, or a long one for very long.
@@ -33,7 +35,7 @@ _BOUNDLESS = {
     "pattern_str_validator": "a regular expression",
     "pattern_bytes_validator": "a regular expression",
 }
-_HASHED_SAFELY = {"str", "literal", "enum", "bool", "none", "any"}
+_HASHED_SAFELY = {"str", "literal", "enum", "bool", "none"}
 
 
 def conversion(schema: Any) -> Conversion:
@@ -47,7 +49,8 @@ def conversion(schema: Any) -> Conversion:
             return Conversion(refusal)
     most = max((len(union.get("choices", ())) for union in unions), default=1)
     tries = _tries(schema, nodes, by_name) * max(most, 1)
-    return Conversion("", tries, any(map(_hashes, nodes)))
+    decimals = any(node.get("type") == "decimal" for node in nodes)
+    return Conversion("", tries, any(map(_hashes, nodes)), decimals)
 
 
 def _refusal(node: dict[Any, Any], by_name: dict[Any, Any]) -> str:
@@ -92,16 +95,12 @@ def _refusal_of_init(kind: Any) -> str:
 
 
 def _hashes(node: dict[Any, Any]) -> bool:
-    if node.get("type") in ("set", "frozenset"):
-        return not _is_hashed_safely(node.get("items_schema"))
-    return node.get("type") in ("dict", "counter") and not _is_hashed_safely(
-        node.get("keys_schema", {})
-    )
-
-
-def _is_hashed_safely(schema: Any) -> bool:
     """A set of anything is made of numbers, too; keys of anything are those of a dict that is."""
-    return isinstance(schema, dict) and schema.get("type", "any") in _HASHED_SAFELY
+    if node.get("type") in ("set", "frozenset"):
+        return node.get("items_schema", {}).get("type") not in _HASHED_SAFELY
+    if node.get("type") in ("dict", "counter"):
+        return node.get("keys_schema", {}).get("type", "any") not in {*_HASHED_SAFELY, "any"}
+    return False
 
 
 def _tries(schema: Any, nodes: list[dict[Any, Any]], by_name: dict[Any, Any]) -> int:
