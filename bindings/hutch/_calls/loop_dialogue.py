@@ -166,6 +166,8 @@ class LoopDialogue(Dialogue):
             self._reply(number, STOP)
         elif content[0] == "nested":
             self._take_reply(number, content[1:])
+        elif len(self._to_send) >= _MOST_OPEN:
+            self._reply(number, error_of("too many answers are not read"))
         elif not self._waits(content):
             self._size = len(data)
             self._reply(number, await self._answered(frame, content))
@@ -175,8 +177,10 @@ class LoopDialogue(Dialogue):
             self._begin(Within(self, frame, len(self._frames), number), content, len(data))
 
     def _has_room(self, size: int) -> bool:
-        """For one more tool. Those that run code, which may call others, do not count."""
-        running = sum(not calls.waits for calls in self._tools.values())
+        """For one more tool. Those that run code, which may call others, do not count; answers do
+        until they are sent.
+        """
+        running = sum(not calls.waits for calls in self._tools.values()) + len(self._to_send)
         few_bytes = not self._tools or self._asked_bytes + size <= _MOST_BYTES
         return running < _MOST_OPEN and few_bytes
 

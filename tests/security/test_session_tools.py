@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What code inside sends of its own make, while async tools run, costs the host no more than honest
+code does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from hutch import AsyncSession
+from hutch._core import FRAME_VERSION as VERSION
+
+ANSWER_BYTES = 200_000  # too much for a frame
+MOST_ANSWERS = 17  # one that is not read, and so many tools at once
+
+FORGE = f"""
+import gc, os, socket, struct, _hutch_cell as cell
+talk = next(o for o in gc.get_objects() if type(o).__name__ == 'Dialogue')
+encode = type(talk).ask.__globals__['encoding']
+s = socket.socket(fileno=os.dup(3))
+def put(*content):
+    payload = encode.encode(list(content), cell.MOST_IN_PARTS, False)
+    data = b''.join(bytes(chunk) for _, chunk in payload.chunks())
+    talk.number += 1
+    size = len(payload.body)
+    head = struct.pack('<HBBIQQQ', 0x4348, {VERSION}, cell.ASK, size, talk.call_id, talk.number,
+                       len(data))
+    s.send(head + data)
+"""
+
+
+def test_answers_that_are_not_read_are_no_more_than_tools_may_run() -> None:
+    made = 0
+
+    def at_once(size: int) -> bytes:
+        nonlocal made
+        made += 1
+        return bytes(size)
+
+    async def later(size: int) -> bytes:
+        return at_once(size)
+
+    async def main() -> None:
+        nonlocal made
+        async with AsyncSession(memory_mb=256, timeout_sec=20, tools=[later, at_once]) as s:
+            await s.exec(FORGE)
+            for name in ("later", "at_once"):
+                made = 0
+                forged = f"for _ in range(60): put('tool', '{name}', [{ANSWER_BYTES}], {{}})"
+                assert (await s.exec(forged)).ok
+                assert 0 < made <= MOST_ANSWERS
+            honest = (
+                f"import asyncio\nsizes = [{ANSWER_BYTES}] * 60\n"
+                "sum(map(len, [*await asyncio.gather(*map(later, sizes)), *map(at_once, sizes)]))"
+            )
+            assert (await s.exec(honest)).value == 120 * ANSWER_BYTES
+
+    asyncio.run(main())
