@@ -98,7 +98,7 @@ class Dialogue:
         while answer[0] == "run" and self.nested is not None:
             mine = answer[-1]
             try:
-                reply = self._run_nested(answer[1])
+                reply = self._run_nested(number, answer[1])
             except BaseException:
                 self._ran(mine)
                 raise
@@ -131,7 +131,7 @@ class Dialogue:
             answer = self.answers.wait(number)
             while answer[0] == "run" and self.nested is not None:
                 with self.answers.outside():
-                    reply = self._run_nested(answer[1])
+                    reply = self._run_nested(number, answer[1])
                 number = self._send(ASK, ["nested", number, *reply])
                 answer = self.answers.wait(number)
         finally:
@@ -150,7 +150,7 @@ class Dialogue:
             number, answer = await self._exchange_later(loop, [topic, *content])
             while answer[0] == "run" and self.nested is not None:
                 with self.answers.outside():
-                    reply = self._run_nested(answer[1])
+                    reply = self._run_nested(number, answer[1])
                 number, answer = await self._exchange_later(loop, ["nested", number, *reply])
         finally:
             self.answers.unwatch(loop)
@@ -168,9 +168,13 @@ class Dialogue:
                 self._send(SAY, ["cancel", number])
             raise
 
-    def _run_nested(self, order: Any) -> list[Any]:
-        """It is no part of the loop that runs the code which asked."""
+    def _run_nested(self, number: int, order: Any) -> list[Any]:
+        """Instead of an answer to that question. It is no part of the loop that runs the code which
+        asked.
+        """
         assert self.nested is not None
+        if self.acknowledges:
+            self._send(SAY, ["begun", number])
         asyncio = sys.modules.get("asyncio")
         loop = None if asyncio is None else asyncio._get_running_loop()
         if asyncio is None or loop is None:

@@ -30,6 +30,10 @@ class Meeting:
         self.cancelled: list[str] = []
         self._all = asyncio.Event()
 
+    def count(self) -> int:
+        """How many run."""
+        return self.running
+
     async def meet(self, name: str) -> str:
         """Waits for the others."""
         self.running += 1
@@ -54,7 +58,7 @@ def in_session(
 ) -> None:
     async def main() -> None:
         meeting = Meeting(wanted)
-        tools = [meeting.meet, *more]
+        tools = [meeting.meet, meeting.count, *more]
         async with AsyncSession(
             memory_mb=256, timeout_sec=60, tools=tools, isolation=isolation
         ) as s:
@@ -200,8 +204,9 @@ def test_an_error_of_approve_or_of_a_callback_is_raised_after_the_code_was_ended
 @pytest.mark.parametrize(
     "source",
     [
-        "task = asyncio.create_task(meet('a')); await asyncio.sleep(0); 'left'",
-        "await asyncio.wait([asyncio.ensure_future(meet('a'))], timeout=0.05); 'left'",
+        "task = asyncio.create_task(meet('a'))\nwhile not count(): await asyncio.sleep(0)\n'left'",
+        "task = asyncio.ensure_future(meet('a'))\nwhile not count():\n"
+        "  await asyncio.wait([task], timeout=0.001)\n'left'",
     ],
 )
 def test_what_the_code_leaves_under_way_is_cancelled_with_it(source: str) -> None:
@@ -272,6 +277,30 @@ def test_each_may_use_the_session_that_waits_for_it() -> None:
                     assert tool.kind == "tool"
                     text = entry.source.partition(";")[2].strip() or entry.source
                     assert text in tool.source.replace("\\", "") or "run" in text
+
+    s: Any = None
+    asyncio.run(main())
+
+
+def test_many_may_run_code_that_calls_them_again() -> None:
+    async def run(source: str) -> Any:
+        return (await s.exec(source)).value
+
+    async def main() -> None:
+        nonlocal s
+        async with AsyncSession(memory_mb=256, timeout_sec=20, tools=[run]) as s:
+            await s.exec(BEGIN)
+            for how in ("await asyncio.gather(*map(run, sources))", "in_threads(run, sources)"):
+                for form in ("await run('{}')", "run('{}')"):
+                    sources = [form.format(i) for i in range(16)]
+                    outcome = await s.exec(f"sources = {sources}\n{how}")
+                    assert outcome.value == [*range(16)], outcome
+            only = await s.exec(f"await asyncio.gather(*map(run, {sources}))")
+            assert only.ok
+            entries = {entry.id: entry for entry in await s.history(1000)}
+            latest = max(entry.id for entry in entries.values() if entry.within is None)
+            called = [one for one in entries.values() if one.within == latest]
+            assert [one.kind for one in called] == ["tool"] * 16
 
     s: Any = None
     asyncio.run(main())

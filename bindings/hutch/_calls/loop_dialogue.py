@@ -43,7 +43,8 @@ _MOST_STOPS = 16  # answers to code that was told to end, and asks again
 class _Frame:
     """Of the code that asks: that of the call, or what a tool runs within it. `entry`: its entry in
     the history. `of`: the question that the tool would have answered. `reply`: what it waits for,
-    with the number of the question that it is.
+    with the number of the question that it is. `begun`: the code says that it is; what is asked
+    before is of the code around it.
     """
 
     def __init__(self, entry: Note | None = None) -> None:
@@ -51,6 +52,7 @@ class _Frame:
         self.of = 0
         self.standing = 0  # tools that it waits for while its clock stands
         self.stops = 0
+        self.begun = False
         self.raised: BaseException | None = None  # by a callback
         self.reply: asyncio.Future[tuple[list[Any], int]] | None = None
 
@@ -156,7 +158,8 @@ class LoopDialogue(Dialogue):
 
     async def _take(self, data: bytes, body_size: int, number: int) -> None:
         content = self._content_of(data, body_size)
-        frame = self._frames[-1]
+        depth = self._depth_of_asker()
+        frame = self._frames[depth - 1]
         if type(content) is bytes:
             self._reply(number, content)
         elif self._stopped or frame.stops >= _MOST_STOPS:
@@ -174,7 +177,11 @@ class LoopDialogue(Dialogue):
         elif not self._has_room(len(data)):
             self._reply(number, error_of("too many tools are called at once"))
         else:
-            self._begin(Within(self, frame, len(self._frames), number), content, len(data))
+            self._begin(Within(self, frame, depth, number), content, len(data))
+
+    def _depth_of_asker(self) -> int:
+        count = len(self._frames)
+        return next((at for at in range(count, 1, -1) if self._frames[at - 1].begun), 1)
 
     def _has_room(self, size: int) -> bool:
         """For one more tool. Those that run code, which may call others, do not count; answers do
@@ -251,6 +258,10 @@ class LoopDialogue(Dialogue):
         if topic == "got" and not asks:
             self._unread = False
             self._send_large()
+            return b""
+        if topic == "begun" and not asks:
+            for frame in self._frames:
+                frame.begun = frame.begun or rest == [frame.of]
             return b""
         if topic == "cancel" and not asks:
             for task, calls in self._tools.items():
