@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from hutch import AsyncSession
 from hutch._core import FRAME_VERSION as VERSION
 
@@ -18,12 +20,12 @@ import gc, os, socket, struct, _hutch_cell as cell
 talk = next(o for o in gc.get_objects() if type(o).__name__ == 'Dialogue')
 encode = type(talk).ask.__globals__['encoding']
 s = socket.socket(fileno=os.dup(3))
-def put(*content):
+def put(*content, kind=cell.ASK):
     payload = encode.encode(list(content), cell.MOST_IN_PARTS, False)
     data = b''.join(bytes(chunk) for _, chunk in payload.chunks())
     talk.number += 1
     size = len(payload.body)
-    head = struct.pack('<HBBIQQQ', 0x4348, {VERSION}, cell.ASK, size, talk.call_id, talk.number,
+    head = struct.pack('<HBBIQQQ', 0x4348, {VERSION}, kind, size, talk.call_id, talk.number,
                        len(data))
     s.send(head + data)
 """
@@ -54,5 +56,26 @@ def test_answers_that_are_not_read_are_no_more_than_tools_may_run() -> None:
                 "sum(map(len, [*await asyncio.gather(*map(later, sizes)), *map(at_once, sizes)]))"
             )
             assert (await s.exec(honest)).value == 120 * ANSWER_BYTES
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("topic", ["cancel", "begun", "got"])
+@pytest.mark.parametrize("number", ["numpy.arange(3)", "decimal.Decimal('sNaN')", "[2]", "True"])
+def test_a_number_that_is_none_is_nobodys(topic: str, number: str) -> None:
+    async def double(n: int) -> int:
+        await asyncio.sleep(0)
+        return 2 * n
+
+    async def main() -> None:
+        async with AsyncSession(
+            memory_mb=256, timeout_sec=20, tools=[double], dependencies=["numpy"]
+        ) as s:
+            await s.exec("import asyncio, decimal, numpy\n" + FORGE)
+            outcome = await s.exec(
+                f"task = asyncio.create_task(double(4))\nawait asyncio.sleep(0)\n"
+                f"put('{topic}', {number}, kind=cell.SAY)\nawait task"
+            )
+            assert outcome.value == 8, outcome
 
     asyncio.run(main())

@@ -261,11 +261,11 @@ class LoopDialogue(Dialogue):
             return b""
         if topic == "begun" and not asks:
             for frame in self._frames:
-                frame.begun = frame.begun or rest == [frame.of]
+                frame.begun = frame.begun or frame.of == _number_of(rest)
             return b""
         if topic == "cancel" and not asks:
             for task, calls in self._tools.items():
-                if rest == [calls.number]:
+                if calls.number == _number_of(rest):
                     task.cancel()
             return b""
         return await super()._answer(asks, topic, rest)
@@ -322,7 +322,7 @@ class LoopDialogue(Dialogue):
 
     def _take_reply(self, number: int, content: list[Any]) -> None:
         """Of the code that was to run instead of an answer to a question."""
-        of = content[0] if content and type(content[0]) is int else None
+        of = _number_of(content[:1])
         reply = next((one.reply for one in self._frames if one.of == of), None)
         if of is None or reply is None or reply.done():
             self._reply(number, UNKNOWN)
@@ -411,6 +411,11 @@ class LoopDialogue(Dialogue):
         calls.is_open = False
         while left := {task for task in calls.under_way if not task.done()}:
             await self._end_of(left)
+
+
+def _number_of(content: list[Any]) -> int | None:
+    """Of a question. Other values may raise where they are compared."""
+    return content[0] if len(content) == 1 and type(content[0]) is int else None
 
 
 async def _value_of(made: Any) -> Any:
