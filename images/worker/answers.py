@@ -53,9 +53,11 @@ class Answers:
         self.call_id = 0  # 0: none runs
         self.reader = 0  # the thread that reads
         self.waiting: dict[int, Waiter | None] = {}  # by number; None: for a thread
+        self.threads: dict[int, int] = {}  # that ask, by number, until each has its answer
         self.found: dict[int, Any] = {}
         self.watching: dict[Any, int] = {}  # loops, with how many wait there
         self.open = 0
+        self.ends = False  # the call does: nobody asks anew
         self.queue: list[Waiter] = []  # of coroutines that ask when others are answered
 
     def begin(self, call_id: int) -> None:
@@ -63,6 +65,7 @@ class Answers:
             if self.reader == _thread():  # as it was interrupted
                 self.reader = 0
             self.call_id = call_id
+            self.ends = False
             self.found.clear()
 
     def end(self) -> None:
@@ -72,7 +75,12 @@ class Answers:
         with self.changed:
             if self.reader == _thread():
                 self.reader = 0
-            while self.reader or any(waiter is None for waiter in self.waiting.values()):
+            self.ends = True
+            self.changed.notify_all()
+            for number, thread in list(self.threads.items()):
+                if thread == _thread():  # which was interrupted
+                    del self.threads[number]
+            while self.reader or self.threads:
                 self.changed.wait()
             self.call_id = 0
             left = [one for one in self.waiting.values() if one is not None] + self.queue
@@ -90,14 +98,22 @@ class Answers:
             one.give(OVER, not one.loop.is_running())
 
     def expect(self, number: int, waiter: Waiter | None) -> None:
-        """Before the question is sent."""
+        """Before the question is sent. Raises RuntimeError once the call is over: who waited would
+        read what is the next one's.
+        """
         with self.changed:
+            if not self.call_id:
+                raise RuntimeError(OVER[2])
             self.waiting[number] = waiter
+            if waiter is None:
+                self.threads[number] = _thread()
 
     def forget(self, number: int) -> None:
         with self.changed:
             self.waiting.pop(number, None)
             self.found.pop(number, None)
+            if self.threads.pop(number, None) is not None:
+                self.changed.notify_all()
 
     # ---- a thread waits
 
@@ -110,16 +126,15 @@ class Answers:
                         while number not in self.found and self.reader:
                             self.changed.wait()
                         if number in self.found:
-                            return self.found.pop(number)
+                            return self.found[number]
                         leads = True
                         self.reader = _thread()
                     self._take(self.cell.recv(self.fd))
                 finally:
                     if leads:
                         self._stop_reading()
-        except BaseException:  # as it was interrupted
+        finally:
             self.forget(number)
-            raise
 
     def _stop_reading(self) -> None:
         with self.changed:
@@ -181,8 +196,10 @@ class Answers:
     def enter(self) -> None:
         """Waits for room, in a thread."""
         with self.changed:
-            while self.open >= MOST_OPEN:
+            while self.open >= MOST_OPEN and not self.ends:
                 self.changed.wait()
+            if self.ends:
+                raise RuntimeError(OVER[2])
             self.open += 1
 
     async def enter_later(self, loop: Any) -> None:

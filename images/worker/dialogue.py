@@ -26,7 +26,7 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     PART,
     SAY,
 )
-from answers import Answers, Waiter
+from answers import OVER, Answers, Waiter
 
 TOOLS = "hutch_tools"
 SAID_AT_ONCE = 8  # items that are yielded without waiting for an answer
@@ -75,8 +75,9 @@ class Dialogue:
 
     def begin(self, call_id: int, nested: Callable[[Any], list[Any]] | None = None) -> None:
         """`nested` runs what the caller wants run before it answers."""
-        self.call_id, self.number, self.nested = call_id, 0, nested
-        self.answers.begin(call_id)
+        with self.sending:
+            self.call_id, self.number, self.nested = call_id, 0, nested
+            self.answers.begin(call_id)
         if self.running:  # of a call that ended in the middle; nobody adds to it between calls
             with self.turn:
                 self.running.clear()
@@ -86,7 +87,8 @@ class Dialogue:
         """Once no thread waits for an answer."""
         with self.lock:
             self.answers.end()
-            self.call_id = 0
+            with self.sending:
+                self.call_id = 0
 
     def say(self, topic: str, *content: Any) -> None:
         with self.lock:
@@ -159,12 +161,13 @@ class Dialogue:
 
     async def _exchange_later(self, loop: Any, content: list[Any]) -> tuple[int, Any]:
         waiter = Waiter(loop)
+        call_id = self.call_id
         number = self._send(ASK, content, waiter=waiter)
         try:
             return number, await waiter.future
         except BaseException:  # as it was cancelled
-            self.answers.forget(number)
-            if self.call_id:
+            if self.call_id == call_id != 0:
+                self.answers.forget(number)
                 self._send(SAY, ["cancel", number])
             raise
 
@@ -212,6 +215,7 @@ class Dialogue:
     ) -> int:
         """The number of what was sent. `waiter`: who waits for the answer; None: this thread."""
         self._require_call()
+        call_id = self.call_id
         try:
             payload = encoding.encode(content, MOST_IN_PARTS, named)
         except encoding.Unencodable as error:
@@ -225,10 +229,12 @@ class Dialogue:
             data[at : at + chunk.nbytes] = chunk
         self.flush()
         with self.sending:
-            self.number += 1
-            number = self.number
+            if call_id != self.call_id:
+                raise RuntimeError(OVER[2])
+            number = self.number + 1
             if kind == ASK:
                 self.answers.expect(number, waiter)
+            self.number = number
             try:
                 self._send_data(kind, len(payload.body), number, data)
             except BaseException:

@@ -233,6 +233,61 @@ def test_a_task_that_waits_for_one_at_the_end_learns_that_in_the_next_exec() -> 
     in_session(work)
 
 
+def test_threads_that_never_stop_asking_do_not_keep_the_code_from_its_end() -> None:
+    async def soon(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        outcome = await s.exec(
+            "errors = []\nfirst = threading.Barrier(21)\ndef ask():\n  first.wait()\n"
+            "  try:\n    while True: soon(1)\n"
+            "  except RuntimeError as error: errors.append(str(error))\n"
+            "threads = [threading.Thread(target=ask, daemon=True) for _ in range(20)]\n"
+            "for one in threads: one.start()\nfirst.wait()\nsoon(2)",
+            timeout_sec=10,
+        )
+        assert outcome.value == 2, outcome
+        ended = await s.exec("for one in threads: one.join(5)\nlen(errors)")
+        assert ended.value == 20 and not ended.restarted, ended
+        assert (await s.exec("soon(3)")).value == 3
+
+    in_session(work, more=[soon])
+
+
+ASKING = """
+import sys
+sys.setswitchinterval(1e-6)
+answers, others = set(), set()
+def ask():
+    while True:
+        try: answers.add(soon(1))
+        except RuntimeError: pass  # no call runs
+        except BaseException as error: others.add(repr(error))
+async def ask_in_loop():
+    while True:
+        try: answers.add(await soon(1))
+        except RuntimeError: await asyncio.sleep(0)
+        except BaseException as error: others.add(repr(error))
+for begin in [ask, ask, lambda: asyncio.run(ask_in_loop())]:
+    threading.Thread(target=begin, daemon=True).start()
+"""
+
+
+def test_threads_that_ask_across_calls_take_nothing_of_the_next_one() -> None:
+    async def soon(n: int) -> int:
+        return n
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        await s.exec(ASKING)
+        for i in range(100):
+            outcome = await s.exec(f"soon({i})", timeout_sec=10)
+            assert outcome.value == i and not outcome.restarted, outcome
+        assert (await s.exec("answers, others")).value == ({1}, set())
+
+    in_session(work, more=[soon])
+
+
 def test_cancelling_what_awaits_one_cancels_it() -> None:
     async def work(s: AsyncSession, meeting: Meeting) -> None:
         source = (
