@@ -166,7 +166,12 @@ class Answers:
         with self.changed:
             self.watching[loop] = self.watching.get(loop, 0) + 1
             is_new = self.watching[loop] == 1
-        if is_new:
+        if not is_new:
+            return
+        try:
+            loop.add_reader(self.fd, self._read, loop)
+        except FileExistsError:  # an interrupt came while asyncio added or removed it
+            loop._selector._selector.unregister(self.fd)
             loop.add_reader(self.fd, self._read, loop)
 
     def unwatch(self, loop: Any) -> None:
