@@ -86,6 +86,8 @@ class Dialogue:
     def end(self) -> None:
         """Once no thread waits for an answer."""
         with self.lock:
+            if self.acknowledges and self.number:
+                self._send(SAY, ["ended"])
             self.answers.end()
             with self.sending:
                 self.call_id = 0

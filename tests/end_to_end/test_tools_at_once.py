@@ -288,6 +288,54 @@ def test_threads_that_ask_across_calls_take_nothing_of_the_next_one() -> None:
     in_session(work, more=[soon])
 
 
+def test_an_interrupt_of_asyncio_itself_keeps_no_later_tool_from_its_answer() -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        await s.exec(
+            "await asyncio.sleep(0)\nloop = asyncio.get_running_loop()\n"
+            "loop._selector._selector.register(3, 1)  # as it is left, where this is interrupted"
+        )
+        for _ in range(2):
+            assert (await s.exec("await meet('a')")).value == "met a"
+
+    in_session(work, wanted=1)
+
+
+LEFT = """
+task = asyncio.create_task(run('1'))
+await asyncio.sleep(0)
+for _ in range(50): count()  # the code has come
+"""
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "task.cancel()\nawait asyncio.wait([task])\nawait run('2')",
+        "threading.Thread(target=run, args=['2']).start()\nwhile count() < 2: pass\n2",
+    ],
+)
+def test_code_that_nobody_runs_any_more_keeps_no_other_from_its_end(source: str) -> None:
+    asked = 0
+
+    def count() -> int:
+        return asked
+
+    async def run(source: str) -> Any:
+        nonlocal asked
+        asked += 1
+        return (await s.exec(source)).value
+
+    async def main() -> None:
+        nonlocal s
+        async with AsyncSession(memory_mb=256, timeout_sec=10, tools=[run, count]) as s:
+            await s.exec(BEGIN)
+            outcome = await s.exec(LEFT + source)
+            assert outcome.value == 2 and not outcome.restarted, outcome
+
+    s: Any = None
+    asyncio.run(main())
+
+
 def test_cancelling_what_awaits_one_cancels_it() -> None:
     async def work(s: AsyncSession, meeting: Meeting) -> None:
         source = (

@@ -69,6 +69,7 @@ class Within:
         self.number = number
         self.entry: Note | None = None
         self.is_open = True
+        self.is_left = False  # nobody waits for it: the code that it wants run never is
         self.waits = 0  # for what ends with the call: code that it runs within it, and commands
         self.under_way: set[asyncio.Task[Any]] = set()
         self._lock = asyncio.Lock()
@@ -109,6 +110,7 @@ class LoopDialogue(Dialogue):
         self._to_send: list[tuple[int, bytes]] = []  # large ones after it
         self._kept: list[tuple[int, bytes]] | None = None
         self._is_cancelled = False
+        self._ends = False  # the code has ended, and threads that it began may still ask
 
     def sent(self, core: _core.Session) -> Turns:
         """Of the call, which was sent."""
@@ -140,13 +142,17 @@ class LoopDialogue(Dialogue):
         """Of the call."""
         self.is_over = True
         self.raised = self.raised or self._frames[0].raised
-        self._popped.set()
-        for frame in self._frames[1:]:
-            if frame.reply is not None and not frame.reply.done():
-                frame.reply.set_exception(call_has_ended())
+        self._end_nested(self._frames[1:])
         for task, calls in self._tools.items():
             if not calls.waits:
                 task.cancel()
+
+    def _end_nested(self, frames: list[_Frame]) -> None:
+        """Of code that runs within the call."""
+        self._popped.set()
+        for frame in frames:
+            if frame.reply is not None and not frame.reply.done():
+                frame.reply.set_exception(call_has_ended())
 
     async def _end_of(self, tasks: set[asyncio.Task[Any]]) -> None:
         try:
@@ -266,7 +272,15 @@ class LoopDialogue(Dialogue):
         if topic == "cancel" and not asks:
             for task, calls in self._tools.items():
                 if calls.number == _number_of(rest):
+                    calls.is_left = True
                     task.cancel()
+            self._end_nested(
+                [one for one in self._frames if one.of == _number_of(rest) and not one.begun]
+            )
+            return b""
+        if topic == "ended" and not asks:
+            self._ends = True
+            self._end_nested(self._frames[1:])
             return b""
         return await super()._answer(asks, topic, rest)
 
@@ -294,10 +308,10 @@ class LoopDialogue(Dialogue):
         calls = within.get()
         assert calls is not None and self._of_session is not None
         frame = _Frame(self._of_session.history.open[-1] if self._of_session.history.open else None)
-        while len(self._frames) > calls.depth and not self.is_over:  # that of another tool
+        while len(self._frames) > calls.depth and self._runs_code_of(calls):  # that of another tool
             self._popped.clear()
             await self._popped.wait()
-        if self.is_over:
+        if not self._runs_code_of(calls):
             raise call_has_ended()
         frame.of, frame.reply = calls.number, asyncio.get_running_loop().create_future()
         stands = int(self._callbacks.stops_clock)
@@ -319,6 +333,9 @@ class LoopDialogue(Dialogue):
         if frame.raised is not None:
             raise frame.raised
         return content
+
+    def _runs_code_of(self, calls: Within) -> bool:
+        return not (self.is_over or self._ends or calls.is_left)
 
     def _take_reply(self, number: int, content: list[Any]) -> None:
         """Of the code that was to run instead of an answer to a question."""
