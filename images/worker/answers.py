@@ -58,7 +58,8 @@ class Answers:
         self.watching: dict[Any, int] = {}  # loops, with how many wait there
         self.open = 0
         self.ends = False  # the call does: nobody asks anew
-        self.queue: list[Waiter] = []  # of coroutines that ask when others are answered
+        # Coroutines that ask when others are answered. A loop may wait for what another one runs.
+        self.queues: dict[Any, list[Waiter]] = {}
 
     def begin(self, call_id: int) -> None:
         with self.changed:
@@ -83,9 +84,10 @@ class Answers:
             while self.reader or self.threads:
                 self.changed.wait()
             self.call_id = 0
-            left = [one for one in self.waiting.values() if one is not None] + self.queue
+            left = [one for one in self.waiting.values() if one is not None]
+            left += [one for queue in self.queues.values() for one in queue]
             self.waiting.clear()
-            self.queue.clear()
+            self.queues.clear()
             watching = list(self.watching)
             self.watching.clear()
             self.open = 0
@@ -214,17 +216,18 @@ class Answers:
                     self.open += 1
                     return
                 waiter = Waiter(loop)
-                self.queue.append(waiter)
+                self.queues.setdefault(loop, []).append(waiter)
             if await waiter.future is OVER:
                 raise RuntimeError(OVER[2])
 
     def leave(self) -> None:
         with self.changed:
             self.open = max(0, self.open - 1)
-            following = self.queue.pop(0) if self.queue else None
+            following = [queue.pop(0) for queue in self.queues.values()]
+            self.queues = {loop: queue for loop, queue in self.queues.items() if queue}
             self.changed.notify_all()
-        if following is not None:
-            following.give(None, False)
+        for one in following:
+            one.give(None, False)
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:

@@ -300,6 +300,22 @@ def test_an_interrupt_of_asyncio_itself_keeps_no_later_tool_from_its_answer() ->
     in_session(work, wanted=1)
 
 
+def test_code_that_calls_many_is_not_kept_by_those_that_wait_for_a_place() -> None:
+    async def run(source: str) -> Any:
+        return (await s.exec(source)).value
+
+    async def main() -> None:
+        nonlocal s
+        async with AsyncSession(memory_mb=256, timeout_sec=10, tools=[run]) as s:
+            await s.exec(BEGIN)
+            inner = "sum(await asyncio.gather(*map(run, '12345')))"
+            outcome = await s.exec(f"await asyncio.gather(*[run({inner!r}) for _ in range(20)])")
+            assert outcome.value == [15] * 20, outcome
+
+    s: Any = None
+    asyncio.run(main())
+
+
 LEFT = """
 task = asyncio.create_task(run('1'))
 await asyncio.sleep(0)
