@@ -61,12 +61,11 @@ class Answers:
         # Coroutines that ask when others are answered. A loop may wait for what another one runs.
         self.queues: dict[Any, list[Waiter]] = {}
 
-    def begin(self, call_id: int) -> None:
+    def forget_all(self) -> None:
+        """What an interrupt has left of the call before."""
         with self.changed:
-            if self.reader == _thread():  # as it was interrupted
+            if self.reader == _thread():
                 self.reader = 0
-            self.call_id = call_id
-            self.ends = False
             self.found.clear()
 
     def end(self) -> None:

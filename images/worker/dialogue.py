@@ -75,9 +75,12 @@ class Dialogue:
 
     def begin(self, call_id: int, nested: Callable[[Any], list[Any]] | None = None) -> None:
         """`nested` runs what the caller wants run before it answers."""
+        answers = self.answers
         with self.sending:
             self.call_id, self.number, self.nested = call_id, 0, nested
-            self.answers.begin(call_id)
+            answers.call_id, answers.ends = call_id, False
+            if answers.found or answers.reader:
+                answers.forget_all()
         if self.running:  # of a call that ended in the middle; nobody adds to it between calls
             with self.turn:
                 self.running.clear()
@@ -85,10 +88,15 @@ class Dialogue:
 
     def end(self) -> None:
         """Once no thread waits for an answer."""
+        answers = self.answers
         with self.lock:
             if self.acknowledges and self.number:
                 self._send(SAY, ["ended"])
-            self.answers.end()
+            with self.sending:
+                if not (answers.waiting or answers.threads or answers.reader or answers.open):
+                    self.call_id = answers.call_id = 0
+                    return
+            answers.end()
             with self.sending:
                 self.call_id = 0
 
