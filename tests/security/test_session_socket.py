@@ -104,8 +104,14 @@ options()
 PIPES = """
 import fcntl, os
 def settings():
-    gets = fcntl.F_GETFL, 1032, fcntl.F_GETOWN, 11  # F_GETPIPE_SZ, F_GETSIG
+    gets = fcntl.F_GETFL, fcntl.F_GETOWN, 11  # F_GETSIG
     return [fcntl.fcntl(fd, get) for fd in (1, 2) for get in gets]
+def may_grow(fd, size):
+    if fcntl.fcntl(fd, 1032) >= size:  # F_GETPIPE_SZ
+        return False
+    try: fcntl.fcntl(fd, 1031, size)  # F_SETPIPE_SZ
+    except PermissionError: return False  # the pipes of this user have too much
+    return True
 def lock():
     for fd in (1, 2):
         fcntl.flock(os.open(f'/proc/self/fd/{fd}', os.O_WRONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,7 +119,7 @@ def lock():
 SET_PIPES = """
 for fd in (1, 2):
     fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_DIRECT | os.O_APPEND)
-    fcntl.fcntl(fd, 1031, 4096)  # F_SETPIPE_SZ
+    fcntl.fcntl(fd, 1031, 4096)
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, 10, 34)  # F_SETSIG
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -126,6 +132,7 @@ def test_no_setting_of_the_pipes_of_its_output_is_the_next_ones(s: Session) -> N
     assert s.exec(SET_PIPES).value != before
     s.reset()
     assert s.exec(PIPES + "settings()").unwrap() == before
+    assert s.exec("[may_grow(fd, 65536) for fd in (1, 2)]").unwrap() == [False, False]
     s.exec("lock()").unwrap()
     assert s.exec("print('x' * (1 << 20))").stdout_size == (1 << 20) + 1
 
