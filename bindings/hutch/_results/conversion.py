@@ -48,7 +48,7 @@ def conversion(schema: Any) -> Conversion:
         if refusal:
             return Conversion(refusal)
     most = max((len(union.get("choices", ())) for union in unions), default=1)
-    tries = _tries(schema, nodes, by_name) * max(most, 1)
+    tries = _tries(nodes, by_name) * max(most, 1)
     decimals = any(node.get("type") == "decimal" for node in nodes)
     return Conversion("", tries, any(map(_hashes, nodes)), decimals)
 
@@ -103,7 +103,7 @@ def _hashes(node: dict[Any, Any]) -> bool:
     return False
 
 
-def _tries(schema: Any, nodes: list[dict[Any, Any]], by_name: dict[Any, Any]) -> int:
+def _tries(nodes: list[dict[Any, Any]], by_name: dict[Any, Any]) -> int:
     """The most choices that may be tried for a container, over all unions on a way to a value. No
     union with several lies on a way back to itself, so that this comes to an end.
     """
