@@ -388,9 +388,12 @@ def _status(name: str) -> int:
 def test_a_call_of_an_honest_size_is_built() -> None:
     rows = [{"id": i, "note": "a"} for i in range(20_000)]
     assert built(list[Row], rows) == rows
-    table = [{"a": 1, "b": "x", "c": None, "d": 0.5} for _ in range(20_000)]
+    # As docs/tools.md says.
+    row = dict(zip("abcdefghij", [1, "x", None, 0.5, 2, "y", None, 1.5, 3, "z"]))
+    table = [dict(row) for _ in range(20_000)]
     assert built(list[dict[str, Union[int, str, float, None]]], table) == table
-    assert len(built(list[Length], [{"value": 1}] * 10_000)) == 10_000
+    lengths = [{"value": 1, "unit": "km"}] * 15_000
+    assert built(list[Length], lengths)[-1] == Length(value=1, unit="km")
     assert len(built(list[Union[Leaf, Length]], [{"value": 0.5}] * 2_000)) == 2_000
     large = 1 << 5000
     assert built(set[Union[int, decimal.Decimal]], [large, large, 5]) == {large, 5}

@@ -213,9 +213,9 @@ def test_what_the_code_leaves_under_way_is_cancelled_with_it(source: str) -> Non
     async def work(s: AsyncSession, meeting: Meeting) -> None:
         assert (await s.exec(source)).value == "left"
         assert meeting.running == 0
-        assert meeting.cancelled in (["a"], [])  # it may not have begun
+        assert meeting.cancelled == ["a"]
         meeting.cancelled.clear()
-        late = await s.exec("while True: await asyncio.gather(meet('b'))", timeout_sec=0.5)
+        late = await s.exec("while True: await asyncio.gather(meet('b'))", timeout_sec=2.5)
         assert late.limit == "time" and not late.restarted
         assert meeting.running == 0 and meeting.cancelled == ["b"]
         meeting.wanted = 1
@@ -355,12 +355,15 @@ def test_code_that_nobody_runs_any_more_keeps_no_other_from_its_end(source: str)
 def test_cancelling_what_awaits_one_cancels_it() -> None:
     async def work(s: AsyncSession, meeting: Meeting) -> None:
         source = (
-            "late = 0\nfor i in range(40):\n"
-            "  try: await asyncio.wait_for(meet(str(i)), 0.01)\n"
-            "  except asyncio.TimeoutError: late += 1\nlate"
+            "for i in range(40):\n"
+            "  task = asyncio.ensure_future(meet(str(i)))\n"
+            "  while not count(): await asyncio.sleep(0)\n"
+            "  task.cancel()\n  await asyncio.wait([task])\n"
+            "  while count(): await asyncio.sleep(0)\n"
+            "task.cancelled()"
         )
-        assert (await s.exec(source)).value == 40
-        assert meeting.most < 16 and len(meeting.cancelled) == 40
+        assert (await s.exec(source)).value is True
+        assert meeting.most == 1 and meeting.cancelled == [str(i) for i in range(40)]
 
     in_session(work)
 
@@ -478,10 +481,10 @@ def test_the_clock_stands_while_any_of_them_runs_if_their_time_is_excluded() -> 
 
     async def main() -> None:
         async with AsyncSession(
-            memory_mb=256, timeout_sec=1, tools=[wait], tool_time="excluded"
+            memory_mb=256, timeout_sec=2.5, tools=[wait], tool_time="excluded"
         ) as s:
             await s.exec("import asyncio")
-            assert (await s.exec("await asyncio.gather(wait(0.1), wait(1.6), wait(0.2))")).ok
+            assert (await s.exec("await asyncio.gather(wait(0.1), wait(3.5), wait(0.2))")).ok
             late = await s.exec("await asyncio.gather(wait(0.1))\nawait asyncio.sleep(60)")
             assert late.limit == "time"
 
