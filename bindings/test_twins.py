@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from typing import Any
 
 import pytest
@@ -17,14 +19,7 @@ from hutch._session_files import SessionFiles
 
 # Members that the other one does not have, and why.
 ABSENT: dict[Any, dict[str, str]] = {
-    hutch.Session: {
-        "ask": "for Process",
-        "tell": "for Process",
-        "wait_for": "for Process",
-        "node_arguments": "for the operation that sends a source to Node",
-        "save_idle": "for the thread that looks after named sessions",
-        "give_up": "for the thread that looks after named sessions",
-    },
+    hutch.Session: {},
     Child: {},
     SessionFiles: {
         "within": "for packages and snapshots",
@@ -88,3 +83,22 @@ def test_what_a_class_does_not_have_is_a_mistake_that_is_named() -> None:
         hutch.AsyncSession(idle_secs=3)  # type: ignore[call-arg]
     with pytest.raises(AttributeError, match="readd"):
         _ = hutch.AsyncSession().files.readd  # type: ignore[attr-defined]
+
+
+# The number of members, inherited ones included, of those that may have more than forty.
+LARGE = {"LoopDialogue": 54, "Options": 43}
+
+
+def test_no_class_has_more_than_some_forty_members() -> None:
+    large: dict[str, int] = {}
+    for module in pkgutil.walk_packages(hutch.__path__, "hutch."):
+        if module.name.startswith(("hutch._core", "hutch.serve", "hutch.__main__")):
+            continue
+        for one in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(one) and one.__module__ == module.name:
+                own = [vars(of) for of in one.__mro__ if of.__module__.startswith("hutch")]
+                members = {name for names in own for name in names if not name.startswith("__")}
+                if len(members) > 40:
+                    large[one.__name__] = len(members)
+    assert large.keys() == LARGE.keys()
+    assert all(number <= LARGE[name] for name, number in large.items()), large

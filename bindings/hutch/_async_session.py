@@ -34,7 +34,6 @@ class AsyncNamespace(AsyncLooking):
     """The methods of Namespace, awaited."""
 
     _of: Session | Child  # whose methods give awaitables
-    _root: AsyncSession
 
     @awaits(Namespace.exec)
     async def exec(self, source: str, **limits: Unpack[CallKeywords]) -> Outcome[Any]:
@@ -105,9 +104,10 @@ class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
         steal: bool = False,
         snapshot: Given | None = None,
         globals: bool = True,
+        queue: bool = False,
         **keywords: Unpack[Keywords],
     ) -> None:
-        self._session = self._of = Awaited(
+        self._of = Awaited(
             files=files,
             cwd=cwd,
             idle_sec=idle_sec,
@@ -119,11 +119,11 @@ class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
             steal=steal,
             snapshot=snapshot,
             globals=globals,
+            queue=queue,
             **keywords,
         )
-        self._root = self
-        self.files = AsyncSessionFiles(self._session)
-        self.kv = AsyncKeyValues(self._session.kv)
+        self.files = AsyncSessionFiles(self._of)
+        self.kv = AsyncKeyValues(self._of.kv)
 
     if not TYPE_CHECKING:
 
@@ -132,7 +132,7 @@ class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
 
     @awaits(Session.reset)
     async def reset(self, files: bool = False) -> None:
-        await self._session.restart(files)
+        await result_of(self._of.reset, files)
 
     @overload
     async def snapshot(self, to: None = None, *, globals: bool = True) -> bytes: ...
@@ -142,21 +142,19 @@ class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
     async def snapshot(
         self, to: str | os.PathLike[str] | None = None, *, globals: bool = True
     ) -> bytes | None:
-        session = self._session
-        return await session.files.operate(lambda: session._contents.take(to, globals))
+        return await self._of._life.snapshot(to, globals)
 
     @awaits(Session.restore)
     async def restore(self, snapshot: Given, *, globals: bool = True) -> None:
-        session = self._session
-        await session.files.operate(lambda: session.restore(snapshot, globals=globals))
+        await result_of(self._of.restore, snapshot, globals=globals)
 
     @awaits(Session.install)
     async def install(self, *requirements: str) -> list[str]:
-        return await self._session.install(*requirements)
+        return await result_of(self._of.install, *requirements)
 
     @awaits(Session.history)
     async def history(self, limit: int = 100) -> list[HistoryEntry]:
-        return self._session.history(limit)
+        return self._of.history(limit)
 
     async def close(self) -> None:
         """To be awaited. Ends the session with all that it has, but `kv` and `history()`. A call
@@ -164,34 +162,34 @@ class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
         time. A named session is saved first; where that fails, it is ended all the same, and what
         it failed by is raised.
         """
-        await self._session.end()
+        await self._of.end()
 
     def interrupt(self) -> Awaitable[None]:
         """Has the code that runs raise KeyboardInterrupt, and kills the commands that run. At once,
         and from any thread: what it gives needs not be awaited. Nothing happens where none do.
         """
-        self._session.interrupt()
+        self._of.interrupt()
         return _Done()
 
     def info(self) -> _Info:
-        return _Info(self._session.info())
+        return _Info(self._of.info())
 
     info.__doc__ = f"A dict, which may be awaited, too. {Session.info.__doc__}"
 
     @property
     def id(self) -> str:
         """Its name, or one that no other session has."""
-        return self._session.id
+        return self._of.id
 
     @property
     def lost(self) -> list[str]:
         """The names that were lost at the last restart, or, of a named one, since it was saved."""
-        return self._session.lost
+        return self._of.lost
 
     @property
     def left_out(self) -> dict[str, str]:
         """What the last snapshot does not have, by name, with why."""
-        return self._session.left_out
+        return self._of.left_out
 
     async def __aenter__(self) -> AsyncSession:
         return self
@@ -217,32 +215,37 @@ class _Info(dict[str, Any]):
 class AsyncChild(AsyncNamespace):
     """A Child whose methods are awaited. `session`: whose it is; `parent`: what it was made of."""
 
+    _of: Child
+    session: AsyncSession
+
     def __init__(self, parent: AsyncNamespace, child: Child) -> None:
         self.parent = parent
-        self._root = self.session = parent._root
-        self._of = self._child = child
+        session = parent.session if isinstance(parent, AsyncChild) else parent
+        assert isinstance(session, AsyncSession)
+        self.session = session
+        self._of = child
 
     @property
     def files(self) -> AsyncSessionFiles:
         """Those of the session."""
-        return self._root.files
+        return self.session.files
 
     @property
     def kv(self) -> AsyncKeyValues:
         """That of the session."""
-        return self._root.kv
+        return self.session.kv
 
     @property
     def lost(self) -> list[str]:
         """Its names, once the interpreter has ended and with it the child."""
-        return self._child.lost
+        return self._of.lost
 
     async def close(self) -> None:
         """To be awaited. Frees its names before the next call of the session."""
-        self._child.close()
+        self._of.close()
 
     async def __aenter__(self) -> AsyncChild:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._child.close()
+        self._of.close()

@@ -23,8 +23,9 @@ class AsyncSessionFiles:
     """
 
     def __init__(self, session: Awaited) -> None:
+        self._session = session  # which ends with the last of what refers to it
         self._files: SessionFiles = session.files
-        self._operate = session.files.operate
+        self._operate = session._engine.files.operate
 
     @awaits(SessionFiles.read)
     async def read(self, path: str, encoding: str = "utf-8") -> str:

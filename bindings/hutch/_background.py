@@ -23,7 +23,7 @@ _PATIENCE_MS = 250  # that the session waits for what is printed before others m
 
 
 class Asked(Protocol):
-    """The session that a process belongs to."""
+    """The commands of the session that a process belongs to."""
 
     def ask(self, finish: Callable[[Any], T], verb: str, *args: Any) -> T: ...
 
@@ -41,10 +41,12 @@ class Process:
     done beside whatever it does.
     """
 
-    def __init__(self, of: Asked, pid: int, begun: int, command: str) -> None:
+    def __init__(self, of: Asked, session: object, pid: int, begun: int, command: str) -> None:
+        """`session`: which is not closed before this ends as an object."""
         self.pid = pid
         self.command = command
         self._of = of
+        self._session = session
         self._begun = begun
 
     def wait(self, timeout_sec: float | None = None) -> Outcome[None]:

@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch import _core
-from hutch._calls.session_call import Operation
+from hutch._calls.session_call import Operation, Space
 from hutch._calls.target import GENERATOR, FunctionTarget
 from hutch._options.checks import quoted
 from hutch._outcome import Outcome
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hutch._options.keyword_types import CallKeywords
-    from hutch._options.options import Options
+    from hutch._session_engine import Engine
 
 T = TypeVar("T")
 
@@ -38,22 +38,8 @@ class SessionFunctionTarget(FunctionTarget):
 class Namespace(ABC):
     """Names that last from one call to the next, with code that uses them."""
 
-    _space = 0  # its number inside
-    _options: Options
-
-    def __init__(self) -> None:
-        self._known_names: list[str] = []
-        self._protected: set[str] = set()
-
-    @abstractmethod
-    def _do(self, finish: Callable[[Outcome[Any]], T], operation: Operation) -> T:
-        """One call, and what `finish` makes of its Outcome, whose value is what the verb gave. That
-        of an AsyncSession is to be awaited; nothing else of a method needs to know which it is.
-        """
-
-    @abstractmethod
-    def _require(self) -> None:
-        """Raises where it has ended."""
+    _engine: Engine
+    _space: Space
 
     @abstractmethod
     def child(self) -> Namespace:
@@ -75,7 +61,7 @@ class Namespace(ABC):
         if not isinstance(source, str):
             raise TypeError(f"exec() takes source text, not {type(source).__name__}")
         code = _core.Function(source.encode("utf-8", "surrogatepass"))
-        return self._do(lambda outcome: outcome, Operation(self, "exec", code, limits=limits))
+        return self._engine.do(_outcome, Operation(self._space, "exec", code, limits=limits))
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Calls a function of yours there, with these names as its globals. Returns the value, or
@@ -93,9 +79,9 @@ class Namespace(ABC):
                 f"call() cannot run a generator function: let {function.__name__}() return a list, "
                 "or sandbox it by itself"
             )
-        target = SessionFunctionTarget(function, self._options, "", {})
-        operation = Operation(self, "call", target.code(), args, kwargs, target=target)
-        return self._do(_unwrap, operation)
+        target = SessionFunctionTarget(function, self._engine.options, "", {})
+        operation = Operation(self._space, "call", target.code(), args, kwargs, target=target)
+        return self._engine.do(_unwrap, operation)
 
     # ---- names
 
@@ -122,7 +108,7 @@ class Namespace(ABC):
                 raise not_said()
             if not is_gone:
                 raise KeyError(name)
-            self._protected.discard(name)
+            self._space.protected.discard(name)
 
         return self._verb(check, "delete", _name(name))
 
@@ -146,7 +132,7 @@ class Namespace(ABC):
                 raise not_said()
             if absent:
                 raise KeyError(*_names(absent))
-            self._protected.update(names)
+            self._space.protected.update(names)
 
         return self._verb(check, "protect", *map(_name, names))
 
@@ -172,7 +158,9 @@ class Namespace(ABC):
         return iter(self.names())
 
     def _verb(self, finish: Callable[[Any], T], verb: str, *args: Any) -> T:
-        return self._do(lambda outcome: finish(outcome.unwrap()), Operation(self, verb, args=args))
+        """What `finish` makes of what the session replies."""
+        asked = Operation(self._space, verb, args=args)
+        return self._engine.do(lambda outcome: finish(outcome.unwrap()), asked)
 
 
 def _found(reply: Any) -> tuple[bool, Any]:
@@ -180,6 +168,10 @@ def _found(reply: Any) -> tuple[bool, Any]:
     if type(reply) is not tuple or len(reply) != 2 or type(reply[0]) is not str:
         raise not_said()
     return reply[0] == "ok", reply[1]
+
+
+def _outcome(outcome: Outcome[Any]) -> Outcome[Any]:
+    return outcome
 
 
 def _unwrap(outcome: Outcome[Any]) -> Any:

@@ -17,9 +17,9 @@ from hutch._calls.session_call import Operation
 from hutch._errors import LimitExceeded, SandboxError
 from hutch._options.checks import quoted
 from hutch._outcome import ErrorInfo
-from hutch._session import Session
-from hutch._session_calls import SessionCalls
 from hutch._session_contents import BeginsAs
+from hutch._session_engine import Engine
+from hutch._session_life import Life
 from hutch._tool_late import LateCalls
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def run(
     """The Outcome, with `.files`. `given`: the program's input; `streams`: get what it prints, in
     place of those that the options ask for.
     """
-    with closing(_OneProgram(target, streams)) as session:
-        return session.run(given, patterns)
+    with closing(_OneProgram(target, streams)) as program:
+        return program.run(given, patterns)
 
 
 async def run_aio(
@@ -62,11 +62,35 @@ async def run_aio(
     """The same. Where this is cancelled the program is interrupted, and its cell closed once it has
     ended.
     """
-    with closing(_OneProgram(target, None)) as session:
-        return await asyncio.to_thread(session.run, given, patterns)
+    with closing(_OneProgram(target, None)) as program:
+        return await asyncio.to_thread(program.run, given, patterns)
 
 
-class _OneProgram(Session):
+class _Engine(Engine):
+    """`program`: its one call. `streams`: get what it prints."""
+
+    def __init__(self, program: ProgramTarget, streams: Streams | None) -> None:
+        options = program.options
+        tools = {tool.name: tool for tool in options.tools}
+        callbacks = Callbacks(tools, None, None, False, LateCalls())
+        super().__init__(options, {}, "/work", 0, callbacks, BeginsAs())
+        self._program = program
+        self._streams = streams
+
+    def _fields(self, operation: Operation) -> dict[str, Any]:
+        fields = super()._fields(operation)
+        if operation.verb == "program":
+            fields.update(self._program.fields())
+        return fields
+
+    def _call_of(self, begun: float, operation: Operation, target: Target) -> SessionCall:
+        call = super()._call_of(begun, operation, target)
+        if self._streams is not None and operation.verb == "program":
+            call.streams, call.feed = self._streams, self._streams.feed
+        return call
+
+
+class _OneProgram:
     def __init__(self, target: ProgramTarget, streams: Streams | None) -> None:
         options = target.options
         if options.isolation not in ("cell", "container"):
@@ -77,29 +101,31 @@ class _OneProgram(Session):
         for tool in options.tools:
             if tool.needs_loop:
                 raise TypeError(f"{tool.name}() is async: fetch= goes with tools that are not")
-        tools = {tool.name: tool for tool in options.tools}
-        callbacks = Callbacks(tools, None, None, False, LateCalls())
-        self._program = target
-        self._streams = streams
-        SessionCalls.__init__(self, options, {}, "/work", 0, callbacks, BeginsAs())
+        self._target = target
+        self._engine = _Engine(target, streams)
+        self._life = Life(self._engine)
+        self._files = self._engine.files
+
+    def close(self) -> None:
+        self._life.close()
 
     def run(self, given: dict[str, Any], patterns: Sequence[str]) -> Outcome[None]:
-        target = self._program
-        operation = Operation(self, "program", target.code(), kwargs=given, target=target)
-        with self._turn:
-            outcome = self._send(operation)
+        target, engine = self._target, self._engine
+        operation = Operation(engine.space, "program", target.code(), kwargs=given, target=target)
+        with engine.turn:
+            outcome = engine.send(operation)
         outcome.restarted = False
         has_ended = outcome.status in ("limit", "died")
         if has_ended:
             outcome.error = None  # which is for the code of a session
-        core = self._cell.core
+        core = engine.cell.core
         assert core is not None
         if core.restartable:
-            self.reset()
+            self._life.reset(files=False)
         elif has_ended:
             return outcome  # and its files with it
         else:
-            self._cell.has_begun = False  # it begins in the program's process, to read its files
+            engine.cell.has_begun = False  # it begins in the program's process, to read its files
         self._fetch(outcome, patterns)
         return outcome
 
@@ -116,23 +142,23 @@ class _OneProgram(Session):
             outcome.fail(failure)
 
     def _read(self, files: dict[str, bytes], patterns: Sequence[str]) -> None:
-        left = self._usual.terms.result_bytes
+        left = self._engine.usual.terms.result_bytes
         for path in self._matching(patterns):
             if path in files:
                 continue
             try:
-                status = self.files.stat(path)
+                status = self._files.stat(path)
                 if status["type"] != "file":
                     continue
                 size = status["size"]
-                content = self.files.read_bytes(path) if size <= left else b""
+                content = self._files.read_bytes(path) if size <= left else b""
             except SandboxError:  # some are an OSError, too
                 raise
             except OSError:  # a link to nothing, or not to be read
                 continue
             left -= max(size, len(content))
             if left < 0:
-                raise _too_large(f"larger than result_mb={self._options.result_mb:g}")
+                raise _too_large(f"larger than result_mb={self._target.options.result_mb:g}")
             if len(files) == MOST_FILES:
                 raise _too_large(f"more than {MOST_FILES:,}")
             files[path] = content
@@ -140,21 +166,9 @@ class _OneProgram(Session):
     def _matching(self, patterns: Sequence[str]) -> Iterator[str]:
         """What the code claims, which may be anything, but for a name outside its directory."""
         for pattern in patterns:
-            for path in dict.fromkeys(self.files.glob(pattern)):
+            for path in dict.fromkeys(self._files.glob(pattern)):
                 if _is_inside(path) and _is_name(path):
                     yield path
-
-    def _fields(self, operation: Operation) -> dict[str, Any]:
-        fields = super()._fields(operation)
-        if operation.verb == "program":
-            fields.update(self._program.fields())
-        return fields
-
-    def _call_of(self, begun: float, operation: Operation, target: Target) -> SessionCall:
-        call = super()._call_of(begun, operation, target)
-        if self._streams is not None and operation.verb == "program":
-            call.streams, call.feed = self._streams, self._streams.feed
-        return call
 
 
 def _is_name(path: str) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a session runs commands: beside its calls and each other, on the thread of whoever wants one.
-Those that a tool wants run beside the call that waits for the tool, and end with it.
-A mixin of Session. What is awaited in an AsyncSession is overridden there.
+Those that a tool wants run beside the call that waits for the tool, and end with it. For an
+AsyncSession it is overridden (_awaited_commands.py).
 """
 
 from __future__ import annotations
@@ -9,32 +9,28 @@ from __future__ import annotations
 import pickle
 import select
 import time
-from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from signal import SIGKILL
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from hutch import _core
 from hutch._calls.asking import Asking
 from hutch._calls.command_run import CommandRun
-from hutch._calls.dialogue import Dialogue, Feed, call_has_ended
+from hutch._calls.dialogue import Feed, call_has_ended
 from hutch._calls.echo import Streams, streams_of
 from hutch._calls.history import Note
-from hutch._calls.kept import Kept
 from hutch._calls.outcomes import measured, outcome_of
-from hutch._calls.session_call import Operation, SessionTarget, tell_of_its_end
+from hutch._calls.session_call import Operation, tell_of_its_end
+from hutch._command_target import CommandTarget
 from hutch._errors import SandboxDied, SandboxError, SessionBusy
 from hutch._faults import from_core
-from hutch._javascript import JavaScript
 from hutch._outcome import Outcome
-from hutch._session_beside import Beside
-from hutch._session_cell import SessionCell
-from hutch._session_contents import Contents
-from hutch._session_named import Named
+from hutch._session_engine import Engine
 from hutch._session_refusals import has_ended
-from hutch._session_turn import Turn
+
+T = TypeVar("T")
 
 ATTEMPTS = 3  # of what certainly did not begin
 PAUSE_SEC = 0.002  # until it is tried again whether a call is over
@@ -73,24 +69,47 @@ class Command:
         return self.run.how == "lost" and not self.run.why
 
 
-class CommandCalls(JavaScript):
-    _beside: Beside
-    _cell: SessionCell
-    _turn: Turn
-    _contents: Contents
-    _kept: Kept
-    _named: Named | None
-    _talk: Dialogue | None
-    _usual: SessionTarget
-    _cwd: str
-    _begins_files: bool
+class CommandCalls:
+    """Of the session that `engine` makes the calls of."""
 
-    @abstractmethod
-    def _send(self, operation: Operation) -> Outcome[Any]: ...
-    @abstractmethod
-    def _note_end(self) -> bool: ...
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
 
-    def _run_command(self, operation: Operation) -> Outcome[None]:
+    # ---- for what start() started
+
+    def ask(self, finish: Callable[[Any], T], verb: str, *args: Any) -> T:
+        """What `finish` makes of what the session replies."""
+        asked = Operation(self.engine.space, verb, args=args)
+        return self.engine.do(lambda outcome: finish(outcome.unwrap()), asked)
+
+    def wait_for(
+        self, process: tuple[int, int], command: str, timeout_sec: float | None
+    ) -> Outcome[None]:
+        """The Outcome of a program that start() started, once it has ended."""
+        engine = self.engine
+        options = engine.target({"timeout_sec": timeout_sec}).options
+        target = CommandTarget("wait", options, command, False)
+        args = (process, target.terms.output_bytes)
+
+        def finish(outcome: Outcome[Any]) -> Outcome[None]:
+            if outcome.exit_code is not None:
+                engine.running.pop(process, None)
+            return outcome
+
+        return engine.do(finish, Operation(engine.space, "process.wait", args=args, target=target))
+
+    def tell(self, verb: str, process: tuple[int, int], command: str, *args: Any) -> None:
+        """Beside whatever the session does, as commands run."""
+        self.run(self._told(verb, process, command, *args)).unwrap()
+
+    def _told(self, verb: str, process: tuple[int, int], command: str, *args: Any) -> Operation:
+        target = CommandTarget(verb, self.engine.usual.options, command, False)
+        of, verb = self.engine.space, f"process.{verb}"
+        return Operation(of, verb, args=(process, *args), target=target)
+
+    # ---- one command
+
+    def run(self, operation: Operation) -> Outcome[None]:
         asking = self._asking()
         with self._placed(operation, asking) as note:
             for _ in range(ATTEMPTS):
@@ -98,26 +117,26 @@ class CommandCalls(JavaScript):
                 try:
                     self._await_run(command.run)
                 finally:
-                    self._beside.end(command.run)
+                    self.engine.beside.end(command.run)
                 if not command.certainly_did_not_begin:
                     break
             return self._command_outcome(command, self._why_it_ended(command))
 
     def _asking(self) -> Asking | None:
         """The call of which a tool is the caller of this."""
-        talk, core = self._talk, self._cell.core
+        talk, core = self.engine.talk, self.engine.cell.core
         if talk is None or core is None or not talk.waits_here():
             return None
         return Asking(talk, core, talk.entry)
 
     @contextmanager
     def _placed(self, operation: Operation, asking: Asking | None) -> Iterator[Note | None]:
-        self._turn.require()
+        self.engine.turn.require()
         if asking is not None:
             asking.require()
-        with self._beside.place(is_short=operation.verb.startswith("process.")):
-            history = self._kept.history
-            source = operation.source(operation.target or self._usual)
+        with self.engine.beside.place(is_short=operation.verb.startswith("process.")):
+            history = self.engine.kept.history
+            source = operation.source(operation.target or self.engine.usual)
             of = None if asking is None else asking.entry
             note = history.begin(operation.verb, source, beside=True, of=of)
             try:
@@ -129,27 +148,33 @@ class CommandCalls(JavaScript):
 
     def _is_ready(self) -> bool:
         """Whether its interpreter has begun, or does with the call that runs."""
-        core, contents = self._cell.core, self._contents
-        if core is None or not core.started or core.over or contents.is_new or self._begins_files:
+        core, contents = self.engine.cell.core, self.engine.contents
+        if (
+            core is None
+            or not core.started
+            or core.over
+            or contents.is_new
+            or self.engine.begins_files
+        ):
             return False
-        if self._turn.is_taken:
-            return core.calling or self._cell.is_begun
-        return self._cell.is_begun and not core.unsettled
+        if self.engine.turn.is_taken:
+            return core.calling or self.engine.cell.is_begun
+        return self.engine.cell.is_begun and not core.unsettled
 
     def _make_ready(self) -> bool:
         """Whether the interpreter had ended."""
         restarted, attempts = False, 0
-        self._turn.require()
+        self.engine.turn.require()
         while not self._is_ready():
             try:
-                with self._turn.of_saves(), self._turn:
-                    outcome = self._send(Operation(self, "names"))
+                with self.engine.turn.of_saves(), self.engine.turn:
+                    outcome = self.engine.send(Operation(self.engine.space, "names"))
             except SessionBusy:
                 time.sleep(PAUSE_SEC)
             else:
                 restarted = restarted or outcome.restarted
                 attempts = self._attempted(attempts, outcome)
-            self._turn.require()
+            self.engine.turn.require()
         return restarted
 
     def _attempted(self, attempts: int, outcome: Outcome[Any]) -> int:
@@ -161,24 +186,26 @@ class CommandCalls(JavaScript):
         self, operation: Operation, asking: Asking | None, note: Note | None, restarted: bool
     ) -> Command:
         target = operation.target
-        assert target is not None and self._cell.core is not None
-        if self._named is not None:
-            self._named.touch()
+        assert target is not None and self.engine.cell.core is not None
+        if self.engine.named is not None:
+            self.engine.named.touch()
         streams = streams_of(target.options, echo=False)
         feed: Feed | None = None if streams is None else streams.feed
         if target.printed is not None:
             feed = target.printed.feeding(feed)
-        order = pickle.dumps((operation.verb, self._cwd, operation.args, target.terms.cpu_ms), 5)
-        core = self._cell.core
+        order = pickle.dumps(
+            (operation.verb, self.engine.cwd, operation.args, target.terms.cpu_ms), 5
+        )
+        core = self.engine.cell.core
         leaves = operation.verb == "bash"
         run = CommandRun(target, order, feed, leaves, asking)
-        self._beside.add(run)
+        self.engine.beside.add(run)
         try:
             known = (run, streams, core, core.restarts, restarted)
             command = Command(operation, target, asking, note, *known)
-            run.send(core, lambda: self._turn.is_taken)
+            run.send(core, lambda: self.engine.turn.is_taken)
         except BaseException:
-            self._beside.end(run)
+            self.engine.beside.end(run)
             raise
         return command
 
@@ -226,8 +253,8 @@ class CommandCalls(JavaScript):
                 time.sleep(PAUSE_SEC)
                 continue
             try:
-                with self._turn:
-                    self._send(Operation(self, "names"))
+                with self.engine.turn:
+                    self.engine.send(Operation(self.engine.space, "names"))
                 break  # it answers now, whichever it is
             except SessionBusy:
                 if time.monotonic() >= until:
@@ -239,7 +266,7 @@ class CommandCalls(JavaScript):
 
     def _may_be_dead(self, core: _core.Session, until: float) -> bool:
         """Whether it is to be known before a call finds out, which it would end during."""
-        return not (self._turn.is_taken or core.unsettled or time.monotonic() >= until)
+        return not (self.engine.turn.is_taken or core.unsettled or time.monotonic() >= until)
 
     def _end_of_interpreter(self, command: Command) -> End | None:
         core = command.core
@@ -249,8 +276,8 @@ class CommandCalls(JavaScript):
             found = core.last_end(command.restarts)
         except _core.Error as error:
             raise from_core(error) from None
-        if found is None and self._cell.closed:
-            raise has_ended(self._cell.closed, command.run.has_begun)
+        if found is None and self.engine.cell.closed:
+            raise has_ended(self.engine.cell.closed, command.run.has_begun)
         return found
 
     def _restart_unanswered(self, core: _core.Session) -> None:
@@ -258,19 +285,19 @@ class CommandCalls(JavaScript):
         to the limits of that.
         """
         try:
-            with self._turn:
+            with self.engine.turn:
                 core.restart()
-                self._note_end()
+                self.engine.note_end()
         except (SessionBusy, SandboxError):
             pass
 
     def _command_outcome(self, command: Command, ended: End | None) -> Outcome[None]:
         run, target, core = command.run, command.target, command.core
-        if self._named is not None:
-            self._named.touch()  # what it changed since it began may not be saved
+        if self.engine.named is not None:
+            self.engine.named.touch()  # what it changed since it began may not be saved
         if command.streams is not None:
             command.streams.finish()
-        pool = self._cell.pool
+        pool = self.engine.cell.pool
         if ended is None or pool is None:
             outcome = run.outcome("" if pool is None else pool.enforcement)
         elif ended[0].status == "limit" and not ended[1]:
@@ -285,7 +312,7 @@ class CommandCalls(JavaScript):
         outcome.restarted = command.restarted or (
             core.restarts != command.restarts and not core.over
         )
-        self._kept.history.end(command.note, outcome, 0)
+        self.engine.kept.history.end(command.note, outcome, 0)
         run.tell(outcome, target.terms.policy)
         return outcome
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,13 +14,17 @@ from hutch._session_refusals import busy, has_ended, of_the_parent
 
 
 class Turn:
-    """`with turn:` is one call, meanwhile others are refused. It raises SessionBusy where one runs,
-    and SandboxStartupError where the session has ended or is another process's. A session that
-    was closed during a call loses its cell at the end of that.
+    """`with turn:` is one call, meanwhile others are refused, or wait. It raises SessionBusy where
+    one runs, and SandboxStartupError where the session has ended or is another process's. A
+    session that was closed during a call loses its cell at the end of that.
     """
 
-    def __init__(self, cell: SessionCell) -> None:
+    def __init__(self, cell: SessionCell, queue: bool = False) -> None:
+        """`queue`: calls of other threads wait, and have their turns as they came."""
         self._cell = cell
+        self._queues = queue
+        self._waiting: deque[threading.Event] = deque()  # each is set when it has the turn
+        self._thread = 0  # that has it
         self._taken = threading.Lock()
         # Of one turn, so that an interrupt is of no other one; a signal handler may interrupt, too.
         self._beginning = threading.RLock()
@@ -40,28 +45,66 @@ class Turn:
             raise has_ended(self._cell.closed)
 
     def __enter__(self) -> None:
-        cell = self._cell
+        cell, thread = self._cell, threading.get_ident()
         if cell.pid != os.getpid():
             raise of_the_parent()
+        place: threading.Event | None = None
         while True:
             saves = self._saves
-            if self._saving_thread not in (0, threading.get_ident()):
+            if self._saving_thread not in (0, thread):
                 with self._saving:
                     pass
             with self._beginning:
                 taken = self._taken.acquire(blocking=False)
-                if taken and cell.was_interrupted:
-                    cell.take_back_interrupt()
+                if taken:
+                    self._is_save = self._saving_thread == thread
+                    if cell.was_interrupted:  # before, which is not meant for this one
+                        cell.take_back_interrupt()
+                elif self._is_to_wait(thread):
+                    place = threading.Event()
+                    self._waiting.append(place)
             if taken:
-                self._is_save = self._saving_thread == threading.get_ident()
+                break
+            if place is not None:
+                self._wait_at(place)
                 break
             if cell.closed:
                 raise has_ended(cell.closed)
-            if self._saving_thread == threading.get_ident() or self._saves == saves:
+            if self._saving_thread == thread or self._saves == saves:
                 raise busy()
+        self._thread = thread
         if cell.closed:
             self.__exit__()
             raise has_ended(cell.closed)
+
+    def _is_to_wait(self, thread: int) -> bool:
+        """Not where this very thread would have to end its call first."""
+        if not self._queues or self._cell.closed:
+            return False
+        return thread not in (self._thread, self._saving_thread)
+
+    def _wait_at(self, place: threading.Event) -> None:
+        try:
+            place.wait()
+        except BaseException:
+            with self._beginning:
+                if place.is_set():
+                    self._leave()
+                else:
+                    self._waiting.remove(place)
+            raise
+
+    def _leave(self) -> None:
+        """Gives the turn to whoever has waited longest."""
+        self._thread = 0
+        with self._beginning:
+            if not self._waiting:
+                self._taken.release()
+                return
+            self._is_save = False
+            if self._cell.was_interrupted:
+                self._cell.take_back_interrupt()
+            self._waiting.popleft().set()
 
     def interrupt(self) -> None:
         """Interrupts the call whose turn it is, also one that is only about to be sent, and no
@@ -76,7 +119,7 @@ class Turn:
             if self._cell.closed:
                 self._cell.close()
         finally:
-            self._taken.release()
+            self._leave()
 
     @property
     def is_taken(self) -> bool:
@@ -104,5 +147,5 @@ class Turn:
             self._cell.close()
         finally:
             if is_own:
-                self._taken.release()
+                self._leave()
         return True

@@ -406,7 +406,7 @@ def test_a_tree_is_one_call_of_the_session(s: Session, tmp_path: pathlib.Path) -
 
         def read(self, size: int = -1) -> bytes:
             if not began.is_set() and threading.current_thread() is threading.main_thread():
-                if s._turn.is_taken:
+                if s._engine.turn.is_taken:
                     other.start()
                     other.join()
                     began.set()

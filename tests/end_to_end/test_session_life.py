@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import pathlib
@@ -17,7 +19,8 @@ import pytest
 from support import until
 
 import hutch
-from hutch import Session, _core
+from hutch import AsyncSession, Session, _core
+from hutch._background import Process
 from hutch._status import sessions as open_sessions
 
 HOME = pathlib.Path(str(_core.paths()["state_dir"]))
@@ -236,3 +239,46 @@ def test_a_client_that_is_killed_leaves_no_session() -> None:
     client.send_signal(signal.SIGKILL)
     client.communicate()
     until(lambda: session not in [one["id"] for one in open_sessions()])
+
+
+# ---- one that nobody has any more
+
+
+def test_one_that_nothing_refers_to_is_closed_at_once() -> None:
+    gc.disable()  # it is in no cycle
+    try:
+        s = Session(memory_mb=64)
+        id = s.id
+        s.exec("x = 1").unwrap()
+        child = s.child()
+        assert any(one["id"] == id for one in open_sessions())
+        del s
+        assert child.exec("x").value == 1, "its child has it"
+        del child
+        until(lambda: all(one["id"] != id for one in open_sessions()))
+    finally:
+        gc.enable()
+
+
+def test_one_that_is_awaited_is_closed_at_once_too() -> None:
+    async def main() -> str:
+        s = AsyncSession(memory_mb=64)
+        await s.exec("x = 1")
+        return s.id
+
+    gc.disable()
+    try:
+        id = asyncio.run(main())
+        until(lambda: all(one["id"] != id for one in open_sessions()))
+    finally:
+        gc.enable()
+
+
+def test_a_program_that_it_started_keeps_it() -> None:
+    def started() -> Process:
+        return Session(memory_mb=64).start("read name; echo hello $name")
+
+    program = started()
+    gc.collect()
+    program.write("you\n")
+    assert list(program.lines()) == ["hello you"]

@@ -124,10 +124,10 @@ def test_a_process_that_only_ends_has_saved(directory: str) -> None:
 
 
 STUCK = """
-from hutch import _session_calls
-_session_calls._SAVE_SEC = 1.0
+from hutch import _session_engine
+_session_engine._SAVE_SEC = 1.0
 for n in range(3):
-    t = Session(id=f"stuck-{n}", storage=s._named.storage, memory_mb=256, timeout_sec=None)
+    t = Session(id=f"stuck-{n}", storage=s._engine.named.storage, memory_mb=256, timeout_sec=None)
     t.exec("class Stuck:\\n    def __reduce__(self):\\n        while True: pass\\nx = Stuck()")
     globals()[f"t{n}"] = t
 s.exec("x = 1")

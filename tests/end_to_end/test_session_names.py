@@ -260,7 +260,7 @@ def test_a_child_shares_the_rule_of_one_call_at_a_time(s: Session) -> None:
     inner = s.child()
     thread = threading.Thread(target=lambda: s.exec("import time; time.sleep(2)"))
     thread.start()
-    while s._talk is None:
+    while s._engine.talk is None:
         time.sleep(0.01)
     with pytest.raises(hutch.SessionBusy):
         inner.exec("1")
@@ -301,7 +301,7 @@ def test_a_child_that_ends_before_a_call_that_fails_frees_its_names(
         with pytest.raises(hutch.SandboxStartupError):
             s.exec("1")
     assert s.exec("import gc; gc.collect(); Large.seen() is None").value is True
-    assert s._ended_children == []
+    assert s._engine.ended_children == []
 
 
 def test_a_child_ends_with_the_interpreter(s: Session) -> None:

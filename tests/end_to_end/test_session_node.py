@@ -314,7 +314,7 @@ def test_node_has_the_walls_of_the_session(s: Session) -> None:
 @pytest.fixture
 def older_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which were started before the machine had Node."""
-    monkeypatch.setattr("hutch._javascript.JavaScript._note_node", lambda *_: None)
+    monkeypatch.setattr("hutch._session_node.NodeCalls._note", lambda *_: None)
 
 
 def test_what_is_lent_to_be_executed_can_be_neither_opened_nor_changed(older_workers: None) -> None:

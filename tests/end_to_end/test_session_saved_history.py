@@ -59,7 +59,7 @@ s.exec("x = 1")
 s.bash("exit 3")
 s.kv.set("step", "2")
 if sys.argv[2] == "saved":
-    s.save_idle()
+    s._life.save_idle()
     s.exec("y = 2")
 s.exec("stop()")
 """
@@ -89,7 +89,7 @@ def test_a_state_takes_the_place_of_what_was_written_before() -> None:
         for number in range(40):
             s.exec(str(number))
         assert len(storage.parts()) == 2
-        assert s.save_idle() and storage.parts() == []
+        assert s._life.save_idle() and storage.parts() == []
         s.exec("40")
         assert len(storage.parts()) == 1
     assert storage.parts() == []

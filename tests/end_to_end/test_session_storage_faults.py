@@ -82,14 +82,14 @@ def test_a_storage_that_has_room_again_is_saved_to(capfd: pytest.CaptureFixture[
     storage = Faulty()
     with opened(storage) as s:
         s.exec("x = 1")
-        assert s.save_idle()
+        assert s._life.save_idle()
         storage.left = 100
         s.exec("x = 2")
         with pytest.raises(StorageError, match="No space left"):
-            s.save_idle()
+            s._life.save_idle()
         assert s.exec("x").value == 2 and s.info()["version"] == 1
         storage.left = 1 << 30
-        assert s.save_idle()
+        assert s._life.save_idle()
     with opened(storage) as s:
         assert s["x"] == 2 and s.lost == []
 
@@ -171,10 +171,10 @@ def test_a_slow_storage_keeps_its_own_session_waiting_and_no_other() -> None:
         s.exec("x = 1")
         other.exec("y = 1")
         slow.slow = threading.Event()
-        saving = threading.Thread(target=s.save_idle)
+        saving = threading.Thread(target=s._life.save_idle)
         saving.start()
         assert slow.waits.wait(60)
-        assert other.exec("y + 1").value == 2 and other.save_idle()
+        assert other.exec("y + 1").value == 2 and other._life.save_idle()
         values: list[Any] = []
         waiting = threading.Thread(target=lambda: values.append(s.exec("x + 1").value))
         waiting.start()

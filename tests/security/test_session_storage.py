@@ -51,10 +51,10 @@ def test_a_session_that_takes_long_to_be_saved_keeps_no_other_one(tmp_path: Path
         honest.exec("y = 0").unwrap()
         until(lambda: honest.info()["version"] == 1)
         slow.exec(SLOW).unwrap()
-        until(lambda: slow._turn._saving_thread)
+        until(lambda: slow._engine.turn._saving_thread)
         honest.exec("y = 1").unwrap()
         until(lambda: honest.info()["version"] == 2)
-        assert slow._turn._saving_thread and slow.info()["version"] == 0
+        assert slow._engine.turn._saving_thread and slow.info()["version"] == 0
         slow.interrupt()  # code that runs, of which there is none
         until(lambda: slow.info()["version"] == 1)
         assert slow.exec("type(x).__name__").value == "Slow", "its names are there"

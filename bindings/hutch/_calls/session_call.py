@@ -58,13 +58,28 @@ class SessionTarget(Target):
 NO_CODE = _core.Function(b"")
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What a session's process is asked to do, in the names of `of`, a Namespace. `target`: what is
-    called, with its limits; None: what `limits` say.
+class Space:
+    """Whose names a call uses: those of the session, or of a child of it, as the host knows them.
+    `number`: that inside; 0 is the session's own. `known`: its names, as last heard of.
+    `protected`: those that `protect()` was given.
     """
 
-    of: Any
+    def __init__(self, number: int = 0, known: Iterable[str] = ()) -> None:
+        self.number = number
+        self.known: list[str] = [*known]
+        self.protected: set[str] = set()
+
+    def require(self) -> None:
+        """Raises where it has ended; the session's own does so with the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What a session's process is asked to do, in the names of `of`. `target`: what is called, with
+    its limits; None: what `limits` say.
+    """
+
+    of: Space
     verb: str
     code: _core.Function = NO_CODE
     args: tuple[Any, ...] = ()
@@ -152,11 +167,11 @@ def tell_of_its_end(outcome: Outcome[Any]) -> None:
         error.hint = error.hint or failure.hint
 
 
-def take_names(outcome: Outcome[Any], of: Any) -> None:
+def take_names(outcome: Outcome[Any], of: Space) -> None:
     """What the code returned stands in a pair with the names that there are now, or None."""
     if outcome.ok:
         outcome.value, names = _pair(outcome.value)
-        of._known_names = of._known_names if names is None else names
+        of.known = of.known if names is None else names
 
 
 def _pair(value: Any) -> tuple[Any, list[str] | None]:

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a session whose calls are awaited. On the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from hutch._awaited_engine import AwaitedEngine
+from hutch._calls import loops
+from hutch._calls.dialogue import Dialogue
+from hutch._carry.container import Given
+from hutch._session_commands import PAUSE_SEC
+from hutch._session_life import Life
+from hutch._session_packages import requirements_of
+
+if TYPE_CHECKING:
+    from hutch._session_named import Named
+
+_GIVEN_UP_SEC = 15.0  # a loop has so long to save and end a session
+
+
+class AwaitedLife(Life):
+    """What gives something in a Life gives an awaitable of it."""
+
+    _engine: AwaitedEngine
+
+    def interrupt(self) -> None:
+        """A task that saves has the turn, and is not meant."""
+        engine = self._engine
+        if engine.saver is None:
+            return super().interrupt()
+        engine.turn.require_own()
+        return engine.beside.interrupt()
+
+    async def install(  # type: ignore[override]
+        self, requirements: tuple[str, ...]
+    ) -> list[str]:
+        engine = self._engine
+        wanted = requirements_of(requirements, engine.options)
+        with engine.kept.history.of_install(" ".join(wanted)):
+            return await engine.files.operate(lambda: engine.contents.packages.install(wanted))
+
+    async def reset(self, files: bool) -> None:  # type: ignore[override]
+        async def restart(_: Dialogue | None) -> None:
+            with self._engine.turn:
+                core = self._to_restart(files)
+                if core is not None:
+                    await self._engine.restart(core)
+
+        await self._engine.in_turn(restart)
+
+    async def snapshot(  # type: ignore[override]
+        self, to: str | os.PathLike[str] | None, with_globals: bool
+    ) -> bytes | None:
+        take = super().snapshot
+        return await self._engine.files.operate(lambda: take(to, with_globals))
+
+    async def restore(  # type: ignore[override]
+        self, snapshot: Given, with_globals: bool
+    ) -> None:
+        restore = super().restore
+        await self._engine.files.operate(lambda: restore(snapshot, with_globals))
+
+    # ---- its end
+
+    async def end(self, why: str = "it was closed") -> None:
+        """The call that runs is interrupted, and waited for."""
+        failed: Exception | None = None
+        if self._has_to_be_saved():
+            try:
+                await self._save_on_loop(interrupts=True)
+            except Exception as error:
+                failed = error
+        await self._end_on_loop(why)
+        if failed is not None:
+            raise failed
+
+    async def _end_on_loop(self, why: str) -> None:
+        async def close(_: Dialogue | None) -> None:
+            self._end(why)
+
+        engine = self._engine
+        if not engine.is_awaited() or engine.calls_of_tool() is not None:
+            return await engine.in_turn(close)
+        task = engine.task
+        if task is None or engine.awaited_on is not asyncio.get_running_loop():
+            return self._end(why)  # at the call's end
+        engine.cell.closed = engine.cell.closed or why
+        engine.beside.interrupt()
+        engine.cancel()
+        await asyncio.wait({task})
+        return None
+
+    # ---- of a named one
+
+    def _save_before_end(self) -> None:
+        pass  # end() does
+
+    async def _save_on_loop(self, interrupts: bool) -> None:
+        engine = self._engine
+        task = engine.task if engine.is_awaited() and engine.calls_of_tool() is None else None
+        if interrupts and task is not None:
+            engine.cancel()
+            await asyncio.wait({task})
+            await asyncio.sleep(0)  # in which its caller leaves
+        if interrupts:
+            engine.beside.interrupt()
+            while engine.beside.any:
+                await asyncio.sleep(PAUSE_SEC)
+        await loops.on_thread(await engine.files.operate(self._taken))
+
+    def save_idle(self) -> bool:
+        loop = self._engine.loop
+        if loop is None or self._engine.cell.closed or not loop.is_running():
+            return True
+        if self._engine.is_awaited():
+            return False
+        loop.call_soon_threadsafe(self._begin_saving)
+        return True
+
+    def _begin_saving(self) -> None:
+        engine = self._engine
+        if not engine.is_awaited() and engine.named is not None:
+            engine.saver = asyncio.ensure_future(self._saved(engine.named))
+
+    async def _saved(self, named: Named) -> None:
+        try:
+            await self._save_on_loop(interrupts=False)
+        except Exception as error:
+            named.tell(error)
+        else:
+            self._save_again_later()
+
+    def give_up(self, why: str, patience_sec: float = 0.0) -> None:
+        loop = self._engine.loop
+        if loop is not None and loop.is_running():
+            work = self._given_up(why, patience_sec)
+            most_sec = max(0.0, patience_sec) + _GIVEN_UP_SEC
+            asyncio.run_coroutine_threadsafe(work, loop).result(most_sec)
+        else:
+            asyncio.run(self._given_up(why, 0.0))
+
+    async def _given_up(self, why: str, patience_sec: float) -> None:
+        engine = self._engine
+        if engine.task is not None and patience_sec > 0:
+            await asyncio.wait({engine.task}, timeout=patience_sec)
+        try:
+            await self.end(why)
+        except Exception as error:
+            assert engine.named is not None
+            engine.named.tell(error)
