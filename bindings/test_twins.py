@@ -86,7 +86,7 @@ def test_what_a_class_does_not_have_is_a_mistake_that_is_named() -> None:
 
 
 # The number of members, inherited ones included, of those that may have more than forty.
-LARGE = {"LoopDialogue": 54, "Options": 43}
+LARGE = {"LoopDialogue": 49, "Options": 43}
 
 
 def test_no_class_has_more_than_some_forty_members() -> None:

@@ -250,7 +250,7 @@ class AwaitedEngine(Engine):
     async def _begin(self, call: SessionCall) -> _core.Session:
         talk = call.talk
         assert isinstance(talk, LoopDialogue)
-        feed = None if call.feed is None else talk.fed(call.feed)
+        feed = None if call.feed is None else talk.feed.of(call.feed)
 
         def begin(core: _core.Session) -> None:
             parts, begun = call.parts()
@@ -291,7 +291,7 @@ class AwaitedEngine(Engine):
         try:
             if not core.waits_at_end:
                 return core.end()
-            with talk.feeds_later(call.feed):
+            with talk.feed.later(call.feed):
                 return await self._on_thread(core.end)
         except _core.Error as error:
             raise from_core(error) from None

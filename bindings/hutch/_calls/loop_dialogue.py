@@ -18,13 +18,14 @@ from hutch._calls.dialogue import (
     STOP,
     UNKNOWN,
     Dialogue,
-    Feed,
     StopExec,
     call_has_ended,
     error_of,
 )
+from hutch._calls.frames import Frame, Frames
 from hutch._calls.kept import KeyValueRequests
 from hutch._calls.loops import on_thread
+from hutch._calls.outbox import LaterFeed, Outbox
 from hutch._calls.turns import Turns
 from hutch._tool_calls import ToolCall
 from hutch._tools import Tool
@@ -40,29 +41,12 @@ _MOST_BYTES = 8 << 20  # of what they were asked with
 _MOST_STOPS = 16  # answers to code that was told to end, and asks again
 
 
-class _Frame:
-    """Of the code that asks: that of the call, or what a tool runs within it. `entry`: its entry in
-    the history. `of`: the question that the tool would have answered. `reply`: what it waits for,
-    with the number of the question that it is. `begun`: the code says that it is; what is asked
-    before is of the code around it.
-    """
-
-    def __init__(self, entry: Note | None = None) -> None:
-        self.entry = entry
-        self.of = 0
-        self.standing = 0  # tools that it waits for while its clock stands
-        self.stops = 0
-        self.begun = False
-        self.raised: BaseException | None = None  # by a callback
-        self.reply: asyncio.Future[tuple[list[Any], int]] | None = None
-
-
 class Within:
     """One call of a tool, and the calls of its session that it makes, one after another. `number`:
     of the question that it answers at its end. `depth`: that of the frame that asked.
     """
 
-    def __init__(self, talk: LoopDialogue, frame: _Frame, depth: int, number: int) -> None:
+    def __init__(self, talk: LoopDialogue, frame: Frame, depth: int, number: int) -> None:
         self.talk = talk
         self.frame = frame
         self.depth = depth
@@ -94,21 +78,19 @@ within: contextvars.ContextVar[Within | None] = contextvars.ContextVar("within",
 
 class LoopDialogue(Dialogue):
     """A Dialogue whose tools wait on the loop. Those that are not async run there, too, one at a
-    time; those of them with a time limit on a thread.
+    time; those of them with a time limit on a thread. `feed`: gets what the code prints.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
         self._core: _core.Session | None = None
-        self._frames = [_Frame()]  # the innermost last
+        self._frames = Frames()
         self._tools: dict[asyncio.Task[None], Within] = {}
         self._asked_bytes = 0
-        self._popped = asyncio.Event()  # a frame was
         self._clock_stands = False
-        self._acknowledges = any(tool.is_async for tool in self._callbacks.tools.values())
-        self._unread = False  # a large answer, whose memory the next one would take
-        self._to_send: list[tuple[int, bytes]] = []  # large ones after it
-        self._kept: list[tuple[int, bytes]] | None = None
+        acknowledges = any(tool.is_async for tool in self._callbacks.tools.values())
+        self._outbox = Outbox(acknowledges, self._send)
+        self.feed = LaterFeed()
         self._is_cancelled = False
         self._ends = False  # the code has ended, and threads that it began may still ask
 
@@ -117,7 +99,7 @@ class LoopDialogue(Dialogue):
         self._core = core
         self._stop_clock = core.stop_clock
         if self._of_session is not None and self._of_session.history.open:
-            self._frames[0].entry = self._of_session.history.open[0]
+            self._frames.outer.entry = self._of_session.history.open[0]
         return Turns(core)
 
     def cancel(self) -> None:
@@ -141,18 +123,11 @@ class LoopDialogue(Dialogue):
     def _end(self) -> None:
         """Of the call."""
         self.is_over = True
-        self.raised = self.raised or self._frames[0].raised
-        self._end_nested(self._frames[1:])
+        self.raised = self.raised or self._frames.outer.raised
+        self._frames.end_all()
         for task, calls in self._tools.items():
             if not calls.waits:
                 task.cancel()
-
-    def _end_nested(self, frames: list[_Frame]) -> None:
-        """Of code that runs within the call."""
-        self._popped.set()
-        for frame in frames:
-            if frame.reply is not None and not frame.reply.done():
-                frame.reply.set_exception(call_has_ended())
 
     async def _end_of(self, tasks: set[asyncio.Task[Any]]) -> None:
         try:
@@ -164,8 +139,7 @@ class LoopDialogue(Dialogue):
 
     async def _take(self, data: bytes, body_size: int, number: int) -> None:
         content = self._content_of(data, body_size)
-        depth = self._depth_of_asker()
-        frame = self._frames[depth - 1]
+        frame, depth = self._frames.asker()
         if type(content) is bytes:
             self._reply(number, content)
         elif self._stopped or frame.stops >= _MOST_STOPS:
@@ -174,8 +148,9 @@ class LoopDialogue(Dialogue):
             frame.stops += 1
             self._reply(number, STOP)
         elif content[0] == "nested":
-            self._take_reply(number, content[1:])
-        elif len(self._to_send) >= _MOST_OPEN:
+            if not self._frames.take(_number_of(content[1:2]), content[2:], number):
+                self._reply(number, UNKNOWN)
+        elif len(self._outbox) >= _MOST_OPEN:
             self._reply(number, error_of("too many answers are not read"))
         elif not self._waits(content):
             self._size = len(data)
@@ -185,15 +160,11 @@ class LoopDialogue(Dialogue):
         else:
             self._begin(Within(self, frame, depth, number), content, len(data))
 
-    def _depth_of_asker(self) -> int:
-        count = len(self._frames)
-        return next((at for at in range(count, 1, -1) if self._frames[at - 1].begun), 1)
-
     def _has_room(self, size: int) -> bool:
         """For one more tool. Those that run code, which may call others, do not count; answers do
         until they are sent.
         """
-        running = sum(not calls.waits for calls in self._tools.values()) + len(self._to_send)
+        running = sum(not calls.waits for calls in self._tools.values()) + len(self._outbox)
         few_bytes = not self._tools or self._asked_bytes + size <= _MOST_BYTES
         return running < _MOST_OPEN and few_bytes
 
@@ -224,7 +195,7 @@ class LoopDialogue(Dialogue):
         answer = await self._answered(calls.frame, content)
         self._reply(calls.number, answer)  # the number is that of what it asked last
 
-    async def _answered(self, frame: _Frame, content: list[Any]) -> bytes:
+    async def _answered(self, frame: Frame, content: list[Any]) -> bytes:
         """What a callback raises ends the code of the frame, and is raised after that."""
         stands = content[0] == "tool" and self._callbacks.stops_clock
         try:
@@ -241,13 +212,8 @@ class LoopDialogue(Dialogue):
             self._stand(frame, -stands)
 
     def _reply(self, number: int, answer: bytes | None) -> None:
-        if self.is_over or self._core is None:
-            return
-        if answer is not None and len(answer) > _core.MAX_PAYLOAD and self._acknowledges:
-            self._to_send.append((number, answer))
-            self._send_large()
-        else:
-            self._send(number, answer)
+        if not self.is_over and self._core is not None:
+            self._outbox.add(number, answer)
 
     def _send(self, number: int, answer: bytes | None) -> None:
         assert self._core is not None
@@ -255,44 +221,39 @@ class LoopDialogue(Dialogue):
         self._clock_stands = False
         self._set_clock()
 
-    def _send_large(self) -> None:
-        if self._to_send and not self._unread:
-            self._unread = True
-            self._send(*self._to_send.pop(0))
-
     async def _answer(self, asks: bool, topic: str, rest: list[Any]) -> bytes:
-        if topic == "got" and not asks:
-            self._unread = False
-            self._send_large()
-            return b""
-        if topic == "begun" and not asks:
-            for frame in self._frames:
-                frame.begun = frame.begun or frame.of == _number_of(rest)
-            return b""
-        if topic == "cancel" and not asks:
-            for task, calls in self._tools.items():
-                if calls.number == _number_of(rest):
-                    calls.is_left = True
-                    task.cancel()
-            self._end_nested(
-                [one for one in self._frames if one.of == _number_of(rest) and not one.begun]
-            )
-            return b""
-        if topic == "ended" and not asks:
+        if asks:
+            return await super()._answer(asks, topic, rest)
+        if topic == "got":
+            self._outbox.acknowledge()
+        elif topic == "begun":
+            self._frames.begin(_number_of(rest))
+        elif topic == "cancel":
+            self._leave(_number_of(rest))
+        elif topic == "ended":
             self._ends = True
-            self._end_nested(self._frames[1:])
-            return b""
-        return await super()._answer(asks, topic, rest)
+            self._frames.end_all()
+        else:
+            return await super()._answer(asks, topic, rest)
+        return b""
+
+    def _leave(self, number: int | None) -> None:
+        """A tool that nobody waits for any more, and the code that it wants run."""
+        for task, calls in self._tools.items():
+            if calls.number == number:
+                calls.is_left = True
+                task.cancel()
+        self._frames.end_one(number)
 
     # ---- its clock
 
-    def _stand(self, frame: _Frame, more: int) -> None:
+    def _stand(self, frame: Frame, more: int) -> None:
         frame.standing += more
         self._set_clock()
 
     def _set_clock(self) -> None:
         """It stands while the innermost code waits for a tool, and no command runs for one."""
-        stands = self._frames[-1].standing > 0 and not self._commands
+        stands = self._frames.inner.standing > 0 and not self._commands
         if stands != self._clock_stands and not self.is_over:
             self._clock_stands = stands
             self._stop_clock(stands)
@@ -307,28 +268,27 @@ class LoopDialogue(Dialogue):
     async def nested(self, order: bytes, printed: Printed) -> list[Any]:
         calls = within.get()
         assert calls is not None and self._of_session is not None
-        frame = _Frame(self._of_session.history.open[-1] if self._of_session.history.open else None)
-        while len(self._frames) > calls.depth and self._runs_code_of(calls):  # that of another tool
-            self._popped.clear()
-            await self._popped.wait()
+        noted = self._of_session.history.open
+        entry = noted[-1] if noted else None
+        await self._frames.room_above(calls.depth, lambda: self._runs_code_of(calls))
         if not self._runs_code_of(calls):
             raise call_has_ended()
-        frame.of, frame.reply = calls.number, asyncio.get_running_loop().create_future()
+        frame = Frame(entry, calls.number)
         stands = int(self._callbacks.stops_clock)
         calls.frame.standing -= stands
-        self._frames.append(frame)
+        self._frames.push(frame)
         self._printed.append(printed)
         self.depth += 1
         calls.waits += 1
         try:
             self._reply(calls.number, order)
+            assert frame.reply is not None
             content, calls.number = await frame.reply
         finally:
             calls.waits -= 1
             self.depth -= 1
             self._printed.remove(printed)
-            self._frames.remove(frame)
-            self._popped.set()
+            self._frames.pop(frame)
             self._stand(calls.frame, stands)
         if frame.raised is not None:
             raise frame.raised
@@ -336,15 +296,6 @@ class LoopDialogue(Dialogue):
 
     def _runs_code_of(self, calls: Within) -> bool:
         return not (self.is_over or self._ends or calls.is_left)
-
-    def _take_reply(self, number: int, content: list[Any]) -> None:
-        """Of the code that was to run instead of an answer to a question."""
-        of = _number_of(content[:1])
-        reply = next((one.reply for one in self._frames if one.of == of), None)
-        if of is None or reply is None or reply.done():
-            self._reply(number, UNKNOWN)
-        else:
-            reply.set_result((content[1:], number))
 
     @contextlib.contextmanager
     def running_command(self) -> Iterator[None]:
@@ -361,29 +312,6 @@ class LoopDialogue(Dialogue):
             if calls is not None:
                 calls.waits -= 1
 
-    # ---- what is printed
-
-    def fed(self, feed: Feed) -> Feed:
-        """The same, except where it is called on another thread: within `feeds_later`."""
-
-        def fed(stream: int, data: bytes) -> None:
-            if self._kept is None:
-                feed(stream, data)
-            else:
-                self._kept.append((stream, data))
-
-        return fed
-
-    @contextlib.contextmanager
-    def feeds_later(self, feed: Feed | None) -> Iterator[None]:
-        kept: list[tuple[int, bytes]] = []
-        self._kept = kept
-        yield
-        self._kept = None
-        for stream, data in kept:
-            if feed is not None:
-                feed(stream, data)
-
     # ---- tools and values
 
     async def _answer_of_values(
@@ -396,7 +324,7 @@ class LoopDialogue(Dialogue):
 
     def _parent(self) -> Note | None:
         calls = within.get()
-        return self._frames[-1].entry if calls is None else calls.frame.entry
+        return self._frames.inner.entry if calls is None else calls.frame.entry
 
     def _began(self, entry: Note | None) -> None:
         calls = within.get()
