@@ -31,8 +31,8 @@ class Life:
         """The call that runs, and the commands, from any thread."""
         engine = self._engine
         engine.turn.require_own()
+        engine.turn.interrupt()  # first: code whose tool runs a command goes on once that is killed
         engine.beside.interrupt()
-        engine.turn.interrupt()
 
     def install(self, requirements: tuple[str, ...]) -> list[str]:
         engine = self._engine
