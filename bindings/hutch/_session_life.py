@@ -75,8 +75,8 @@ class Life:
 
     # ---- its end
 
-    def close(self) -> None:
-        self._end("it was closed")
+    def close(self, why: str = "it was closed") -> None:
+        self._end(why)
 
     def _end(self, why: str) -> None:
         engine = self._engine

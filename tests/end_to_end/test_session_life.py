@@ -260,6 +260,12 @@ def test_one_that_nothing_refers_to_is_closed_at_once() -> None:
         gc.enable()
 
 
+def test_its_files_say_so() -> None:
+    files = Session(memory_mb=64).files
+    with pytest.raises(hutch.SandboxStartupError, match="nothing referred to it any more"):
+        files.list()
+
+
 def test_one_that_is_awaited_is_closed_at_once_too() -> None:
     async def main() -> str:
         s = AsyncSession(memory_mb=64)
