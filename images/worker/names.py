@@ -26,6 +26,7 @@ LAST = "_"  # the value of the last exec that had one
 EXIT_CODE = "_exit_code"  # of the last line that began with `!`
 MOST_NAMES = 10_000  # that the client is given
 PARSED_DEPTH = 3  # of a tree, in limits of recursion: as deep as a program's code may be
+MOST_DEPTH = (1 << 31) - 1  # the largest limit of recursion
 # The indentation of the first line that is neither blank nor a comment.
 FIRST_CODE = re.compile(r"(?:[ \t\r\f]*(?:#[^\n]*)?\n)*([ \t]+)(?=[^ \t\r\n\f#])")
 FEATURES = 0  # the flags of all that can be imported from __future__
@@ -179,7 +180,7 @@ class Names:
 
     def compile(self, tree: Any, filename: str, mode: str) -> types.CodeType:
         limit = _recursion_limit()
-        _set_recursion_limit(limit * PARSED_DEPTH)
+        _set_recursion_limit(min(limit * PARSED_DEPTH, MOST_DEPTH))
         try:
             code: types.CodeType = compile(
                 tree, filename, mode, TOP_LEVEL_AWAIT | self.flags, dont_inherit=True

@@ -316,3 +316,16 @@ def test_the_text_of_an_outcome_is_what_a_model_is_shown(s: Session) -> None:
     outcome = hutch.run("import sys\nprint('said')\nprint('warned', file=sys.stderr)\n1 / 0")
     assert outcome.text.startswith("said\nwarned\nTraceback")
     assert outcome.text.endswith("\nZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize("limit", [100_000, 10**9, 2**31 - 1])
+def test_code_may_set_any_limit_of_recursion(s: Session, limit: int) -> None:
+    s.exec("import sys; before = sys.getrecursionlimit()").unwrap()
+    try:
+        s.exec(f"sys.setrecursionlimit({limit})").unwrap()
+        assert s.exec("1 + 1").value == 2
+        assert s.exec("sys.getrecursionlimit()").value == limit
+        deep = "def down(n):\n    return n and 1 + down(n - 1)\ndown(20_000)"
+        assert s.exec(deep).value == 20_000
+    finally:
+        s.exec("sys.setrecursionlimit(before)").unwrap()
