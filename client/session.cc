@@ -6,6 +6,7 @@
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -39,16 +40,28 @@ bool IsOfTheCode(const std::optional<CellReport>& report) {
                     (report->memory_limit_kb != 0 && report->end == kEndedItself));
 }
 
-// CPU time that the call reports as its own, and that the warden takes for time between two calls:
-// of as much as it had run by then. Before it ran it waited, as for code of a call before it.
-Clock::duration UnannouncedCpu(const Underway& call) {
-  if (call.record.report) return {};  // measured since the warden was informed
-  const CallUsage& usage = call.record.outcome.usage;
-  const uint64_t run_us = ToMicroseconds(call.record.run());
-  const uint64_t waited_us = run_us - std::min(run_us, usage.wall_us);
+// From when the code of a call could run until it had replied.
+uint64_t RanUs(const CallRecord& record) {
+  const CallUsage& usage = record.outcome.usage;
+  return std::min(ToMicroseconds(record.run()), usage.wall_us + usage.load_us + usage.encode_us);
+}
+
+// The CPU time of a call: what it reports itself, as far as it can have used that.
+uint64_t OwnCpuUs(const CallRecord& record) {
+  if (record.report) return record.report->cpu_us;
+  static const auto processors =
+      static_cast<uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  const CallUsage& usage = record.outcome.usage;
+  return std::min(usage.cpu_us + usage.encode_us, processors * RanUs(record));
+}
+
+// How much of that it had used before the warden was informed of it. Before it ran it waited, as
+// for code of a call before it.
+uint64_t UnannouncedCpuUs(const Underway& call) {
+  if (call.record.report) return 0;  // measured since then
+  const uint64_t waited_us = ToMicroseconds(call.record.run()) - RanUs(call.record);
   const uint64_t until_us = ToMicroseconds(call.unannounced);
-  return std::chrono::microseconds(
-      std::min(usage.cpu_us, until_us - std::min(until_us, waited_us)));
+  return until_us - std::min(until_us, waited_us);
 }
 
 }  // namespace
@@ -100,12 +113,11 @@ std::optional<UserProcesses::Next> UserProcesses::AwaitNext(uint64_t lease,
   return std::exchange(state.ended, {});
 }
 
-std::optional<Clock::duration> UserProcesses::TakeBackground(uint64_t lease) {
+std::optional<uint64_t> UserProcesses::TakeMeasured(uint64_t lease) {
   const Connection::Lock lock(connection_);
   if (!connection_.broken()) connection_.ReadIfFree([] { return false; });
   const auto found = states_.find(lease);
-  if (found == states_.end() || !found->second.background_us) return std::nullopt;
-  return std::chrono::microseconds(*std::exchange(found->second.background_us, {}));
+  return found == states_.end() ? std::nullopt : std::exchange(found->second.measured_us, {});
 }
 
 void UserProcesses::OnEnded(const UserEnded& message, std::vector<Fd> descriptors) {
@@ -119,7 +131,7 @@ void UserProcesses::OnEnded(const UserEnded& message, std::vector<Fd> descriptor
 void UserProcesses::OnBackground(const BackgroundCpu& message) {
   const auto found = states_.find(message.lease);
   if (found == states_.end()) return;
-  std::optional<uint64_t>& known = found->second.background_us;
+  std::optional<uint64_t>& known = found->second.measured_us;
   known = known.value_or(0) + message.cpu_us;
 }
 
@@ -216,7 +228,6 @@ bool Session::IsLost(bool hung_up) {
 
 void Session::Take(Underway& call, CallOutcome outcome) {
   call_ = 0;
-  if (!call.announced) call.unannounced = outcome.ended - outcome.sent;
   call.record.outcome = std::move(outcome);
 }
 
@@ -252,13 +263,15 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
 CallRecord Session::Conclude(Underway& call) {
   CallRecord& record = call.record;
   if (!record.outcome.replied) Replace(record, call.hooks);
-  unannounced_ += UnannouncedCpu(call);
-  const auto background =
-      announced_ ? parts_.users.TakeBackground(held_->lease.id()) : std::nullopt;
-  if (background) {
+  if (call.announced) {
+    background_.AddMeasuredCall(OwnCpuUs(record), UnannouncedCpuUs(call));
+  } else {
+    background_.AddCall(OwnCpuUs(record));
+  }
+  const auto measured = announced_ ? parts_.users.TakeMeasured(held_->lease.id()) : std::nullopt;
+  if (measured) {
     announced_ = false;
-    record.background = std::max(Clock::duration{}, *background - unannounced_);
-    unannounced_ = {};
+    record.background = std::chrono::microseconds(background_.AddMeasured(*measured));
   }
   CallStats stats = NoteOf(record);
   if (stats.ending == Ending::kUntold) {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "client/background_time.h"
 #include "client/call_record.h"
 #include "client/connection.h"
 #include "client/held_leases.h"
@@ -47,8 +48,8 @@ class UserProcesses {
   };
   std::optional<Next> AwaitNext(uint64_t lease, Clock::duration patience) EXCLUDES(connection_lock);
 
-  // The CPU time between calls that was reported since it was last taken. nullopt: none was.
-  std::optional<Clock::duration> TakeBackground(uint64_t lease) EXCLUDES(connection_lock);
+  // The CPU time, in microseconds, that was reported since it was last taken. nullopt: none was.
+  std::optional<uint64_t> TakeMeasured(uint64_t lease) EXCLUDES(connection_lock);
 
   void OnGone(uint64_t lease) REQUIRES(connection_lock);  // its cell is
   void OnEnded(const UserEnded& message, std::vector<Fd> descriptors) REQUIRES(connection_lock);
@@ -60,7 +61,7 @@ class UserProcesses {
     std::optional<Next> ended;
     bool ready = false;
     bool gone = false;
-    std::optional<uint64_t> background_us{};
+    std::optional<uint64_t> measured_us{};
   };
   Connection& connection_;
   std::map<uint64_t, State> states_ GUARDED_BY(connection_lock);  // by lease
@@ -83,8 +84,8 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   // Throws what Client::Call() throws, and kWorkerFailed where the session is over. The record's
-  // `background`: what the session's processes used between calls until this one, as far as that
-  // was measured and not reported yet.
+  // `background`: what the session's processes used until this call and no call reports as its
+  // own, as far as that was measured and not reported yet.
   CallRecord Call(const CallRequest& request, const CallHooks& hooks);
 
   Turns& turns() { return turns_; }
@@ -183,9 +184,7 @@ class Session {
   std::atomic<uint64_t> lease_ = 0;
   std::atomic<uint32_t> call_ = 0;  // the low bits of its id, while it runs
   std::atomic<bool> interrupt_next_ = false;
-  // CPU time of calls, which the warden takes for time between two: it is not informed of short
-  // ones, and of others some milliseconds late.
-  Clock::duration unannounced_{};
+  BackgroundTime background_;
   bool announced_ = false;  // a call was, since such time was last reported
   bool over_ = false;
   bool restartable_ = true;

@@ -27,7 +27,7 @@ struct Underway {
   CallRecord record;
   bool sent = false;
   bool announced = false;                // to the agent
-  Clock::duration unannounced{};         // how long it ran before that, or in all
+  Clock::duration unannounced{};         // how long it ran before that
   bool over = false;                     // in turns: its outcome is decided
   std::exception_ptr failure = nullptr;  // instead of one
 };

@@ -28,7 +28,7 @@ struct SessionEvent {
     kKeptOnce,    // it serves one call after another, and ends with its user process
     kUserExit,    // its user process has ended, and every other one with it
     kUserReady,   // it has another one
-    kBackground,  // what it did between two calls was measured
+    kBackground,  // what it has used since the last was measured
   };
   Kind kind;
   CellReport report{};  // of kUserExit; of kBackground its CPU time only

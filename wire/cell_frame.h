@@ -150,8 +150,8 @@
 //     ends the cell
 // kUserExit    a = slot, id = cell id, payload = CellReport: the user process of a kept cell has ended
 // kUserReady   a = slot, id = cell id: it has another one, b = microseconds it took to make
-// kBackground  a = slot, id = cell id, of a kept cell: its processes took b microseconds of CPU time between
-//     two calls: from kKeep, or the kArm that said so (kBetweenCalls), until the kArm of the next one
+// kBackground  a = slot, id = cell id, of a kept cell, at the kArm of a call: its processes took b microseconds of
+//     CPU time since the last kBackground, or since kKeep, those of calls among them
 // kFailed      a slot or a cell was not made, and the slot is gone
 //     a = slot, id = cell id or 0, b = errno or 0, payload = text of what failed
 // kSlotGone    a = slot: it was ended as asked, or was gone already; its number is free
@@ -262,11 +262,11 @@ static_assert(sizeof(FrameHeader) == 32);
 
 // What the cell reports of itself with its reply; a claim, not a measurement.
 struct CallUsage {
-  uint64_t load_us = 0;  // loading function and arguments
-  uint64_t wall_us = 0;  // from the start of the function to its end
-  uint64_t cpu_us = 0;   // user + system time of the cell's process in that time
-  uint64_t peak_kb = 0;  // VmHWM-like peak of the process
-  uint64_t encode_us = 0;
+  uint64_t load_us = 0;    // loading function and arguments
+  uint64_t wall_us = 0;    // from the start of the function to its end
+  uint64_t cpu_us = 0;     // user + system time of the cell's process in that time
+  uint64_t peak_kb = 0;    // VmHWM-like peak of the process
+  uint64_t encode_us = 0;  // likewise, for the result; its wall time where that was short
   // Its main thread could have run, and waited for a processor; 0 where the call was short.
   uint64_t cpu_wait_us = 0;
   uint32_t minor_faults = 0;

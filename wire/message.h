@@ -250,7 +250,9 @@ struct UserReady {
 };
 struct BackgroundCpu {
   uint64_t lease = 0;
-  uint64_t cpu_us = 0;  // CPU time of its processes between two calls, as the warden measured it
+  // CPU time of its processes since the last such message, as the warden measured it: of calls and
+  // of what ran between them.
+  uint64_t cpu_us = 0;
 };
 struct Answer {
   uint64_t request = 0;

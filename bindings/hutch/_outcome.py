@@ -105,8 +105,9 @@ class Usage(_Record):
     the limit that ended the call is what the code said of itself, and no measurement.
     `suggested`: keywords with which the call may get further, where a limit ended it:
     `f.options(**usage.suggested)`.
-    `background_cpu_sec`: of a session, the CPU time that its processes used while no call ran,
-    measured outside, since a call last said so, without what calls report as their own `cpu_sec`.
+    `background_cpu_sec`: of a session, the CPU time that its processes used since a call last said
+    so, measured outside, without what calls report as their own: what ran between calls, and
+    beside them in processes that they did not wait for. All of it is in the sum over the calls.
     `cpu_wait_sec`: how long it could have run and waited for a CPU because others had it, as Linux
     counts it: of the main thread, or, where it was killed, of all threads that still lived, added
     up, as far as the call had fewer CPUs than `cpus=`: else they wait for each other. 0 for a call

@@ -36,13 +36,13 @@ struct UserProcess {
 };
 
 struct CallLimits {
-  int64_t armed_us = 0;          // 0: not armed
-  int64_t deadline_us = 0;       // 0: none
-  uint64_t cpu_us = 0;           // 0: none
-  bool loading = false;          // armed for what it loads: its call is still to come
-  bool between = false;          // kept, and serves no call now
-  uint64_t between_from_us = 0;  // of CPU time, all that it had used when that began
-  uint64_t background_us = 0;    // the limit of CPU time then; 0: none
+  int64_t armed_us = 0;        // 0: not armed
+  int64_t deadline_us = 0;     // 0: none
+  uint64_t cpu_us = 0;         // 0: none
+  bool loading = false;        // armed for what it loads: its call is still to come
+  bool between = false;        // kept, and serves no call now
+  uint64_t background_us = 0;  // the limit of CPU time then; 0: none
+  uint64_t told_us = 0;        // of CPU time, all that it had used as of the last kBackground
 };
 
 struct Ending {

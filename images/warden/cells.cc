@@ -127,7 +127,6 @@ void Slots::OnArm(const FrameHeader& order) {
     if (!std::exchange(call.between, true)) {
       watch_.Sample(slot, now);
       cell.time.Begin();
-      call.between_from_us = cell.time.used_us;
     }
     call.deadline_us = 0;
     call.cpu_us = call.background_us = order.c * 1000;
@@ -157,7 +156,7 @@ void Slots::BeginCall(Slot* slot) {
   watch_.Sample(slot, cell.call.armed_us);
   FrameHeader background = About(FrameKind::kBackground, NumberOf(*slot), cell.id);
   const uint64_t used_us = cell.time.used_us;
-  background.b = used_us - std::min(used_us, cell.call.between_from_us);
+  background.b = used_us - std::exchange(cell.call.told_us, used_us);
   agent_.Report(background);
   cell.time.Begin();
   cell.peak_kb = 0;
@@ -174,7 +173,7 @@ void Slots::OnKeep(const FrameHeader& order) {
   cell.kept = cell.call.between = true;
   cell.call.armed_us = NowUs();
   watch_.Sample(slot, cell.call.armed_us);
-  cell.call.between_from_us = cell.time.used_us;
+  cell.call.told_us = cell.time.used_us;
   if (single) {
     FrameHeader kept = About(FrameKind::kKept, NumberOf(*slot), cell.id);
     kept.b = 1;
@@ -255,7 +254,7 @@ void Slots::OnUserEnd(Slot* slot, int status) {
   next.user.since_us = user.since_us;
   next.time.spent = cell.time.spent;
   next.time.used_us = next.time.base_us = cell.time.used_us;
-  next.call.between_from_us = cell.call.between ? cell.call.between_from_us : cell.time.used_us;
+  next.call.told_us = cell.call.told_us;
   next.call.cpu_us = next.call.background_us = cell.call.background_us;
   cell = next;
   slot->waited_us = 0;

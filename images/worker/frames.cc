@@ -96,6 +96,11 @@ CallUsage MeasuredUsage() {
     usage.cpu_wait_us = (measured.waited_ns - std::min(before_ns, measured.waited_ns)) / 1000;
   }
   usage.encode_us = measured.encode_ns / 1000;
+  if (usage.encode_us >= kQuickUs) {
+    rusage now;
+    getrusage(RUSAGE_SELF, &now);
+    usage.encode_us = CpuUs(now) - CpuUs(measured.end);
+  }
   usage.minor_faults = static_cast<uint32_t>(
       std::min<long>(measured.end.ru_minflt - measured.begin.ru_minflt, 0x7fffffff));
   usage.limit = measured.limit;

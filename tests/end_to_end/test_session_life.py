@@ -193,6 +193,29 @@ def test_short_calls_are_no_background() -> None:
         assert s.exec("time.sleep(0.2)").usage.background_cpu_sec < 0.2
 
 
+def test_all_cpu_time_is_that_of_a_call_or_of_the_background() -> None:
+    """By the clock of the code itself. Each call is one of which the warden is informed."""
+    with Session(memory_mb=128) as s:
+        s.exec("import time; time.sleep(0.1)")
+        before = s.exec("time.sleep(0.05); time.process_time()").value
+        calls = [s.exec(BURNS)]
+        for _ in range(80):
+            calls.append(s.exec("time.sleep(0.006)"))
+            time.sleep(0.01)
+        calls.append(s.exec("stop = True; time.sleep(0.2); time.process_time()"))
+        used = calls[-1].value - before
+        told = sum(call.usage.cpu_sec + call.usage.background_cpu_sec for call in calls)
+        assert told > 0.98 * used - 0.02, "the kernel shows it to the warden in units of 10 ms"
+
+
+def test_what_a_large_result_takes_is_no_background() -> None:
+    with Session(memory_mb=128) as s:
+        s.exec("import time\nlarge = [[i] for i in range(200_000)]\ntime.sleep(0.1)")
+        for _ in range(6):
+            s.exec("large")
+        assert s.exec("time.sleep(0.2)").usage.background_cpu_sec < 0.15
+
+
 def test_memory_taken_between_calls_ends_the_interpreter() -> None:
     with Session(memory_mb=128) as s:
         s.files.write("kept", "yes")
