@@ -224,7 +224,9 @@ class AwaitedEngine(Engine):
             with self.turn:
                 return await self.send(operation)
 
-        return finish(await self.in_turn(call))
+        outcome = await self.in_turn(call)
+        self._tell(outcome, operation)
+        return finish(outcome)
 
     async def send(self, operation: Operation) -> Outcome[Any]:  # type: ignore[override]
         begun = time.monotonic()

@@ -48,6 +48,7 @@ class AwaitedLife(Life):
                 core = self._to_restart(files)
                 if core is not None:
                     await self._engine.restart(core)
+                self._engine.told(False)
 
         await self._engine.in_turn(restart)
 

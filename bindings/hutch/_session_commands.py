@@ -309,7 +309,7 @@ class CommandCalls:
         outcome.worker_id = core.worker
         target.conclude(outcome)
         tell_of_its_end(outcome)
-        outcome.restarted = command.restarted or (
+        outcome.restarted = self.engine.told(command.restarted) or (
             core.restarts != command.restarts and not core.over
         )
         self.engine.kept.history.end(command.note, outcome, 0)

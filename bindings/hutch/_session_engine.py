@@ -107,6 +107,7 @@ class Engine:
         self.ended_children: list[int] = []
         self.running: dict[tuple[int, int], str] = {}
         self._children = itertools.count(1)
+        self._untold = False  # an interpreter has ended, and no Outcome said so
 
     def _made_files(self, place: Place) -> tuple[SessionFiles, Snapshots]:
         most = self.usual.terms.result_bytes
@@ -126,6 +127,7 @@ class Engine:
             return finish(at_once(self._send_nested(talk, operation)))
         with self.turn:
             outcome = self.send(operation)
+            self._tell(outcome, operation)
         return finish(outcome)
 
     @contextlib.contextmanager
@@ -311,7 +313,21 @@ class Engine:
         if not self.cell.note_end():
             return False
         self.lose_names()
-        return self.cell.core is not None and not self.cell.core.over
+        is_there = self.cell.core is not None and not self.cell.core.over
+        self._untold = self._untold or is_there
+        return is_there
+
+    def told(self, restarted: bool) -> bool:
+        """What an Outcome that somebody gets says of that: also what nobody got the Outcome of, as
+        where its caller was cancelled.
+        """
+        restarted, self._untold = restarted or self._untold, False
+        return restarted
+
+    def _tell(self, outcome: Outcome[Any], operation: Operation) -> None:
+        is_got = operation.verb == "exec" or not outcome.ok  # as that of an exception
+        if is_got and self.talk is None:  # and not within another call
+            outcome.restarted = self.told(outcome.restarted)
 
     def lose_names(self) -> None:
         self.lost = self.space.known

@@ -46,6 +46,7 @@ class Life:
             if core is not None:
                 core.restart()
                 self._engine.note_end()
+            self._engine.told(False)
 
     def _to_restart(self, files: bool) -> _core.Session | None:
         """What is to be restarted. With `files`, nothing: the next call begins anew."""

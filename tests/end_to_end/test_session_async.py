@@ -132,6 +132,20 @@ def test_what_ends_a_call_is_reported_as_ever() -> None:
     run(main())
 
 
+def test_a_container_goes_on_after_a_cancel_that_its_code_does_not_heed() -> None:
+    async def main() -> None:
+        async with AsyncSession(memory_mb=256, isolation="container") as s:
+            await s.exec("x = 1")
+            if not s.info()["restartable"]:
+                pytest.skip("an interpreter is not replaced here")
+            running = await begun(s, STUBBORN)
+            running.cancel()
+            await ended(running)
+            assert (await s.exec("1")).restarted and s.lost == ["x"]
+
+    run(main())
+
+
 def test_a_cell_that_dies_ends_the_session() -> None:
     """Under gVisor and the like, and here as everything of the session is killed."""
 
@@ -218,6 +232,55 @@ def test_code_that_does_not_end_when_it_is_cancelled_is_killed() -> None:
             await ended(task)
             assert not await s.has("x")
             assert await s.files.read("kept") == "there"
+
+    run(main())
+
+
+def test_the_first_outcome_that_somebody_gets_tells_of_a_restart_after_cancels() -> None:
+    """Values, files and further cancels come between."""
+
+    async def main() -> None:
+        waiting = asyncio.Event()
+
+        async def tool() -> None:
+            waiting.set()
+            await asyncio.sleep(600)
+
+        async with AsyncSession(memory_mb=256, tools=[tool]) as s:
+
+            async def cancelled(running: asyncio.Task[Any]) -> None:
+                running.cancel()
+                await ended(running)
+
+            async def is_told(lost: list[str]) -> None:
+                first, second = await s.exec("1 + 1"), await s.exec("x = 1")
+                assert first.ok and first.restarted and s.lost == lost
+                assert not second.restarted
+
+            await cancelled(await begun(s, STUBBORN))  # the very first one
+            await is_told([])
+            await cancelled(await begun(s, STUBBORN))
+            await is_told(["x"])
+            await cancelled(await begun(s, STUBBORN))
+            await cancelled(asyncio.ensure_future(s.exec("1")))
+            await is_told(["x"])
+            await cancelled(await begun(s, STUBBORN))
+            assert await s.get("x") is None and await s.files.list() == []
+            await s.set("y", 1)
+            assert await s.call(lambda: 2) == 2
+            await is_told(["x"])
+            waits = "while True:\n  try: tool()\n  except BaseException: pass"
+            waiting.clear()
+            running = asyncio.ensure_future(s.exec(waits))
+            await waiting.wait()
+            await cancelled(running)
+            await is_told(["x", "y"])
+            await cancelled(await begun(s, STUBBORN))
+            told = await s.bash("true")
+            assert told.restarted and not (await s.exec("1")).restarted
+            await cancelled(await begun(s, STUBBORN))
+            await s.reset()
+            assert not (await s.exec("1")).restarted, "as was asked for"
 
     run(main())
 

@@ -161,6 +161,40 @@ def test_the_audit_log_names_session_and_call() -> None:
         assert [one["status"] for one in found] == ["returned", "raised"]
 
 
+def test_an_outcome_tells_of_the_end_of_an_interpreter_that_calls_without_one_met() -> None:
+    """By an exec, or by the exception of another call, whichever comes first."""
+    told = []
+    with Session(memory_mb=128) as s:
+        s.exec("x = 1")
+        s.exec(
+            "import os, threading\n"
+            "def end():\n  while not os.path.exists('go'): pass\n  os._exit(1)\n"
+            "threading.Thread(target=end).start()"
+        )
+
+        def has_ended() -> bool:
+            try:
+                return s.get("x") is None
+            except hutch.SandboxError as error:  # during this one
+                assert error.outcome is not None
+                told.append(error.outcome.restarted)
+                return False
+
+        try:
+            s.files.write("go", "")
+        except hutch.SandboxError as error:
+            assert error.outcome is not None
+            told.append(error.outcome.restarted)
+        until(has_ended)
+        assert s.lost == ["end", "os", "threading", "x"]
+        assert s.exec("1").restarted or True in told
+        assert not s.exec("1").restarted
+        with pytest.raises(hutch.SandboxError) as died:
+            s.call(lambda: __import__("os")._exit(1))
+        assert died.value.outcome is not None and died.value.outcome.restarted
+        assert not s.exec("1").restarted
+
+
 # ---- between calls
 
 
