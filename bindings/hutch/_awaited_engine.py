@@ -225,7 +225,8 @@ class AwaitedEngine(Engine):
                 return await self.send(operation)
 
         outcome = await self.in_turn(call)
-        self._tell(outcome, operation)
+        if self._untold:
+            self._tell(outcome, operation)
         return finish(outcome)
 
     async def send(self, operation: Operation) -> Outcome[Any]:  # type: ignore[override]

@@ -127,7 +127,8 @@ class Engine:
             return finish(at_once(self._send_nested(talk, operation)))
         with self.turn:
             outcome = self.send(operation)
-            self._tell(outcome, operation)
+            if self._untold:
+                self._tell(outcome, operation)
         return finish(outcome)
 
     @contextlib.contextmanager
