@@ -386,6 +386,19 @@ def test_a_field_whose_validation_acts_on_the_host_is_never_validated(tmp_path: 
         assert "Plain." in refused(given, types=types)
 
 
+def test_a_model_looks_no_time_zone_up_by_text_of_a_cell() -> None:
+    pydantic = pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+    class Meeting(pydantic.BaseModel):
+        zone: ZoneInfo
+
+    types = _types.named_types(Meeting)
+    given = mark(0x24, _types.wire_name(Meeting), {"zone": "Europe/Paris"}, ["zone"])
+    assert "Meeting.zone" in refused(given, types=types)
+    honest = Meeting(zone=ZoneInfo("Europe/Paris"))
+    assert round_trip(honest, types) == honest
+
+
 def test_a_dataclass_of_pydantic_1_imports_nothing_that_a_cell_names() -> None:
     v1 = pytest.importorskip("pydantic.v1", reason="pydantic is not installed")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NewType, Optional, TypedDict, Union
+from zoneinfo import ZoneInfo
 
 import annotated_types
 import pydantic
@@ -212,6 +213,22 @@ def test_choices_that_cannot_be_told_apart_are_refused(kind: Any) -> None:
 def test_what_a_text_may_keep_busy_is_refused(kind: Any) -> None:
     with pytest.raises(TypeError, match="may take any time: make it a str"):
         taking(kind)
+
+
+def test_no_time_zone_is_looked_up_by_text_of_a_cell() -> None:
+    class Meeting(BaseModel):
+        zone: ZoneInfo
+
+    class Trip(BaseModel):
+        meetings: dict[str, Optional[Meeting]]
+
+    class Named(BaseModel):
+        zone: str
+
+    for kind in (Meeting, Trip, list[Meeting]):
+        with pytest.raises(TypeError, match=r"the file of a time zone of that name: make it a str"):
+            taking(kind)
+    assert built(Named, {"zone": "Europe/Paris"}).zone == "Europe/Paris"
 
 
 def test_a_default_that_is_a_field_says_what_to_write() -> None:

@@ -35,6 +35,7 @@ _BOUNDLESS = {
     "pattern_str_validator": "a regular expression",
     "pattern_bytes_validator": "a regular expression",
 }
+_OF_ZONES = "validate_str_is_valid_iana_tz"  # a result has a ZoneInfo before pydantic sees it
 _HASHED_SAFELY = {"str", "literal", "enum", "bool", "none"}
 
 
@@ -58,6 +59,8 @@ def _refusal(node: dict[Any, Any], by_name: dict[Any, Any]) -> str:
     if act:
         return f"a type in it {act}, here, outside of the sandbox"
     name = getattr(node.get("function"), "__name__", "")
+    if name == _OF_ZONES:
+        return "a type in it looks for the file of a time zone of that name: make it a str"
     if node.get("type") in _BOUNDLESS or name in _BOUNDLESS:
         what = _BOUNDLESS[name if name in _BOUNDLESS else node["type"]]
         return f"a type in it makes {what} of text, which may take any time: make it a str"
