@@ -54,6 +54,36 @@ def test_a_task_goes_on_in_the_next_code_that_awaits(s: Session) -> None:
     assert s.exec("await task").value == 9
 
 
+def test_tasks_wait_for_those_of_other_code(s: Session) -> None:
+    s.exec("event = asyncio.Event()\nwaits = asyncio.create_task(event.wait())\nawait f(0)")
+    s.exec("event.set()")  # on no loop
+    assert s.exec("await waits").value is True
+    s.exec("async def count():\n    global n\n    while True:\n        n += 1; await f(0)")
+    s.exec("n, counts = 0, asyncio.create_task(count())\nawait f(0)")
+    before = s.exec("n").value
+    assert s.exec("asyncio.run(f(1)); n").value == before, "another loop runs none of this one's"
+    assert s.exec("await f(0)\nn").value > before
+    assert s.exec("await asyncio.sleep(60)", timeout_sec=0.5).limit == "time"
+    after = s.exec("n").value
+    assert s.exec("await f(0)\ncounts.cancel()\nn").value > after, "an interrupt ends one task"
+
+
+def test_what_a_task_raises_is_told_as_in_a_program(s: Session) -> None:
+    s.exec("failed = asyncio.create_task(fails())\nawait f(0)\nawait f(0)")
+    with pytest.raises(KeyError, match="z"):
+        s.exec("await failed").unwrap()
+    s.exec("failed = asyncio.create_task(fails())\nawait f(0)\nawait f(0)")
+    told = s.exec("import gc\ndel failed\ngc.collect();")
+    assert told.ok and "Task exception was never retrieved" in told.stderr
+    assert "KeyError: 'z'" in told.stderr
+    for ends, error in (("sys.exit(3)", "SystemExit"), ("raise KeyboardInterrupt", "Keyboard")):
+        s.exec(f"import sys\nasync def end():\n    {ends}")
+        ended = error_of(s, "ends = asyncio.create_task(end())\nawait f(0)\nawait f(0)")
+        assert ended.type.startswith(error)
+        after = s.exec("await f(7)")
+        assert after.value == 7 and not after.restarted
+
+
 def test_code_that_awaits_is_interrupted(s: Session) -> None:
     outcome = s.exec("before = 1\nawait asyncio.sleep(60)", timeout_sec=0.5)
     assert outcome.limit == "time" and not outcome.restarted
