@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import datetime
+import enum
 import functools
 import inspect
+import json
 import uuid
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, Optional, TypedDict
 
 import pydantic
 import pytest
@@ -138,6 +141,15 @@ def test_a_tool_that_is_awaited_is_known_as_one() -> None:
     assert Tool(functools.partial(Searcher().later, "a"), name="later").is_async
 
 
+def counts(n: int) -> Iterator[int]:
+    yield n
+
+
+class Counts:
+    async def later(self, n: int) -> AsyncIterator[int]:
+        yield n
+
+
 @pytest.mark.parametrize(
     ("fn", "keywords", "said"),
     [
@@ -148,6 +160,8 @@ def test_a_tool_that_is_awaited_is_known_as_one() -> None:
         (Searcher, {}, "a tool is a function"),
         (5, {}, "a tool is a function"),
         (dict.fromkeys, {}, "no annotation"),
+        (counts, {}, "counts() cannot be a tool: it is a generator"),
+        (Counts().later, {}, "have it return them as a list"),
     ],
 )
 def test_what_is_no_tool_says_why(fn: Any, keywords: Any, said: str) -> None:
@@ -176,7 +190,7 @@ def test_a_value_may_come_as_itself_or_as_text(kind: Any, text: str, value: Any)
     use.__annotations__.update(x=kind, y=list[kind] | None)
     tool = Tool(use)
     assert tool.schema["properties"]["x"]["type"] == "string"
-    assert tool.schema["properties"]["y"]["default"] == str(value)
+    assert tool.schema["properties"]["y"]["default"] == str(value).replace(" ", "T")
     for given in (text, value):
         built = invoked(tool, [given], {})
         assert built == value and type(built) is kind
@@ -560,6 +574,86 @@ def test_bounds_are_in_the_schema_and_what_only_an_annotation_says_in_the_stub()
     schema = Tool(sized).schema["properties"]
     assert schema["items"] == {"type": "array", "items": {"type": "integer"}, "minItems": 1}
     assert schema["counts"]["maxProperties"] == 2 and schema["shape"]["description"] == "where"
+
+
+class Period(enum.Enum):
+    DAY = datetime.timedelta(1)
+    WEEK = datetime.timedelta(7)
+
+
+@dataclass
+class Trip:
+    when: datetime.datetime = datetime.datetime(2024, 1, 2, 3, 4)
+    price: Decimal = Decimal("1.5")
+    to: Annotated[str, "a city,\nin English"] = "Bern"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "shown"),
+    [
+        (datetime.datetime, datetime.datetime(2024, 1, 2, 3, 4), "2024-01-02T03:04:00"),
+        (Path, Path("a/b"), "a/b"),
+        (set[str], frozenset({"b", "a"}), ["a", "b"]),
+        (tuple[int, str], (1, "a"), [1, "a"]),
+        (list[datetime.date], [datetime.date(2024, 1, 2)], ["2024-01-02"]),
+        (dict[str, Decimal], {"a": Decimal(1)}, {"a": "1"}),
+        (Trip, Trip(), {"when": "2024-01-02T03:04:00", "price": "1.5", "to": "Bern"}),
+        (Period, Period.DAY, None),
+        (float, float("inf"), None),
+        (list[float], [float("nan")], None),
+        (bytes, b"a", None),
+        (int, object(), None),
+        (list[int], [0] * 1000, [0] * 1000),
+    ],
+)
+def test_a_schema_is_json_and_a_stub_python_whatever_the_defaults(
+    annotation: Any, default: Any, shown: Any
+) -> None:
+    def use(x: Any = default) -> None: ...
+
+    use.__annotations__["x"] = annotation
+    tool = Tool(use)
+    for made in (tool.schema, tool.to_openai(), tool.to_anthropic(), tool.to_mcp()):
+        json.dumps(made, allow_nan=False)
+    assert tool.schema["properties"]["x"].get("default") == shown
+    compile(tool.stub(), "stub", "exec")
+    assert (" = ...) -> None" in tool.stub()) == (shown is None or len(shown) == 1000)
+
+
+def test_fields_of_classes_have_their_descriptions_and_defaults() -> None:
+    class Event(TypedDict):
+        title: Annotated[str, pydantic.Field(description="as in a calendar")]
+
+    class Guest(pydantic.BaseModel):
+        name: str = pydantic.Field(description="in full")
+
+    def invite(event: Event, guests: list[Guest], trip: Optional[Trip] = None) -> Trip: ...
+
+    invite.__annotations__.update(event=Event, guests=list[Guest])
+    tool = Tool(invite)
+    properties = tool.schema["properties"]
+    assert properties["event"]["properties"]["title"]["description"] == "as in a calendar"
+    assert properties["guests"]["items"]["properties"]["name"]["description"] == "in full"
+    trip = properties["trip"]["anyOf"][0]["properties"]
+    assert trip["to"] == {"type": "string", "default": "Bern", "description": "a city,\nin English"}
+    assert trip["when"]["default"] == "2024-01-02T03:04:00" and trip["price"]["default"] == "1.5"
+    stub = tool.stub()
+    assert "    title: str  # as in a calendar\n" in stub and "    name: str  # in full\n" in stub
+    assert "    to: NotRequired[str]  # a city, in English\n" in stub
+    json.dumps(tool.output_schema)
+
+
+def test_a_stub_says_which_parameters_have_no_name() -> None:
+    def some(a: int, /, b: int, *, c: int) -> None: ...
+    def all_of_them(a: int, b: int, /) -> None: ...
+    def then_more(a: int, /, *more: int) -> None: ...
+
+    for fn in (some, all_of_them, then_more):
+        space: dict[str, Any] = {}
+        exec(Tool(fn).stub(), space)
+        found = inspect.signature(space[fn.__name__]).parameters.values()
+        wanted = inspect.signature(fn).parameters.values()
+        assert [(one.name, one.kind) for one in found] == [(one.name, one.kind) for one in wanted]
 
 
 def test_a_stub_is_python_whatever_its_documentation_holds() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from hutch._results.conversion import Conversion, conversion
 from hutch._results.types import is_typed_dict
 from hutch._results.validating import validation
-from hutch._tool_data import plain
+from hutch._tool_data import default_in_schema
 from hutch._tool_kinds import (
     ARRAYS,
     MOST_BITS,
@@ -42,14 +42,18 @@ class Record(Kind):
     def __init__(self, kind: Any) -> None:
         self._kind = kind
         self._is_dict = is_typed_dict(kind)
-        self.fields: dict[str, tuple[Kind, bool]] = {}  # set once those of its fields are made
+        # Set once the Kinds of its fields are made:
+        self.fields: dict[str, tuple[Kind, bool]] = {}
+        self.descriptions: dict[str, str] = {}  # "": none
         self.text = kind.__name__
 
     def schema(self, shared: dict[str, Any]) -> dict[str, Any]:
         properties = {name: one.schema(shared) for name, (one, _) in self.fields.items()}
         for field in () if self._is_dict else dataclasses.fields(self._kind):
             if field.name in properties and field.default is not dataclasses.MISSING:
-                properties[field.name] |= {"default": plain(field.default)}
+                properties[field.name] |= default_in_schema(field.default)
+        for name, said in self.descriptions.items():
+            properties[name] |= {"description": said} if said else {}
         required = [name for name, (_, is_required) in self.fields.items() if is_required]
         return {"type": "object", "properties": properties, "required": required}
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from hutch._choices import NONE, Choices
+from hutch._tool_data import json_of
 
 ARRAYS = (list, tuple, set, frozenset)
 _MOST_STEPS = 400_000
@@ -185,7 +186,10 @@ class Choice(Kind):
         self.text = f"Literal[{', '.join(map(repr, self._values))}]"
 
     def schema(self, shared: dict[str, Any]) -> dict[str, Any]:
-        return {"enum": [list(one) if type(one) is tuple else one for one in self._values]}
+        try:
+            return {"enum": [json_of(one) for one in self._values]}
+        except ValueError:
+            return {}
 
     def build(self, value: Any, work: Work) -> Any:
         work.take(self._choices.others)

@@ -11,7 +11,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from hutch._tool_types import default_text, fields_of, is_model, plain_type, type_name
+from hutch._tool_data import default_text
+from hutch._tool_types import description_of, fields_of, is_model, plain_type, type_name
 
 Parameter = tuple[str, int, str, typing.Optional[str]]  # name, kind, annotation, default as text
 
@@ -56,13 +57,17 @@ class Stub:
         shown = []
         before = ""
         for name, kind, annotation, default in self.parameters:
+            if before == "positional" and kind != inspect.Parameter.POSITIONAL_ONLY:
+                shown.append("/")
             if kind == inspect.Parameter.KEYWORD_ONLY and before not in ("*", "keyword"):
                 shown.append("*")
-            before = {2: "*", 3: "keyword"}.get(kind, "")
+            before = {0: "positional", 2: "*", 3: "keyword"}.get(kind, "")
             stars = {2: "*", 4: "**"}.get(kind, "")
             shown.append(
                 f"{stars}{name}: {annotation}" + ("" if default is None else f" = {default}")
             )
+        if before == "positional":
+            shown.append("/")
         define = "async def" if self._is_async else "def"
         lines = [f"{define} {self.name}({', '.join(shown)}) -> {self.result}:"]
         if self.description:
@@ -106,31 +111,31 @@ class Stub:
             return name
         self.classes[name] = ""  # it may name itself
         lines = [f"class {name}(TypedDict):"]
-        for field, annotation, is_required in _fields(kind):
+        for field, annotation, is_required, said in _fields(kind):
             text = type_name(annotation, self._class)
+            note = f"  # {' '.join(said.split())}" if said else ""
             if not field.isidentifier():
-                lines.append(f"    # {field!r}: {text}")
+                lines.append(f"    # {field!r}: {text}{note}")
             else:
-                lines.append(f"    {field}: {text if is_required else f'NotRequired[{text}]'}")
+                text = text if is_required else f"NotRequired[{text}]"
+                lines.append(f"    {field}: {text}{note}")
         if len(lines) == 1:
             lines.append("    pass")
         self.classes[name] = "\n".join(lines)
         return name
 
 
-def _fields(kind: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Names as they are passed, annotations, and whether each has to be there."""
+def _fields(kind: Any) -> Iterator[tuple[str, Any, bool, str]]:
+    """Names as passed, annotations, whether each has to be there, and what is said of it."""
     if is_model(kind):
         for name, field in getattr(kind, "model_fields", {}).items():
             alias = field.validation_alias or field.alias
-            yield (
-                alias if isinstance(alias, str) else name,
-                plain_type(field.annotation),
-                field.is_required(),
-            )
+            passed = alias if isinstance(alias, str) else name
+            required = field.is_required()
+            yield passed, plain_type(field.annotation), required, field.description or ""
         return
     for name, (annotation, is_required) in fields_of(kind).items():
-        yield name, annotation, is_required
+        yield name, annotation, is_required, description_of(annotation)
 
 
 def _quoted(text: str) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from hutch._results.types import is_typed_dict
 from hutch._tool_classes import Adapted, Checked, Model, Models, Record
-from hutch._tool_data import plain
 from hutch._tool_kinds import (
     ARRAYS,
     Array,
@@ -127,6 +126,7 @@ class _Making:
         record = Record(kind)
         for name, (annotation, is_required) in fields_of(kind).items():
             record.fields[name] = (self.kind(annotation), is_required)
+            record.descriptions[name] = description_of(annotation)
         self._open.pop()
         return record
 
@@ -218,15 +218,6 @@ def description_of(annotation: Any) -> str:
 def _text_of(metadata: Any) -> str | None:
     found = metadata if isinstance(metadata, str) else getattr(metadata, "documentation", None)
     return found if isinstance(found, str) else None
-
-
-def default_of(value: Any) -> Any:
-    return str(value) if type(value) in ByText.kinds else plain(value)
-
-
-def default_text(value: Any) -> str:
-    """As in a signature."""
-    return f"{default_of(value)!r:.1000}"
 
 
 def type_name(kind: Any, of_class: Callable[[type], str] = lambda _: "dict") -> str:

@@ -18,11 +18,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from hutch import _given_schema
+from hutch._tool_data import default_in_schema
 from hutch._tool_descriptions import descriptions_of
 from hutch._tool_kinds import Kind
 from hutch._tool_late import LateCalls
 from hutch._tool_stubs import Stub
-from hutch._tool_types import default_of, description_of, kind_of
+from hutch._tool_types import description_of, kind_of
 
 _API_NAME = re.compile(r"[a-zA-Z0-9_]{1,64}")
 
@@ -78,6 +79,11 @@ class Tool:
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
             raise ValueError(f"{self.name!r} is not a valid name of a tool: give it name=")
         annotated = _annotated(fn)
+        if inspect.isgeneratorfunction(annotated) or inspect.isasyncgenfunction(annotated):
+            raise TypeError(
+                f"{self.name}() cannot be a tool: it is a generator, whose values arrive one by "
+                "one: have it return them as a list"
+            )
         self.description = inspect.getdoc(annotated) or "" if description is None else description
         self.max_calls = max_calls
         self.approve = approve
@@ -230,7 +236,7 @@ class Tool:
             elif parameter.default is parameter.empty:
                 required.append(name)
             else:
-                schema = {**schema, "default": default_of(parameter.default)}
+                schema = {**schema, **default_in_schema(parameter.default)}
             if name in self._descriptions:
                 schema = {**schema, "description": self._descriptions[name]}
             properties[name] = schema
