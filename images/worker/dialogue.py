@@ -341,7 +341,9 @@ def add_tools(dialogue: Dialogue, tools: Sequence[Described], **more: Any) -> di
         how = ways.get(name, PLAIN)
         content = ("tool", name, plain(list(args)), plain(kwargs))
         if how != PLAIN and a_loop_runs():
-            return dialogue.ask_later(*content) if how == BESIDE else later(*content)
+            coroutine: Any = dialogue.ask_later(*content) if how == BESIDE else later(*content)
+            coroutine.__name__ = coroutine.__qualname__ = str(name)  # which its repr shows
+            return coroutine
         return dialogue.ask_beside(*content) if how == BESIDE else dialogue.ask(*content)
 
     async def later(*content: Any) -> Any:

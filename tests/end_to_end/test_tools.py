@@ -240,6 +240,47 @@ def test_what_a_tool_raises_is_raised_inside_by_name_and_message() -> None:
     assert work() == f"('no x in {__file__}',) None"
 
 
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+class ManyErrors(Exception):
+    """As the groups that task groups of asyncio and anyio raise, which Python 3.10 has not."""
+
+    def __init__(self, text: str, exceptions: list[Exception]) -> None:
+        super().__init__(text)
+        self.exceptions = tuple(exceptions)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("plum"), "KeyError: 'plum'"),
+        (KeyError(5), "KeyError: '5'"),
+        (KeyError("a", "b"), "KeyError: \"('a', 'b')\""),
+        (Unprintable(), "Unprintable: (its text cannot be had: ValueError)"),
+        (
+            ManyErrors("two", [OSError("down"), ManyErrors("one", [KeyError("k")])]),
+            "ManyErrors: two: OSError: down; ManyErrors: one: KeyError: k",
+        ),
+    ],
+)
+def test_the_message_of_what_a_tool_raises_says_what_failed(error: Exception, text: str) -> None:
+    def fail() -> None:
+        raise error
+
+    @sandbox(tools=[fail])
+    def work() -> str:
+        try:
+            fail()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "not raised"
+
+    assert work() == text
+
+
 def test_a_tool_ends_the_call() -> None:
     def finish(answer: str) -> None:
         raise StopExec

@@ -100,6 +100,14 @@ def test_without_a_loop_a_call_returns_its_result_and_with_one_it_is_awaited() -
     in_session(work, wanted=1)
 
 
+def test_one_that_is_not_awaited_shows_its_name() -> None:
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        shown = await s.exec("await asyncio.sleep(0)\nmeet('x')")
+        assert shown.text.startswith("<coroutine object meet at 0x"), shown
+
+    in_session(work)
+
+
 def test_other_tools_take_turns_meanwhile() -> None:
     names: list[str] = []
 

@@ -315,7 +315,7 @@ class Dialogue:
         except ArgumentError as error:
             return _failure(str(error), "TypeError")
         except Exception as error:
-            return _failure(str(error), type(error).__name__)
+            return _failure(_text_of(error), type(error).__name__)
         try:
             check_result(tool.result_type, value)
         except ArgumentError as error:
@@ -405,6 +405,27 @@ def _sent(name: Any, reply: tuple[Any, ...]) -> tuple[tuple[Any, ...], bytes]:
 
 def _failure(text: str, name: str = "RuntimeError") -> tuple[str, str, str]:
     return "error", name, text[:10_000]
+
+
+_MOST_OF_A_GROUP = 10  # exceptions that are named
+_DEEPEST_GROUP = 4
+
+
+def _text_of(error: BaseException, depth: int = 0) -> str:
+    """What it says, and of a group what those in it say: code inside is to learn what failed."""
+    try:
+        # The text of a KeyError is the repr of its key, of which the code's own makes one again.
+        is_key = type(error) is KeyError and len(error.args) == 1
+        text = str(error.args[0] if is_key else error)
+    except Exception as second:
+        return f"(its text cannot be had: {type(second).__name__})"
+    within: Any = getattr(error, "exceptions", None)
+    if type(within) not in (tuple, list) or depth == _DEEPEST_GROUP:
+        return text
+    said = (
+        f"{type(one).__name__}: {_text_of(one, depth + 1)}" for one in within[:_MOST_OF_A_GROUP]
+    )
+    return f"{text}: {'; '.join(said)}"
 
 
 def error_of(text: str, name: str = "RuntimeError") -> bytes:
