@@ -68,6 +68,17 @@ def test_text_is_what_a_terminal_would_show() -> None:
     assert said.text.endswith("\n… (of 4 bytes of stdout, the rest was not kept) …")
 
 
+def test_text_and_report_tell_of_a_restart_once() -> None:
+    outcome = raised()
+    outcome.restarted = True
+    for text in (outcome.text, str(outcome)):
+        assert text.count("the interpreter was restarted: its names are lost, files stay") == 1
+    assert outcome.error is not None
+    outcome.error = ErrorInfo("SandboxDied", "exit code 3", hint="its names are lost (files stay)")
+    assert outcome.text.count("names are lost") == 1
+    assert "restarted" not in raised().text
+
+
 def test_text_has_a_value_that_was_displayed_once() -> None:
     class Rich:
         def _repr_html_(self) -> str:

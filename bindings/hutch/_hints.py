@@ -122,6 +122,11 @@ def _name(error: ErrorFacts, found: re.Match[str]) -> str:
     usual = _USUAL_NAMES.get(name)
     if usual:
         return f"add `{usual}` before it"
+    if name in _OF_JSON:
+        return f"Python has {_OF_JSON[name]} for it; json.loads(text) reads JSON"
+    of_line = hint_of_line(error.line) if name == "In" or error.line == name else ""
+    if of_line:
+        return of_line
     if name in sys.stdlib_module_names and not name.startswith("_"):
         return f"add `import {name}` before it"
     return ""
@@ -133,6 +138,14 @@ _USUAL_NAMES = {
     "plt": "import matplotlib.pyplot as plt",
     "Path": "from pathlib import Path",
     "defaultdict": "from collections import defaultdict",
+}
+_OF_JSON = {
+    "true": "True",
+    "false": "False",
+    "null": "None",
+    "nan": "float('nan')",
+    "NaN": "float('nan')",
+    "Infinity": "float('inf')",
 }
 _OPTIONAL = {"lxml": "lxml", "pytables": "tables", "tables": "tables"}
 
@@ -351,6 +364,9 @@ ROWS = (
     Row("name", "NameError", r"^name '(\w{1,100})' is not defined", _name),
     Row("input", "EOFError", r"EOF when reading a line|", _asks_for_input),
     Row("not Python", "SyntaxError", "", _of_ipython),
+    Row("typography", "SyntaxError", r"^invalid (?:non-printable )?character ",
+        "outside of texts and comments, code is plain ASCII: use straight quotes, a plain minus "
+        "and plain spaces"),
     Row("no loop", "RuntimeError", r"^no running event loop$",
         "tasks run while code awaits: have an `await` outside functions in the same code of a "
         "session, or do it in a coroutine that asyncio.run() runs"),

@@ -65,7 +65,7 @@ _NOT_PYTHON = tuple(
         ),
         (r"%|[\w.,\[\] ]+= *%{1,2}[a-z]", None),
         (
-            r"!|[\w.,\[\] ]+= *!{1,2} *\w",
+            r"!|\$ +\w|[\w.,\[\] ]+= *!{1,2} *\w",
             'this is Python, not a shell: run a program by subprocess.run(["ls", "-la"]); in a '
             "session, a line that begins with ! is a command",
         ),
@@ -74,7 +74,8 @@ _NOT_PYTHON = tuple(
             "this is Python, not IPython: help(name) prints what a name is",
         ),
         (r"```|~~~", "leave out the fences of ``` around the code"),
-        (r">>> |In \[\d+\]:", "leave out the prompts before the code"),
+        (r"(python|py|python3)$", "leave out the name of the language before the code"),
+        (r">>> |\.\.\. |In \[\d+\]:", "leave out the prompts before the code"),
     )
 )
 

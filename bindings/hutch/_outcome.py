@@ -344,7 +344,8 @@ class Outcome(_Record, Generic[R]):
     def text(self) -> str:
         """What a language model should see after its code ran, as a terminal shows it: stdout,
         stderr, what was displayed as text, the repr of the value, unless that is None, and of a
-        failure the traceback or message, and the hint. "" where there is none of it.
+        failure the traceback or message, and the hint; a note where the interpreter was restarted.
+        "" where there is none of it.
 
         What would control a terminal is escaped. At most 20,000 characters: of a longer text the
         middle is left out, and a line there says how many characters that is.
@@ -359,7 +360,7 @@ class Outcome(_Record, Generic[R]):
         if self.value is not None and not self._is_displayed():
             value, missing = repr_to_cut(self.value, _MOST_FOR_A_MODEL)
             parts.append(value)
-        parts += self._failed_by(None)
+        parts += [*self._failed_by(None), *self._told_of_restart()]
         text = "\n".join(part.rstrip("\n") for part in parts if part)
         return escaped_ends(text, _MOST_FOR_A_MODEL, missing)
 
@@ -449,7 +450,7 @@ class Outcome(_Record, Generic[R]):
 
     def __str__(self) -> str:
         lines = [repr(self)[1:-1]]
-        lines += self._failed_by(MOST_TEXT)
+        lines += [*self._failed_by(MOST_TEXT), *self._told_of_restart()]
         for name in ("stdout", "stderr"):
             text = getattr(self, name)
             if text:
@@ -469,6 +470,11 @@ class Outcome(_Record, Generic[R]):
                 hint = error.hint if most is None else shortened(error.hint, most)
                 lines.append(f"hint: {hint}")
         return lines
+
+    def _told_of_restart(self) -> list[str]:
+        if not self.restarted or (self.error and "names are lost" in self.error.hint):
+            return []
+        return ["note: the interpreter was restarted: its names are lost, files stay"]
 
     def _repr_html_(self) -> str:
         from hutch._display import card

@@ -32,6 +32,7 @@ TEXTS = ("__main__", "program")  # the modules that a program's text, or a funct
 STRING = "<string>"  # what any text may be called
 MARK = "\ufeff"  # a byte order mark, with which text of a file may begin
 SUGGESTION = re.compile(r"\. Did you mean: '[^'\n]*'\?(?=\n\Z)")
+FENCE = re.compile(r"^(?:```|~~~)\w*[ \t]*$", re.M)
 RAISE = opcode.opmap["RAISE_VARARGS"]
 PARSES = {"compile", "eval", "exec", "literal_eval", "parse"}
 CALL_OF_PARSER = re.compile(rb"(?:\w+\s*\.\s*)*(?:compile|eval|exec|literal_eval|parse)\s*\(")
@@ -199,10 +200,22 @@ def describe(error: BaseException, sources: dict[str, str]) -> dict[str, Any]:
         hint = "the function did not raise this: make inside it what cannot be loaded there"
     if isinstance(error, MemoryError) and raised_in(error) is None and is_of_parser(error):
         hint = "Python's parser gave up, not for want of memory: nest the expressions less deeply"
+    if isinstance(error, SyntaxError) and comes_before_a_fence(
+        sources.get(error.filename or "", ""), line
+    ):
+        hint = (
+            "if lines of ``` are fences around the code, leave out these and the text around them"
+        )
     fields = encoding.error_fields(type(error).__name__, message, text, line, hint, bases)
     if isinstance(error, (KeyError, FileNotFoundError)):
         fields["near"] = nearby.near(error)
     return fields
+
+
+def comes_before_a_fence(source: str, line: int | None) -> bool:
+    """Whether there is a fence of Markdown after the line of the error."""
+    fence = FENCE.search(source)
+    return fence is not None and source.count("\n", 0, fence.start()) + 1 > (line or 0)
 
 
 def suggestion(error: BaseException) -> str:

@@ -42,6 +42,11 @@ PLAIN: dict[str, list[tuple[str, str]]] = {
         ("math.pi", "`import math`"),
         ("no_such_name", ""),
         ("get_ipython()", "no magic commands"),
+        ("x = {'a': true}", "Python has True for it"),
+        ("null", "Python has None for it"),
+        ("python\nprint(1)", "the name of the language"),
+        ("In [1]: 1 + 1", "leave out the prompts"),
+        ("wave", "`import wave`"),
     ],
     "input": [("input()", "on_input="), ("raise EOFError", "")],
     "not Python": [
@@ -58,6 +63,7 @@ PLAIN: dict[str, list[tuple[str, str]]] = {
         ("%pip install x", "Session.install"),
         ("%unheard of", "no magic commands"),
     ],
+    "typography": [("print(“a”)", "straight quotes")],
     "no loop": [
         ("import asyncio\nasync def f(): pass\nc = f()\ntry: asyncio.create_task(c)\n"
          "finally: c.close()", "`await` outside functions"),

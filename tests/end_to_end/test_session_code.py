@@ -201,7 +201,15 @@ def test_what_is_indented_as_a_whole_keeps_its_lines(s: Session) -> None:
         ("len?", "help(name)"),
         ("?str.join", "help(name)"),
         ("```python\n1\n```", "fences"),
+        ("Here is the code:\n```python\n1\n```", "the text around them"),
+        ("def f(:\n    pass\n'''\n```python\n1\n```\n'''", "if lines of ```"),
         (">>> 1 + 1", "prompts"),
+        ("  >>> 1 + 1", "prompts"),
+        ("... 1", "prompts"),
+        ("$ ls", "a line that begins with !"),
+        ("print(“a”)", "straight quotes"),
+        ("x = 5 – 3", "plain minus"),
+        ("x = 1\xa0+ 1", "plain spaces"),
         ("x = (", ""),
         ("x = 1 !", ""),
         ("pip = 1 2", ""),
@@ -248,6 +256,7 @@ def test_what_ends_the_interpreter_is_the_error_too() -> None:
         s.files.write("note", "kept")
         big = s.exec("x = [bytearray(1 << 20) for _ in range(4000)]")
         assert big.limit == "memory" and big.error is not None
+        assert "its names are lost, files stay" in big.text
         assert "Session(memory_mb=128)" in big.error.hint
         late = s.exec("while True: pass", timeout_sec=0.4)
         assert late.error is not None and late.error.type == "KeyboardInterrupt"
