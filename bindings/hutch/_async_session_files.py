@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import AsyncIterator
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
@@ -114,8 +115,8 @@ class AsyncSessionFiles:
     @awaits(SessionFiles.download)
     async def download(
         self, path: str, to: str | os.PathLike[str], *, limit_mb: float | None = None
-    ) -> None:
-        await self._operate(lambda: self._files.download(path, to, limit_mb=limit_mb))
+    ) -> pathlib.Path:
+        return await self._operate(lambda: self._files.download(path, to, limit_mb=limit_mb))
 
     @awaits(SessionFiles.tar)
     async def tar(self, path: str = ".") -> bytes:

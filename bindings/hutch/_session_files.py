@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -198,11 +199,11 @@ class SessionFiles:
 
     def download(
         self, path: str, to: str | os.PathLike[str], *, limit_mb: float | None = None
-    ) -> None:
+    ) -> pathlib.Path:
         """A file, to a file of the host, which is replaced once the new one is whole, as is a link
         in its place; or a directory, to a new or empty one, where nothing is seen before all is
         there. Links and special files in it are left out. The directories above are made. Shows
-        progress on stderr if it takes long.
+        progress on stderr if it takes long. Returns the path on the host.
 
         `limit_mb`: of what is written to the host's disk, holes not counted; otherwise OSError
         (EFBIG) is raised, and nothing is kept. None: the session's `disk_mb`, which is all that its
@@ -221,12 +222,13 @@ class SessionFiles:
                     transfers.download_tree(
                         self._ask, path, target, found, self.part, received, step
                     )
-                return
+                return pathlib.Path(target)
             executable = bool(status["mode"] & 0o100)
             with progress_of(f"download of {name}", "receiving", status["size"]) as step:
                 transfers.download_file(
                     self._ask, path, target, executable, self.part, received, step
                 )
+        return pathlib.Path(target)
 
     def tar(self, path: str = ".") -> bytes:
         """A directory with all that is in it as an uncompressed archive, in which names are
@@ -374,7 +376,10 @@ def checked(reply: Any, path: Any) -> Any:
             number = failed[0] if failed[0] in errno.errorcode else errno.EIO
             named = failed[1] if type(failed[1]) is str and failed[1] else path
             named = named[:LONGEST_PATH] if type(named) is str else None
-            raise OSError(number, os.strerror(number), named)
+            text = os.strerror(number)
+            if number == errno.EROFS:
+                text += ": the session's directory, /tmp and writable mounts can be written to"
+            raise OSError(number, text, named)
     raise not_said()
 
 
@@ -434,7 +439,8 @@ def _bytes(content: Any) -> bytes:
     if isinstance(content, (bytes, bytearray, memoryview)):
         return bytes(content)
     raise TypeError(
-        f"a file's content is str, bytes or a pathlib.Path, not {type(content).__name__}"
+        f"a file's content is str or bytes, not {type(content).__name__}: write() takes an open "
+        "file, too; upload() and files= take a pathlib.Path of the host"
     )
 
 

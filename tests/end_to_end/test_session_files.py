@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import pathlib
@@ -40,8 +41,9 @@ def test_files_are_read_and_written(s: Session, tmp_path: pathlib.Path) -> None:
     assert not s.files.exists("a") and s.files.realpath("c") == f"{s.info()['cwd']}/c"
     (tmp_path / "up").write_bytes(b"\0" * 5_000_000)
     s.files.upload(tmp_path / "up")
-    s.files.download("up", tmp_path / "down")
+    assert s.files.download("up", str(tmp_path / "down")) == tmp_path / "down"
     assert (tmp_path / "down").read_bytes() == b"\0" * 5_000_000
+    assert s.files.download("d", tmp_path / "tree") == tmp_path / "tree"
     s.files.remove("c")
     with pytest.raises(FileNotFoundError):
         s.files.read("c")
@@ -200,6 +202,20 @@ def test_files_that_cannot_be_put_there_are_an_error(path: str) -> None:
         for _ in range(2):
             with pytest.raises(OSError):
                 s.exec("1")
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "/x"])
+def test_a_place_that_cannot_be_written_says_which_can(s: Session, path: str) -> None:
+    with pytest.raises(OSError, match="Read-only file system: the session's directory, /tmp") as no:
+        s.files.write(path, "1")
+    assert no.value.errno == errno.EROFS and str(no.value.filename).endswith("x")
+    s.files.write("/tmp/x", "1")
+    s.files.write("a/../x", "1")
+
+
+def test_content_that_is_none_says_what_takes_it(s: Session, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(TypeError, match=r"not PosixPath: write\(\) takes an open file, too"):
+        s.files.write("x", tmp_path)  # type: ignore[arg-type]
 
 
 def test_a_fifo_blocks_nobody(s: Session) -> None:
