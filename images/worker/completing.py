@@ -23,7 +23,9 @@ MOST_SEEN = 100_000  # names that are looked at
 REACH = 2000  # characters before the end in which an expression may begin
 
 NO_PART = r"(?<![\w.)\]}'\"])"  # whether it is no part of a longer expression
-ATTRIBUTE = re.compile(rf"{NO_PART}({CHAIN})\.(\w*)\Z")
+ATTRIBUTE = re.compile(rf"{NO_PART}({CHAIN})\s*\.\s*(\w*)\Z")
+OF_TEXT = re.compile(r"\s*\.\s*(\w*)\Z")
+NAMED = re.compile(r"(?:^|, )(\w+)(?=[=,)])")  # parameters of a signature as text
 KEYED = re.compile(rf"{NO_PART}({CHAIN})\[\s*(?:\[[^\[\]]*)?\Z")
 CALLED = re.compile(rf"{NO_PART}({CHAIN})\Z")
 WORD = re.compile(r"\w*\Z")
@@ -42,6 +44,7 @@ SUFFIXES = tuple(importlib.machinery.all_suffixes())
 class Place(NamedTuple):
     """Where a text ends. `statement`: where the last one begins. `brackets`: those that are open,
     with their places. `kind`, `quote`, `content`: of the string that it ends in, else "", "" and 0.
+    `texts`: where each string ends that is whole, with its kind.
     """
 
     statement: int
@@ -50,11 +53,13 @@ class Place(NamedTuple):
     quote: str = ""
     content: int = 0
     in_comment: bool = False
+    texts: dict[int, str] = {}
 
 
 def end_of(text: str) -> Place:
     at = statement = 0
     brackets: list[tuple[str, int]] = []
+    texts: dict[int, str] = {}
     while (token := TOKEN.search(text, at)) is not None:
         at = token.end()
         kind, quote = token.groups()
@@ -64,6 +69,7 @@ def end_of(text: str) -> Place:
             if end == len(text):
                 return Place(statement, brackets, kind.lower(), quote, at)
             at = end + len(quote) if text.startswith(quote, end) else end
+            texts[at] = kind.lower()
         elif token[0] in "([{":
             brackets.append((token[0], token.start()))
         elif token[0] in ")]}":
@@ -73,7 +79,7 @@ def end_of(text: str) -> Place:
                 return Place(statement, brackets, in_comment=True)
         elif not brackets or token[0] == ";":
             statement = at
-    return Place(statement, brackets)
+    return Place(statement, brackets, texts=texts)
 
 
 def complete(space: dict[str, Any], text: str) -> tuple[list[str], int]:
@@ -99,10 +105,17 @@ def complete(space: dict[str, Any], text: str) -> tuple[list[str], int]:
     reach = max(0, len(text) - REACH)
     found = ATTRIBUTE.search(text, reach)
     if found is not None:
-        return chosen(attributes(space, found[1]), found[2]), found.start(2)
+        is_part = text[: found.start()].rstrip().endswith(".")
+        known = iter(()) if is_part else attributes(space, found[1])
+        return chosen(known, found[2]), found.start(2)
+    found = OF_TEXT.search(text, reach)
+    if found is not None and found.start() in place.texts:
+        value = b"" if "b" in place.texts[found.start()] else ""
+        return chosen(lookup.attributes_of(value), found[1]), found.start(1)
     prefix = WORD.search(text, reach)[0]  # type: ignore[index]
     start = len(text) - len(prefix)
-    if text[:start].endswith(".") or prefix[:1].isdigit():
+    before = text[:start].rstrip() if place.brackets else text[:start]
+    if before.endswith(".") or prefix[:1].isdigit():
         return [], start
     return chosen(names(space, text[:start], place), prefix), start
 
@@ -135,11 +148,13 @@ def names(space: dict[str, Any], before: str, place: Place) -> Iterator[Any]:
 
 def parameters(space: dict[str, Any], called: str) -> list[str]:
     try:
-        function, given = lookup.function_of(lookup.value_of(space, called))
+        value = lookup.value_of(space, called)
     except LookupError:
         return []
+    function, given = lookup.function_of(value)
     if function is None:
-        return []
+        named = lookup.signature_of_c(value).rpartition("/")[2].removeprefix("(")
+        return [f"{name}=" for name in NAMED.findall(named)]
     code = function.__code__
     first, end = max(given, code.co_posonlyargcount), code.co_argcount + code.co_kwonlyargcount
     return [f"{name}=" for name in code.co_varnames[first:end]]
@@ -157,10 +172,11 @@ def keys(space: dict[str, Any], text: str, place: Place, prefix: str) -> list[st
     """The keys that may follow, as they stand in such a string."""
     before = place.content - len(place.quote) - len(place.kind)
     found = KEYED.search(text, max(0, before - REACH), before)
-    if found is None or "b" in place.kind:
+    chain = of_columns(text, place) if found is None else found[1]
+    if not chain or "b" in place.kind:
         return []
     try:
-        value = lookup.value_of(space, found[1])
+        value = lookup.value_of(space, chain)
     except LookupError:
         return []
     kept: set[str] = set()
@@ -173,6 +189,16 @@ def keys(space: dict[str, Any], text: str, place: Place, prefix: str) -> list[st
         if written.startswith(prefix) and (written == key or "r" not in place.kind):
             kept.add(written)
     return sorted(kept)
+
+
+def of_columns(text: str, place: Place) -> str:
+    """The frame of whose columns one follows, as in `frame.loc[rows, "`, or ""."""
+    for bracket, at in place.brackets[:-3:-1]:
+        found = CALLED.search(text, max(0, at - REACH), at) if bracket == "[" else None
+        if found is not None:
+            chain, _, place_of = found[1].rpartition(".")
+            return chain if place_of in ("loc", "at") and "," in text[at:] else ""
+    return ""
 
 
 # ---- modules

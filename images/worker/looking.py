@@ -131,18 +131,23 @@ def source_of(value: Any) -> str:
             return ""
         lines = linecache.getlines(function.__code__.co_filename)
         return "".join(inspect.getblock(lines[function.__code__.co_firstlineno - 1 :]))
-    members = vars(type)["__dict__"].__get__(value).values()
-    functions = (one for one in members if type(one) is types.FunctionType)
-    for filename in {one.__code__.co_filename for one in functions}:
-        source = "".join(linecache.getlines(filename))
-        found = class_in(source, value.__qualname__)
+    members = vars(type)["__dict__"].__get__(value)
+    functions = [one for one in members.values() if type(one) is types.FunctionType]
+    places = [one.__code__.co_filename for one in functions]
+    if members.get("__module__") == "__main__":  # the latest code of the session first
+        places += [one for one in reversed(linecache.cache) if one.startswith("<cell ")]
+    for place in dict.fromkeys(places):
+        found = class_in("".join(linecache.getlines(place)), value.__qualname__)
         if found:
             return found
     return ""
 
 
 def class_in(source: str, name: str) -> str:
-    body: list[ast.stmt] = ast.parse(source).body
+    try:
+        body: list[ast.stmt] = ast.parse(source).body
+    except SyntaxError:
+        return ""
     found: Any = None
     for step in name.split("."):
         classes = [one for one in body if isinstance(one, ast.ClassDef) and one.name == step]
@@ -150,7 +155,8 @@ def class_in(source: str, name: str) -> str:
             return ""
         found = classes[-1]
         body = found.body
-    return "\n".join(source.splitlines()[found.lineno - 1 : found.end_lineno]) + "\n"
+    first = min(one.lineno for one in (found, *found.decorator_list))
+    return "\n".join(source.splitlines()[first - 1 : found.end_lineno]) + "\n"
 
 
 # ---- all

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import re
 import sys
 import types
@@ -17,8 +18,8 @@ from typing import Any
 
 NAME = r"[^\W\d]\w*"
 KEY = r"""-?\d{1,18}|'[^'\\\n]*'|"[^"\\\n]*\""""
-CHAIN = rf"{NAME}(?:\.{NAME}|\[(?:{KEY})\])*"
-STEP = re.compile(rf"\.({NAME})|\[({KEY})\]|({NAME})")
+CHAIN = rf"{NAME}(?:\s*\.\s*{NAME}|\[(?:{KEY})\])*"
+STEP = re.compile(rf"\.\s*({NAME})|\[({KEY})\]|({NAME})")
 MOST_COLUMNS = 1000
 MOST_WRAPPED = 10  # functions around one
 # The class of frames in a package, and what has the names of its columns.
@@ -105,7 +106,13 @@ def bound(found: Any, value: Any, kind: type) -> Any:
             return found.__get__(value, kind)
         except AttributeError:
             raise KeyError from None
-    return of_class(found, kind)
+    return of_class(accessor_of(found), kind)
+
+
+def accessor_of(found: Any) -> Any:
+    """The class of what pandas makes of a series where it has `.str`, `.dt` and the like."""
+    kind = own_of(found).get("_accessor")
+    return kind if issubclass(type(kind), type) else found
 
 
 def of_class(found: Any, kind: type) -> Any:
@@ -186,14 +193,34 @@ def function_of(value: Any) -> tuple[types.FunctionType | None, int]:
     arguments it has before those of the caller.
     """
     given = 0
-    if type(value) is types.MethodType:
-        value, given = value.__func__, 1
-    elif issubclass(type(value), type):
-        value, given = in_classes(value, "__init__"), 1
     for _ in range(MOST_WRAPPED):
-        if type(value) is not types.FunctionType:
-            return None, 0
-        if "__wrapped__" not in value.__dict__:
+        kind = type(value)
+        if kind is types.FunctionType and "__wrapped__" not in value.__dict__:
             return value, given
-        value = value.__dict__["__wrapped__"]
+        if kind is types.MethodType:
+            value, given = value.__func__, given + 1
+        elif kind is functools.partial:
+            value, given = value.func, given + len(value.args)
+        elif issubclass(kind, type):
+            value, given = maker_of(value), given + 1
+        elif "__wrapped__" in own_of(value):
+            value = own_of(value)["__wrapped__"]
+        else:
+            value, given = in_classes(kind, "__call__"), given + 1
     return None, 0
+
+
+def maker_of(kind: type) -> Any:
+    """`__init__` of a class, or `__new__` where that alone is its own, as of named tuples."""
+    made = in_classes(kind, "__init__")
+    if type(made) is not types.FunctionType:
+        made = in_classes(kind, "__new__")
+    return made.__func__ if type(made) is staticmethod else made
+
+
+def signature_of_c(value: Any) -> str:
+    """What a builtin function says of its parameters, as text; "" where that is not known."""
+    if not is_among(type(value), (types.BuiltinFunctionType, types.MethodDescriptorType)):
+        return ""
+    text = vars(type(value))["__text_signature__"].__get__(value)
+    return text if type(text) is str else ""

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import pathlib
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import completing
 import pytest
@@ -42,7 +43,33 @@ class Shop:
         return cls(price_list)
 
 
+class Named(NamedTuple):
+    latitude: float
+    longitude: float = 0
+
+
+class Called:
+    def __call__(self, alpha: int, beta: int = 2) -> None: ...
+
+
+@functools.lru_cache
+def cached(gamma: int, delta: int = 1) -> int:
+    return gamma
+
+
+@dataclasses.dataclass
+class Point:
+    abscissa: int
+    ordinate: int = 0
+
+
 SPACE: dict[str, Any] = {
+    "Named": Named,
+    "Point": Point,
+    "called": Called(),
+    "cached": cached,
+    "partly": functools.partial(tax, 1, rate=2),
+    "partly_shop": functools.partial(Shop("Ada").price),
     "tax": tax,
     "Shop": Shop,
     "shop": Shop("Ada"),
@@ -102,6 +129,29 @@ def matches(code: str) -> list[str]:
         ("shop.price(item", ["item="]),
         ("Shop.made(price_l", ["price_list="]),
         ("shop.price((1, 2), item", ["item="]),
+        ("Named(latit", ["latitude="]),
+        ("Point(1, ordin", ["ordinate="]),
+        ("called(alp", ["alpha="]),
+        ("cached(gam", ["gamma="]),
+        ("partly(amou", []),
+        ("partly(countr", ["country="]),
+        ("partly_shop(item", ["item="]),
+        ("sorted(rows, revers", ["reverse=", "reversed"]),
+        ("print(1, sep", ["sep="]),
+        ("len(obj", ["object"]),
+        # texts
+        ("', '.joi", ["join"]),
+        ("x = 'a' + b'its'.deco", ["decode"]),
+        ("f'{1}'.zfi", ["zfill"]),
+        ('rows = [ "a" .splitl', ["splitlines"]),
+        ("'''a\n'''.zfi", ["zfill"]),
+        # an attribute in another line
+        ("(shop\n  .own", ["owner"]),
+        ("(shop\n  .owner\n  .upp", ["upper"]),
+        ("(shop .\n  own", ["owner"]),
+        ("(shop.price('x')\n  .sho", []),
+        ("(f() . shop.own", []),
+        ("x = 5.\nsho", ["shop"]),
         # nothing is known
         ("# sho", []),
         ("x = 'sho", []),

@@ -63,6 +63,13 @@ def test_columns_of_frames_are_completed() -> None:
         s.exec("import pandas as pd\ndf = pd.DataFrame({'city': ['Bern'], 'two words': [1]})")
         assert s.complete("df['").matches == ["city", "two words"]
         assert s.complete("df.cit").matches == ["city"]
+        assert s.complete("df.loc[df['city'] > 'B', '").matches == ["city", "two words"]
+        assert s.complete("df.loc[:, ['city', 't").matches == ["two words"]
+        assert s.complete("df.loc['").matches == []
+        assert s.complete("df.city.str.upp").matches == ["upper"]
+        assert s.complete("(df\n  .groupb").matches == ["groupby"]
+        s.exec("import numpy as np").unwrap()
+        assert "num=" in s.complete("np.linspace(0, 1, nu").matches
         assert s.complete("df.city.med").matches == ["median"]
         (df,) = s.variables()
         assert (df.type, df.shape, df.length) == ("DataFrame", (1, 2), 1)
@@ -91,6 +98,16 @@ def test_a_value_is_inspected(s: Session) -> None:
     assert str(found).startswith("tax(n: int, rate=0.07) -> float\nType: function\n")
     assert s.inspect("Shop").source.splitlines()[-1] == "    def price(self, item): return 1"
     assert s.inspect("shop.price").signature == "(item)"
+    s.exec(
+        "import dataclasses, enum, functools\n"
+        "@dataclasses.dataclass\nclass Item:\n    price: int = 1\n"
+        "class Kind(enum.Enum):\n    RED = 1\n"
+        "@functools.cache\ndef cached(n): return n"
+    ).unwrap()
+    source = s.inspect("Item").source
+    assert source == "@dataclasses.dataclass\nclass Item:\n    price: int = 1\n"
+    assert s.inspect("Kind").source == "class Kind(enum.Enum):\n    RED = 1\n"
+    assert s.inspect("cached").source == "@functools.cache\ndef cached(n): return n\n"
     assert s.inspect("numbers").text == "[1, 2]" and s.inspect("numbers").source == ""
     assert s.inspect("len").signature == "(obj, /)"
     for name in ("no_such_name", "tax.nothing", "numbers.x.y"):
