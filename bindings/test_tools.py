@@ -189,16 +189,40 @@ def test_a_value_may_come_as_itself_or_as_text(kind: Any, text: str, value: Any)
 
     use.__annotations__.update(x=kind, y=list[kind] | None)
     tool = Tool(use)
-    assert tool.schema["properties"]["x"]["type"] == "string"
+    schema = tool.schema["properties"]["x"]
+    assert schema.get("anyOf", [schema])[-1]["type"] == "string"
     assert tool.schema["properties"]["y"]["default"] == str(value).replace(" ", "T")
     for given in (text, value):
         built = invoked(tool, [given], {})
         assert built == value and type(built) is kind
-    for given in ("nonsense", "1" * 5000, 5, None):
+    for given in ("nonsense", "1" * 5000, [5], None):
         with pytest.raises(ArgumentError, match="x must be"):
             invoked(tool, [given], {})
     with pytest.raises(ArgumentError, match=r"y\[0\] must be"):
         invoked(tool, [text], {"y": ["nonsense"]})
+
+
+def test_a_decimal_may_be_a_number_and_bytes_a_bytearray() -> None:
+    def pay(amount: Decimal, data: bytes = b"") -> tuple[Decimal, bytes]:
+        return amount, data
+
+    tool = Tool(pay)
+    assert invoked(tool, [5, bytearray(b"a")], {}) == (Decimal(5), b"a")
+    assert repr(invoked(tool, [19.99, b"a"], {})) == "(Decimal('19.99'), b'a')"
+    assert type(invoked(tool, [1, bytearray(b"a")], {})[1]) is bytes
+    for wrong, said in ((True, "not bool"), (1 << 5000, "more than 4096 bits"), ([1], "not list")):
+        with pytest.raises(ArgumentError, match=said):
+            invoked(tool, [wrong], {})
+    bounded = pydantic.Field(gt=0)
+
+    def spend(amount: Annotated[Decimal, bounded]) -> Decimal:
+        return amount
+
+    spend.__annotations__["amount"] = Annotated[Decimal, bounded]
+    assert invoked(Tool(spend), [0.5], {}) == Decimal("0.5")
+    with pytest.raises(ArgumentError, match="greater than 0"):
+        invoked(Tool(spend), [-1], {})
+    assert Tool(spend).schema["properties"]["amount"]["anyOf"][0]["type"] == "number"
 
 
 def test_a_path_is_made_of_its_text() -> None:
@@ -242,7 +266,7 @@ SCHEMA = {
 }
 
 
-def of_all(**arguments):  # type: ignore[no-untyped-def]
+def of_all(**arguments: Any) -> Any:
     """Finds pages."""
     return arguments
 
@@ -278,6 +302,38 @@ def test_arguments_are_checked_by_a_schema(arguments: dict[str, Any], said: str)
     with pytest.raises(ArgumentError) as caught:
         invoked(tool, [], arguments)
     assert str(caught.value) == said
+
+
+def test_a_property_may_have_any_name() -> None:
+    names = {"from": "who sends it", "a-b": "", "others": "", "to": "who gets it"}
+    properties = {name: {"type": "string", "description": said} for name, said in names.items()}
+    for more in ({}, {"additionalProperties": False}):
+        tool = Tool(of_all, name="mail", input_schema={"properties": properties, **more})
+        stub = tool.stub()
+        compile(stub, "stub", "exec")
+        assert stub.startswith(
+            "def mail(*, others: str = ..., to: str = ..., **others_: Any) -> Any:"
+        )
+        assert "    from: who sends it\n" in stub and "    to: who gets it\n" in stub
+        assert "Pass these as **{name: value}: 'from': str, 'a-b': str" in stub
+        assert invoked(tool, [], {"from": "x", "a-b": "y"}) == {"from": "x", "a-b": "y"}
+    with pytest.raises(TypeError, match=r"arguments are passed by name \(from, a-b, others, to\)"):
+        invoked(tool, ["x"], {})
+
+
+def test_a_schema_may_name_nothing() -> None:
+    tool = Tool(of_all, name="find", input_schema={})
+    assert tool.stub().startswith("def find(**others: Any) -> Any:")
+    assert invoked(tool, [], {"x": 1}) == {"x": 1}
+
+
+def test_one_alternative_alone_may_fit() -> None:
+    tool = taking({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 5}]})
+    for good in (1, 5.5):
+        assert invoked(tool, [], {"t": good}) == {"t": good}
+    for bad, said in ((6, "what 2 alternatives of its schema say"), ("6", "must be integer")):
+        with pytest.raises(ArgumentError, match=said):
+            invoked(tool, [], {"t": bad})
 
 
 def test_a_schema_and_annotations_both_hold() -> None:

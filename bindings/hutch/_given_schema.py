@@ -23,7 +23,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 _NOTES = frozenset(
     "title description default examples format $schema $id $comment $defs definitions deprecated "
-    "readOnly writeOnly contentEncoding contentMediaType".split()
+    "readOnly writeOnly contentEncoding contentMediaType discriminator".split()
 )
 _MOST_STEPS = 200_000
 _DEEPEST = 200
@@ -193,6 +193,24 @@ def _any_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
         raise first
 
 
+def _one_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    first: NotValid | None = None
+    count = 0
+    for one in of:
+        try:
+            check.value(one, value, depth)
+        except _TooMuch:
+            raise
+        except NotValid as error:
+            first = first or error
+        else:
+            count += 1
+    if count > 1:
+        raise NotValid(f"is what {count} alternatives of its schema say, and may be of one alone")
+    if count == 0 and first is not None:
+        raise first
+
+
 def _all_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
     for one in of:
         check.value(one, value, depth)
@@ -288,6 +306,7 @@ _KEYWORDS: dict[str, _Keyword] = {
     "enum": _Keyword(_LISTS, _choices, _enum),
     "const": _Keyword((), lambda making, of: _choices(making, [of]), _enum),
     "anyOf": _Keyword(_LISTS, _Making.listed, _any_of),
+    "oneOf": _Keyword(_LISTS, _Making.listed, _one_of),
     "allOf": _Keyword(_LISTS, _Making.listed, _all_of),
     "$ref": _Keyword((str,), _Making.referred, _ref),
     "properties": _Keyword((dict,), _Making.named, _properties),

@@ -35,7 +35,9 @@ class ToolCall:
         try:
             self._bound = tool.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{tool.name}(): {error!s:.1000}") from None
+            names = "" if tool.given is None or not args else ", ".join(tool.schema["properties"])
+            more = f": its arguments are passed by name ({names:.1000})" if names else ""
+            raise TypeError(f"{tool.name}(): {error!s:.1000}{more}") from None
         if tool.given is not None:
             self._check(tool.given)
         for name, value in self._bound.arguments.items():

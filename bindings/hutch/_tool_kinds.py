@@ -35,6 +35,7 @@ _IN_A_SET = 3
 _COUNTED = 3  # by its hash
 _CONTAINER = 3
 _REFUSED = 20  # by one choice of a union
+_NUMBERS = (int, float)
 NO_TYPES: frozenset[type] = frozenset()
 _TEXT = frozenset([str, bytes])  # whose hashes nobody can choose
 
@@ -107,10 +108,12 @@ class Plain(Kind):
         bytes: {"type": "string", "format": "binary"},
     }
 
+    also: ClassVar[dict[type, tuple[type, ...]]] = {float: (int,), bytes: (bytearray,)}
+
     def __init__(self, kind: type) -> None:
         self._kind = kind
         self.sure = frozenset([kind])
-        self.takes = frozenset([kind, int] if kind is float else [kind])
+        self.takes = frozenset([kind, *self.also.get(kind, ())])
         self.text = "None" if kind is type(None) else kind.__name__
 
     def schema(self, shared: dict[str, Any]) -> dict[str, Any]:
@@ -119,6 +122,8 @@ class Plain(Kind):
     def build(self, value: Any, work: Work) -> Any:
         if type(value) is self._kind:
             return value
+        if self._kind is bytes and type(value) is bytearray:
+            return bytes(value)
         if self._kind is float and type(value) is int:
             try:
                 return float(value)
@@ -146,17 +151,23 @@ class ByText(Kind):
         self._form, self._make = self.kinds[kind]
         self._is_path = issubclass(kind, pathlib.PurePath)
         self.sure = NO_TYPES if self._is_path else frozenset([kind])
-        self.takes = frozenset([str, pathlib.PurePosixPath if self._is_path else kind])
+        numbers = _NUMBERS if kind is decimal.Decimal else ()
+        self.takes = frozenset([str, pathlib.PurePosixPath if self._is_path else kind, *numbers])
         self.text = kind.__name__
 
     def schema(self, shared: dict[str, Any]) -> dict[str, Any]:
-        return {"type": "string", "format": self._form}
+        schema = {"type": "string", "format": self._form}
+        return {"anyOf": [{"type": "number"}, schema]} if self._kind is decimal.Decimal else schema
 
     def build(self, value: Any, work: Work) -> Any:
         if self._is_path and isinstance(value, pathlib.PurePath):
             value = str(value)
         if type(value) is self._kind:
             return value
+        if self._kind is decimal.Decimal and type(value) in _NUMBERS:
+            if type(value) is int and value.bit_length() > MOST_BITS:
+                raise ArgumentError("has an int of more than {} bits beside a Decimal", MOST_BITS)
+            return decimal.Decimal(str(value))
         if type(value) is str:
             most = _MOST_OF_PATH if self._is_path else _MOST_OF_TEXT
             if len(value) > most:

@@ -6,6 +6,7 @@ inside, by their parameters. Classes of the host's are TypedDicts there: code pa
 from __future__ import annotations
 
 import inspect
+import keyword
 import textwrap
 import typing
 from collections.abc import Iterator
@@ -41,16 +42,17 @@ class Stub:
         noted: dict[str, str],  # of parameters, by name, what the description does not say
         signature: inspect.Signature,
         types: dict[str, Any],  # of parameters that are annotated, and "return"
-        schema: dict[str, Any],  # of its arguments
+        given: dict[str, Any] | None,  # a schema that takes the place of annotations
         is_async: bool,
     ) -> None:
         self.name = name
-        self.description = "\n".join([description, *_lines(noted)]).strip()
+        by_dict = () if given is None else _by_dict(given)
+        self.description = "\n".join([description, *_lines(noted), *by_dict]).strip()
         self.classes: dict[str, str] = {}
         self._kinds: dict[str, type] = {}
         self._types = types
         self._is_async = is_async
-        self.parameters = list(self._parameters(signature, schema))
+        self.parameters = list(self._parameters(signature, given))
         self.result = type_name(types.get("return", Any), self._class)
 
     def text(self) -> str:
@@ -87,16 +89,16 @@ class Stub:
         return self.name, documentation, parameters, self.result, how
 
     def _parameters(
-        self, signature: inspect.Signature, schema: dict[str, Any]
+        self, signature: inspect.Signature, given: dict[str, Any] | None
     ) -> Iterator[Parameter]:
         for name, parameter in signature.parameters.items():
+            if given is not None and parameter.kind is parameter.VAR_KEYWORD:
+                yield from _of_schema(given, signature)
+                continue
             if name in self._types:
                 annotation = type_name(self._types[name], self._class)
-            elif parameter.kind is parameter.VAR_KEYWORD:
-                yield from _of_schema(schema, signature)
-                continue
             else:
-                annotation = _text_of(schema["properties"].get(name))
+                annotation = _text_of((given or {}).get("properties", {}).get(name))
             default = None
             if parameter.default is not parameter.empty:
                 default = default_text(parameter.default)
@@ -159,11 +161,29 @@ def _of_schema(schema: dict[str, Any], signature: inspect.Signature) -> Iterator
     properties = schema.get("properties", {})
     others = [name for name in properties if name not in signature.parameters]
     for name in sorted(others, key=lambda one: one not in required):
-        if name.isidentifier():
+        if _is_name(name):
             default = None if name in required else "..."
             yield name, int(inspect.Parameter.KEYWORD_ONLY), _text_of(properties[name]), default
-    if schema.get("additionalProperties", True) is not False:
-        yield "others", int(inspect.Parameter.VAR_KEYWORD), "Any", None
+    is_open = schema.get("additionalProperties", True) is not False
+    if is_open or not all(map(_is_name, properties)):
+        name = "others"
+        while name in properties or name in signature.parameters:
+            name += "_"
+        yield name, int(inspect.Parameter.VAR_KEYWORD), "Any", None
+
+
+def _is_name(name: str) -> bool:
+    """Whether a parameter of Python may have it."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _by_dict(schema: dict[str, Any]) -> Iterator[str]:
+    """How to pass what no parameter of Python can be called."""
+    properties = schema.get("properties", {})
+    names = [name for name in properties if not _is_name(name)]
+    if names:
+        told = ", ".join(f"{name!r}: {_text_of(properties[name])}" for name in names)
+        yield f"\nPass these as **{{name: value}}: {told}"
 
 
 def _text_of(schema: Any) -> str:

@@ -181,7 +181,8 @@ class Tool:
             if text not in " ".join(self.description.split())
         }
         about = (self.name, self.description, noted)
-        return Stub(*about, self.signature, self._types, self.schema, self.is_async)
+        given = None if self.given is None else self.schema
+        return Stub(*about, self.signature, self._types, given, self.is_async)
 
     def _resolved(self, annotated: Any) -> dict[str, Any]:
         try:
@@ -221,6 +222,10 @@ class Tool:
             said = description_of(self._types.get(name))
             if said:
                 found[name] = said
+        for name, schema in self._properties.items():
+            told = schema.get("description") if isinstance(schema, dict) else None
+            if isinstance(told, str) and told:
+                found[name] = told
         return found
 
     def _schema(self) -> dict[str, Any]:

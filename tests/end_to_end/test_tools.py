@@ -192,6 +192,20 @@ def test_a_tool_may_have_a_schema_of_its_own() -> None:
         assert names == "(*, query: str, limit: int = ...) -> Any"
 
 
+def test_a_schema_may_name_what_no_parameter_can_be_called() -> None:
+    def mail(**fields: Any) -> Any:
+        return sorted(fields)
+
+    properties = {"from": {"type": "string"}, "a-b": {}, "others": {}}
+    with Session(tools=[Tool(mail, input_schema={"properties": properties})], memory_mb=256) as s:
+        assert s.exec("mail(**{'from': 'x', 'a-b': 1}, others=2)").value == [
+            "a-b",
+            "from",
+            "others",
+        ]
+        assert "'from': str" in s.exec("mail.__doc__").value
+
+
 def test_values_of_the_standard_library_are_arguments_and_results() -> None:
     def later(day: datetime.date, by: Decimal) -> datetime.datetime:
         return datetime.datetime.combine(day, datetime.time(int(by)))
