@@ -8,6 +8,7 @@ says what), and returns what it gave or raises the system's error.
 from __future__ import annotations
 
 import errno
+import inspect
 import marshal
 import os
 import secrets
@@ -172,13 +173,22 @@ def write_file(ask: Ask, path: str, file: IO[str] | IO[bytes], part: int, append
 def pieces_of(file: IO[str] | IO[bytes], most: int) -> Iterator[bytes]:
     """Its content in pieces of `most` bytes; the last one may be shorter."""
     gathered = bytearray()
+    kind = type(file).__name__
+    if inspect.iscoroutinefunction(file.read):
+        raise TypeError(f"{kind}.read() is async: give what it gives when it is awaited")
+    try:
+        inspect.signature(file.read).bind(most)
+    except TypeError:
+        raise TypeError(f"{kind}.read() takes no size: give its content") from None
+    except ValueError:  # its parameters are not known
+        pass
     while True:
         read: Any = file.read(most)  # characters, of text
         if type(read) is str:
             read = read.encode("utf-8", "surrogateescape")
         if not isinstance(read, (bytes, bytearray, memoryview)):
-            kind = type(read).__name__
-            raise TypeError(f"an open file gives text or bytes when it is read, not {kind}")
+            given = type(read).__name__
+            raise TypeError(f"{kind}.read() gave {given}: an open file gives text or bytes")
         gathered += read
         while len(gathered) > most or (gathered and not read):
             yield bytes(gathered[:most])

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import io
 import os
 import pathlib
 import socket
 import tarfile
+import tempfile
 import threading
+import urllib.request
+import zipfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support import grows_by_less_than
@@ -178,6 +183,56 @@ def test_an_open_file_that_cannot_be_read_leaves_what_was_there(s: Session) -> N
     with pytest.raises(TypeError, match="gives text or bytes"):
         s.files.write("kept", type("None", (), {"read": lambda *_: None})())
     assert s.files.read("kept") == "old"
+
+
+class Response:
+    def read(self) -> bytes:
+        return b"all of it"
+
+
+class Upload:
+    async def read(self, size: int = -1) -> bytes:
+        return b"a part"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(Response(), "Response.read() takes no size"), (Upload(), "Upload.read() is async")],
+)
+def test_what_is_read_in_another_way_says_so(s: Session, content: Any, said: str) -> None:
+    s.files.write("kept", "old")
+    with pytest.raises(TypeError) as caught:
+        s.files.write("kept", content)
+    assert said in str(caught.value) and s.files.read("kept") == "old"
+
+
+def test_what_others_open_is_written(s: Session, tmp_path: pathlib.Path) -> None:
+    with zipfile.ZipFile(tmp_path / "z.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("m", "member" * 500_000)
+    with zipfile.ZipFile(tmp_path / "z.zip") as archive, archive.open("m") as member:
+        s.files.write("m", member)
+    with gzip.open(tmp_path / "g.gz", "wt", encoding="utf-16") as text:
+        text.write("é" * 1_000_000)
+    with gzip.open(tmp_path / "g.gz", "rt", encoding="utf-16") as text:
+        s.files.write("g", text)
+    with tempfile.SpooledTemporaryFile() as spooled:
+        spooled.write(b"spooled")
+        spooled.seek(0)
+        s.files.write("s", spooled)
+    ours, theirs = os.pipe()
+    os.write(theirs, b"piped")
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as pipe:
+        s.files.write("p", pipe)
+    with urllib.request.urlopen("data:text/plain,answered") as answer:
+        s.files.write("u", answer)
+    assert {one.name: one.size for one in s.files.scan()} == {
+        "m": 3_000_000,
+        "g": 2_000_000,
+        "s": 7,
+        "p": 5,
+        "u": 8,
+    }
 
 
 def test_an_open_file_is_written_where_it_is_awaited() -> None:
