@@ -403,7 +403,7 @@ bool PySession::Restart() {
 }
 
 void PySession::TellCommand(uint64_t id, const std::string& ending, const std::string& limit,
-                            double run_sec, uint64_t policy) {
+                            double run_sec, double cpu_sec, uint64_t policy) {
   CallStats stats{.ending = Ending::kDied, .call_id = id, .policy = policy};
   if (ending == "returned") stats.ending = Ending::kReturned;
   if (ending == "raised") stats.ending = Ending::kRaised;
@@ -413,7 +413,7 @@ void PySession::TellCommand(uint64_t id, const std::string& ending, const std::s
   }
   stats.run_us = static_cast<uint64_t>(run_sec * 1e6);
   const WithoutGil no_gil;
-  session_->TellCommand(stats);
+  session_->TellCommand(stats, static_cast<uint64_t>(std::clamp(cpu_sec, 0.0, 1e9) * 1e6));
 }
 
 std::optional<std::pair<CallResult, bool>> PySession::LastEnd(uint64_t since) {

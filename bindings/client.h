@@ -178,7 +178,7 @@ class PySession {
   void CountUse() { session_->CountUse(); }
   // One that has run for so long. `ending`: as an Outcome has its status.
   void TellCommand(uint64_t id, const std::string& ending, const std::string& limit, double run_sec,
-                   uint64_t policy);
+                   double cpu_sec, uint64_t policy);
   // In place of a result of a call that its end has ended, and whether that was during a call;
   // None: nobody knows how it ended.
   std::optional<std::pair<CallResult, bool>> LastEnd(uint64_t since);

@@ -199,7 +199,7 @@ void BindSession(py::module_& m) {
       .def("look_for_commands", &PySession::LookForCommands)
       .def("count_use", &PySession::CountUse)
       .def("tell_command", &PySession::TellCommand, py::arg("id"), py::arg("ending"),
-           py::arg("limit"), py::arg("run_sec"), py::arg("policy"))
+           py::arg("limit"), py::arg("run_sec"), py::arg("cpu_sec"), py::arg("policy"))
       .def("last_end", &PySession::LastEnd)
       .def("close", &PySession::Close)
       .def("abandon", &PySession::Abandon)

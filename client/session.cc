@@ -46,13 +46,16 @@ uint64_t RanUs(const CallRecord& record) {
   return std::min(ToMicroseconds(record.run()), usage.wall_us + usage.load_us + usage.encode_us);
 }
 
+uint64_t Processors() {
+  static const auto count = static_cast<uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
+  return count;
+}
+
 // The CPU time of a call: what it reports itself, as far as it can have used that.
 uint64_t OwnCpuUs(const CallRecord& record) {
   if (record.report) return record.report->cpu_us;
-  static const auto processors =
-      static_cast<uint64_t>(std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN)));
   const CallUsage& usage = record.outcome.usage;
-  return std::min(usage.cpu_us + usage.encode_us, processors * RanUs(record));
+  return std::min(usage.cpu_us + usage.encode_us, Processors() * RanUs(record));
 }
 
 // How much of that it had used before the warden was informed of it. Before it ran it waited, as
@@ -263,6 +266,7 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
 CallRecord Session::Conclude(Underway& call) {
   CallRecord& record = call.record;
   if (!record.outcome.replied) Replace(record, call.hooks);
+  background_.AddCall(of_commands_us_.exchange(0));
   if (call.announced) {
     background_.AddMeasuredCall(OwnCpuUs(record), UnannouncedCpuUs(call));
   } else {
@@ -404,7 +408,8 @@ void Session::CountUse() {
   if (beside_.socket) parts_.leases.CountUse(beside_.table_slot);
 }
 
-void Session::TellCommand(const CallStats& stats) {
+void Session::TellCommand(const CallStats& stats, uint64_t cpu_us) {
+  of_commands_us_ += std::min(cpu_us, Processors() * stats.run_us);
   parts_.connection.Tell(Executed{lease_, stats, true});
 }
 

@@ -118,8 +118,8 @@ class Session {
   // A process that runs a call looks for commands.
   void LookForCommands();
   void CountUse() EXCLUDES(beside_mutex_);  // the agent is not to end it as idle
-  // One is over; for the agent's counts and audit log.
-  void TellCommand(const CallStats& stats);
+  // One is over, and says that it took so much CPU time; for the agent's counts and audit log.
+  void TellCommand(const CallStats& stats, uint64_t cpu_us);
   struct End {
     CellReport report;
     bool during_call = false;  // or it was restarted
@@ -185,7 +185,8 @@ class Session {
   std::atomic<uint32_t> call_ = 0;  // the low bits of its id, while it runs
   std::atomic<bool> interrupt_next_ = false;
   BackgroundTime background_;
-  bool announced_ = false;  // a call was, since such time was last reported
+  std::atomic<uint64_t> of_commands_us_ = 0;  // CPU time that `background_` does not know yet
+  bool announced_ = false;                    // a call was, since such time was last reported
   bool over_ = false;
   bool restartable_ = true;
   Turns turns_{*this};

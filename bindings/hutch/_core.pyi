@@ -257,8 +257,12 @@ class Session:
         """An interpreter that runs a call looks for commands."""
     def count_use(self) -> None:
         """The agent hears that the session is in use."""
-    def tell_command(self, id: int, ending: str, limit: str, run_sec: float, policy: int) -> None:
-        """The agent hears that a command is over."""
+    def tell_command(
+        self, id: int, ending: str, limit: str, run_sec: float, cpu_sec: float, policy: int
+    ) -> None:
+        """The agent hears that a command is over. What it says that it took is not counted as of
+        the background.
+        """
 
     def last_end(self, since: int) -> tuple[CallResult, bool] | None:
         """How the last interpreter that has ended did, if `since` had ended before it, or more, and

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "images/warden/control.h"
+#include "images/worker/frames.h"
 #include "images/worker/process_tree.h"
 
 namespace hutch {
@@ -137,6 +138,7 @@ PyObject* AwaitCommand(PyObject*, PyObject* args) {
     CallUsage used{};
     used.cpu_us = Microseconds(usage.ru_utime) + Microseconds(usage.ru_stime);
     used.peak_kb = static_cast<uint64_t>(usage.ru_maxrss);
+    CountBeside(used.cpu_us);
     Tell(channel, {.kind = FrameKind::kCommandEnded, .a = how, .b = static_cast<uint64_t>(code)},
          &used);
   }

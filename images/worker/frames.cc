@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "images/worker/beside.h"
@@ -41,6 +42,7 @@ struct Measured {
   uint64_t children_us;  // of processes that the calls until now have waited for
   uint64_t waited_ns;    // for a processor, as of the last time that it was read
 } measured;
+std::atomic<uint64_t> beside_us;  // CPU time of processes that were waited for beside calls
 
 uint64_t NowNs() {
   timespec now;
@@ -87,8 +89,9 @@ CallUsage MeasuredUsage() {
   if (measured.wall_ns >= kQuickUs * 1000) {  // a shorter one starts no other program
     rusage children;
     getrusage(RUSAGE_CHILDREN, &children);
-    usage.cpu_us += CpuUs(children) - measured.children_us;
-    measured.children_us = CpuUs(children);
+    const uint64_t of_calls_us = CpuUs(children) - std::min<uint64_t>(CpuUs(children), beside_us);
+    const uint64_t before_us = std::exchange(measured.children_us, of_calls_us);
+    usage.cpu_us += of_calls_us - std::min(of_calls_us, before_us);
     usage.peak_kb = std::max(usage.peak_kb, static_cast<uint64_t>(children.ru_maxrss));
   }
   if (measured.wall_ns >= kLongNs) {
@@ -419,6 +422,8 @@ void MeasureRun() {
 }
 
 void MeasureEncoding() { measured.encode_ns = Step(); }
+
+void CountBeside(uint64_t cpu_us) { beside_us += cpu_us; }
 
 bool SendFrame(int fd, FrameHeader header, std::string_view payload) {
   iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(payload.data()), payload.size()}};

@@ -93,6 +93,8 @@ void TellSlowLoad(
     int fd, uint64_t id);  // MeasureLoad(); the clock of the call is restarted if it took long
 void MeasureRun();
 void MeasureEncoding();
+// CPU time of a process that was waited for beside calls, on any thread: it is none of theirs.
+void CountBeside(uint64_t cpu_us);
 
 // False: an exception is set.
 bool SendFrame(int fd, FrameHeader header, std::string_view payload = {});

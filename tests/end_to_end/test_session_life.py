@@ -242,6 +242,24 @@ def test_all_cpu_time_is_that_of_a_call_or_of_the_background() -> None:
         assert told > 0.98 * used - 0.02, "the kernel shows it to the warden in units of 10 ms"
 
 
+def test_what_commands_take_is_theirs_alone() -> None:
+    """Whether they run between calls or beside one."""
+    burns = ["python3", "-c", "import time\nwhile time.process_time() < 0.5: pass"]
+    with Session(memory_mb=128) as s:
+        s.exec("import time; time.sleep(0.1)")
+        assert s.command(burns).usage.cpu_sec > 0.4
+        after = [s.exec("time.sleep(0.1)").usage for _ in range(2)]
+        assert sum(one.cpu_sec + one.background_cpu_sec for one in after) < 0.2
+        beside = s.start(burns)
+        during = s.exec("while time.process_time() < 0.3: pass").usage
+        assert beside.wait().usage.cpu_sec > 0.4
+        assert during.cpu_sec < 0.4
+        s.exec(f"import subprocess\nsubprocess.run({burns!r})")
+        assert s.exec(f"subprocess.run({burns!r});").usage.cpu_sec > 0.4, (
+            "the code's own is its own"
+        )
+
+
 def test_what_a_large_result_takes_is_no_background() -> None:
     with Session(memory_mb=128) as s:
         s.exec("import time\nlarge = [[i] for i in range(200_000)]\ntime.sleep(0.1)")

@@ -353,7 +353,8 @@ class CommandRun:
         """The agent, for its counts and its audit log."""
         if self._core is not None:
             ran = self._ended - self._sent
-            self._core.tell_command(self.id, outcome.status, outcome.limit or "", ran, policy)
+            limit, took = outcome.limit or "", outcome.usage.cpu_sec
+            self._core.tell_command(self.id, outcome.status, limit, ran, took, policy)
 
 
 def _write_all(fd: int, data: bytes) -> None:
