@@ -276,7 +276,7 @@ def test_a_schema_takes_the_place_of_annotations() -> None:
     assert tool.schema is SCHEMA
     assert tool.stub().startswith(
         "def find(*, query: str, limit: int = ..., sort: Literal['date', 'name'] = ..., "
-        "tags: list[Any] = ..., where: None | dict = ...) -> Any:"
+        "tags: list[str] = ..., where: None | dict = ...) -> Any:"
     )
     given = {"query": "a", "limit": 2, "sort": "date", "tags": ["x"], "where": None}
     assert invoked(tool, [], given) == given
@@ -325,6 +325,42 @@ def test_a_schema_may_name_nothing() -> None:
     tool = Tool(of_all, name="find", input_schema={})
     assert tool.stub().startswith("def find(**others: Any) -> Any:")
     assert invoked(tool, [], {"x": 1}) == {"x": 1}
+
+
+def test_a_stub_has_the_objects_that_a_schema_names() -> None:
+    address = {
+        "type": "object",
+        "properties": {
+            "street": {"type": "string", "description": "with its\nnumber"},
+            "from": {"type": "string"},
+            "near": {"anyOf": [{"$ref": "#/$defs/Address"}, {"type": "null"}]},
+        },
+        "required": ["street"],
+    }
+    schema = {
+        "properties": {
+            "to": {"$ref": "#/$defs/Address"},
+            "all": {"type": "array", "items": {"$ref": "#/$defs/Address"}},
+            "pet": {"oneOf": [{"title": "Cat", "properties": {"lives": {"type": "integer"}}}]},
+            "loop": {"$ref": "#/$defs/loop"},
+        },
+        "$defs": {"Address": address, "loop": {"$ref": "#/$defs/loop"}},
+        "required": ["to"],
+        "additionalProperties": False,
+    }
+    tool = Tool(of_all, name="send", input_schema=schema)
+    assert tool.stub().startswith(
+        "class Address(TypedDict):\n"
+        "    street: str  # with its number\n"
+        "    # 'from': str\n"
+        "    near: NotRequired[Address | None]\n"
+        "\n"
+        "class Cat(TypedDict):\n"
+        "    lives: NotRequired[int]\n"
+        "\n"
+        "def send(*, to: Address, all: list[Address] = ..., pet: Cat = ..., loop: Any = ...)"
+    )
+    assert "class Address" in tool.inside()[1]
 
 
 def test_one_alternative_alone_may_fit() -> None:

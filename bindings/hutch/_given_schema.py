@@ -113,16 +113,22 @@ class _Making:
         return kinds
 
     def referred(self, reference: str) -> Any:
-        found: Any = self._root
-        steps = reference.split("/")
-        for step in steps[1:]:
-            found = found.get(step) if isinstance(found, dict) else None
-        if steps[0] != "#" or len(steps) < 2 or found is None:
+        found = referred(self._root, reference)
+        if found is None:
             raise ValueError(
                 f"input_schema= refers to {reference!r:.100}, which is not in it: write it as "
                 '"#/$defs/name"'
             )
         return self.ready(found)
+
+
+def referred(root: Any, reference: str) -> Any:
+    """What a `$ref` means; None: it is not there."""
+    start, *steps = reference.split("/")
+    found = root if start == "#" and steps else None
+    for step in steps:
+        found = found.get(step) if isinstance(found, dict) else None
+    return found
 
 
 class _Check:

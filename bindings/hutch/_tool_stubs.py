@@ -9,9 +9,10 @@ import inspect
 import keyword
 import textwrap
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from hutch._given_schema import referred
 from hutch._tool_data import default_text
 from hutch._tool_types import description_of, fields_of, is_model, plain_type, type_name
 
@@ -21,6 +22,7 @@ Parameter = tuple[str, int, str, typing.Optional[str]]  # name, kind, annotation
 _PLAIN = 0
 _AWAITED = 1
 _BESIDE = 2
+_DEEPEST = 20  # parts of a schema within one another
 _OF_SCHEMA = {
     "string": "str",
     "integer": "int",
@@ -46,10 +48,11 @@ class Stub:
         is_async: bool,
     ) -> None:
         self.name = name
-        by_dict = () if given is None else _by_dict(given)
-        self.description = "\n".join([description, *_lines(noted), *by_dict]).strip()
         self.classes: dict[str, str] = {}
-        self._kinds: dict[str, type] = {}
+        self._kinds: dict[str, Any] = {}
+        self._given = given
+        by_dict = self._by_dict()
+        self.description = "\n".join([description, *_lines(noted), *by_dict]).strip()
         self._types = types
         self._is_async = is_async
         self.parameters = list(self._parameters(signature, given))
@@ -93,30 +96,35 @@ class Stub:
     ) -> Iterator[Parameter]:
         for name, parameter in signature.parameters.items():
             if given is not None and parameter.kind is parameter.VAR_KEYWORD:
-                yield from _of_schema(given, signature)
+                yield from self._of_schema(given, signature)
                 continue
             if name in self._types:
                 annotation = type_name(self._types[name], self._class)
             else:
-                annotation = _text_of((given or {}).get("properties", {}).get(name))
+                annotation = self._text_of((given or {}).get("properties", {}).get(name))
             default = None
             if parameter.default is not parameter.empty:
                 default = default_text(parameter.default)
             yield name, int(parameter.kind), annotation, default
 
     def _class(self, kind: type) -> str:
+        fields = (
+            (field, type_name(annotation, self._class), is_required, said)
+            for field, annotation, is_required, said in _fields(kind)
+        )
+        return self._added(kind.__name__, kind, fields)
+
+    def _added(self, name: str, kind: Any, fields: Iterable[tuple[str, str, bool, str]]) -> str:
         """Its name here. Where that is taken, or says nothing, it is a dict."""
-        name = kind.__name__
-        if self._kinds.setdefault(name, kind) is not kind or not name.isidentifier():
+        if self._kinds.setdefault(name, kind) is not kind or not _is_name(name):
             return "dict"
         if name in self.classes:
             return name
         self.classes[name] = ""  # it may name itself
         lines = [f"class {name}(TypedDict):"]
-        for field, annotation, is_required, said in _fields(kind):
-            text = type_name(annotation, self._class)
+        for field, text, is_required, said in fields:
             note = f"  # {' '.join(said.split())}" if said else ""
-            if not field.isidentifier():
+            if not _is_name(field):
                 lines.append(f"    # {field!r}: {text}{note}")
             else:
                 text = text if is_required else f"NotRequired[{text}]"
@@ -125,6 +133,71 @@ class Stub:
             lines.append("    pass")
         self.classes[name] = "\n".join(lines)
         return name
+
+    def _text_of(self, schema: Any, depth: int = 0) -> str:
+        """A part of a schema as an annotation, roughly."""
+        if type(schema) is not dict or depth > _DEEPEST:
+            return "Any"
+        reference = schema.get("$ref")
+        if type(reference) is str:
+            found = referred(self._given, reference)
+            return self._object(reference.rpartition("/")[2], found, depth)
+        if type(schema.get("enum")) is list:
+            return f"Literal[{', '.join(map(repr, schema['enum']))}]"
+        if type(schema.get("properties")) is dict and type(schema.get("title")) is str:
+            return self._object(schema["title"], schema, depth)
+        kinds = schema.get("type")
+        names = [kinds] if type(kinds) is str else kinds if type(kinds) is list else []
+        texts = [_OF_SCHEMA.get(name, "Any") for name in names]
+        if kinds == "array" and type(schema.get("items")) is dict:
+            return f"list[{self._text_of(schema['items'], depth + 1)}]"
+        for several in ("anyOf", "oneOf"):
+            if not texts and type(schema.get(several)) is list:
+                texts = [self._text_of(one, depth + 1) for one in schema[several]]
+        return " | ".join(dict.fromkeys(texts)) or "Any"
+
+    def _object(self, name: str, schema: Any, depth: int) -> str:
+        properties = schema.get("properties") if type(schema) is dict else None
+        if type(properties) is not dict:
+            return self._text_of(schema, depth + 1)
+        required = schema.get("required", ())
+        fields = (
+            (field, self._text_of(one, depth + 1), field in required, _said_of(one))
+            for field, one in properties.items()
+        )
+        return self._added(name, schema, fields)
+
+    def _of_schema(
+        self, schema: dict[str, Any], signature: inspect.Signature
+    ) -> Iterator[Parameter]:
+        """Of a function that takes `**arguments`: what the schema names besides."""
+        required = schema.get("required", [])
+        properties = schema.get("properties", {})
+        others = [name for name in properties if name not in signature.parameters]
+        for name in sorted(others, key=lambda one: one not in required):
+            if _is_name(name):
+                default = None if name in required else "..."
+                annotation = self._text_of(properties[name])
+                yield name, int(inspect.Parameter.KEYWORD_ONLY), annotation, default
+        is_open = schema.get("additionalProperties", True) is not False
+        if is_open or not all(map(_is_name, properties)):
+            name = "others"
+            while name in properties or name in signature.parameters:
+                name += "_"
+            yield name, int(inspect.Parameter.VAR_KEYWORD), "Any", None
+
+    def _by_dict(self) -> Iterator[str]:
+        """How to pass what no parameter of Python can be called."""
+        properties = (self._given or {}).get("properties", {})
+        names = [name for name in properties if not _is_name(name)]
+        if names:
+            told = ", ".join(f"{name!r}: {self._text_of(properties[name])}" for name in names)
+            yield f"\nPass these as **{{name: value}}: {told}"
+
+
+def _said_of(schema: Any) -> str:
+    said = schema.get("description") if type(schema) is dict else None
+    return said if type(said) is str else ""
 
 
 def _fields(kind: Any) -> Iterator[tuple[str, Any, bool, str]]:
@@ -155,48 +228,6 @@ def _lines(noted: dict[str, str]) -> Iterator[str]:
         yield f"    {name}: {' '.join(text.split())}"
 
 
-def _of_schema(schema: dict[str, Any], signature: inspect.Signature) -> Iterator[Parameter]:
-    """Of a function that takes `**arguments`: what the schema names besides."""
-    required = schema.get("required", [])
-    properties = schema.get("properties", {})
-    others = [name for name in properties if name not in signature.parameters]
-    for name in sorted(others, key=lambda one: one not in required):
-        if _is_name(name):
-            default = None if name in required else "..."
-            yield name, int(inspect.Parameter.KEYWORD_ONLY), _text_of(properties[name]), default
-    is_open = schema.get("additionalProperties", True) is not False
-    if is_open or not all(map(_is_name, properties)):
-        name = "others"
-        while name in properties or name in signature.parameters:
-            name += "_"
-        yield name, int(inspect.Parameter.VAR_KEYWORD), "Any", None
-
-
 def _is_name(name: str) -> bool:
     """Whether a parameter of Python may have it."""
     return name.isidentifier() and not keyword.iskeyword(name)
-
-
-def _by_dict(schema: dict[str, Any]) -> Iterator[str]:
-    """How to pass what no parameter of Python can be called."""
-    properties = schema.get("properties", {})
-    names = [name for name in properties if not _is_name(name)]
-    if names:
-        told = ", ".join(f"{name!r}: {_text_of(properties[name])}" for name in names)
-        yield f"\nPass these as **{{name: value}}: {told}"
-
-
-def _text_of(schema: Any) -> str:
-    """A schema as an annotation, roughly."""
-    if type(schema) is not dict:
-        return "Any"
-    if type(schema.get("enum")) is list:
-        return f"Literal[{', '.join(map(repr, schema['enum']))}]"
-    kinds = schema.get("type")
-    names = [kinds] if type(kinds) is str else kinds if type(kinds) is list else []
-    texts = [_OF_SCHEMA.get(name, "Any") for name in names]
-    if kinds == "array" and type(schema.get("items")) is dict:
-        return f"list[{_text_of(schema['items'])}]"
-    if not texts and type(schema.get("anyOf")) is list:
-        texts = [_text_of(one) for one in schema["anyOf"]]
-    return " | ".join(texts) or "Any"

@@ -100,6 +100,26 @@ def test_without_a_loop_a_call_returns_its_result_and_with_one_it_is_awaited() -
     in_session(work, wanted=1)
 
 
+def test_one_that_stops_the_code_may_do_so_in_a_group() -> None:
+    class Group(BaseException):  # as task groups of Python 3.11 raise it
+        def __init__(self, *exceptions: BaseException) -> None:
+            self.exceptions = exceptions
+
+    async def finish() -> None:
+        raise Group(StopExec(), Group(StopExec()))
+
+    async def fail() -> None:
+        raise Group(StopExec(), ValueError())
+
+    async def work(s: AsyncSession, meeting: Meeting) -> None:
+        outcome = await s.exec("kept = 1\nawait finish()\nkept = 2")
+        assert outcome.ok and outcome.value is None and await s.get("kept") == 1
+        with pytest.raises(Group):
+            await s.exec("await fail()")
+
+    in_session(work, more=[finish, fail])
+
+
 def test_one_that_is_not_awaited_shows_its_name() -> None:
     async def work(s: AsyncSession, meeting: Meeting) -> None:
         shown = await s.exec("await asyncio.sleep(0)\nmeet('x')")

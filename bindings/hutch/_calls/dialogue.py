@@ -47,6 +47,14 @@ class StopExec(BaseException):
     __module__ = "hutch"
 
 
+def ends_the_code(error: BaseException) -> bool:
+    """Whether it is StopExec, or a group of these alone, as a task group raises it."""
+    within = getattr(error, "exceptions", None)
+    return isinstance(error, StopExec) or (
+        type(within) is tuple and all(map(ends_the_code, within))
+    )
+
+
 Feed = Callable[[int, bytes], None]
 
 
@@ -156,7 +164,7 @@ class Dialogue:
             raise
         except BaseException as error:
             self._stopped = True
-            if not isinstance(error, StopExec):
+            if not ends_the_code(error):
                 self.raised = error
             reply = STOP
         finally:

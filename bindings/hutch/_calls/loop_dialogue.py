@@ -18,8 +18,8 @@ from hutch._calls.dialogue import (
     STOP,
     UNKNOWN,
     Dialogue,
-    StopExec,
     call_has_ended,
+    ends_the_code,
     error_of,
 )
 from hutch._calls.frames import Frame, Frames
@@ -205,7 +205,7 @@ class LoopDialogue(Dialogue):
             raise
         except BaseException as error:
             frame.stops += 1
-            if not isinstance(error, StopExec) and frame.raised is None:
+            if not ends_the_code(error) and frame.raised is None:
                 frame.raised = error
             return STOP
         finally:
