@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import keyword
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -189,6 +190,6 @@ def _names(found: Any) -> list[str]:
 def _name(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"a name is text, not {type(name).__name__}")
-    if not name.isidentifier():
+    if not name.isidentifier() or keyword.iskeyword(name):
         raise ValueError(f"{quoted(name)} is not a valid name of a variable")
     return name

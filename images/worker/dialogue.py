@@ -270,7 +270,10 @@ def result_of(answer: Any) -> Any:
     if kind == "stop":
         raise StopExec()
     if kind == "lost" and isinstance(value, (ImportError, AttributeError)):
-        raise ToolError(f"it ran, but its result cannot be loaded here: {value}") from None
+        raise ToolError(
+            f"it ran, but its result cannot be loaded here: {value}; a tool may return plain data, "
+            "or what packages of dependencies= have"
+        ) from None
     if kind == "lost":
         raise value
     raise error_of(value, rest[0])

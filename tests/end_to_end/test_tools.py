@@ -216,6 +216,17 @@ def test_values_of_the_standard_library_are_arguments_and_results() -> None:
             assert s.exec(source).value == datetime.datetime(2024, 2, 29, 5)
 
 
+def test_a_result_whose_package_is_not_inside_says_what_may_be_returned() -> None:
+    def measure() -> Any:
+        return hutch.Usage()
+
+    with Session(tools=[measure], memory_mb=256) as s:
+        error = s.exec("measure()").error
+        assert error is not None and error.message.startswith("it ran, but its result cannot be")
+        assert error.message.endswith("a tool may return plain data, or what packages of "
+                                      "dependencies= have")  # fmt: skip
+
+
 def test_arguments_are_checked_and_built_before_the_function_sees_them() -> None:
     seen: list[Any] = []
 
