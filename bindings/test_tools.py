@@ -22,6 +22,8 @@ from hutch import Tool
 from hutch._tool_calls import ToolCall
 from hutch._tool_kinds import ArgumentError
 
+UTC = datetime.timezone.utc
+
 
 @dataclass
 class Point:
@@ -179,6 +181,8 @@ def test_what_is_no_tool_says_why(fn: Any, keywords: Any, said: str) -> None:
         (datetime.date, "2024-02-29", datetime.date(2024, 2, 29)),
         (datetime.datetime, "2024-02-29T10:00:00", datetime.datetime(2024, 2, 29, 10)),
         (datetime.time, "10:00:00", datetime.time(10)),
+        (datetime.datetime, "2024-02-29T10:00:00Z", datetime.datetime(2024, 2, 29, 10, tzinfo=UTC)),
+        (datetime.time, "10:00:00Z", datetime.time(10, tzinfo=UTC)),
         (Decimal, "1.10", Decimal("1.10")),
         (uuid.UUID, "{00000000-0000-0000-0000-000000000007}", uuid.UUID(int=7)),
     ],

@@ -132,13 +132,18 @@ class Plain(Kind):
         raise self.refuse(value)
 
 
+def _of_iso(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Also of a text that ends with Z, which Python 3.10 does not read."""
+    return lambda text: read(f"{text[:-1]}+00:00" if text[-1:] in ("Z", "z") else text)
+
+
 class ByText(Kind):
     """Values that may be given as text, too: what the schema calls it, and what reads it."""
 
     kinds: ClassVar[dict[type, tuple[str, Callable[[str], Any]]]] = {
-        datetime.datetime: ("date-time", datetime.datetime.fromisoformat),
+        datetime.datetime: ("date-time", _of_iso(datetime.datetime.fromisoformat)),
         datetime.date: ("date", datetime.date.fromisoformat),
-        datetime.time: ("time", datetime.time.fromisoformat),
+        datetime.time: ("time", _of_iso(datetime.time.fromisoformat)),
         decimal.Decimal: ("decimal", decimal.Decimal),
         uuid.UUID: ("uuid", uuid.UUID),
         pathlib.Path: ("path", pathlib.Path),
