@@ -262,7 +262,8 @@ def test_there_are_never_too_many() -> None:
     "code",
     ["a" * 100_000, "a." * 50_000, "'" * 99_999, "(" * 100_000, "import " + "a, " * 30_000]
     + ["x = '" + "\\'" * 50_000, "from a import " + "b\t" * 50_000, "f'{" * 200, "a[0]" * 30_000]
-    + ["x = '" + "a" * 500_000 + "'\nsho", "a" * 500_000 + "."],
+    + ["x = '" + "a" * 500_000 + "'\nsho", "a" * 500_000 + "."]
+    + ["a . " * 50_000, "(a" + " " * 100_000 + "(", "df.loc[a, " * 20_000 + "'", "'a' . " * 30_000],
 )
 def test_no_text_takes_long(code: str) -> None:
     """One that takes long never ends."""
