@@ -114,7 +114,7 @@ class AwaitedEngine(Engine):
 
     async def _its_turn(self) -> asyncio.AbstractEventLoop:
         """Takes the turn, or raises SessionBusy. Calls that queue wait for it."""
-        loop = asyncio.get_running_loop()
+        loop = loops.running()
         if self.is_awaited():
             await asyncio.sleep(0)  # in which a task that was cancelled just now leaves
         if not self.is_awaited():

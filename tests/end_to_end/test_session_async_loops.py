@@ -242,3 +242,11 @@ def test_a_forked_child_makes_its_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     run(use(2))
     run(end())
+
+
+def test_without_a_loop_of_asyncio_it_says_so() -> None:
+    """As under trio, which drives coroutines of its own."""
+    s = AsyncSession()
+    for coroutine in (s.exec("1"), s.get("x"), s.files.list(), s.reset()):
+        with pytest.raises(RuntimeError, match="an event loop of asyncio, and none is running"):
+            coroutine.send(None)

@@ -16,6 +16,16 @@ T = TypeVar("T")
 _LOOK_SEC = 0.25  # how often whoever waits looks whether the loop is still there
 
 
+def running() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "this is awaited on an event loop of asyncio, and none is running: elsewhere, as under "
+            "trio, use the methods that are not awaited, on a thread"
+        ) from None
+
+
 def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that waits for nothing."""
     try:
