@@ -8,10 +8,12 @@ import enum
 import functools
 import inspect
 import json
+import math
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Optional, TypedDict
 
@@ -403,7 +405,10 @@ def test_a_schema_and_annotations_both_hold() -> None:
         ({"properties": {"query": {"minimum": "5"}}}, "has 'minimum': '5', which"),
         ({"properties": {"query": {"maxLength": True}}}, "has 'maxLength': True, which"),
         ({"properties": {"query": {"enum": "a"}}}, "has 'enum': 'a', which"),
-        ({"properties": {"query": {"uniqueItems": True}}}, "'uniqueItems', which is not checked"),
+        ({"properties": {"query": {"uniqueItems": 1}}}, "has 'uniqueItems': 1, which"),
+        ({"properties": {"query": {"multipleOf": 0}}}, "has 'multipleOf': 0, which"),
+        ({"properties": {"query": {"not": []}}}, "has 'not': [], which"),
+        ({"properties": {"query": {"dependentRequired": {"a": "b"}}}}, "'dependentRequired': {'a'"),
         ([1], "as a dict, not list"),
     ],
 )
@@ -450,6 +455,63 @@ def test_what_is_sent_of_a_tool_is_plain_data() -> None:
 def taking(schema: Any, **defs: Any) -> Tool:
     """Its argument `t` is checked by this."""
     return Tool(of_all, input_schema={"properties": {"t": schema}, "$defs": defs})
+
+
+@pytest.mark.parametrize(
+    ("schema", "fits", "does_not"),
+    [
+        ({"multipleOf": 5}, [0, -10, 10.0, "text", True], [3, 2.5, math.inf, math.nan]),
+        ({"multipleOf": 0.1}, [0.3, 1, 1e300, -0.7], [0.25, 1e-300, 1 << 5000]),
+        ({"multipleOf": 2.0}, [4, 4.0], [3]),
+        ({"uniqueItems": True}, [[], [1, "1", True, [1], {"a": 1}], "aa"], [[1, 1.0], [[1], [1]]]),
+        ({"uniqueItems": True}, [[{"a": [1]}, {"a": [2]}]], [[{"a": 1, "b": 2}, {"b": 2, "a": 1}]]),
+        ({"uniqueItems": False}, [[1, 1]], []),
+        ({"uniqueItems": True}, [[1 << 20_000, 1 << 20_001]], [[1 << 20_000] * 2]),
+        ({"type": "string", "nullable": True, "maxLength": 1}, ["a", None], ["ab", 5]),
+        ({"type": "string", "nullable": False}, ["a"], [None]),
+        ({"type": "string", "x-order": 3, "x-kind": {"pattern": "a"}}, ["a"], [5]),
+        ({"not": {"type": "string"}}, [5, None], ["a"]),
+        ({"not": {"$ref": "#/$defs/text"}}, [5], ["a"]),
+        (
+            {"if": {"type": "string"}, "then": {"maxLength": 1}, "else": {"minimum": 5}},
+            ["a", 5, None],
+            ["ab", 4],
+        ),
+        ({"if": {"type": "string"}, "then": False}, [5], ["a"]),
+        ({"then": False, "else": False}, [5], []),
+        ({"propertyNames": {"maxLength": 2}}, [{"ab": 1}, "abc"], [{"abc": 1}]),
+        ({"dependentRequired": {"a": ["b"]}}, [{}, {"b": 1}, {"a": 1, "b": 1}, 5], [{"a": 1}]),
+    ],
+)
+def test_what_other_keywords_say_is_checked(
+    schema: dict[str, Any], fits: list[Any], does_not: list[Any]
+) -> None:
+    tool = taking(schema, text={"type": "string"})
+    for value in fits:
+        assert invoked(tool, [], {"t": value}) == {"t": value}
+    for value in does_not:
+        with pytest.raises(ArgumentError, match=r"^t"):
+            invoked(tool, [], {"t": value})
+
+
+def test_other_keywords_take_no_longer_for_chosen_values() -> None:
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    many = [[n, *range(1000)] for n in range(300)]
+    unique, multiple = taking({"uniqueItems": True}), taking({"multipleOf": 0.1})
+    for tool, value in (
+        (unique, [deep]),
+        (unique, many),
+        (unique, [str(n) + "x" * (1 << 20) for n in range(30)]),
+        (unique, [Fraction(10**5000, 7)]),
+        (multiple, 1 << (1 << 24)),
+        (taking({"not": {"uniqueItems": True}}), many),
+    ):
+        with pytest.raises(ArgumentError, match=r"too large|a multiple of"):
+            invoked(tool, [], {"t": value})
+    same_hash = [n * ((1 << 61) - 1) for n in range(20_000)]
+    assert invoked(unique, [], {"t": same_hash}) == {"t": same_hash}
 
 
 def test_a_schema_is_what_it_was_when_the_tool_was_made() -> None:

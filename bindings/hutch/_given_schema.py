@@ -7,6 +7,7 @@ which takes longer for a larger schema or value.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from hutch._choices import NONE, Choices
@@ -28,6 +29,8 @@ _NOTES = frozenset(
 _MOST_STEPS = 200_000
 _DEEPEST = 200
 _SHOWN = 100  # characters of a name
+_CHARACTERS = 100  # of a text, for one step
+_MOST_BITS = 4096  # of an int that is divided by a fraction
 
 
 class NotValid(Exception):
@@ -80,7 +83,7 @@ class _Making:
                 self._all_named(name, of)
             elif name in _KEYWORDS:
                 found[name] = self._one(name, of)
-            elif name not in _NOTES:
+            elif name not in _NOTES and not name.startswith("x-"):
                 raise ValueError(
                     f"input_schema= has {name!r}, which is not checked: leave it out, and check "
                     "that in the function"
@@ -149,10 +152,19 @@ class _Check:
             raise _TooMuch(_TOO_MUCH)
         if schema is False:
             raise NotValid("is not expected")
-        if schema is True:
+        if schema is True or (value is None and schema.get("nullable")):
             return
         for name, of in schema.items():
             _KEYWORDS[name].check(self, of, value, schema, depth + 1)
+
+    def fits(self, schema: Any, value: Any, depth: int) -> bool:
+        try:
+            self.value(schema, value, depth)
+        except _TooMuch:
+            raise
+        except NotValid:
+            return False
+        return True
 
     def item(self, schema: Any, value: Any, depth: int, key: Any, form: str = "[{}]") -> None:
         try:
@@ -222,6 +234,20 @@ def _all_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
         check.value(one, value, depth)
 
 
+def _not(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    if check.fits(of, value, depth):
+        raise NotValid("is what its schema excludes")
+
+
+def _if(check: _Check, of: Any, value: Any, schema: Mapping[str, Any], depth: int) -> None:
+    branch = "then" if check.fits(of, value, depth) else "else"
+    check.value(schema.get(branch, True), value, depth)
+
+
+def _nothing(*_: Any) -> None:
+    """It is looked at with another keyword."""
+
+
 def _ref(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
     check.value(of, value, depth)
 
@@ -244,6 +270,21 @@ def _required(check: _Check, of: Any, value: Any, *__: Any) -> None:
                 raise NotValid(f"has no {name!r}, which it needs")
 
 
+def _names(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
+    if type(value) is dict:
+        for name in value:
+            check.item(of, name, depth, name, ", the name {!r},")
+
+
+def _dependent(check: _Check, of: Any, value: Any, *__: Any) -> None:
+    if type(value) is dict:
+        for name in of.keys() & value.keys():
+            check.take(len(of[name]))
+            for other in of[name]:
+                if other not in value:
+                    raise NotValid(f"has no {other!r}, which {name!r} needs")
+
+
 def _additional(check: _Check, of: Any, value: Any, schema: Mapping[str, Any], depth: int) -> None:
     if type(value) is dict:
         known = schema.get("properties", {})
@@ -264,6 +305,53 @@ def _prefix_items(check: _Check, of: Any, value: Any, _: Any, depth: int) -> Non
     if type(value) in (list, tuple):
         for i, (one, item) in enumerate(zip(of, value)):
             check.item(one, item, depth, i)
+
+
+def _unique(check: _Check, of: Any, value: Any, *__: Any) -> None:
+    if of and type(value) in _LISTS:
+        seen: set[str] = set()
+        for i, one in enumerate(value):
+            text = _text_of(check, one)
+            if text in seen:
+                raise NotValid(f"has the item [{i}] twice")
+            seen.add(text)
+
+
+def _text_of(check: _Check, value: Any, depth: int = 0) -> str:
+    """The same for what JSON takes for equal. Nobody can choose the hash of a text."""
+    check.take(1)
+    if depth > _DEEPEST:
+        raise _TooMuch(_TOO_MUCH)
+    if type(value) in _LISTS:
+        return f"[{','.join(_text_of(check, one, depth + 1) for one in value)}]"
+    if type(value) is dict:
+        pairs = ((_text_of(check, name), _text_of(check, value[name], depth + 1)) for name in value)
+        return f"{{{','.join(sorted(':'.join(pair) for pair in pairs))}}}"
+    if type(value) is float and value.is_integer():
+        value = int(value)
+    try:
+        text = hex(value) if type(value) is int else repr(value)
+    except ValueError:  # as of a Fraction with more digits than Python writes out
+        raise _TooMuch(_TOO_MUCH) from None
+    check.take(len(text) // _CHARACTERS)
+    return text
+
+
+def _multiple(_: _Check, of: Any, value: Any, *__: Any) -> None:
+    if type(value) in (int, float) and not _is_multiple(value, of):
+        raise NotValid(f"must be a multiple of {of}, not {brief_repr(value)}")
+
+
+def _is_multiple(value: Any, of: Any) -> bool:
+    """Numbers count as they are written: 0.3 is three times 0.1."""
+    if type(value) is int and type(of) is int:
+        return value % of == 0
+    if type(value) is int and value.bit_length() > _MOST_BITS:
+        return False
+    try:
+        return (Fraction(repr(value)) / Fraction(repr(of))).denominator == 1
+    except ValueError:  # infinite, or no number
+        return False
 
 
 def _length(kinds: tuple[type, ...], least: bool, what: str) -> Callable[..., None]:
@@ -291,6 +379,22 @@ def _same(_: _Making, of: Any) -> Any:
     return of
 
 
+def _positive(_: _Making, of: Any) -> Any:
+    if not 0 < of < float("inf"):
+        raise ValueError(f"input_schema= has 'multipleOf': {of!r}, which it cannot be")
+    return of
+
+
+def _dependents(_: _Making, of: Any) -> Any:
+    for name, others in of.items():
+        if not isinstance(others, _LISTS):
+            raise ValueError(
+                f"input_schema= has 'dependentRequired': {{{name!r}: {others!r:.100}}}, "
+                "which it cannot be"
+            )
+    return of
+
+
 def _choices(_: _Making, of: Any) -> Choices:
     return Choices((one, one) for one in of)
 
@@ -314,12 +418,21 @@ _KEYWORDS: dict[str, _Keyword] = {
     "anyOf": _Keyword(_LISTS, _Making.listed, _any_of),
     "oneOf": _Keyword(_LISTS, _Making.listed, _one_of),
     "allOf": _Keyword(_LISTS, _Making.listed, _all_of),
+    "not": _Keyword(_SCHEMAS, _Making.ready, _not),
+    "if": _Keyword(_SCHEMAS, _Making.ready, _if),
+    "then": _Keyword(_SCHEMAS, _Making.ready, _nothing),
+    "else": _Keyword(_SCHEMAS, _Making.ready, _nothing),
+    "nullable": _Keyword((bool,), _same, _nothing),
     "$ref": _Keyword((str,), _Making.referred, _ref),
     "properties": _Keyword((dict,), _Making.named, _properties),
     "required": _Keyword(_LISTS, _same, _required),
+    "propertyNames": _Keyword(_SCHEMAS, _Making.ready, _names),
+    "dependentRequired": _Keyword((dict,), _dependents, _dependent),
     "additionalProperties": _Keyword(_SCHEMAS, _Making.ready, _additional),
     "items": _Keyword(_SCHEMAS, _Making.ready, _items),
     "prefixItems": _Keyword(_LISTS, _Making.listed, _prefix_items),
+    "uniqueItems": _Keyword((bool,), _same, _unique),
+    "multipleOf": _Keyword(_FIGURE, _positive, _multiple),
     "minLength": _Keyword(_COUNT, _same, _length((str,), True, "characters")),
     "maxLength": _Keyword(_COUNT, _same, _length((str,), False, "characters")),
     "minItems": _Keyword(_COUNT, _same, _length(_LISTS, True, "items")),
