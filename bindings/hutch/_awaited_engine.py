@@ -129,6 +129,8 @@ class AwaitedEngine(Engine):
         except asyncio.CancelledError:
             if not turn.cancelled():  # it has been given the turn
                 self._leave(loop)
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
             raise
         return loop
 

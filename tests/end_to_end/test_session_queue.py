@@ -243,6 +243,7 @@ def test_one_that_is_cancelled_while_it_waits_never_runs_and_keeps_nobody_waitin
             before, gone, after = await begun(*(s.exec(f"said.append({n})") for n in range(3)))
             gone.cancel()
             await asyncio.wait({gone})
+            assert len(s._of._engine._waiting) == 2
             first.cancel()
             await asyncio.gather(before, after)
             assert gone.cancelled() and await s.get("said") == [0, 2]
