@@ -112,7 +112,7 @@ class _OneProgram:
     def run(self, given: dict[str, Any], patterns: Sequence[str]) -> Outcome[None]:
         target, engine = self._target, self._engine
         operation = Operation(engine.space, "program", target.code(), kwargs=given, target=target)
-        with engine.turn:
+        with engine.turn.surely(), engine.turn:
             outcome = engine.send(operation)
         outcome.restarted = False
         has_ended = outcome.status in ("limit", "died")

@@ -163,18 +163,18 @@ class CommandCalls:
 
     def _make_ready(self) -> bool:
         """Whether the interpreter had ended."""
-        restarted, attempts = False, 0
-        self.engine.turn.require()
+        restarted, attempts, turn = False, 0, self.engine.turn
+        turn.require()
         while not self._is_ready():
             try:
-                with self.engine.turn.of_saves(), self.engine.turn:
+                with turn.of_saves(), turn.surely(), turn:
                     outcome = self.engine.send(Operation(self.engine.space, "names"))
             except SessionBusy:
                 time.sleep(PAUSE_SEC)
             else:
                 restarted = restarted or outcome.restarted
                 attempts = self._attempted(attempts, outcome)
-            self.engine.turn.require()
+            turn.require()
         return restarted
 
     def _attempted(self, attempts: int, outcome: Outcome[Any]) -> int:
@@ -253,7 +253,7 @@ class CommandCalls:
                 time.sleep(PAUSE_SEC)
                 continue
             try:
-                with self.engine.turn:
+                with self.engine.turn.surely(), self.engine.turn:
                     self.engine.send(Operation(self.engine.space, "names"))
                 break  # it answers now, whichever it is
             except SessionBusy:
@@ -285,7 +285,7 @@ class CommandCalls:
         to the limits of that.
         """
         try:
-            with self.engine.turn:
+            with self.engine.turn.surely(), self.engine.turn:
                 core.restart()
                 self.engine.note_end()
         except (SessionBusy, SandboxError):

@@ -125,7 +125,7 @@ class Engine:
         talk = self.talk
         if talk is not None and talk.waits_here():
             return finish(at_once(self._send_nested(talk, operation)))
-        with self.turn:
+        with self.turn.surely(), self.turn:
             outcome = self.send(operation)
             if self._untold:
                 self._tell(outcome, operation)
@@ -137,7 +137,7 @@ class Engine:
         if self.talk is not None and self.talk.waits_here():
             yield
             return
-        with self.turn:
+        with self.turn.surely(), self.turn:
             yield
 
     def verb_within(self, verb: str, *args: Any) -> Any:

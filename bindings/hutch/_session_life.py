@@ -41,7 +41,7 @@ class Life:
             return engine.contents.packages.install(wanted)
 
     def reset(self, files: bool) -> None:
-        with self._engine.turn:
+        with self._engine.turn.surely(), self._engine.turn:
             core = self._to_restart(files)
             if core is not None:
                 core.restart()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,9 +22,9 @@ class Turn:
         """`queue`: calls of other threads wait, and have their turns as they came."""
         self._cell = cell
         self._queues = queue
-        self._waiting: deque[threading.Event] = deque()  # each is set when it has the turn
+        # By thread, in the order in which they came: each is set when its thread has the turn.
+        self._waiting: dict[int, threading.Event] = {}
         self._thread = 0  # that has it
-        self._taken = threading.Lock()
         # Of one turn, so that an interrupt is of no other one; a signal handler may interrupt, too.
         self._beginning = threading.RLock()
         self._saving_thread = 0  # the thread that saves it, for which calls of other threads wait
@@ -44,74 +43,94 @@ class Turn:
         if self._cell.closed:
             raise has_ended(self._cell.closed)
 
+    def surely(self) -> _Surely:
+        """`with turn.surely(), turn:` leaves the turn wherever Ctrl-C comes."""
+        return _Surely(self)
+
     def __enter__(self) -> None:
         cell, thread = self._cell, threading.get_ident()
         if cell.pid != os.getpid():
             raise of_the_parent()
-        place: threading.Event | None = None
         while True:
             saves = self._saves
             if self._saving_thread not in (0, thread):
                 with self._saving:
                     pass
-            with self._beginning:
-                taken = self._taken.acquire(blocking=False)
-                if taken:
-                    self._is_save = self._saving_thread == thread
-                    if cell.was_interrupted:  # before, which is not meant for this one
-                        cell.take_back_interrupt()
-                elif self._is_to_wait(thread):
-                    place = threading.Event()
-                    self._waiting.append(place)
-            if taken:
-                break
-            if place is not None:
-                self._wait_at(place)
+            if self._takes(thread):
                 break
             if cell.closed:
                 raise has_ended(cell.closed)
             if self._saving_thread == thread or self._saves == saves:
                 raise busy()
-        self._thread = thread
         if cell.closed:
             self.__exit__()
             raise has_ended(cell.closed)
 
-    def _is_to_wait(self, thread: int) -> bool:
-        """Not where this very thread would have to end its call first."""
-        if not self._queues or self._cell.closed:
-            return False
-        return thread not in (self._thread, self._saving_thread)
-
-    def _wait_at(self, place: threading.Event) -> None:
+    def _takes(self, thread: int) -> bool:
+        """Whether it has the turn, for which it may have waited."""
+        if thread == self._thread or thread in self._waiting:
+            return False  # this very thread would have to end its call first
         try:
-            place.wait()
-        except BaseException:
             with self._beginning:
-                if place.is_set():
-                    self._leave()
-                else:
-                    self._waiting.remove(place)
+                is_free = not self._thread and not self._waiting
+                if is_free:
+                    self._thread = thread
+                    self._begin(thread)
+            if is_free:
+                return True
+            if not self._queues or self._cell.closed or thread == self._saving_thread:
+                return False
+            self._wait(thread)
+        except BaseException:
+            self._waiting.pop(thread, None)
+            self.leave(thread)
             raise
+        return True
 
-    def _leave(self) -> None:
-        """Gives the turn to whoever has waited longest."""
-        self._thread = 0
+    def _wait(self, thread: int) -> None:
+        place = threading.Event()
+        self._waiting[thread] = place  # first: a signal handler of this thread is refused by then
         with self._beginning:
-            if not self._waiting:
-                self._taken.release()
+            if not self._thread:
+                self._give()
+        place.wait()
+        with self._beginning:  # whoever gave it has done so
+            del self._waiting[thread]
+
+    def _begin(self, thread: int) -> None:
+        """Its turn: an interrupt of before is not meant for it."""
+        self._is_save = thread == self._saving_thread
+        if self._cell.was_interrupted:
+            self._cell.take_back_interrupt()
+
+    def _give(self) -> None:
+        """To whoever has waited longest. It may be done again, until `_thread` is another one."""
+        for thread in [*self._waiting]:
+            place = self._waiting.get(thread)
+            if place is not None and thread != self._thread:
+                self._begin(thread)
+                place.set()
+                self._thread = thread
                 return
-            self._is_save = False
-            if self._cell.was_interrupted:
-                self._cell.take_back_interrupt()
-            self._waiting.popleft().set()
+        self._thread = 0
+
+    def leave(self, thread: int) -> None:
+        """Gives the turn of that thread, if it has it, to whoever has waited longest."""
+        with self._beginning:
+            try:
+                if self._thread == thread:
+                    self._give()
+            except BaseException:  # Ctrl-C
+                if self._thread == thread:
+                    self._give()
+                raise
 
     def interrupt(self) -> None:
         """Interrupts the call whose turn it is, also one that is only about to be sent, and no
         save, of which whoever interrupts knows nothing.
         """
         with self._beginning:
-            if self._taken.locked() and not self._is_save:
+            if self._thread and not self._is_save:
                 self._cell.interrupt()
 
     def __exit__(self, *_: object) -> None:
@@ -119,12 +138,15 @@ class Turn:
             if self._cell.closed:
                 self._cell.close()
         finally:
-            self._leave()
+            self.leave(self._thread)
 
     @property
     def is_taken(self) -> bool:
         """Whether a call runs."""
-        return self._taken.locked()
+        return self._thread != 0
+
+    def is_of(self, thread: int) -> bool:
+        return self._thread == thread
 
     @contextmanager
     def of_saves(self) -> Iterator[None]:
@@ -140,12 +162,30 @@ class Turn:
 
     def end(self) -> bool:
         """Closes the cell. False: a call runs, at whose end it is closed."""
-        is_own = self._cell.pid == os.getpid()
-        if is_own and not self._taken.acquire(blocking=False):
-            return False
+        if self._cell.pid != os.getpid():
+            self._cell.close()
+            return True
+        with self._beginning:
+            if self._thread:
+                return False
+            self._thread = threading.get_ident()
         try:
             self._cell.close()
         finally:
-            if is_own:
-                self._leave()
+            self.leave(self._thread)
         return True
+
+
+class _Surely:
+    """Leaves a turn that was taken within it, and not left, as where Ctrl-C came first."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn, self._thread = turn, threading.get_ident()
+        self._was_taken = turn.is_of(self._thread)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if not self._was_taken and self._turn.is_of(self._thread):
+            self._turn.__exit__()

@@ -147,6 +147,34 @@ def test_who_is_interrupted_while_it_waits_leaves_the_queue() -> None:
         assert s.exec("said").value == []
 
 
+def test_what_a_signal_handler_of_one_that_waits_calls_is_refused() -> None:
+    found: list[type[BaseException]] = []
+
+    def handle(*_: object) -> None:
+        try:
+            s.exec("2")
+        except SessionBusy as error:
+            found.append(type(error))
+        gate.opened.set()
+
+    with taken() as (s, gate):
+
+        def send() -> None:
+            until(lambda: waiting(s) == 1)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        main = threading.get_ident()
+        before = signal.signal(signal.SIGUSR1, handle)
+        sends = threading.Thread(target=send)
+        sends.start()
+        try:
+            assert s.exec("3").value == 3
+        finally:
+            sends.join()
+            signal.signal(signal.SIGUSR1, before)
+        assert found
+
+
 def test_an_interrupt_is_for_whoever_has_the_turn_and_not_for_the_next_one() -> None:
     with Session(queue=True) as s:
         s.exec("said = []").unwrap()
