@@ -96,6 +96,22 @@ class AwaitedLife(Life):
 
     # ---- of a named one
 
+    def let_go(self, why: str) -> None:
+        """A named one on a thread: whoever lets it go may be within any line of its loop, which may
+        end before it is saved.
+        """
+        named = self._engine.named
+        if named is None or not self._has_to_be_saved():
+            return self.close(why)
+        return named.end_beside(lambda: self._let_go(why))
+
+    def _let_go(self, why: str) -> None:
+        task = self._engine.task
+        if self._engine.is_awaited() or (task is not None and not task.done()):
+            self.give_up(why)
+        else:
+            asyncio.run(self._given_up(why, 0.0))
+
     def _save_before_end(self) -> None:
         pass  # end() does
 

@@ -259,7 +259,7 @@ class Session(JavaScript, Looking):
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
-            self._life.close("nothing referred to it any more")
+            self._life.let_go("nothing referred to it any more")
 
     def __repr__(self) -> str:
         cell = self._engine.cell

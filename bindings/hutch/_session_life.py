@@ -79,6 +79,10 @@ class Life:
     def close(self, why: str = "it was closed") -> None:
         self._end(why)
 
+    def let_go(self, why: str) -> None:
+        """Ends one that nothing refers to any more."""
+        self.close(why)
+
     def _end(self, why: str) -> None:
         engine = self._engine
         try:

@@ -16,8 +16,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Protocol
 
 from hutch import _core
@@ -243,6 +244,11 @@ class Named:
                 self._dirty_since = time.monotonic()  # it is tried again, but not after each call
                 raise
 
+    def end_beside(self, end: Callable[[], None]) -> None:
+        """By `end` alone, on a thread that the end of the process waits for."""
+        self._session = None
+        _keeper.beside(self, end)
+
     def end(self, why: str) -> None:
         session = None if self._session is None else self._session()
         if session is not None:
@@ -306,14 +312,14 @@ class _Keeper:
                 is_asked = named.asked in asked
                 is_wanted = is_asked or named.is_due or named.calls_until is not None
                 if is_wanted and not named.is_looked_after:
-                    self._look_after(named, is_asked)
+                    self.beside(named, partial(named.look, is_asked))
 
-    def _look_after(self, named: Named, is_asked: bool) -> None:
+    def beside(self, named: Named, work: Callable[[], None]) -> None:
         """On a thread of its own: what pickles the session runs its code, which may take long."""
 
         def look() -> None:
             try:
-                named.look(is_asked)
+                work()
             except Exception as error:
                 named.tell(error)
             finally:

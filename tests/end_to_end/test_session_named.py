@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -333,6 +334,57 @@ def test_it_is_free_when_its_holder_was_killed_though_a_child_lives(directory: s
     finally:
         os.kill(child, signal.SIGKILL)
         other.communicate()
+
+
+async def let_go(place: str, name: str) -> None:
+    """Leaves one that is awaited without its end."""
+    s = AsyncSession(id="report-7", storage=place, memory_mb=256)
+    (await s.exec(f"{name} = 1")).unwrap()
+
+
+def is_free(place: str) -> bool:
+    try:
+        opened(place).close()
+    except SessionBusy:
+        return False
+    return True
+
+
+def test_one_that_is_awaited_and_that_nothing_refers_to_is_saved(directory: str) -> None:
+    async def within() -> None:
+        await let_go(directory, "y")
+        while not is_free(directory):
+            await asyncio.sleep(0.01)
+
+    gc.disable()  # it is in no cycle
+    try:
+        asyncio.run(let_go(directory, "x"))
+        until(lambda: is_free(directory))
+        asyncio.run(within())
+    finally:
+        gc.enable()
+    with opened(directory) as s:
+        assert s.names() == ["x", "y"]
+
+
+LET_GO = """
+import asyncio, sys
+from hutch import AsyncSession
+
+async def main():
+    s = AsyncSession(id="report-7", storage=sys.argv[1], memory_mb=256)
+    await s.exec("x = 1")
+
+asyncio.run(main())
+"""
+
+
+def test_the_end_of_the_process_waits_until_it_is_saved(directory: str) -> None:
+    command = [sys.executable, "-c", LET_GO, directory]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    with opened(directory) as s:
+        assert s.names() == ["x"]
 
 
 COLLECTED = """
