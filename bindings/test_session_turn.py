@@ -13,7 +13,7 @@ import pytest
 
 from hutch import SessionBusy, _session_turn
 from hutch._session_cell import SessionCell
-from hutch._session_turn import Turn
+from hutch._session_turn import Surely, Turn
 
 
 def interrupted_at(place: int, work: Callable[[], None]) -> bool:
@@ -43,7 +43,7 @@ def test_ctrl_c_loses_no_turn_at_any_place() -> None:
     turn = Turn(SessionCell("a", 0))
 
     def take() -> None:
-        with turn.surely(), turn:
+        with Surely(turn), turn:
             pass
 
     place = 0
@@ -58,11 +58,11 @@ def test_whoever_waits_has_the_next_turn_wherever_ctrl_c_ends_the_one_before() -
     had: list[int] = []
 
     def wait(place: int) -> None:
-        with turn.surely(), turn:
+        with Surely(turn), turn:
             had.append(place)
 
     def take() -> None:
-        with turn.surely(), turn:
+        with Surely(turn), turn:
             waits.start()
             while not turn._waiting:
                 pass
@@ -81,8 +81,8 @@ def test_whoever_waits_has_the_next_turn_wherever_ctrl_c_ends_the_one_before() -
 
 def test_one_that_is_refused_leaves_the_turn_to_whoever_has_it() -> None:
     turn = Turn(SessionCell("a", 0), queue=True)
-    with turn.surely(), turn:
-        with pytest.raises(SessionBusy), turn.surely(), turn:
+    with Surely(turn), turn:
+        with pytest.raises(SessionBusy), Surely(turn), turn:
             pass
         assert turn.is_taken
     assert not turn.is_taken

@@ -20,6 +20,7 @@ from hutch._outcome import ErrorInfo
 from hutch._session_contents import BeginsAs
 from hutch._session_engine import Engine
 from hutch._session_life import Life
+from hutch._session_turn import Surely
 from hutch._tool_late import LateCalls
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class _OneProgram:
     def run(self, given: dict[str, Any], patterns: Sequence[str]) -> Outcome[None]:
         target, engine = self._target, self._engine
         operation = Operation(engine.space, "program", target.code(), kwargs=given, target=target)
-        with engine.turn.surely(), engine.turn:
+        with Surely(engine.turn), engine.turn:
             outcome = engine.send(operation)
         outcome.restarted = False
         has_ended = outcome.status in ("limit", "died")

@@ -29,6 +29,7 @@ from hutch._faults import from_core
 from hutch._outcome import Outcome
 from hutch._session_engine import Engine
 from hutch._session_refusals import has_ended
+from hutch._session_turn import Surely
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ class CommandCalls:
         turn.require()
         while not self._is_ready():
             try:
-                with turn.of_saves(), turn.surely(), turn:
+                with turn.of_saves(), Surely(turn), turn:
                     outcome = self.engine.send(Operation(self.engine.space, "names"))
             except SessionBusy:
                 time.sleep(PAUSE_SEC)
@@ -253,7 +254,7 @@ class CommandCalls:
                 time.sleep(PAUSE_SEC)
                 continue
             try:
-                with self.engine.turn.surely(), self.engine.turn:
+                with Surely(self.engine.turn), self.engine.turn:
                     self.engine.send(Operation(self.engine.space, "names"))
                 break  # it answers now, whichever it is
             except SessionBusy:
@@ -285,7 +286,7 @@ class CommandCalls:
         to the limits of that.
         """
         try:
-            with self.engine.turn.surely(), self.engine.turn:
+            with Surely(self.engine.turn), self.engine.turn:
                 core.restart()
                 self.engine.note_end()
         except (SessionBusy, SandboxError):

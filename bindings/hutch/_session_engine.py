@@ -44,7 +44,7 @@ from hutch._session_files import SessionFiles
 from hutch._session_options import WRITABLE, is_below
 from hutch._session_refusals import AGENT_GONE, limit_within, too_deep
 from hutch._session_snapshots import Place, Snapshots
-from hutch._session_turn import Turn
+from hutch._session_turn import Surely, Turn
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ class Engine:
         talk = self.talk
         if talk is not None and talk.waits_here():
             return finish(at_once(self._send_nested(talk, operation)))
-        with self.turn.surely(), self.turn:
+        with Surely(self.turn), self.turn:
             outcome = self.send(operation)
             if self._untold:
                 self._tell(outcome, operation)
@@ -137,7 +137,7 @@ class Engine:
         if self.talk is not None and self.talk.waits_here():
             yield
             return
-        with self.turn.surely(), self.turn:
+        with Surely(self.turn), self.turn:
             yield
 
     def verb_within(self, verb: str, *args: Any) -> Any:

@@ -16,6 +16,7 @@ from hutch._errors import SessionBusy
 from hutch._session_engine import Engine
 from hutch._session_packages import requirements_of
 from hutch._session_refusals import commands_run, not_restartable
+from hutch._session_turn import Surely
 
 _INTERRUPTED_SEC = 5.0  # at its end, a call that runs has so long to end
 _PATIENCE_SEC = 0.2  # until a call ends, where it can be saved later
@@ -41,7 +42,7 @@ class Life:
             return engine.contents.packages.install(wanted)
 
     def reset(self, files: bool) -> None:
-        with self._engine.turn.surely(), self._engine.turn:
+        with Surely(self._engine.turn), self._engine.turn:
             core = self._to_restart(files)
             if core is not None:
                 core.restart()

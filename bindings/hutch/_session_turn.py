@@ -43,28 +43,32 @@ class Turn:
         if self._cell.closed:
             raise has_ended(self._cell.closed)
 
-    def surely(self) -> _Surely:
-        """`with turn.surely(), turn:` leaves the turn wherever Ctrl-C comes."""
-        return _Surely(self)
-
     def __enter__(self) -> None:
         cell, thread = self._cell, threading.get_ident()
         if cell.pid != os.getpid():
             raise of_the_parent()
+        taken = False
+        with self._beginning:  # as most calls find it
+            if not (self._thread or self._waiting or self._saving_thread or cell.was_interrupted):
+                self._thread, self._is_save, taken = thread, False, True
+        if not taken:
+            self._take(thread)
+        if cell.closed:
+            self.__exit__()
+            raise has_ended(cell.closed)
+
+    def _take(self, thread: int) -> None:
         while True:
             saves = self._saves
             if self._saving_thread not in (0, thread):
                 with self._saving:
                     pass
             if self._takes(thread):
-                break
-            if cell.closed:
-                raise has_ended(cell.closed)
+                return
+            if self._cell.closed:
+                raise has_ended(self._cell.closed)
             if self._saving_thread == thread or self._saves == saves:
                 raise busy()
-        if cell.closed:
-            self.__exit__()
-            raise has_ended(cell.closed)
 
     def _takes(self, thread: int) -> bool:
         """Whether it has the turn, for which it may have waited."""
@@ -138,15 +142,17 @@ class Turn:
             if self._cell.closed:
                 self._cell.close()
         finally:
-            self.leave(self._thread)
+            thread = self._thread
+            with self._beginning:  # as most calls leave it
+                if not self._waiting:
+                    self._thread = thread = 0
+            if thread:
+                self.leave(thread)
 
     @property
     def is_taken(self) -> bool:
         """Whether a call runs."""
         return self._thread != 0
-
-    def is_of(self, thread: int) -> bool:
-        return self._thread == thread
 
     @contextmanager
     def of_saves(self) -> Iterator[None]:
@@ -176,16 +182,17 @@ class Turn:
         return True
 
 
-class _Surely:
-    """Leaves a turn that was taken within it, and not left, as where Ctrl-C came first."""
+class Surely:
+    """`with Surely(turn), turn:` leaves the turn wherever Ctrl-C comes, also before its block."""
 
     def __init__(self, turn: Turn) -> None:
-        self._turn, self._thread = turn, threading.get_ident()
-        self._was_taken = turn.is_of(self._thread)
+        self._turn = turn
+        self._thread = threading.get_ident()
+        self._was_taken = turn._thread == self._thread
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        if not self._was_taken and self._turn.is_of(self._thread):
+        if not self._was_taken and self._turn._thread == self._thread:
             self._turn.__exit__()

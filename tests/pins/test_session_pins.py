@@ -30,7 +30,8 @@ LOOP_CALLS = 18
 # another CPU.
 CELL_CALLS = 7
 OF_A_LONG_ONE = 2
-FRAMES = 40  # of Python in the client; four of them write the history
+# Of Python in the client: four write the history, three have Ctrl-C lose no turn.
+FRAMES = 42
 CELL_FRAMES = 32  # of Python in the session's process
 
 CLIENT = f"""
