@@ -52,9 +52,10 @@ class Beside:
 
     def end(self, run: CommandRun) -> None:
         """Its descriptors are closed, but for pipes that others may still print to."""
-        left = run.close()
         with self._lock:
             self._running.discard(run)
+        left = run.close()
+        with self._lock:
             self._left += left
             surplus, self._left = self._left[:-_MOST_LEFT], self._left[-_MOST_LEFT:]
         close_all(surplus)

@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
 from support import until
 
 from hutch import SandboxStartupError, Session, SessionBusy
+from hutch._calls import command_run
 
 
 @pytest.fixture
@@ -157,3 +159,25 @@ def test_a_forked_child_interrupts_nothing_of_its_parent(s: Session) -> None:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert s["kept"] == 1
+
+
+def test_ctrl_c_while_a_command_closes_its_pipes_costs_no_later_one(s: Session) -> None:
+    left = 0
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        nonlocal left
+        if frame.f_code.co_filename == command_run.__file__ and event == "c_return":
+            left -= called is os.close
+            if called is os.close and left == -1:
+                raise KeyboardInterrupt  # the interpreter looks for signals here
+
+    s.bash("true")
+    for place in range(5):
+        left = place
+        sys.setprofile(look)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                s.bash("true")
+        finally:
+            sys.setprofile(None)
+        assert s.bash("echo a").stdout == "a\n"

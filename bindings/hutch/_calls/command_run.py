@@ -206,10 +206,10 @@ class CommandRun:
         self._pipes = []
         self.channel.close()
         self._close_ends()
-        if self._order >= 0:
-            os.ftruncate(self._order, 0)  # whoever has it still
-            os.close(self._order)
-            self._order = -1
+        order, self._order = self._order, -1
+        if order >= 0:
+            os.ftruncate(order, 0)  # whoever has it still
+            os.close(order)
         return left
 
     # ---- what comes
@@ -223,8 +223,8 @@ class CommandRun:
                 except BlockingIOError:
                     break
                 if not data:
+                    self._pipes.remove((stream, fd))  # first: none is closed twice after Ctrl-C
                     os.close(fd)
-                    self._pipes.remove((stream, fd))
                     break
                 room -= len(data)
                 self.printed.add(stream, data)
