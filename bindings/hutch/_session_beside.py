@@ -22,26 +22,27 @@ class Beside:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a signal handler may interrupt
-        self._places = 0  # that are taken
+        self._places: set[object] = set()  # that are taken
         self._running: set[CommandRun] = set()
         self._left: list[Pipe] = []
 
     @property
     def any(self) -> bool:
-        return self._places > 0
+        return bool(self._places)
 
     @contextmanager
     def place(self, is_short: bool = False) -> Iterator[None]:
         """For one command. Raises SessionBusy, but not for one that is over at once."""
-        with self._lock:
-            if self._places >= MOST_AT_ONCE and not is_short:
-                raise too_many_commands(MOST_AT_ONCE)
-            self._places += 1
+        place = object()
         try:
+            with self._lock:
+                if len(self._places) >= MOST_AT_ONCE and not is_short:
+                    raise too_many_commands(MOST_AT_ONCE)
+                self._places.add(place)
             yield
         finally:
             with self._lock:
-                self._places -= 1
+                self._places.discard(place)
 
     def add(self, run: CommandRun) -> None:
         """It reads what others before it left."""
