@@ -138,9 +138,13 @@ class AwaitedLife(Life):
         return True
 
     def _begin_saving(self) -> None:
-        engine = self._engine
-        if not engine.is_awaited() and engine.named is not None:
-            engine.saver = asyncio.ensure_future(self._saved(engine.named))
+        engine, named = self._engine, self._engine.named
+        if named is None or engine.cell.closed:
+            return
+        if engine.is_awaited():  # by a call that began since the loop was asked
+            named.put_off()
+        else:
+            engine.saver = asyncio.ensure_future(self._saved(named))
 
     async def _saved(self, named: Named) -> None:
         try:

@@ -239,10 +239,15 @@ class Named:
             self.due = None
             try:
                 if not session.save_idle():
-                    self.due = time.monotonic() + _AGAIN_SEC
+                    self.put_off()
             except BaseException:
                 self._dirty_since = time.monotonic()  # it is tried again, but not after each call
                 raise
+
+    def put_off(self) -> None:
+        """It is in use: it is looked at again."""
+        self.due = time.monotonic() + _AGAIN_SEC
+        _keeper.wake()
 
     def end_beside(self, end: Callable[[], None]) -> None:
         """By `end` alone, on a thread that the end of the process waits for."""

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import AsyncSession, Session
@@ -65,13 +65,13 @@ def test_kill_and_signal_work_beside_whoever_waits_for_it_and_beside_code(s: Ses
     with ThreadPoolExecutor() as threads:
         for end, code in ((Process.kill, 137), (lambda one: one.signal(signal.SIGTERM), 143)):
             process = s.start("sleep 999 & sleep 999")
-            waits = threads.submit(in_its_turn, process.wait)
+            waits = threads.submit(process.wait)
             until_busy(s)
             end(process)
             assert waits.result().exit_code == code
             s.command(["pkill", "sleep"])
         process = s.start("sleep 999")
-        busy = threads.submit(in_its_turn, s.exec, "import time\ntime.sleep(999)")
+        busy = threads.submit(s.exec, "import time\ntime.sleep(999)")
         until_busy(s)
         process.kill()
         s.interrupt()
@@ -79,16 +79,8 @@ def test_kill_and_signal_work_beside_whoever_waits_for_it_and_beside_code(s: Ses
     assert process.wait().exit_code == 137
 
 
-def in_its_turn(call: Callable[..., Any], *args: Any) -> Any:
-    while True:
-        with contextlib.suppress(hutch.SessionBusy):
-            return call(*args)
-
-
 def until_busy(s: Session) -> None:
-    with pytest.raises(hutch.SessionBusy):
-        while True:
-            s.names()
+    until(lambda: s._engine.turn.is_taken)
 
 
 @pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed")

@@ -224,6 +224,27 @@ def test_an_awaited_one_is_the_same(directory: str) -> None:
     asyncio.run(second())
 
 
+def test_an_awaited_one_that_is_in_use_when_it_is_to_be_saved_is_saved_later(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hutch._session_named._AGAIN_SEC", 0.05)
+
+    async def main() -> None:
+        async with AsyncSession(id="report-7", storage=directory, memory_mb=256) as s:
+            await s.exec("x = 1")
+            call = asyncio.ensure_future(s.get("x"))
+            await asyncio.sleep(0)  # it has begun
+            named = s._of._engine.named
+            assert named is not None
+            named.due = None  # as whoever asks the loop leaves it
+            s._of._life._begin_saving()
+            assert await call == 1 and named.due is not None
+            while s.info()["version"] == 0:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
 # ---- one holder
 
 
