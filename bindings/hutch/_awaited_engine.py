@@ -13,24 +13,22 @@ import contextlib
 import contextvars
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch import _core, _session_transfers as transfers
 from hutch._calls import loops
-from hutch._calls.dialogue import Callbacks, Dialogue
+from hutch._calls.dialogue import Dialogue
 from hutch._calls.loop_dialogue import LoopDialogue, Within, within
 from hutch._calls.session_call import Operation, SessionCall
 from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._faults import from_core
-from hutch._session_contents import BeginsAs
 from hutch._session_engine import Engine
 from hutch._session_files import SessionFiles, checked, path_of
 from hutch._session_refusals import busy
 from hutch._session_snapshots import Place, Snapshots
 
 if TYPE_CHECKING:
-    from hutch._options.options import Options
     from hutch._outcome import Outcome
 
 T = TypeVar("T")
@@ -58,18 +56,8 @@ class AwaitedEngine(Engine):
     talks = LoopDialogue
     files: AwaitedFiles
 
-    def __init__(
-        self,
-        options: Options,
-        files: Mapping[str, Any],
-        cwd: str,
-        idle_ms: int,
-        callbacks: Callbacks,
-        begins_as: BeginsAs,
-        queue: bool = False,
-    ) -> None:
-        super().__init__(options, files, cwd, idle_ms, callbacks, begins_as)
-        self._queues = queue
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._waiting: deque[asyncio.Future[None]] = deque()  # each is done when it has the turn
         if self.named is not None:
             self.named.history.is_on_loop = True
@@ -120,7 +108,7 @@ class AwaitedEngine(Engine):
         if not self.is_awaited():
             self.awaited_on = self.loop = loop
             return loop
-        if not self._queues or self.awaited_on is not loop:
+        if not self.queues or self.awaited_on is not loop:
             raise busy()
         turn = loop.create_future()
         self._waiting.append(turn)

@@ -6,7 +6,7 @@ which takes longer for a larger schema or value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -157,14 +157,20 @@ class _Check:
         for name, of in schema.items():
             _KEYWORDS[name].check(self, of, value, schema, depth + 1)
 
+    def tried(self, schemas: Iterable[Any], value: Any, depth: int) -> Iterator[NotValid | None]:
+        """Of each, why the value is not what it says; None: it is."""
+        for schema in schemas:
+            try:
+                self.value(schema, value, depth)
+            except _TooMuch:
+                raise
+            except NotValid as error:
+                yield error
+            else:
+                yield None
+
     def fits(self, schema: Any, value: Any, depth: int) -> bool:
-        try:
-            self.value(schema, value, depth)
-        except _TooMuch:
-            raise
-        except NotValid:
-            return False
-        return True
+        return next(self.tried([schema], value, depth)) is None
 
     def item(self, schema: Any, value: Any, depth: int, key: Any, form: str = "[{}]") -> None:
         try:
@@ -198,35 +204,21 @@ def _enum(check: _Check, of: Any, value: Any, *__: Any) -> None:
 
 def _any_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
     first: NotValid | None = None
-    for one in of:
-        try:
-            check.value(one, value, depth)
-        except _TooMuch:
-            raise
-        except NotValid as error:
-            first = first or error
-        else:
+    for why_not in check.tried(of, value, depth):
+        if why_not is None:
             return
+        first = first or why_not
     if first is not None:
         raise first
 
 
 def _one_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:
-    first: NotValid | None = None
-    count = 0
-    for one in of:
-        try:
-            check.value(one, value, depth)
-        except _TooMuch:
-            raise
-        except NotValid as error:
-            first = first or error
-        else:
-            count += 1
+    why_not = [*check.tried(of, value, depth)]
+    count = why_not.count(None)
     if count > 1:
         raise NotValid(f"is what {count} alternatives of its schema say, and may be of one alone")
-    if count == 0 and first is not None:
-        raise first
+    if count == 0 and why_not and why_not[0] is not None:
+        raise why_not[0]
 
 
 def _all_of(check: _Check, of: Any, value: Any, _: Any, depth: int) -> None:

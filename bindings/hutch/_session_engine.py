@@ -94,7 +94,8 @@ class Engine:
         self.kept = Kept() if named is None else Kept(named.kv, named.history)
         self.usual = SessionTarget(options)  # of a call without limits of its own
         self.cell = SessionCell(self.id, idle_ms)
-        self.turn = Turn(self.cell, queue)
+        self.queues = queue
+        self.turn = Turn(self.cell, queue and not self.awaits)  # a loop is not kept waiting
         self.beside = Beside()
         self.begins_files = False
         python = ".".join(self.usual.python_version().split(".")[:2])

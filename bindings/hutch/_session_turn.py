@@ -87,7 +87,7 @@ class Turn:
             self._wait(thread)
         except BaseException:
             self._waiting.pop(thread, None)
-            self.leave(thread)
+            self._leave(thread)
             raise
         return True
 
@@ -118,7 +118,7 @@ class Turn:
                 return
         self._thread = 0
 
-    def leave(self, thread: int) -> None:
+    def _leave(self, thread: int) -> None:
         """Gives the turn of that thread, if it has it, to whoever has waited longest."""
         with self._beginning:
             try:
@@ -147,7 +147,7 @@ class Turn:
                 if not self._waiting:
                     self._thread = thread = 0
             if thread:
-                self.leave(thread)
+                self._leave(thread)
 
     @property
     def is_taken(self) -> bool:
@@ -178,7 +178,7 @@ class Turn:
         try:
             self._cell.close()
         finally:
-            self.leave(self._thread)
+            self._leave(self._thread)
         return True
 
 
