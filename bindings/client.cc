@@ -292,7 +292,7 @@ std::unique_ptr<PySession> PyClient::MakeSession(const std::string& key, uint64_
   return std::make_unique<PySession>(Live(), key, idle_ms, id);
 }
 
-struct PySession::Turns {
+struct PyTurns::Begun {
   std::unique_ptr<CallBytes> bytes;
   PyOutput output;
   py::object told;  // the caller's dialogue
@@ -300,11 +300,77 @@ struct PySession::Turns {
   Dialogue dialogue{};
 };
 
-PySession::PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms,
-                     const std::string& id)
-    : client_(std::move(client)), session_(client_->MakeSession(key, idle_ms, id)) {}
+PyTurns::PyTurns(std::shared_ptr<Client> client) : client_(std::move(client)) {}
 
-PySession::~PySession() = default;
+PyTurns::~PyTurns() = default;
+
+void PyTurns::Forget() { begun_.reset(); }
+
+void PyTurns::Begin(std::unique_ptr<CallBytes> bytes, PyOutput output, const py::object& dialogue,
+                    const CancelToken* cancel) {
+  auto begun = std::make_unique<Begun>(Begun{std::move(bytes), std::move(output), dialogue});
+  begun->dialogue = DialogueOf(begun->pending, begun->told);
+  if (begun->dialogue) begun->bytes->request.dialogue = &begun->dialogue;
+  Wait(
+      client_, begun->pending,
+      [&](Client&, CallHooks& hooks) {
+        SetOutput(hooks, begun->pending, begun->output);
+        turns().Begin(begun->bytes->request, hooks);
+        return 0;
+      },
+      cancel);
+  begun_ = std::move(begun);
+}
+
+py::object PyTurns::Turn() {
+  std::optional<Question> asked;
+  const bool over = [&] {
+    const WithoutGil no_gil;
+    return turns().Turn(asked);
+  }();
+  if (over) return py::none();
+  if (asked) return py::make_tuple(py::bytes(asked->data), asked->body_size, asked->number);
+  if (begun_->pending.error && Cancel()) return py::none();
+  return py::float_(Seconds(std::max(Clock::duration{}, turns().next() - Clock::now())));
+}
+
+bool PyTurns::Answer(uint64_t number, const py::object& answer) {
+  std::optional<std::string> sent;
+  if (!answer.is_none()) sent = answer.cast<std::string>();
+  const WithoutGil no_gil;
+  return turns().Answer(number, sent);
+}
+
+bool PyTurns::Cancel() {
+  const WithoutGil no_gil;
+  return turns().Cancel();
+}
+
+int PyTurns::turn_fd() {
+  try {
+    return turns().fd();
+  } catch (const Error& error) {
+    Raise(error);
+  }
+}
+
+CallRecord PyTurns::End() {
+  const std::unique_ptr<Begun> begun = std::move(begun_);
+  if (!begun) Raise(Error(Code::kWorkerFailed, "no call is under way"));
+  return Wait(client_, begun->pending, [&](Client&, CallHooks&) { return turns().End(); });
+}
+
+void PyCall::Close() {
+  {
+    const WithoutGil no_gil;
+    call_->Close();
+  }
+  Forget();
+}
+
+PySession::PySession(const std::shared_ptr<Client>& client, const std::string& key,
+                     uint64_t idle_ms, const std::string& id)
+    : PyTurns(client), session_(client->MakeSession(key, idle_ms, id)) {}
 
 CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                            const py::object& dialogue) {
@@ -312,7 +378,7 @@ CallRecord PySession::Call(CallRequest request, const CancelToken* cancel, const
   const Dialogue answer = DialogueOf(pending, dialogue);
   if (answer) request.dialogue = &answer;
   return Wait(
-      client_, pending,
+      client(), pending,
       [&](Client&, CallHooks& hooks) {
         SetOutput(hooks, pending, output);
         return session_->Call(request, hooks);
@@ -328,53 +394,6 @@ py::object PySession::Exchange(const py::bytes& answer) {
   }();
   if (!asked) return py::none();
   return py::make_tuple(py::bytes(asked->data), asked->body_size);
-}
-
-void PySession::Begin(std::unique_ptr<CallBytes> bytes, PyOutput output,
-                      const py::object& dialogue) {
-  auto turns = std::make_unique<Turns>(Turns{std::move(bytes), std::move(output), dialogue});
-  turns->dialogue = DialogueOf(turns->pending, turns->told);
-  if (turns->dialogue) turns->bytes->request.dialogue = &turns->dialogue;
-  Wait(client_, turns->pending, [&](Client&, CallHooks& hooks) {
-    SetOutput(hooks, turns->pending, turns->output);
-    session_->turns().Begin(turns->bytes->request, hooks);
-    return 0;
-  });
-  turns_ = std::move(turns);
-}
-
-py::object PySession::Turn() {
-  std::optional<Question> asked;
-  const bool over = [&] {
-    const WithoutGil no_gil;
-    return session_->turns().Turn(asked);
-  }();
-  if (over) return py::none();
-  if (asked) return py::make_tuple(py::bytes(asked->data), asked->body_size, asked->number);
-  if (turns_->pending.error) session_->turns().Cancel();
-  return py::float_(Seconds(std::max(Clock::duration{}, session_->turns().next() - Clock::now())));
-}
-
-void PySession::Answer(uint64_t number, const py::object& answer) {
-  std::optional<std::string> sent;
-  if (!answer.is_none()) sent = answer.cast<std::string>();
-  const WithoutGil no_gil;
-  session_->turns().Answer(number, sent);
-}
-
-int PySession::turn_fd() {
-  try {
-    return session_->turns().fd();
-  } catch (const Error& error) {
-    Raise(error);
-  }
-}
-
-CallRecord PySession::End() {
-  const std::unique_ptr<Turns> turns = std::move(turns_);
-  if (!turns) Raise(Error(Code::kWorkerFailed, "no call of the session is under way"));
-  return Wait(client_, turns->pending,
-              [&](Client&, CallHooks&) { return session_->turns().End(); });
 }
 
 double PySession::TimeLeft() const {
@@ -431,7 +450,7 @@ void PySession::Close() {
     const WithoutGil no_gil;
     session_->Close();
   }
-  turns_.reset();  // which may refer to this
+  Forget();  // what may refer to this
 }
 
 uint64_t PyClient::Start(const std::string& key, const py::bytes& meta, const py::object& function,

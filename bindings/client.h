@@ -141,28 +141,65 @@ struct CallBytes {
 // What a call prints, as it comes, with the GIL: 0 is stdout, 1 stderr.
 using PyOutput = std::function<void(int stream, const py::bytes& text)>;
 
-// A session of a client, which it keeps alive.
-class PySession {
+// What makes calls in turns, and keeps its client alive.
+class PyTurns {
  public:
-  PySession(std::shared_ptr<Client> client, const std::string& key, uint64_t idle_ms,
+  virtual ~PyTurns();
+  PyTurns(const PyTurns&) = delete;
+  PyTurns& operator=(const PyTurns&) = delete;
+
+  // A call in turns: see Turns. `dialogue`: as of PySession::Call(), but for what is asked.
+  void Begin(std::unique_ptr<CallBytes> bytes, PyOutput output, const py::object& dialogue,
+             const CancelToken* cancel);
+  // The seconds until the next one though nothing came, (data, body size) of what is asked, or
+  // None: the call is over.
+  py::object Turn();
+  bool Answer(uint64_t number, const py::object& answer);  // bytes or None
+  void StopClock(bool stop) { turns().StopClock(stop); }
+  bool Cancel();
+  int turn_fd();
+  bool waits_at_end() { return turns().waits_at_end(); }
+  CallRecord End();
+
+ protected:
+  explicit PyTurns(std::shared_ptr<Client> client);
+  virtual Turns& turns() = 0;
+  const std::shared_ptr<Client>& client() const { return client_; }
+  void Forget();  // what a call in turns uses. REQUIRES: nothing comes of it
+
+ private:
+  struct Begun;
+
+  std::shared_ptr<Client> client_;
+  std::unique_ptr<Begun> begun_;  // outlives its use by turns()
+};
+
+// One call of a pool, in turns.
+class PyCall final : public PyTurns {
+ public:
+  PyCall(const std::shared_ptr<Client>& client, std::string key)
+      : PyTurns(client), call_(client->MakeCall(std::move(key))) {}
+  ~PyCall() override { Close(); }
+
+  void Close();
+
+ private:
+  Turns& turns() override { return call_->turns(); }
+
+  std::unique_ptr<PoolCall> call_;
+};
+
+// A session of a client.
+class PySession final : public PyTurns {
+ public:
+  PySession(const std::shared_ptr<Client>& client, const std::string& key, uint64_t idle_ms,
             const std::string& id);
-  ~PySession();
 
   // `dialogue(asks, data, body size, stop_clock) -> bytes or None`, or None: see Dialogue.
   CallRecord Call(CallRequest request, const CancelToken* cancel, const PyOutput& output,
                   const py::object& dialogue);
   // (data, body size) of what is asked next, or None: see Lease::Exchange().
   py::object Exchange(const py::bytes& answer);
-  // Call() in turns: see Session. `dialogue` does not get what is asked.
-  void Begin(std::unique_ptr<CallBytes> bytes, PyOutput output, const py::object& dialogue);
-  // The seconds until the next one though nothing came, (data, body size) of what is asked, or
-  // None: the call is over.
-  py::object Turn();
-  void Answer(uint64_t number, const py::object& answer);  // bytes or None
-  void StopClock(bool stop) { session_->turns().StopClock(stop); }
-  void Cancel() { session_->turns().Cancel(); }
-  int turn_fd();
-  CallRecord End();
   double TimeLeft() const;  // infinity: see Session
   bool HasEnded();
   bool IsUnsettled();
@@ -188,10 +225,8 @@ class PySession {
   const Session& session() const { return *session_; }
 
  private:
-  struct Turns;
+  Turns& turns() override { return session_->turns(); }
 
-  std::shared_ptr<Client> client_;
-  std::unique_ptr<Turns> turns_;  // outlives its use by the session
   std::unique_ptr<Session> session_;
 };
 
@@ -221,6 +256,9 @@ class PyClient {
   CallResult Conclude(OpenCall& open);
   void EndBackgroundCalls() { background_.reset(); }
 
+  std::unique_ptr<PyCall> MakeCall(const std::string& key) const {
+    return std::make_unique<PyCall>(Live(), key);
+  }
   std::unique_ptr<PySession> MakeSession(const std::string& key, uint64_t idle_ms,
                                          const std::string& id) const;
   std::string Ask(const std::string& what, uint64_t timeout_ms);

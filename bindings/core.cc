@@ -152,8 +152,35 @@ void BindResult(py::module_& m) {
       .def_readwrite("queued_sec", &CallResult::queued_sec);
 }
 
+void BindTurns(py::module_& m) {
+  py::class_<PyTurns>(m, "Turns")
+      .def(
+          "begin",
+          [](PyTurns& t, const py::bytes& meta, const py::object& function,
+             const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
+             const py::object& output, double begun, const py::object& dialogue,
+             const CancelToken* cancel) {
+            const bool of_session = dynamic_cast<PySession*>(&t) != nullptr;
+            auto bytes = std::make_unique<CallBytes>(meta, function, arguments, buffers, terms,
+                                                     TimePoint(begun), of_session);
+            t.Begin(std::move(bytes), OutputTo(output), dialogue, cancel);
+          },
+          py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
+          py::arg("terms"), py::arg("output"), py::arg("begun"), py::arg("dialogue"),
+          py::arg("cancel") = py::none())
+      .def("turn", &PyTurns::Turn)
+      .def("answer", &PyTurns::Answer)
+      .def("stop_clock", &PyTurns::StopClock, py::arg("stop"))
+      .def("cancel", &PyTurns::Cancel)
+      .def("end", [](PyTurns& t) { return MakeResult(t.End()); })
+      .def_property_readonly("turn_fd", &PyTurns::turn_fd)
+      .def_property_readonly("waits_at_end", &PyTurns::waits_at_end);
+
+  py::class_<PyCall, PyTurns>(m, "Call").def("close", &PyCall::Close);
+}
+
 void BindSession(py::module_& m) {
-  py::class_<PySession>(m, "Session")
+  py::class_<PySession, PyTurns>(m, "Session")
       .def(
           "call",
           [](PySession& s, const py::bytes& meta, const py::object& function,
@@ -168,25 +195,6 @@ void BindSession(py::module_& m) {
           py::arg("terms"), py::arg("cancel") = py::none(), py::arg("output") = py::none(),
           py::arg("begun") = 0.0, py::arg("dialogue") = py::none())
       .def("exchange", &PySession::Exchange)
-      .def(
-          "begin",
-          [](PySession& s, const py::bytes& meta, const py::object& function,
-             const py::bytes& arguments, const py::sequence& buffers, const CallTerms& terms,
-             const py::object& output, double begun, const py::object& dialogue) {
-            auto bytes = std::make_unique<CallBytes>(meta, function, arguments, buffers, terms,
-                                                     TimePoint(begun), true);
-            s.Begin(std::move(bytes), OutputTo(output), dialogue);
-          },
-          py::arg("meta"), py::arg("function"), py::arg("arguments"), py::arg("buffers"),
-          py::arg("terms"), py::arg("output"), py::arg("begun"), py::arg("dialogue"))
-      .def("turn", &PySession::Turn)
-      .def("answer", &PySession::Answer)
-      .def("stop_clock", &PySession::StopClock, py::arg("stop"))
-      .def("cancel", &PySession::Cancel)
-      .def("end", [](PySession& s) { return MakeResult(s.End()); })
-      .def_property_readonly("turn_fd", &PySession::turn_fd)
-      .def_property_readonly("waits_at_end",
-                             [](const PySession& s) { return s.session().turns().waits_at_end(); })
       .def_property_readonly("time_left", &PySession::TimeLeft)
       .def_property_readonly("has_ended", &PySession::HasEnded)
       .def_property_readonly("unsettled", &PySession::IsUnsettled)
@@ -232,6 +240,7 @@ void BindCalls(py::class_<PyClient>& client) {
           py::arg("buffers"), py::arg("terms"), py::arg("cancel") = py::none(),
           py::arg("output") = py::none(), py::arg("begun") = 0.0, py::arg("dialogue") = py::none(),
           py::arg("streams") = false)
+      .def("call_in_turns", &PyClient::MakeCall, py::arg("key"))
       .def("session", &PyClient::MakeSession, py::arg("key"), py::arg("idle_ms"), py::arg("id"))
       .def("start", &PyClient::Start, py::arg("key"), py::arg("meta"), py::arg("function"),
            py::arg("arguments"), py::arg("buffers"), py::arg("terms"), py::arg("output"),
@@ -307,6 +316,7 @@ PYBIND11_MODULE(_core, m) {
   BindSent(m);
   BindTerms(m);
   BindResult(m);
+  BindTurns(m);
   BindSession(m);
   BindCommands(m);
   BindClient(m);

@@ -170,8 +170,8 @@ PAIRS = (
     (
         "images/worker/answers.py",
         "MOST_OPEN",
-        "bindings/hutch/_calls/loop_dialogue.py",
-        "_MOST_OPEN",
+        "bindings/hutch/_calls/within.py",
+        "MOST_OPEN",
     ),
     ("images/worker/dialogue.py", "PLAIN", "bindings/hutch/_tool_stubs.py", "_PLAIN"),
     ("images/worker/dialogue.py", "AWAITED", "bindings/hutch/_tool_stubs.py", "_AWAITED"),

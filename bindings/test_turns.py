@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from hutch._calls.turns import Turns
 
@@ -20,11 +24,12 @@ class Asking:
         self.left -= 1
         return None if self.cancelled or self.left < 0 else (b"?", 1, 1)
 
-    def answer(self, number: int, answer: bytes | None) -> None:
-        pass
+    def answer(self, number: int, answer: bytes | None) -> bool:
+        return False
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
         self.cancelled = True
+        return True
 
 
 def turns_of(core: Asking) -> Turns:
@@ -70,3 +75,32 @@ def test_a_cell_that_asks_without_a_pause_ends_when_it_is_cancelled() -> None:
 
     core = asyncio.run(asyncio.wait_for(main(), 20))
     assert core.cancelled
+
+
+class Silent(Asking):
+    """Has nothing to say, until it is cancelled or answered with nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(0)
+        self.turn_fd = descriptor
+
+    def turn(self) -> Any:
+        return None if self.cancelled else 3600.0
+
+    def answer(self, number: int, answer: bytes | None) -> bool:
+        return self.cancel()
+
+
+@pytest.mark.parametrize("end", [Turns.cancel, lambda turns: turns.answer(1, None)])
+def test_what_is_decided_here_is_no_longer_waited_for(end: Callable[[Turns], None]) -> None:
+    async def main(descriptor: int) -> int:
+        turns = turns_of(Silent(descriptor))
+        task = asyncio.create_task(drive(turns))
+        await asyncio.sleep(0)
+        assert not task.done()
+        end(turns)
+        return await asyncio.wait_for(task, 60)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert asyncio.run(main(ours.fileno())) == 0

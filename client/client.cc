@@ -6,11 +6,6 @@
 #include <utility>
 
 namespace hutch {
-namespace {
-
-constexpr int kSendAttempts = 9;  // each on another cell
-
-}  // namespace
 
 Client::Client(const std::string& socket, long connect_uid)
     : connection_(socket, connect_uid, *this),
@@ -83,57 +78,6 @@ std::string Client::AskAgent(const std::string& what, uint64_t timeout_ms, const
         return true;
       });
   return text;
-}
-
-HeldLease Client::SendCall(const std::string& key, const CallRequest& request,
-                           const CallHooks& hooks) {
-  Clock::duration queue{};  // of all attempts
-  Clock::duration worker_start{};
-  for (int attempt = 0; attempt < kSendAttempts; ++attempt) {
-    std::optional<HeldLease> held = leases_.Take(key, request);
-    leases_.GiveBackUnwanted(key);
-    if (!held) held = leases_.Acquire(key, request, hooks);
-    held->queue = queue += held->queue;
-    held->worker_start = worker_start += held->worker_start;
-    if (leases_.Send(*held, request)) return std::move(*held);
-  }
-  throw CellsEnd();
-}
-
-CallRecord Client::Call(const std::string& key, const CallRequest& request,
-                        const CallHooks& hooks) {
-  const Clock::time_point begun =
-      request.begun == Clock::time_point{} ? Clock::now() : request.begun;
-  const HeldLeases::CallUnderWay under_way(leases_, key);
-  HeldLease held = SendCall(key, request, hooks);
-  const uint64_t lease = held.lease.id();
-  CallRecord record = RecordOf(held, request, begun);
-  if (!request.shared()) leases_.WhileCallRuns(key, request.identity);
-  try {
-    record.outcome = hutch::Await(
-        held.lease, request, hooks, [&] { leases_.TellStarted(held, request); },
-        [&](bool hung_up) { return reports_.IsLost(lease, hung_up); });
-  } catch (const Error& error) {
-    // What the cell does wrong is its call's failure, and no other call's on this connection.
-    if (error.code() == Code::kProtocol) {
-      SetBroken(record, held, error);
-      return leases_.Conclude(key, lease, std::move(record), held.lease.lending().TakeAll(),
-                              request.network);
-    }
-    leases_.GiveUp(lease, Ending::kFault);
-    // The call was sent: whatever went wrong then, it may have run.
-    throw Error(error.code(), error.what(), error.hint(), true);
-  } catch (...) {
-    leases_.GiveUp(lease, Ending::kFault);
-    throw;
-  }
-  if (leases_.Keep(key, request, held, record.outcome)) return record;
-  // Not after a call that did not return: loading its function may be what took so long.
-  const bool load_again = !request.shared() && IsSimple(record.outcome);
-  record = leases_.Conclude(key, lease, std::move(record), held.lease.lending().TakeAll(),
-                            request.network, load_again ? &request : nullptr);
-  leases_.DeferClose(std::move(held));
-  return record;
 }
 
 CallRecord Client::Conclude(OpenCall& open) {

@@ -17,6 +17,7 @@
 #include "client/connection.h"
 #include "client/held_leases.h"
 #include "client/in_flight.h"
+#include "client/pool_call.h"
 #include "client/reports.h"
 #include "client/session.h"
 #include "wire/message.h"
@@ -31,12 +32,17 @@ class Client final : private Connection::Receiver {
   // `prepare`: its number is chosen here.
   PoolReady PreparePool(Prepare prepare, const std::function<void(const Progress&)>& progress,
                         const CallHooks& hooks);
-  CallRecord Call(const std::string& key, const CallRequest& request, const CallHooks& hooks);
+  CallRecord Call(const std::string& key, const CallRequest& request, const CallHooks& hooks) {
+    return PoolCall(reports_, leases_, key).Call(request, hooks);
+  }
   uint64_t WarmPool(const std::string& key, int64_t cells, uint64_t timeout_ms,
                     const CallHooks& hooks);
   std::string AskAgent(const std::string& what, uint64_t timeout_ms, const CallHooks& hooks);
 
-  // A session of this client, which outlives it, in a pool that was prepared.
+  // Of this client, which outlives it, in a pool that was prepared: one call, and a session.
+  std::unique_ptr<PoolCall> MakeCall(std::string key) {
+    return std::make_unique<PoolCall>(reports_, leases_, std::move(key));
+  }
   std::unique_ptr<Session> MakeSession(std::string key, uint64_t idle_ms, std::string id) {
     return std::make_unique<Session>(Session::Parts{connection_, reports_, leases_, users_},
                                      std::move(key), idle_ms, std::move(id));
@@ -51,9 +57,6 @@ class Client final : private Connection::Receiver {
   double pressure() const { return connection_.pressure(); }
 
  private:
-  // Takes a cell and sends it the call; takes another one when the agent took that one back, or it
-  // is gone.
-  HeldLease SendCall(const std::string& key, const CallRequest& request, const CallHooks& hooks);
   void OnMessage(uint64_t request, ReceivedMessage received) override REQUIRES(connection_lock);
   void OnLost() override REQUIRES(connection_lock) { reports_.OnConnectionLost(); }
 

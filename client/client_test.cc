@@ -1088,17 +1088,81 @@ TEST_F(SessionTest, AUserProcessThatLeftItsSocketShutOrFullIsReplaced) {
 }
 
 // As an event loop does. REQUIRES: what happens is seen by the descriptor, or is in time.
-CallRecord InTurns(Session& session, const CallRequest& request) {
-  session.turns().Begin(request, {});
+CallRecord InTurns(Turns& turns, const CallRequest& request) {
+  turns.Begin(request, {});
   std::optional<Question> asked;
-  while (!session.turns().Turn(asked)) {
+  while (!turns.Turn(asked)) {
     EXPECT_FALSE(asked);
-    pollfd polled{session.turns().fd(), POLLIN, 0};
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(session.turns().next() - Clock::now());
+    pollfd polled{turns.fd(), POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(turns.next() - Clock::now());
     ::poll(&polled, 1, static_cast<int>(std::max<int64_t>(0, left.count())));
   }
-  return session.turns().End();
+  return turns.End();
+}
+
+TEST_F(ClientTest, MakesACallInTurns) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kRepliesLate);
+  });
+  Client client(agent.path(), -1);
+  for (int i = 1; i <= 2; ++i) {
+    const auto call = client.MakeCall(kKey);
+    EXPECT_EQ(call->turns().fd(), -1) << "it has no cell yet";
+    const CallRecord record = InTurns(call->turns(), request_);
+    EXPECT_EQ(record.outcome.status, CallStatus::kReturned);
+    EXPECT_EQ(record.outcome.output.text(0), "printed");
+    EXPECT_FALSE(record.worker.empty());
+    FakeAgent::Until([&] { return agent.ended[static_cast<size_t>(Ending::kReturned)] == i; });
+  }
+  EXPECT_EQ(agent.done, 2);
+}
+
+TEST_F(ClientTest, ACallInTurnsThatEndsWithoutAReplyWaitsForItsReport) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message)) {
+      const uint64_t lease = self.Grant(acquire->request, FakeCell::Way::kDiesDuring);
+      self.Send(Report{lease, CellReport{.signal = 11, .wall_us = 1}});
+    }
+  });
+  Client client(agent.path(), -1);
+  const auto call = client.MakeCall(kKey);
+  call->turns().Begin(request_, {});
+  std::optional<Question> asked;
+  while (!call->turns().Turn(asked)) std::this_thread::yield();
+  EXPECT_TRUE(call->turns().waits_at_end());
+  const CallRecord record = call->turns().End();
+  EXPECT_EQ(record.outcome.status, CallStatus::kEnded);
+  ASSERT_TRUE(record.report);
+  EXPECT_EQ(record.report->signal, 11u);
+}
+
+TEST_F(ClientTest, ACallInTurnsIsGivenUpOnceWhetherCancelledOrDropped) {
+  FakeAgent agent([](FakeAgent& self, const Message& message) {
+    if (const auto* acquire = std::get_if<Acquire>(&message))
+      self.Grant(acquire->request, FakeCell::Way::kRepliesLate);
+  });
+  Client client(agent.path(), -1);
+  std::atomic<int>& cancelled = agent.ended[static_cast<size_t>(Ending::kCancelled)];
+  auto call = client.MakeCall(kKey);
+  call->turns().Begin(request_, {});
+  EXPECT_TRUE(call->turns().Cancel());
+  std::optional<Question> asked;
+  EXPECT_TRUE(call->turns().Turn(asked));
+  EXPECT_EQ(call->turns().End().outcome.status, CallStatus::kCancelled);
+  call.reset();
+  FakeAgent::Until([&] { return cancelled == 1; });
+  call = client.MakeCall(kKey);
+  call->turns().Begin(request_, {});
+  call->Close();
+  EXPECT_TRUE(call->turns().Turn(asked));
+  EXPECT_TRUE(call->turns().Answer(1, "an answer"));
+  const Error error = ErrorOf([&] { call->turns().End(); });
+  EXPECT_EQ(error.code(), Code::kWorkerFailed);
+  EXPECT_TRUE(error.may_have_run());
+  call.reset();
+  FakeAgent::Until([&] { return cancelled == 2; });
+  EXPECT_EQ(agent.done, 2);
 }
 
 TEST_F(SessionTest, ServesCallsInTurns) {
@@ -1107,7 +1171,7 @@ TEST_F(SessionTest, ServesCallsInTurns) {
   Client client(agent.path(), -1);
   const auto session = client.MakeSession(kKey, 0, "id");
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(InTurns(*session, request_).outcome.status, CallStatus::kReturned);
+    EXPECT_EQ(InTurns(session->turns(), request_).outcome.status, CallStatus::kReturned);
     EXPECT_EQ(session->Call(request_, {}).outcome.status, CallStatus::kReturned);
   }
   session->turns().Begin(request_, {});
@@ -1123,7 +1187,7 @@ TEST_F(SessionTest, WhatEachUserProcessSendsIsSeenByTheDescriptorOfTurns) {
   Client client(agent.path(), -1);
   const auto session = client.MakeSession(kKey, 0, "id");
   for (int user = 0; user < 3; ++user) {
-    EXPECT_EQ(InTurns(*session, request_).outcome.status, CallStatus::kReturned);
+    EXPECT_EQ(InTurns(session->turns(), request_).outcome.status, CallStatus::kReturned);
     session->turns().Begin(request_, {});
     std::optional<Question> asked;
     do {  // a busy machine may show what comes in two parts
@@ -1143,7 +1207,7 @@ TEST_F(SessionTest, ACellThatIsGoneEndsATurn) {
   });
   Client client(agent.path(), -1);
   const auto session = client.MakeSession(kKey, 0, "id");
-  EXPECT_NE(InTurns(*session, request_).outcome.status, CallStatus::kReturned);
+  EXPECT_NE(InTurns(session->turns(), request_).outcome.status, CallStatus::kReturned);
   EXPECT_TRUE(session->over());
 }
 

@@ -817,6 +817,33 @@ TEST_F(TurnsTest, ACallThatIsCancelledIsInterruptedOnceAndEndsAfterAGrace) {
   lease_.reset();
 }
 
+// Whose cell is not kept.
+TEST_F(TurnsTest, ACallThatIsCancelledOrAnsweredTooLateIsOverAtOnce) {
+  request_.dialogue = &dialogue_;
+  for (const bool late : {false, true}) {
+    if (late) Renew();
+    request_.limits.timeout_ms = late ? 20 : 60'000;
+    Play([](Cell& cell) {
+      cell.Print(cell.out, "printed");
+      cell.Send(Asking(1), "a");
+      WaitForTheEnd(cell);
+    });
+    ASSERT_TRUE(lease_->Send(request_, kCallId));
+    std::optional<Waiting> waiting(std::in_place, *lease_, request_, hooks_, [] {}, nullptr);
+    waiting->TakeTurns();
+    std::optional<Question> asked;
+    while (!asked) ASSERT_FALSE(waiting->Turn(asked));
+    if (late) std::this_thread::sleep_until(lease_->clock().due());
+    EXPECT_TRUE(late ? waiting->Answer(asked->number, "too late") : waiting->Cancel());
+    const CallOutcome outcome = lease_->Take();
+    EXPECT_EQ(outcome.status, late ? CallStatus::kTimedOut : CallStatus::kCancelled);
+    EXPECT_FALSE(outcome.replied);
+    EXPECT_EQ(outcome.output.text(0), "printed");
+    waiting.reset();
+    lease_.reset();
+  }
+}
+
 TEST_F(TurnsTest, ACallThatIsLostOnceItWasCancelledIsCancelled) {
   int told = 0;
   bool lost = false;

@@ -252,7 +252,7 @@ void Session::Settle() {
 
 CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
   Underway call = Send(request, hooks);
-  if (!call.sent) return Unsent(call);
+  if (!call.sent) return Conclude(call);
   try {
     Take(call, Await(
                    held_->lease, request, hooks, [&] { OnSlow(call); },
@@ -264,6 +264,7 @@ CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
 }
 
 CallRecord Session::Conclude(Underway& call) {
+  if (!call.sent) return Unsent(call);
   CallRecord& record = call.record;
   if (!record.outcome.replied) Replace(record, call.hooks);
   background_.AddCall(of_commands_us_.exchange(0));

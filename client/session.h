@@ -67,7 +67,7 @@ class UserProcesses {
   std::map<uint64_t, State> states_ GUARDED_BY(connection_lock);  // by lease
 };
 
-class Session {
+class Session final : private Caller {
  public:
   struct Parts {
     Connection& connection;
@@ -142,19 +142,19 @@ class Session {
   bool restartable() const { return restartable_; }  // else a user process's end is the session's
 
  private:
-  friend class Turns;
-
   static Error Over();
   void Start(const CallRequest& request, const CallHooks& hooks);
   bool Keep(HeldLease& held, const CallHooks& hooks);
-  Underway Send(const CallRequest& request, const CallHooks& hooks);
   void TellOfInterrupt();  // where a call runs, and one was asked for
-  void OnSlow(Underway& call);
-  bool IsLost(bool hung_up);
-  // What Await() or turns of the lease gave, or failed with.
-  void Take(Underway& call, CallOutcome outcome);
-  void Fail(Underway& call);  // within a catch block
-  CallRecord Conclude(Underway& call);
+  Underway Send(const CallRequest& request, const CallHooks& hooks) override;
+  Lease* lease() override { return held_ ? &held_->lease : nullptr; }
+  void OnSlow(Underway& call) override;
+  bool IsLost(bool hung_up) override;
+  void Take(Underway& call, CallOutcome outcome) override;
+  void Fail(Underway& call) override;
+  bool WaitsToConclude(const Underway& call) const override { return !call.record.outcome.replied; }
+  CallRecord Conclude(Underway& call) override;
+  Error NoCall() const override { return Over(); }
   void RequireConnection();
   void SetSocketOfCommands() EXCLUDES(beside_mutex_);  // that of the present user process
   void NoteEnd(const End& end) EXCLUDES(beside_mutex_);

@@ -6,20 +6,19 @@
 
 #include <utility>
 
-#include "client/session.h"
 #include "wire/error.h"
 
 namespace hutch {
 
 void Turns::Begin(const CallRequest& request, const CallHooks& hooks) {
   Drop();
-  call_.emplace(session_.Send(request, hooks));
+  call_.emplace(caller_.Send(request, hooks));
   call_->over = !call_->sent;
   if (call_->over) return;
   call_->hooks.interrupted = nullptr;  // signals are the event loop's
   waiting_.emplace(
-      session_.held_->lease, request, call_->hooks, [this] { session_.OnSlow(*call_); },
-      [this](bool hung_up) { return session_.IsLost(hung_up); });
+      *caller_.lease(), request, call_->hooks, [this] { caller_.OnSlow(*call_); },
+      [this](bool hung_up) { return caller_.IsLost(hung_up); });
   waiting_->TakeTurns();
 }
 
@@ -27,10 +26,7 @@ bool Turns::Turn(std::optional<Question>& asked) {
   asked.reset();
   if (!call_ || call_->over) return true;
   try {
-    if (waiting_->Turn(asked)) {
-      call_->over = true;
-      session_.Take(*call_, session_.held_->lease.Take());
-    }
+    if (waiting_->Turn(asked)) TakeOutcome();
   } catch (...) {
     call_->over = true;
     call_->failure = std::current_exception();
@@ -38,35 +34,43 @@ bool Turns::Turn(std::optional<Question>& asked) {
   return call_->over;
 }
 
-void Turns::Answer(uint64_t number, const std::optional<std::string>& answer) {
-  if (!call_ || call_->over || !waiting_->Answer(number, answer)) return;
+bool Turns::Answer(uint64_t number, const std::optional<std::string>& answer) {
+  if (!call_ || call_->over) return true;
+  if (waiting_->Answer(number, answer)) TakeOutcome();
+  return call_->over;
+}
+
+void Turns::TakeOutcome() {
   call_->over = true;
-  session_.Take(*call_, session_.held_->lease.Take());
+  caller_.Take(*call_, caller_.lease()->Take());
 }
 
 void Turns::StopClock(bool stop) {
   if (call_ && !call_->over) waiting_->StopClock(stop);
 }
 
-void Turns::Cancel() {
-  if (call_ && !call_->over) waiting_->Cancel();
+bool Turns::Cancel() {
+  if (!call_ || call_->over) return true;
+  if (waiting_->Cancel()) TakeOutcome();
+  return call_->over;
 }
 
 int Turns::fd() {
-  if (!session_.held_) return -1;
+  const Lease* const lease = caller_.lease();
+  if (lease == nullptr) return -1;
   if (!epoll_) {
     epoll_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
     if (!epoll_) ThrowErrno("make an epoll descriptor");
   }
   pollfd polled[kPolledOfCall];
-  session_.held_->lease.Fill(polled);
+  lease->Fill(polled);
   for (size_t i = 0; i < kPolledOfCall; ++i) {
     if (polled[i].fd == watched_[i]) continue;
     epoll_event event{.events = EPOLLIN, .data = {}};
     const bool ended = polled[i].fd < 0;
     const int fd = ended ? watched_[i] : polled[i].fd;
     if (::epoll_ctl(epoll_.get(), ended ? EPOLL_CTL_DEL : EPOLL_CTL_ADD, fd, &event) < 0)
-      ThrowErrno("watch a cell of a session");
+      ThrowErrno("watch a cell");
     watched_[i] = polled[i].fd;
   }
   return epoll_.get();
@@ -75,23 +79,22 @@ int Turns::fd() {
 Clock::time_point Turns::next() const { return waiting_ ? waiting_->next_turn() : Clock::now(); }
 
 bool Turns::waits_at_end() const {
-  return call_ && (call_->failure || !call_->record.outcome.replied);
+  return call_ && (call_->failure || caller_.WaitsToConclude(*call_));
 }
 
 CallRecord Turns::End() {
-  if (!call_) throw Session::Over();
+  if (!call_) throw caller_.NoCall();
   waiting_.reset();
   Underway call = std::move(*call_);
   call_.reset();
-  if (!call.sent) return session_.Unsent(call);
   if (call.failure) {
     try {
       std::rethrow_exception(call.failure);
     } catch (...) {
-      session_.Fail(call);
+      caller_.Fail(call);
     }
   }
-  return session_.Conclude(call);
+  return caller_.Conclude(call);
 }
 
 void Turns::Drop() {

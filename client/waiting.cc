@@ -115,8 +115,9 @@ bool Waiting::Turn(std::optional<Question>& asked) {
 bool Waiting::Answer(uint64_t number, const std::optional<std::string>& answer) {
   lease_.SetClock(false, slow_);
   // At once, for the code may end before the next turn.
-  if (lease_.clock_.IsOver(Clock::now()) && !lease_.interrupted_)
-    lease_.GiveUp(CallStatus::kTimedOut);
+  if (lease_.clock_.IsOver(Clock::now()) && !lease_.interrupted_ &&
+      lease_.GiveUp(CallStatus::kTimedOut))
+    return End(CallStatus::kTimedOut);
   std::optional<CallStatus> end = CallStatus::kInterrupted;
   if (answer) end = lease_.SendAnswer(number, *answer, request_);
   if (!end) return false;
@@ -125,8 +126,9 @@ bool Waiting::Answer(uint64_t number, const std::optional<std::string>& answer) 
   return true;
 }
 
-void Waiting::Cancel() {
-  if (!lease_.interrupted_) lease_.GiveUp(CallStatus::kCancelled);
+bool Waiting::Cancel() {
+  return !lease_.interrupted_ && lease_.GiveUp(CallStatus::kCancelled) &&
+         End(CallStatus::kCancelled);
 }
 
 Clock::time_point Waiting::next_turn() const {

@@ -55,7 +55,8 @@ class Waiting {
   bool Answer(uint64_t number, const std::optional<std::string>& answer);
   // Or has it go on. It does from each answer on.
   void StopClock(bool stop) { lease_.SetClock(stop, slow_); }
-  void Cancel();  // Has the call be interrupted, as at its deadline. REQUIRES: Lease::SetKept().
+  // Ends the call. True: it is decided. Of a kept cell it is interrupted, as at its deadline.
+  bool Cancel();
   Clock::time_point next_turn() const;  // though nothing came
 
   // For the lease: whether a question goes to Exchange(), and whether that has seen the call's end.

@@ -11,10 +11,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hutch import _core
-from hutch._awaited_engine import AwaitedEngine, forget
+from hutch._awaited_engine import AwaitedEngine
 from hutch._calls import command_loop
 from hutch._calls.asking import Asking
 from hutch._calls.dialogue import Dialogue
+from hutch._calls.loops import forget
 from hutch._calls.session_call import Operation
 from hutch._errors import SandboxError, SessionBusy
 from hutch._session_commands import (

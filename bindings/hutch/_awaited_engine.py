@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hutch import _core, _session_transfers as transfers
 from hutch._calls import loops
 from hutch._calls.dialogue import Dialogue
-from hutch._calls.loop_dialogue import LoopDialogue, Within, within
+from hutch._calls.loop_dialogue import LoopDialogue
 from hutch._calls.session_call import Operation, SessionCall
+from hutch._calls.within import Within, within
 from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._faults import from_core
 from hutch._session_engine import Engine
@@ -37,12 +38,6 @@ _LOST = "its event loop ended during a call"
 
 
 Work = Callable[["LoopDialogue | None"], Coroutine[Any, Any, T]]
-
-
-def forget(task: asyncio.Task[Any]) -> None:
-    """Nobody asks for its error."""
-    if not task.cancelled():
-        task.exception()
 
 
 class AwaitedEngine(Engine):
@@ -84,7 +79,7 @@ class AwaitedEngine(Engine):
         if calls is not None:
             assert isinstance(calls.talk, LoopDialogue)
             # An interrupt would be for the whole call: this one goes on where it is cancelled.
-            return await self._result_of(calls.begin(work(calls.talk)), lambda: None)
+            return await loops.result_of(calls.begin(work(calls.talk)), lambda: None)
         if self.saver is not None and self.saver is not asyncio.current_task():
             await self._end_of_save(self.saver)
         await self.end_of_beginning()
@@ -94,7 +89,7 @@ class AwaitedEngine(Engine):
             self._cancels_next = False
             self._coroutine = work(None)
             self.task = asyncio.ensure_future(self._coroutine)
-            return await self._result_of(self.task, self.cancel)
+            return await loops.result_of(self.task, self.cancel)
         finally:
             if self.task is not None and self.task.done():
                 self.task = self._coroutine = None
@@ -160,15 +155,6 @@ class AwaitedEngine(Engine):
 
     def is_awaited(self) -> bool:
         return self.awaited_on is not None and not self.awaited_on.is_closed()
-
-    async def _result_of(self, task: asyncio.Task[T], cancel: Callable[[], None]) -> T:
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                task.add_done_callback(forget)
-                cancel()
-            raise
 
     async def _end_of_cancelled(self) -> None:
         task, coroutine = self.task, self._coroutine

@@ -170,7 +170,52 @@ class CallResult:
 
 Dialogue = Callable[[bool, bytes, int, Callable[[bool], None]], "bytes | None"]
 
-class Session:
+class Turns:
+    """A call in turns, for an event loop. One thread at a time."""
+
+    def begin(
+        self,
+        meta: bytes,
+        function: Function,
+        arguments: bytes,
+        buffers: Sequence[Any],
+        terms: Terms,
+        output: Callable[[int, bytes], None] | None,
+        begun: float,
+        dialogue: Dialogue | None,
+        cancel: Cancel | None = None,
+    ) -> None:
+        """Sends it; waits only where there is no cell yet, and no longer than `cancel` lets it.
+        `dialogue`: as of Session.call(); gets what is said, and not what is asked.
+        """
+    def turn(self) -> float | tuple[bytes, int, int] | None:
+        """Takes what came since, and never waits. Seconds: until the next turn though `turn_fd` is
+        not readable. (data, body_size, number): what is asked, to be answered at some time. None:
+        the call is over, and its `end` is to be called.
+        """
+    turn_fd: int
+
+    def answer(self, number: int, answer: bytes | None) -> bool:
+        """The question of that number. None ends the call. True: it is over."""
+
+    def stop_clock(self, stop: bool) -> None:
+        """Its time limit stands still until the next answer, or goes on."""
+
+    def cancel(self) -> bool:
+        """Ends it. In a session it raises KeyboardInterrupt, as at its time limit, and is killed
+        after a grace. True: it is over.
+        """
+    waits_at_end: bool  # `end` waits for the agent
+
+    def end(self) -> CallResult: ...
+
+class Call(Turns):
+    """One call of a pool. One that nothing refers to is killed."""
+
+    def close(self) -> None:
+        """Kills it, if it is under way."""
+
+class Session(Turns):
     """A cell that is kept for one call after another. One thread at a time."""
 
     started: bool
@@ -200,37 +245,6 @@ class Session:
         """Within `dialogue`, while what the cell asks is open: sends this answer, and waits for
         what is asked next, which is open from then on. None: the call is over.
         """
-    def begin(
-        self,
-        meta: bytes,
-        function: Function,
-        arguments: bytes,
-        buffers: Sequence[Any],
-        terms: Terms,
-        output: Callable[[int, bytes], None] | None,
-        begun: float,
-        dialogue: Dialogue | None,
-    ) -> None:
-        """`call` in turns, for an event loop: sends it, and waits only where nothing is `started`.
-        `dialogue` gets what is said, and not what is asked.
-        """
-    def turn(self) -> float | tuple[bytes, int, int] | None:
-        """Takes what came since, and never waits. Seconds: until the next turn though `turn_fd` is
-        not readable. (data, body_size, number): what is asked, to be answered at some time. None:
-        the call is over, and its `end` is to be called.
-        """
-    turn_fd: int
-
-    def answer(self, number: int, answer: bytes | None) -> None:
-        """The question of that number. None ends the call."""
-    def stop_clock(self, stop: bool) -> None:
-        """Its time limit stands still until the next answer, or goes on."""
-
-    def cancel(self) -> None:
-        """Has it raise KeyboardInterrupt, as at its time limit: it is killed after a grace."""
-    waits_at_end: bool  # `end` waits for the agent
-
-    def end(self) -> CallResult: ...
     # While a call runs, on its thread.
     time_left: float  # seconds; inf: it has no limit, or its clock stands
     has_ended: bool  # the interpreter that runs it, as far as that is known yet
@@ -382,6 +396,9 @@ class Client:
         out), worker_failed,
         unavailable (may_have_run tells), unknown_pool.
         """
+
+    def call_in_turns(self, key: str) -> Call:
+        """One call of a prepared pool, to be begun."""
 
     def session(self, key: str, idle_ms: int, id: str) -> Session:
         """In a prepared pool; its cell is leased by its first call. `idle_ms`: the agent ends it

@@ -107,7 +107,16 @@ class Program:
             outcome = await _program_files.run_aio(target, given, patterns)
             _hint_at_metadata(outcome, self._source)
             return outcome
-        wait_for = on_loop() if self._options.tools else None
+        wait_for = None
+        if self._options.tools:
+            from hutch._calls import awaited_call
+
+            target = self._resolved()
+            if awaited_call.is_needed(target):
+                outcome = await awaited_call.call(target, (), given, echo=False, asked=asked)
+                _hint_at_metadata(outcome, self._source)
+                return outcome
+            wait_for = on_loop()
         return await awaited(
             lambda token: self._call(given, token, asked, wait_for),
             self._resolved(),

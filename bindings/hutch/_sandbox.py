@@ -431,7 +431,13 @@ class SandboxedFunction(Generic[P, R]):
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
-        wait_for = on_loop() if self._options.tools else None
+        wait_for = None
+        if self._options.tools:
+            from hutch._calls import awaited_call
+
+            if awaited_call.is_needed(target):
+                return await awaited_call.call(target, arguments, kwargs, echo=echo, asked=asked)
+            wait_for = on_loop()
         return await awaited(
             lambda token: run.call(
                 target,

@@ -7,7 +7,7 @@ import asyncio
 import datetime
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -438,7 +438,7 @@ def test_on_other_rungs(isolation: Any) -> None:
     assert work() == ["x 0 of 16"]
 
 
-def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
+def test_a_loop_that_is_closed_ends_the_tools_that_it_ran_for_a_generator() -> None:
     begun = asyncio.Event()
 
     async def forever() -> None:
@@ -446,15 +446,18 @@ def test_a_loop_that_is_closed_ends_the_tools_that_it_ran() -> None:
         await asyncio.sleep(3600)
 
     @sandbox(tools=[hutch.Tool(forever)], timeout_sec=60)
-    def ask() -> str:
+    async def ask() -> AsyncIterator[str]:
         try:
-            forever()  # type: ignore[unused-coroutine]
+            await forever()
         except RuntimeError as error:
-            return str(error)
-        return "returned"
+            yield str(error)
+        yield "returned"
+
+    async def first() -> str:
+        return await ask().__anext__()
 
     loop = asyncio.new_event_loop()
-    call = loop.create_task(ask.aio())
+    call = loop.create_task(first())
     loop.run_until_complete(begun.wait())
     before = {one for one in threading.enumerate() if one.name.startswith("hutch")}
     assert before and not call.done()

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import threading
+import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support import until
 
 import hutch
 from hutch import AsyncSession, StopExec, Tool, sandbox
+from hutch._outcome import STAGES
 
 BEGIN = """
 import asyncio, concurrent.futures, threading
@@ -29,6 +34,11 @@ class Meeting:
         self.most = 0
         self.cancelled: list[str] = []
         self._all = asyncio.Event()
+
+    def begin_again(self) -> None:
+        """None has run yet."""
+        self.most = 0
+        self._all.clear()
 
     def count(self) -> int:
         """How many run."""
@@ -517,3 +527,311 @@ def test_the_clock_stands_while_any_of_them_runs_if_their_time_is_excluded() -> 
             assert late.limit == "time"
 
     asyncio.run(main())
+
+
+def in_function(
+    work: Callable[[Callable[..., Awaitable[Any]], Meeting], Awaitable[None]],
+    wanted: int = 4,
+    more: Any = (),
+    **keywords: Any,
+) -> None:
+    """`run` gives the Outcome of a program."""
+
+    async def main() -> None:
+        meeting = Meeting(wanted)
+        tools = [meeting.meet, meeting.count, *more]
+
+        async def run(source: str, **more: Any) -> Any:
+            of_all = {"memory_mb": 256, "timeout_sec": 60, "tools": tools, **keywords}
+            return await hutch.run_aio(BEGIN + source, **{**of_all, **more})
+
+        await work(run, meeting)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container"])
+def test_those_of_functions_run_at_the_same_time(isolation: Any) -> None:
+    async def main() -> None:
+        meeting = Meeting(4)
+        with_tools = sandbox(tools=[meeting.meet], isolation=isolation, memory_mb=256)
+
+        @with_tools
+        async def gather(names: str) -> Any:
+            import asyncio
+
+            return await asyncio.gather(*(meet(c) for c in names))  # type: ignore[name-defined] # noqa: F821
+
+        @with_tools
+        def threads(names: str) -> Any:
+            import concurrent.futures
+
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                return list(pool.map(meet, names))  # type: ignore[name-defined] # noqa: F821
+
+        text = "from hutch_tools import meet\nimport asyncio\nasync def f(names):\n"
+        text += "    return await asyncio.gather(*map(meet, names))"
+        of_text = hutch.function(text, "f", tools=[meeting.meet], isolation=isolation)
+        for function in (gather, threads, of_text):
+            for _ in range(2):
+                meeting.begin_again()
+                outcome = await function.run_aio("abcd")
+                assert outcome.value == [f"met {c}" for c in "abcd"], outcome
+                assert meeting.most == 4 and meeting.running == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def main(): print(await asyncio.gather(*map(meet, 'abcd')))\nasyncio.run(main())",
+        "print(in_threads(meet, 'abcd'))",
+    ],
+)
+@pytest.mark.parametrize("isolation", ["cell", "container"])
+def test_those_of_programs_run_at_the_same_time(source: str, isolation: Any) -> None:
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        outcome = await run(source, isolation=isolation)
+        assert outcome.stdout == f"{[f'met {c}' for c in 'abcd']}\n", outcome
+        assert meeting.most == 4
+
+    in_function(work)
+
+
+def test_other_tools_of_functions_take_turns_and_keep_no_loop() -> None:
+    running, most, on_loop = 0, 0, asyncio.Event()
+    released = threading.Event()
+
+    def block(name: str) -> str:
+        nonlocal running, most
+        running, most = running + 1, max(most, running + 1)
+        assert released.wait(60)
+        running -= 1
+        return name
+
+    async def release() -> None:
+        released.set()
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        source = (
+            "threads = [threading.Thread(target=release)]\n"
+            "async def main(): await asyncio.gather(asyncio.to_thread(release), asyncio.sleep(0))\n"
+            "one = threading.Thread(target=asyncio.run, args=[main()])\none.start()\n"
+            "print(in_threads(block, 'abc'))"
+        )
+        task = asyncio.create_task(run(source))
+        while not running:
+            await asyncio.sleep(0.001)  # the loop goes on, though one blocks
+        on_loop.set()
+        released.set()
+        assert (await task).stdout == "['a', 'b', 'c']\n"
+        assert most == 1
+
+    in_function(work, more=[block, release])
+
+
+def test_no_more_than_sixteen_of_a_function_do() -> None:
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        gather = "(await asyncio.gather(*(meet(str(i)) for i in range(50))))"
+        outcome = await run(f"async def main(): print({gather}[-1])\nasyncio.run(main())")
+        assert outcome.stdout == "met 49\n", outcome
+        assert meeting.most == 16
+        assert (await run("print(in_threads(meet, map(str, range(40)))[-1])")).stdout == "met 39\n"
+
+    in_function(work, wanted=16)
+
+
+def test_answers_to_a_function_come_in_any_order_and_size() -> None:
+    sizes = [10, 300_000, 20, 70_000, 1_000_000, 5]
+    waiting: list[asyncio.Future[None]] = []
+
+    async def of_size(size: int) -> bytes:
+        future = asyncio.get_running_loop().create_future()
+        waiting.append(future)
+        if len(waiting) == len(sizes):
+            for one in reversed(waiting):
+                one.set_result(None)
+        await future
+        return size.to_bytes(4, "little") * (size // 4)
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        check = "[data == n.to_bytes(4, 'little') * (n // 4) for n, data in zip(sizes, {})]"
+        for how in ("asyncio.run(main())", "in_threads(of_size, sizes)"):
+            waiting.clear()
+            outcome = await run(
+                f"sizes = {sizes}\nasync def main():\n"
+                "    return await asyncio.gather(*map(of_size, sizes))\n"
+                f"print(all({check.format(how)}))"
+            )
+            assert outcome.stdout == "True\n", outcome
+
+    in_function(work, more=[of_size])
+
+
+def test_a_time_limit_of_a_function_ends_the_tools_that_run() -> None:
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        outcome = await run("in_threads(meet, 'ab')", timeout_sec=1.5)
+        assert outcome.status == "limit" and outcome.limit == "time", outcome
+        assert sorted(meeting.cancelled) == ["a", "b"] and meeting.running == 0
+        died = await run(
+            "threading.Thread(target=meet, args='d', daemon=True).start()\n"
+            "while not count(): pass\nimport os; os.abort()"
+        )
+        assert died.status == "died" and meeting.cancelled[2:] == ["d"], died
+
+    in_function(work)
+
+
+def cancelled(label: str) -> int:
+    """How many calls of that label have ended so, and their cells with them."""
+    pools = hutch.status()["pools"]
+    mine = [pool for pool in pools if label in pool["labels"].values()]
+    return sum(pool["outcomes"].get("cancelled", 0) for pool in mine)
+
+
+@pytest.mark.parametrize("key", [None, "cancelled"])
+def test_cancelling_the_task_of_a_function_kills_its_cell_and_cancels_its_tools(key: Any) -> None:
+    label = uuid.uuid4().hex
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        task = asyncio.create_task(run("in_threads(meet, 'ab')"))
+        while meeting.running < 2:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while meeting.running:
+            await asyncio.sleep(0)
+        assert sorted(meeting.cancelled) == ["a", "b"]
+        while cancelled(label) != 1:  # long before its time limit
+            await asyncio.sleep(0.01)
+
+    in_function(work, labels={"call": label}, key=key and label)
+
+
+def test_a_call_of_a_function_that_is_cancelled_before_it_has_a_cell_takes_none() -> None:
+    label = uuid.uuid4().hex
+    pool = hutch.Pool(max_cells=1)
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        first = asyncio.create_task(run("meet('a')"))
+        while not meeting.running:
+            await asyncio.sleep(0.001)
+        for _ in range(3):
+            waiting = asyncio.create_task(run("meet('b')"))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        meeting.wanted = 2
+        last = asyncio.create_task(run("print(meet('c'))"))
+        first.cancel()
+        await asyncio.wait([first])
+        meeting.wanted = 1
+        assert (await last).stdout == "met c\n"
+        assert meeting.cancelled == ["a"]
+
+    in_function(work, labels={"call": label}, pool=pool)
+
+
+def test_the_same_key_runs_tools_of_a_function_once() -> None:
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        key = uuid.uuid4().hex
+        both = await asyncio.gather(*(run("print(meet('a'))", key=key) for _ in range(3)))
+        assert both[0] is both[1] is both[2] and both[0].stdout == "met a\n"
+        assert meeting.most == 1
+
+    in_function(work, wanted=1)
+
+
+def test_a_function_prints_while_its_tools_run_and_a_callback_may_end_it() -> None:
+    heard: list[str] = []
+
+    def fail(text: str) -> None:
+        raise Mine(text)
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        source = (
+            "one = threading.Thread(target=meet, args='a')\none.start()\nprint('x')\none.join()"
+        )
+        task = asyncio.create_task(run(source, on_stdout=heard.append))
+        while "".join(heard) != "x\n":
+            await asyncio.sleep(0.001)
+        assert not task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        with pytest.raises(Mine, match="y"):
+            await run("print('y', flush=True)\nmeet('b')", on_stdout=fail)
+        assert meeting.running == 0
+
+    in_function(work)
+
+
+def test_a_tool_of_a_function_may_end_it_and_an_error_of_approve_does() -> None:
+    async def finish() -> None:
+        raise StopExec
+
+    async def forbid(name: str, arguments: dict[str, Any]) -> bool:
+        if arguments["text"] == "raise":
+            raise Mine("by hand")
+        return arguments["text"] == "yes"
+
+    def say(text: str) -> str:
+        return text
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        stopped = await run("print(1, flush=True)\nfinish()\nprint(2)")
+        assert stopped.stdout == "1\n", stopped
+        assert (await run("print(say('yes'))")).stdout == "yes\n"
+        refused = await run("say('no')")
+        assert refused.error is not None and refused.error.type == "PermissionError"
+        with pytest.raises(Mine, match="by hand"):
+            await run("say('raise')")
+
+    in_function(work, more=[finish, Tool(say, approve=forbid)])
+
+
+def test_what_a_function_with_async_tools_took_is_told() -> None:
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        outcome = await run("meet('a')")
+        assert outcome.ok and set(outcome.timings) == set(STAGES)
+        assert outcome.timings["run"] > 0 and outcome.call_id
+        failed = await run("1 / 0")
+        assert failed.error is not None and failed.error.line is not None
+        large = await run("print('x' * 1000)", output_mb=0.0001)
+        assert large.stdout_truncated
+
+    in_function(work, wanted=1)
+
+
+def test_a_loop_that_ends_ends_the_call_of_a_function() -> None:
+    label = uuid.uuid4().hex
+    begun: asyncio.Event
+    keywords: Any = {"labels": {"call": label}, "timeout_sec": 600}
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.sleep(3600)
+
+    async def leave() -> None:
+        nonlocal left, begun
+        begun = asyncio.Event()
+        left = asyncio.ensure_future(hutch.run_aio("forever()", tools=[forever], **keywords))
+        await begun.wait()
+
+    left: Any = None
+    asyncio.run(leave())  # which cancels it
+    until(lambda: cancelled(label) == 1)
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(leave())
+    loop.close()  # nothing is cancelled
+    left._log_destroy_pending = False
+    left = None
+
+    def is_gone() -> bool:
+        gc.collect()
+        return cancelled(label) == 2
+
+    until(is_gone)

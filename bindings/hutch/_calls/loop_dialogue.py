@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import inspect
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hutch import _core
 from hutch._calls.dialogue import (
@@ -27,6 +26,7 @@ from hutch._calls.kept import KeyValueRequests
 from hutch._calls.loops import on_thread
 from hutch._calls.outbox import LaterFeed, Outbox
 from hutch._calls.turns import Turns
+from hutch._calls.within import MOST_OPEN, UnderWay, Within, within
 from hutch._tool_calls import ToolCall
 from hutch._tools import Tool
 
@@ -34,59 +34,21 @@ if TYPE_CHECKING:
     from hutch._calls.history import Note
     from hutch._calls.printed import Printed
 
-T = TypeVar("T")
-
-_MOST_OPEN = 16  # tools at once; worker/dialogue.py waits for one of them to end
-_MOST_BYTES = 8 << 20  # of what they were asked with
 _MOST_STOPS = 16  # answers to code that was told to end, and asks again
-
-
-class Within:
-    """One call of a tool, and the calls of its session that it makes, one after another. `number`:
-    of the question that it answers at its end. `depth`: that of the frame that asked.
-    """
-
-    def __init__(self, talk: LoopDialogue, frame: Frame, depth: int, number: int) -> None:
-        self.talk = talk
-        self.frame = frame
-        self.depth = depth
-        self.number = number
-        self.entry: Note | None = None
-        self.is_open = True
-        self.is_left = False  # nobody waits for it: the code that it wants run never is
-        self.waits = 0  # for what ends with the call: code that it runs within it, and commands
-        self.under_way: set[asyncio.Task[Any]] = set()
-        self._lock = asyncio.Lock()
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(self._one(work))
-        self.under_way.add(task)
-        task.add_done_callback(self.under_way.discard)
-        return task
-
-    async def _one(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
-            async with self._lock:
-                return await work
-        finally:
-            work.close()  # if it never began
-
-
-# Of the tool that the task belongs to.
-within: contextvars.ContextVar[Within | None] = contextvars.ContextVar("within", default=None)
 
 
 class LoopDialogue(Dialogue):
     """A Dialogue whose tools wait on the loop. Those that are not async run there, too, one at a
-    time; those of them with a time limit on a thread. `feed`: gets what the code prints.
+    time; those of them with a time limit on a thread, and with `on_threads` all of them. `feed`:
+    gets what the code prints.
     """
 
-    def __init__(self, *args: Any, **keywords: Any) -> None:
+    def __init__(self, *args: Any, on_threads: bool = False, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._core: _core.Session | None = None
+        self._turns: Turns | None = None
+        self._on_threads = on_threads
         self._frames = Frames()
-        self._tools: dict[asyncio.Task[None], Within] = {}
-        self._asked_bytes = 0
+        self._under_way = UnderWay()
         self._clock_stands = False
         acknowledges = any(tool.is_async for tool in self._callbacks.tools.values())
         self._outbox = Outbox(acknowledges, self._send)
@@ -94,21 +56,20 @@ class LoopDialogue(Dialogue):
         self._is_cancelled = False
         self._ends = False  # the code has ended, and threads that it began may still ask
 
-    def sent(self, core: _core.Session) -> Turns:
+    def sent(self, core: _core.Turns) -> Turns:
         """Of the call, which was sent."""
-        self._core = core
+        self._turns = Turns(core)
         self._stop_clock = core.stop_clock
         if self._of_session is not None and self._of_session.history.open:
             self._frames.outer.entry = self._of_session.history.open[0]
-        return Turns(core)
+        return self._turns
 
     def cancel(self) -> None:
         """No tool is begun from then on."""
         self._is_cancelled = True
-        if self._core is not None:
-            self._core.cancel()
-        for task in self._tools:
-            task.cancel()
+        if self._turns is not None:
+            self._turns.cancel()
+        self._under_way.cancel()
 
     async def drive(self, turns: Turns) -> None:
         """Answers what the code asks, until the call is over. Tools that it has left under way are
@@ -117,7 +78,7 @@ class LoopDialogue(Dialogue):
         while (asked := await turns.next()) is not None:
             await self._take(*asked)
         self._end()
-        while left := {task for task in self._tools if not task.done()}:
+        while left := self._under_way.left():
             await self._end_of(left)
 
     def _end(self) -> None:
@@ -125,9 +86,7 @@ class LoopDialogue(Dialogue):
         self.is_over = True
         self.raised = self.raised or self._frames.outer.raised
         self._frames.end_all()
-        for task, calls in self._tools.items():
-            if not calls.waits:
-                task.cancel()
+        self._under_way.cancel(all_of_them=False)
 
     async def _end_of(self, tasks: set[asyncio.Task[Any]]) -> None:
         try:
@@ -150,38 +109,16 @@ class LoopDialogue(Dialogue):
         elif content[0] == "nested":
             if not self._frames.take(_number_of(content[1:2]), content[2:], number):
                 self._reply(number, UNKNOWN)
-        elif len(self._outbox) >= _MOST_OPEN:
+        elif len(self._outbox) >= MOST_OPEN:
             self._reply(number, error_of("too many answers are not read"))
         elif not self._waits(content):
             self._size = len(data)
             self._reply(number, await self._answered(frame, content))
-        elif not self._has_room(len(data)):
+        elif not self._under_way.has_room(len(data), len(self._outbox)):
             self._reply(number, error_of("too many tools are called at once"))
         else:
-            self._begin(Within(self, frame, depth, number), content, len(data))
-
-    def _has_room(self, size: int) -> bool:
-        """For one more tool. Those that run code, which may call others, do not count; answers do
-        until they are sent.
-        """
-        running = sum(not calls.waits for calls in self._tools.values()) + len(self._outbox)
-        few_bytes = not self._tools or self._asked_bytes + size <= _MOST_BYTES
-        return running < _MOST_OPEN and few_bytes
-
-    def _begin(self, calls: Within, content: list[Any], size: int) -> None:
-        before = within.set(calls)
-        try:
-            task = asyncio.ensure_future(self._answer_later(calls, content, size))
-        finally:
-            within.reset(before)
-        self._tools[task] = calls
-        self._asked_bytes += size
-
-        def forget(_: asyncio.Task[None]) -> None:
-            del self._tools[task]
-            self._asked_bytes -= size
-
-        task.add_done_callback(forget)
+            calls, size = Within(self, frame, depth, number), len(data)
+            self._under_way.begin(calls, self._answer_later(calls, content, size), size)
 
     def _waits(self, content: list[Any]) -> bool:
         """Whether it is a call of a tool that does, while others may run."""
@@ -212,12 +149,12 @@ class LoopDialogue(Dialogue):
             self._stand(frame, -stands)
 
     def _reply(self, number: int, answer: bytes | None) -> None:
-        if not self.is_over and self._core is not None:
+        if not self.is_over and self._turns is not None:
             self._outbox.add(number, answer)
 
     def _send(self, number: int, answer: bytes | None) -> None:
-        assert self._core is not None
-        self._core.answer(number, answer)
+        assert self._turns is not None
+        self._turns.answer(number, answer)
         self._clock_stands = False
         self._set_clock()
 
@@ -239,10 +176,7 @@ class LoopDialogue(Dialogue):
 
     def _leave(self, number: int | None) -> None:
         """A tool that nobody waits for any more, and the code that it wants run."""
-        for task, calls in self._tools.items():
-            if calls.number == number:
-                calls.is_left = True
-                task.cancel()
+        self._under_way.leave(number)
         self._frames.end_one(number)
 
     # ---- its clock
@@ -342,11 +276,15 @@ class LoopDialogue(Dialogue):
             await self._end_of_calls()
 
     async def _result_of(self, call: ToolCall, tool: Tool) -> Any:
-        call.require_approved(await _value_of(call.approval()))
-        late = self._callbacks.late
-        if tool.timeout_sec is not None and not tool.is_async:
-            return await on_thread(lambda: call.run(late), daemon=True)
-        return await _value_of(call.run(late))
+        late, waits = self._callbacks.late, tool.timeout_sec is not None
+        if tool.approve is not None:
+            call.require_approved(await self._value_of(call.approval, self._on_threads))
+        on_a_thread = not tool.is_async and (waits or self._on_threads)
+        return await self._value_of(lambda: call.run(late), on_a_thread)
+
+    async def _value_of(self, work: Callable[[], Any], on_a_thread: bool) -> Any:
+        made = await on_thread(work, daemon=True) if on_a_thread else work()
+        return await made if inspect.iscoroutine(made) else made
 
     async def _end_of_calls(self) -> None:
         """Those that the tool made and did not wait for."""
@@ -361,7 +299,3 @@ class LoopDialogue(Dialogue):
 def _number_of(content: list[Any]) -> int | None:
     """Of a question. Other values may raise where they are compared."""
     return content[0] if len(content) == 1 and type(content[0]) is int else None
-
-
-async def _value_of(made: Any) -> Any:
-    return await made if inspect.iscoroutine(made) else made

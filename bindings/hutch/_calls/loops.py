@@ -16,6 +16,23 @@ T = TypeVar("T")
 _LOOK_SEC = 0.25  # how often whoever waits looks whether the loop is still there
 
 
+def forget(task: asyncio.Task[Any]) -> None:
+    """Nobody asks for its error."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def result_of(task: asyncio.Task[T], cancel: Callable[[], None]) -> T:
+    """Where this is cancelled, `cancel` is called, and the task goes on to its end."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            task.add_done_callback(forget)
+            cancel()
+        raise
+
+
 def running() -> asyncio.AbstractEventLoop:
     try:
         return asyncio.get_running_loop()

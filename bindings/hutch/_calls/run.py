@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from hutch import _core
 from hutch._calls.annotation import check
 from hutch._calls.echo import Streams, streams_of
-from hutch._calls.outcomes import concluded, decoded, note_fault, outcome_of
+from hutch._calls.outcomes import concluded, decoded, outcome_of
 from hutch._calls.prepared_call import PreparedCall
 from hutch._calls.target import Target
+from hutch._calls.times import Times
 from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._errors import SandboxError, SerializationError
 from hutch._outcome import Outcome
@@ -173,13 +174,10 @@ def send(
         from hutch._calls.dialogue import of_call
 
         talk = of_call(target, wait_for, stream)
-    pickled = time.monotonic()
-    known: float | None = None  # since when the pool is prepared
+    times = Times(begun, asked)
 
     def work(connection: Connection, pool: PreparedPool) -> tuple[_core.CallResult, PreparedPool]:
-        nonlocal known
-        known = time.monotonic()
-        environment = known - pickled
+        since = times.sending()
         result = connection.client.call(
             pool.key,
             meta,
@@ -189,22 +187,16 @@ def send(
             target.terms,
             cancel,
             None if streams is None else streams.feed,
-            begun + environment,
+            since,
             None if talk is None else talk.answer,
             stream is not None,
         )
-        # If this call waited for the preparation: its part that started the first worker.
-        worker = pool.worker_sec if environment > pool.worker_sec else 0.0
-        result.environment_sec = environment - worker
-        result.worker_sec = worker
-        if asked is not None:
-            result.queued_sec = begun - asked
-        return result, pool
+        return times.note(result, pool), pool
 
     try:
         done = on_pool(target.request, work)
     except SandboxError as error:
-        note_fault(error, begun, pickled, known, asked)
+        times.note_fault(error)
         raise
     if streams is not None:
         streams.finish()

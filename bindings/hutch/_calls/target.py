@@ -148,7 +148,8 @@ class Target:
         if self.shared:
             common["keep"] = code.sha256
         if self.options.tools:
-            common["tools"] = [tool.inside() for tool in self.options.tools]
+            beside = not self.streams  # a generator's calls are waited for on a thread
+            common["tools"] = [tool.inside(beside) for tool in self.options.tools]
         if self.streams:
             common["streams"] = True
         return common
