@@ -360,7 +360,15 @@ CallRecord PyTurns::End() {
   return Wait(client_, begun->pending, [&](Client&, CallHooks&) { return turns().End(); });
 }
 
+PyCall::~PyCall() {
+  Close();
+  if (owner_ != ::getpid()) {
+    [[maybe_unused]] const PoolCall* parents = call_.release();
+  }
+}
+
 void PyCall::Close() {
+  if (owner_ != ::getpid()) return;  // locks may be held by threads that are not here
   {
     const WithoutGil no_gil;
     call_->Close();

@@ -174,18 +174,19 @@ class PyTurns {
   std::unique_ptr<Begun> begun_;  // outlives its use by turns()
 };
 
-// One call of a pool, in turns.
+// One call of a pool, in turns. In a forked child it is the parent's: nothing becomes of it.
 class PyCall final : public PyTurns {
  public:
   PyCall(const std::shared_ptr<Client>& client, std::string key)
       : PyTurns(client), call_(client->MakeCall(std::move(key))) {}
-  ~PyCall() override { Close(); }
+  ~PyCall() override;
 
   void Close();
 
  private:
   Turns& turns() override { return call_->turns(); }
 
+  const pid_t owner_ = ::getpid();
   std::unique_ptr<PoolCall> call_;
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import uuid
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from support import until
 
 import hutch
 from hutch import AsyncSession, StopExec, Tool, sandbox
+from hutch._calls.within import within
 from hutch._outcome import STAGES
 
 BEGIN = """
@@ -835,3 +837,23 @@ def test_a_loop_that_ends_ends_the_call_of_a_function() -> None:
         return cancelled(label) == 2
 
     until(is_gone)
+
+
+def test_a_forked_child_leaves_the_call_of_a_function_to_its_parent() -> None:
+    async def fork() -> int:
+        tool = within.get()
+        assert tool is not None
+        pid = os.fork()
+        if pid == 0:
+            try:
+                core: Any = tool.talk._turns._core  # type: ignore[attr-defined]
+                core.close()
+                assert core.turn() is not None
+            finally:
+                os._exit(3)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
+        assert (await run("print(fork())")).stdout == "3\n"
+
+    in_function(work, more=[fork])
