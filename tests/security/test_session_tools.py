@@ -6,9 +6,11 @@ code does.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+import hutch
 from hutch import AsyncSession
 from hutch._core import FRAME_VERSION as VERSION
 
@@ -77,5 +79,44 @@ def test_a_number_that_is_none_is_nobodys(topic: str, number: str) -> None:
                 f"put('{topic}', {number}, kind=cell.SAY)\nawait task"
             )
             assert outcome.value == 8, outcome
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("isolation", ["cell", "container"])
+def test_a_program_gets_no_more_from_async_tools_than_a_session(isolation: Any) -> None:
+    made = 0
+
+    async def later(size: int) -> bytes:
+        nonlocal made
+        made += 1
+        return bytes(size)
+
+    async def main() -> None:
+        nonlocal made
+
+        async def run(source: str) -> hutch.Outcome[None]:
+            return await hutch.run_aio(
+                source, memory_mb=256, timeout_sec=20, tools=[later], isolation=isolation
+            )
+
+        forged = f"for _ in range(60): put('tool', 'later', [{ANSWER_BYTES}], {{}})"
+        assert (await run(FORGE + forged)).ok
+        assert 0 < made <= MOST_ANSWERS
+        for topic in ("cancel", "begun", "got", "nested", "ended", "kv"):
+            outcome = await run(
+                f"{FORGE}put({topic!r}, 1, kind=cell.SAY)\nput({topic!r}, [2])\n"
+                f"put({topic!r}, 1, 'returned', b'', 0)"
+            )
+            assert outcome.status in ("returned", "died"), (topic, outcome)
+        sizes = [ANSWER_BYTES] * 60
+        honest = (
+            "import asyncio\nasync def main():\n"
+            f"    print(sum(map(len, await asyncio.gather(*map(later, {sizes})))))\n"
+            "asyncio.run(main())"
+        )
+        made = 0
+        assert (await run(honest)).stdout == f"{60 * ANSWER_BYTES}\n"
+        assert made == 60
 
     asyncio.run(main())
