@@ -85,21 +85,29 @@ def test_a_number_that_is_none_is_nobodys(topic: str, number: str) -> None:
 
 @pytest.mark.parametrize("isolation", ["cell", "container"])
 def test_a_program_gets_no_more_from_async_tools_than_a_session(isolation: Any) -> None:
-    made = 0
+    made = begun = 0
 
     async def later(size: int) -> bytes:
         nonlocal made
         made += 1
         return bytes(size)
 
+    async def stay() -> None:
+        nonlocal begun
+        begun += 1
+        await asyncio.Event().wait()
+
     async def main() -> None:
         nonlocal made
 
         async def run(source: str) -> hutch.Outcome[None]:
+            tools = [later, stay]
             return await hutch.run_aio(
-                source, memory_mb=256, timeout_sec=20, tools=[later], isolation=isolation
+                source, memory_mb=256, timeout_sec=20, tools=tools, isolation=isolation
             )
 
+        assert (await run(FORGE + "for _ in range(60): put('tool', 'stay', [], {})")).ok
+        assert 0 < begun <= 16
         forged = f"for _ in range(60): put('tool', 'later', [{ANSWER_BYTES}], {{}})"
         assert (await run(FORGE + forged)).ok
         assert 0 < made <= MOST_ANSWERS
