@@ -9,18 +9,6 @@ constexpr int kSendAttempts = 9;  // each on another cell
 
 }  // namespace
 
-CallRecord PoolCall::Call(const CallRequest& request, const CallHooks& hooks) {
-  Underway call = Send(request, hooks);
-  try {
-    Take(call, Await(
-                   held_->lease, request, hooks, [&] { OnSlow(call); },
-                   [&](bool hung_up) { return IsLost(hung_up); }));
-  } catch (...) {
-    Fail(call);
-  }
-  return Conclude(call);
-}
-
 HeldLease PoolCall::SendOnce(const CallRequest& request, const CallHooks& hooks) {
   Clock::duration queue{};  // of all attempts
   Clock::duration worker_start{};

@@ -25,7 +25,9 @@ class PoolCall final : private Caller {
   PoolCall(const PoolCall&) = delete;
   PoolCall& operator=(const PoolCall&) = delete;
 
-  CallRecord Call(const CallRequest& request, const CallHooks& hooks);
+  CallRecord Call(const CallRequest& request, const CallHooks& hooks) {
+    return MakeCall(request, hooks);
+  }
   Turns& turns() { return turns_; }
   const Turns& turns() const { return turns_; }
   void Close();  // Ends it, if it is under way, as cancelled. Never throws.

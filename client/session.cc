@@ -250,19 +250,6 @@ void Session::Settle() {
   Replace(idle, {}, false);
 }
 
-CallRecord Session::Call(const CallRequest& request, const CallHooks& hooks) {
-  Underway call = Send(request, hooks);
-  if (!call.sent) return Conclude(call);
-  try {
-    Take(call, Await(
-                   held_->lease, request, hooks, [&] { OnSlow(call); },
-                   [&](bool hung_up) { return IsLost(hung_up); }));
-  } catch (...) {
-    Fail(call);
-  }
-  return Conclude(call);
-}
-
 CallRecord Session::Conclude(Underway& call) {
   if (!call.sent) return Unsent(call);
   CallRecord& record = call.record;

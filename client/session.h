@@ -86,7 +86,9 @@ class Session final : private Caller {
   // Throws what Client::Call() throws, and kWorkerFailed where the session is over. The record's
   // `background`: what the session's processes used until this call and no call reports as its
   // own, as far as that was measured and not reported yet.
-  CallRecord Call(const CallRequest& request, const CallHooks& hooks);
+  CallRecord Call(const CallRequest& request, const CallHooks& hooks) {
+    return MakeCall(request, hooks);
+  }
 
   Turns& turns() { return turns_; }
   const Turns& turns() const { return turns_; }

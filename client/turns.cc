@@ -10,6 +10,19 @@
 
 namespace hutch {
 
+CallRecord Caller::MakeCall(const CallRequest& request, const CallHooks& hooks) {
+  Underway call = Send(request, hooks);
+  if (!call.sent) return Conclude(call);
+  try {
+    Take(call, Await(
+                   *lease(), request, hooks, [&] { OnSlow(call); },
+                   [&](bool hung_up) { return IsLost(hung_up); }));
+  } catch (...) {
+    Fail(call);
+  }
+  return Conclude(call);
+}
+
 void Turns::Begin(const CallRequest& request, const CallHooks& hooks) {
   Drop();
   call_.emplace(caller_.Send(request, hooks));

@@ -44,6 +44,8 @@ class Caller {
   virtual CallRecord Conclude(Underway& call) = 0;
   virtual Error NoCall() const = 0;  // why none is under way
 
+  CallRecord MakeCall(const CallRequest& request, const CallHooks& hooks);  // and waits for it
+
  protected:
   ~Caller() = default;
 };
