@@ -15,7 +15,7 @@ from typing import Any
 
 from _hutch_cell import ANSWER  # type: ignore[import-not-found,unused-ignore]
 
-MOST_OPEN = 16  # questions at once; _calls/loop_dialogue.py refuses more
+MOST_OPEN = 16  # questions at once; _calls/within.py refuses more
 OVER = ("error", "RuntimeError", "the call that asked has ended")
 _thread = threading.get_ident
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_OPEN = 16  # tools at once; worker/dialogue.py waits for one of them to end
+MOST_OPEN = 16  # tools at once; worker/answers.py waits for one of them to end
 _MOST_BYTES = 8 << 20  # of what they were asked with
 
 
