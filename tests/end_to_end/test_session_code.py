@@ -54,18 +54,32 @@ def test_a_task_goes_on_in_the_next_code_that_awaits(s: Session) -> None:
     assert s.exec("await task").value == 9
 
 
+COUNTS = """
+async def count():  # it sleeps, so an interrupt finds it waiting
+    global n
+    while True:
+        n += 1
+        await asyncio.sleep(0.05)
+
+async def counted():
+    was = n
+    while n == was:
+        await asyncio.sleep(0)
+"""
+
+
 def test_tasks_wait_for_those_of_other_code(s: Session) -> None:
     s.exec("event = asyncio.Event()\nwaits = asyncio.create_task(event.wait())\nawait f(0)")
     s.exec("event.set()")  # on no loop
     assert s.exec("await waits").value is True
-    s.exec("async def count():\n    global n\n    while True:\n        n += 1; await f(0)")
-    s.exec("n, counts = 0, asyncio.create_task(count())\nawait f(0)")
+    s.exec(COUNTS)
+    s.exec("n, counts = 0, asyncio.create_task(count())\nawait counted()")
     before = s.exec("n").value
     assert s.exec("asyncio.run(f(1)); n").value == before, "another loop runs none of this one's"
-    assert s.exec("await f(0)\nn").value > before
+    assert s.exec("await counted()\nn").value > before
     assert s.exec("await asyncio.sleep(60)", timeout_sec=0.5).limit == "time"
     after = s.exec("n").value
-    assert s.exec("await f(0)\ncounts.cancel()\nn").value > after, "an interrupt ends one task"
+    assert s.exec("await counted()\ncounts.cancel()\nn").value > after, "an interrupt ends one task"
 
 
 def test_what_a_task_raises_is_told_as_in_a_program(s: Session) -> None:
