@@ -9,7 +9,7 @@ import os
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -553,11 +553,10 @@ def in_function(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("isolation", ["cell", "container"])
-def test_those_of_functions_run_at_the_same_time(isolation: Any) -> None:
+def test_those_of_functions_run_at_the_same_time(rung: Any) -> None:
     async def main() -> None:
         meeting = Meeting(4)
-        with_tools = sandbox(tools=[meeting.meet], isolation=isolation, memory_mb=256)
+        with_tools = sandbox(tools=[meeting.meet], isolation=rung, memory_mb=256)
 
         @with_tools
         async def gather(names: str) -> Any:
@@ -574,7 +573,7 @@ def test_those_of_functions_run_at_the_same_time(isolation: Any) -> None:
 
         text = "from hutch_tools import meet\nimport asyncio\nasync def f(names):\n"
         text += "    return await asyncio.gather(*map(meet, names))"
-        of_text = hutch.function(text, "f", tools=[meeting.meet], isolation=isolation)
+        of_text = hutch.function(text, "f", tools=[meeting.meet], isolation=rung)
         for function in (gather, threads, of_text):
             for _ in range(2):
                 meeting.begin_again()
@@ -592,14 +591,45 @@ def test_those_of_functions_run_at_the_same_time(isolation: Any) -> None:
         "print(in_threads(meet, 'abcd'))",
     ],
 )
-@pytest.mark.parametrize("isolation", ["cell", "container"])
-def test_those_of_programs_run_at_the_same_time(source: str, isolation: Any) -> None:
+def test_those_of_programs_run_at_the_same_time(source: str, rung: Any) -> None:
     async def work(run: Callable[..., Awaitable[Any]], meeting: Meeting) -> None:
-        outcome = await run(source, isolation=isolation)
+        outcome = await run(source, isolation=rung)
         assert outcome.stdout == f"{[f'met {c}' for c in 'abcd']}\n", outcome
         assert meeting.most == 4
 
     in_function(work)
+
+
+def test_those_of_a_generator_take_turns() -> None:
+    running: list[str] = []
+
+    async def alone(name: str) -> bool:
+        running.append(name)
+        await asyncio.sleep(0.01)
+        was_alone = running == [name]
+        running.remove(name)
+        return was_alone
+
+    with_tools = sandbox(tools=[alone], memory_mb=256)
+
+    @with_tools
+    async def together(names: str) -> list[bool]:
+        import asyncio
+
+        return await asyncio.gather(*map(alone, names))
+
+    @with_tools
+    async def of_generator(names: str) -> AsyncIterator[bool]:
+        import asyncio
+
+        for was_alone in await asyncio.gather(*map(alone, names)):
+            yield was_alone
+
+    async def main() -> None:
+        assert await together("abcd") != [True] * 4, "the counterpart"
+        assert [one async for one in of_generator("abcd")] == [True] * 4
+
+    asyncio.run(main())
 
 
 def test_other_tools_of_functions_take_turns_and_keep_no_loop() -> None:
