@@ -36,6 +36,10 @@ bool Interrupted(Pending& pending) {
   return true;
 }
 
+double SecondsLeft(Clock::duration left) {
+  return left == Clock::duration::max() ? std::numeric_limits<double>::infinity() : Seconds(left);
+}
+
 // Of what Python gives; none of None.
 Dialogue DialogueOf(Pending& pending, const py::object& dialogue) {
   if (dialogue.is_none()) return nullptr;
@@ -45,9 +49,9 @@ Dialogue DialogueOf(Pending& pending, const py::object& dialogue) {
     pending.Run([&] {
       const auto clock = std::make_shared<const StopClock*>(&stop_clock);
       const py::cpp_function stop([clock](bool begin) {
-        if (*clock == nullptr) return;  // the message is answered
+        if (*clock == nullptr) return 0.0;  // the message is answered
         const WithoutGil no_gil;
-        (**clock)(begin);
+        return SecondsLeft((**clock)(begin));
       });
       const auto forget = std::shared_ptr<void>(nullptr, [&](void*) { *clock = nullptr; });
       const py::object reply = dialogue(asks, py::bytes(data), body_size, stop);
@@ -404,10 +408,7 @@ py::object PySession::Exchange(const py::bytes& answer) {
   return py::make_tuple(py::bytes(asked->data), asked->body_size);
 }
 
-double PySession::TimeLeft() const {
-  const Clock::duration left = session_->TimeLeft();
-  return left == Clock::duration::max() ? std::numeric_limits<double>::infinity() : Seconds(left);
-}
+double PySession::TimeLeft() const { return SecondsLeft(session_->TimeLeft()); }
 
 bool PySession::HasEnded() {
   const WithoutGil no_gil;

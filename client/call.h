@@ -44,8 +44,8 @@ class Blob {
   Fd memfd_;
 };
 
-// Stops the clock of the call's wall time, and has it go on.
-using StopClock = std::function<void(bool stop)>;
+// Stops the clock of the call's wall time, or has it go on: returns how long. max(): for good.
+using StopClock = std::function<Clock::duration(bool stop)>;
 
 // What a call says, and, with `asks`, asks for, while it runs: `data` (bindings/decode.h) of which
 // the first `body_size` bytes are the body. Returns the pickle that answers it, which is sent if it

@@ -2,6 +2,7 @@
 
 #include "client/lease.h"
 
+#include <fcntl.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ constexpr uint64_t kMaxResult = 64ull << 30;  // where the call has no limit of 
 // for it may map twice as much.
 constexpr uint64_t kMostLent = 4;
 constexpr uint64_t kAlwaysLent = 64 << 20;
+constexpr size_t kMostUnsent = 64;  // answers: four times as many as tools that run at once
 
 // Of a frame that answers call `call_id`. Throws kProtocol when it is none.
 FrameHeader HeaderOf(const char* frame, const ReceiveResult& got, uint64_t call_id, bool kept) {
@@ -50,6 +52,7 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
   if (!loaded_.Serves(request.identity)) return false;
   result_.Begin();
   said_ = {};
+  unsent_.clear();
   interrupted_.reset();
   outcome_ = CallOutcome(request.limits.output_bytes, call_id);
   std::vector<Fd> lent;
@@ -112,7 +115,8 @@ bool Lease::Send(const CallRequest& request, uint64_t call_id) {
 void Lease::Fill(pollfd* polled) const {
   // The socket comes first: poll checks it before the pipes, so a round that finds the reply has
   // found all that was printed before it.
-  polled[0] = {hung_up_ ? -1 : socket_.get(), POLLIN, 0};
+  const auto events = static_cast<short>(unsent_.empty() ? POLLIN : POLLIN | POLLOUT);
+  polled[0] = {hung_up_ ? -1 : socket_.get(), events, 0};
   polled[1] = {pipes_.polled(0), POLLIN, 0};
   polled[2] = {pipes_.polled(1), POLLIN, 0};
 }
@@ -122,7 +126,8 @@ bool Lease::Step(const CallRequest& request, const pollfd* polled, const OutputH
   for (int stream : {0, 1}) {
     if (polled[stream + 1].revents != 0) pipes_.Read(stream, outcome_.output, output);
   }
-  if (polled[0].revents != 0) {
+  if ((polled[0].revents & POLLOUT) != 0) SendUnsent();
+  if ((polled[0].revents & ~POLLOUT) != 0) {
     if (OnFrame(outcome_, request, slow)) {
       for (int stream : {0, 1}) {
         if (polled[stream + 1].revents != 0) pipes_.Read(stream, outcome_.output, output);
@@ -306,7 +311,10 @@ std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_v
   if (asks && waiting_ != nullptr && waiting_->Takes({data, header.a, header.b}))
     return std::nullopt;
   const std::optional<std::string> answer =
-      (*request.dialogue)(asks, data, header.a, [&](bool stop) { SetClock(stop, slow); });
+      (*request.dialogue)(asks, data, header.a, [&](bool stop) {
+        SetClock(stop, slow);
+        return clock_.left(Clock::now());
+      });
   if (waiting_ != nullptr && waiting_->IsOver()) return outcome_.status;
   SetClock(false, slow);
   if (!answer) return CallStatus::kInterrupted;
@@ -316,17 +324,31 @@ std::optional<CallStatus> Lease::OnSaid(const FrameHeader& header, std::string_v
 
 std::optional<CallStatus> Lease::SendAnswer(uint64_t number, const std::string& answer,
                                             const CallRequest& request) {
-  FrameHeader reply{.kind = FrameKind::kAnswer, .id = outcome_.call_id, .b = number};
-  iovec parts[] = {{&reply, sizeof reply}, {const_cast<char*>(answer.data()), answer.size()}};
-  if (answer.size() <= kMaxPayload) {
-    SendDatagram(socket_.get(), parts);
-    return std::nullopt;
-  }
-  if (request.limits.memory_bytes != 0 && answer.size() > request.limits.memory_bytes)
+  const bool small = answer.size() <= kMaxPayload;
+  if (!small && request.limits.memory_bytes != 0 && answer.size() > request.limits.memory_bytes)
     return CallStatus::kOutOfMemory;
-  const int descriptor = result_.GiveAnswer(answer);
-  SendDatagram(socket_.get(), {parts, 1}, {&descriptor, 1});
+  const std::string_view content = small ? answer : std::string_view();
+  const int descriptor = small ? -1 : result_.GiveAnswer(answer);
+  if (unsent_.empty() && SendNow(number, content, descriptor)) return std::nullopt;
+  // A cell that asks again and again, and reads nothing, loses the rest.
+  if (unsent_.size() < kMostUnsent)
+    unsent_.push_back({number, std::string(content), Fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0))});
   return std::nullopt;
+}
+
+bool Lease::SendNow(uint64_t number, std::string_view answer, int descriptor) {
+  FrameHeader reply{.kind = FrameKind::kAnswer, .id = outcome_.call_id, .b = number};
+  const iovec parts[] = {{&reply, sizeof reply}, {const_cast<char*>(answer.data()), answer.size()}};
+  const size_t given = descriptor < 0 ? 0 : 1;
+  return SendDatagram(socket_.get(), parts, {&descriptor, given}) != SendStatus::kFull;
+}
+
+void Lease::SendUnsent() {
+  while (!unsent_.empty()) {
+    const Unsent& next = unsent_.front();
+    if (!SendNow(next.number, next.answer, next.memory.get())) return;
+    unsent_.pop_front();
+  }
 }
 
 }  // namespace hutch

@@ -9,6 +9,7 @@
 
 #include <poll.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -103,9 +104,12 @@ class Lease {
                                    const CallRequest& request, const std::function<void()>& slow);
   void SetClock(bool stop, const std::function<void()>& slow);
   void TellAgent(const std::function<void()>& slow);
-  // To the question of that number.
+  // To the question of that number: as soon as its socket has room.
   std::optional<CallStatus> SendAnswer(uint64_t number, const std::string& answer,
                                        const CallRequest& request);
+  // False: the socket is full. `descriptor`: of memory that has the answer, or -1.
+  bool SendNow(uint64_t number, std::string_view answer, int descriptor);
+  void SendUnsent();
   // Whether the call is to end now; false: it was interrupted, and may end by itself for a while.
   bool GiveUp(CallStatus status);
 
@@ -126,6 +130,12 @@ class Lease {
     uint64_t frames = 0;  // of the call's dialogue
     uint64_t bytes = 0;
   } said_;
+  struct Unsent {
+    uint64_t number;
+    std::string answer;
+    Fd memory;
+  };
+  std::deque<Unsent> unsent_;  // answers that its socket had no room for
   Waiting* waiting_ = nullptr;
 };
 

@@ -609,6 +609,29 @@ FrameHeader Asking(uint64_t number, FrameKind kind = FrameKind::kAsk) {
   return {.kind = kind, .a = 1, .id = kCallId, .b = number, .c = 1};
 }
 
+TEST_F(LeaseTest, AnswersThatItsSocketHasNoRoomForAreSentOnceItHas) {
+  constexpr uint64_t kMany = 16;
+  const Dialogue dialogue = [&](bool, const std::string& data, size_t, const StopClock&) {
+    // A socket takes some 200 kB, and each third answer comes in memory.
+    return std::optional<std::string>(std::string(data == "l" ? 2 * kMaxPayload : 60'000, data[0]));
+  };
+  request_.dialogue = &dialogue;
+  std::vector<uint64_t> answered;
+  const CallOutcome outcome = RunAgainst([&](Cell& cell) {
+    for (uint64_t i = 1; i <= kMany; ++i) cell.Send(Asking(i), i % 3 == 0 ? "l" : "s");
+    while (answered.size() < kMany) {
+      const auto received = cell.Receive();
+      ASSERT_TRUE(received);
+      EXPECT_EQ(received->descriptors.size(), received->header.b % 3 == 0 ? 1u : 0u);
+      EXPECT_EQ(received->payload.size(), received->header.b % 3 == 0 ? 0u : 60'000u);
+      answered.push_back(received->header.b);
+    }
+    cell.Reply(FrameKind::kResult, "x");
+  });
+  EXPECT_EQ(outcome.status, CallStatus::kReturned);
+  for (uint64_t i = 1; i <= kMany; ++i) EXPECT_EQ(answered[i - 1], i);
+}
+
 TEST_F(LeaseTest, ACallMaySayOnlyWhatItsCallerListensTo) {
   ExpectProtocolError([](Cell& cell) { cell.Send(Asking(1, FrameKind::kSay), "x"); });
   Renew();

@@ -81,6 +81,7 @@ void PoolCall::GiveUp(Ending ending) {
 
 void PoolCall::Close() {
   turns_.Drop();
+  turns_.ForgetSocket();
   GiveUp(Ending::kCancelled);
 }
 

@@ -50,6 +50,7 @@ bool Turns::Turn(std::optional<Question>& asked) {
 bool Turns::Answer(uint64_t number, const std::optional<std::string>& answer) {
   if (!call_ || call_->over) return true;
   if (waiting_->Answer(number, answer)) TakeOutcome();
+  if (!call_->over && epoll_) fd();  // who waits for it hears of room for an answer, too
   return call_->over;
 }
 
@@ -77,16 +78,20 @@ int Turns::fd() {
   }
   pollfd polled[kPolledOfCall];
   lease->Fill(polled);
-  for (size_t i = 0; i < kPolledOfCall; ++i) {
-    if (polled[i].fd == watched_[i]) continue;
-    epoll_event event{.events = EPOLLIN, .data = {}};
-    const bool ended = polled[i].fd < 0;
-    const int fd = ended ? watched_[i] : polled[i].fd;
-    if (::epoll_ctl(epoll_.get(), ended ? EPOLL_CTL_DEL : EPOLL_CTL_ADD, fd, &event) < 0)
-      ThrowErrno("watch a cell");
-    watched_[i] = polled[i].fd;
-  }
+  for (size_t i = 0; i < kPolledOfCall; ++i) Watch(watched_[i], polled[i]);
   return epoll_.get();
+}
+
+void Turns::Watch(Watched& watched, const pollfd& wanted) {
+  const bool ends = wanted.fd < 0;
+  const bool is_same = wanted.fd == watched.fd;
+  if (is_same && (ends || wanted.events == watched.events)) return;
+  // POLLIN and POLLOUT are EPOLLIN and EPOLLOUT.
+  epoll_event event{.events = static_cast<uint32_t>(wanted.events), .data = {}};
+  const int change = ends ? EPOLL_CTL_DEL : is_same ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+  if (::epoll_ctl(epoll_.get(), change, ends ? watched.fd : wanted.fd, &event) < 0)
+    ThrowErrno("watch a cell");
+  watched = {wanted.fd, wanted.events};
 }
 
 Clock::time_point Turns::next() const { return waiting_ ? waiting_->next_turn() : Clock::now(); }

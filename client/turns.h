@@ -4,6 +4,8 @@
 // it when it can; what the cell only says goes to the dialogue. One call at a time, on one thread.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <exception>
 #include <optional>
@@ -78,18 +80,24 @@ class Turns {
   // then stays in its epoll set for good.
   void ForgetSocket() {
     epoll_.reset();
-    watched_.fill(-1);
+    watched_.fill({});
   }
 
  private:
+  struct Watched {
+    int fd = -1;
+    short events = 0;
+  };
+
   void TakeOutcome();
+  void Watch(Watched& watched, const pollfd& wanted);
 
   Caller& caller_;
   std::optional<Underway> call_;
   std::optional<Waiting> waiting_;
   // Of the descriptors of its cell that are not at their end.
   Fd epoll_;
-  std::array<int, kPolledOfCall> watched_{-1, -1, -1};
+  std::array<Watched, kPolledOfCall> watched_;
 };
 
 }  // namespace hutch

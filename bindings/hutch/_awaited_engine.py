@@ -40,6 +40,10 @@ _LOST = "its event loop ended during a call"
 Work = Callable[["LoopDialogue | None"], Coroutine[Any, Any, T]]
 
 
+async def _nothing() -> None:
+    pass
+
+
 class AwaitedEngine(Engine):
     """What makes calls gives awaitables of what it gives in an Engine. On the loop's thread.
 
@@ -150,8 +154,8 @@ class AwaitedEngine(Engine):
 
     def calls_of_tool(self) -> Within | None:
         """Where a tool of the call that runs asks."""
-        calls = within.get()
-        return calls if calls is not None and calls.is_open and calls.talk is self.talk else None
+        calls = within(self.talk)
+        return calls if calls is not None and calls.is_open else None
 
     def is_awaited(self) -> bool:
         return self.awaited_on is not None and not self.awaited_on.is_closed()
@@ -261,7 +265,7 @@ class AwaitedEngine(Engine):
             talk.cancel()
         is_over = False
         try:
-            await talk.drive(turns)
+            await talk.drive(turns, _nothing)
             is_over = True
         finally:
             if not is_over:  # nobody hears its end: the session ends with the call
@@ -359,7 +363,7 @@ class AwaitedFiles(SessionFiles):
 
     async def _on_thread(self, talk: Dialogue | None, work: Callable[[], T]) -> T:
         before = _of_tool.set(talk)
-        self._run_on_loop = loops.on_loop()
+        self._run_on_loop = loops.OnLoop()
         try:
             return await loops.on_thread(work)
         except (asyncio.CancelledError, GeneratorExit):  # the loop ends, and nothing drives a step

@@ -168,7 +168,7 @@ class CallResult:
     def as_outcome(self, outcome: type[Any], usage: type[Any], enforcement: str) -> Any:
         """What was seen from outside; `network` is left empty, and timings["receive"] is 0.0."""
 
-Dialogue = Callable[[bool, bytes, int, Callable[[bool], None]], "bytes | None"]
+Dialogue = Callable[[bool, bytes, int, Callable[[bool], float]], "bytes | None"]
 
 class Turns:
     """A call in turns, for an event loop. One thread at a time."""

@@ -96,7 +96,7 @@ class Program:
     ) -> Outcome[None]:
         """`run` without blocking the event loop. Cancelling the task kills the cell."""
         from hutch._calls.future import awaited
-        from hutch._calls.loops import on_loop
+        from hutch._calls.loops import OnLoop
 
         asked = time.monotonic()
         given = _given(args, stdin, files)
@@ -116,7 +116,7 @@ class Program:
                 outcome = await awaited_call.call(target, (), given, echo=False, asked=asked)
                 _hint_at_metadata(outcome, self._source)
                 return outcome
-            wait_for = on_loop()
+            wait_for = OnLoop()
         return await awaited(
             lambda token: self._call(given, token, asked, wait_for),
             self._resolved(),

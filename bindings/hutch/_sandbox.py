@@ -427,7 +427,7 @@ class SandboxedFunction(Generic[P, R]):
     ) -> Outcome[Any]:
         from hutch._calls import run
         from hutch._calls.future import awaited
-        from hutch._calls.loops import on_loop
+        from hutch._calls.loops import OnLoop
 
         asked = time.monotonic()
         target, arguments = self._resolved(), (*self._bound, *args)
@@ -437,7 +437,7 @@ class SandboxedFunction(Generic[P, R]):
 
             if awaited_call.is_needed(target):
                 return await awaited_call.call(target, arguments, kwargs, echo=echo, asked=asked)
-            wait_for = on_loop()
+            wait_for = OnLoop()
         return await awaited(
             lambda token: run.call(
                 target,
@@ -541,10 +541,10 @@ class AsyncGeneratorFunction(GeneratorFunction[P, R]):
     """What an async generator function becomes: called, it gives a lazy async iterator."""
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSandboxedGenerator[Any]:  # type: ignore[override]
-        from hutch._calls.loops import on_loop
+        from hutch._calls.loops import OnLoop
         from hutch._calls.stream import AsyncSandboxedGenerator
 
-        return AsyncSandboxedGenerator(self._stream(args, kwargs, on_loop()))
+        return AsyncSandboxedGenerator(self._stream(args, kwargs, OnLoop()))
 
 
 class _Decorator:

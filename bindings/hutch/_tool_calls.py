@@ -85,31 +85,47 @@ class ToolCall:
         """Calls the function. Raises RuntimeError where too many calls are `late`, those of a
         session (None: of functions). Of an async function it is the coroutine.
         """
-        tool, bound = self._tool, self._bound
+        tool = self._tool
         if tool.timeout_sec is None:
-            return tool.fn(*bound.args, **bound.kwargs)
+            return self.apply()
         if tool.is_async:
-            return self._limited(tool.fn(*bound.args, **bound.kwargs), tool.timeout_sec)
+            return self._limited(self.apply(), tool.timeout_sec)
         return self._on_a_thread(tool.timeout_sec, late or tool.late)
 
+    def apply(self) -> Any:
+        """Calls the function, however long it takes."""
+        try:
+            return self._tool.fn(*self._bound.args, **self._bound.kwargs)
+        except GeneratorExit:  # which would end the coroutine that calls it
+            raise RuntimeError(f"{self._tool.name}() raised GeneratorExit") from None
+
     async def _limited(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
+        """Where it is cancelled, or late, it is waited for until it has ended: it may clean up."""
         task = asyncio.ensure_future(coroutine)
         try:
-            done, _ = await asyncio.wait({task}, timeout=timeout)
+            await asyncio.wait({task}, timeout=timeout)
+            is_late = not task.done()
         finally:
             task.cancel()
-        if not done:
-            raise self._too_long(timeout)
+            while not task.done():
+                try:
+                    await asyncio.wait({task})
+                except asyncio.CancelledError:  # once more
+                    task.cancel()
+        if is_late:
+            if not task.cancelled():
+                task.exception()  # which nobody asks for
+            raise self.too_long()
         return task.result()
 
     def _on_a_thread(self, timeout: float, late: LateCalls) -> Any:
         result: Future[Any] = Future()
         context = contextvars.copy_context()
-        fn, bound, name = self._tool.fn, self._bound, self._tool.name
+        name = self._tool.name
 
         def run() -> None:
             try:
-                result.set_result(context.run(fn, *bound.args, **bound.kwargs))
+                result.set_result(context.run(self.apply))
             except BaseException as error:
                 result.set_exception(error)
 
@@ -119,8 +135,9 @@ class ToolCall:
         thread.join(timeout)
         if not result.done():
             late.add(name, thread)
-            raise self._too_long(timeout)
+            raise self.too_long()
         return result.result()
 
-    def _too_long(self, timeout: float) -> TimeoutError:
-        return TimeoutError(f"{self._tool.name}() took longer than its timeout_sec={timeout:g}")
+    def too_long(self) -> TimeoutError:
+        tool = self._tool
+        return TimeoutError(f"{tool.name}() took longer than its timeout_sec={tool.timeout_sec:g}")

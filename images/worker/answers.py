@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The caller's answers, for the threads and coroutines that wait for them. Several questions may be
 open at once. One thread at a time reads, for all; nobody does once the call is over.
+
+Those of tools that run at the same time have places, of which there are so many. A question keeps
+its place until its answer has come, also where nobody waits for that any more: the caller counts
+the same ones.
 """
 
 from __future__ import annotations
@@ -10,14 +14,25 @@ import mmap
 import os
 import pickle
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from _hutch_cell import ANSWER  # type: ignore[import-not-found,unused-ignore]
 
 MOST_OPEN = 16  # questions at once; _calls/within.py refuses more
+MOST_BYTES = 8 << 20  # of them, unless it is one; the same
+LOOK_MS = 50  # so often who reads for a place looks whether the call ends
 OVER = ("error", "RuntimeError", "the call that asked has ended")
 _thread = threading.get_ident
+
+
+class Place:
+    """Of a question of so many bytes."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.is_left = False  # its question is: its answer gives it back
 
 
 class Waiter:
@@ -56,10 +71,11 @@ class Answers:
         self.threads: dict[int, int] = {}  # that ask, by number, until each has its answer
         self.found: dict[int, Any] = {}
         self.watching: dict[Any, int] = {}  # loops, with how many wait there
-        self.open = 0
+        self.places: set[Place] = set()
+        self.left: dict[int, Place] = {}  # of questions whose answers nobody waits for, by number
         self.ends = False  # the call does: nobody asks anew
         # Coroutines that ask when others are answered. A loop may wait for what another one runs.
-        self.queues: dict[Any, list[Waiter]] = {}
+        self.queues: dict[Any, deque[Waiter]] = {}
 
     def forget_all(self) -> None:
         """What an interrupt has left of the call before."""
@@ -89,7 +105,8 @@ class Answers:
             self.queues.clear()
             watching = list(self.watching)
             self.watching.clear()
-            self.open = 0
+            self.places.clear()
+            self.left.clear()
         for loop in watching:
             if loop.is_running():
                 loop.call_soon_threadsafe(loop.remove_reader, self.fd)
@@ -109,8 +126,12 @@ class Answers:
             if waiter is None:
                 self.threads[number] = _thread()
 
-    def forget(self, number: int) -> None:
+    def forget(self, number: int, place: Place | None = None) -> None:
+        """`place`: which it keeps, if it has no answer yet."""
         with self.changed:
+            if number in self.waiting and place is not None:
+                self.left[number] = place
+                place.is_left = True
             self.waiting.pop(number, None)
             self.found.pop(number, None)
             if self.threads.pop(number, None) is not None:
@@ -118,7 +139,7 @@ class Answers:
 
     # ---- a thread waits
 
-    def wait(self, number: int) -> Any:
+    def wait(self, number: int, place: Place | None = None) -> Any:
         try:
             while True:
                 leads = False
@@ -135,7 +156,7 @@ class Answers:
                     if leads:
                         self._stop_reading()
         finally:
-            self.forget(number)
+            self.forget(number, place)
 
     def _stop_reading(self) -> None:
         with self.changed:
@@ -147,17 +168,23 @@ class Answers:
         if frame is None:
             os._exit(0)
         kind, _, call_id, number, _, payload, descriptors = frame
-        if kind != ANSWER or call_id != self.call_id or number not in self.waiting:
-            for fd in descriptors:  # of one that was interrupted while it waited
+        if kind != ANSWER or call_id != self.call_id:
+            for fd in descriptors:
                 os.close(fd)
             return
         answer = loaded(payload, descriptors)
+        waiter = place = None
         with self.changed:
-            waiter = self.waiting.pop(number)
-            if waiter is None:
-                self.found[number] = answer
+            if number in self.waiting:
+                waiter = self.waiting.pop(number)
+                if waiter is None:
+                    self.found[number] = answer
+            elif answer[0] != "run":  # after which another one comes
+                place = self.left.pop(number, None)
         if waiter is not None:
             waiter.give(answer, waiter.loop is loop)
+        if place is not None:
+            self._free(place)
         if descriptors:
             self.got_large()
 
@@ -199,44 +226,113 @@ class Answers:
 
     # ---- so many questions at once
 
-    def enter(self) -> None:
-        """Waits for room, in a thread."""
-        with self.changed:
-            while self.open >= MOST_OPEN and not self.ends:
-                self.changed.wait()
-            if self.ends:
-                raise RuntimeError(OVER[2])
-            self.open += 1
-
-    async def enter_later(self, loop: Any) -> None:
+    def enter(self, size: int) -> Place:
+        """Waits for room, in a thread. It reads where nobody does, as nobody has to who left."""
+        place = Place(size)
         while True:
             with self.changed:
-                if self.open < MOST_OPEN:
-                    self.open += 1
-                    return
-                waiter = Waiter(loop)
-                self.queues.setdefault(loop, []).append(waiter)
-            if await waiter.future is OVER:
-                raise RuntimeError(OVER[2])
+                if self.ends:
+                    raise RuntimeError(OVER[2])
+                if self.has_room(size):
+                    self.places.add(place)
+                    return place
+                if self.reader:
+                    self.changed.wait()
+                    continue
+                self.reader = _thread()
+            try:
+                frame = self._recv_soon()
+                if frame != ():
+                    self._take(frame)
+            finally:
+                self._stop_reading()
 
-    def leave(self) -> None:
+    def _recv_soon(self) -> Any:
+        """(), if there is nothing."""
+        import select
+
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return self.cell.recv(self.fd, False) if poll.poll(LOOK_MS) else ()
+
+    async def enter_later(self, loop: Any, size: int) -> Place:
+        """Those of one loop have turns. REQUIRES: it is watched, so that answers are read."""
+        place = Place(size)
+        is_next = False
+        while True:
+            with self.changed:
+                if self.has_room(size) and (is_next or loop not in self.queues):
+                    self.places.add(place)
+                    following = self._next(loop) if len(self.places) < MOST_OPEN else None
+                    break
+                waiter = Waiter(loop)
+                queue = self.queues.setdefault(loop, deque())
+                if is_next:
+                    queue.appendleft(waiter)
+                else:
+                    queue.append(waiter)
+            try:
+                if await waiter.future is OVER:
+                    raise RuntimeError(OVER[2])
+            except BaseException:  # as it was cancelled, perhaps once it was the next
+                self._leave_queue(loop, waiter)
+                raise
+            is_next = True
+        if following is not None:
+            following.give(None, False)
+        return place
+
+    def has_room(self, size: int) -> bool:
         with self.changed:
-            self.open = max(0, self.open - 1)
-            following = [queue.pop(0) for queue in self.queues.values()]
-            self.queues = {loop: queue for loop, queue in self.queues.items() if queue}
+            asked = sum(one.size for one in self.places)
+            few = len(self.places) < MOST_OPEN and asked + size <= MOST_BYTES
+            return few or not self.places
+
+    def _next(self, loop: Any) -> Waiter | None:
+        """The first one of its queue, which looks again whether there is room."""
+        queue = self.queues.pop(loop, None)
+        if not queue:
+            return None
+        first = queue.popleft()
+        if queue:
+            self.queues[loop] = queue
+        return first
+
+    def _leave_queue(self, loop: Any, waiter: Waiter) -> None:
+        with self.changed:
+            following = None
+            if loop in self.queues:
+                with contextlib.suppress(ValueError):  # it was the next
+                    self.queues[loop].remove(waiter)
+                following = self._next(loop)
+        if following is not None:
+            following.give(None, False)
+
+    def leave(self, place: Place) -> None:
+        if not place.is_left:
+            self._free(place)
+
+    def _free(self, place: Place) -> None:
+        """One coroutine of each loop looks again: a loop may wait for what another one runs."""
+        with self.changed:
+            self.places.discard(place)
+            following = [self._next(loop) for loop in list(self.queues)]
             self.changed.notify_all()
         for one in following:
-            one.give(None, False)
+            if one is not None:
+                one.give(None, False)
 
     @contextlib.contextmanager
-    def outside(self) -> Iterator[None]:
+    def outside(self, place: Place) -> Iterator[None]:
         """While code runs that asks in its turn."""
-        self.leave()
+        call_id = self.call_id
+        self.leave(place)
         try:
             yield
         finally:
             with self.changed:
-                self.open += 1
+                if call_id == self.call_id:
+                    self.places.add(place)
 
 
 def loaded(payload: bytes, descriptors: Any) -> Any:

@@ -10,6 +10,7 @@ call runs: afterwards it raises RuntimeError.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import os
 import sys
 import threading
@@ -26,13 +27,14 @@ from _hutch_cell import (  # type: ignore[import-not-found,unused-ignore]
     PART,
     SAY,
 )
-from answers import OVER, Answers, Waiter
+from answers import OVER, Answers, Place, Waiter
 
 TOOLS = "hutch_tools"
 SAID_AT_ONCE = 8  # items that are yielded without waiting for an answer
 QUICK_NS = 1_000_000  # between two of them
 MOST_FIGURES = 20  # shown at the end of a call
 _getpid = os.getpid
+Encoded = tuple[int, bytearray]  # the size of its body, and all of it
 
 
 class ToolError(Exception):
@@ -93,7 +95,13 @@ class Dialogue:
             if self.acknowledges and self.number:
                 self._send(SAY, ["ended"])
             with self.sending:
-                if not (answers.waiting or answers.threads or answers.reader or answers.open):
+                if not (
+                    answers.waiting
+                    or answers.threads
+                    or answers.reader
+                    or answers.places
+                    or answers.queues
+                ):
                     self.call_id = answers.call_id = 0
                     return
             answers.end()
@@ -137,49 +145,72 @@ class Dialogue:
 
     def ask_beside(self, topic: str, *content: Any) -> Any:
         """As `ask`, while other threads and coroutines do."""
-        self.answers.enter()
+        encoded = self._encoded([topic, *content])
+        place = self.answers.enter(len(encoded[1]))
         try:
-            number = self._send(ASK, [topic, *content])
-            answer = self.answers.wait(number)
+            number, answer = self._exchange_beside(encoded, place)
             while answer[0] == "run" and self.nested is not None:
-                with self.answers.outside():
+                with self.answers.outside(place):
                     reply = self._run_nested(number, answer[1])
-                number = self._send(ASK, ["nested", number, *reply])
-                answer = self.answers.wait(number)
+                encoded = self._encoded(["nested", number, *reply])
+                number, answer = self._exchange_beside(encoded, place)
         finally:
-            self.answers.leave()
+            self.answers.leave(place)
         return result_of(answer)
+
+    def _exchange_beside(self, encoded: Encoded, place: Place) -> tuple[int, Any]:
+        call_id = self.call_id
+        number = self._send_encoded(ASK, encoded)
+        try:
+            return number, self.answers.wait(number, place)
+        except BaseException:  # as it was interrupted
+            self._leave(call_id, number)
+            raise
 
     async def ask_later(self, topic: str, *content: Any) -> Any:
         """As `ask_beside`, on the loop that runs."""
         import asyncio
 
         loop = asyncio.get_running_loop()
-        self._require_call()
-        await self.answers.enter_later(loop)
+        encoded = self._encoded([topic, *content])
+        place: Place | None = None
         self.answers.watch(loop)
         try:
-            number, answer = await self._exchange_later(loop, [topic, *content])
+            if self.answers.has_room(size := len(encoded[1])):
+                place = await self.answers.enter_later(loop, size)
+            else:  # many may wait, each for long
+                del encoded
+                place = await self.answers.enter_later(loop, size)
+                encoded = self._encoded([topic, *content])
+                place.size = len(encoded[1])
+            number, answer = await self._exchange_later(loop, encoded, place)
             while answer[0] == "run" and self.nested is not None:
-                with self.answers.outside():
+                with self.answers.outside(place):
                     reply = self._run_nested(number, answer[1])
-                number, answer = await self._exchange_later(loop, ["nested", number, *reply])
+                encoded = self._encoded(["nested", number, *reply])
+                number, answer = await self._exchange_later(loop, encoded, place)
         finally:
             self.answers.unwatch(loop)
-            self.answers.leave()
+            if place is not None:
+                self.answers.leave(place)
         return result_of(answer)
 
-    async def _exchange_later(self, loop: Any, content: list[Any]) -> tuple[int, Any]:
+    async def _exchange_later(self, loop: Any, encoded: Encoded, place: Place) -> tuple[int, Any]:
         waiter = Waiter(loop)
         call_id = self.call_id
-        number = self._send(ASK, content, waiter=waiter)
+        number = self._send_encoded(ASK, encoded, waiter)
         try:
             return number, await waiter.future
         except BaseException:  # as it was cancelled
-            if self.call_id == call_id != 0:
-                self.answers.forget(number)
-                self._send(SAY, ["cancel", number])
+            self.answers.forget(number, place)
+            self._leave(call_id, number)
             raise
+
+    def _leave(self, call_id: int, number: int) -> None:
+        """Nobody waits for that answer any more."""
+        if self.call_id == call_id != 0:
+            with contextlib.suppress(RuntimeError):  # the call ends
+                self._send(SAY, ["cancel", number])
 
     def _run_nested(self, number: int, order: Any) -> list[Any]:
         """Instead of an answer to that question. It is no part of the loop that runs the code which
@@ -220,12 +251,12 @@ class Dialogue:
                 "process"
             )
 
-    def _send(
-        self, kind: int, content: list[Any], named: bool = False, waiter: Waiter | None = None
-    ) -> int:
-        """The number of what was sent. `waiter`: who waits for the answer; None: this thread."""
+    def _send(self, kind: int, content: list[Any], named: bool = False) -> int:
+        """The number of what was sent."""
+        return self._send_encoded(kind, self._encoded(content, named))
+
+    def _encoded(self, content: list[Any], named: bool = False) -> Encoded:
         self._require_call()
-        call_id = self.call_id
         try:
             payload = encoding.encode(content, MOST_IN_PARTS, named)
         except encoding.Unencodable as error:
@@ -237,6 +268,13 @@ class Dialogue:
         data = bytearray(payload.size)
         for at, chunk in payload.chunks():
             data[at : at + chunk.nbytes] = chunk
+        return len(payload.body), data
+
+    def _send_encoded(self, kind: int, encoded: Encoded, waiter: Waiter | None = None) -> int:
+        """`waiter`: who waits for the answer; None: this thread."""
+        self._require_call()
+        call_id = self.call_id
+        body_size, data = encoded
         self.flush()
         with self.sending:
             if call_id != self.call_id:
@@ -246,7 +284,7 @@ class Dialogue:
                 self.answers.expect(number, waiter)
             self.number = number
             try:
-                self._send_data(kind, len(payload.body), number, data)
+                self._send_data(kind, body_size, number, data)
             except BaseException:
                 self.answers.forget(number)
                 raise

@@ -7,6 +7,7 @@ import asyncio
 import shutil
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -118,3 +119,12 @@ def cancelled() -> Callable[[AsyncSession, str], Coroutine[Any, Any, None]]:
             await task
 
     return run
+
+
+def endings(label: str) -> Counter[str]:
+    """How many calls of that label have ended in which way, and their cells with them."""
+    found: Counter[str] = Counter()
+    for pool in hutch.status()["pools"]:
+        if label in pool["labels"].values():
+            found.update(pool["outcomes"])
+    return found

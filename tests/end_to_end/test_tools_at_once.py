@@ -8,16 +8,16 @@ import gc
 import os
 import threading
 import uuid
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
+from conftest import endings
 from support import until
 
 import hutch
 from hutch import AsyncSession, StopExec, Tool, sandbox
-from hutch._calls.within import within
+from hutch._calls.within import _within
 from hutch._outcome import STAGES
 
 BEGIN = """
@@ -706,15 +706,6 @@ def test_a_time_limit_of_a_function_ends_the_tools_that_run() -> None:
     in_function(work)
 
 
-def endings(label: str) -> Counter[str]:
-    """How many calls of that label have ended in which way, and their cells with them."""
-    found: Counter[str] = Counter()
-    for pool in hutch.status()["pools"]:
-        if label in pool["labels"].values():
-            found.update(pool["outcomes"])
-    return found
-
-
 @pytest.mark.parametrize("key", [None, "cancelled"])
 def test_cancelling_the_task_of_a_function_kills_its_cell_and_cancels_its_tools(key: Any) -> None:
     label = uuid.uuid4().hex
@@ -864,7 +855,7 @@ def test_a_loop_that_ends_ends_the_call_of_a_function() -> None:
 
 def test_a_forked_child_leaves_the_call_of_a_function_to_its_parent() -> None:
     async def fork() -> int:
-        tool = within.get()
+        tool = _within.get()
         assert tool is not None
         pid = os.fork()
         if pid == 0:

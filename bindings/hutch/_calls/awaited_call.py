@@ -9,7 +9,7 @@ import asyncio
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from hutch import _core
 from hutch._calls import loops
@@ -18,11 +18,17 @@ from hutch._calls.echo import Streams, streams_of
 from hutch._calls.loop_dialogue import LoopDialogue
 from hutch._calls.outcomes import outcome_of
 from hutch._calls.target import Target
+from hutch._calls.threads import THREADS, CallThreads
 from hutch._calls.times import Times
+from hutch._calls.within import is_within_tool
 from hutch._connect.connection import Connection, PreparedPool, on_pool
 from hutch._errors import SandboxError
 from hutch._faults import from_core
 from hutch._outcome import Outcome
+
+T = TypeVar("T")
+
+_beginning = CallThreads(THREADS)  # on which calls wait for their cells
 
 
 def is_needed(target: Target) -> bool:
@@ -47,10 +53,12 @@ async def call(
         return await one.outcome()
     from hutch._calls.idempotency import once
 
-    on_loop = loops.on_loop()
+    on_loop = loops.OnLoop()
 
     def first() -> Outcome[Any]:
-        return once(key, target, one.token, lambda: on_loop(one.outcome()))
+        return once(
+            key, target, one.token, lambda: on_loop(one.outcome()), lambda: one.may_have_run
+        )
 
     try:
         return await loops.on_thread(first, daemon=True)
@@ -80,6 +88,7 @@ class _AwaitedCall:
         self._streams = streams
         self._times: Times | None = None
         self._talk: LoopDialogue | None = None
+        self.may_have_run = False
 
     async def outcome(self) -> Outcome[Any]:
         return await loops.result_of(asyncio.ensure_future(self._driven()), self.cancel)
@@ -96,7 +105,7 @@ class _AwaitedCall:
         talk = self._talk = LoopDialogue(Callbacks(tools), on_threads=True)
         told = _told_to(talk)
         try:
-            core, pool = await loops.on_thread(lambda: self._begun(told), daemon=True)
+            core, pool = await self._on_thread(lambda: self._begun(told))
             try:
                 result = await self._result(talk, core)
             except _core.Error as error:
@@ -114,6 +123,14 @@ class _AwaitedCall:
         assert self._times is not None
         return outcome_of(target, self._times.note(result, pool), pool, self._args, self._kwargs)
 
+    @staticmethod
+    async def _on_thread(begin: Callable[[], T]) -> T:
+        """One of so many, which wait for cells. Those whose end such a cell may wait for, as a tool
+        makes the call, wait for none of these.
+        """
+        start = None if is_within_tool() else _beginning.start
+        return await loops.OnThread(begin, daemon=True, start=start).result()
+
     def _begun(self, told: _core.Dialogue) -> tuple[_core.Call, PreparedPool]:
         target, begun = self._target, time.monotonic()
         code = target.code()
@@ -127,20 +144,33 @@ class _AwaitedCall:
             core = connection.client.call_in_turns(pool.key)
             parts = (meta, code, arguments, buffers, target.terms)
             core.begin(*parts, feed, since, told, self.token)
+            self.may_have_run = True
             return core, pool
 
         return on_pool(target.request, begin)
 
     async def _result(self, talk: LoopDialogue, core: _core.Call) -> _core.CallResult:
+        has_ended = False
+
+        def end_now() -> _core.CallResult:
+            try:
+                return core.end()
+            finally:
+                core.close()  # its descriptors, which are not to wait for a collector of garbage
+
+        async def end() -> _core.CallResult:
+            nonlocal has_ended
+            has_ended = True
+            return await loops.on_thread(end_now) if core.waits_at_end else end_now()
+
         try:
             turns = talk.sent(core)
             if self.token.cancelled:
                 talk.cancel()
-            await talk.drive(turns)
-        except BaseException:  # nobody hears its end
-            core.close()
-            raise
-        return await loops.on_thread(core.end) if core.waits_at_end else core.end()
+            return await talk.drive(turns, end)
+        finally:
+            if not has_ended:  # nobody hears its end
+                core.close()
 
 
 def _told_to(talk: Dialogue) -> _core.Dialogue:
@@ -150,7 +180,7 @@ def _told_to(talk: Dialogue) -> _core.Dialogue:
     answer = weakref.WeakMethod(talk.answer)
 
     def told(
-        asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], None]
+        asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], float]
     ) -> bytes | None:
         hears = answer()
         return None if hears is None else hears(asks, data, body_size, stop_clock)

@@ -7,6 +7,7 @@ All of it comes from the sandbox: it is decoded as data, and each field may be a
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import pickle
 import sys
@@ -93,7 +94,7 @@ class Dialogue:
     def __init__(
         self,
         callbacks: Callbacks,
-        wait_for: Callable[[Any], Any] | None = None,
+        wait_for: Callable[..., Any] | None = None,
         stream: Stream | None = None,
         types: Mapping[str, type] | None = None,  # that what it yields may hold
         kept: Kept | None = None,  # by its session
@@ -102,7 +103,7 @@ class Dialogue:
         """`runs_code`: the call is one of the caller's code, which may call tools and the like."""
         self.displayed: list[dict[str, Any]] = []
         self._callbacks = callbacks
-        self._await = wait_for  # runs a coroutine to its end; None: there are none
+        self._await = wait_for  # loops.OnLoop; None: there are no coroutines
         self._stream = stream
         self._types = types or {}
         self._of_session = kept
@@ -111,11 +112,11 @@ class Dialogue:
         self.exchange: Callable[[bytes], tuple[bytes, int] | None] = lambda _: None
         self._thread = threading.get_ident()
         self._pid = os.getpid()  # a forked child has the same thread
-        self._stop_clock: Callable[[bool], None] = lambda _: None
+        self._stop_clock: Callable[[bool], Any] = lambda _: None
         self._printed: list[Printed] = []  # by those within it
 
     def answer(
-        self, asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], None]
+        self, asks: bool, data: bytes, body_size: int, stop_clock: Callable[[bool], float]
     ) -> bytes | None:
         """`answered`, for `_core`."""
         if asks or self._stream is not None:
@@ -269,6 +270,8 @@ class Dialogue:
         return requests.answer(content)
 
     def _display(self, rest: list[Any]) -> None:
+        if self._of_session is None and self._callbacks.on_display is None:
+            return  # nobody looks
         if len(rest) != 1 or type(rest[0]) is not dict or len(self.displayed) >= _MOST_SHOWN:
             return
         forms = {
@@ -348,7 +351,9 @@ class Dialogue:
         if not inspect.iscoroutine(value):
             return value
         if self._await is not None:
-            return self._await(value)
+            left = math.inf if self._stands else self._stop_clock(False)
+            unwanted = self._stream is not None and self._stream.ends
+            return self._await(value, left, unwanted or (lambda: False))
         value.close()
         raise TypeError("it returned a coroutine, and is no async function")
 
@@ -361,12 +366,20 @@ def of_call(
     if wait_for is None:
         for tool in tools.values():
             if tool.needs_loop:
-                raise TypeError(
-                    f"the tool {tool.name}() is async: await the function, or its .aio(), so that "
-                    "it runs on your event loop"
-                )
+                what = "the tool" if tool.is_async else "approve= of the tool"
+                raise TypeError(f"{what} {tool.name}() is async: {_how_to_await(target, stream)}")
     types = target.named_types if stream is not None else {}
     return Dialogue(Callbacks(tools), wait_for, stream, types)
+
+
+def _how_to_await(target: Target, stream: Stream | None) -> str:
+    if stream is not None:
+        how = "make the function an async generator, and iterate over it by `async for`"
+    elif target.is_program:
+        how = "await run_aio()"
+    else:
+        how = "await the function, or its .aio() or run_aio()"
+    return f"{how}, so that it runs on your event loop"
 
 
 def call_has_ended() -> StopExec:

@@ -39,9 +39,15 @@ _entries: dict[str, _Entry] = {}
 
 
 def once(
-    key: str, target: Target, cancel: _core.Cancel | None, run: Callable[[], Outcome[Any]]
+    key: str,
+    target: Target,
+    cancel: _core.Cancel | None,
+    run: Callable[[], Outcome[Any]],
+    may_have_run: Callable[[], bool] = lambda: False,
 ) -> Outcome[Any]:
-    """Raises ValueError where the key is another function's."""
+    """Raises ValueError where the key is another function's. `may_have_run`: whether the call may,
+    where `run` raised what is no error of Hutch.
+    """
     begun = time.monotonic()
     what = target.identity
     while True:
@@ -52,7 +58,7 @@ def once(
                 entry = _entries[key] = _Entry(what, target.name)
                 _make_room()
         if mine:
-            return _first(key, entry, run)
+            return _first(key, entry, run, may_have_run)
         if entry.what != what:
             raise ValueError(
                 f"key={key!r} names a call of {entry.name}; use another key for {target.name}"
@@ -83,7 +89,9 @@ def _given_up(key: str, begun: float) -> Outcome[Any]:
     return outcome.fail(SandboxCancelled(f"stopped waiting for the call with key={key!r}"))
 
 
-def _first(key: str, entry: _Entry, run: Callable[[], Outcome[Any]]) -> Outcome[Any]:
+def _first(
+    key: str, entry: _Entry, run: Callable[[], Outcome[Any]], may_have_run: Callable[[], bool]
+) -> Outcome[Any]:
     try:
         entry.outcome = run()
         return entry.outcome
@@ -91,8 +99,9 @@ def _first(key: str, entry: _Entry, run: Callable[[], Outcome[Any]]) -> Outcome[
         if error.may_have_run:
             entry.error = error
         raise
-    except KeyboardInterrupt:
-        entry.error = SandboxError(f"the call with key={key!r} was interrupted while it ran")
+    except BaseException as error:
+        if not isinstance(error, Exception) or may_have_run():  # those come out of its tools, too
+            entry.error = SandboxError(f"the call with key={key!r} was interrupted while it ran")
         raise
     finally:
         if entry.outcome is None and entry.error is None:

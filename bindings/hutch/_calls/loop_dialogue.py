@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch import _core
 from hutch._calls.dialogue import (
@@ -23,16 +23,19 @@ from hutch._calls.dialogue import (
 )
 from hutch._calls.frames import Frame, Frames
 from hutch._calls.kept import KeyValueRequests
-from hutch._calls.loops import on_thread
+from hutch._calls.loops import OneAtATime, OnThread, on_thread
 from hutch._calls.outbox import LaterFeed, Outbox
 from hutch._calls.turns import Turns
 from hutch._calls.within import MOST_OPEN, UnderWay, Within, within
+from hutch._faults import from_core
 from hutch._tool_calls import ToolCall
 from hutch._tools import Tool
 
 if TYPE_CHECKING:
     from hutch._calls.history import Note
     from hutch._calls.printed import Printed
+
+T = TypeVar("T")
 
 _MOST_STOPS = 16  # answers to code that was told to end, and asks again
 
@@ -47,6 +50,7 @@ class LoopDialogue(Dialogue):
         super().__init__(*args, **keywords)
         self._turns: Turns | None = None
         self._on_threads = on_threads
+        self._blocking = OneAtATime()
         self._frames = Frames()
         self._under_way = UnderWay()
         self._clock_stands = False
@@ -71,13 +75,24 @@ class LoopDialogue(Dialogue):
             self._turns.cancel()
         self._under_way.cancel()
 
-    async def drive(self, turns: Turns) -> None:
-        """Answers what the code asks, until the call is over. Tools that it has left under way are
-        cancelled, and waited for.
+    async def drive(self, turns: Turns, end: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Answers what the code asks, until the call is over, and returns what its `end` gives.
+        Tools that it has left under way are cancelled, and waited for.
         """
-        while (asked := await turns.next()) is not None:
-            await self._take(*asked)
-        self._end()
+        try:
+            while (asked := await turns.next()) is not None:
+                await self._take(*asked)
+            self._end()
+            result = await end()
+        except Exception:
+            self.cancel()
+            self._end()
+            await self._end_of_tools()
+            raise
+        await self._end_of_tools()
+        return result
+
+    async def _end_of_tools(self) -> None:
         while left := self._under_way.left():
             await self._end_of(left)
 
@@ -111,26 +126,32 @@ class LoopDialogue(Dialogue):
                 self._reply(number, UNKNOWN)
         elif len(self._outbox) >= MOST_OPEN:
             self._reply(number, error_of("too many answers are not read"))
-        elif not self._waits(content):
+        elif (tool := self._tool_that_waits(content)) is None:
             self._size = len(data)
             self._reply(number, await self._answered(frame, content))
-        elif not self._under_way.has_room(len(data), len(self._outbox)):
+        elif not self._under_way.has_room(
+            calls := Within(self, frame, depth, number, len(data), tool.is_async),
+            self._outbox.places,
+        ):
             self._reply(number, error_of("too many tools are called at once"))
         else:
-            calls, size = Within(self, frame, depth, number), len(data)
-            self._under_way.begin(calls, self._answer_later(calls, content, size), size)
+            self._under_way.begin(calls, self._answer_later(calls, content))
 
-    def _waits(self, content: list[Any]) -> bool:
-        """Whether it is a call of a tool that does, while others may run."""
+    def _tool_that_waits(self, content: list[Any]) -> Tool | None:
+        """That is called, if it does so while others may run."""
         if content[0] != "tool" or len(content) != 4 or type(content[1]) is not str:
-            return False
+            return None
         tool = self._callbacks.tools.get(content[1])
-        return tool is not None and (tool.needs_loop or tool.timeout_sec is not None)
+        if tool is None or self._on_threads or tool.needs_loop or tool.timeout_sec is not None:
+            return tool
+        return None
 
-    async def _answer_later(self, calls: Within, content: list[Any], size: int) -> None:
-        self._size = size
+    async def _answer_later(self, calls: Within, content: list[Any]) -> None:
+        self._size = calls.size
         answer = await self._answered(calls.frame, content)
-        self._reply(calls.number, answer)  # the number is that of what it asked last
+        # The number is that of what it asked last.
+        self._reply(calls.number, answer, calls.has_place)
+        calls.is_answered = True
 
     async def _answered(self, frame: Frame, content: list[Any]) -> bytes:
         """What a callback raises ends the code of the frame, and is raised after that."""
@@ -148,13 +169,17 @@ class LoopDialogue(Dialogue):
         finally:
             self._stand(frame, -stands)
 
-    def _reply(self, number: int, answer: bytes | None) -> None:
+    def _reply(self, number: int, answer: bytes | None, has_place: bool = False) -> None:
         if not self.is_over and self._turns is not None:
-            self._outbox.add(number, answer)
+            self._outbox.add(number, answer, has_place)
 
     def _send(self, number: int, answer: bytes | None) -> None:
         assert self._turns is not None
-        self._turns.answer(number, answer)
+        try:
+            self._turns.answer(number, answer)
+        except _core.Error as error:  # as there is no descriptor left for a large one
+            self.raised = self.raised or from_core(error)
+            self._turns.answer(number, STOP)
         self._clock_stands = False
         self._set_clock()
 
@@ -196,11 +221,11 @@ class LoopDialogue(Dialogue):
 
     @property
     def entry(self) -> Note | None:
-        calls = within.get()
+        calls = within(self)
         return super().entry if calls is None else calls.entry
 
     async def nested(self, order: bytes, printed: Printed) -> list[Any]:
-        calls = within.get()
+        calls = within(self)
         assert calls is not None and self._of_session is not None
         noted = self._of_session.history.open
         entry = noted[-1] if noted else None
@@ -233,7 +258,7 @@ class LoopDialogue(Dialogue):
 
     @contextlib.contextmanager
     def running_command(self) -> Iterator[None]:
-        calls = within.get()
+        calls = within(self)
         if calls is not None:
             calls.waits += 1
         self._commands += 1
@@ -257,11 +282,11 @@ class LoopDialogue(Dialogue):
         return requests.answer(content)
 
     def _parent(self) -> Note | None:
-        calls = within.get()
+        calls = within(self)
         return self._frames.inner.entry if calls is None else calls.frame.entry
 
     def _began(self, entry: Note | None) -> None:
-        calls = within.get()
+        calls = within(self)
         if calls is not None:
             calls.entry = entry
 
@@ -276,19 +301,34 @@ class LoopDialogue(Dialogue):
             await self._end_of_calls()
 
     async def _result_of(self, call: ToolCall, tool: Tool) -> Any:
-        late, waits = self._callbacks.late, tool.timeout_sec is not None
         if tool.approve is not None:
             call.require_approved(await self._value_of(call.approval, self._on_threads))
-        on_a_thread = not tool.is_async and (waits or self._on_threads)
-        return await self._value_of(lambda: call.run(late), on_a_thread)
+        if tool.is_async or tool.timeout_sec is None:
+            return await self._value_of(call.run, self._on_threads and not tool.is_async)
+        made = await self._in_time(call, tool, tool.timeout_sec)
+        return await made if inspect.iscoroutine(made) else made
 
     async def _value_of(self, work: Callable[[], Any], on_a_thread: bool) -> Any:
-        made = await on_thread(work, daemon=True) if on_a_thread else work()
+        made = await self._blocking.run(work) if on_a_thread else work()
         return await made if inspect.iscoroutine(made) else made
+
+    async def _in_time(self, call: ToolCall, tool: Tool, timeout: float) -> Any:
+        """One that is cancelled, or late, goes on: so many of them may."""
+        late = self._callbacks.late or tool.late
+        late.require_room(tool.name)
+        thread = OnThread(call.apply, daemon=True)
+        try:
+            await thread.wait(timeout)
+        finally:
+            if thread.is_alive():
+                late.add(tool.name, thread)
+        if thread.is_alive():
+            raise call.too_long()
+        return await thread.result()
 
     async def _end_of_calls(self) -> None:
         """Those that the tool made and did not wait for."""
-        calls = within.get()
+        calls = within(self)
         if calls is None:
             return
         calls.is_open = False

@@ -21,15 +21,20 @@ class Outbox:
         self._acknowledges = acknowledges
         self._send = send
         self._unread = False
-        self._waiting: list[tuple[int, bytes]] = []
+        self._waiting: list[tuple[int, bytes, bool]] = []
 
     def __len__(self) -> int:
         """How many wait."""
         return len(self._waiting)
 
-    def add(self, number: int, answer: bytes | None) -> None:
+    @property
+    def places(self) -> int:
+        """That they have."""
+        return sum(has_place for _, _, has_place in self._waiting)
+
+    def add(self, number: int, answer: bytes | None, has_place: bool) -> None:
         if answer is not None and len(answer) > _core.MAX_PAYLOAD and self._acknowledges:
-            self._waiting.append((number, answer))
+            self._waiting.append((number, answer, has_place))
             self._send_next()
         else:
             self._send(number, answer)
@@ -41,7 +46,8 @@ class Outbox:
     def _send_next(self) -> None:
         if self._waiting and not self._unread:
             self._unread = True
-            self._send(*self._waiting.pop(0))
+            number, answer, _ = self._waiting.pop(0)
+            self._send(number, answer)
 
 
 class LaterFeed:

@@ -46,16 +46,16 @@ class Stream:
         self._error: BaseException | None = None
         self._pid = os.getpid()
 
-    def put(self, item: Any, asks: bool, stop_clock: Callable[[bool], None]) -> bool:
+    def put(self, item: Any, asks: bool, stop_clock: Callable[[bool], object]) -> bool:
         """Waits while more than a few are there. False: no more are wanted."""
         most = _FEW if asks else _MOST
         stopped = False
         with self._changed:
-            if self._ends():
+            if self.ends():
                 return False
             self._items.append(item)
             self._wake()
-            while len(self._items) > most and not self._ends():
+            while len(self._items) > most and not self.ends():
                 if not stopped and self._patience <= 0:
                     stopped = True
                     stop_clock(True)
@@ -63,7 +63,7 @@ class Stream:
                 self._changed.wait(_LOOK_SEC if stopped else self._patience)
                 if not stopped:
                     self._patience -= time.monotonic() - begun
-            return not self._ends()
+            return not self.ends()
 
     def take(self, wait: bool = True) -> Any:
         """[the next one]; None: there is none yet; `_END`: there are no more. Raises what the call
@@ -130,7 +130,8 @@ class Stream:
             timer.daemon = True
             timer.start()
 
-    def _ends(self) -> bool:
+    def ends(self) -> bool:
+        """Whether no more items are wanted."""
         return self._closed or (self._future is not None and self._future.is_cancelling)
 
     def _begin(self) -> None:

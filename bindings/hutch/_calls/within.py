@@ -15,22 +15,32 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_OPEN = 16  # tools at once; worker/answers.py waits for one of them to end
-_MOST_BYTES = 8 << 20  # of what they were asked with
+# Of tools that run at once, and of what they were asked with unless it is one; worker/answers.py
+# waits for them to end.
+MOST_OPEN = 16
+MOST_BYTES = 8 << 20
 
 
 class Within:
     """One call of a tool, and the calls of its session that it makes, one after another. `number`:
-    of the question that it answers at its end. `depth`: that of the frame that asked.
+    of the question that it answers at its end. `depth`: that of the frame that asked. `size`: of
+    what it was asked with. `has_place`: it is one of so many. `outer`: the tool that made the call
+    which this one belongs to.
     """
 
-    def __init__(self, talk: Dialogue, frame: Frame, depth: int, number: int) -> None:
+    def __init__(
+        self, talk: Dialogue, frame: Frame, depth: int, number: int, size: int, has_place: bool
+    ) -> None:
+        self.outer = _within.get()
+        self.size = size
+        self.has_place = has_place
         self.talk = talk
         self.frame = frame
         self.depth = depth
         self.number = number
         self.entry: Note | None = None
         self.is_open = True
+        self.is_answered = False
         self.is_left = False  # nobody waits for it: the code that it wants run never is
         self.waits = 0  # for what ends with the call: code that it runs within it, and commands
         self.under_way: set[asyncio.Task[Any]] = set()
@@ -51,7 +61,20 @@ class Within:
 
 
 # Of the tool that the task belongs to.
-within: contextvars.ContextVar[Within | None] = contextvars.ContextVar("within", default=None)
+_within: contextvars.ContextVar[Within | None] = contextvars.ContextVar("within", default=None)
+
+
+def within(talk: Dialogue | None) -> Within | None:
+    """The tool of that call which the task belongs to, also by a call that the tool made."""
+    calls = _within.get()
+    while calls is not None and calls.talk is not talk:
+        calls = calls.outer
+    return calls
+
+
+def is_within_tool() -> bool:
+    """Of any call that an event loop drives."""
+    return _within.get() is not None
 
 
 class UnderWay:
@@ -59,30 +82,28 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._tools: dict[asyncio.Task[None], Within] = {}
-        self._asked_bytes = 0
 
-    def has_room(self, size: int, unsent: int) -> bool:
-        """For one more, asked for with so many bytes. Those that run code, which may call others,
+    def has_room(self, calls: Within, unsent: int) -> bool:
+        """For one more. Those that run code, which may call others, and those that have answered
         do not count; `unsent` answers do.
         """
-        running = sum(not calls.waits for calls in self._tools.values()) + unsent
-        few_bytes = not self._tools or self._asked_bytes + size <= _MOST_BYTES
-        return running < MOST_OPEN and few_bytes
+        sizes = [
+            one.size
+            for one in self._tools.values()
+            if one.has_place is calls.has_place and not (one.is_answered or one.waits)
+        ]
+        count = len(sizes) + (unsent if calls.has_place else 0)
+        few_bytes = not count or sum(sizes) + calls.size <= MOST_BYTES
+        return count < MOST_OPEN and few_bytes
 
-    def begin(self, calls: Within, work: Coroutine[Any, Any, None], size: int) -> None:
-        before = within.set(calls)
+    def begin(self, calls: Within, work: Coroutine[Any, Any, None]) -> None:
+        before = _within.set(calls)
         try:
             task = asyncio.ensure_future(work)
         finally:
-            within.reset(before)
+            _within.reset(before)
         self._tools[task] = calls
-        self._asked_bytes += size
-
-        def forget(_: asyncio.Task[None]) -> None:
-            del self._tools[task]
-            self._asked_bytes -= size
-
-        task.add_done_callback(forget)
+        task.add_done_callback(self._tools.__delitem__)
 
     def cancel(self, all_of_them: bool = True) -> None:
         """Or those that wait for nothing that ends with the call."""
