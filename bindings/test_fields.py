@@ -173,6 +173,12 @@ PAIRS = (
         "bindings/hutch/_calls/within.py",
         "MOST_OPEN",
     ),
+    (
+        "images/worker/answers.py",
+        "MOST_BYTES",
+        "bindings/hutch/_calls/within.py",
+        "MOST_BYTES",
+    ),
     ("images/worker/dialogue.py", "PLAIN", "bindings/hutch/_tool_stubs.py", "_PLAIN"),
     ("images/worker/dialogue.py", "AWAITED", "bindings/hutch/_tool_stubs.py", "_AWAITED"),
     ("images/worker/dialogue.py", "BESIDE", "bindings/hutch/_tool_stubs.py", "_BESIDE"),

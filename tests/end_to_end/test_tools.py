@@ -466,6 +466,43 @@ def test_a_loop_that_is_closed_ends_the_tools_that_it_ran_for_a_generator() -> N
     call._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
+def test_a_generator_that_ends_cancels_the_tool_that_runs() -> None:
+    said: list[str] = []
+    begun = asyncio.Event()
+
+    async def forever() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            said.append("cancelled")
+            raise
+
+    ask = sandbox(tools=[forever], timeout_sec=60)(_asks_forever)
+
+    async def main() -> None:
+        with pytest.raises(hutch.SandboxTimeoutError):
+            async for _ in ask.options(timeout_sec=0.3)():
+                pass
+        assert said == ["cancelled"]
+        begun.clear()
+        items = ask()
+        task = asyncio.ensure_future(items.__anext__())
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await items.aclose()
+        while len(said) < 2:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+async def _asks_forever() -> AsyncIterator[None]:
+    yield await forever()  # type: ignore[name-defined] # noqa: F821
+
+
 def test_calls_that_take_too_long_do_not_pile_up() -> None:
     over = threading.Event()
 

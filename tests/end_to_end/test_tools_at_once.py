@@ -871,3 +871,83 @@ def test_a_forked_child_leaves_the_call_of_a_function_to_its_parent() -> None:
         assert (await run("print(fork())")).stdout == "3\n"
 
     in_function(work, more=[fork])
+
+
+@pytest.mark.parametrize("inner", ["await first()", "second()", "await third()"])
+def test_one_that_makes_a_call_with_tools_may_use_its_session_too(inner: str) -> None:
+    async def main() -> None:
+        async def first() -> int:
+            return 1
+
+        def second() -> int:
+            return 1
+
+        async def third() -> Any:
+            return (await s.exec("x")).unwrap()
+
+        async def outer() -> Any:
+            program = f"import asyncio\nasync def main(): print({inner})\nasyncio.run(main())"
+            ran = await hutch.run_aio(
+                f"from hutch_tools import *\n{program}", tools=[first, second, third]
+            )
+            return ran.stdout.strip(), (await s.exec("x + 1")).unwrap()
+
+        async with AsyncSession(memory_mb=256, timeout_sec=60, tools=[outer]) as s:
+            await s.exec("x = 1")
+            assert (await s.exec("await outer()")).unwrap() == ("1", 2)
+
+    asyncio.run(main())
+
+
+def test_a_key_whose_loop_ends_while_the_call_runs_never_runs_again() -> None:
+    key, begun = uuid.uuid4().hex, 0
+
+    async def forever() -> None:
+        nonlocal begun
+        begun += 1
+        started.set()
+        await asyncio.Event().wait()
+
+    def run() -> Any:
+        return hutch.run_aio(
+            "from hutch_tools import forever\nforever()", tools=[forever], key=key, timeout_sec=60
+        )
+
+    started = asyncio.Event()
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(run())
+    loop.run_until_complete(started.wait())
+    loop.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    with pytest.raises(hutch.SandboxError, match="was interrupted while it ran"):
+        asyncio.run(run())
+    assert begun == 1
+    del task
+
+
+def test_descriptors_of_calls_that_are_cancelled_wait_for_no_collector() -> None:
+    async def main() -> None:
+        running = asyncio.Event()
+
+        async def stay() -> None:
+            running.set()
+            await asyncio.Event().wait()
+
+        for i in range(40):
+            running.clear()
+            task = asyncio.create_task(
+                hutch.run_aio("from hutch_tools import stay\nstay()", tools=[stay], timeout_sec=60)
+            )
+            await running.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            if i == 9:
+                before = len(os.listdir("/proc/self/fd"))
+        assert len(os.listdir("/proc/self/fd")) < before + 10
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()

@@ -6,12 +6,14 @@ code does.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import Any
 
 import pytest
 
 import hutch
-from hutch import AsyncSession
+from hutch import AsyncSession, Tool
 from hutch._core import FRAME_VERSION as VERSION
 
 ANSWER_BYTES = 200_000  # too much for a frame
@@ -128,3 +130,110 @@ def test_a_program_gets_no_more_from_async_tools_than_a_session(isolation: Any) 
         assert made == 60
 
     asyncio.run(main())
+
+
+class Count:
+    """Of calls of a tool that blocks, for so long."""
+
+    def __init__(self, sec: float) -> None:
+        self.sec = sec
+        self.now = self.most = self.all = 0
+        self._lock = threading.Lock()
+
+    def block(self) -> int:
+        with self._lock:
+            self.now += 1
+            self.all += 1
+            self.most = max(self.most, self.now)
+        time.sleep(self.sec)
+        with self._lock:
+            self.now -= 1
+        return 1
+
+
+async def nothing() -> int:
+    return 0
+
+
+async def yes(_name: str, _arguments: Any) -> bool:
+    return True
+
+
+def in_session(source: str, *tools: Any) -> Any:
+    async def main() -> Any:
+        async with AsyncSession(memory_mb=256, timeout_sec=30, tools=tools) as s:
+            return await s.exec("from hutch_tools import *\n" + source)
+
+    return asyncio.run(main())
+
+
+def in_program(source: str, *tools: Any) -> Any:
+    return asyncio.run(hutch.run_aio(source, memory_mb=256, timeout_sec=30, tools=tools))
+
+
+ASK_AND_LEAVE = """
+import time
+for _ in range(40):
+    begun = talk.number
+    for _ in range(16):
+        put('tool', 'block', [], {})
+    for number in range(begun + 1, begun + 17):
+        put('cancel', number, kind=cell.SAY)
+    time.sleep(0.02)
+"""
+# What an honest one may do: the calls of a tool that is not async take turns.
+IN_THREADS = """
+import concurrent.futures
+with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    print(sum(threads.map(lambda _: block(), range(8))))
+"""
+
+
+@pytest.mark.parametrize("run", [in_session, in_program])
+def test_calls_that_are_left_begin_no_threads_without_end(run: Any) -> None:
+    count = Count(2.0)
+    assert run(FORGE + ASK_AND_LEAVE, nothing, Tool(count.block, timeout_sec=10)).ok
+    assert 0 < count.most <= 16
+    honest = Count(0.0)
+    assert run(IN_THREADS, nothing, Tool(honest.block, timeout_sec=10)).stdout == "8\n"
+
+
+@pytest.mark.parametrize("run", [in_session, in_program])
+def test_a_tool_that_is_not_async_never_runs_beside_itself(run: Any) -> None:
+    for source in (ASK_AND_LEAVE, ASK_AND_LEAVE.replace("'cancel'", "'nothing'")):
+        count = Count(0.002)
+        assert run(FORGE + source, nothing, Tool(count.block, approve=yes)).ok
+        assert count.most == 1, count.all
+    honest = Count(0.0)
+    assert run(IN_THREADS, nothing, Tool(honest.block, approve=yes)).stdout == "8\n"
+
+
+@pytest.mark.parametrize("run", [in_session, in_program])
+def test_what_tools_are_asked_with_at_once_is_bounded(run: Any) -> None:
+    held, most, total = 0, 0, 0
+
+    async def hold(data: bytes) -> int:
+        nonlocal held, most, total
+        held, total = held + len(data), total + len(data)
+        most = max(most, held)
+        await asyncio.sleep(0.2)
+        held -= len(data)
+        return 1
+
+    ask = """
+encoded = talk._encoded(['tool', 'hold', [bytes(1_000_000)], {}])
+for _ in range(40):
+    talk._send_encoded(cell.ASK, encoded)
+import time
+time.sleep(0.5)
+"""
+    assert run(FORGE + ask, hold).ok
+    assert 0 < most <= 8 << 20
+    total = 0
+    honest = """
+import concurrent.futures
+with concurrent.futures.ThreadPoolExecutor(20) as threads:
+    print(sum(threads.map(hold, [bytes(1_000_000)] * 40)))
+"""
+    assert run(honest, hold).stdout == "40\n"
+    assert most <= 8 << 20 and total == 40_000_000
