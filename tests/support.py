@@ -1,16 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of several folders wait with."""
+"""What tests of several folders wait and look with."""
 
 from __future__ import annotations
 
 import http.server
+import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
+
+GVISOR = pytest.param(
+    "gvisor",
+    marks=pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed"),
+)
 
 
 def until(holds: Callable[[], T], why: str = "it never came", sec: float = 60) -> T:
@@ -46,3 +55,14 @@ class HttpServer(http.server.ThreadingHTTPServer):
     """
 
     request_queue_size = 512
+
+
+def endings(label: str) -> Counter[str]:
+    """How many calls of that label have ended in which way, and their cells with them."""
+    import hutch  # not everything that is waited for has it
+
+    found: Counter[str] = Counter()
+    for pool in hutch.status()["pools"]:
+        if label in pool["labels"].values():
+            found.update(pool["outcomes"])
+    return found

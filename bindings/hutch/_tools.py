@@ -93,9 +93,9 @@ class Tool:
             raise ValueError(f"timeout_sec={timeout_sec:g} is not above 0: None is no limit")
         self.timeout_sec = timeout_sec
         self.late = LateCalls()  # of functions
-        asks_later = approve is not None and inspect.iscoroutinefunction(_annotated(approve))
+        self.asks_later = approve is not None and inspect.iscoroutinefunction(_annotated(approve))
         self.is_async = inspect.iscoroutinefunction(annotated)
-        self.needs_loop = self.is_async or asks_later
+        self.needs_loop = self.is_async or self.asks_later
         self.given = None if input_schema is None else _given_schema.Schema(input_schema)
         self._properties = {} if input_schema is None else input_schema.get("properties", {})
         try:

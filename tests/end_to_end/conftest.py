@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import GVISOR
 
 import hutch
 from hutch import AsyncSession, Session, _core
@@ -51,12 +50,6 @@ def agent_toml() -> Iterator[Callable[[str], None]]:
     """`agent_toml(text)`: the agent has that configuration until the test ends."""
     with configuring() as write:
         yield write
-
-
-GVISOR = pytest.param(
-    "gvisor",
-    marks=pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed"),
-)
 
 
 @pytest.fixture(scope="module", params=["cell", "container", GVISOR])
@@ -119,12 +112,3 @@ def cancelled() -> Callable[[AsyncSession, str], Coroutine[Any, Any, None]]:
             await task
 
     return run
-
-
-def endings(label: str) -> Counter[str]:
-    """How many calls of that label have ended in which way, and their cells with them."""
-    found: Counter[str] = Counter()
-    for pool in hutch.status()["pools"]:
-        if label in pool["labels"].values():
-            found.update(pool["outcomes"])
-    return found

@@ -6,7 +6,6 @@ body may have, and is never a fault of it.
 from __future__ import annotations
 
 import base64
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support import GVISOR
 
 FINDS = """
 import gc, time
@@ -86,12 +86,6 @@ def test_what_is_shown_has_the_room_of_a_body(client: httpx.Client) -> None:
     found = run(client, "display({'text/plain': 'x'}, raw=True)\nprint('y')\n[1, 2]")
     assert found["cells"][0]["display"] == [{"text/plain": "x"}, {"text/plain": "[1, 2]"}]
     assert found["cells"][0]["stdout"] == "y\n"
-
-
-GVISOR = pytest.param(
-    "gvisor",
-    marks=pytest.mark.skipif(shutil.which("runsc") is None, reason="runsc is not installed"),
-)
 
 
 @pytest.fixture(scope="module", params=["cell", "container", GVISOR])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from conftest import GVISOR, endings
+from support import GVISOR, endings
 
 import hutch
 from hutch import AsyncSession, Tool, sandbox

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
-from conftest import endings
-from support import until
+from support import endings, until
 
 import hutch
 from hutch import AsyncSession, StopExec, Tool, sandbox

@@ -29,6 +29,7 @@ from hutch._calls.turns import Turns
 from hutch._calls.within import MOST_OPEN, UnderWay, Within, within
 from hutch._faults import from_core
 from hutch._tool_calls import ToolCall
+from hutch._tool_late import LateCalls
 from hutch._tools import Tool
 
 if TYPE_CHECKING:
@@ -302,29 +303,17 @@ class LoopDialogue(Dialogue):
 
     async def _result_of(self, call: ToolCall, tool: Tool) -> Any:
         if tool.approve is not None:
-            call.require_approved(await self._value_of(call.approval, self._on_threads))
+            on_a_thread = self._on_threads and not tool.asks_later
+            call.require_approved(await self._value_of(call.approval, on_a_thread))
         if tool.is_async or tool.timeout_sec is None:
             return await self._value_of(call.run, self._on_threads and not tool.is_async)
-        made = await self._in_time(call, tool, tool.timeout_sec)
+        late = self._callbacks.late or tool.late
+        made = await _in_time(call, tool.name, tool.timeout_sec, late)
         return await made if inspect.iscoroutine(made) else made
 
     async def _value_of(self, work: Callable[[], Any], on_a_thread: bool) -> Any:
         made = await self._blocking.run(work) if on_a_thread else work()
         return await made if inspect.iscoroutine(made) else made
-
-    async def _in_time(self, call: ToolCall, tool: Tool, timeout: float) -> Any:
-        """One that is cancelled, or late, goes on: so many of them may."""
-        late = self._callbacks.late or tool.late
-        late.require_room(tool.name)
-        thread = OnThread(call.apply, daemon=True)
-        try:
-            await thread.wait(timeout)
-        finally:
-            if thread.is_alive():
-                late.add(tool.name, thread)
-        if thread.is_alive():
-            raise call.too_long()
-        return await thread.result()
 
     async def _end_of_calls(self) -> None:
         """Those that the tool made and did not wait for."""
@@ -334,6 +323,20 @@ class LoopDialogue(Dialogue):
         calls.is_open = False
         while left := {task for task in calls.under_way if not task.done()}:
             await self._end_of(left)
+
+
+async def _in_time(call: ToolCall, name: str, timeout: float, late: LateCalls) -> Any:
+    """What it returns. One that is cancelled, or late, goes on: so many of them may."""
+    late.require_room(name)
+    thread = OnThread(call.apply, daemon=True)
+    try:
+        await thread.wait(timeout)
+    finally:
+        if thread.is_alive():
+            late.add(name, thread)
+    if thread.is_alive():
+        raise call.too_long()
+    return await thread.result()
 
 
 def _number_of(content: list[Any]) -> int | None:

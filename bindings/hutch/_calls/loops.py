@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import math
 import threading
 import time
@@ -103,6 +104,7 @@ class OnThread(Generic[T]):
         self._changed = self._loop.create_future()
         self._done: list[tuple[Any, BaseException | None]] = []
         self._is_done = False
+        self._is_left = False  # nobody wants its result
         self._work = contextvars.copy_context().run, work
         self._ended = ended
         if start is not None:
@@ -122,8 +124,15 @@ class OnThread(Generic[T]):
 
     def _wake(self) -> None:
         self._changed.set_result(None)
+        if self._is_left:
+            self._drop()
         if self._ended is not None:
             self._ended()
+
+    def _drop(self) -> None:
+        value, _ = self._done.pop()
+        if inspect.iscoroutine(value):
+            value.close()  # which nobody awaits
 
     def is_alive(self) -> bool:
         return not self._is_done
@@ -133,7 +142,13 @@ class OnThread(Generic[T]):
         await asyncio.wait({self._changed}, timeout=patience_sec)
 
     async def result(self) -> T:
-        await self.wait()
+        try:
+            await self.wait()
+        except asyncio.CancelledError:
+            self._is_left = True
+            if self._changed.done():
+                self._drop()
+            raise
         value, error = self._done.pop()
         if error is None:
             result: T = value
