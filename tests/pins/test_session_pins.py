@@ -26,8 +26,8 @@ CLIENT_CALLS = 7
 LOOP_CALLS = 18
 # Of the session's process until it sleeps: one recvmsg, one to pin it to a CPU, its own number, two
 # getrusage, the handler of interrupts, which code may have replaced, one sendmsg. After a call that
-# took long, as all do on a busy machine, up to two more: what its children used, and one to let it go
-# to another CPU.
+# took long, as all do on a busy machine, up to two more: what its children used, and one to let it
+# go to another CPU.
 CELL_CALLS = 7
 # Of Python in the client: four write the history, three have Ctrl-C lose no turn.
 FRAMES = 42
