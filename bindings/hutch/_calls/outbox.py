@@ -29,7 +29,7 @@ class Outbox:
 
     @property
     def places(self) -> int:
-        """That they have."""
+        """How many of these have a place, as calls of async tools do."""
         return sum(has_place for _, _, has_place in self._waiting)
 
     def add(self, number: int, answer: bytes | None, has_place: bool) -> None:
