@@ -38,8 +38,8 @@ GROUPS = {
     "SandboxFuture Executor empty Carried",
     "What became of a call": "Outcome ErrorInfo Usage NetworkRecord explain",
     "What a call may use": "Policy Environment Mount Secret Pool",
-    "Sessions": "Session AsyncSession Completion Inspection Variable FileEntry Tool StopExec "
-    "KeyValues AsyncKeyValues HistoryEntry sessions",
+    "Sessions": "Session AsyncSession Completion Inspection Variable FileEntry Restored "
+    "RestoredPart Tool StopExec KeyValues AsyncKeyValues HistoryEntry sessions",
     "Storage": "Storage DirectoryStorage SqliteStorage FsspecStorage storage_of",
     "The agent": "status status_aio Status PoolStatus metrics metrics_aio doctor doctor_aio close "
     "close_aio agent",

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         run_aio as run_aio,
     )
     from hutch._remote.client import Client as Client
+    from hutch._restored import Restored as Restored, RestoredPart as RestoredPart
     from hutch._results.empty import empty as empty
     from hutch._sandbox import (
         AsyncSandboxedFunction as AsyncSandboxedFunction,
@@ -133,6 +134,7 @@ _PLACES = {
     "_program": "Program function run run_aio",
     "_sandbox": "AsyncSandboxedFunction SandboxedFunction sandbox sandbox_async",
     "_session": "Session",
+    "_restored": "Restored RestoredPart",
     "_session_files": "FileEntry",
     "_session_look": "Completion Inspection Variable",
     "_storage": "Storage",
@@ -181,6 +183,8 @@ __all__ = [
     "Program",
     "RemoteTraceback",
     "RequirementError",
+    "Restored",
+    "RestoredPart",
     "SandboxBusy",
     "SandboxCancelled",
     "SandboxDied",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hutch._async_session_files import AsyncSessionFiles
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hutch._options.described import Keywords
     from hutch._options.keyword_types import CallKeywords
     from hutch._outcome import Outcome
+    from hutch._restored import Restored
     from hutch._storage import Storage
 
 
@@ -145,8 +146,10 @@ class AsyncSession(AsyncCommands, AsyncJavaScript, AsyncNamespace):
         return await self._of._life.snapshot(to, globals)
 
     @awaits(Session.restore)
-    async def restore(self, snapshot: Given, *, globals: bool = True) -> None:
-        await result_of(self._of.restore, snapshot, globals=globals)
+    async def restore(
+        self, snapshot: Given, *, globals: bool = True, dispensable: Collection[str] = ()
+    ) -> Restored:
+        return await result_of(self._of.restore, snapshot, globals=globals, dispensable=dispensable)
 
     @awaits(Session.install)
     async def install(self, *requirements: str) -> list[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from hutch._awaited_engine import AwaitedEngine
 from hutch._calls import loops
 from hutch._calls.dialogue import Dialogue
 from hutch._carry.container import Given
+from hutch._restored import Restored
 from hutch._session_commands import PAUSE_SEC
 from hutch._session_life import Life
 from hutch._session_packages import requirements_of
@@ -59,10 +61,12 @@ class AwaitedLife(Life):
         return await self._engine.files.operate(lambda: take(to, with_globals))
 
     async def restore(  # type: ignore[override]
-        self, snapshot: Given, with_globals: bool
-    ) -> None:
+        self, snapshot: Given, with_globals: bool, dispensable: Collection[str]
+    ) -> Restored:
         restore = super().restore
-        await self._engine.files.operate(lambda: restore(snapshot, with_globals))
+        return await self._engine.files.operate(
+            lambda: restore(snapshot, with_globals, dispensable)
+        )
 
     # ---- its end
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from hutch._calls.dialogue import Callbacks
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hutch._carry.container import Given
     from hutch._key_values import KeyValues
     from hutch._options.described import Keywords
+    from hutch._restored import Restored
     from hutch._session_files import SessionFiles
     from hutch._storage import Storage
 
@@ -208,13 +209,23 @@ class Session(JavaScript, Looking):
         """
         return self._life.snapshot(to, globals)
 
-    def restore(self, snapshot: Given, *, globals: bool = True) -> None:
+    def restore(
+        self, snapshot: Given, *, globals: bool = True, dispensable: Collection[str] = ()
+    ) -> Restored:
         """Replaces the files of its directory and, with `globals`, its names by those of a
         snapshot, given as bytes or as the path of a file; or raises, and everything stays as it
         was: SnapshotError for one that is damaged, of another Python, or needs a package that this
-        session does not have. `left_out` then has what the snapshot has not.
+        session does not have. What came back is returned, by name, size and SHA-256; `left_out`
+        then has what did not.
+
+        `dispensable`: names, packages and paths (with "./" before them) that are left out if they
+        cannot come back, in place of all. With `globals`, children, programs that `start()` has
+        started, and Node end.
+
+            receipt = s.restore(saved, dispensable=["model"])
+            assert "model" in receipt.names or "model" in receipt.left_out
         """
-        return self._life.restore(snapshot, globals)
+        return self._life.restore(snapshot, globals, dispensable)
 
     def info(self) -> dict[str, Any]:
         """`id`, `started`, `closed` ("" or why), `restarts`, `execs`, `worker_id`, `cwd`,

@@ -11,7 +11,8 @@ from hutch._connect.connection import Connection, PreparedPool
 
 class SessionCell:
     """`core`, `pool`: once it is started. `closed`: why the session has ended, or "".
-    `interpreter`: the number of the present one; `has_begun`: whether its first call was made.
+    `interpreter`: the number of the present one; `names`: how often a restore has replaced all
+    names; `has_begun`: whether its first call was made.
     `pid`: the process that has it. `was_interrupted`: since that was last taken back.
     """
 
@@ -21,6 +22,7 @@ class SessionCell:
         self.pool: PreparedPool | None = None
         self.closed = ""
         self.interpreter = 0
+        self.names = 0
         self.has_begun = False
         self.pid = os.getpid()
         self.was_interrupted = False

@@ -19,13 +19,18 @@ class ChildSpace(Space):
         super().__init__(number, known)
         self._cell = cell
         self._interpreter = cell.interpreter
+        self._names = cell.names
         self._ended = ended
         self.is_closed = False
 
     @property
     def is_lost(self) -> bool:
-        """Whether its interpreter has ended."""
-        return self._interpreter != self._cell.interpreter
+        """Whether its interpreter has ended, or a restore has replaced its names."""
+        return self._interpreter != self._cell.interpreter or self._is_replaced
+
+    @property
+    def _is_replaced(self) -> bool:
+        return self._names != self._cell.names
 
     def close(self) -> None:
         """Nothing is called here: another call may run meanwhile."""
@@ -33,6 +38,8 @@ class ChildSpace(Space):
         self._ended.append(self.number)
 
     def require(self) -> None:
+        if self._is_replaced:
+            raise child_has_ended("its session was restored")
         if self.is_lost:
             raise child_has_ended("the interpreter of its session was restarted")
         if self.is_closed:

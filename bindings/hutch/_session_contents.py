@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hutch._carry.container import Container, Given
+from hutch._restored import Dispensable, Restored
 from hutch._session_cell import SessionCell
 from hutch._session_files import SessionFiles, entries_of
 from hutch._session_packages import Packages
@@ -114,16 +115,31 @@ class Contents:
         data, self.left_out = self._snapshots.take(to, with_globals, self._header, {})
         return data
 
-    def restore(self, container: Container, with_globals: bool) -> None:
-        def begin() -> None:
-            self.packages.bring_back(_pins(container, with_globals))
+    def restore(
+        self,
+        container: Container,
+        with_globals: bool,
+        dispensable: Dispensable,
+        end_of_names: Callable[[], None],
+    ) -> Restored:
+        """`end_of_names()` is called where those of before are there no more."""
+        pins = _pins(container, with_globals)
+        without: dict[str, str] = {}
 
-        def end() -> None:
+        @contextlib.contextmanager
+        def around() -> Iterator[None]:
+            with self.packages.brought_back(pins, dispensable) as left_out:
+                yield
+            without.update(left_out)
+            if with_globals and "globals" in container:
+                end_of_names()
             self._files._begin((), True)
 
-        self._snapshots.restore(container, with_globals, begin, end)
+        receipt = self._snapshots.restore(container, with_globals, dispensable, around())
         self.execs = max(self.execs, container.notes.execs)
-        self.left_out = dict(container.notes.left_out)
+        self.left_out = {**receipt.left_out, **without}
+        packages = [pin for pin in pins if pin not in without]
+        return replace(receipt, packages=packages, left_out=dict(self.left_out))
 
     def taken_to_save(self, known_names: list[str]) -> Callable[[], None]:
         """Takes the state of a named session, within a call of parts. What is returned puts it into

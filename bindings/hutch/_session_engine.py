@@ -331,6 +331,11 @@ class Engine:
         if is_got and self.talk is None:  # and not within another call
             outcome.restarted = self.told(outcome.restarted)
 
+    def end_names(self) -> None:
+        """Others have taken their place: children and programs of before are no more."""
+        self.cell.names += 1
+        self.running = {}
+
     def lose_names(self) -> None:
         self.lost = self.space.known
         self.space.known = []

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hutch import _core
 from hutch._carry.container import Container, Given
 from hutch._errors import SessionBusy
+from hutch._restored import Restored, dispensable_of
 from hutch._session_engine import Engine
 from hutch._session_packages import requirements_of
 from hutch._session_refusals import commands_run, not_restartable
@@ -69,11 +70,14 @@ class Life:
     def snapshot(self, to: str | os.PathLike[str] | None, with_globals: bool) -> bytes | None:
         return self._engine.contents.take(to, with_globals)
 
-    def restore(self, snapshot: Given, with_globals: bool) -> None:
-        if self._engine.beside.any:
+    def restore(
+        self, snapshot: Given, with_globals: bool, dispensable: Collection[str]
+    ) -> Restored:
+        engine, needless = self._engine, dispensable_of(dispensable)
+        if engine.beside.any:
             raise commands_run()
         with contextlib.closing(Container(snapshot)) as container:
-            self._engine.contents.restore(container, with_globals)
+            return engine.contents.restore(container, with_globals, needless, engine.end_names)
 
     # ---- its end
 

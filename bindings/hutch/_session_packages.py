@@ -16,8 +16,8 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hutch._calls.built import tree_of
 from hutch._carry import trees
@@ -29,6 +29,7 @@ from hutch._session_transfers import not_said
 
 if TYPE_CHECKING:
     from hutch._options.options import Options
+    from hutch._restored import Dispensable
     from hutch._session_files import Send, SessionFiles
     from hutch._session_transfers import Ask
 
@@ -44,6 +45,16 @@ _STARTS_PYTHON = re.compile(rb"#!\S*python[\d.w]*[ \t]*\n")
 _READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+class Added(NamedTuple):
+    """name==version of each, and where they lie, or ""."""
+
+    pins: list[str]
+    place: str
+
+
+_NONE = Added([], "")
+
+
 class Packages:
     """Those that were added to a session. `pins`: name==version of each, which bring them back into
     a scratch that has not got them, and are in its snapshots.
@@ -56,18 +67,18 @@ class Packages:
 
     def install(self, requirements: tuple[str, ...]) -> list[str]:
         """As one call of the session: name==version of what was added."""
-        return self._files.within(lambda ask, send: self._add(requirements, ask, send))
+        return self._files.within(lambda ask, send: self._add(requirements, ask, send)).pins
 
-    def bring_back(self, pins: tuple[str, ...]) -> None:
+    def bring_back(self, pins: tuple[str, ...]) -> Added:
         """Within a call of parts: those and its own. Raises SnapshotError where these cannot be
         there; the session is then as it was.
         """
         wanted = tuple(dict.fromkeys((*pins, *self.pins)))
         if not wanted:
-            return
+            return _NONE
         try:
             needed = requirements_of(wanted, self._options)
-            self._files.within_call(lambda ask, send: self._add(needed, ask, send))
+            added = self._files.within_call(lambda ask, send: self._add(needed, ask, send))
         except DependencyInstallError as error:
             raise SnapshotError(
                 f"the packages that were added to the session cannot be added again: "
@@ -75,11 +86,37 @@ class Packages:
                 hint="name what it needs in dependencies=; globals=False takes its files alone",
             ) from error
         self.pins = wanted
+        return added
 
-    def _add(self, requirements: tuple[str, ...], ask: Ask, send: Send) -> list[str]:
-        found = add(requirements, self._options, ask, send)
-        self.pins = tuple(dict.fromkeys((*self.pins, *found)))
-        return found
+    @contextmanager
+    def brought_back(
+        self, pins: tuple[str, ...], dispensable: Dispensable
+    ) -> Iterator[dict[str, str]]:
+        """bring_back(), but for those of the dispensable ones that it gives, with why. What was
+        added is taken away again where what is done with it fails.
+        """
+        before, left_out = self.pins, dict[str, str]()
+        try:
+            added = self.bring_back(pins)
+        except SnapshotError as error:
+            needed = tuple(pin for pin in pins if not dispensable.has_package(pin))
+            if needed == pins:
+                raise
+            left_out = dict.fromkeys(set(pins) - set(needed), error.message)
+            added = self.bring_back(needed)
+        try:
+            yield left_out
+        except BaseException:
+            self.pins = before
+            if added.place:
+                with suppress(Exception):
+                    self._files.within_call(lambda ask, send: ask("drop packages", added.place))
+            raise
+
+    def _add(self, requirements: tuple[str, ...], ask: Ask, send: Send) -> Added:
+        added = add(requirements, self._options, ask, send)
+        self.pins = tuple(dict.fromkeys((*self.pins, *added.pins)))
+        return added
 
 
 def requirements_of(given: tuple[Any, ...], options: Options) -> tuple[str, ...]:
@@ -89,9 +126,9 @@ def requirements_of(given: tuple[Any, ...], options: Options) -> tuple[str, ...]
     return normalize(given, options.environment is not None and options.environment.allow_urls)
 
 
-def add(requirements: tuple[str, ...], options: Options, ask: Ask, send: Send) -> list[str]:
-    """Adds them to a session with these options; name==version of what was added. Raises
-    DependencyInstallError, after which the session is as it was.
+def add(requirements: tuple[str, ...], options: Options, ask: Ask, send: Send) -> Added:
+    """Adds them to a session with these options. Raises DependencyInstallError, after which the
+    session is as it was.
     """
     known: dict[str, str] = {}
     for name, version in _known(ask("distributions", _PLACE)):
@@ -105,21 +142,24 @@ def add(requirements: tuple[str, ...], options: Options, ask: Ask, send: Send) -
     tree = _built(requirements, pins, options)
     added = {name: found for name, found in _distributions(tree) if name not in known}
     if not added:
-        return []
+        return _NONE
     made = f"{_PLACE}/.new-{secrets.token_hex(8)}"
     entries = [entry for _, info in added.values() for entry in _files_of(tree, info, made)]
     _require_room(entries, options)
     what = f"install of {', '.join(requirements)}"
     try:
         send(what, entries)
-        ask("take packages", made)
+        number = ask("take packages", made)
+        if type(number) is not int:
+            raise not_said()
     except BaseException as error:
         with suppress(Exception):
             ask("delete", made)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise _too_large(entries, options) from None
         raise
-    return sorted(f"{name}=={version}" for name, (version, _) in added.items())
+    found = sorted(f"{name}=={version}" for name, (version, _) in added.items())
+    return Added(found, f"{_PLACE}/{number}")
 
 
 def _known(reply: Any) -> Iterator[tuple[str, str]]:

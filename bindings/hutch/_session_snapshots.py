@@ -22,12 +22,14 @@ from hutch._carry import beneath
 from hutch._carry.container import MOST_NAME, MOST_REASON, Container, Notes, Writer
 from hutch._carry.trees import Entry
 from hutch._errors import SnapshotError
+from hutch._restored import NOTHING, Dispensable, Restored, RestoredPart, Sums, names_said
 from hutch._session_files import checked, progress_of
 from hutch._session_transfers import not_said
 from hutch._text import brief_repr, one_line, shortened
 
 Header = Callable[[], tuple[str, int, tuple[str, ...]]]
 _MOUNTED = "it is a mount: its files are the host's"
+_NO_ROOM = "all files of the snapshot are more than disk_mb"
 _WITHOUT = "globals=False takes its files alone"
 
 
@@ -194,56 +196,75 @@ class Snapshots:
         self,
         container: Container,
         with_globals: bool,
-        begin: Callable[[], None],
-        end: Callable[[], None],
-    ) -> None:
-        """All of it, or nothing, between `begin` and `end`. Raises SnapshotError, or what the
-        session's calls raise.
+        dispensable: Dispensable,
+        around: AbstractContextManager[None],
+    ) -> Restored:
+        """All of it, or nothing, within `around`. Raises SnapshotError, or what the session's calls
+        raise.
         """
         self.require(container, with_globals)
-        with self._hold():
-            begin()
-            self.restore_within(container, with_globals)
-            end()
+        with self._hold(), around:
+            return self.restore_within(container, with_globals, dispensable)
 
-    def restore_within(self, container: Container, with_globals: bool) -> None:
-        """Within a hold."""
+    def restore_within(
+        self, container: Container, with_globals: bool, dispensable: Dispensable = NOTHING
+    ) -> Restored:
+        """Within a hold. The packages are those that were added before."""
         has_files = "files" in container
         has_names = with_globals and "globals" in container
-        if has_files:
-            self._check_files(container)
+        left_out = dict(container.notes.left_out)
+        unwanted = self._unwanted(container, dispensable) if has_files else NOTHING
+        left_out.update((f"./{path}", _NO_ROOM) for path in unwanted.paths)
         staged = f".hutch-{secrets.token_hex(8)}" if has_files else None
+        files: dict[str, RestoredPart] = {}
         total = sum(container.size_of(name) for name in ("files", "globals") if name in container)
         try:
             with progress_of("restore", "sending", total) as step:
                 if staged is not None:
-                    self._send_files(container, staged, step)
+                    files = self._send_files(container, staged, unwanted, step)
                 if has_names:
                     self._send_names(container, step)
-            reply = self._send("state.restore", staged)
+            reply = self._send("state.restore", staged, sorted(dispensable.names))
         except BaseException:
             if staged is not None:
                 with suppress(Exception):
                     self._send("state.undo", staged)
             raise
-        _require_restored(reply)
+        names, not_opened = _restored(reply)
+        return Restored(names, files, [], {**left_out, **not_opened})
 
-    def _check_files(self, container: Container) -> None:
-        """Before anything is sent. Raises SnapshotError for an archive that is refused."""
-        with container.opened("files") as archive, _as_damage():
-            for _ in self._entries_of(archive, "."):
-                pass
+    def _unwanted(self, container: Container, dispensable: Dispensable) -> Dispensable:
+        """The files that are left out, for which there is no room. Nothing is sent yet. Raises
+        SnapshotError for an archive that is refused.
+        """
+        wanted = [NOTHING, dispensable] if dispensable.paths else [NOTHING]
+        for unwanted in wanted:
+            with container.opened("files") as archive, _as_damage():
+                try:
+                    for _ in self._entries_of(archive, ".", unwanted):
+                        pass
+                    break
+                except OSError as error:
+                    if error.errno != errno.EFBIG or unwanted is wanted[-1]:
+                        raise
+        return unwanted
 
-    def _send_files(self, container: Container, staged: str, step: transfers.Step) -> None:
+    def _send_files(
+        self, container: Container, staged: str, unwanted: Dispensable, step: transfers.Step
+    ) -> dict[str, RestoredPart]:
+        """Of each its size and its sum."""
+        sums = Sums(staged)
         with container.opened("files") as archive:
             sender = transfers.Sender(self._ask, self._part, step)
-            sender.send(self._entries_of(archive, staged))
+            sender.send(sums.of(self._entries_of(archive, staged, unwanted)))
+        return sums.files
 
-    def _entries_of(self, archive: BinaryIO, path: str) -> Iterator[Entry]:
+    def _entries_of(self, archive: BinaryIO, path: str, unwanted: Dispensable) -> Iterator[Entry]:
         from hutch._carry import archives
 
         more = "give the session a larger disk_mb"
-        return archives.entries_of(archive, path, self._place.files_mb, more)
+        files_mb = self._place.files_mb
+        return archives.entries_of(archive, path, files_mb, more, unwanted.has_path)
 
     def _send_names(self, container: Container, step: transfers.Step) -> None:
         self._send("state.begin", container.size_of("globals"))
@@ -267,9 +288,9 @@ def _as_damage() -> Iterator[None]:
         raise SnapshotError(f"the snapshot's files are refused: {error.strerror}") from None
 
 
-def _require_restored(reply: Any) -> None:
-    if reply == ("ok",):
-        return
+def _restored(reply: Any) -> tuple[dict[str, RestoredPart], dict[str, str]]:
+    if type(reply) is tuple and reply[:1] == ("ok",):
+        return names_said(reply[1:])
     if type(reply) is not tuple or not all(type(one) is str for one in reply):
         raise not_said()
     said = [shortened(one_line(one), MOST_REASON) for one in reply[1:]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shutil
 import sys
 
 INFO = re.compile(r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info")
@@ -53,14 +54,28 @@ def distributions(_: str) -> list[tuple[str, str]]:
     return [(name, version) for name, version in found]
 
 
-def take(made: str) -> None:
-    """Adds a directory of packages that was put beside those of before."""
+def take(made: str) -> int:
+    """Adds a directory of packages that was put beside those of before, and gives its number."""
     os.makedirs(STARTED, exist_ok=True)
     with open(f"{STARTED}/sitecustomize.py", "w") as file:
         file.write(AT_START)
     number = max(numbers(), default=0) + 1
     os.rename(made, f"{ROOT}/{number}")
     use(number)
+    return number
+
+
+def drop(place: str) -> None:
+    """Takes away one that was added, as if it had not been."""
+    shutil.rmtree(place)
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(f"{place}/"):
+            del sys.modules[name]
+    if place in sys.path:
+        sys.path.remove(place)
+    importlib.invalidate_caches()
+    places = os.environ.get("PATH", "").split(":")
+    os.environ["PATH"] = ":".join(one for one in places if one != f"{place}/bin")
 
 
 def use(number: int) -> None:

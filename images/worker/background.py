@@ -72,7 +72,7 @@ def answer(verb: str, cwd: str, flush: Callable[[], None], args: Any) -> Any:
     (pid, begun), *rest = args
     one = _started.get(pid)
     if one is None or one.begun != begun:
-        text = "it was started before the interpreter was restarted, or not by start()"
+        text = "it ended with its interpreter or by a restore, or was not started by start()"
         raise ProcessLookupError(errno.ESRCH, text)
     return VERBS[verb](one, *rest)
 
@@ -99,6 +99,16 @@ def start(cwd: str, what: Any, directory: str | None, env: dict[str, str]) -> tu
     label = what if isinstance(what, str) else os.fsdecode(b" ".join(arguments))
     _started[pid] = Started(pid, feeder, (output[0], output[1]), label[:1000])
     return pid, _started[pid].begun, label[:1000]
+
+
+def end_all() -> None:
+    """With all else that this process has started, or that was left behind."""
+    commands.end_all()
+    for one in _started.values():
+        one.close_stdin()
+        for fd in one.output:
+            os.close(fd)
+    _started.clear()
 
 
 def forget_ended() -> None:

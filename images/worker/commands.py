@@ -8,12 +8,14 @@ is then, and of what several change, that of the last to end stays.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +36,7 @@ AT_EXIT = (
     " || builtin :' EXIT\n"
 )
 LOST = "other code of the session has waited for the command: its exit code is lost"
+MOST_LOOKS, PAUSE_SEC = 1000, 0.0002  # at what is to be killed, which may start processes meanwhile
 SHELLS = (b"bash", b"sh")  # found whatever PATH is, which only they can set anew
 PLACES = [b"/usr/local/bin", b"/usr/bin", b"/bin"]  # of these
 OF_BASH = (b"BASH_ENV", b"SHLVL", b"_")  # variables that each bash sets anew
@@ -290,10 +293,36 @@ def end_tree(pid: int) -> int:
     return exit_code(_end_tree(pid))
 
 
+def end_all() -> None:
+    """Kills all that this process has started, and what that has left to PID 1."""
+    ours, begun = os.getpid(), begun_of(os.getpid())
+    for _ in range(MOST_LOOKS):
+        found = [(pid, *parent_and_begun(pid)) for pid in pids() if pid != ours]
+        children = [pid for pid, parent, _ in found if parent == ours]
+        left = [pid for pid, parent, at in found if parent == 1 and at >= begun]
+        for pid in children:
+            end_tree(pid)
+        for pid in left:  # until PID 1 has waited for them
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if not children and not left:
+            break
+        time.sleep(PAUSE_SEC)
+
+
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
 def begun_of(pid: int) -> int:
     """When it began, in ticks since the machine did; 0 where it has gone."""
+    return parent_and_begun(pid)[1]
+
+
+def parent_and_begun(pid: int) -> tuple[int, int]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[1]), int(fields[19])
     except (OSError, ValueError, IndexError):
-        return 0
+        return 0, 0

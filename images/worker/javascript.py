@@ -205,6 +205,14 @@ def end() -> int:
     return commands.end_tree(node.pid)
 
 
+def forget() -> None:
+    """Ends it between two calls, of which the next one says so."""
+    global _ended
+    if _node is not None:
+        _ended = True
+    end()
+
+
 # ---- starting it
 
 

@@ -45,7 +45,7 @@ class State:
         cell.take_interrupts()
         beside.begin()
         self.cwd = cwd
-        self.snapshots = snapshots.Snapshots(cwd)
+        self.snapshots = snapshots.Snapshots(cwd, self.end_all)
         names = Names()
         sys.modules["__main__"] = names.main
         self.spaces = {0: names}  # of the session, and of its children by their numbers
@@ -106,6 +106,12 @@ class State:
             self.dialogue.say("display", {"text/plain": text})
 
         return javascript.answer(source, self.cwd, self.dialogue.flush, show, args)
+
+    def end_all(self) -> None:
+        """What is not of the names that come back: children, and processes."""
+        self.spaces = {0: self.spaces[0]}
+        javascript.forget()
+        background.end_all()
 
     def put_back(self) -> None:
         for names in list(self.spaces.values()):

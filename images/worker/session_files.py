@@ -288,6 +288,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "realpath": real_path,
     "distributions": added_packages.distributions,
     "take packages": added_packages.take,
+    "drop packages": added_packages.drop,
 }
 
 

@@ -22,12 +22,13 @@ import sys
 import types
 import typing
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle  # type: ignore[import-not-found,import-untyped,unused-ignore]
 import failures
+import opening
 import trying
 from names import FEATURES, Names
 
@@ -223,7 +224,8 @@ class Taken:
             "sources": pickler.sources,
             "directory": os.path.relpath(os.getcwd(), cwd),
         }
-        kept.append(pickler.pickled(["", more]))
+        # By themselves: they are wanted, too, where not all of the names can be opened.
+        kept.append(pickler.pickled(["", pickle.dumps(more, 5)]))
         parts = [part for one in kept for part in one.parts]
         buffers = [buffer for one in kept for buffer in one.buffers]
         views = [buffer.raw() for buffer in buffers]
@@ -323,46 +325,53 @@ class Given:
         self.contents = [bytearray(size) for size in sizes]
         self.rooms.extend(map(memoryview, self.contents))
 
-    def load(self, names: Names) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The names with their values, and what else is known. The names are as they were then."""
+    def load(self, names: Names, dispensable: Collection[str]) -> Opened:
+        """The names of the session are as they were then."""
         global _names
         if self.rooms or not self.contents:
             raise ValueError("the names are cut off")
         before = {name: names.space.pop(name) for name in names.listed()}
         begin_load(names)
         try:
-            return self.loaded(names.space)
+            return self.opened(names.space, dispensable)
         finally:
             _names = None
             for name in names.listed():
                 del names.space[name]
             names.space.update(before)
 
-    def loaded(self, space: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Each name is there for what is loaded after it."""
-        found: dict[str, Any] = {}
+    def opened(self, space: dict[str, Any], dispensable: Collection[str]) -> Opened:
+        """Each name is there for what is opened after it."""
         stream, *buffers = self.contents
-        file = io.BytesIO(stream)
-        unpickler = pickle.Unpickler(file, buffers=iter(buffers))
-        while True:
-            begin = file.tell()
-            try:
-                name, value = unpickler.load()
-            except (ModuleNotFoundError, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                text = trying.name_at(stream, begin) + trying.reason_of(error)
-                raise pickle.PicklingError(text) from None
-            if not name:
-                return found, value
-            found[name] = space[name] = value
+        made = Opened({}, {}, [], [])
+        for part in opening.parts_of(stream, buffers, dispensable):
+            if not part.name:
+                made.more.update(pickle.loads(part.value))
+            elif part.why_not:
+                made.left_out.append((part.name, part.why_not))
+            else:
+                made.found[part.name] = space[part.name] = part.value
+                made.receipts.append(part.receipt())
+        return made
 
 
-def put_back(names: Names, found: dict[str, Any], more: dict[str, Any], cwd: str) -> None:
+class Opened(NamedTuple):
+    """The names with their values, what else is known, of each name its size and SHA-256, and which
+    were left out, with why.
+    """
+
+    found: dict[str, Any]
+    more: dict[str, Any]
+    receipts: list[tuple[str, int, str]]
+    left_out: list[tuple[str, str]]
+
+
+def put_back(names: Names, opened: Opened, cwd: str) -> None:
+    more = opened.more
     for name in names.listed():
         del names.space[name]
     names.protected = {name: value for name, value in names.protected.items() if name in names.own}
-    names.space.update(found)
+    names.space.update(opened.found)
     names.flags = more["flags"]
     for filename, text in more["sources"].items():
         failures.remember_source(filename, text)
@@ -443,10 +452,13 @@ def without_modules_of(cwd: str) -> dict[str, Any]:
 
 
 class Snapshots:
-    """Of one session, in whose directory its files are."""
+    """Of one session, in whose directory its files are. `end_all()` ends what its names of before
+    have started.
+    """
 
-    def __init__(self, cwd: str) -> None:
+    def __init__(self, cwd: str, end_all: Callable[[], None]) -> None:
         self.cwd = cwd
+        self.end_all = end_all
         self.taken: Taken | None = None
         self.given: Given | None = None
 
@@ -470,15 +482,17 @@ class Snapshots:
             self.given = None
         return None
 
-    def restore(self, names: Names, staged: str | None) -> tuple[str, ...]:
-        """All of it or nothing: ("ok",), ("missing", the module, text) or ("refused", text)."""
+    def restore(self, names: Names, staged: str | None, dispensable: list[str]) -> tuple[Any, ...]:
+        """All of it or nothing: ("ok", the size and SHA-256 of each name, those that were left out
+        with why), ("missing", the module, text) or ("refused", text).
+        """
         given, self.given = self.given, None
         away: dict[str, Any] = {}
         try:
             if staged is not None:
                 exchange(self.cwd, staged)
                 away = without_modules_of(self.cwd)
-            loaded = None if given is None else given.load(names)
+            opened = None if given is None else given.load(names, frozenset(dispensable))
         except BaseException as error:
             if staged is not None:
                 undo(self.cwd, staged)
@@ -488,10 +502,11 @@ class Snapshots:
             if isinstance(error, Exception):
                 return "refused", trying.reason_of(error)
             raise
-        if loaded is not None:
-            put_back(names, *loaded, self.cwd)
+        if opened is not None:
+            self.end_all()
+            put_back(names, opened, self.cwd)
         elif staged is not None:
             os.chdir(self.cwd)
         if staged is not None:
             finish(self.cwd, staged)
-        return ("ok",)
+        return ("ok", opened.receipts, opened.left_out) if opened is not None else ("ok", [], [])

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import gc
 import io
-import itertools
 import os
 import pickle
-import pickletools
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -73,13 +71,13 @@ class Loader:
     def __next__(self) -> Any:
         return next(self.buffers)
 
-    def load_from(self, data: bytes, buffers: list[Any]) -> None:
+    def load_from(self, data: Any, buffers: list[Any]) -> Any:
         self.file.seek(0)
         self.file.truncate()
         self.file.write(data)
         self.file.seek(0)
         self.buffers = iter(buffers)
-        self.unpickler.load()
+        return self.unpickler.load()
 
     def load(self, one: Pickled, begin: int, end: int) -> None:
         """`begin`, `end`: how much was memorized before it, and with it."""
@@ -205,12 +203,3 @@ def reason_of(error: BaseException) -> str:
     name = type(error).__name__
     plain = type(error) in (pickle.PicklingError, TypeError) and text
     return (text if plain else f"{name}: {text}" if text else name)[:MOST_REASON]
-
-
-def name_at(stream: bytearray, begin: int) -> str:
-    """Of the pickle there, as the beginning of a sentence."""
-    first = itertools.islice(pickletools.genops(memoryview(stream)[begin:][:2000].tobytes()), 6)
-    try:
-        return next((f"{text}: " for _, text, _ in first if type(text) is str), "")
-    except Exception:
-        return ""

@@ -104,12 +104,29 @@ def test_reasons_without_end_are_cut(s: Session) -> None:
     assert any(one.endswith("more") for one in notes.left_out.values())
 
 
-@pytest.mark.parametrize("answer", ["5", "None", "('no',)", "('missing', 1, 2)", "('refused',)"])
+RESTORES = [
+    *("5", "None", "('no',)", "('missing', 1, 2)", "('refused',)"),
+    *("('ok',)", "('ok', [], [], [])", "('ok', {}, [])", "('ok', [], [1])"),
+    *("('ok', [(1, 'a')], [])", "('ok', [('a', 1)], [])"),
+    *("('ok', [('a', -1, 'f' * 64)], [])", "('ok', [('a', 1, 'F' * 64)], [])"),
+    *("('ok', [('a', 1, '\\n')], [])", "('ok', [], [('a', b'b')])", "('ok', [], [('a',)])"),
+]
+
+
+@pytest.mark.parametrize("answer", RESTORES)
 def test_what_it_says_of_a_restore_is_one_error(s: Session, answer: str) -> None:
     saved = s.snapshot()
     replace(s, "restore", answer)
     with pytest.raises(hutch.SandboxError, match="gave an invalid reply"):
         s.restore(saved)
+
+
+def test_its_harmless_counterpart_gives_a_receipt(s: Session) -> None:
+    saved = s.snapshot()
+    replace(s, "restore", "('ok', [('a', 1, 'f' * 64)], [('b', 'because\\n' * 500)])")
+    receipt = s.restore(saved)
+    assert receipt.names == {"a": hutch.RestoredPart(1, "f" * 64)}
+    assert list(receipt.left_out) == ["b"] and len(receipt.left_out["b"]) <= 500
 
 
 def test_what_it_says_cannot_reach_a_terminal(s: Session) -> None:

@@ -76,11 +76,18 @@ def _info(name: str, mtime_ns: int, executable: bool) -> tarfile.TarInfo:
     return info
 
 
-def entries_of(archive: BinaryIO, path: str, most_mb: float, more: str) -> Iterator[Entry]:
+def entries_of(
+    archive: BinaryIO,
+    path: str,
+    most_mb: float,
+    more: str,
+    is_unwanted: Callable[[str], bool] = lambda name: False,
+) -> Iterator[Entry]:
     """What is in it, under its paths inside, below `path`. The content of an Entry has to be read
     before the next is asked for. Raises ValueError for an archive that is refused, or damaged, and
     OSError for one that is too large, as by files of more than `most_mb` MiB in all: none of it is
     decompressed that lies behind the header which says so. `more`: what allows more, for the error.
+    What is unwanted, by its name in the archive, is passed over.
     """
     yield trees.directory(path)
     links, tally = Links(), Tally("the archive")
@@ -91,6 +98,8 @@ def entries_of(archive: BinaryIO, path: str, most_mb: float, more: str) -> Itera
         tally.add(os.fsencode(name))
         if links.is_crossed(name):
             raise _refused(name, "goes through a link")
+        if name and is_unwanted(name):
+            continue
         inside = os.path.join(path, name)
         if member.kind == "directory":
             if name:
