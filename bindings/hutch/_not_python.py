@@ -14,7 +14,8 @@ LISTED_BY_PYTHON = (
 )
 _INSTALLED_OUTSIDE = (
     "nothing is installed from inside: name the package outside, in @sandbox("
-    "dependencies=[…]) or Session(dependencies=[…]), or by Session.install(…)"
+    "dependencies=[…]) or Session(dependencies=[…]), by Session.install(…), or let the code ask, "
+    "by Session(on_install=…)"
 )
 _TIME = "time.perf_counter() before and after it"
 _MAGICS = {

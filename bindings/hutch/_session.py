@@ -54,6 +54,8 @@ class Session(JavaScript, Looking):
     `timeout_sec`, unless `tool_time="excluded"`. `on_input(prompt)` answers
     `input()`, which otherwise raises EOFError. `on_display(forms)` gets what is shown, as it comes;
     `outcome.display` has it all.
+    `on_install(requirements)` is asked where the code has a line `%pip install …` or `!pip install
+    …`: if it returns True, they are added as by `install()`. Without it, such lines are errors.
     `snapshot`: what `snapshot()` gave, or the path of a file with it: the session begins as that,
     with `files` put over its own; `globals=False`: with its files alone.
     `id`: a name of letters, digits and `._-`, by which any later process of the user finds it again
@@ -94,6 +96,7 @@ class Session(JavaScript, Looking):
         tool_time: Literal["included", "excluded"] = "included",
         on_input: Callable[[str], str] | None = None,
         on_display: Callable[[dict[str, Any]], object] | None = None,
+        on_install: Callable[[list[str]], bool] | None = None,
         id: str | None = None,
         storage: str | os.PathLike[str] | Storage | None = None,
         steal: bool = False,
@@ -117,6 +120,10 @@ class Session(JavaScript, Looking):
         idle_ms = 0 if idle is None else milliseconds(idle)
         stops_clock = tool_time == "excluded"
         tools = {tool.name: tool for tool in options.tools}
+        if on_install is not None:
+            from hutch import _session_pip
+
+            tools[_session_pip.NAME] = _session_pip.tool_of(self, on_install, awaits)
         late = None if awaits else LateCalls()
         callbacks = Callbacks(tools, on_input, on_display, stops_clock, late)
         begins_as = begins_as_of(id, storage, steal, snapshot, globals)

@@ -29,6 +29,7 @@ import javascript
 import key_values
 import looking
 import nested
+import pip_lines
 import session_files
 import shell_lines
 import showing
@@ -52,10 +53,14 @@ class State:
         self.dialogue = talk.Dialogue(cell, fd, flush)
         showing.add_display(self.dialogue)
         kv = key_values.KeyValues(self.dialogue)
-        names.space.update(talk.add_tools(self.dialogue, tools, kv=kv))
+        of_code = [tool for tool in tools if tool[0] != pip_lines.NAME]
+        self.installs = [tool[-1] for tool in tools if tool[0] == pip_lines.NAME]
+        names.space.update(talk.add_tools(self.dialogue, of_code, kv=kv))
+        self.dialogue.acknowledges |= talk.BESIDE in self.installs
         names.own |= names.space.keys()
         vars(builtins)[shell_lines.BASH] = self.run_line
         vars(builtins)[shell_lines.CD] = shell_lines.change_directory
+        vars(builtins)[shell_lines.PIP] = self.run_pip
 
     def names_of(self, meta: Any) -> Names:
         names = self.spaces.get(meta.get("space", 0))
@@ -86,9 +91,24 @@ class State:
             if is_kept:
                 os.close(out)
 
+    def run_pip(self, text: str) -> None:
+        """A line with `pip install`, whose exit code is `_exit_code`, as in IPython."""
+        frame = sys._getframe(1)
+        text = shell_lines.with_values(text, {**frame.f_globals, **frame.f_locals})
+        ask = self.dialogue.ask_beside if talk.BESIDE in self.installs else self.dialogue.ask
+        code = 0
+        try:
+            found = pip_lines.INSTALL.match(text)
+            wanted = pip_lines.requirements_of(found[1] if found else "")
+            print(pip_lines.said(wanted, ask("tool", pip_lines.NAME, [wanted], {})))
+        except Exception as error:
+            print(f"ERROR: {error}", file=sys.stderr)
+            code = 1
+        vars(sys.modules["__main__"])[EXIT_CODE] = code
+
     def execute(self, names: Names, source: str, filename: str) -> tuple[Any, list[str] | None]:
         try:
-            value = names.execute(shell_lines.replaced(source), filename)
+            value = names.execute(shell_lines.replaced(source, bool(self.installs)), filename)
         except (SystemExit, talk.StopExec) as error:
             if isinstance(error, SystemExit) and not ending.is_success(error.code):
                 raise

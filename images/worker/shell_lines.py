@@ -12,12 +12,16 @@ import tokenize
 from collections.abc import Iterator
 from typing import Any
 
-BASH, CD = "__hutch_bash__", "__hutch_cd__"  # of builtins: what these lines call
+import pip_lines
+
+# Of builtins: what these lines call.
+BASH, CD, PIP = "__hutch_bash__", "__hutch_cd__", "__hutch_pip__"
 # What is printed may be assigned: to names, attributes, items.
 TARGET = r"[A-Za-z_][\w.]*(?:\[[^\]=\n]*\])?"
 TARGETS = rf"{TARGET}(?:[ \t]*,[ \t]*{TARGET})*"
-ANY = re.compile(rf"^[ \t]*(?:!|%cd\b|{TARGETS}[ \t]*=[ \t]*!)", re.MULTILINE)
-LINE = re.compile(rf"([ \t]*)(?:({TARGETS})[ \t]*=[ \t]*(?=!))?(!!?|%cd\b)[ \t]*(.*)")
+OF_PIP = r"%(?=(?:uv +)?pip3?\b)"
+ANY = re.compile(rf"^[ \t]*(?:!|%cd\b|{OF_PIP}|{TARGETS}[ \t]*=[ \t]*!)", re.MULTILINE)
+LINE = re.compile(rf"([ \t]*)(?:({TARGETS})[ \t]*=[ \t]*(?=!))?(!!?|%cd\b|{OF_PIP})[ \t]*(.*)")
 NAMED = re.compile(r"\$(\$?[A-Za-z_]\w*)((?:\.[A-Za-z_]\w*)*)")
 # What would install something stays what it is, an error, before anything has run.
 INSTALLS = re.compile(
@@ -30,8 +34,8 @@ LISTED_BY_PYTHON = (
 )
 
 
-def replaced(source: str) -> str:
-    """As Python, with as many lines."""
+def replaced(source: str, installs: bool = False) -> str:
+    """As Python, with as many lines. `installs`: whether `pip install` is a line of that kind."""
     if ANY.search(source) is None:
         return source
     lines = source.split("\n")
@@ -39,13 +43,14 @@ def replaced(source: str) -> str:
     i = 0
     while i < len(lines):
         found = LINE.match(lines[i])
-        if found and not INSTALLS.match(found[4]) and not is_open(lines[start:i]):
-            indent, targets, sign, text = found.groups()
+        indent, targets, sign, text = found.groups() if found else ("", None, "", "")
+        call = called(targets, sign, text, installs) if found else ""
+        if call and not is_open(lines[start:i]):
             end = i + 1
             while sign != "%cd" and lines[end - 1].endswith("\\") and end < len(lines):
                 end += 1
             text = "\n".join([text, *lines[i + 1 : end]])
-            made = f"{CD if sign == '%cd' else BASH}({text!r})"
+            made = f"{call}({text!r})"
             if targets is not None:
                 made = f"{targets} = {BASH}({text!r}, True)"
             lines[i:end] = [indent + made, *[""] * (end - i - 1)]
@@ -53,6 +58,15 @@ def replaced(source: str) -> str:
         else:
             i += 1
     return "\n".join(lines)
+
+
+def called(targets: str | None, sign: str, text: str, installs: bool) -> str:
+    """What such a line calls; "": it stays what it is."""
+    if sign == "%cd":
+        return CD
+    if installs and targets is None and pip_lines.INSTALL.match(text):
+        return PIP
+    return BASH if sign != "%" and not INSTALLS.match(text) else ""
 
 
 def is_open(lines: list[str]) -> bool:

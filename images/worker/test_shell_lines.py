@@ -56,6 +56,30 @@ def test_all_else_stays_as_it_is(source: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "made"),
+    [
+        ("%pip install six", "__hutch_pip__('pip install six')"),
+        (
+            "if 1:\n  !pip3 install a \\\n b\nx",
+            "if 1:\n  __hutch_pip__('pip3 install a \\\\\\n b')\n\nx",
+        ),
+        ("!python -m pip install -q a", "__hutch_pip__('python -m pip install -q a')"),
+        ("%uv pip install a", "__hutch_pip__('uv pip install a')"),
+    ],
+)
+def test_an_install_is_a_call_where_it_is_allowed(source: str, made: str) -> None:
+    assert replaced(source, installs=True) == made
+    assert replaced(source) == source
+
+
+@pytest.mark.parametrize(
+    "source", ["x = !pip install six", "!conda install six", "%pip list", "%pipx install a", "%pip"]
+)
+def test_no_other_line_installs(source: str) -> None:
+    assert replaced(source, installs=True) == source
+
+
+@pytest.mark.parametrize(
     ("text", "made"),
     [
         ("ls {path} $path", "ls a b a b"),

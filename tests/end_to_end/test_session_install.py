@@ -262,3 +262,85 @@ def test_a_hostile_name_or_version_reaches_no_resolver() -> None:
         with pytest.raises(DependencyInstallError, match=r"tabulate==0\.8\.10"):
             s.install("tabulate>0.9")
         assert s.install("six==1.16.0") == ["six==1.16.0"]
+
+
+# ---- lines of code that install
+
+LINES = """%pip install -q tabulate==0.9.0 2>&1 | tail -1
+import tabulate
+name = 'six'
+!pip install {name}
+%pip install tabulate
+found = tabulate.__version__, _exit_code
+"""
+PRINTED = (
+    "Successfully installed tabulate-0.9.0\nSuccessfully installed six-1.17.0\n"
+    "Requirement already satisfied: tabulate\n"
+)
+
+
+def test_code_may_ask_its_caller_for_packages(rung: Any) -> None:
+    asked: list[list[str]] = []
+
+    def allow(requirements: list[str]) -> bool:
+        asked.append(requirements)
+        return True
+
+    with Session(isolation=rung, timeout_sec=60, on_install=allow, dependencies=[]) as s:
+        out = s.exec(LINES)
+        assert (out.stdout, out.error) == (PRINTED, None)
+        assert s["found"] == ("0.9.0", 0)
+        assert asked == [["tabulate==0.9.0"], ["six"], ["tabulate"]]
+        wrong = s.exec(
+            "%pip install no-such-package-of-hutch\n!pip install --index-url x y\n_exit_code"
+        )
+        assert (wrong.status, wrong.value, wrong.stdout) == ("returned", 1, "")
+        assert "no-such-package-of-hutch was not found" in wrong.stderr
+        assert "--index-url: packages are added without this option" in wrong.stderr
+        assert len(asked) == 4
+        kinds = [entry.kind for entry in s.history()]
+        assert kinds[:4] == ["exec", "tool", "install", "tool"]
+        assert s.names() == ["tabulate", "name", "found"]
+        assert s.exec("import hutch_tools; hutch_tools.search(), hutch_tools.__tools__").value == (
+            [], {})  # fmt: skip
+
+
+def test_what_its_caller_does_not_allow_is_not_added() -> None:
+    for answer in (False, None, 1, "yes"):
+        with Session(on_install=lambda _, answer=answer: answer) as s:  # type: ignore[misc]
+            out = s.exec("%pip install six\nimport six")
+            assert out.stderr.startswith("ERROR: six: the caller does not allow it\n")
+            assert out.error is not None and out.error.type == "ModuleNotFoundError"
+    with pytest.raises(TypeError, match="on_install= takes a function"):
+        Session(on_install=["six"])  # type: ignore[arg-type]
+    with Session() as s:
+        error = s.exec("%pip install six").error
+        assert error is not None and "on_install=" in error.hint
+
+
+def test_a_caller_whose_answer_fails_ends_nothing() -> None:
+    def fails(_: list[str]) -> bool:
+        raise RuntimeError("no answer")
+
+    with Session(on_install=fails) as s:
+        out = s.exec("%pip install six\n_exit_code")
+        assert (out.value, out.stderr) == (1, "ERROR: no answer\n")
+
+
+def test_an_async_session_installs_for_its_code() -> None:
+    async def main() -> None:
+        async with AsyncSession(timeout_sec=60, on_install=lambda _: True) as s:
+            out = await s.exec("import asyncio\nawait asyncio.sleep(0)\n" + LINES)
+            assert (out.stdout, out.error) == (PRINTED, None)
+            many = "%pip install iniconfig\nimport iniconfig; 1"
+            assert (await s.exec(many)).value == 1
+
+    asyncio.run(main())
+
+
+def test_a_session_that_nothing_refers_to_ends_though_it_may_install() -> None:
+    s = Session(on_install=lambda _: True)
+    s.exec("1")
+    core = s._engine.cell
+    del s
+    assert core.closed == "nothing referred to it any more"
