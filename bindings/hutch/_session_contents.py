@@ -102,6 +102,8 @@ class Contents:
         begins_as = self._begins_as
         quiet = contextlib.nullcontext() if begins_as.named is None else begins_as.named.quiet()
         with quiet:
+            if begins_as.container is not None:
+                self._snapshots.unwanted(begins_as.container)
             self.packages.bring_back(_pins(begins_as.container, begins_as.with_globals))
             if begins_as.container is not None:
                 self._snapshots.restore_within(begins_as.container, begins_as.with_globals)

@@ -29,6 +29,7 @@ from hutch._text import brief_repr, one_line, shortened
 
 Header = Callable[[], tuple[str, int, tuple[str, ...]]]
 _MOUNTED = "it is a mount: its files are the host's"
+_CONFLICTS = (errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.ENOTEMPTY)
 _NO_ROOM = "all files of the snapshot are more than disk_mb"
 _WITHOUT = "globals=False takes its files alone"
 
@@ -203,17 +204,21 @@ class Snapshots:
         raise.
         """
         self.require(container, with_globals)
+        unwanted = self.unwanted(container, dispensable)
         with self._hold(), around:
-            return self.restore_within(container, with_globals, dispensable)
+            return self.restore_within(container, with_globals, dispensable, unwanted)
 
     def restore_within(
-        self, container: Container, with_globals: bool, dispensable: Dispensable = NOTHING
+        self,
+        container: Container,
+        with_globals: bool,
+        dispensable: Dispensable = NOTHING,
+        unwanted: Dispensable = NOTHING,
     ) -> Restored:
-        """Within a hold. The packages are those that were added before."""
+        """Within a hold. The packages were added before."""
         has_files = "files" in container
         has_names = with_globals and "globals" in container
         left_out = dict(container.notes.left_out)
-        unwanted = self._unwanted(container, dispensable) if has_files else NOTHING
         left_out.update((f"./{path}", _NO_ROOM) for path in unwanted.paths)
         staged = f".hutch-{secrets.token_hex(8)}" if has_files else None
         files: dict[str, RestoredPart] = {}
@@ -233,10 +238,12 @@ class Snapshots:
         names, not_opened = _restored(reply)
         return Restored(names, files, [], {**left_out, **not_opened})
 
-    def _unwanted(self, container: Container, dispensable: Dispensable) -> Dispensable:
+    def unwanted(self, container: Container, dispensable: Dispensable = NOTHING) -> Dispensable:
         """The files that are left out, for which there is no room. Nothing is sent yet. Raises
         SnapshotError for an archive that is refused.
         """
+        if "files" not in container:
+            return NOTHING
         wanted = [NOTHING, dispensable] if dispensable.paths else [NOTHING]
         for unwanted in wanted:
             with container.opened("files") as archive, _as_damage():
@@ -254,7 +261,7 @@ class Snapshots:
     ) -> dict[str, RestoredPart]:
         """Of each its size and its sum."""
         sums = Sums(staged)
-        with container.opened("files") as archive:
+        with container.opened("files") as archive, _as_conflict():
             sender = transfers.Sender(self._ask, self._part, step)
             sender.send(sums.of(self._entries_of(archive, staged, unwanted)))
         return sums.files
@@ -286,6 +293,18 @@ def _as_damage() -> Iterator[None]:
         if error.errno not in (errno.EFBIG, errno.ENAMETOOLONG):
             raise
         raise SnapshotError(f"the snapshot's files are refused: {error.strerror}") from None
+
+
+@contextmanager
+def _as_conflict() -> Iterator[None]:
+    """For files of which one takes the place of another."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _CONFLICTS:
+            raise
+        why = f"two of them have one place: {error.strerror}"
+        raise SnapshotError(f"the snapshot's files are refused: {why}") from None
 
 
 def _restored(reply: Any) -> tuple[dict[str, RestoredPart], dict[str, str]]:

@@ -289,12 +289,22 @@ class Given:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.is_damaged = False
         self.contents: list[bytearray] = []
         self.count = bytearray(SIZE.size)
         self.table: bytearray | None = None
         self.rooms = deque([memoryview(self.count)])
 
     def add(self, content: Any) -> None:
+        """What is damaged is an error of load(), and takes no room."""
+        try:
+            if not self.is_damaged:
+                self.take(content)
+        except (ValueError, MemoryError):
+            self.is_damaged, self.contents = True, []
+            self.rooms.clear()
+
+    def take(self, content: Any) -> None:
         data = memoryview(content).cast("B")
         while data:
             if not self.rooms:
@@ -329,7 +339,7 @@ class Given:
         """The names of the session are as they were then."""
         global _names
         if self.rooms or not self.contents:
-            raise ValueError("the names are cut off")
+            raise pickle.PicklingError("the names are damaged or cut off")
         before = {name: names.space.pop(name) for name in names.listed()}
         begin_load(names)
         try:
@@ -346,13 +356,26 @@ class Given:
         made = Opened({}, {}, [], [])
         for part in opening.parts_of(stream, buffers, dispensable):
             if not part.name:
-                made.more.update(pickle.loads(part.value))
+                made.more.update(more_of(part.value))
             elif part.why_not:
                 made.left_out.append((part.name, part.why_not))
             else:
                 made.found[part.name] = space[part.name] = part.value
                 made.receipts.append(part.receipt())
         return made
+
+
+def more_of(value: Any) -> dict[str, Any]:
+    """What is known beside the names. Raises PicklingError for what cannot be."""
+    more = pickle.loads(value) if type(value) is bytes else value
+    try:
+        flags, sources, directory = more["flags"], dict(more["sources"]), more["directory"]
+        texts = [*sources, *sources.values(), directory]
+        if type(flags) is int and all(type(text) is str for text in texts):
+            return {"flags": flags & FEATURES, "sources": sources, "directory": directory}
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise pickle.PicklingError("the names are damaged")
 
 
 class Opened(NamedTuple):
@@ -377,7 +400,7 @@ def put_back(names: Names, opened: Opened, cwd: str) -> None:
         failures.remember_source(filename, text)
     try:
         os.chdir(os.path.join(cwd, more["directory"]))
-    except OSError:
+    except (OSError, ValueError):
         os.chdir(cwd)
 
 

@@ -2,11 +2,13 @@
 """Snapshots of sessions: names and files go out, and come back in another one, or nothing does."""
 
 from __future__ import annotations
+import __future__
 
 import asyncio
 import gzip
 import io
 import os
+import pickle
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -450,6 +452,10 @@ ARCHIVES = {
     "a device": archive_of(member("dev", tarfile.CHRTYPE)),
     "cut off": archive_of(member("a", size=4096))[:2048],
     "no archive": b"\1" * 4096,
+    "a file, then a directory": archive_of(member("a"), member("a", tarfile.DIRTYPE)),
+    "a directory, then a file": archive_of(member("a", tarfile.DIRTYPE), member("a")),
+    "below a file": archive_of(member("a"), member("a/b")),
+    "a link over a directory": archive_of(member("a/b"), member("a", tarfile.SYMTYPE, "c")),
     "empty": b"",
 }
 
@@ -515,21 +521,45 @@ def test_another_python_is_refused_by_name(used: Session) -> None:
         assert t.files.read("mine") == "1" and t.names() == []
 
 
+def globals_of(*records: Any) -> bytes:
+    stream = b"".join(pickle.dumps(record, 5) for record in records)
+    return (1).to_bytes(8, "little") + len(stream).to_bytes(8, "little") + stream
+
+
 HOSTILE_NAMES = {
     "nothing": b"",
     "a table that is longer": b"\xff" * 64,
     "no pickles": (1).to_bytes(8, "little") + (3).to_bytes(8, "little") + b"abc",
     "pickles that end": (1).to_bytes(8, "little") + (0).to_bytes(8, "little"),
     "more than it says": (1).to_bytes(8, "little") + (1).to_bytes(8, "little") + b".." * 99,
+    "a count without end": (1 << 63).to_bytes(8, "little") * 9,
+    "a size without end": (1).to_bytes(8, "little") + (1 << 60).to_bytes(8, "little") + b"." * 99,
+    "a name that is none": globals_of([3, 4]),
+    "nothing else": globals_of(["a", 1], ["", b"N."]),
+    "no flags": globals_of(["a", 1], ["", {"sources": {}, "directory": "."}]),
+    "sources that are none": globals_of(
+        ["a", 1], ["", {"flags": 0, "sources": 5, "directory": "."}]
+    ),
+    "a directory that is none": globals_of(
+        ["a", 1], ["", {"flags": 0, "sources": {}, "directory": 7}]
+    ),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_globals_that_cannot_be_opened_leave_everything_as_it_was(used: Session, name: str) -> None:
     files = sections_of(used.snapshot())["files"]
-    with pytest.raises(hutch.SandboxError):
+    with pytest.raises(SnapshotError):
         used.restore(container_of({"files": files, "globals": HOSTILE_NAMES[name]}))
     require_untouched(used)
+
+
+def test_flags_and_directories_that_cannot_be_do_no_harm(used: Session) -> None:
+    flags = 1 << 200 | __future__.annotations.compiler_flag
+    more = {"flags": flags, "sources": {}, "directory": "a\0"}
+    used.restore(container_of({"globals": globals_of(["x", 1], ["", more])}))
+    require_untouched(used)
+    assert ran(used, "def f(n: no_such_name): return n\nf(1 + 1)") == 2
 
 
 def test_globals_whose_opening_ends_the_interpreter_cost_no_files(used: Session) -> None:
