@@ -39,6 +39,8 @@ class AwaitedCommands(CommandCalls):
 
     async def run(self, operation: Operation) -> Outcome[None]:  # type: ignore[override]
         asking = self._asking()
+        if asking is None and self.engine.saves.ends:
+            await self.engine.saves.by_others()
         with self._placed(operation, asking) as note:
             for _ in range(ATTEMPTS):
                 restarted = await self._make_ready()

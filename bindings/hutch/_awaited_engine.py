@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hutch import _core, _session_transfers as transfers
+from hutch._awaited_saves import Saves
 from hutch._calls import loops
 from hutch._calls.dialogue import Dialogue
 from hutch._calls.loop_dialogue import LoopDialogue
@@ -48,7 +49,7 @@ class AwaitedEngine(Engine):
     """What makes calls gives awaitables of what it gives in an Engine. On the loop's thread.
 
     `loop`, `task`: of the latest call. `awaited_on`: the loop of the task that awaits it, of the
-    caller's. `beginner`: begins the session for a command. `saver`: saves a named one.
+    caller's. `beginner`: begins the session for a command.
     """
 
     awaits = True
@@ -63,7 +64,7 @@ class AwaitedEngine(Engine):
         self.loop: asyncio.AbstractEventLoop | None = None
         self.task: asyncio.Task[Any] | None = None
         self.beginner: asyncio.Task[Outcome[Any]] | None = None
-        self.saver: asyncio.Task[None] | None = None
+        self.saves = Saves()
         self.awaited_on: asyncio.AbstractEventLoop | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None  # that the latest call runs
         self._cancels_next = False  # what is sent next, as the task that wants it was cancelled
@@ -84,8 +85,7 @@ class AwaitedEngine(Engine):
             assert isinstance(calls.talk, LoopDialogue)
             # An interrupt would be for the whole call: this one goes on where it is cancelled.
             return await loops.result_of(calls.begin(work(calls.talk)), lambda: None)
-        if self.saver is not None and self.saver is not asyncio.current_task():
-            await self._end_of_save(self.saver)
+        await self.saves.by_others()
         await self.end_of_beginning()
         loop = await self._its_turn()
         try:
@@ -100,17 +100,23 @@ class AwaitedEngine(Engine):
             self._leave(loop)
 
     async def _its_turn(self) -> asyncio.AbstractEventLoop:
-        """Takes the turn, or raises SessionBusy. Calls that queue wait for it."""
+        """Takes the turn, or raises SessionBusy. Calls that queue wait for it, and who saves it,
+        before these.
+        """
         loop = loops.running()
         if self.is_awaited():
             await asyncio.sleep(0)  # in which a task that was cancelled just now leaves
         if not self.is_awaited():
             self.awaited_on = self.loop = loop
             return loop
-        if not self.queues or self.awaited_on is not loop:
+        saves = self.saves.is_by_this_task
+        if not (self.queues or saves) or self.awaited_on is not loop:
             raise busy()
         turn = loop.create_future()
-        self._waiting.append(turn)
+        if saves:
+            self._waiting.appendleft(turn)
+        else:
+            self._waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -140,12 +146,6 @@ class AwaitedEngine(Engine):
             return
         if beginner.get_loop() is asyncio.get_running_loop():
             await asyncio.wait({beginner})
-
-    async def _end_of_save(self, saver: asyncio.Task[None]) -> None:
-        if saver.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait({saver})
-        if self.saver is saver:
-            self.saver = None
 
     async def restart(self, core: _core.Session) -> None:
         """Within a turn."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Collection
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING
 
 from hutch._awaited_engine import AwaitedEngine
@@ -14,13 +16,12 @@ from hutch._calls.dialogue import Dialogue
 from hutch._carry.container import Given
 from hutch._restored import Restored
 from hutch._session_commands import PAUSE_SEC
-from hutch._session_life import Life
+from hutch._session_life import GIVEN_UP_SEC, Life
 from hutch._session_packages import requirements_of
+from hutch._session_refusals import loop_is_busy
 
 if TYPE_CHECKING:
     from hutch._session_named import Named
-
-_GIVEN_UP_SEC = 15.0  # a loop has so long to save and end a session
 
 
 class AwaitedLife(Life):
@@ -28,10 +29,14 @@ class AwaitedLife(Life):
 
     _engine: AwaitedEngine
 
+    def __init__(self, engine: AwaitedEngine) -> None:
+        super().__init__(engine)
+        self._savers: set[asyncio.Task[None]] = set()
+
     def interrupt(self) -> None:
         """A task that saves has the turn, and is not meant."""
         engine = self._engine
-        if engine.saver is None:
+        if engine.saves.task is None or engine.cell.closed:
             return super().interrupt()
         engine.turn.require_own()
         return engine.beside.interrupt()
@@ -70,15 +75,21 @@ class AwaitedLife(Life):
 
     # ---- its end
 
-    async def end(self, why: str = "it was closed") -> None:
-        """The call that runs is interrupted, and waited for."""
+    async def end(self, why: str = "it was closed", keeps: bool = False) -> None:
+        """The call that runs is interrupted, and waited for. `keeps`: it goes on where it cannot be
+        saved, which is raised.
+        """
         failed: Exception | None = None
-        if self._has_to_be_saved():
-            try:
-                await self._save_on_loop(interrupts=True)
-            except Exception as error:
-                failed = error
-        await self._end_on_loop(why)
+        await self._engine.saves.by_others()
+        with self._engine.saves.by_this_task(ends=True):
+            if self._has_to_be_saved():
+                try:
+                    await self._save_on_loop(interrupts=True)
+                except Exception as error:
+                    if keeps:
+                        raise
+                    failed = error
+            await self._end_on_loop(why)
         if failed is not None:
             raise failed
 
@@ -114,7 +125,7 @@ class AwaitedLife(Life):
         if self._engine.is_awaited() or (task is not None and not task.done()):
             self.give_up(why)
         else:
-            asyncio.run(self._given_up(why, 0.0))
+            asyncio.run(self._given_up(why, 0.0, keeps=False))
 
     def _save_before_end(self) -> None:
         pass  # end() does
@@ -132,6 +143,10 @@ class AwaitedLife(Life):
                 await asyncio.sleep(PAUSE_SEC)
         await loops.on_thread(await engine.files.operate(self._taken))
 
+    def waits_here(self) -> bool:
+        loop = self._engine.loop
+        return loop is not None and loop is asyncio._get_running_loop()
+
     def save_idle(self) -> bool:
         loop = self._engine.loop
         if loop is None or self._engine.cell.closed or not loop.is_running():
@@ -145,34 +160,49 @@ class AwaitedLife(Life):
         engine, named = self._engine, self._engine.named
         if named is None or engine.cell.closed:
             return
-        if engine.is_awaited():  # by a call that began since the loop was asked
+        if engine.is_awaited() or engine.saves.task is not None:  # since the loop was asked
             named.put_off()
         else:
-            engine.saver = asyncio.ensure_future(self._saved(named))
+            saver = asyncio.ensure_future(self._saved(named))
+            self._savers.add(saver)
+            saver.add_done_callback(self._savers.discard)
 
     async def _saved(self, named: Named) -> None:
+        if self._engine.is_awaited():  # since this task was made
+            return named.put_off()
         try:
-            await self._save_on_loop(interrupts=False)
+            with self._engine.saves.by_this_task(ends=False):
+                await self._save_on_loop(interrupts=False)
         except Exception as error:
             named.tell(error)
         else:
             self._save_again_later()
+        return None
 
-    def give_up(self, why: str, patience_sec: float = 0.0) -> None:
+    def give_up(self, why: str, patience_sec: float = 0.0, keeps: bool = False) -> None:
         loop = self._engine.loop
-        if loop is not None and loop.is_running():
-            work = self._given_up(why, patience_sec)
-            most_sec = max(0.0, patience_sec) + _GIVEN_UP_SEC
-            asyncio.run_coroutine_threadsafe(work, loop).result(most_sec)
-        else:
-            asyncio.run(self._given_up(why, 0.0))
+        if loop is None or not loop.is_running():
+            return asyncio.run(self._given_up(why, 0.0, keeps))
+        most_sec = max(0.0, patience_sec) + GIVEN_UP_SEC
+        until = time.monotonic() + most_sec
 
-    async def _given_up(self, why: str, patience_sec: float) -> None:
+        async def work() -> None:
+            if time.monotonic() < until:  # nobody waits for it any more
+                await self._given_up(why, patience_sec, keeps)
+
+        future = asyncio.run_coroutine_threadsafe(work(), loop)
+        try:
+            return future.result(most_sec)
+        except FutureTimeout:
+            future.cancel()
+            raise loop_is_busy() from None
+
+    async def _given_up(self, why: str, patience_sec: float, keeps: bool) -> None:
         engine = self._engine
         if engine.task is not None and patience_sec > 0:
             await asyncio.wait({engine.task}, timeout=patience_sec)
         try:
-            await self.end(why)
+            await self.end(why, keeps)
         except Exception as error:
             assert engine.named is not None
             engine.named.tell(error)

@@ -23,7 +23,6 @@ from typing import Any
 from hutch._errors import SessionBusy, StorageError
 from hutch._storage import Storage, as_storage_error
 from hutch._storage_directory import DirectoryStorage, own_directory
-from hutch._storage_fsspec import FsspecStorage
 from hutch._storage_sqlite import SqliteStorage
 from hutch._strict_json import parsed
 
@@ -52,8 +51,13 @@ def _place_of(storage: Storage) -> tuple[str, str]:
     if isinstance(storage, SqliteStorage):
         above, name = os.path.split(storage.path)
         return above, _digest(name)
-    what = storage.place if isinstance(storage, FsspecStorage) else type(storage).__qualname__
+    kind, place = type(storage), getattr(storage, "place", None)
+    what = place if type(place) is str else f"{kind.__module__}.{kind.__qualname__}"
     return os.path.join(data_directory(), "held"), _digest(what)
+
+
+def is_one_place(one: Storage, other: Storage) -> bool:
+    return _place_of(one) == _place_of(other)
 
 
 def _digest(text: str) -> str:
@@ -230,7 +234,9 @@ def _said(file: int) -> dict[str, Any]:
 def _busy(id: str, holder: dict[str, Any], asked: bool) -> SessionBusy:
     pid = holder.get("pid", 0)
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(holder.get("since", 0)))
-    if asked:
+    if pid == os.getpid():
+        hint = "it is open in this very process: close() it"
+    elif asked:
         hint = f"it was asked to let go, and has not: end it (kill {pid}) and try again"
     else:
         hint = "close it there, or take it with steal=True, which has it saved there first"

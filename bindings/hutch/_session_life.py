@@ -20,6 +20,7 @@ from hutch._session_refusals import commands_run, not_restartable
 from hutch._session_turn import Surely
 
 _INTERRUPTED_SEC = 5.0  # at its end, a call that runs has so long to end
+GIVEN_UP_SEC = 15.0  # it is saved in so long for whoever wants it, or is kept
 _PATIENCE_SEC = 0.2  # until a call ends, where it can be saved later
 
 
@@ -114,6 +115,10 @@ class Life:
         if self._has_to_be_saved():
             self._save_in_turn(_INTERRUPTED_SEC, interrupts=True)
 
+    def waits_here(self) -> bool:
+        """Whether it makes no call while this thread is kept: it runs one for it."""
+        return self._engine.turn.is_taken_here
+
     def save_idle(self) -> bool:
         """Saves it, on the thread that looks after named sessions. False: it is in use."""
         if self._engine.cell.closed:
@@ -162,13 +167,16 @@ class Life:
         """Its state; what is returned puts it into the storage."""
         return self._engine.contents.taken_to_save(self._engine.space.known)
 
-    def give_up(self, why: str, patience_sec: float = 0.0) -> None:
+    def give_up(self, why: str, patience_sec: float = 0.0, keeps: bool = False) -> None:
         """Saves and ends it, on the thread that looks after named sessions. A call that runs is
-        interrupted after `patience_sec`.
+        interrupted after `patience_sec`. `keeps`: it goes on where it cannot be saved, which is
+        raised.
         """
         until = time.monotonic() + patience_sec
         turn = self._engine.turn
         with turn.of_saves():
             while turn.is_taken and time.monotonic() < until:
                 time.sleep(0.005)
+            if keeps and self._has_to_be_saved():
+                self._save_in_turn(GIVEN_UP_SEC, interrupts=True)
             self._end(why)

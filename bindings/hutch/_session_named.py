@@ -27,7 +27,7 @@ from hutch._connect import connection
 from hutch._errors import SnapshotError
 from hutch._saved_history import StoredHistory
 from hutch._saved_states import States, StoredKeyValues
-from hutch._session_hold import Hold, data_directory
+from hutch._session_hold import Hold, data_directory, is_one_place
 from hutch._storage import Storage, required_id
 from hutch._storage_of import storage_of
 
@@ -53,8 +53,13 @@ class Kept(Protocol):
     def save_idle(self) -> bool:
         """False: it is in use."""
 
-    def give_up(self, why: str, patience_sec: float = 0.0) -> None:
-        """Saves and ends it. A call that runs is interrupted after `patience_sec`."""
+    def waits_here(self) -> bool:
+        """Whether it makes no call while this thread is kept."""
+
+    def give_up(self, why: str, patience_sec: float = 0.0, keeps: bool = False) -> None:
+        """Saves and ends it. A call that runs is interrupted after `patience_sec`. `keeps`: it goes
+        on where it cannot be saved.
+        """
 
 
 class Named:
@@ -64,7 +69,7 @@ class Named:
         """Raises SessionBusy, StorageError, SnapshotError."""
         self.id = required_id(id)
         self.storage = default_storage() if storage is None else storage_of(storage)
-        self._hold = Hold(self.storage, self.id, steal)
+        self._hold = Hold(self.storage, self.id, steal and not self._is_held_here())
         try:
             self.states = States(self.storage, self.id)
             self.kv = StoredKeyValues(self.storage, self.id)
@@ -90,6 +95,15 @@ class Named:
         self._saved_names: set[str] = set()
         self._noted: list[str] | None = None
         self._session: weakref.ref[Kept] | None = None
+
+    def _is_held_here(self) -> bool:
+        """By a session that cannot be saved while this thread waits for it."""
+        for one in _keeper.kept():
+            if one.id == self.id and is_one_place(one.storage, self.storage):
+                session = None if one._session is None else one._session()
+                if session is not None and session.waits_here():
+                    return True
+        return False
 
     def _newest(self) -> Container | None:
         """The newest state that is whole. Raises SnapshotError where none is."""
@@ -232,7 +246,7 @@ class Named:
             self.due = None
             return
         if who:
-            session.give_up(f"process {who} has taken it")
+            session.give_up(f"process {who} has taken it", keeps=True)
         elif calls_until is not None:
             session.give_up(AGENT_STOPPED, calls_until - time.monotonic())
         elif self.is_due:

@@ -26,6 +26,13 @@ def too_many_commands(most: int) -> SessionBusy:
     )
 
 
+def loop_is_busy() -> SessionBusy:
+    return _busy(
+        "the event loop of its AsyncSession is kept busy by other code",
+        "have no code wait within a coroutine without an await",
+    )
+
+
 def commands_run() -> SessionBusy:
     return _busy(
         "commands of the session are running",

@@ -154,6 +154,11 @@ class Turn:
         """Whether a call runs."""
         return self._thread != 0
 
+    @property
+    def is_taken_here(self) -> bool:
+        """Whether a call of this thread runs."""
+        return self._thread == threading.get_ident()
+
     @contextmanager
     def of_saves(self) -> Iterator[None]:
         """Calls that other threads begin meanwhile wait until it is over."""

@@ -30,6 +30,10 @@ class Storage(Protocol):
     - What `put` is given takes the place of what there was at once and as a whole, or not at all,
       whatever becomes of the process; nobody ever gets a part of it.
     - Methods may be called on any thread.
+
+    What processes of this machine know it by is `place`, a text, if it has such an attribute: the
+    same for all that reach one storage, and no other's; else its class. Named sessions are held by
+    it, one process at a time.
     """
 
     def get(self, name: str) -> bytes | None:
