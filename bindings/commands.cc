@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "bindings/printed_text.h"
 #include "client/output.h"
 #include "wire/cell_frame.h"
 
@@ -54,13 +55,8 @@ void BindCommands(py::module_& m) {
       .def("size", [](const Output& output, int stream) { return output.size(stream & 1); })
       .def("truncated",
            [](const Output& output, int stream) { return output.truncated(stream & 1); })
-      .def("text", [](const Output& output, int stream) {
-        const std::string text = output.text(stream & 1);
-        PyObject* const decoded = PyUnicode_DecodeUTF8(
-            text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
-        if (decoded == nullptr) throw py::error_already_set();
-        return py::reinterpret_steal<py::str>(decoded);
-      });
+      .def("text",
+           [](const Output& output, int stream) { return PrintedText(output.text(stream & 1)); });
 }
 
 }  // namespace hutch

@@ -11,6 +11,7 @@
 #include "bindings/commands.h"
 #include "bindings/decode.h"
 #include "bindings/fast_call.h"
+#include "bindings/printed_text.h"
 #include "bindings/result.h"
 #include "environments/node.h"
 #include "wire/egress_rules.h"
@@ -319,6 +320,7 @@ PYBIND11_MODULE(_core, m) {
   BindTurns(m);
   BindSession(m);
   BindCommands(m);
+  BindPrintedText(m);
   BindClient(m);
   BindHost(m);
   BindDecode(m);

@@ -6,6 +6,8 @@
 #include <csignal>
 #include <string_view>
 
+#include "bindings/printed_text.h"
+
 namespace hutch {
 namespace {
 
@@ -86,13 +88,6 @@ Used UsedBy(const CallRecord& record) {
           .source = "cell"};
 }
 
-py::str Decoded(const std::string& text) {
-  PyObject* const decoded =
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
-  if (decoded == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::str>(decoded);
-}
-
 py::dict TimingsOf(const CallResult& result) {
   const CallRecord& record = result.record;
   py::dict timings;
@@ -171,8 +166,8 @@ py::object OutcomeOf(const CallResult& result, const py::object& outcome_type,
   Set<"usage">(outcome, usage);
   Set<"timings">(outcome, TimingsOf(result));
   Set<"network">(outcome, py::list());
-  Set<"stdout">(outcome, Decoded(output.text(0)));
-  Set<"stderr">(outcome, Decoded(output.text(1)));
+  Set<"stdout">(outcome, PrintedText(output.text(0)));
+  Set<"stderr">(outcome, PrintedText(output.text(1)));
   Set<"stdout_size">(outcome, py::int_(output.size(0)));
   Set<"stderr_size">(outcome, py::int_(output.size(1)));
   Set<"stdout_truncated">(outcome, py::bool_(output.truncated(0)));

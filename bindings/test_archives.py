@@ -8,6 +8,7 @@ import errno
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -86,6 +87,23 @@ def test_an_archive_of_xz_decompresses_in_bounded_memory() -> None:
 def test_a_damaged_archive_of_xz_is_refused(damage: Compress) -> None:
     with pytest.raises(ValueError, match="the archive cannot be read"):
         read(damage(lzma.compress(packed())), whole=False)
+
+
+def test_parts_that_are_empty_end_the_reading() -> None:
+    one = gzip.compress(packed())
+    few, many = gzip.compress(b"") * 1000, gzip.compress(b"") * (8 << 16)
+    assert read(few + one) == FILES
+    for empty in (many, bz2.compress(b"") * (8 << 17)):
+        with pytest.raises(ValueError, match="much of it is empty parts"):
+            read(empty + one, whole=False)
+
+
+def test_what_cannot_be_packed_is_read() -> None:
+    content = os.urandom(3 << 20)
+    for compress in (gzip.compress, bz2.compress, lzma.compress):
+        assert told(compress(archive_of(member("a", content), how=tarfile.PAX_FORMAT))) == [
+            ("in/a", "file", len(content), False, "")
+        ]
 
 
 # ---- what a header says

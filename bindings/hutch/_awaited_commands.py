@@ -99,7 +99,7 @@ class AwaitedCommands(CommandCalls):
             while self._is_to_be_dead(command, time.monotonic() < until):
                 await asyncio.sleep(PAUSE_SEC)
             return None
-        if run.how == "unanswered":
+        if run.is_stuck:
             with contextlib.suppress(SessionBusy, SandboxError):
                 await self._restart(core)
         if not command.is_lost:

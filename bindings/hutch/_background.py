@@ -6,11 +6,13 @@ What they reply comes from the sandbox: it may be anything.
 
 from __future__ import annotations
 
-import codecs
+import asyncio
 import signal as signals
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from hutch._calls.printed import Decoder
 from hutch._errors import SerializationError
 from hutch._options.checks import quoted
 from hutch._outcome import Outcome
@@ -82,7 +84,9 @@ class Process:
         """
         reader = _Lines()
         while not reader.is_over:
+            begun = time.monotonic()
             yield from reader.take(self._read(reader))
+            time.sleep(reader.pause_since(begun))
 
     def __repr__(self) -> str:
         return f"<hutch process {self.pid}: {self.command[:60]!r}>"
@@ -133,8 +137,10 @@ class AsyncProcess:
         """
         reader = _Lines()
         while not reader.is_over:
+            begun = time.monotonic()
             for line in reader.take(await result_of(self._process._read, reader)):
                 yield line
+            await asyncio.sleep(reader.pause_since(begun))
 
     def __repr__(self) -> str:
         return repr(self._process)
@@ -146,7 +152,8 @@ class _Lines:
     def __init__(self) -> None:
         self.offset = 0
         self.is_over = False
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._got = 0  # bytes, at last
+        self._decoder = Decoder()
         self._rest = ""
 
     def take(self, reply: Any) -> list[str]:
@@ -155,12 +162,19 @@ class _Lines:
         if len(reply[0]) > _MOST_READ:
             raise not_said()
         data, self.is_over = reply[0], reply[1] is True
+        self._got = len(data)
         self.offset += len(data)
         *lines, self._rest = (self._rest + self._decoder.decode(data, self.is_over)).split("\n")
         if self._rest and (self.is_over or len(self._rest) >= _MOST_OF_LINE):
             lines.append(self._rest)
             self._rest = ""
         return lines
+
+    def pause_since(self, begun: float) -> float:
+        """Seconds, where there was nothing, and the session has not waited for that."""
+        if self._got or self.is_over:
+            return 0.0
+        return max(0.0, begun + _PATIENCE_MS / 1000 - time.monotonic())
 
 
 def not_said() -> SerializationError:

@@ -10,6 +10,7 @@ import re
 import signal
 from typing import TYPE_CHECKING, Any
 
+from hutch import _core
 from hutch._background import not_said
 from hutch._calls.printed import Printed
 from hutch._calls.session_call import SessionTarget
@@ -106,7 +107,7 @@ def _take_output(outcome: Outcome[Any], most: int) -> None:
         if len(data) > most or not len(data) <= size < _FAR:
             return  # and so it has no exit code
     outcome.value, outcome.stdout_size, outcome.stderr_size = code, out_size, err_size
-    outcome.stdout, outcome.stderr = (one.decode("utf-8", "backslashreplace") for one in (out, err))
+    outcome.stdout, outcome.stderr = map(_core.printed_text, (out, err))
     outcome.stdout_truncated = outcome.stdout_size > len(out)
     outcome.stderr_truncated = outcome.stderr_size > len(err)
 

@@ -31,6 +31,8 @@ Path: TypeAlias = str | os.PathLike[str] | None
 Environment: TypeAlias = Mapping[str, str] | None
 Word: TypeAlias = str | bytes | os.PathLike[str]
 
+_MOST_ENDED = 1000  # of those that start() started, at most, more than run
+_MOST_LABEL = 1000  # characters, as images/worker/background.py has it
 _MOST_OF_WORD = (1 << 17) - 1  # bytes: what Linux takes as one argument of a program
 
 
@@ -154,7 +156,8 @@ class Commands(Namespace):
         """Those that `start()` has started since its interpreter began, also those that ended."""
 
         def listed(reply: Any) -> list[Process]:
-            if type(reply) is not list:
+            most = self._engine.options.pids + _MOST_ENDED
+            if type(reply) is not list or len(reply) > most:
                 raise not_said()
             if not all(type(one) is tuple and len(one) == 4 for one in reply):
                 raise not_said()
@@ -167,6 +170,8 @@ class Commands(Namespace):
 
     def _process(self, reply: Any) -> Process:
         if type(reply) is not tuple or [type(one) for one in reply] != [int, int, str]:
+            raise not_said()
+        if len(reply[2]) > _MOST_LABEL:
             raise not_said()
         return Process(self._commands, self, *reply)
 

@@ -517,6 +517,12 @@ def command_frame(data: bytes) -> tuple[str, int, int, int, int, bytes] | None:
     b of its header, CPU time in us, peak in KiB, and its payload. None: it is no such frame.
     """
 
+def printed_text(data: bytes) -> str:
+    """UTF-8; a byte that is none of it is \\xff, as by "backslashreplace", but quickly."""
+
+def printed_prefix(data: bytes) -> int:
+    """How many bytes of it are not the beginning of a character whose end is still to come."""
+
 class Output:
     """What is kept of two streams: `limit` bytes of both, the beginning and the end."""
 

@@ -244,7 +244,7 @@ class CommandCalls:
             while self._is_to_be_dead(command, time.monotonic() < until):
                 time.sleep(PAUSE_SEC)
             return None
-        if run.how == "unanswered":
+        if run.is_stuck:
             self._restart_unanswered(core)
         if not command.is_lost:
             return None

@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from hutch._errors import DependencyInstallError, SnapshotError
 from hutch._options.environment import Environment
 from hutch._options.requirements import normalize
 from hutch._session_transfers import not_said
+from hutch._text import brief_repr
 
 if TYPE_CHECKING:
     from hutch._options.options import Options
@@ -34,10 +35,14 @@ if TYPE_CHECKING:
     from hutch._session_transfers import Ask
 
 _PLACE = "/tmp/.packages"  # images/worker/added_packages.py has it too
+_IN_THE_WAY = (
+    *(errno.ENOTDIR, errno.EEXIST, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS),
+)
 _PAGE = 4096  # bytes: of these a file of scratch is made
 _MOST_KNOWN = 1000  # distributions: the builder takes no more constraints
+_MOST_SAID = 20 * _MOST_KNOWN  # of which many may be known already
 _MOST_RECORD = 64 << 20  # bytes
-_MOST_SCRIPT = 1 << 20  # bytes; what is larger is sent as it is
+_MOST_SCRIPT = 64 << 10  # bytes; what is larger is sent as it is
 _INFO = re.compile(r"(.+?)-([^-]+)\.dist-info")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _LONG_NUMBER = re.compile(r"[0-9]{19}")  # which no resolver reads
@@ -139,14 +144,27 @@ def add(requirements: tuple[str, ...], options: Options, ask: Ask, send: Send) -
                 hint="its code may have replaced what replies; reset() starts a fresh interpreter",
             )
     pins = [f"{name}=={version}" for name, version in known.items()]
-    tree = _built(requirements, pins, options)
+    try:
+        tree = _built(requirements, pins, options)
+    except DependencyInstallError as error:
+        held = [pin for pin in pins if _is_in(pin, error.message)]
+        if held:
+            error.hint = (
+                f"the session has {', '.join(held[:3])}, and what it has stays: a new one can have "
+                "others, by Session(dependencies=[…])"
+            )
+        raise
     added = {name: found for name, found in _distributions(tree) if name not in known}
     if not added:
         return _NONE
     made = f"{_PLACE}/.new-{secrets.token_hex(8)}"
-    entries = [entry for _, info in added.values() for entry in _files_of(tree, info, made)]
-    _require_room(entries, options)
-    what = f"install of {', '.join(requirements)}"
+    files = [one for _, info in added.values() for one in _files_of(tree, info)]
+    size = sum(-(-one.status.st_size // _PAGE) * _PAGE for one in files)  # of scratch
+    if size > options.disk_mb << 20:
+        raise _too_large(size, options)
+    entries = [one.entry(made) for one in files]
+    more = f" and {len(requirements) - 3} more" if len(requirements) > 3 else ""
+    what = f"install of {', '.join(requirements[:3])}{more}"
     try:
         send(what, entries)
         number = ask("take packages", made)
@@ -156,10 +174,20 @@ def add(requirements: tuple[str, ...], options: Options, ask: Ask, send: Send) -
         with suppress(Exception):
             ask("delete", made)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _too_large(entries, options) from None
+            raise _too_large(size, options) from None
+        if isinstance(error, OSError) and error.errno in _IN_THE_WAY:
+            raise DependencyInstallError(
+                f"the packages cannot be put into the session: {error.strerror}: "
+                f"{brief_repr(error.filename)}",
+                hint="its code has put something else there; reset(files=True) begins anew",
+            ) from None
         raise
     found = sorted(f"{name}=={version}" for name, (version, _) in added.items())
     return Added(found, f"{_PLACE}/{number}")
+
+
+def _is_in(pin: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(pin)}(?![\w.-])", text) is not None
 
 
 def _known(reply: Any) -> Iterator[tuple[str, str]]:
@@ -167,7 +195,7 @@ def _known(reply: Any) -> Iterator[tuple[str, str]]:
     from packaging.utils import canonicalize_name
     from packaging.version import InvalidVersion, Version
 
-    if type(reply) is not list:
+    if type(reply) is not list or len(reply) > _MOST_SAID:
         raise not_said()
     for pair in reply:
         if type(pair) is not tuple or [type(one) for one in pair] != [str, str]:
@@ -207,7 +235,26 @@ def _distributions(tree: str) -> Iterator[tuple[str, tuple[str, str]]]:
             yield canonicalize_name(found[1]), (found[2], entry)
 
 
-def _files_of(tree: str, info: str, target: str) -> Iterator[Entry]:
+class _File(NamedTuple):
+    """Of a package: `name`, by its path in the tree."""
+
+    name: str
+    path: str
+    status: os.stat_result
+
+    def entry(self, target: str) -> Entry:
+        inside, size = f"{target}/{self.name}", self.status.st_size
+        executable = self.status.st_mode & 0o100 != 0
+        if self.name.startswith("bin/") and size <= _MOST_SCRIPT:
+            with open(os.open(self.path, _READING), "rb") as file:
+                content = file.read()
+            # The interpreter that it names is that of an environment which is not there.
+            content = _STARTS_PYTHON.sub(b"#!/usr/bin/env python3\n", content, count=1)
+            return trees.of_bytes(inside, content, executable)
+        return trees.file(inside, _opener(self.path), size, executable)
+
+
+def _files_of(tree: str, info: str) -> Iterator[_File]:
     """What a distribution says that it consists of, but for what lies outside the tree."""
     record = os.path.join(tree, info, "RECORD")
     try:
@@ -225,39 +272,17 @@ def _files_of(tree: str, info: str, target: str) -> Iterator[Entry]:
         with suppress(FileNotFoundError, NotADirectoryError):
             status = os.lstat(path)
             if stat.S_ISREG(status.st_mode):
-                yield _entry(path, f"{target}/{name}", status, is_script=steps[0] == "bin")
-
-
-def _entry(path: str, inside: str, status: os.stat_result, is_script: bool) -> Entry:
-    executable = status.st_mode & 0o100 != 0
-    if is_script and status.st_size <= _MOST_SCRIPT:
-        with open(os.open(path, _READING), "rb") as file:
-            content = file.read()
-        # The interpreter that it names is that of an environment which is not there.
-        content = _STARTS_PYTHON.sub(b"#!/usr/bin/env python3\n", content, count=1)
-        return trees.of_bytes(inside, content, executable)
-    return trees.file(inside, _opener(path), status.st_size, executable)
+                yield _File(name, path, status)
 
 
 def _opener(path: str) -> Callable[[], Content]:
     return lambda: trees.HostFile(os.open(path, _READING), path)
 
 
-def _require_room(entries: Iterable[Entry], options: Options) -> None:
-    if _size(entries) > options.disk_mb << 20:
-        raise _too_large(entries, options)
-
-
-def _size(entries: Iterable[Entry]) -> int:
-    """Bytes of scratch."""
-    return sum(-(-entry.size // _PAGE) * _PAGE for entry in entries)
-
-
-def _too_large(entries: Iterable[Entry], options: Options) -> DependencyInstallError:
-    size = _size(entries) / (1 << 20)
+def _too_large(size: int, options: Options) -> DependencyInstallError:
     return DependencyInstallError(
-        f"the packages take {size:.1f} MiB of the session's disk, which has not so much left of "
-        f"disk_mb={options.disk_mb}: nothing was added",
+        f"the packages take {size / (1 << 20):.1f} MiB of the session's disk, which has not so "
+        f"much left of disk_mb={options.disk_mb}: nothing was added",
         hint="raise Session(disk_mb=…), or name them in Session(dependencies=[…]), where they take "
         "none",
     )

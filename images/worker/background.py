@@ -72,7 +72,7 @@ def answer(verb: str, cwd: str, flush: Callable[[], None], args: Any) -> Any:
     (pid, begun), *rest = args
     one = _started.get(pid)
     if one is None or one.begun != begun:
-        text = "it ended with its interpreter or by a restore, or was not started by start()"
+        text = "it was started before the interpreter was restarted or restored, or not by start()"
         raise ProcessLookupError(errno.ESRCH, text)
     return VERBS[verb](one, *rest)
 

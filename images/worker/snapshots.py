@@ -39,6 +39,7 @@ MOST_SOURCES = 1000  # texts of earlier code, for tracebacks
 ATTRIBUTES = ("__qualname__", "__module__", "__doc__", "__defaults__", "__kwdefaults__")
 MORE_ATTRIBUTES = ("__type_params__", "__annotate__" if sys.version_info >= (3, 14) else "")
 TOOLS = "hutch_tools"
+SKELETON = cloudpickle.cloudpickle._make_skeleton_class
 Cached = type(functools.lru_cache(len))
 BY_NAME = (Cached, typing.NewType, typing.ParamSpec)  # what pickle writes as a name of its module
 _names: Names | None = None  # into which what is loaded goes
@@ -103,6 +104,9 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
         reduced = super().reducer_override(obj)
         if isinstance(obj, type) and type(reduced) is tuple and len(reduced) == 6:
             reduced[2][0].setdefault("__qualname__", obj.__qualname__)
+            slots = vars(obj).get("__slots__")
+            if reduced[0] is SKELETON and isinstance(slots, (str, tuple, list, dict)):
+                reduced[1][3]["__slots__"] = slots  # which are made with the class, or never
             self.is_uncertain = True  # it may have a metaclass, or a base with __init_subclass__
         elif trying.runs_code(kind, self.space.get("__name__")):
             self.is_uncertain = True

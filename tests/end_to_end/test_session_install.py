@@ -4,10 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support import grows_by_less_than
 
 import hutch
 from hutch import AsyncSession, DependencyInstallError, Environment, Session, SnapshotError
@@ -84,6 +87,47 @@ def test_what_cannot_be_added_leaves_the_session_as_it_was(
     if wanted == "numpy":
         s.files.delete("/tmp/filled")
     assert s.exec("import tabulate; 1").value == 1
+
+
+def test_a_conflict_says_what_the_session_has(s: Session) -> None:
+    with pytest.raises(DependencyInstallError) as error:
+        s.install("six>=1.17")
+    assert error.value.hint.startswith("the session has six==1.16.0, and what it has stays")
+    with pytest.raises(DependencyInstallError) as error:
+        s.install("tabulatte-nosuch")
+    assert "the session has" not in error.value.hint
+
+
+def test_scripts_of_a_package_that_is_too_large_are_not_read(tmp_path: Path) -> None:
+    name, about = "scripted", "scripted-1.0.dist-info"
+    scripts = [f"bin/t{i}" for i in range(200)]
+    wheel = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files = {
+        f"{name}.py": b"",
+        **dict.fromkeys(scripts, bytes(1 << 20)),
+        f"{about}/METADATA": b"Metadata-Version: 2.1\nName: scripted\nVersion: 1.0\n",
+        f"{about}/WHEEL": wheel,
+    }
+    record = "".join(f"{one},,\n" for one in [*files, f"{about}/RECORD"])
+    file = tmp_path / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as z:
+        for one, content in {**files, f"{about}/RECORD": record.encode()}.items():
+            z.writestr(one, content)
+    tmp_path.chmod(0o755)
+    with Session(environment=Environment(find_links=[str(tmp_path)]), disk_mb=64) as s:
+        with pytest.raises(DependencyInstallError, match=r"take 200\.\d MiB"):
+            s.install(name)
+        with grows_by_less_than(100), pytest.raises(DependencyInstallError, match="take 200"):
+            s.install(name)
+
+
+def test_what_lies_in_the_way_is_reported() -> None:
+    with Session() as s:
+        s.exec("open('/tmp/.packages', 'w').close()").unwrap()
+        with pytest.raises(DependencyInstallError, match="cannot be put into the session: Not a d"):
+            s.install("tabulate")
+        s.reset(files=True)
+        assert s.install("tabulate")
 
 
 def test_what_is_larger_than_the_disk_is_not_sent(s: Session) -> None:

@@ -87,6 +87,35 @@ e = Refused(4, why="no")
 f = Gone(2, "none", "x", 3)
 g = ValueError(e)
 """
+SLOTS = """
+import dataclasses, typing
+@dataclasses.dataclass(slots=True)
+class A:
+    x: int
+    y: int = 2
+@dataclasses.dataclass(slots=True, frozen=True)
+class F:
+    x: int
+class Hand:
+    __slots__ = ("a", "__private", "__dict__")
+    def __init__(self): self.a = self.__private = 1
+    def private(self): return self.__private
+class One:
+    __slots__ = "one"
+class Below(Hand):
+    __slots__ = {"b": "documented"}
+class Open(One): pass
+a, f, hand, one, below, opened = A(1), F(1), Hand(), One(), Below(), Open()
+one.one, below.b, opened.one, opened.more = 1, 2, 3, 4
+def refused(value):
+    try: object.__setattr__(value, "zzz", 1)
+    except AttributeError: return True
+    return False
+def told():
+    kinds = [refused(value) for value in (a, f, hand, one, below, opened)]
+    pairs = (hand.a, hand.private()), (below.a, below.b), (opened.one, opened.more)
+    return kinds, a, f.x, *pairs, one.one
+"""
 FUNCTIONS = """
 rate = 2
 def tax(n): return n * rate
@@ -220,6 +249,18 @@ def test_classes_of_many_kinds_come_back(s: Session) -> None:
             4, 5, True, "Outer.Inner")  # fmt: skip
         assert ran(t, "type(i) is Outer.Inner, issubclass(D, B)") == (True, True)
         assert t.exec("B()").error.type == "TypeError"  # type: ignore[union-attr]
+
+
+def test_classes_keep_their_slots(s: Session) -> None:
+    ran(s, SLOTS)
+    before = ran(s, "repr(told())")
+    assert before.startswith("([True, True, False, True, False, False], A(x=1, y=2), 1, (1, 1),")
+    saved = s.snapshot()
+    assert s.left_out == {}
+    with again(saved) as t:
+        assert ran(t, "repr(told())") == before
+        assert ran(t, "a == A(1), dataclasses.replace(f, x=2).x, Below().private()") == (True, 2, 1)
+        assert t.snapshot() and t.left_out == {}
 
 
 def test_what_pickle_knows_by_a_name_of_the_session_comes_back(s: Session) -> None:

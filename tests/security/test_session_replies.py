@@ -150,6 +150,36 @@ def test_no_size_that_cannot_be_reaches_who_waits(s: Session, reply: str) -> Non
     assert len(outcome.stdout) <= 1 << 20 and 0 <= outcome.stdout_size < 1 << 63
 
 
+@pytest.mark.parametrize(
+    "reply", ["[(1, 1, 'x', None)] * 5000", "[(i, 1, 'x' * 1001, None) for i in range(3)]"]
+)
+def test_processes_without_end_are_none(s: Session, reply: str) -> None:
+    s.exec(f"inside['background'].answer = lambda *a: {reply}").unwrap()
+    with pytest.raises(SandboxError):
+        s.processes()
+    assert s.info()["processes"] == {}
+
+
+def test_a_program_that_is_said_to_be_silent_is_asked_now_and_then(s: Session) -> None:
+    process = s.start("sleep 1000")
+    s.exec(
+        "asked = 0\ndef read(*_):\n    global asked\n    asked += 1\n"
+        "    return b'x\\n' if asked == 4 else b'', asked >= 4\n"
+        "inside['background'].VERBS['read'] = read"
+    ).unwrap()
+    begun = time.monotonic()
+    assert list(process.lines()) == ["x"]
+    assert time.monotonic() - begun >= 0.75  # of three times that there was nothing
+
+
+def test_packages_that_are_said_to_be_there_without_end_are_refused(s: Session) -> None:
+    s.exec(
+        "inside['session_files'].VERBS['distributions'] = lambda _: [('a', '1.1')] * 10**5"
+    ).unwrap()
+    with pytest.raises(SandboxError):
+        s.install("tabulate")
+
+
 def test_a_line_without_an_end_is_reported_in_pieces() -> None:
     with Session(disk_mb=16, memory_mb=256) as s:
         lines = s.start("truncate -s 100G /dev/stdout; sleep 100").lines()

@@ -91,6 +91,7 @@ class CommandRun:
         self._is_sent = False
         self._idle_since: float | None = None  # without a call, and not taken all the same
         self._leaves = leaves
+        self._is_to_answer = False  # that it was killed
         self._asking = asking
         self._code, self._end = -1, _EXITED
         self._payload: _Payload | None = None
@@ -189,12 +190,17 @@ class CommandRun:
         if self.why or self.how:
             return
         self.why = why
-        waits = self.has_begun or not self._is_busy()
+        waits = self._is_to_answer = self.has_begun  # else it never begins from here on
         self._deadline = time.monotonic() + (_END_SEC if waits else 0.0)
         try:
             self.channel.shutdown(socket.SHUT_WR if waits else socket.SHUT_RDWR)
         except OSError:
             pass  # it is at its end
+
+    @property
+    def is_stuck(self) -> bool:
+        """It had begun, and nobody kills it."""
+        return self.how == "unanswered" and self._is_to_answer
 
     def mute(self) -> None:
         """Nobody hears what it prints from now on."""

@@ -7,11 +7,11 @@ to the terminal. Callbacks get the text as it is. One Streams serves one call, o
 
 from __future__ import annotations
 
-import codecs
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from hutch._calls.printed import Decoder
 from hutch._text import escape
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class _Stream:
         self._name = name
         self._callback = callback
         self._echo = echo
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._decoder = Decoder()
 
     def feed(self, data: bytes, final: bool = False) -> None:
         text = self._decoder.decode(data, final)

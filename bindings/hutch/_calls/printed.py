@@ -3,9 +3,21 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable
+from typing import Any
+
+from hutch import _core
 
 Feed = Callable[[int, bytes], None]
+
+
+class Decoder(codecs.BufferedIncrementalDecoder):
+    """Of a stream that comes in pieces."""
+
+    def _buffer_decode(self, data: Any, errors: str, final: bool) -> tuple[str, int]:
+        size = len(data) if final else _core.printed_prefix(data)
+        return _core.printed_text(data[:size]), size
 
 
 class Printed:
@@ -32,7 +44,7 @@ class Printed:
         return fed
 
     def text(self, stream: int) -> str:
-        return self.kept[stream].decode("utf-8", "backslashreplace")
+        return _core.printed_text(bytes(self.kept[stream]))
 
     def truncated(self, stream: int) -> bool:
         return self.sizes[stream] > len(self.kept[stream])

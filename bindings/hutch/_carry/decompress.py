@@ -10,6 +10,8 @@ import os
 from typing import Any, BinaryIO
 
 _MOST_OF_XZ = 80 << 20  # bytes of memory to decompress in; `xz -9` takes 65 MiB
+_MOST_RATIO = 1.05  # of what is packed to what is in it: what cannot be packed grows by less
+_MOST_EMPTY = 1 << 20  # bytes beside that, as of what is read ahead
 _CHUNK = 64 << 10  # bytes that are decompressed at once
 
 
@@ -21,7 +23,8 @@ class Forward:
     """Never goes back: that would decompress all that comes before once more."""
 
     def __init__(self, archive: BinaryIO) -> None:
-        self._source = _decompressed(archive)
+        self._given = _Given(archive)
+        self._source = _decompressed(archive, self._given)
         self._is_plain = self._source is archive
         self.at = 0  # bytes
 
@@ -51,6 +54,7 @@ class Forward:
     def _some(self, most: int) -> bytes:
         try:
             data: bytes = self._source.read(most)
+            self._given.content += len(data)
             return data
         except Exception as error:  # of what decompresses: OSError without a number, and others
             of_a_library = type(error).__module__ in ("zlib", "_lzma")
@@ -59,27 +63,48 @@ class Forward:
             raise
 
 
-def _decompressed(archive: BinaryIO) -> Any:
+class _Given:
+    """What is decompressed. It may be little larger than what it has in it: parts that are empty
+    take time, and there is no end to them.
+    """
+
+    def __init__(self, archive: BinaryIO) -> None:
+        self._archive = archive
+        self._read = 0  # bytes
+        self.content = 0  # bytes that came of these
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._archive.read(size)
+        self._read += len(data)
+        if self._read > self.content * _MOST_RATIO + _MOST_EMPTY:
+            raise damaged("much of it is empty parts")
+        return data
+
+    def readable(self) -> bool:
+        return True
+
+
+def _decompressed(archive: BinaryIO, given: Any) -> Any:
     archive.seek(0)
     start = archive.read(6)
     archive.seek(0)
     if start.startswith(b"\x1f\x8b"):
         import gzip
 
-        return gzip.GzipFile(fileobj=archive, mode="rb")
+        return gzip.GzipFile(fileobj=given, mode="rb")
     if start.startswith(b"BZh"):
         import bz2
 
-        return bz2.BZ2File(archive)
+        return bz2.BZ2File(given)
     if start == b"\xfd7zXZ\0":
-        return io.BufferedReader(_Xz(archive))
+        return io.BufferedReader(_Xz(given))
     return archive
 
 
 class _Xz(io.RawIOBase):
     """Decompresses in bounded memory, as LZMAFile does not."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: Any) -> None:
         self._source = source
         self._new_stream()
 

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, Union, overload
 
@@ -66,7 +67,7 @@ def rows_of(
                     continue
                 if names is None:
                     names = row
-                    twice = sorted({name for name in row if row.count(name) > 1})
+                    twice = sorted(name for name, count in Counter(row).items() if count > 1)
                     if twice:
                         raise ValueError(
                             f"{twice[0]!r} is the name of several columns: give fields="
